@@ -266,7 +266,7 @@ VERBS: list[Any] = [
     ("compare-40x9000", f"compare --algorithms fedavg fedprox --seeds {' '.join(map(str, range(9000)))}", "18000 runs"),
     ("compare-seeds-same", "compare --seeds 1 1", "seeds must be different"),
     ("compare-jobs-0", "compare --jobs 0", "--jobs must be at least 1"),
-    ("compare-jobs-10^6", "compare --seeds 1 2 --jobs 1000000", "processes side by side are too many here"),
+    ("compare-jobs-10^6", "compare --seeds 1 2 --jobs 1000000", "processes at a time are too many for this machine"),
     ("compare-budget", "compare --budget x", "budget"),
     ("skew-clients", "skew --clients 0", "number must be at least 1"),
     ("skew-export-there", "skew --export there", "already holds partition.json", {"there/partition.json": "{}"}),

@@ -150,7 +150,7 @@ def test_models_of_numbers_refuse_word_ids(tmp_path):
     path = reviews(tmp_path / "t.csv")
     words = Experiment(dataset=f"table:path={path},label=stars,text=review", skew="iid", model="mlp:hidden=[8]")
     with pytest.raises(
-        BadInput, match=r"^model mlp:hidden=\[8\]: treats the word ids of t.csv as measurements; use text-cnn"
+        BadInput, match=r"^model mlp:hidden=\[8\]: would treat the word ids of t.csv as measurements; use text-cnn"
     ):
         assemble(words, words.dataset.load())
 

@@ -78,7 +78,7 @@ def test_whole_sections_are_taken_as_before() -> None:
         ({"rounds": 0}, "training: rounds must be at least 1, got 0"),
         ({"solver__lrr": 3}, "solver sgd: unknown option 'lrr'; did you mean 'lr'?"),
         ({"clients": [3]}, "clients: expected a table of options, got [3]"),
-        ({"skew": ["iid", "feature-affine"], "skew__alpha": 1}, "skew.alpha: there is not exactly one skew; "),
+        ({"skew": ["iid", "feature-affine"], "skew__alpha": 1}, "skew.alpha: needs exactly one skew, got 2; "),
     ],
 )
 def test_wrong_keywords_give_one_line(keywords: dict[str, object], message: str) -> None:

@@ -118,7 +118,7 @@ def test_a_sequence_is_answered_with_the_symbol_after_its_last_one(tmp_path: Pat
     assert answers[PREDICTION].tolist() == ["b", "b", "b"]
     assert answers[["probability_a", "probability_b", "probability_c"]].sum(axis=1).tolist() == pytest.approx([1] * 3)
     with pytest.warns(
-        UserWarning, match="has no model.onnx: it answers at each place of a row, and predict.py once a row"
+        UserWarning, match="has no model.onnx: it predicts at each place of a row, but predict.py predicts once a row"
     ):
         fs.export(runs)
 

@@ -53,11 +53,11 @@ def test_arrays_of_symbols_are_learnt_without_naming_a_task(model):
 @pytest.mark.parametrize(
     ("changes", "options", "line"),
     [
-        ({}, {"model": "mlp"}, "mlp.*: gives one answer a row, .* use symbol-lstm or transformer"),
+        ({}, {"model": "mlp"}, "mlp.*: predicts once a row, .* use symbol-lstm or transformer"),
         (
             {"x": sequences().x + 1},
             {},
-            r"rows of own data must be integers 0..3, or -1 behind a row's end; found int64 0..4",
+            r"rows of own data must be integers 0..3, or -1 after a row's end; found int64 0..4",
         ),
         ({"x": sequences().x / 1}, {}, "must be integers 0..3, .* found float64"),
         ({"x": sequences().x[:, 1:], "x_test": sequences().x_test[:, 1:]}, {}, r"shape \(5,\), their targets \(6,\)"),

@@ -272,7 +272,7 @@ def test_processes_far_beyond_the_cores_are_refused_before_any_starts(tmp_path: 
     """Each loads PyTorch: of a typing error's many, memory would run out."""
     from fedskew.experiment.results import compare as compare_methods
 
-    with pytest.raises(BadInput, match="99999 processes side by side are too many here; take at most"):
+    with pytest.raises(BadInput, match="99999 processes at a time are too many for this machine; use at most"):
         compare_methods(quick(), ["fedavg"], seeds=1, runs=tmp_path, jobs=99999)
 
 

@@ -67,7 +67,7 @@ def test_runs_are_read_where_the_budget_is_spent(store: RunStore, budget: Budget
 
 
 def test_a_budget_that_a_run_cannot_spend_is_refused(store: RunStore) -> None:
-    with pytest.raises(BadInput, match="a run ended after 6 steps, before 7 were spent; write steps=6 or less"):
+    with pytest.raises(BadInput, match="a run spent only 6 of 7 steps; write steps=6 or less"):
         summary(store, store.runs(), Budget("steps", 7))
 
 

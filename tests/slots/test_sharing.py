@@ -75,7 +75,7 @@ def test_a_part_that_the_model_lacks_is_refused(sharing, words: list[str]) -> No
 
 @pytest.mark.parametrize("method", ["scaffold", "feddyn", "moon", "ditto", "ifca"])
 def test_methods_with_vectors_over_the_model_are_refused_with_reason_and_fix(tmp_path, method: str) -> None:
-    with pytest.raises(BadInput, match=f"{method} keeps vectors over the whole model.*--sharing all"):
+    with pytest.raises(BadInput, match=f"{method} stores vectors of the size of the whole model.*--sharing all"):
         run_experiment(small(method, sharing="personal:head=1"), data=DATA, runs=tmp_path)
 
 

@@ -1,1 +1,1 @@
-"""From a description to numbers in the store: experiments, their checked assembly, single runs and comparisons."""
+"""Experiments: their settings, checks and assembly, and the runs and comparisons that execute them."""

@@ -1,4 +1,4 @@
-"""What Python's functions answer, besides runs: objects that print and show themselves in a notebook."""
+"""Results of the Python functions, except runs. They print as text, and as tables in a notebook."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Shown(ABC):
-    """Prints as a heading and a table."""
+    """A result that prints as a heading and a table."""
 
     heading: str
 
@@ -44,7 +44,7 @@ class Shown(ABC):
 
 @dataclass(frozen=True, repr=False)
 class Checked(Shown):
-    """The promises of a component, and whether it keeps them."""
+    """The result of `fedskew.check`: a verdict on each promise of a component."""
 
     name: str
     kind: str
@@ -52,7 +52,7 @@ class Checked(Shown):
 
     @property
     def kept(self) -> bool:
-        """Whether it keeps all of them."""
+        """True if the component keeps all promises."""
         return all(v.kept for v in self.promises)
 
     def __bool__(self) -> bool:
@@ -71,13 +71,13 @@ class Checked(Shown):
         return "\n".join([*lines, self.heading])
 
     def table(self) -> pd.DataFrame:
-        """One row a promise: kept, promise, reason."""
+        """Return one row for each promise, with columns kept, promise, reason."""
         return pd.DataFrame([{"kept": v.kept, "promise": v.promise, "reason": v.reason or ""} for v in self.promises])
 
 
 @dataclass(frozen=True, repr=False)
 class Tuning(Shown):
-    """Tuned methods: all settings that were tried, and the best."""
+    """The result of `fedskew.tune`: all settings that were tried, and the best of each method."""
 
     base: Experiment
     methods: Mapping[str, Tuned]
@@ -87,11 +87,11 @@ class Tuning(Shown):
 
     @property
     def best(self) -> dict[str, Setting]:
-        """The best setting of each method."""
+        """The best setting of each method, by method."""
         return {name: tuned.best.setting for name, tuned in self.methods.items()}
 
     def table(self) -> pd.DataFrame:
-        """One row a setting: method, setting, accuracy, seconds, ended; the best of each method first."""
+        """Return one row for each setting: method, setting, accuracy, seconds, ended; the best of each method first."""
         rows = [
             {"method": name, "setting": words(t.setting), "accuracy": t.score, "seconds": t.seconds, "ended": t.ended}
             for name, tuned in self.methods.items()
@@ -100,13 +100,13 @@ class Tuning(Shown):
         return pd.DataFrame(rows)
 
     def compare(self, seeds: int = 5, jobs: int = 1, progress: ShowProgress = True) -> Runs:
-        """Compare the methods, each at its best setting."""
+        """Compare the methods on new seeds, each at its best setting."""
         planned = cross(self.base, list(self.methods), seeds_from(seeds, self.base.training.seed))
         return carry_out(at_best(self.base, self.methods, planned), self.data, self.folder, jobs, progress)
 
 
 class Found(dict[str, Any]):
-    """A diagnosis: plain values by key, as `fedskew diagnose --json` prints them."""
+    """The result of `fedskew.diagnose`: the values that `fedskew diagnose --json` prints, by key."""
 
     def __repr__(self) -> str:
         return f"{answer(self)}\n{self.table().to_string(index=False)}"
@@ -115,7 +115,7 @@ class Found(dict[str, Any]):
         return f"<p>{escape(answer(self))}</p>{self.table().to_html(index=False, border=0)}"
 
     def table(self) -> pd.DataFrame:
-        """The four faces of the clients' difference: value, chance, p, strength, verdict."""
+        """Return one row for each of the four faces: value, interval, chance, p, strength, verdict."""
         wanted = ["face", "value", "low", "high", "chance", "p", "strength", "verdict"]
         return pd.DataFrame([{key: face[key] for key in wanted} for face in self["faces"]]).round(3)
 
@@ -124,13 +124,13 @@ class Found(dict[str, Any]):
         return write_diagnosis(dict(self), path)
 
     def html(self) -> str:
-        """The HTML page as text."""
+        """Return the HTML page as text."""
         return page(dict(self))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Dealt(Shown):
-    """Rows that were dealt to clients."""
+    """The result of `fedskew.clients`: a data set and its partition."""
 
     data: Dataset
     partition: Partition
@@ -141,7 +141,7 @@ class Dealt(Shown):
         return f"{self.data.name}: {len(sizes)} clients with {sizes.min():,} to {sizes.max():,} rows"
 
     def table(self) -> pd.DataFrame:
-        """The rows of each client by class, or by what takes the place of classes (`Dataset.strata`)."""
+        """Return the number of rows of each client by class; without classes, by stratum (`Dataset.strata`)."""
         strata, names = self.data.strata
         frame = pd.DataFrame(self.partition.label_counts(strata, len(names)), columns=list(names))
         frame.insert(0, "client", list(self.names))
@@ -149,13 +149,13 @@ class Dealt(Shown):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The clients' names: the data set's where it has some."""
+        """The clients' names in the data set, or in the partition if the data set has none."""
         known = self.data.group_names
         natural = known and all(name.isdecimal() and int(name) < len(known) for name in self.partition.names)
         return tuple(known[int(name)] for name in self.partition.names) if natural else self.partition.names
 
     def plot(self) -> Figure:
-        """The picture: clients down, classes across, darker is more."""
+        """Draw clients (down) by classes (across); a darker cell has more rows."""
         from fedskew.report.plots import draw_partition
 
         rows = self.table().drop(columns="rows").reset_index(names="number")

@@ -1,4 +1,4 @@
-"""Answers without a model, which a model must beat."""
+"""Baselines without a model, such as the same prediction for every row. A model must be better than these."""
 
 import math
 
@@ -11,7 +11,7 @@ from fedskew.loop.evaluate import evaluate_constant
 
 
 def baselines(assembly: Assembly) -> Baselines:
-    """Metrics on the test rows: of the best answer that is the same for all rows, and of the data set's own answers."""
+    """Return metrics on the test rows of the best constant prediction, and of the data set's own baselines."""
     task, kind, data = assembly.federation.task, assembly.experiment.task, assembly.dataset
     if not isinstance(kind, ConstantAnswer) or not len(data.y):
         return data.baselines

@@ -1,4 +1,4 @@
-"""Assemble an experiment and its data to a federation that can run, and check that all parts fit together."""
+"""Assemble an experiment and its data into a federation, and check that all parts fit together."""
 
 import dataclasses
 import warnings
@@ -47,13 +47,13 @@ class Assembly:
     experiment: Experiment
     dataset: Dataset
     federation: Federation
-    cold: Tensor  # (P,) the initial model before the server's warm-up
+    cold: Tensor  # (P,) the initial model, before the server's warm-up
     x_test: Tensor
-    y_test: Tensor  # at the start
+    y_test: Tensor  # the test targets before round 1
     data: ClientData
-    labels_known: bool = True  # whether nodes report their label counts
+    labels_known: bool = True  # False if the clients' label counts are unknown, because their nodes do not report them
     frozen: Frozen | None = None  # the frozen parameters of the model
-    repeated: int = 0  # rounds whose models went out, and that are played again with other noise
+    repeated: int = 0  # rounds that were played twice with different noise, so that both models were sent to clients
 
     @cached_property
     def x0(self) -> Tensor:
@@ -61,7 +61,7 @@ class Assembly:
         return warmed_up(self.federation, self.cold, self.experiment.server_data.warm_up)
 
     def test_targets(self, round_: int) -> Tensor:
-        """The test rows' labels in a round, by the concept of the client that each row is assigned to."""
+        """Return the targets of the test rows in a round. Each row follows the concept of its assigned client."""
         return (
             torch.as_tensor(self.data.test_labels.at(round_)).to(self.y_test) if self.federation.moving else self.y_test
         )
@@ -82,7 +82,7 @@ class Assembly:
 
     @property
     def strata(self) -> tuple[str, ...]:
-        """The names of what `label_counts` counts."""
+        """The names of the columns of `label_counts`: classes, or strata of other targets."""
         return self.dataset.strata[1] if self.dataset.num_classes or self.labels_known else ("targets not reported",)
 
     def partition_facts(self) -> dict[str, Any]:
@@ -99,10 +99,11 @@ def assemble(
     on_progress: OnProgress | None = None,
     dealt: Partition | None = None,
 ) -> Assembly:
-    """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix.
+    """Deal the rows, build the model, and check that all parts fit together.
 
-    ``data`` replaces the dealt rows if the clients are on other machines. ``on_progress(done, total)`` is called as rows pass
-    through the frozen layers of a model. ``dealt`` has the training rows of each client, if they are dealt already.
+    ``data`` replaces the dealt rows if the clients are on other machines. ``on_progress(done, total)`` is called while rows
+    pass through frozen layers. ``dealt`` is the result of `dealt_rows`, if it is known already. Raises `BadInput`, which names
+    the part, the reason and the remedy.
     """
     experiment = suited(experiment, dataset)
     setup = dataclasses.replace(
@@ -119,7 +120,7 @@ def assemble(
     )
     check_needs(experiment, dataclasses.replace(setup, stacks=task.stacks))
     y = targets_of(data.labels.at(0), dtype, device)
-    # the rows as the model reads them; where clients are elsewhere only the data set has the server's
+    # If the clients are on other machines, x has no rows. The server's own rows then come from the data set.
     own_x, own_y = x, y
     if not len(x):
         own_x, own_y = rows_of(dataset.x, dtype, device, task.ids), targets_of(dataset.y, dtype, device)
@@ -152,7 +153,7 @@ def federation_of(
     server_data: Batch | None = None,
     moving: Labels | None = None,
 ) -> Federation:
-    """The experiment's federation over these rows."""
+    """Make the experiment's federation on rows ``x`` and targets ``y``, dealt by ``partition``."""
     return Federation(
         algorithm=experiment.algorithm,
         task=tasks[0],
@@ -184,7 +185,7 @@ def federation_of(
 
 
 def tuning_of(experiment: Experiment) -> Tuning | None:
-    """The steps of personal models before they are measured, in batches as in training."""
+    """Return the fine-tuning of personal models before they are measured; None if ``adapt_steps`` is 0."""
     if not experiment.evaluation.adapt_steps:
         return None
     local = dataclasses.replace(experiment.local, steps=experiment.evaluation.adapt_steps)
@@ -192,14 +193,14 @@ def tuning_of(experiment: Experiment) -> Tuning | None:
 
 
 def adaptation_of(experiment: Experiment) -> Tuning:
-    """The steps of unseen clients on their own rows: as many as personal models take, or else a round of local work."""
+    """Return how unseen clients adapt the model: like `tuning_of`, or for ``adapt_steps`` 0 one round of local work."""
     return tuning_of(experiment) or Tuning(
         SeededPlanner(experiment.local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr
     )
 
 
 def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | None:
-    """These rows in one batch; None if there are none."""
+    """Return the rows as one batch; None if there are no rows."""
     at = torch.as_tensor(rows, device=x.device)
     return (
         Batch(channels_last(x[at]), y[at], torch.ones(len(rows), dtype=dtype, device=x.device)) if len(rows) else None
@@ -208,17 +209,20 @@ def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | No
 
 @lru_cache(maxsize=16)
 def kept_of(sharing: Sharing, task: ModelTask, device: torch.device) -> Kept | None:
-    """The part of the model that clients keep; cached, so that runs share the traced programs of engines."""
+    """Return the part of the model that clients keep; None if they share all of it.
+
+    The result is cached, because engines share traced programs between runs only for the same object.
+    """
     at = sharing.kept(task.model, task.space)
     return None if at is None else Kept.of(at.to(device), task.space.size)
 
 
 def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) -> None:
-    """Refuse methods that would mix, or send, what clients keep of their models."""
+    """Raise `BadInput` if the method would average or send parameters that clients keep to themselves."""
     algorithm, kept, name = federation.algorithm, federation.kept, name_of(experiment.algorithm)
     require(
         (kept is not None and not len(kept.others)) or not federation.others,
-        f"{name} averages models, and clients of different architectures have no parameters in common; "
+        f"{name} averages models, but clients with different architectures have no common parameters; "
         "use --algorithms fedmd or local-only",
     )
     if kept is None or not federation.contract.shares_model:
@@ -227,13 +231,13 @@ def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) ->
     states = (server.state, algorithm.broadcast(federation.view(server)), algorithm.client_init(x0))
     require(
         all(leaf.numel() < x0.numel() for _, leaf in leaves(states)),
-        f"{name} keeps vectors over the whole model, which cannot be split into a shared and a personal part; use "
+        f"{name} stores vectors of the size of the whole model; they cannot be split into a shared and a personal part; use "
         "--sharing all, or a method without them, e.g. fedavg, fedprox or fednova",
     )
 
 
 def setup_of(experiment: Experiment) -> Setup:
-    """What the parts of an experiment may ask about each other before the data are loaded."""
+    """Collect what the parts of an experiment need to know about each other, before the data are loaded."""
     contract = experiment.algorithm.contract()
     defaults = {f.name: f.default_factory() for f in dataclasses.fields(Experiment) if callable(f.default_factory)}
     return Setup(
@@ -252,7 +256,7 @@ def setup_of(experiment: Experiment) -> Setup:
 
 
 def check_needs(experiment: Experiment, setup: Setup | None = None) -> None:
-    """Raise `BadInput` with the part, the reason and the fix if a part of the experiment cannot work with the others."""
+    """Raise `BadInput` if a part of the experiment cannot work with the others. It names part, reason and remedy."""
     setup = setup or setup_of(experiment)
     if reason := refusal(experiment.task.target, setup.target):
         raise BadInput(f"{called('task', experiment.task)} {reason}")
@@ -265,7 +269,7 @@ def check_needs(experiment: Experiment, setup: Setup | None = None) -> None:
 
 
 def called(section: str, part: object) -> str:
-    """What a message calls a part: a method by its name, others by section and name, settings by their section."""
+    """Return a part's name for messages: ``fedavg`` for a method, ``codec int8`` for another component, ``local:`` for settings."""
     if section not in COMPONENTS:
         return f"{section}:"
     name = str(to_table(part, COMPONENTS[section])["name"])
@@ -273,27 +277,27 @@ def called(section: str, part: object) -> str:
 
 
 def name_of(algorithm: Algorithm) -> str:
-    """What the catalogue calls a method, or the place of a user's own."""
+    """Return a method's name in the catalogue; FILE::CLASS for a user's own method."""
     return called("algorithm", algorithm)
 
 
 def check_clients(experiment: Experiment, num_clients: int) -> None:
-    """As `check_needs`, for this number of clients with data."""
+    """Check like `check_needs`, for this number of clients with data."""
     check_needs(experiment, with_clients(experiment, setup_of(experiment), num_clients))
 
 
 def with_clients(experiment: Experiment, setup: Setup, num_clients: int) -> Setup:
-    """The setup with this number of clients with data."""
+    """Return the setup for this number of clients with data, with the size of the largest cohort."""
     return dataclasses.replace(setup, clients=num_clients, cohort=experiment.selection.largest(num_clients))
 
 
 def drawn(experiment: Experiment, num_clients: int) -> Ints:
-    """The cohort that the selection draws first of all clients."""
+    """Return the cohort of the first round, as client numbers."""
     return experiment.selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0))
 
 
 def device_of(name: str) -> torch.device:
-    """The device; ``auto`` is a GPU where there is one. Raises `BadInput` if it is not there."""
+    """Return the device of this name; ``auto`` takes a GPU if there is one. Raises `BadInput` if it is not available."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -307,5 +311,5 @@ def device_of(name: str) -> torch.device:
 
 
 def with_engine(experiment: Experiment, engine: Auto | Sequential | Stacked, threads: int) -> Experiment:
-    """The experiment with engine and threads filled in, so that its TOML repeats the run exactly."""
+    """Return the experiment with this engine and number of threads. Its TOML then repeats the run exactly."""
     return experiment.replace(engine=engine, training__threads=threads)

@@ -1,7 +1,7 @@
-"""Named combinations: methods of the field that are a slot or a setting on the same code, without an algorithm file.
+"""Named combinations: published methods that need no algorithm file, only certain settings of an existing method.
 
-``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows; ``fedcm`` is MoFedSAM
-without its perturbation; ``fedper`` is FedAvg of a model whose last layers stay with the clients.
+Examples: ``fedadam`` is FedAvg with the server optimiser Adam. ``centralised`` has one client with all rows. ``fedcm`` is
+MoFedSAM without its perturbation. ``fedper`` is FedAvg in which clients keep the last layers to themselves.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from fedskew.slots import Adagrad, Adam, All, Distillation, Everyone, Momentum, 
 
 @dataclass(frozen=True)
 class Combination:
-    """A named change to an experiment. The class ``options`` has its options."""
+    """A named change to an experiment. ``apply(experiment, options)`` makes it; ``options`` is the class of its options."""
 
     idea: str
     changes: str
@@ -35,40 +35,40 @@ class Combination:
 
 @dataclass(frozen=True, kw_only=True)
 class NoOptions:
-    """Nothing to set."""
+    """For combinations without options."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Local steps between two averagings."""
+    """``steps`` is the number of local steps between two averages."""
 
     steps: int = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class FreshGradient:
-    """The weight of the fresh gradient in a local step; the rest is the previous round's mean direction."""
+    """``beta`` (0..1) is the weight of the gradient in a local step; the previous round's mean direction has 1 - beta."""
 
     beta: float = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuning:
-    """Local steps of each client from the global model, before its own model is measured."""
+    """``steps`` is the number of local steps from the global model to a client's own model."""
 
     steps: int = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """Layers that each client keeps."""
+    """``head`` is the number of last layers that each client keeps."""
 
     head: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sharing(SharedData):
-    """`SharedData` with the relative size that the paper speaks of."""
+    """`SharedData` with the paper's relative size as default."""
 
     beta: float = 0.05
 
@@ -211,14 +211,15 @@ COMBINATIONS: Mapping[str, Combination] = {
 
 
 def has_own_models(experiment: Experiment) -> bool:
-    """Whether the method gives each client a model of its own, without fine-tuning."""
+    """True if the method itself gives each client its own model. Fine-tuning does not count."""
     return type(experiment.algorithm).personal is not Algorithm.personal or not isinstance(experiment.sharing, All)
 
 
 def with_method(experiment: Experiment, spec: object) -> Experiment:
-    """The experiment under the method ``spec``: an algorithm or a combination with its options, whose text becomes the name.
+    """Return the experiment with another method.
 
-    ``spec`` may also be an object.
+    ``spec`` is an algorithm or a combination with options, such as ``fedprox:mu=0.1``; this text becomes the run's name. It
+    may also be an `Algorithm` object.
     """
     if not isinstance(spec, str):
         return experiment.replace(algorithm=spec, name="")

@@ -1,4 +1,4 @@
-"""Compare methods on the same partitions and seeds, one run after the other or side by side."""
+"""Compare methods on the same partitions and seeds. Runs execute one after the other, or several at a time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ from fedskew.store.lease import busy
 from fedskew.store.runs import RunRecord, RunStore
 
 MOST_RUNS = 10_000
-"""Maximum number of runs of a comparison: all are dealt, checked and stored before the first begins."""
+"""Maximum number of runs in a comparison. All are dealt, checked and stored before the first one begins."""
 
 
 EndListener = Callable[[Ended], None]
@@ -32,8 +32,8 @@ def cross(base: Experiment, methods: Sequence[object], seeds: Sequence[int], fol
     require(bool(methods), "compare: name at least one algorithm")
     require(
         len(methods) * len(seeds) <= MOST_RUNS,
-        f"compare: {len(methods)} methods x {len(seeds)} seeds are {len(methods) * len(seeds)} runs, and one comparison "
-        f"takes at most {MOST_RUNS}; name fewer seeds, or split them into several comparisons",
+        f"compare: {len(methods)} methods x {len(seeds)} seeds are {len(methods) * len(seeds)} runs, but one comparison "
+        f"takes at most {MOST_RUNS}; name fewer seeds, or make several comparisons",
     )
     require(bool(seeds) and len(set(seeds)) == len(seeds), "compare: seeds must be different numbers, at least one")
     made = [with_method(base, method) for method in methods]
@@ -47,9 +47,9 @@ def cross(base: Experiment, methods: Sequence[object], seeds: Sequence[int], fol
 
 
 def with_baselines(base: Experiment, methods: Sequence[object]) -> tuple[list[object], str]:
-    """The methods, and a line that names the baselines that were added.
+    """Return the methods with baselines added, and a line that names them.
 
-    If a method gives each client its own model, fine-tuned FedAvg and clients that train alone stand beside it.
+    Baselines are added if a method gives each client its own model: fine-tuned FedAvg, and clients that train alone.
     """
     made = [with_method(base, method) for method in methods]
     names = [one.name.partition(":")[0] for one in made]
@@ -62,7 +62,7 @@ def with_baselines(base: Experiment, methods: Sequence[object]) -> tuple[list[ob
 
 
 def register_all(store: RunStore, plans: Sequence[Plan], title: str) -> dict[int, Plan]:
-    """Store all runs of a comparison as planned. Returns the plans by the runs' numbers."""
+    """Store all runs of a comparison with status planned. Return the plans by run number."""
     comparison = store.add_comparison(title)
     return {register(store, plan.experiment, plan.trial, comparison): plan for plan in plans}
 
@@ -76,9 +76,9 @@ def execute_all(
     ended: EndListener,
     stop: Stop,
 ) -> list[Ended]:
-    """Execute the runs; one that fails does not stop the others. Raises `Interrupted` once ``stop`` returns True.
+    """Execute the runs, ``jobs`` at a time; a run that fails does not stop the others. Return how each run ended.
 
-    A run without a plan is executed as stored.
+    A run without a plan is executed as stored. Raises `Interrupted` once ``stop`` returns True.
     """
     results: list[Ended] = []
 
@@ -97,7 +97,7 @@ def execute_all(
             except Interrupted:
                 break
             except Lost as error:
-                # a rank is gone, so no other run can begin
+                # a process of torchrun is lost, so no other run can begin
                 note(Ended(run, error))
                 break
             except FedskewError as error:
@@ -113,7 +113,7 @@ def execute_all(
 
 
 def unfinished(store: RunStore) -> list[RunRecord]:
-    """The newest run that can be resumed, with its comparison; the newest runs if none can."""
+    """Return the newest run that can be resumed, with all runs of its comparison; if there is none, the latest runs."""
     waiting = [
         r for r in store.runs("status IN ('planned', 'running', 'interrupted', 'failed')") if not busy(store, r.id)
     ]
@@ -124,7 +124,7 @@ def unfinished(store: RunStore) -> list[RunRecord]:
 
 
 def to_resume(store: RunStore, chosen: Sequence[RunRecord]) -> list[int]:
-    """The runs that are not at their end. Raises `BadInput` if other processes carry out all of them."""
+    """Return the numbers of the unfinished runs. Raises `BadInput` if other processes execute all of them."""
     ids = [r.id for r in chosen if r.status in ("planned", "running", "interrupted", "failed")]
     reasons = [busy(store, run) for run in ids]
     require(not reasons or not all(reasons), reasons[0] if reasons else "")
@@ -132,7 +132,7 @@ def to_resume(store: RunStore, chosen: Sequence[RunRecord]) -> list[int]:
 
 
 def worst_error(results: Sequence[Ended]) -> FedskewError | None:
-    """The error that decides the exit code: divergence only if there is no other."""
+    """Return the error that decides the exit code; None without errors. Any other error comes before a divergence."""
     errors = [r.error for r in results if r.error]
     return next((e for e in errors if not isinstance(e, Diverged)), errors[0] if errors else None)
 

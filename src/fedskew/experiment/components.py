@@ -1,4 +1,4 @@
-"""Components of any kind by name, file or object: of what kind they are, and whether they keep their promises."""
+"""Find the kind of a component, given by name, file or object, and check its promises."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -19,9 +19,10 @@ KINDS = {section: catalogue for section, catalogue in COMPONENTS.items() if cata
 
 
 def check(spec: object) -> tuple[str, Iterator[Verdict]]:
-    """The kind of a component, and the verdicts on its promises one by one. ``spec`` is a name, a class of a file, or an object.
+    """Return the kind of a component and an iterator over the verdicts on its promises.
 
-    Of several components of one name it is the method, else the first in an experiment. Raises `BadInput` if it is no component.
+    ``spec`` is a name, FILE::CLASS, or an object. If several kinds have a component of this name, the method is taken, or else
+    the kind that comes first in `Experiment`. Raises `BadInput` if ``spec`` is no component.
     """
     section = section_of(spec)
     if section != "algorithm":
@@ -31,7 +32,7 @@ def check(spec: object) -> tuple[str, Iterator[Verdict]]:
 
 
 def section_of(spec: object) -> str:
-    """The section of an experiment in which a component stands."""
+    """Return the section of `Experiment` to which a component belongs."""
     if not isinstance(spec, str):
         return kind_of(spec if callable(spec) else type(spec), "check")
     name = parse(spec, "check")[0]
@@ -49,7 +50,7 @@ def section_of(spec: object) -> str:
 
 
 def kind_of(found: object, what: str) -> str:
-    """The kind that a class fits. Raises `BadInput` with what it lacks of the kind that it is most like."""
+    """Return the kind that a class fits. Otherwise raise `BadInput`, which says what it lacks to fit the most similar kind."""
     refused = {}
     for section, catalogue in KINDS.items():
         if catalogue.adapt(found, what):
@@ -68,7 +69,7 @@ def kind_of(found: object, what: str) -> str:
 
 
 def classes_of(file: str) -> dict[str, str]:
-    """The components of a file: the kind of each class and function that is defined in it, or why it is none."""
+    """Return, for each class that the file defines, its kind, or the reason why it is no component."""
     module, found = module_of(file, "check"), {}
     for name, value in vars(module).items():
         if getattr(value, "__module__", None) == module.__name__ and isinstance(value, type):

@@ -1,4 +1,4 @@
-"""An experiment: a frozen tree of components and settings, read from and written to TOML."""
+"""`Experiment`: all components and settings of a run, frozen. It can be read from and written to TOML."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ SETTINGS: dict[str, type] = {**LIGHT, "local": Local, "system": System, "faults"
 
 
 GIVEN = {"private": "given"}
-"""Marks fields of `Experiment` that are fixed before round 0. A privacy loss covers the rounds only."""
+"""Marks fields of `Experiment` that have no effect after training begins. A privacy loss covers the rounds only."""
 
 
 class DataSource(Protocol):
@@ -98,11 +98,11 @@ class Architecture(Protocol):
 
     @property
     def has_features(self) -> bool:
-        """Whether the module gives the features of its last hidden layer."""
+        """True if the module returns the features of its last hidden layer, too."""
         ...
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-        """A module for rows of this shape; its initial parameters are drawn from the generator."""
+        """Build a module for rows of this shape; draw its initial parameters from the generator."""
         ...
 
 
@@ -131,7 +131,7 @@ SEVERAL: dict[str, Callable[[object], tuple[object, ...]]] = {"skew": skews_of, 
 
 
 def default_skew(dataset: DataSource) -> Skew:
-    """The natural clients of a data set that has some: by its files, or by the column of clients that the user named."""
+    """Return ``natural`` if the data set defines clients, in its files or in a column that the user named; else label skew."""
     files = getattr(dataset, "files", None)
     has_clients = bool(getattr(dataset, "client", "") or (isinstance(files, Files) and files.natural))
     return Natural() if has_clients else LabelDirichlet(alpha=0.1)
@@ -139,16 +139,16 @@ def default_skew(dataset: DataSource) -> Skew:
 
 @dataclass(frozen=True, kw_only=True, init=False)
 class Experiment:
-    """Everything that determines a run. Each component may be given as an object, a compact string or a table.
+    """Everything that determines a run. A component is an object, a compact string or a table.
 
-    The keywords are the options of the command line: ``Experiment(dataset="digits", clients=20, rounds=5, lr=0.1)``. Any other
+    Keywords are the options of the command line: ``Experiment(dataset="digits", clients=20, rounds=5, lr=0.1)``. Any other
     setting is ``section__option``, as in ``evaluation__every=1``.
-    ``skew`` may be a list: at most one skew deals the rows, one sets the sizes, and any number change features and concepts.
-    ``metric`` may be a list of classes of your own.
-    ``name`` is the run's name in tables; by default the compact form of the algorithm. ``task`` and ``model`` default to the data
-    set's; if it names no task, the loaded targets decide it. ``skew`` defaults to ``natural`` for a data set with natural
-    clients, and to ``label-dirichlet:alpha=0.1`` for others.
-    Raises `BadInput` that names the section and the option.
+    ``skew`` may be a list: at most one skew deals the rows, at most one sets the sizes, and any number change features and
+    concepts. ``metric`` may be a list of your own classes.
+    ``name`` is the run's name in tables; by default the compact form of the algorithm. ``task`` and ``model`` come from the
+    data set by default. If the data set names no task, its targets decide the task. ``skew`` is ``natural`` by default for a
+    data set with natural clients, and ``label-dirichlet:alpha=0.1`` for any other.
+    Raises `BadInput`, which names the section and the option.
     """
 
     name: str = field(default="", metadata=GIVEN)
@@ -178,7 +178,7 @@ class Experiment:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
     default_task: ClassVar[bool]
-    """Whether no task was given. The data set or the loaded targets then decide it (`suited`)."""
+    """True if no task was given. Then the data set or its targets decide the task (`suited`)."""
 
     def __init__(self, **keywords: Unpack[Settings]) -> None:
         whole, options = divided(keywords, SECTIONS, OPTIONS)
@@ -209,9 +209,9 @@ class Experiment:
         require_storable("name", self.name)
 
     def replace(self, **keywords: Unpack[Settings]) -> Experiment:
-        """A copy with some settings changed, by the same keywords: ``lr=0.3``, ``training__seed=3``.
+        """Return a copy with some settings changed; keywords are as in `Experiment`: ``lr=0.3``, ``training__seed=3``.
 
-        A default name follows the algorithm.
+        A new algorithm also changes the name, if the name is the default one.
         """
         whole, options = divided(keywords, SECTIONS, OPTIONS)
         values = {name: getattr(self, name) for name in SECTIONS}
@@ -224,7 +224,7 @@ class Experiment:
 
     @property
     def unnamed(self) -> bool:
-        """Whether the name is only a compact form of the algorithm, so that it changes with the algorithm."""
+        """True if the name is the algorithm's compact form. Such a name changes with the algorithm."""
         methods = COMPONENTS["algorithm"]
         try:
             with asking():
@@ -236,7 +236,7 @@ class Experiment:
             return False
 
     def table(self) -> dict[str, Any]:
-        """The experiment as nested plain values, complete."""
+        """Return the complete experiment as nested plain values."""
         result: dict[str, object] = {"name": self.name}
         for f in dataclasses.fields(self):
             if f.name in SEVERAL:
@@ -249,12 +249,12 @@ class Experiment:
         return result
 
     def components(self) -> list[object]:
-        """All components, one after the other."""
+        """Return all components in one list."""
         held = [getattr(self, section) for section in COMPONENTS]
         return [part for one in held for part in (one if isinstance(one, tuple) else [one])]
 
     def _repr_html_(self) -> str:
-        """For notebooks: what differs from the defaults, besides data, skew, model and method."""
+        """Show data, skew, model, method, and all settings that differ from their defaults, in a notebook."""
         own, default = self.table(), type(self)(dataset=self.dataset).table()
         always = ("dataset", "skew", "model", "algorithm")
         shown = {section: " + ".join(self.labels(section, True)) for section in always}
@@ -268,16 +268,16 @@ class Experiment:
         return f"<p>{escape(self.name)}</p><table>{rows}</table>"
 
     def labels(self, section: str, with_first: bool = False) -> list[str]:
-        """The compact forms of a section's components; several only of ``skew`` and ``metric``."""
+        """Return the compact form of each component in a section. Only ``skew`` and ``metric`` may have several."""
         held = getattr(self, section)
         return [label(c, COMPONENTS[section], with_first) for c in (held if section in SEVERAL else [held])]
 
     def toml(self) -> str:
-        """The experiment as TOML; `from_toml` reads it back to an equal object."""
+        """Return the experiment as TOML. `from_toml` makes an equal object from it."""
         return tomli_w.dumps(self.table())
 
     def hash(self) -> str:
-        """Sixteen hex digits of the complete TOML."""
+        """Return the first sixteen hex digits of the SHA-256 of the complete TOML."""
         return hashlib.sha256(self.toml().encode()).hexdigest()[:16]
 
 
@@ -286,11 +286,11 @@ OPTIONS = {section: [f.name for f in dataclasses.fields(cls)] for section, cls i
 
 
 def changed(section: str, held: object, changes: Mapping[str, object]) -> object:
-    """The section with some options changed. Another ``name`` of a component comes with its own options."""
+    """Return a section with some options changed. If ``changes`` has another component's ``name``, build that component."""
     if isinstance(held, tuple):
         require(
             len(held) == 1,
-            f"{section}.{next(iter(changes))}: there is not exactly one {section}; write their options as NAME:OPTION=VALUE",
+            f"{section}.{next(iter(changes))}: needs exactly one {section}, got {len(held)}; write options as NAME:OPTION=VALUE",
         )
         return (changed(section, held[0], changes),)
     assert dataclasses.is_dataclass(held)
@@ -305,7 +305,7 @@ def changed(section: str, held: object, changes: Mapping[str, object]) -> object
 
 
 def from_table_of_sections(table: Mapping[str, object], where: str = "experiment") -> Experiment:
-    """Build an experiment from nested plain values; missing sections have their defaults."""
+    """Build an experiment from nested plain values. Missing sections have their defaults."""
     sections: dict[str, object] = {}
     for key, value in table.items():
         if key not in SECTIONS:
@@ -317,7 +317,7 @@ def from_table_of_sections(table: Mapping[str, object], where: str = "experiment
         sections[key] = value
     training = sections.get("training")
     if isinstance(training, Mapping):
-        # a former option: every run now behaves as with 0 and 1
+        # earlier versions had this option; 0 and 1 mean what every run does now
         sections["training"] = {option: value for option, value in training.items() if option != "workers"}
         if training.get("workers", 0) not in (0, 1):
             raise BadInput(
@@ -330,9 +330,9 @@ def from_table_of_sections(table: Mapping[str, object], where: str = "experiment
 
 
 def from_toml(text: str, where: str = "experiment", trusted: bool = False) -> Experiment:
-    """Read an experiment; errors name ``where``, the section and the option.
+    """Read an experiment from TOML. Errors name ``where``, the section and the option.
 
-    Code that it names runs only if this person has run or confirmed it before. ``trusted`` confirms it.
+    Code files that it names run only if this user has run or confirmed them before. ``trusted`` confirms them.
     """
     table = toml_table(text, where)
     with nullcontext() if trusted else asking():
@@ -340,5 +340,5 @@ def from_toml(text: str, where: str = "experiment", trusted: bool = False) -> Ex
 
 
 def read(path: Path) -> Experiment:
-    """Read an experiment file."""
+    """Read an experiment from a TOML file. Code files that it names are trusted."""
     return from_toml(file_text(path), str(path), trusted=True)

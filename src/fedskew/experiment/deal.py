@@ -1,4 +1,4 @@
-"""Give each client of an experiment its rows, with its features and its labels."""
+"""Deal the rows of an experiment to its clients, then change features and labels by client."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -35,29 +35,29 @@ class ClientData:
     """The rows of all clients."""
 
     partition: Partition
-    dataset: Dataset  # with each training text in its owner's style
-    x: Floats  # (n, ...) training rows with their owners' features; word ids by the vocabulary of the clients' training rows
+    dataset: Dataset  # training texts are in the style of the client that holds them
+    x: Floats  # (n, ...) training rows after feature skew; word ids refer to the vocabulary of the clients' training rows
     x_test: Floats
     labels: Labels  # of the training rows
     test_labels: Labels  # of the test rows
-    drawn: Drawn  # what each feature and concept skew drew for the clients, by NUMBER-SKEW-NAME
-    preprocessing: Preprocessing | None = None  # that gave x_test; it has no feature skew
+    drawn: Drawn  # the random draws of each feature and concept skew for the clients, by NUMBER-SKEW-NAME
+    preprocessing: Preprocessing | None = None  # made x_test from raw rows; without feature skew
     unseen: Partition | None = None  # the rows of clients that take no part in training
 
     def label_counts(self) -> Ints:
-        """(clients, strata) training rows of each class at the start, or of each tenth of the targets."""
+        """Return the number of training rows (clients, strata) of each class before round 1, or of each stratum."""
         strata, names = self.dataset.strata
         if self.dataset.num_classes:
             return self.partition.label_counts(self.labels.at(0), len(names))
-        # the targets of clients on other machines are not known
+        # for clients on other machines only the sizes are known
         return self.partition.label_counts(strata, len(names)) if len(self.x) else self.partition.sizes[:, None]
 
 
 def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | None = None) -> ClientData:
-    """Deal the rows, then change features and labels by client. The server's rows and shared rows are not changed.
+    """Deal the rows, then change features and labels by client. The server's rows and shared rows do not change.
 
-    ``dealt`` is the result of `dealt_rows`, if it is known already. Each test row is assigned to a random client, in proportion to
-    the clients' rows, and takes that client's concept. The features of test rows are not changed.
+    ``dealt`` is the result of `dealt_rows`, if it is known already. Each test row is assigned to a random client, with
+    probability proportional to the client's number of rows. Its label follows this client's concept; its features do not change.
     """
     skews, seed = mixture(experiment.skew), experiment.clients.partition_seed
     check_features(skews, dataset)
@@ -88,7 +88,7 @@ def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | Non
 
 
 def unseen_clients(experiment: Experiment, dealt: Partition) -> Ints:
-    """The clients that take no part in training, ascending. Raises `BadInput` if fewer than two of them can be measured."""
+    """Return the clients that take no part in training, ascending. Raises `BadInput` if fewer than two can be measured."""
     share, number = experiment.clients.unseen, len(dealt)
     if not share:
         return np.arange(0)
@@ -117,7 +117,7 @@ def check_features(skews: Mixture, dataset: Dataset) -> None:
 
 
 def restyled(skews: Mixture, own: list[Own], dataset: Dataset, owner: Ints, seed: int) -> Dataset:
-    """The data set with each training text in its owner's style."""
+    """Return the data set with each training text rewritten in the style of its client."""
     for place, (skew, drawn) in enumerate(zip(skews.features, own, strict=True)):
         if isinstance(skew, FeatureText) and dataset.texts is not None:
             train, test = dataset.texts
@@ -127,12 +127,12 @@ def restyled(skews: Mixture, own: list[Own], dataset: Dataset, owner: Ints, seed
 
 
 def rows_of(dataset: Dataset, x: Floats) -> Floats:
-    """The training rows x without the column of the sensitive attribute."""
+    """Return training rows ``x`` without the last column if it is the sensitive attribute."""
     return x[:, :-1] if dataset.sensitive else x
 
 
 def named(skews: Mixture, *drawn: Sequence[Mapping[str, NDArray[np.generic]]]) -> Drawn:
-    """The random draws of all skews in one table."""
+    """Collect the random draws of all skews by NUMBER-SKEW-NAME."""
     parts = zip((*skews.features, *skews.concepts), chain(*drawn), strict=True)
     return {
         f"{place}-{label(skew, KNOWN).partition(':')[0]}-{name}": values
@@ -142,12 +142,12 @@ def named(skews: Mixture, *drawn: Sequence[Mapping[str, NDArray[np.generic]]]) -
 
 
 def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
-    """The training rows of each client."""
+    """Return the final partition: dealt, pooled if a skew pools, and with shared rows."""
     return finished(experiment, dataset, dealt_rows(experiment, dataset))
 
 
 def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
-    """The training rows that the skews deal to each client, before rows are pooled or shared."""
+    """Return the partition as the skews deal it, before rows are pooled or shared."""
     who, skews = experiment.clients, mixture(experiment.skew)
     reserved = np.concatenate([server_rows(experiment, dataset), shared_rows(experiment, dataset)])
     if isinstance(skews.dealer, FromFolder):
@@ -163,12 +163,12 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
 
 
 def dealt_by(skews: Mixture, dataset: Dataset) -> Ints:
-    """The number of each training row by which the skews deal: its class or stratum, or a value that the skew takes."""
+    """Return the integer of each training row (n,) by which the skews deal: class, stratum, or the skew's own value."""
     return skews.dealer.values(dataset) if isinstance(skews.dealer, ByValues) else dataset.strata[0]
 
 
 def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, reserved: Ints) -> Partition:
-    """Read the partition from a folder. Raises `BadInput` if it belongs to other data or settings."""
+    """Read the partition from a folder. Raises `BadInput` if the folder belongs to other data or settings."""
     made, now = folder.facts().fingerprint, dataset.fingerprint()
     require(
         made == now,
@@ -186,7 +186,10 @@ def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, rese
 
 
 def finished(experiment: Experiment, dataset: Dataset, dealt: Partition) -> Partition:
-    """The dealt rows of the clients that train, pooled if a skew pools them, and with each client's part of the public share."""
+    """Make the final partition from `dealt_rows`.
+
+    Unseen clients are removed, rows are pooled if a skew pools them, and each client gets its part of the public share.
+    """
     unseen = unseen_clients(experiment, dealt)
     seen = dealt.only(np.delete(np.arange(len(dealt)), unseen)) if len(unseen) else dealt
     partition, shared = (pooled(seen) if mixture(experiment.skew).pooled else seen), shared_rows(experiment, dataset)
@@ -196,7 +199,7 @@ def finished(experiment: Experiment, dataset: Dataset, dealt: Partition) -> Part
 
 
 def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
-    """The training rows that the server keeps, in ascending order."""
+    """Return the server's own training rows, ascending."""
     rows, share = np.arange(len(dataset.y)), experiment.server_data.share
     if share == 0:
         return rows[:0]
@@ -205,7 +208,7 @@ def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
 
 
 def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
-    """The training rows of the public share, in ascending order; none of them is the server's or dealt to a client."""
+    """Return the training rows of the public share, ascending. They belong neither to the server nor to the dealt rows."""
     beta = experiment.shared_data.beta
     if beta == 0:
         return np.arange(0)
@@ -215,9 +218,9 @@ def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
 
 
 def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, row_bytes: int) -> dict[str, Any]:
-    """The partition in numbers: clients, rows, label distance and its level by chance.
+    """Return the numbers of a partition for the run's facts: clients, rows, label distance and its value by chance.
 
-    ``row_bytes`` is the size of a row on its way to a client.
+    ``row_bytes`` is the size of one row when it is sent to a client.
     """
     partition, skews = data.partition, mixture(experiment.skew)
     counts, sizes = data.label_counts(), partition.sizes
@@ -260,9 +263,9 @@ def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, 
 
 
 def label_shift(experiment: Experiment, dataset: Dataset) -> float:
-    """Total variation (0..1) between the class proportions that the label skew asked for and those dealt, weighted by client size.
+    """Return how far the dealt class proportions are from the requested ones: mean total variation (0..1).
 
-    They differ because sizes are kept, classes run out, and rows are whole.
+    Clients are weighted by their size. The proportions differ because sizes are kept, classes run out, and rows are whole.
     """
     who, skews = experiment.clients, mixture(experiment.skew)
     others = np.setdiff1d(

@@ -1,4 +1,4 @@
-"""The defaults of an experiment. A run stores them, so that views can leave them out, whatever a later version's defaults are."""
+"""The defaults of an experiment. Each run stores them: reports hide default values, and a later version may change them."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from fedskew.experiment.config import COMPONENTS, SETTINGS, SEVERAL, Experiment
 
 
 def defaults_of(cls: type) -> dict[str, object]:
-    """The options of a component or a section with their defaults, as TOML values; options without one are left out."""
+    """Return the default of each option of a component or section, as TOML values. Options without a default are left out."""
     found = {}
     for f in dataclasses.fields(cls):
         default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
@@ -18,7 +18,7 @@ def defaults_of(cls: type) -> dict[str, object]:
 
 
 def defaults(experiment: Experiment) -> dict[str, dict[str, object]]:
-    """By section: the default options of what the experiment holds there, with its name if that is the default, too."""
+    """Return, by section, the default options of its component. The name is included if the component itself is the default."""
     found = {section: defaults_of(cls) for section, cls in SETTINGS.items()}
     own, usual = experiment.table(), Experiment(dataset=experiment.dataset).table()
     for section in COMPONENTS.keys() - SEVERAL.keys():

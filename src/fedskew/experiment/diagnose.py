@@ -1,4 +1,4 @@
-"""Diagnose files, or an experiment's data set under its skews; the result is plain values."""
+"""Diagnose how clients differ: in files, or in a data set under skews. The result is plain values."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def from_files(
     on_progress: OnProgress = lambda stage, fraction: None,
     target: str = "",
 ) -> Subject:
-    """Read clients' rows from CSV, JSON lines, Parquet or Arrow; memory use does not grow with the files.
+    """Read clients' rows from CSV, JSON lines, Parquet or Arrow files. Memory use does not grow with the files.
 
-    ``label`` is a column of classes; ``target`` is a column of numbers.
+    ``label`` names a column of classes, or ``target`` a column of numbers. ``client`` names the column of clients.
     """
     column = label or target
     require(
@@ -87,7 +87,7 @@ def from_files(
 
 
 def of_numbers(subject: Subject) -> Subject:
-    """The subject whose ``y`` are numbers of a sample of all rows, by tenths."""
+    """Turn numeric targets ``y`` into strata: the tenth of all values in which each lies."""
     y = subject.y.astype(np.float64)
     strata, names = tenths(y)
     counts = counts_of(strata[:, None], subject.client, len(subject.clients), len(names))
@@ -104,7 +104,7 @@ def of_numbers(subject: Subject) -> Subject:
 
 
 def fitting(found: Survey) -> int:
-    """The maximum number of rows that a run can load; 0 for all."""
+    """Return how many rows fit into a run's memory; 0 if all fit."""
     rows = int(found.counts.sum())
     return round_down(max(1, rows * MOST_BYTES // found.bytes)) if found.bytes > MOST_BYTES else 0
 
@@ -135,7 +135,7 @@ def subject_of(
     on_progress: OnProgress,
     target: str = "",
 ) -> Subject:
-    """The files, or a data set under a skew; one of the two."""
+    """Make the subject of a diagnosis from either files or a data set under a skew. Raises `BadInput` for both or neither."""
     require(seed >= 0, f"diagnose: seed must be at least 0, got {seed}")
     require(
         bool(paths) != (dataset is not None),
@@ -155,7 +155,7 @@ def subject_of(
     require(
         not (label or client or target), "diagnose: label, target and client need files; a named data set has its own"
     )
-    # imported on first use: files need no PyTorch
+    # imported here because it loads PyTorch, which files do not need
     from fedskew.experiment.config import Experiment
 
     data = dataset if isinstance(dataset, Dataset) else None
@@ -169,7 +169,7 @@ def subject_of(
 
 
 def from_experiment(experiment: Experiment, title: str, data: Dataset | None = None) -> Subject:
-    """The clients' training rows of an experiment in the first round. ``data`` replaces its data set."""
+    """Make the subject from the clients' training rows of an experiment before round 1. ``data`` replaces its data set."""
     from fedskew.experiment.deal import client_data
 
     own, data = data is not None, data or experiment.dataset.load()
@@ -208,7 +208,7 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
 
 
 def arguments_of(experiment: Experiment) -> str:
-    """The arguments of `fedskew compare` for the data set, the skews and the number of clients."""
+    """Return the arguments of `fedskew compare` for the experiment's data set, skews and number of clients."""
     number = experiment.clients.number
     words = ["--dataset", *experiment.labels("dataset")]
     words += [word for skew in experiment.labels("skew") for word in ("--skew", skew)]
@@ -221,11 +221,11 @@ def diagnosis(
     on_progress: OnProgress = lambda stage, fraction: None,
     runs: Path | None = None,
 ) -> dict[str, Any]:
-    """The whole diagnosis as plain values, for ``--json``, the page and the terminal.
+    """Return the complete diagnosis as plain values, for ``--json``, the page and the terminal.
 
-    The advice reads one's own evidence in the folder ``runs``, too.
+    ``runs`` is a folder with the user's own evidence, which the advice uses, too.
     """
-    # the matrices are small: more threads wait for each other, for minutes on a busy machine
+    # The matrices are small. On a busy machine several threads would wait minutes for each other.
     with threadpool_limits(1):
         return measured(subject, seed, on_progress, runs)
 
@@ -244,7 +244,7 @@ def measured(subject: Subject, seed: int, on_progress: OnProgress, runs: Path | 
 def faces_of(
     subject: Subject, seed: int = 0, permutations: int | None = None, on_share: Callable[[float], None] = lambda _: None
 ) -> Diagnosis:
-    """The four faces against chance."""
+    """Measure the four faces and compare each with chance."""
     if subject.kind == "symbols":
         targets = subject.y if subject.targets is None else subject.targets
         symbols = max(len(subject.categories), int(targets.max()) + 1)
@@ -266,7 +266,7 @@ def faces_of(
 
 
 def facts_of(subject: Subject, names: Sequence[str]) -> list[Fact | Held]:
-    """What clients may differ in: inputs, classes, symbols or numbers to predict, and rows that occur more than once."""
+    """Collect the facts that are compared between clients: inputs, classes, symbols or numbers, and copied rows."""
     facts: list[Fact | Held] = [*subject.facts]
     if subject.kind == CLASSES:
         facts += [

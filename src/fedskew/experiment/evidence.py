@@ -1,4 +1,4 @@
-"""Execute the protocol of `fedskew.advice.protocol`: plan, tune, measure. A killed protocol goes on where it was."""
+"""Execute the protocol of `fedskew.advice.protocol`: plan, tune, measure. After an interruption it continues."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -26,13 +26,13 @@ Say = Callable[[str], None]
 
 
 def experiment_of(case: Planned, method: str, rate: float, seed: int) -> Experiment:
-    """One run of the protocol; its name is the method."""
+    """Return one run of the protocol. Its name is the method."""
     made = with_method(Experiment(**case.settings()), method)
     return made.replace(name=method, solver__lr=rate, training__seed=seed, clients__partition_seed=seed)
 
 
 def able(case: Planned, methods: Sequence[str], data: Dataset) -> Iterator[str]:
-    """The methods whose contracts the case fits."""
+    """Yield the methods that can run on this case."""
     for method in methods:
         try:
             assemble(experiment_of(case, method, RATES[0], 0), data)
@@ -42,7 +42,7 @@ def able(case: Planned, methods: Sequence[str], data: Dataset) -> Iterator[str]:
 
 
 def known(store: RunStore, wanted: Sequence[Experiment]) -> dict[str, RunRecord]:
-    """The stored runs of these experiments by hash; a finished one where there are several."""
+    """Return the stored runs of these experiments, by hash. If an experiment has several runs, one that is done is taken."""
     found: dict[str, RunRecord] = {}
     hashes = [one.hash() for one in wanted]
     for record in store.runs(f"experiment_hash IN ({','.join('?' * len(hashes))})", hashes):
@@ -52,7 +52,7 @@ def known(store: RunStore, wanted: Sequence[Experiment]) -> dict[str, RunRecord]
 
 
 def carry_out(store: RunStore, wanted: Sequence[Experiment], title: str, data: Dataset, stop: Stop) -> None:
-    """Execute the runs that the store does not hold. Raises the first error other than a divergence or a failure."""
+    """Execute the runs that are not in the store, or not done. Errors of single runs are only stored."""
     stored, runs, comparison = known(store, wanted), dict[int, Plan | None](), None
     for one in wanted:
         record = stored.get(one.hash())
@@ -66,7 +66,10 @@ def carry_out(store: RunStore, wanted: Sequence[Experiment], title: str, data: D
 
 
 def tuned(store: RunStore, case: Planned, method: str) -> float | None:
-    """The rate with the best value on the clients' held-out rows; one that diverges does not count. None before it is tuned."""
+    """Return the learning rate with the best value on the clients' held-out rows; None until all tuning runs are done.
+
+    A run that diverged has the worst value.
+    """
     wanted = [experiment_of(case, method, rate, TUNING_SEED) for rate in RATES]
     records = known(store, wanted)
     if any(one.hash() not in records or records[one.hash()].status not in DONE for one in wanted):
@@ -81,7 +84,10 @@ def tuned(store: RunStore, case: Planned, method: str) -> float | None:
 
 
 def gathered(store: RunStore, case: Planned, methods: Sequence[str], data: Dataset, file: Path) -> Case | None:
-    """The case as far as it is measured; None before FedAvg has two seeds. Faces that the file has are not measured again."""
+    """Return the case with the methods measured so far; None until FedAvg has two seeds.
+
+    If ``file`` already has this case, its faces are not measured again.
+    """
     rates = {method: rate for method in methods if (rate := tuned(store, case, method)) is not None}
     wanted = {method: [experiment_of(case, method, rate, seed) for seed in SEEDS] for method, rate in rates.items()}
     stored = known(store, [one for own in wanted.values() for one in own])
@@ -103,7 +109,10 @@ def run_protocol(
     say: Say = lambda _: None,
     stop: Stop = lambda: False,
 ) -> None:
-    """Execute what the store does not hold: all cases on the first seeds, then on the others. ``file`` gets each measured case."""
+    """Execute the runs that are not in the store: all cases on the first seeds, then all on the others.
+
+    Each measured case is written to ``file``.
+    """
     methods = list(dict.fromkeys([REFERENCE, *methods]))
     for number, part in enumerate(PASSES, 1):
         for at, case in enumerate(cases, 1):
@@ -129,7 +138,7 @@ def run_protocol(
 
 
 def gather(store: RunStore, cases: Sequence[Planned], methods: Sequence[str], file: Path) -> None:
-    """Write the cases that the store holds to ``file``; nothing is executed."""
+    """Write the cases whose runs are in the store to ``file``. Nothing is executed."""
     for case in cases:
         data = Experiment(**case.settings()).dataset.load()
         if found := gathered(store, case, methods, data, file):

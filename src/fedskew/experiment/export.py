@@ -1,4 +1,4 @@
-"""Export the model of a run to a file for other programs."""
+"""Export a run's model to one file for other programs."""
 
 import io
 import logging
@@ -34,7 +34,7 @@ SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torchscript": ".pt"
 
 
 class Answers(nn.Module):
-    """A model without its features: rows in, the logits of classes or the predicted numbers out."""
+    """A module that maps rows to logits or predicted numbers. The wrapped model returns features, too."""
 
     def __init__(self, model: nn.Module, kind: TaskKind) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Answers(nn.Module):
 
 
 def in_dtype_of(model: nn.Module, rows: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The arguments of a model; floating-point ones in the type of its parameters."""
+    """Convert floating-point arguments to the type of the model's parameters."""
     wanted = next(model.parameters()).dtype
     return tuple(x.to(wanted) if x.is_floating_point() else x for x in rows)
 
@@ -59,12 +59,12 @@ def export(
     dataset: Dataset | None = None,
     client: int | None = None,
 ) -> Path:
-    """Write the global model of a run's newest checkpoint, or a client's personal model; the file.
+    """Write the global model of a run's newest checkpoint, or a client's personal model; return the path.
 
-    ``safetensors`` holds the parameters by their names in the model, ``torchscript`` and ``onnx`` a program from rows (n, ...) to
-    logits (n, K). ``dataset`` is the data that a program gave to the run, if it did. ``warn`` gets a line if the newest checkpoint
-    is damaged and the previous one is used. Raises `BadInput` if the model cannot be written in this format, or if the clients
-    do not share a whole model.
+    ``safetensors`` holds the parameters by their names in the model. ``torchscript`` and ``onnx`` hold a program from rows
+    (n, ...) to logits (n, K). ``dataset`` is needed if the run's data came from a Python program. ``warn`` is called with one
+    line if the newest checkpoint is damaged and the previous one is used. Raises `BadInput` if the model cannot be written in
+    this format, or if the clients do not share a whole model.
     """
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     made = trained(store, run, warn, dataset, client)
@@ -95,14 +95,14 @@ class Trained(NamedTuple):
 
     @property
     def parameters(self) -> dict[str, Tensor]:
-        """Those that were trained, by name."""
+        """The trained parameters by name, without frozen ones."""
         return self.task.space.unflatten(self.w)
 
     @property
     def example(self) -> Tensor:
-        """Two rows."""
+        """Two rows as input for tracing."""
         shape = 2, *self.learned.shape
-        # ones: an encoder cuts its rows at padding
+        # filled with ones, because an encoder cuts its rows at padding, 0
         return torch.zeros(shape, dtype=torch.long) if self.task.ids else torch.ones(shape, dtype=self.dtype)
 
 
@@ -113,10 +113,10 @@ def trained(
     dataset: Dataset | None = None,
     client: int | None = None,
 ) -> Trained:
-    """The global model of a run's newest checkpoint, or the personal model of a ``client``.
+    """Load the global model of a run's newest checkpoint, or the personal model of a ``client``.
 
-    The data are loaded for a personal model, and if the run's folder does not have the preprocessing.
-    Raises `BadInput` if there is none: clients may share no whole model, or have no model of their own.
+    The data set is loaded only for a personal model, or if the run's folder lacks the preprocessing. Raises `BadInput` if the
+    clients share no whole model, or if the client has no personal model.
     """
     experiment = from_toml(store.run(run).experiment, f"run {run}")
     found = checkpoints.newest(store.run_folder(run), store.covered(run))
@@ -163,7 +163,7 @@ def name_one(store: RunStore, run: int) -> str:
 
 
 def named_weights(made: Trained) -> dict[str, Tensor]:
-    """The trained parameters by their names in the module."""
+    """Return the trained parameters by their names in the user's module."""
     own = isinstance(made.net, OwnNet)
     named = {name: value.contiguous().clone() for name, value in made.parameters.items()}
     if isinstance(made.net, MixedNet):
@@ -173,7 +173,7 @@ def named_weights(made: Trained) -> dict[str, Tensor]:
 
 
 def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tensor:
-    """The parameters (P,) of a client's personal model."""
+    """Return the parameters (P,) of a client's personal model."""
     assembly, server, states = state_of(store, run, dataset)
     fed = assembly.federation
     require(measures_personal(fed), f"run {run}: its clients have no personal models; leave out client={client}")
@@ -184,7 +184,7 @@ def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tenso
 
 
 def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> None:
-    """Write a model that takes any number of rows of the example's shape."""
+    """Write a program for any number of rows shaped like the example's."""
     if form == "onnx":
         network_graph(net, example).save(path)
         return
@@ -195,14 +195,14 @@ def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> 
 
 
 def network_graph(net: nn.Module, example: Tensor, opset: int | None = None) -> torch.onnx.ONNXProgram:
-    """The ONNX program of a module, from ``x`` to ``logits``. Raises `BadInput`."""
+    """Return the ONNX program of a module, from ``x`` to ``logits``. Raises `BadInput` if there is none."""
     require(
         find_spec("onnxscript") is not None,
         "export: ONNX needs the package onnxscript; pip install 'fedskew[onnx]', or write --format torchscript",
     )
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports missing packages of other models
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # hides warnings about packages that only other models need
     with warnings.catch_warnings(), refused("onnx"):
-        warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about itself
+        warnings.simplefilter("ignore", FutureWarning)  # PyTorch warns about its own code
         exported = torch.onnx.export(
             net,
             (example,),
@@ -220,7 +220,7 @@ def network_graph(net: nn.Module, example: Tensor, opset: int | None = None) -> 
 
 @contextmanager
 def refused(form: str) -> Iterator[None]:
-    """Turn an error of an exporter into one line."""
+    """Turn an exporter's error into a one-line `BadInput`."""
     try:
         yield
     except Exception as error:
@@ -229,5 +229,5 @@ def refused(form: str) -> Iterator[None]:
 
 
 def answered(kind: TaskKind, outputs: Tensor) -> Tensor:
-    """Probabilities (n, K), where the task gives any, or numbers (n,)."""
+    """Turn a model's outputs into probabilities (n, K) if the task has any, else into predicted numbers (n,)."""
     return kind.probabilities(outputs) if isinstance(kind, Probabilistic) else kind.predictions(outputs)

@@ -1,4 +1,4 @@
-"""The facts by which a diagnosis compares clients: of tables, images, signals, texts and symbols, in the data's own units."""
+"""Facts of rows that a diagnosis compares between clients, for tables, images, signals and texts, in the data's units."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,16 +13,16 @@ from fedskew.measure.heterogeneity.columns import Fact, Held
 from fedskew.measure.heterogeneity.content import image_numbers, signal_numbers
 
 BLOCK = 1024
-"""Number of images or signals that are in memory as floating-point numbers at a time."""
+"""Number of images or signals that are converted to floating-point numbers at a time."""
 
 MOST_INPUTS = 1000
-"""Inputs without names are compared up to this number."""
+"""If the inputs have no names and there are more than this number, they are not compared."""
 
 
 def of_inputs(data: Dataset, x: NDArray[Any], texts: Sequence[str] | None) -> Iterator[Fact | Held]:
-    """The facts of rows x (n, ...) of a data set, or of their texts; numbers in the units that its preprocessing was fitted on.
+    """Yield the facts of rows ``x`` (n, ...) of a data set, or of their texts. Numbers are in the units of the raw data.
 
-    Sequences of symbols have none: their symbols are the targets, too.
+    Sequences of symbols have no facts of inputs, because their symbols are the targets, too.
     """
     known = data.preprocessing
     decode = known.decode if isinstance(known, Array) else lambda rows: rows
@@ -41,7 +41,7 @@ def of_inputs(data: Dataset, x: NDArray[Any], texts: Sequence[str] | None) -> It
 
 
 def in_blocks(x: NDArray[Any], numbers: Callable[[NDArray[Any]], dict[str, NDArray[np.float64]]]) -> Iterator[Fact]:
-    """The numbers of each row, computed of `BLOCK` rows at a time."""
+    """Apply ``numbers`` to `BLOCK` rows at a time; yield one fact for each name."""
     blocks = [numbers(x[lo : lo + BLOCK]) for lo in range(0, len(x), BLOCK)]
     for name in blocks[0]:
         yield name, "content", "", np.concatenate([block[name] for block in blocks])

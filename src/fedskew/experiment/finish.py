@@ -1,4 +1,4 @@
-"""Carry out planned runs for Python: progress, the error of a single run, how to resume."""
+"""Execute planned runs for the Python functions, with progress and errors."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from fedskew.experiment.runs import Runs
 from fedskew.store.runs import RunStore
 
 ShowProgress = bool | Literal["curves"]
-"""True: bars on a terminal or in a notebook; "curves": live curves in a notebook, too; False: nothing."""
+"""True: progress bars on a terminal or in a notebook. "curves": also live curves in a notebook. False: no output."""
 
 
 def carry_out(
@@ -27,7 +27,7 @@ def carry_out(
     progress: ShowProgress,
     listener: Listener = lambda _: None,
 ) -> Runs:
-    """Carry out the experiments as one comparison."""
+    """Store the experiments as one comparison and execute it."""
     plans, dataset = prepare(planned, data, jobs)
     store = RunStore(runs)
     registered = register_all(store, plans, " vs ".join(dict.fromkeys(plan.experiment.name for plan in plans)))
@@ -44,7 +44,10 @@ def finish(
     listener: Listener,
     name: str,
 ) -> Runs:
-    """Carry out the runs. Raises the error of a single run, and one that ended all of several; the store has the others."""
+    """Execute the runs; return them. Raises the error of a single run, or of several runs if all failed.
+
+    Other errors are warnings; the store has the finished runs.
+    """
     folder = "" if str(made.store.folder) == "runs" else f", runs={str(made.store.folder)!r}"
     again = f"fedskew.resume({name!r}{folder})"
     board = board_for(progress, made.store, list(runs))
@@ -53,6 +56,6 @@ def finish(
     error = worst_error(results)
     if error and (len(runs) == 1 or (len(errors) == len(runs) and not isinstance(error, Diverged))):
         raise error
-    for one in errors if board is None else ():  # the board has printed them
+    for one in errors if board is None else ():  # with a board they are printed already
         warnings.warn(str(one), RuntimeWarning, stacklevel=5)
     return made

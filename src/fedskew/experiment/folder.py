@@ -1,4 +1,4 @@
-"""A run's model as one folder for other programs: weights, ONNX with the preprocessing inside, a Python file, a model card."""
+"""Export a run's model as a folder: weights, an ONNX file with preprocessing, a Python file, and a model card."""
 
 import shutil
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from fedskew.report.card import card
 from fedskew.store.runs import RunStore
 
 PROGRAM = Path(__file__).with_name("predict_onnx.py")
-"""The Python file of the folder, which is copied as it is."""
+"""The Python file that is copied into the folder."""
 
 
 def write_folder(
@@ -30,9 +30,9 @@ def write_folder(
     warn: Callable[[str], None] = lambda _: None,
     dataset: Dataset | None = None,
 ) -> Path:
-    """Write the folder of a run's model, or of a client's personal model; the folder.
+    """Write the folder of a run's global model, or of a client's personal model; return its path.
 
-    Without the package onnxscript, and for a model that ONNX cannot compute, it has no ``model.onnx``; ``warn`` gets the reason.
+    If the package onnxscript is missing, or ONNX cannot compute the model, there is no ``model.onnx``; ``warn`` gets the reason.
     """
     folder = path or store.run_folder(run) / ("model" if client is None else f"model-of-client-{client}")
     made = trained(store, run, warn, dataset, client)
@@ -55,7 +55,7 @@ def write_folder(
 
 
 class Answering(nn.Module):
-    """The network with the last step of the task: inputs in, probabilities (n, K) or numbers (n,) out."""
+    """A module that maps inputs to probabilities (n, K) or predicted numbers (n,): the network and the task's last step."""
 
     def __init__(self, net: nn.Module, kind: TaskKind) -> None:
         super().__init__()
@@ -66,13 +66,13 @@ class Answering(nn.Module):
 
 
 def write_graph(made: Trained, path: Path) -> None:
-    """Write the ONNX file from rows, as files hold them, to answers. Raises `BadInput` with the reason if that cannot be."""
+    """Write the ONNX file that maps raw rows, as files hold them, to predictions. Raises `BadInput` if ONNX cannot do this."""
     known = made.learned.preprocessing
     if known is None or isinstance(made.model, Encoder):
         raise BadInput("its preprocessing cannot be computed by ONNX")
     if made.kind.target == "symbols":
         raise BadInput(
-            "it answers at each place of a row, and predict.py once a row; write --format onnx for the network alone"
+            "it predicts at each place of a row, but predict.py predicts once a row; write --format onnx for the network alone"
         )
     program = network_graph(Answering(made.net, made.kind).eval(), made.example, OPSET)
     from onnx import compose, helper

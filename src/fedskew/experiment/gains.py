@@ -1,4 +1,4 @@
-"""The gains of stored runs over FedAvg on the same seeds, as a case of the evidence."""
+"""Make a case of the evidence from stored runs: each method's gain over FedAvg on the same seeds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,16 +24,16 @@ from fedskew.report.test_rows import ByRow, Seeds, by_method, estimate
 from fedskew.store.runs import RunRecord, RunStore
 
 Faces: TypeAlias = tuple[Face | Literal[""], dict[Face, float]]
-"""The face that dominates, and the strengths of all."""
+"""The dominant face (empty: none), and the strength of each face."""
 
 PARTITIONS = 3
-"""Number of seeds whose partitions are diagnosed; the strengths are their means."""
+"""Number of partitions (one a seed) that are diagnosed. The strengths are averaged over them."""
 
 PERMUTATIONS = 99
 
 
 def last(store: RunStore, record: RunRecord, split: str, name: str) -> float:
-    """A measurement of the last round, NaN if there is none. A run that diverged counts as its untrained model."""
+    """Return a measurement of the last round; NaN if there is none. A run that diverged counts with its untrained model."""
     at = record.rounds if record.status == "finished" else 0
     query = "SELECT value FROM measurements WHERE run=? AND round=? AND client IS NULL AND split=? AND name=?"
     found = store.query(query, (record.id, at, split, name))
@@ -41,7 +41,10 @@ def last(store: RunStore, record: RunRecord, split: str, name: str) -> float:
 
 
 def values_of(store: RunStore, record: RunRecord, metric: str) -> dict[Measure, float]:
-    """What the run reached on the clients' held-out rows, with the models that they would use, and on the test rows."""
+    """Return the run's metric: ``own`` is the mean on the clients' held-out rows, ``test`` is on the test rows.
+
+    If clients have personal models, ``own`` is of these, and there is no ``test``.
+    """
     personal = last(store, record, "personal", f"{metric}_mean")
     if not math.isnan(personal):
         return {"own": personal}
@@ -55,7 +58,7 @@ def values_of(store: RunStore, record: RunRecord, metric: str) -> dict[Measure, 
 def lines_of(
     store: RunStore, runs: Mapping[str, Sequence[RunRecord]], metric: str, measures: Sequence[Measure]
 ) -> list[Line]:
-    """The gains of every method over FedAvg, on the seeds that both have ended, if there are two or more."""
+    """Return the gains of each method over FedAvg, if both have ended on at least two common seeds."""
     done = {method: {seeds(r): r for r in own if r.status in DONE} for method, own in runs.items()}
     reached = {method: {at: values_of(store, r, metric) for at, r in own.items()} for method, own in done.items()}
     by_row = by_method(store, [r for own in done.values() for r in own.values()])
@@ -83,7 +86,10 @@ def line_of(
     both: Sequence[Seeds],
     drawn: Splits | None,
 ) -> Line:
-    """A gain, by the intervals and tests of a comparison."""
+    """Return one gain with its interval and p, computed as in a comparison.
+
+    ``values`` are the metrics of the method and of FedAvg on the seeds ``both``.
+    """
     sign = -1 if primary(metric).better == "lower" else 1
     gains = [sign * (a - b) for a, b in zip(*values, strict=True)]
     mean, half = mean_interval(gains)
@@ -98,7 +104,7 @@ def line_of(
 
 
 def short(value: float) -> float:
-    """Four digits, which keep the file small."""
+    """Round to four digits, to keep the file small."""
     return float(f"{value:.4g}")
 
 
@@ -107,7 +113,7 @@ def seeds(record: RunRecord) -> Seeds:
 
 
 def rate(record: RunRecord) -> float:
-    """The learning rate of a run."""
+    """Return the learning rate of a run's local solver."""
     return float(getattr(from_toml(record.experiment, f"run {record.id}").solver, "lr", 0.0))
 
 
@@ -119,7 +125,10 @@ def case_of(
     faces: Faces | None = None,
     command: str = "",
 ) -> Case:
-    """The case of these runs by method, FedAvg among them; ``experiment`` is one of FedAvg. ``faces`` are measured if not given."""
+    """Make the case from runs by method, with FedAvg among them. ``experiment`` is one of FedAvg's.
+
+    Without ``faces``, the partitions are diagnosed.
+    """
     base = [r for r in runs[REFERENCE] if r.status in DONE]
     metric = primary_of(base).name
     measures: list[Measure] = [name for name in MEASURES if name == "test" or experiment.clients.held_out > 0]
@@ -141,7 +150,7 @@ def case_of(
 
 
 def faces_over(experiment: Experiment, dataset: Dataset, partition_seeds: Sequence[int]) -> Faces:
-    """The face that dominates in most of the first partitions, and the mean strengths."""
+    """Diagnose the first `PARTITIONS` partitions; return the most frequent dominant face and the mean strengths."""
     found = [
         faces_of(from_experiment(experiment.replace(clients__partition_seed=seed), "", dataset), 0, PERMUTATIONS)
         for seed in partition_seeds[:PARTITIONS]
@@ -154,7 +163,7 @@ def faces_over(experiment: Experiment, dataset: Dataset, partition_seeds: Sequen
 
 
 def case_of_comparison(store: RunStore, word: str) -> Case:
-    """The case of a finished comparison, such as ``c7``. Raises `BadInput` if FedAvg or a second seed is missing."""
+    """Make the case of a finished comparison, such as ``c7``. Raises `BadInput` if FedAvg or a second seed is missing."""
     records = store.select([word])
     by_name: dict[str, list[RunRecord]] = {}
     for record in records:
@@ -172,12 +181,12 @@ def case_of_comparison(store: RunStore, word: str) -> Case:
     )
     require(
         base.labels("dataset")[0] != "own",
-        f"evidence add {word}: its rows came from Python and are not here; save them as a table, and compare with "
+        f"evidence add {word}: its rows came from Python and are not stored; save them as a table, and compare with "
         f"--dataset table:...",
     )
     found = case_of(store, by_name, base, base.dataset.load(), command=repeat_command(store, records))
     require(
         bool(found.methods),
-        f"evidence add {word}: no method has ended on two seeds of FedAvg; run `fedskew resume {word}`, or more --seeds",
+        f"evidence add {word}: no method has two seeds in common with FedAvg; run `fedskew resume {word}`, or more --seeds",
     )
     return found

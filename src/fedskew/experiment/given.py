@@ -1,4 +1,4 @@
-"""From keywords to an experiment, for the command line and for Python."""
+"""Make an experiment from keywords, for the command line and for Python."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -14,14 +14,14 @@ from fedskew.skew import Natural
 
 
 def suited(experiment: Experiment, dataset: Dataset) -> Experiment:
-    """The experiment, with the task of the data's targets if none was given."""
+    """Return the experiment; if no task was given, with the default task for the data's targets."""
     if not experiment.default_task or experiment.task.target == dataset.target:
         return experiment
     return experiment.replace(task=TARGETS[dataset.target].task)
 
 
 def experiment_from(base: Experiment | None, keywords: Mapping[str, object]) -> Experiment:
-    """The experiment with these keywords applied, the method last. Without ``base``: from `fedskew run`'s defaults."""
+    """Apply the keywords to ``base``, or to the defaults of `fedskew run`. The method is applied last."""
     last = {key: value for key, value in keywords.items() if key.startswith("algorithm__")}
     given = {key: value for key, value in keywords.items() if key not in ("algorithm", "name", *last)}
     if base is None:

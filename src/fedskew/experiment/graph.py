@@ -1,4 +1,4 @@
-"""The preprocessing of a run as the first part of an ONNX graph, so that the exported model takes rows as files hold them."""
+"""A run's preprocessing as an ONNX graph. It comes before the network, so that the exported model takes raw rows."""
 
 import json
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from fedskew.data.preprocessing import LARGEST, Angle, Array, Column, Number, Pr
 from fedskew.data.text_inputs import Symbols, Texts
 
 OPSET = 20
-"""The first version of ONNX with comparisons of strings and all the rest that is needed."""
+"""The first version of ONNX with all operators that are used, such as the comparison of strings."""
 INPUT = "inputs"
-"""The name of the result, which the network takes."""
+"""Name of the graph's output, which is the network's input."""
 
 
 class Graph:
-    """Nodes and constants of a graph, in the order in which they are added."""
+    """An ONNX graph under construction. Methods that add something return the name of its result."""
 
     def __init__(self) -> None:
         from onnx import helper
@@ -29,7 +29,7 @@ class Graph:
         self.inputs: list[Any] = []
 
     def add(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """Add a node; the name of its result."""
+        """Add a node; return the name of its result."""
         name = f"preprocessing/{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(self.helper.make_node(kind, list(inputs), [name], domain=domain, **attributes))
         return name
@@ -37,7 +37,7 @@ class Graph:
     def constant(
         self, values: Sequence[object] | NDArray[Any] | float, shape: Sequence[int] = (), kind: str = "DOUBLE"
     ) -> str:
-        """Add a constant; its name."""
+        """Add a constant; return its name."""
         from onnx import TensorProto
 
         name, flat = (
@@ -49,7 +49,7 @@ class Graph:
         return name
 
     def input(self, name: str, kind: str, shape: Sequence[int | str] = ("rows",)) -> str:
-        """Add an input of the whole graph."""
+        """Add an input of the graph; return its name."""
         from onnx import TensorProto
 
         self.inputs.append(self.helper.make_tensor_value_info(name, getattr(TensorProto, kind), list(shape)))
@@ -61,7 +61,7 @@ class Graph:
         return self.add("Cast", value, to=getattr(TensorProto, kind))
 
     def model(self, result: str, kind: str, shape: Sequence[int | str]) -> Any:
-        """The whole graph, from its inputs to the result."""
+        """Return the ONNX model from the graph's inputs to ``result``."""
         from onnx import TensorProto
 
         self.nodes.append(self.helper.make_node("Identity", [result], [INPUT]))
@@ -71,18 +71,18 @@ class Graph:
         return self.helper.make_model(whole, opset_imports=opsets)
 
     def column(self, value: str) -> str:
-        """(rows,) as (rows, 1)."""
+        """Reshape (rows,) to (rows, 1)."""
         return self.add("Unsqueeze", value, self.constant([1], (1,), "INT64"))
 
     def scaled(self, raw: str, missing: str, part: Words | Angle) -> str:
-        """(rows, width) standardised, 0 where missing (rows, 1)."""
+        """Standardise ``raw`` (rows, width); rows marked in ``missing`` (rows, 1) become 0."""
         shape = (1, len(part.mean))
         moved = self.add("Sub", raw, self.constant(part.mean, shape))
         made = self.add("Div", moved, self.constant(part.scale, shape))
         return self.add("Where", missing, self.constant(0.0), made)
 
     def hits(self, value: str, words: Sequence[str]) -> str:
-        """(rows, words) 1 for a row's word."""
+        """Return one-hot columns (rows, words): 1 if the row's value is the word."""
         known = self.constant(list(words), (1, len(words)), "STRING")
         return self.cast(self.add("Equal", self.column(value), known), "DOUBLE")
 
@@ -123,7 +123,7 @@ def angle(graph: Graph, part: Angle, value: str) -> str:
 
 
 def encoded(graph: Graph, part: Column, value: str) -> str:
-    """Add the nodes of a column; the name of its result (rows, width)."""
+    """Add the nodes of a column; return the name of its result (rows, width)."""
     if isinstance(part, Number):
         return number(graph, part, value)
     if isinstance(part, Words):
@@ -134,12 +134,12 @@ def encoded(graph: Graph, part: Column, value: str) -> str:
 
 
 def preprocessing_graph(known: Preprocessing, dtype: str) -> Any:
-    """The ONNX model from columns, words or arrays to the network's inputs, FLOAT, DOUBLE or INT64."""
+    """Return the ONNX model of the preprocessing. ``dtype`` is the type of the network's input: FLOAT, DOUBLE or INT64."""
     graph = Graph()
     if isinstance(known, Tabular):
         values = {p.name: graph.input(p.name, "STRING" if p.text else "DOUBLE") for p in known.columns}
         parts = [encoded(graph, part, values[part.name]) for part in known.columns]
-        # float32 in between, as in training
+        # training rounds to float32 here, too
         made = graph.cast(graph.add("Concat", *parts, axis=1), "FLOAT")
         shape: list[int | str] = ["rows", sum(part.width for part in known.columns)]
     elif isinstance(known, Texts):
@@ -169,7 +169,7 @@ def array(graph: Graph, known: Array) -> str:
 
 
 def about(known: Preprocessing, classes: Sequence[str], several: bool) -> dict[str, str]:
-    """What the Python file next to the graph reads from it. ``several``: a row may have any number of the classes."""
+    """Return the metadata that ``predict.py`` reads. ``several``: a row may have any number of the classes."""
     times = [p.name for p in known.columns if isinstance(p, Number) and p.time] if isinstance(known, Tabular) else []
     column = known.column if isinstance(known, Texts) else ""
     facts = {"classes": list(classes), "times": times, "several": several}

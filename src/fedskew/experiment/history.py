@@ -1,4 +1,4 @@
-"""Measures of a round that depend on the stored rounds before it."""
+"""Measures of a round that need earlier rounds, which are in the store."""
 
 from fedskew.experiment.config import Experiment
 from fedskew.measure.recovery import recovery
@@ -7,7 +7,10 @@ from fedskew.store.runs import Row, RunStore
 
 
 def recovery_rows(store: RunStore, run: int, experiment: Experiment, round_: int, rows: list[Row]) -> list[Row]:
-    """Rounds until the model recovered from the first change of the concept; nothing before that, and nothing twice."""
+    """Return the number of rounds until the model recovered from the first concept change.
+
+    It is returned once, in the round of the recovery; otherwise the list is empty.
+    """
     changes = [(s.at_round, s.complete) for s in experiment.skew if isinstance(s, Concept) and s.at_round > 0]
     tested = [value for client, split, name, value in rows if (split, name) == ("test", "accuracy")]
     if not changes or not tested or round_ < min(changes)[1]:
@@ -28,7 +31,7 @@ SELECT client, max(value) FROM measurements WHERE run=? AND round<? AND split='c
 
 
 def forgetting_rows(store: RunStore, run: int, round_: int, rows: list[Row]) -> list[Row]:
-    """Each class's fall below its highest accuracy of earlier rounds (0..1), and the mean over the classes."""
+    """Return how far each class's accuracy fell below its highest in earlier rounds (0..1), and the mean over classes."""
     measured = {c: value for c, split, name, value in rows if (split, name) == ("class", "accuracy")}
     if not measured:
         return []

@@ -1,4 +1,4 @@
-"""What a diagnosis measures of each kind of target, and what each client holds."""
+"""Targets in a diagnosis: how each kind is divided into strata, and a table of what each client holds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 SHOWN = 6
-"""Number of classes, labels or symbols that the table of clients shows: the most frequent ones."""
+"""Maximum number of classes, labels or symbols in the table of clients. The most frequent are shown."""
 
 FIFTHS = 5
 
@@ -44,11 +44,11 @@ MEANINGS: dict[str, dict[str, str]] = {
         "concept": "distance of the symbols that follow a symbol from the pooled ones",
     },
 }
-"""What a face means where targets are not classes, if it differs."""
+"""By kind of target: the meaning of each face, if it differs from the meaning for classes."""
 
 
 class Holdings(TypedDict):
-    """A table of clients: columns, whether they are shares of the rows, and the values of each client."""
+    """A table of clients. ``shares`` says which columns are shares of rows (0..1); ``rows`` has one list for each client."""
 
     columns: list[str]
     shares: list[bool]
@@ -57,7 +57,7 @@ class Holdings(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """The strata (n,) of the targets and their names, and numbers (n,) that stand for the targets, if there are any."""
+    """The stratum (n,) of each row's target, the strata's names, and a number (n,) for each target, if the kind has one."""
 
     strata: Ints
     names: tuple[str, ...]
@@ -65,7 +65,7 @@ class Targets:
 
 
 def targets_of(kind: str, y: Rows, dataset: Dataset) -> Targets:
-    """The strata of the targets (n, ...) of a data set's training rows."""
+    """Divide the targets ``y`` (n, ...) of a data set's training rows into strata. ``kind`` is the kind of target."""
     if kind == CLASSES:
         return Targets(y, dataset.classes)
     if kind == "survival":
@@ -75,7 +75,7 @@ def targets_of(kind: str, y: Rows, dataset: Dataset) -> Targets:
 
 
 def events_and_times(y: Floats) -> tuple[Ints, tuple[str, ...]]:
-    """The fifth of the times in which each row lies, apart for rows with and without an event, and the names of these groups."""
+    """Divide survival targets (n, 2) into groups by the fifth of the times and by event; return groups (n,) and names."""
     fifth = quantile_bins(y[:, 0], FIFTHS)
     found, held = np.unique(fifth + FIFTHS * y[:, 1].astype(np.int64), return_inverse=True)
     ends = [f"{y[fifth == at, 0].max():.4g}" for at in range(fifth.max() + 1)]
@@ -86,7 +86,10 @@ def events_and_times(y: Floats) -> tuple[Ints, tuple[str, ...]]:
 
 
 def log_rank(y: Floats) -> Floats:
-    """Each row's event minus the cumulative hazard of all rows at its time (Nelson and Aalen). The scores sum to 0."""
+    """Return log-rank scores (n,): each row's event minus the cumulative hazard of all rows at its time (Nelson, Aalen).
+
+    The scores sum to 0.
+    """
     place = np.unique(y[:, 0], return_inverse=True)[1]
     ending = np.bincount(place)
     at_risk = len(y) - np.cumsum(ending) + ending
@@ -95,12 +98,15 @@ def log_rank(y: Floats) -> Floats:
 
 
 def said(kind: str, names: Sequence[str]) -> str:
-    """What the targets are, in words."""
+    """Describe the targets: ``targets are numbers``, ``10 classes``."""
     return WORDS.get(kind, f"{len(names)} {kind}")
 
 
 def holdings(kind: str, y: Rows, client: Ints, counts: Ints, names: Sequence[str]) -> Holdings:
-    """The table of clients. ``counts`` (clients, classes or strata) are of all rows, ``y`` (n, ...) of those that are measured."""
+    """Make the table of clients.
+
+    ``counts`` (clients, classes or strata) covers all rows. ``y`` (n, ...) and ``client`` (n,) cover the measured rows only.
+    """
     clients = len(counts)
     if kind in ("number", "survival"):
         values = y if kind == "number" else y[:, 0]

@@ -1,6 +1,6 @@
-"""Short names of settings, the same on the command line and in Python: ``--partition-seed 3`` is ``partition_seed=3``.
+"""Short names of settings for the command line and Python: ``--partition-seed 3`` is ``partition_seed=3``.
 
-Importing this file loads nothing heavy.
+This file imports no large library, so that the command line starts fast.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -96,7 +96,7 @@ ONE_RUN = (
 KEYWORDS = {one.name: one for one in (*DATA, *METHOD, *FAILURES, *COMPUTE, *ONE_RUN)}
 
 DEFAULT_METHODS = ["fedavg", "fedprox:mu=0.1", "scaffold"]
-"""What `compare` compares if no method is named."""
+"""The methods that `compare` runs if none are named."""
 
 OTHER_NAMES = {
     **dict.fromkeys(("method", "methods", "strategy"), ("algorithms", "algorithm")),
@@ -107,7 +107,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("gpu", "cuda"), ("device",)),
     **dict.fromkeys(("out", "output", "store", "folder"), ("runs",)),
 }
-"""Names as other tools use them, and ours; a verb has at most one of these."""
+"""Names in other tools, and our names for the same. A command or function has at most one of ours."""
 
 OF_FUNCTIONS = ("algorithms", "seeds", "folds", "baselines", "data", "runs", "jobs", "progress")
 """Keywords of `fedskew.run` and `fedskew.compare` that are no setting of an experiment."""
@@ -211,10 +211,10 @@ class Settings(TypedDict, total=False):
 def divided(
     keywords: Mapping[str, object], sections: Collection[str], plain: Mapping[str, Collection[str]]
 ) -> tuple[dict[str, object], dict[str, dict[str, object]]]:
-    """Whole sections, and single options by section.
+    """Divide keywords into whole sections, and single options by section.
 
-    ``sections`` are the names of all sections, ``plain`` the options of those that are no component. Raises `BadInput` for an
-    unknown keyword.
+    ``sections`` are the names of all sections. ``plain`` has the options of sections that hold settings, not a component.
+    Raises `BadInput` for an unknown keyword.
     """
     whole: dict[str, object] = {}
     options: dict[str, dict[str, object]] = {}
@@ -240,7 +240,7 @@ def divided(
 
 
 def unknown(key: str, sections: Collection[str], plain: Mapping[str, Collection[str]]) -> str:
-    """The error for a keyword that does not exist: the nearest one, or the sections."""
+    """Return the error message for an unknown keyword. It names the most similar known keyword."""
     section, inner, _ = key.partition("__")
     if inner:
         return f"{key}: unknown section {section!r}; {suggestion(section, sections)}"

@@ -1,4 +1,4 @@
-"""The loss landscape around the model of a stored run, on the test set and on chosen clients' rows."""
+"""The loss landscape around the model of a stored run, on the test set and on some clients' rows."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -49,14 +49,14 @@ ROWS = 2048
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Landscape:
-    """Losses over a window, one sheet for the test set and one for each chosen client."""
+    """Losses on a grid around a model. There is one sheet of losses for the test set, and one for each chosen client."""
 
     kind: Kind
     window: Window
-    sheets: dict[str, Floats]  # name -> (points of b, points of a)
-    points: dict[str, tuple[float, float]]  # models in the window: where they lie
+    sheets: dict[str, Floats]  # by name: losses (len(b), len(a))
+    points: dict[str, tuple[float, float]]  # models by name: their coordinates (a, b)
     sharpness: Sharpness
-    overlap: float | None  # correlation of the first two clients' losses over the window
+    overlap: float | None  # correlation of the first two clients' losses on the grid
     path: list[tuple[float, float]] = field(
         default_factory=list
     )  # the global model before round 1 and after each round
@@ -69,13 +69,13 @@ class Landscape:
         return png(self.plot())
 
     def plot(self) -> "Figure":
-        """The picture: one panel a sheet, or a line."""
+        """Draw one panel for each sheet, or one curve for each sheet along a line."""
         return self_showing(
             draw_slices(self.window.a, self.window.b, self.sheets, self.points, AXES[self.kind], self.path)
         )
 
     def numbers(self) -> dict[str, object]:
-        """All numbers as plain values."""
+        """Return all numbers as plain values."""
         return {
             "kind": self.kind,
             "a": self.window.a.tolist(),
@@ -99,14 +99,14 @@ def landscape(
     warn: Callable[[str], None] = lambda _: None,
     dataset: Dataset | None = None,
 ) -> Landscape:
-    """Slices around the newest checkpoint of a run.
+    """Compute losses around the newest checkpoint of a run, on ``points`` values along each axis.
 
-    ``plane`` goes through the global model and the local models of the first two ``clients`` after one more round, which is not
-    stored. ``path`` repeats the run and goes through its last model and the two directions in which the global model moved most;
-    it draws the model after each round. ``line`` and ``surface`` go along one or two random directions with filter normalisation,
-    ``reach`` each way. The numbers are kept in the run's folder for the report.
+    ``plane``: through the global model and two local models. These are of the first two ``clients`` after one more round, which
+    is not stored. ``path``: repeats the run; the plane contains the last model and the two directions in which the global model
+    moved most. ``line`` and ``surface``: one or two random directions with filter normalisation, from -``reach`` to ``reach``.
+    The numbers are also written to the run's folder for the report.
 
-    ``warn`` gets one line if the newest checkpoint is damaged and the previous one is used.
+    ``warn`` is called with one line if the newest checkpoint is damaged and the previous one is used.
     """
     assembly, server, states = state_of(store, run, dataset)
     tell_where(warn, store, run, server.round)
@@ -167,7 +167,7 @@ def landscape(
 
 
 def models_of(assembly: Assembly, rounds: int) -> Tensor:
-    """The global model before round 1 and after each round (rounds + 1, P): the run once more, which gives the same numbers."""
+    """Repeat the run; return the global models (rounds + 1, P) before round 1 and after each round."""
     server, states = start(assembly.federation, assembly.x0), ClientStates()
     models = [server.x]
     for _ in range(rounds):
@@ -177,7 +177,10 @@ def models_of(assembly: Assembly, rounds: int) -> Tensor:
 
 
 def state_of(store: RunStore, run: int, dataset: Dataset | None = None) -> tuple[Assembly, Server, States]:
-    """The assembly, server and client states of a run's newest checkpoint. ``dataset`` is one that a program gave to the run."""
+    """Return assembly, server and client states of a run's newest checkpoint.
+
+    ``dataset`` is needed if the run's data came from a Python program.
+    """
     record = store.run(run)
     require(
         record.rounds_done > 0,
@@ -191,14 +194,14 @@ def state_of(store: RunStore, run: int, dataset: Dataset | None = None) -> tuple
 
 
 def projected(window: Window, w: Tensor) -> tuple[float, float]:
-    """Coordinates of a model's projection onto the window."""
+    """Return the coordinates (a, b) of a model's projection onto the window."""
     step = (w - window.origin).double()
     b = 0.0 if window.second is None else float(step @ window.second.double())
     return float(step @ window.first.double()), b
 
 
 def sharp(assembly: Assembly, server: Server) -> Sharpness:
-    """Sharpness of the mean loss on at most `ROWS` training rows, at 5 % of the model's norm."""
+    """Return the sharpness of the mean loss on at most `ROWS` training rows, within 5 % of the model's norm."""
     fed = assembly.federation
     rows = torch.as_tensor(fed.partition.indices[:ROWS], device=fed.x.device)
     w, x, y = server.x, fed.x[rows], fed.targets(server.round)[rows]

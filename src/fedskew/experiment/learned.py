@@ -1,4 +1,4 @@
-"""Files of a run's folder: its experiment, and what its model needs besides its weights to answer for new rows."""
+"""Files in a run's folder: its experiment, and what a prediction needs besides the weights, such as the preprocessing."""
 
 from typing import Any
 
@@ -18,9 +18,10 @@ VERSION = 1
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """The preprocessing (None: it is not known), the shape of its result, the classes, and what training rows set.
+    """Everything except weights that turns new rows into predictions.
 
-    ``categories`` is the number of classes, labels or symbols; ``task`` and ``model`` are options.
+    ``preprocessing`` is None if unknown; ``shape`` is that of one preprocessed row. ``categories`` is the number of classes,
+    labels or symbols. ``task`` and ``model`` are options of these components, as fitted to the training rows.
     """
 
     preprocessing: Preprocessing | None
@@ -33,7 +34,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def learned_of(experiment: Experiment, held: ClientData) -> Learned:
-    """From the rows of an experiment."""
+    """Collect it from an experiment and its rows."""
     model, x, _ = fitted(experiment.model, held.dataset, held.x, held.x_test)
     return Learned(
         preprocessing=held.preprocessing,
@@ -46,7 +47,7 @@ def learned_of(experiment: Experiment, held: ClientData) -> Learned:
 
 
 def keep(store: RunStore, run: int, assembly: Assembly) -> None:
-    """Write the file."""
+    """Write the file `FILE` into the run's folder."""
     path = store.run_folder(run) / FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +57,7 @@ def keep(store: RunStore, run: int, assembly: Assembly) -> None:
 
 
 def kept(store: RunStore, run: int) -> Learned | None:
-    """The file's content; None if there is no file. Raises `BadInput` if it is damaged, or of a later version."""
+    """Read the file `FILE`; None if it is missing. Raises `BadInput` if it is damaged or from another version."""
     path = store.run_folder(run) / FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=Learned)

@@ -1,4 +1,4 @@
-"""The machine that runs are carried out on."""
+"""The machine that executes the runs."""
 
 import os
 import platform
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def processor() -> str:
-    """Its name, where the system gives one."""
+    """Return the processor's name, or its architecture if the system does not give a name."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -16,5 +16,5 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""What is stored of a round: the rows of the store, from the round's outcome and the models' scores."""
+"""Compute the measurements of a round, as rows for the store, from the round's outcome and the models' scores."""
 
 import math
 from collections.abc import Callable
@@ -31,12 +31,12 @@ from fedskew.store.runs import Row
 
 
 def measured_clients(assembly: Assembly) -> Ints:
-    """The clients whose data are measured under the global model: all, or a fixed random choice of ``max_clients``."""
+    """Return the clients on whose rows models are measured: all, or a fixed random choice of ``max_clients``."""
     return at_most(assembly.federation.clients, assembly)
 
 
 def at_most(clients: Ints, assembly: Assembly) -> Ints:
-    """These clients, or a fixed random choice of ``max_clients`` of them."""
+    """Return the clients, or a fixed random choice of ``max_clients`` of them."""
     limit = assembly.experiment.evaluation.max_clients
     if len(clients) <= limit:
         return clients
@@ -44,18 +44,19 @@ def at_most(clients: Ints, assembly: Assembly) -> Ints:
 
 
 SHARE = 0.05
-"""Of the work of a run, what measuring models may take by default; with the measures of updates it stays under a tenth."""
+"""Largest share of a run's work for measuring models, for ``every = "auto"``. With the other measures it is below a tenth."""
 
 
 POINTS = 20
-"""Fewest points of a curve by default. Shorter runs are measured after every round."""
+"""Minimum number of measured rounds for ``every = "auto"``. Shorter runs are measured after every round."""
 
 
 def measured_every(assembly: Assembly) -> int:
-    """Every how many rounds models are measured; for ``auto`` the smallest power of two that keeps to `SHARE` or to `POINTS`.
+    """Return n, where models are measured after every n-th round, and always before the first and after the last round.
 
-    A row's way through a model counts 1, a row in a training step 3, as the way back costs twice as much. The models before the
-    first round and after the last are always measured.
+    For ``auto`` it is the smallest power of two that keeps the work of measuring within `SHARE`, or else the largest that
+    leaves `POINTS` measured rounds. A row's forward pass counts 1; a row in a training step counts 3, since the backward pass
+    costs twice as much.
     """
     evaluation, local, fed = assembly.experiment.evaluation, assembly.experiment.local, assembly.federation
     if evaluation.every != "auto":
@@ -75,9 +76,9 @@ def measured_every(assembly: Assembly) -> int:
 
 
 def model_rows(assembly: Assembly, site: Site, server: Server, states: States, clients: Ints) -> list[Row]:
-    """The global model on the test set and on each client's data, and each client's own model where it has one.
+    """Measure the global model on the test set and on each client's rows, and personal models if the method has any.
 
-    Raises `Diverged` if a loss is not finite.
+    After the last round, unseen clients are measured, too. Raises `Diverged` if a loss is not finite.
     """
     fed, w, primary = assembly.federation, server.x, assembly.experiment.task.primary
     y_test = assembly.test_targets(server.round)
@@ -106,9 +107,9 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
 
 
 def unseen_rows(assembly: Assembly, engine: Engine, server: Server) -> list[Row]:
-    """The primary metric on the clients that took no part in training, by the number of rows to adapt on.
+    """Measure the primary metric on the unseen clients, by the number of rows on which they adapt the model.
 
-    Nothing if there are none, or if the clients share nothing, so that a new client receives no trained model.
+    Returns an empty list if there are no unseen clients, or if clients share nothing, so that a new client gets no model.
     """
     fed, unseen, name = assembly.federation, assembly.data.unseen, assembly.experiment.task.primary
     if unseen is None or (fed.kept is not None and not len(fed.kept.others)):
@@ -122,7 +123,7 @@ def unseen_rows(assembly: Assembly, engine: Engine, server: Server) -> list[Row]
 
 
 def test_row_values(assembly: Assembly, server: Server) -> Floats | None:
-    """What each test row adds to the primary metric of the model, (rows,), where that is defined."""
+    """Return the primary metric of each test row (rows,); the mean is the model's metric. None if a row has no value."""
     task, metric, y = assembly.federation.task, assembly.experiment.task.primary, assembly.test_targets(server.round)
     if isinstance(task, ModelTask) and pooled_primary(task) and len(y) > 1:
         values = pooled_by_row(task, metric, outputs_on_test_rows(assembly, server.x), y)
@@ -133,7 +134,7 @@ def test_row_values(assembly: Assembly, server: Server) -> Floats | None:
 
 
 def own_rows(assembly: Assembly, split: str, inputs: Callable[[Metric], tuple[Tensor, Tensor]]) -> list[Row]:
-    """The users' metrics of a split, from what ``inputs`` gives for each; nothing for a result that is not finite."""
+    """Compute the user's own metrics of a split. ``inputs(metric)`` gives the arguments. Values that are not finite are left out."""
     rows: list[Row] = []
     for metric in assembly.experiment.metric:
         if metric.split == split and math.isfinite(value := float(metric.compute(*inputs(metric)))):
@@ -142,7 +143,7 @@ def own_rows(assembly: Assembly, split: str, inputs: Callable[[Metric], tuple[Te
 
 
 def outputs_on_test_rows(assembly: Assembly, w: Tensor) -> Tensor:
-    """Outputs (n, K) of the model on the test rows."""
+    """Return the model's outputs (n, K) on the test rows."""
     with torch.no_grad():
         parts = [assembly.federation.task.logits(w, channels_last(x)) for x in assembly.x_test.split(CHUNK)]
     return torch.cat(parts)
@@ -151,7 +152,7 @@ def outputs_on_test_rows(assembly: Assembly, w: Tensor) -> Tensor:
 def worst_first(
     assembly: Assembly, clients: Ints, scores: dict[str, Tensor]
 ) -> Callable[[Metric], tuple[Tensor, Tensor]]:
-    """For a metric: the clients' values of its score, from worst to best, and their numbers of measured rows."""
+    """Return a function that gives a metric its inputs: the clients' scores from worst to best, and their numbers of rows."""
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in clients])
 
     def inputs(metric: Metric) -> tuple[Tensor, Tensor]:
@@ -165,7 +166,7 @@ def worst_first(
 
 
 def class_rows(assembly: Assembly, outputs: Tensor, y: Tensor) -> list[Row]:
-    """The metrics of each class or label on the test rows; its number takes the place of a client's."""
+    """Compute the metrics of each class or label on the test rows. The row's client column holds the class number."""
     task = assembly.experiment.task
     found = task.by_category(outputs, y) if isinstance(task, Categorised) else {}
     values = [(k, "class", name, float(value)) for name, of_each in found.items() for k, value in enumerate(of_each)]
@@ -173,7 +174,7 @@ def class_rows(assembly: Assembly, outputs: Tensor, y: Tensor) -> list[Row]:
 
 
 def update_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
-    """The measures of the round's updates that have a function of their own; nothing if no client took part."""
+    """Compute the registered measures of the round's updates. Returns an empty list if no client took part."""
     if not outcome.measures:
         return []
     work, deltas = outcome.work, outcome.done.uploads.delta
@@ -189,7 +190,7 @@ def update_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
 
 
 def layer_rows(assembly: Assembly, deltas: Tensor) -> list[Row]:
-    """Mean cosine of the updates (C, P) over all pairs of clients: in each layer, and as a whole."""
+    """Compute the mean cosine of the updates (C, P) over all pairs of clients, for the whole model and for each layer."""
     whole = float(cosines(deltas, {"all": [slice(None)]})["all"])
     rows: list[Row] = [(None, "round", "cosine", whole)]
     by_layer = cosines(deltas, assembly.federation.task.space.layers())
@@ -197,7 +198,7 @@ def layer_rows(assembly: Assembly, deltas: Tensor) -> list[Row]:
 
 
 def group_rows(assembly: Assembly, w: Tensor, y: Tensor) -> list[Row]:
-    """The gaps between the two groups on the test set; one that is undefined there is left out."""
+    """Compute the fairness gaps between the two groups on the test set. Undefined gaps are left out."""
     x = assembly.x_test
     predicted = torch.cat([assembly.federation.task.logits(w, part).argmax(-1) for part in x.split(CHUNK)])
     cells = counts(predicted, y, x[:, -1], torch.ones_like(y, dtype=torch.float64))
@@ -206,7 +207,7 @@ def group_rows(assembly: Assembly, w: Tensor, y: Tensor) -> list[Row]:
 
 
 def check_losses(fed: Federation, server: Server, clients: Ints, tested: float, scores: dict[str, Tensor]) -> None:
-    """Raise `Diverged` naming the round and where the global model's loss is no longer finite."""
+    """Raise `Diverged` if the global model's loss is not finite on the test set or on a client's rows. It names both."""
     bad = first_bad(fed, clients, scores)
     if math.isfinite(tested) and not bad:
         return
@@ -218,7 +219,7 @@ def check_losses(fed: Federation, server: Server, clients: Ints, tested: float, 
 
 
 def check_personal(fed: Federation, server: Server, clients: Ints, scores: dict[str, Tensor]) -> None:
-    """Raise `Diverged` naming the round and the client whose own model's loss is no longer finite."""
+    """Raise `Diverged` if the loss of a client's personal model is not finite. It names round and client."""
     bad = first_bad(fed, clients, scores)
     if bad:
         cause = client_cause(fed, max(server.round - 1, 0))
@@ -228,14 +229,14 @@ def check_personal(fed: Federation, server: Server, clients: Ints, scores: dict[
 
 
 def first_bad(fed: Federation, clients: Ints, scores: dict[str, Tensor]) -> str:
-    """The first client with measured rows whose loss is not finite, or nothing."""
+    """Return the first client with measured rows and a loss that is not finite; empty if there is none."""
     held = torch.tensor([len(fed.partition.measured_rows(int(k))) > 0 for k in clients], dtype=torch.bool)
     bad = (~scores["loss"].cpu().isfinite() & held).nonzero()
     return f"client {fed.partition.names[int(clients[int(bad[0])])]}" if len(bad) else ""
 
 
 def rows_of(split: str, summary: str, clients: Ints, scores: dict[str, Tensor], primary: str) -> list[Row]:
-    """The loss and the metrics of each client; the loss and the primary metric over the clients."""
+    """Return the scores of each client, and loss and primary metric over all clients, as rows."""
     rows: list[Row] = []
     for name, values in scores.items():
         rows += per_client(split, name, clients, values)
@@ -244,7 +245,7 @@ def rows_of(split: str, summary: str, clients: Ints, scores: dict[str, Tensor], 
 
 
 def over_clients(split: str, scores: dict[str, Tensor]) -> dict[str, float]:
-    """The computed measures of the split, over the clients that have measured rows."""
+    """Compute the registered measures of the split over the clients with measured rows."""
     known = stored()
     ordered = {
         name: values[~values.isnan()].sort(descending=known["global-model", name].better == "lower").values
@@ -254,7 +255,7 @@ def over_clients(split: str, scores: dict[str, Tensor]) -> dict[str, float]:
 
 
 def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row]:
-    """The round's updates, its cost, and the local models on their own clients' data; nothing for what is undefined."""
+    """Return the measures of the round's updates, its cost, and the scores of local models. Undefined values are left out."""
     work, measures, known = outcome.work, outcome.measures, stored()
     values = {
         **{name: float(value.mean()) for name, value in measures.items() if ("round", name) in known},
@@ -269,7 +270,7 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     }
     rows: list[Row] = [(None, "round", name, value) for name, value in values.items() if math.isfinite(value)]
     own = {"steps": torch.as_tensor(outcome.steps), **{name: value for name, value in measures.items() if value.dim()}}
-    # a method may report a number under a name that the round measures itself: that is stored once
+    # If a method reports a number with the name of a measure, only the measure is stored.
     for name, found in (outcome.done.uploads.report | own).items():
         if ("client", name) in known:
             rows += per_client("client", name, work.clients, found)
@@ -281,21 +282,21 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
 
 
 def update_amount(fed: Federation, outcome: Outcome) -> float:
-    """Rate times local steps, the mean over those who took part by their rows (u of 'From IID to Non-IID', eq. 3)."""
+    """Return learning rate times local steps, averaged over the cohort by rows (u of 'From IID to Non-IID', eq. 3)."""
     n = outcome.work.view.info.num_examples.cpu().double().numpy()
     steps = float(n @ outcome.steps / n.sum()) if len(n) else 0.0
     return fed.rate(outcome.server.round - 1) * steps
 
 
 def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:
-    """The privacy loss of all rounds so far, repeated ones included, where the method bounds it."""
+    """Return the privacy loss of all rounds so far, including repeated rounds; an empty list if the method has no bound."""
     privacy = assembly.federation.contract.privacy
     loss = epsilon(privacy, server.round + assembly.repeated) if privacy else math.inf
     return [(None, "round", "epsilon", loss)] if math.isfinite(loss) else []
 
 
 def inexactness_rows(assembly: Assembly, engine: Engine, outcome: Outcome) -> list[Row]:
-    """How exactly the clients solved their local problems, if this measure is on and a client took part."""
+    """Measure how exactly the clients solved their local problems, if ``evaluation.inexactness`` is set."""
     experiment, clients = assembly.experiment, outcome.work.clients
     if not experiment.evaluation.inexactness or not len(clients):
         return []

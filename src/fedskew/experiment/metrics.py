@@ -1,4 +1,4 @@
-"""Metrics of users: how one is named, and what a run stores of it, so that views need no code of the user."""
+"""A user's own metrics: their names, and the description that a run stores. Reports need no code of the user."""
 
 import re
 from dataclasses import replace
@@ -16,11 +16,11 @@ from fedskew.tasks.metrics import METRICS
 KNOWN = Catalogue("metrics", {}, Metric, optional=tuple(DECLARED))
 
 SPLITS = ("test", "clients", "personal", "round")
-"""What a metric may be measured on."""
+"""Splits on which a user's metric may be measured."""
 
 
 def metrics_of(spec: object) -> tuple[Metric, ...]:
-    """Build the metrics of a compact string, a table, a class, an object, or a list of them."""
+    """Build metrics from a compact string, a table, a class, an object, or a list of these."""
     specs = spec if isinstance(spec, list | tuple) else [spec]
     made: tuple[Metric, ...] = tuple(build("metric", KNOWN, one) for one in specs)
     names = [str(row_of(metric)["name"]) for metric in made]
@@ -34,17 +34,17 @@ def metrics_of(spec: object) -> tuple[Metric, ...]:
 
 
 def own_metrics(task: TaskKind) -> list[dict[str, object]]:
-    """What a run stores of the metrics of a task of users."""
+    """Return what a run stores about the metrics of a user's own task."""
     return [metric.given() for metric in judged(task) if metric not in METRICS]
 
 
 def judged(task: TaskKind) -> tuple[TaskMetric, ...]:
-    """The metrics of a task. The primary one is measured on clients, too, also where other tasks show it aside."""
+    """Return the metrics of a task. The primary metric is never ``aside``, so that it is measured on clients, too."""
     return tuple(replace(metric, aside=metric.aside and metric.name != task.primary) for metric in task.metrics)
 
 
 def row_of(metric: Metric) -> dict[str, str | float]:
-    """The fields of its `fedskew.measure.registry.Measure`. ``Gini:weight=2`` is measured as ``gini_weight_2``."""
+    """Return the metric's fields for `fedskew.measure.registry.Measure`. ``Gini:weight=2`` gets the name ``gini_weight_2``."""
     short = label(metric, KNOWN).rpartition(MARK)[2]
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(r"\W+", "_", short)).strip("_").lower()
     given = {key: kind(getattr(metric, key)) for key, kind in DECLARED.items() if hasattr(metric, key)}

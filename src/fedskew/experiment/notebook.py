@@ -1,4 +1,4 @@
-"""Output in a notebook: text that is updated in place, figures, live curves."""
+"""Output in a notebook: text that changes in place, figures, and live curves."""
 
 import base64
 import io
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def shell() -> Any:
-    """IPython's shell, if this program runs in one."""
-    # another thread may be importing IPython: then its module has no functions yet
+    """Return IPython's shell; None if this program does not run in one."""
+    # while another thread imports IPython, its module may not have this function yet
     get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return get_ipython() if get_ipython else None
 
 
 def running() -> bool:
-    """Whether a notebook's kernel runs this program."""
+    """True if a notebook's kernel runs this program."""
     return hasattr(shell(), "kernel")
 
 
 class Output:
-    """A piece of a cell's output that each call replaces."""
+    """A part of a cell's output. Each `show` replaces its content."""
 
     def __init__(self) -> None:
         self.handle: Any = None
@@ -42,14 +42,14 @@ class Output:
 
 
 def png(figure: "Figure") -> bytes:
-    """The figure as PNG."""
+    """Return the figure as PNG."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=110)
     return file.getvalue()
 
 
 def self_showing(figure: "Figure") -> "Figure":
-    """The figure, which IPython now shows if it is a cell's value, also without ``%matplotlib inline``."""
+    """Return the figure. IPython then shows it as a cell's value, even without ``%matplotlib inline``."""
     if shell() and shell().display_formatter:
         formatter = shell().display_formatter.formatters["image/png"]
         if type(figure) not in formatter.type_printers:
@@ -58,7 +58,7 @@ def self_showing(figure: "Figure") -> "Figure":
 
 
 def curves(store: RunStore, runs: Sequence[int]) -> str:
-    """The curves of these runs as far as they are, as an HTML image."""
+    """Draw the curves of unfinished runs up to now, as an HTML image; empty if nothing is measured yet."""
     try:
         picture = png(plot(store, [store.run(run) for run in runs]))
     except BadInput:  # nothing is measured yet

@@ -1,4 +1,4 @@
-"""Planning: check experiments before anything is stored, deal their rows, and choose engine and threads."""
+"""Plan experiments before anything is stored: check them, deal their rows, choose engine and threads."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from fedskew.loop.round import start
 from fedskew.skew.partition import Partition
 
 PER_CORE = 8
-"""Maximum number of processes for each core: each holds PyTorch and the data."""
+"""Maximum number of processes for each core. Each process holds PyTorch and the data in memory."""
 
 
 class Trial(TypedDict):
@@ -37,7 +37,7 @@ class Trial(TypedDict):
 
 @dataclass
 class Latest:
-    """Loads data sets, and has the last one at hand: runs with the same test rows mostly follow each other."""
+    """Loads data sets, and keeps the last one: consecutive runs mostly use the same data set."""
 
     source: str = ""
     dataset: Dataset | None = None
@@ -50,16 +50,16 @@ class Latest:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A run that can begin. Worker processes get ``dealt`` and read the experiment in the run store."""
+    """A run that is ready to begin. Worker processes get only ``dealt``; they read the experiment from the run store."""
 
     experiment: Experiment
     dealt: Partition | None = None  # training rows of each client; None: dealt when the run begins
     trial: Trial | None = None
-    assembly: Assembly | None = None  # of the only run of a command
-    notes: str = ""  # of the data set
+    assembly: Assembly | None = None  # only if the command has a single run
+    notes: str = ""  # the data set's notes
 
     def assembled(self, dataset: Dataset) -> tuple[Assembly, Trial | None]:
-        """The assembly to execute, and the trial if the engine is chosen only now."""
+        """Return the assembly to execute, and the engine trial if it happened here."""
         if self.assembly:
             return dataclasses.replace(self.assembly, experiment=self.experiment), None
         if self.experiment.training.threads:
@@ -68,10 +68,10 @@ class Plan:
 
 
 def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: int) -> tuple[list[Plan], Dataset | None]:
-    """Plan the runs, one plan for each experiment, and give the data set that they share; None if they draw several test sets.
+    """Plan the runs. Return one plan for each experiment, and their common data set; None if they load different ones.
 
-    Raises `BadInput` before anything is stored. ``dataset`` replaces the experiments' data set. A trial on the first experiment of
-    each name chooses the engine of all of that name, for ``jobs`` runs side by side.
+    ``dataset`` replaces the experiments' data set. For each name, a trial on the first experiment chooses the engine of all,
+    for ``jobs`` runs at a time. Raises `BadInput` before anything is stored.
     """
     check_processes(jobs)
     if dataset is not None:
@@ -87,7 +87,7 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
         experiment = suited(given, drawn)
         planned.append(experiment)
         check_needs(experiment)
-        # methods on the same seed mostly share their rows
+        # methods with the same seed mostly have the same partition
         key = (
             repr(experiment.dataset),
             experiment.skew,
@@ -104,7 +104,7 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
         if experiment.name not in first:
             drawn = dataset or load(experiment.dataset)
             assembly, trial = settle(assemble(experiment, drawn, dealt=own_rows), jobs)
-            # several assemblies may not fit into memory together
+            # several assemblies together may not fit into memory
             kept = assembly if len(planned) == 1 else None
             first[experiment.name] = Plan(assembly.experiment, own_rows, trial, kept, drawn.notes)
     if len(planned) == 1:
@@ -118,16 +118,16 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
 
 
 def check_processes(count: int) -> None:
-    """Raise `BadInput` for more processes than the memory of this machine is likely to hold."""
+    """Raise `BadInput` for more processes than this machine's memory probably holds."""
     most = PER_CORE * cores()
     require(
         count <= most,
-        f"{count} processes side by side are too many here; take at most {most}, {PER_CORE} for each core",
+        f"{count} processes at a time are too many for this machine; use at most {most}, {PER_CORE} for each core",
     )
 
 
 def settle(assembly: Assembly, jobs: int = 1) -> tuple[Assembly, Trial | None]:
-    """Fill in the engine and the threads, for ``jobs`` runs side by side; the trial if ``engine = "auto"`` needed one."""
+    """Fill in engine and threads, for ``jobs`` runs at a time. Return the assembly, and the trial if ``auto`` needed one."""
     experiment, trial = assembly.experiment, None
     given = experiment.training.threads
     most = given or (torch.get_num_threads() if jobs == 1 else max(1, cores() // jobs))
@@ -141,7 +141,7 @@ def settle(assembly: Assembly, jobs: int = 1) -> tuple[Assembly, Trial | None]:
 
 
 def try_engines(fed: Federation, x0: Tensor, threads: Sequence[int]) -> tuple[Option, Trial]:
-    """The fastest option for the federation's rounds. If no round has clients, nothing is timed."""
+    """Time the engines on the federation's next round; return the fastest option. Without clients nothing is timed."""
     work = next_work(fed, start(fed, x0))
     option = Option(Sequential(), threads[-1])
     seconds = {option.label: 0.0}

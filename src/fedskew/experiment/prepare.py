@@ -1,6 +1,7 @@
-"""Prepare a data set for a model before training: token ids of texts, and activations of frozen layers, both cached.
+"""Prepare a data set for a model before training: token ids of texts, and activations of frozen layers. Both are cached.
 
-Engines get rows and a module. Only this file knows that the rows may be activations, and the module the rest of an encoder.
+Engines get rows and a module. With cached activations, the rows are activations, and the module is the encoder without its
+frozen layers. Only this file knows this.
 """
 
 import hashlib
@@ -35,25 +36,25 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 VARIABLE = "FEDSKEW_CACHE"
-"""The environment variable with the cache folder; by default a per-user folder."""
+"""Environment variable that sets the cache folder. By default it is a folder of the user."""
 
 
 Rows = NDArray[np.generic]
 """Rows of a data set (n, ...): numbers or token ids."""
 
 LINE_EVERY = 5.0
-"""Seconds between two lines of progress."""
+"""Minimum number of seconds between two lines of progress."""
 
 
 class Frozen(NamedTuple):
-    """The frozen parameters: they are in no checkpoint, and every client needs them once."""
+    """A model's frozen parameters. They are in no checkpoint, and each client receives them once."""
 
     bytes: int
-    fingerprint: str  # sixteen hex digits that change with any value
+    fingerprint: str  # sixteen hex digits of the SHA-256 of all values
 
 
 class Prepared(NamedTuple):
-    """Tasks, their initial model, and the rows that their modules take."""
+    """Tasks, their initial model, and the rows in the form that their modules take."""
 
     tasks: tuple[ModelTask, ...]  # one for each architecture
     x0: Tensor  # (P,)
@@ -71,10 +72,10 @@ def prepared(
     device: torch.device,
     on_progress: OnProgress | None = None,
 ) -> Prepared:
-    """Build the modules and their input rows from the clients' rows ``x`` and the test rows ``x_test``.
+    """Build the modules, and convert training rows ``x`` and test rows ``x_test`` to their input.
 
-    ``on_progress(done, total)`` is called as rows pass through the frozen layers; by default progress is printed on standard error.
-    Raises `BadInput` if model and data do not fit.
+    ``on_progress(done, total)`` is called while rows pass through frozen layers; by default progress is printed on standard
+    error. Raises `BadInput` if model and data do not fit.
     """
     model, x, x_test = fitted(experiment.model, dataset, x, x_test)
     shape = tuple(x.shape[1:])
@@ -83,8 +84,8 @@ def prepared(
     task = tasks[0]
     require(
         not dataset.vocabulary or task.ids or isinstance(model, (Encoder, Mixed, OwnModel)),
-        f"model {experiment.labels('model')[0]}: treats the word ids of {dataset.name} as measurements; use text-cnn, "
-        "or a pretrained encoder, minilm",
+        f"model {experiment.labels('model')[0]}: would treat the word ids of {dataset.name} as measurements; use text-cnn, "
+        "or a pretrained encoder such as minilm",
     )
     check_places(f"model {experiment.labels('model')[0]}", task, dataset, x, x_test)
     net = model.build(shape, task.num_outputs, torch_stream(experiment.training.seed, "init"))
@@ -99,37 +100,40 @@ def prepared(
 
 
 def check_places(name: str, task: ModelTask, dataset: Dataset, *parts: Rows) -> None:
-    """Raise `BadInput` unless a model that predicts at each place of a row gets symbols that it knows, and targets there."""
+    """Check models that predict at each place of a row: they need rows of known symbols, with a target at each place.
+
+    Raises `BadInput` if this is not so, and if another model gets such rows.
+    """
     sequences = dataset.target == "symbols"
     if not getattr(task.module, "per_place", False):
         require(
             not sequences,
-            f"{name}: gives one answer a row, and {dataset.name} has a target at each place; use symbol-lstm or transformer",
+            f"{name}: predicts once a row, but {dataset.name} has a target at each place; use symbol-lstm or transformer",
         )
         return
     require(
         sequences,
-        f"{name}: predicts the next symbol at each place, and {dataset.name} has one target a row; use mlp or text-cnn",
+        f"{name}: predicts the next symbol at each place, but {dataset.name} has one target a row; use mlp or text-cnn",
     )
     require(
         dataset.y.shape[1:] == dataset.shape,
-        f"{name}: rows of {dataset.name} have shape {dataset.shape}, their targets {dataset.y.shape[1:]}; give each place a "
-        "target, or -1",
+        f"{name}: rows of {dataset.name} have shape {dataset.shape}, but their targets have shape {dataset.y.shape[1:]}; give "
+        "each place a target, or -1",
     )
     for x in filter(len, parts):
         whole = np.issubdtype(x.dtype, np.integer)
         require(
             bool(whole and x.min() >= -1 and x.max() < task.num_outputs),
-            f"{name}: rows of {dataset.name} must be integers 0..{task.num_outputs - 1}, or -1 behind a row's end; found "
+            f"{name}: rows of {dataset.name} must be integers 0..{task.num_outputs - 1}, or -1 after a row's end; found "
             f"{x.dtype} {x.min()}..{x.max()}",
         )
 
 
 def fitted(model: Architecture, dataset: Dataset, x: Rows, x_test: Rows) -> tuple[Architecture, Rows, Rows]:
-    """The model for these rows, and the training and test rows in its input format."""
+    """Return the model fitted to the rows, and training and test rows in its input format."""
     if isinstance(model, Encoder):
         known, x_test = token_ids(model, dataset)
-        x = known[: len(x)]  # none where the clients are on other machines
+        x = known[: len(x)]  # x has no rows if the clients are on other machines
     elif isinstance(model, TextCnn):
         for part in filter(len, (x, x_test)):
             model = model.fitted(part)
@@ -145,12 +149,15 @@ def tasks_of(
     device: torch.device,
     bf16: bool,
 ) -> tuple[ModelTask, ...]:
-    """The task of each architecture, shared by all runs of a model on data of one shape. A changed encoder folder is read again."""
+    """Return the task of each architecture.
+
+    Runs with the same model and shape of data share the objects. If the files of an encoder change, they are read again.
+    """
     return tasks_at(stamps(model), kind, model, shape, kind.num_outputs(categories), dtype, device, bf16)
 
 
 def stamps(model: Architecture) -> tuple[tuple[str, int, int], ...]:
-    """Names, sizes and modification times of an encoder's local files; empty for other models."""
+    """Return names, sizes and modification times of an encoder's local files; empty for other models."""
     folder = Path(model.where()) if isinstance(model, Encoder) else None
     if folder is None or not folder.is_dir():
         return ()
@@ -169,7 +176,7 @@ def tasks_at(
     device: torch.device,
     bf16: bool,
 ) -> tuple[ModelTask, ...]:
-    """As `tasks_of`, cached by ``stamps`` and the other arguments."""
+    """Do what `tasks_of` does, cached by ``stamps`` and the other arguments."""
     skeletons = [model.build(shape, outputs, torch.Generator()).to(device, dtype)]
     if isinstance(model, Mixed):
         net = cast(MixedNet, skeletons[0])
@@ -180,7 +187,7 @@ def tasks_at(
 
 @lru_cache(maxsize=16)
 def frozen_of(task: ModelTask) -> Frozen | None:
-    """Size and fingerprint of the task's frozen parameters; None if there are none."""
+    """Return size and fingerprint of the task's frozen parameters; None if there are none."""
     found = [p.detach().cpu().contiguous() for p in task.model.parameters() if not p.requires_grad]
     if not found:
         return None
@@ -192,13 +199,13 @@ def frozen_of(task: ModelTask) -> Frozen | None:
 
 @lru_cache(maxsize=16)
 def rest_of(task: ModelTask) -> ModelTask:
-    """The task whose input is activations of the frozen layers."""
+    """Return the task without frozen layers. Its input is their activations."""
     rest = suffix(task.model)  # type: ignore[arg-type]
     return ModelTask(task.kind, rest, task.space, task.num_outputs, task.bf16)
 
 
 def token_ids(model: Encoder, dataset: Dataset) -> list[Rows]:
-    """Token ids (n, L) of the training and the test texts, padded to one length and cached."""
+    """Return token ids (n, L) of the training texts and of the test texts, padded to one length and cached."""
     require(
         dataset.texts is not None,
         f"{dataset.name} has no texts, which a pretrained encoder needs; use a text data set or another --model",
@@ -217,7 +224,7 @@ def token_ids(model: Encoder, dataset: Dataset) -> list[Rows]:
 
 
 def printed_progress() -> OnProgress:
-    """Print progress and the remaining time on standard error every few seconds."""
+    """Return a function that prints progress and the remaining time on standard error, every `LINE_EVERY` seconds."""
     began = said = time.perf_counter()
 
     def show(done: int, of: int) -> None:
@@ -232,11 +239,11 @@ def printed_progress() -> OnProgress:
 
 
 MEMORY: dict[str, Tensor] = {}
-"""Activations of the last data set and model in this process, shared by the runs of a comparison."""
+"""Activations of this process's last data set and model, by key. The runs of a comparison share them."""
 
 
 def computed(task: ModelTask, ids: Tensor, cache: str, on_progress: OnProgress) -> Tensor:
-    """Activations (n, L, H) of the frozen layers for token ids (n, L); 0 beyond a text's end."""
+    """Return the activations (n, L, H) of the frozen layers for token ids (n, L); they are 0 after a text's end."""
     net = cast(EncoderNet, task.model)
     name = key(net, ids)
     shape = (*ids.shape, cast("PretrainedConfig", net.encoder.config).hidden_size)
@@ -258,14 +265,14 @@ def computed(task: ModelTask, ids: Tensor, cache: str, on_progress: OnProgress) 
 
 
 def cache_folder() -> Path:
-    """The cache folder of this machine."""
+    """Return the cache folder."""
     return Path(os.environ.get(VARIABLE) or platformdirs.user_cache_path("fedskew") / "computed")
 
 
 def kept(name: str, make: Callable[[Path], None]) -> Rows:
-    """The array in the cache file of this name, memory-mapped. If the file is missing, ``make(path)`` writes it first.
+    """Return the array in the cache file of this name, memory-mapped. If the file is missing, ``make(path)`` writes it first.
 
-    The file is written under another name and renamed, so that it is complete or missing.
+    The file is written under a temporary name and then renamed, so that an incomplete file is never read.
     """
     folder = cache_folder()
     path, unfinished = folder / f"{name}.npy", folder / f"{name}.{os.getpid()}.part.npy"
@@ -278,5 +285,5 @@ def kept(name: str, make: Callable[[Path], None]) -> Rows:
             raise FedskewError(f"cannot write {path}: {error.strerror}; set {VARIABLE} to another folder") from None
         finally:
             unfinished.unlink(missing_ok=True)
-    # copy on write: PyTorch warns of arrays that cannot be written
+    # mode "c" is copy on write; PyTorch warns about read-only arrays
     return np.load(path, mmap_mode="c")

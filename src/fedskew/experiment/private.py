@@ -1,4 +1,4 @@
-"""Beside a method that bounds its privacy loss every part of an experiment must answer for itself."""
+"""With a method that bounds its privacy loss, each part of the experiment must say that it keeps this bound."""
 
 import dataclasses
 
@@ -9,9 +9,9 @@ from fedskew.measure.privacy import check_installed
 
 
 def check_private(experiment: Experiment, method: str) -> None:
-    """Raise `BadInput` if the method bounds its privacy loss and a part of the experiment breaks that, or does not say.
+    """Raise `BadInput` if the method bounds its privacy loss, and a part of the experiment breaks the bound or does not say.
 
-    A part is whatever stands in a field of `Experiment`, except for what is `GIVEN`.
+    The parts are all fields of `Experiment` except the algorithm and fields marked `GIVEN`.
     """
     algorithm = experiment.algorithm
     privacy = algorithm.contract().privacy

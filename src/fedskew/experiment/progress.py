@@ -1,4 +1,4 @@
-"""Runs carried out under the eyes of a user: progress on a terminal or in a notebook, and the way to stop them."""
+"""Execute runs with live progress on a terminal or in a notebook, and stop them on Ctrl-C."""
 
 import os
 import signal
@@ -30,17 +30,17 @@ from fedskew.report.words import value
 from fedskew.store.runs import RunStore
 
 LINE_EVERY = 5.0
-"""Fewest seconds between two lines where nothing can be redrawn."""
+"""Minimum number of seconds between two printed lines, if standard error is no terminal."""
 
 
 class Board(rich.progress.Progress):
-    """Progress of several runs on standard error: a row for each method on a terminal, else a few lines."""
+    """Progress of several runs on standard error: one bar for each method on a terminal, otherwise a few lines."""
 
     def __init__(self, names: Sequence[str], rounds: Sequence[int], lines: bool = True) -> None:
-        self.lines = lines  # where nothing can be redrawn
+        self.lines = lines  # print lines if standard error is no terminal
         self.began = self.printed = time.perf_counter()
-        self.first = 0.0  # when the first run began its rounds; before, data are read and engines are tried
-        self.new_rounds = 0  # of this process
+        self.first = 0.0  # time at which rounds began; loading data and the engine trial come before
+        self.new_rounds = 0  # rounds that this process has finished
         self.round_of: dict[int, int] = {}
         self.rows: dict[str, TaskID] = {}
         self.newest: dict[TaskID, dict[str, str]] = {}
@@ -59,7 +59,7 @@ class Board(rich.progress.Progress):
             self.rows[name] = self.add_task(str(name_of(name))[:24], total=total, runs=runs, newest="")
 
     def on_progress(self, progress: Progress) -> None:
-        """A run has started or finished a round."""
+        """Update the board. It is called when a run has started, and after each round."""
         before = self.round_of.get(progress.run)
         self.round_of[progress.run] = progress.round
         self.new_rounds += 0 if before is None else progress.round - before
@@ -69,20 +69,20 @@ class Board(rich.progress.Progress):
         self.tasks[row].fields["newest"] = ", ".join(self.newest[row].values())
         self.advance(row, progress.round - (before or 0))
         now = time.perf_counter()
-        # a line after each further quarter of the elapsed time, so that long runs print few lines
+        # wait a quarter of the elapsed time before the next line, so that long runs print few lines
         if self.lines and self.disable and now - self.printed > max(LINE_EVERY, (self.printed - self.began) / 4):
             self.printed = now
             line = ", ".join([f"round {progress.round}/{progress.rounds}", *numbers.values()])
             say(f"{name_of(progress.name)} seed {progress.seed}: {line}; {self.pace()}", error=True)
 
     def on_end(self, result: Ended) -> None:
-        """A run is over."""
+        """Print the error of a run that has ended with one."""
         if result.error:
             number = f"run {result.run}: "
             self.console.print(number + str(result.error).removeprefix(number), style="red")
 
     def pace(self) -> str:
-        """Rounds a second and the time left, over all runs."""
+        """Format the speed in rounds, and the remaining time of all runs."""
         if not self.new_rounds:
             return "starting"
         seconds = (time.perf_counter() - self.first) / self.new_rounds
@@ -96,7 +96,7 @@ class Board(rich.progress.Progress):
 
 
 class NotebookBoard(Board):
-    """Progress as the output of a notebook's cell. With ``draw`` the picture that it makes stands below."""
+    """Progress as the output of a notebook's cell. The HTML of ``draw()`` is shown below it."""
 
     def __init__(self, names: Sequence[str], rounds: Sequence[int], draw: Callable[[], str] | None = None) -> None:
         super().__init__(names, rounds, lines=False)
@@ -116,7 +116,7 @@ class NotebookBoard(Board):
 
     def stop(self) -> None:
         super().stop()
-        # the curves stay, the bars go
+        # the final output has the curves, without progress bars
         self.output.show(self.draw() if self.draw else "")
 
     def html(self) -> str:
@@ -129,7 +129,10 @@ class NotebookBoard(Board):
 
 
 def board_for(progress: bool | str, store: RunStore, runs: Sequence[int]) -> Board | None:
-    """The progress of these runs: bars in a notebook, with live ``"curves"`` if wanted, or on a terminal; None elsewhere."""
+    """Return the board of these runs: for a notebook or a terminal; None elsewhere, or if ``progress`` is False.
+
+    ``progress="curves"`` adds live curves in a notebook.
+    """
     require(progress in (True, False, "curves"), f"progress must be True, False or 'curves', got {progress!r}")
     if not progress:
         return None
@@ -140,7 +143,7 @@ def board_for(progress: bool | str, store: RunStore, runs: Sequence[int]) -> Boa
 
 
 def names_and_rounds(store: RunStore, runs: Iterable[int]) -> tuple[list[str], list[int]]:
-    """Of each run."""
+    """Return the name and the planned number of rounds of each run."""
     records = [store.run(run) for run in runs]
     return [r.name for r in records], [r.rounds for r in records]
 
@@ -154,7 +157,7 @@ def play(
     again: str,
     listener: Listener = lambda _: None,
 ) -> list[Ended]:
-    """Carry out runs of the store with live progress. ``again`` is what the user types to continue them after an interruption."""
+    """Execute stored runs with live progress. ``again`` is the command that continues them after an interruption."""
 
     def on_progress(progress: Progress) -> None:
         listener(progress)
@@ -171,13 +174,13 @@ def play(
 
 
 def measured(progress: Progress) -> dict[str, str]:
-    """What was measured after this round, as text by the key of the measure."""
+    """Format the values of this round, by the measure's key."""
     return {m.key: f"{m.title} {value(m, progress.values[m.key])}" for m in shown("live") if m.key in progress.values}
 
 
 @contextmanager
 def shown_line(progress: bool, label: str) -> Iterator[Callable[[str], None]]:
-    """A line that changes, on a terminal or in a notebook; nothing elsewhere."""
+    """Yield a function that shows a text in one changing line, on a terminal or in a notebook. Elsewhere it does nothing."""
     console, last = Console(stderr=True), [time.perf_counter()]
     if progress and notebook.running():
         output = notebook.Output()
@@ -191,14 +194,14 @@ def shown_line(progress: bool, label: str) -> Iterator[Callable[[str], None]]:
         output.show("")
     elif progress and console.is_terminal:
         with console.status(label) as status:
-            # Rich reads markup in a plain string here
+            # Rich would read markup in a plain string
             yield lambda text: status.update(Text(text))
     else:
         yield lambda text: None
 
 
 def duration(seconds: float) -> str:
-    """``95`` to ``1 min 35 s``."""
+    """Format seconds: ``95`` gives ``1 min 35 s``."""
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds} s"
@@ -208,7 +211,7 @@ def duration(seconds: float) -> str:
 
 
 class Stopper:
-    """Whether the user has asked to stop."""
+    """Returns True once the user has asked to stop."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -219,9 +222,10 @@ class Stopper:
 
 @contextmanager
 def stop_on_signal() -> Iterator[Stopper]:
-    """Turn the first SIGINT, SIGTERM or SIGHUP into a request to stop after the round; the second one interrupts at once.
+    """Turn the first SIGINT, SIGTERM or SIGHUP into a request to stop after the round. The second one interrupts at once.
 
-    SIGHUP stays ignored if the process ignores it already (``nohup``). Outside the main thread Python allows no handler.
+    With ``nohup`` the process ignores SIGHUP, and this stays so. Outside the main thread nothing is changed, because Python
+    allows no signal handlers there.
     """
     stopper = Stopper()
     if current_thread() is not main_thread():
@@ -234,7 +238,7 @@ def stop_on_signal() -> Iterator[Stopper]:
             raise KeyboardInterrupt
         stopper.requested = True
         if number == signal.SIGHUP:
-            # the terminal is closed; writing to it would raise an error
+            # the terminal is closed, and writing to it would raise an error
             for fd in terminals:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
         print("\nstopping after this round (Ctrl-C again: at once)", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The works that components are based on: the packaged BibTeX file, and the citations of a run."""
+"""Citations: the papers that the components of a run are based on, from the packaged BibTeX file."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, from_tabl
 from fedskew.store.runs import RunRecord
 
 ITSELF = "fedskew"
-"""The key of this program's own entry."""
+"""BibTeX key of fedskew itself."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Reference:
     key: str
     kind: str  # article, inproceedings, ...
     fields: dict[str, str]
-    bibtex: str  # as it is printed
+    bibtex: str  # the entry's text
 
     @property
     def names(self) -> list[str]:
@@ -35,7 +35,7 @@ class Reference:
         return [self.key, *(part.strip() for part in self.fields.get("ids", "").split(",") if part.strip())]
 
     def line(self) -> str:
-        """The work in one line of plain text: authors, title, venue, year, arXiv number."""
+        """Format the entry in one line of plain text: authors, title, venue, year, arXiv number."""
         fields = {name: plain_text(value) for name, value in self.fields.items()}
         venue = next((fields[name] for name in ("booktitle", "journal", "howpublished") if name in fields), "")
         arxiv = f"arXiv:{fields['eprint']}" if "eprint" in fields else ""
@@ -45,21 +45,24 @@ class Reference:
 
 
 def authors(fields: dict[str, str]) -> str:
-    """``T. Li, Sahu, Zaheer`` from BibTeX's ``Li, T. and Sahu and Zaheer``."""
+    """Format authors: ``Li, T. and Sahu and Zaheer`` in BibTeX gives ``T. Li, Sahu, Zaheer``."""
     people = [person.strip() for person in fields.get("author", "").split(" and ") if person.strip()]
     shown = [" ".join(reversed(person.split(", "))) for person in people if person != "others"]
     return ", ".join(shown) + (" et al." if "others" in people else "")
 
 
 def plain_text(value: str) -> str:
-    """A field without TeX's braces and accents."""
+    """Remove TeX's braces from a field, and replace TeX's accents by letters."""
     marks = {'"': "\u0308", "'": "\u0301", "v": "\u030c"}
     value = re.sub(r"\{?\\([\"'v])\{?(\w)\}?\}?", lambda m: m[2] + marks[m[1]], value)
     return normalize("NFC", re.sub(r"[{}]", "", value))
 
 
 def parsed(text: str) -> dict[str, Reference]:
-    """Every entry under each of its names. An entry ends at a line with a single brace; a field stands on a line."""
+    """Parse BibTeX; return the entries by key and alternative keys.
+
+    Each field must be on its own line, and a line with a single brace must end an entry.
+    """
     found: dict[str, Reference] = {}
     for match in re.finditer(r"^@(\w+)\{([^,\s]+),\n(.*?)^\}$", text, re.S | re.M):
         fields = dict(re.findall(r"^  (\w+) = \{(.*)\},?$", match[3], re.M))
@@ -73,20 +76,20 @@ def parsed(text: str) -> dict[str, Reference]:
 
 @cache
 def references() -> dict[str, Reference]:
-    """The packaged entries."""
+    """Return the entries of the packaged file, by key."""
     return parsed((files("fedskew") / "references.bib").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
 class Citation:
-    """A work, and the parts of an experiment that are based on it."""
+    """A paper, and the parts of an experiment that are based on it."""
 
     reference: Reference
     used_by: tuple[str, ...]
 
 
 def citations(experiments: Iterable[Experiment]) -> tuple[list[Citation], list[str]]:
-    """The works that the experiments cite, each once, and the keys of own components without a packaged entry."""
+    """Return the papers that the experiments cite, and keys cited by the user's components that the file does not have."""
     used: dict[str, dict[str, None]] = {ITSELF: {"this program": None}}
     unknown: dict[str, None] = {}
     for experiment in experiments:
@@ -100,7 +103,10 @@ def citations(experiments: Iterable[Experiment]) -> tuple[list[Citation], list[s
 
 
 def without_code(toml: str, where: str) -> tuple[Experiment, list[str]]:
-    """A stored experiment to cite. Code that is gone or unconfirmed is left out, and named in the second result."""
+    """Read a stored experiment. If it names missing or unconfirmed code, read it without these components.
+
+    Returns the experiment, and the names of the components that were left out.
+    """
     try:
         return from_toml(toml, where), []
     except BadInput:
@@ -113,13 +119,13 @@ def without_code(toml: str, where: str) -> tuple[Experiment, list[str]]:
 
 
 def names_in(section: object) -> list[str]:
-    """The names of the components of a stored section."""
+    """Return the names of the components in a stored section."""
     parts = section if isinstance(section, list) else [section]
     return [str(part.get("name")) for part in parts if isinstance(part, dict)]
 
 
 def bibliography(records: Sequence[RunRecord]) -> tuple[list[Citation], list[str]]:
-    """What stored runs cite, and own components without an entry."""
+    """Return the papers that stored runs cite, and the user's components without an entry."""
     read = [without_code(r.experiment, f"run {r.id}") for r in records]
     works, unknown = citations(experiment for experiment, _ in read)
     unknown += [f"{name} (code that no longer exists, or that you have not run)" for _, names in read for name in names]
@@ -127,13 +133,13 @@ def bibliography(records: Sequence[RunRecord]) -> tuple[list[Citation], list[str
 
 
 def bibtex(works: Sequence[Citation], unknown: Sequence[str]) -> str:
-    """The entries; a comment above each says what used it."""
+    """Return the entries as BibTeX. A comment above each entry names the parts that use it."""
     lines = [f"% no entry for {name}\n" for name in unknown]
     return "".join(lines) + "\n\n".join(f"% {', '.join(w.used_by)}\n{w.reference.bibtex}" for w in works)
 
 
 def parts(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:
-    """The components and the named combination of an experiment, with the keys that each cites."""
+    """Return the components and the named combination of an experiment, each with the keys that it cites."""
     found = [
         (f"{section} {label(component, catalogue)}", getattr(component, "cites", ()))
         for section, catalogue in COMPONENTS.items()
@@ -143,7 +149,7 @@ def parts(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def combination(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:
-    """The combination in the experiment's name, if the experiment still is that combination."""
+    """Return the combination that the experiment's name gives, if the experiment still has its settings."""
     with suppress(BadInput):
         name = parse(experiment.name, "name")[0]
         if name in COMBINATIONS and with_method(experiment, experiment.name) == experiment:

@@ -1,4 +1,4 @@
-"""A diagnosis without pooling on one machine: each site's rows are in an object of its own, and bytes go between them."""
+"""A federated diagnosis on one machine. Each site is a separate object that exchanges only encoded messages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ def without_pooling(
     seed: int,
     on_progress: OnProgress,
 ) -> dict[str, Any]:
-    """The diagnosis of files with classes, or of the data set that ``named`` gives."""
+    """Diagnose files with classes, or else the data set that ``named()`` returns, without pooling rows."""
     sites, facts = sites_of_files(paths, label, client, fewest) if paths else sites_of_subject(named(), fewest)
     return rehearse(sites, facts, seed, on_progress)
 
@@ -40,14 +40,14 @@ def rehearse(
     seed: int = 0,
     on_progress: OnProgress = lambda stage, fraction: None,
 ) -> dict[str, Any]:
-    """The diagnosis of these sites. Each one gets and sends bytes only."""
+    """Diagnose the sites. Each site receives and sends only encoded messages."""
     found = federated(list(sites), by_bytes(sites), facts, seed, on_progress)
     kept = [f"{name}: {note}" for name, site in sites.items() for note in site.notes]
     return {**found, "column_notes": [*found["column_notes"], *kept]}
 
 
 def by_bytes(sites: Mapping[str, Site]) -> Ask:
-    """Questions and answers as bytes, as between machines."""
+    """Return a function that sends questions to the sites and returns their answers, both encoded as between machines."""
 
     def ask(questions: Mapping[str, Question]) -> dict[str, Answer]:
         return {
@@ -61,7 +61,7 @@ def by_bytes(sites: Mapping[str, Site]) -> Ask:
 def sites_of_files(
     paths: Sequence[Path], label: str, client: str = "", fewest: int = FEWEST
 ) -> tuple[dict[str, Site], Facts]:
-    """A site for each value of the column ``client``, or else for each file, which is read for itself."""
+    """Make one site for each value of the column ``client``. Without this column, make one for each file."""
     require(
         bool(label), "diagnose --federated: name the column of classes by --label; targets of numbers need pooled rows"
     )
@@ -89,7 +89,7 @@ def site_of(table: pa.Table, y: Any, classes: Sequence[str], fewest: int) -> Sit
 
 
 def sites_of_subject(subject: Subject, fewest: int = FEWEST) -> tuple[dict[str, Site], Facts]:
-    """A site for each client of a named data set."""
+    """Make one site for each client of a named data set."""
     require(
         subject.kind == CLASSES, f"diagnose --federated: {subject.name} has no classes; other targets need pooled rows"
     )

@@ -1,4 +1,4 @@
-"""Plan a document's runs, each arm on the same seeds, estimate their time, and read their results from the store."""
+"""Reproduce a document: plan its runs, estimate their time, and read their results. All arms use the same seeds."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -27,15 +27,15 @@ from fedskew.loop.round import start
 from fedskew.store.runs import RunRecord, RunStore
 
 SCORED = 512
-"""Number of rows scored to estimate the time for all rows."""
+"""Maximum number of rows that are scored to estimate the time for all rows."""
 
 DONE = ("finished", "diverged")
-"""Final states of a run: one that diverged would diverge again."""
+"""Final statuses. A run that diverged is not repeated, because it would diverge again."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a document."""
+    """One planned run of a document."""
 
     arm: str
     seed: int
@@ -43,7 +43,10 @@ class Planned:
 
 
 def plan(document: Document, scale: str) -> list[Planned]:
-    """All runs, seed by seed, so that an unfinished reproduction is still paired. Raises `BadInput` for wrong settings."""
+    """Return all runs of a document at a scale. Raises `BadInput` for wrong settings.
+
+    The order is seed by seed, so that an unfinished reproduction has all arms on its first seeds.
+    """
     chosen = document.scale(scale)
     return [
         Planned(arm, seed, experiment_of(document, scale, arm, seed))
@@ -53,7 +56,7 @@ def plan(document: Document, scale: str) -> list[Planned]:
 
 
 def experiment_of(document: Document, scale: str, arm: str, seed: int) -> Experiment:
-    """The scale's settings, changed by the arm, on one seed."""
+    """Return the experiment of an arm: the scale's settings, changed by the arm's, with this seed."""
     chosen = document.scale(scale)
     own = {**document.arms[arm], **chosen.arms.get(arm, {})}
     part = own.pop("part", None)
@@ -74,14 +77,14 @@ def experiment_of(document: Document, scale: str, arm: str, seed: int) -> Experi
 
 
 def missing(store: RunStore, planned: Sequence[Planned]) -> list[Planned]:
-    """The planned runs that are not finished in the store."""
+    """Return the planned runs that the store does not have as finished or diverged."""
     return [p for p in planned if not (r := found(store, p.experiment)) or store.run(r).status not in DONE]
 
 
 def found(store: RunStore, experiment: Experiment) -> int | None:
-    """The number of the run of exactly this experiment, a finished one if there is one.
+    """Return the number of a stored run of exactly this experiment, preferably a finished one; None if there is none.
 
-    A run from a version with fewer settings counts if the new settings have their defaults.
+    A run of an earlier version, which had fewer settings, counts if the newer settings have their defaults.
     """
     records = store.runs("experiment_hash=?", (experiment.hash(),))
     if not records:
@@ -93,7 +96,7 @@ def found(store: RunStore, experiment: Experiment) -> int | None:
 
 
 def stored(record: RunRecord, experiment: Experiment) -> Experiment | None:
-    """The experiment of a stored run with engine and threads of ``experiment``; None if it cannot be read."""
+    """Read a stored run's experiment, with engine and threads replaced by those of ``experiment``; None if it is not valid."""
     try:
         known = from_toml(record.experiment)
     except BadInput:
@@ -102,7 +105,7 @@ def stored(record: RunRecord, experiment: Experiment) -> Experiment | None:
 
 
 def registered(store: RunStore, planned: Sequence[Planned], title: str) -> dict[int, Plan | None]:
-    """The runs to carry out, by number. An unfinished run continues as stored; new ones form a comparison, with a plan each."""
+    """Return the runs to execute, by number. Stored runs have no plan and continue; new runs become one comparison."""
     comparison = None
     runs: dict[int, Plan | None] = {}
     for p in planned:
@@ -117,7 +120,7 @@ def registered(store: RunStore, planned: Sequence[Planned], title: str) -> dict[
 
 
 def estimate(planned: Sequence[Planned], jobs: int, on_progress: Callable[[], None] = lambda: None) -> float:
-    """A rough estimate of the runs' seconds, from a few timed steps and scored rows of each arm."""
+    """Estimate the seconds of all runs, roughly, from a few timed steps and scored rows of each arm."""
     first = {p.arm: p.experiment for p in reversed(planned)}
     data: dict[str, Dataset] = {}
     seconds: dict[str, float] = {}
@@ -130,7 +133,7 @@ def estimate(planned: Sequence[Planned], jobs: int, on_progress: Callable[[], No
 
 
 def a_round(experiment: Experiment, dataset: Dataset) -> float:
-    """Estimated seconds of a round: local training, and evaluation on the test set and on the clients' rows."""
+    """Estimate the seconds of a round: local training, and evaluation on the test set and on the clients' rows."""
     assembly = assemble(experiment, dataset)
     fed, option = assembly.federation, Option(assembly.engine, experiment.training.threads or 1)
     work = next_work(fed, start(fed, assembly.cold))
@@ -141,7 +144,7 @@ def a_round(experiment: Experiment, dataset: Dataset) -> float:
 
 
 def scoring(fed: Federation, model: Tensor, x: Tensor, y: Tensor) -> float:
-    """Estimated seconds of scoring all rows, from at most `SCORED` rows."""
+    """Estimate the seconds of scoring all rows, from at most `SCORED` rows."""
     rows = min(len(x), SCORED)
     began = time.perf_counter()
     evaluate(fed.task, model, x[:rows], y[:rows])
@@ -149,7 +152,7 @@ def scoring(fed: Federation, model: Tensor, x: Tensor, y: Tensor) -> float:
 
 
 def results(store: RunStore, planned: Sequence[Planned]) -> Results:
-    """The stored results of the planned runs that are done."""
+    """Read the results of the planned runs that are done, by arm and seed."""
     known: dict[str, dict[int, Measured]] = {}
     for p in planned:
         number = found(store, p.experiment)

@@ -1,4 +1,4 @@
-"""The verbs of the command line as functions of Python. Their keywords are the same table, `fedskew.experiment.keywords`."""
+"""The commands as Python functions. Both have the same keywords, which `fedskew.experiment.keywords` lists."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def listing(function: F) -> F:
-    """Add the keywords of an experiment to the documentation."""
+    """Decorator: add the keywords of an experiment to the function's docstring."""
     lines = [f"    {one.name}: {one.help.replace('`fedskew list', '`fedskew list')}" for one in KEYWORDS.values()]
     more = "    section__option: any other setting, as in evaluation__every=1"
     function.__doc__ = f"{function.__doc__}\n    Keywords of the experiment:\n\n" + "\n".join([*lines, more]) + "\n"
@@ -51,10 +51,10 @@ def run(
     listener: Listener = lambda _: None,
     **keywords: Unpack[Settings],
 ) -> Runs:
-    """Run one experiment and keep its numbers in the store under the folder ``runs``.
+    """Run one experiment and store its measurements in the folder ``runs``.
 
-    The experiment is an `Experiment`, keywords, or both: ``run(dataset="digits", algorithm="scaffold", rounds=20)``. ``data`` or
-    ``dataset`` may be arrays of your own, a `Dataset`. Raises `fedskew.FedskewError` with one clear line.
+    The experiment is an `Experiment`, keywords, or both: ``run(dataset="digits", algorithm="scaffold", rounds=20)``. For your own
+    arrays, make a `Dataset` and give it as ``data`` or ``dataset``. Raises `fedskew.FedskewError` with a one-line message.
     """
     made, data = asked("run", experiment, data, keywords)
     [plan], dataset = prepare([made], data, jobs=1)
@@ -110,7 +110,7 @@ def compare(
 def asked(
     verb: str, experiment: Experiment | None, data: Dataset | None, keywords: Settings
 ) -> tuple[Experiment, Dataset | None]:
-    """The experiment of a call, and its data if they are arrays."""
+    """Return the experiment of a call, and its data if the caller gave a `Dataset`."""
     require(
         isinstance(experiment, Experiment | None),
         f"{verb}: give an Experiment, or keywords such as dataset='digits', not {experiment!r}",
@@ -131,11 +131,11 @@ def resume(
     progress: ShowProgress = True,
     trust: bool = False,
 ) -> Runs:
-    """Continue runs that were interrupted: ``resume("c2")``, ``resume(7)``, by default the newest interrupted run or comparison.
+    """Continue interrupted runs: ``resume("c2")``, ``resume(7)``, by default the newest interrupted run or comparison.
 
-    ``data`` are the arrays that they began with.
+    ``data`` is the `Dataset` with which the runs began, if you gave one.
 
-    ``trust`` confirms code of files that the runs name and that this person has not run before.
+    ``trust`` confirms code files that the runs name and that you have not run before.
     """
     store = RunStore(runs)
     chosen = store.select([str(which)]) if which else unfinished(store)
@@ -165,9 +165,9 @@ def tune(
 ) -> Tuning:
     """Find each method's best setting on held-out rows of the clients: ``tune(["fedavg"], grid={"solver.lr": [0.03, 0.1]})``.
 
-    Keys of the ``grid`` are keywords (``lr``) or SECTION.OPTION for all methods, or METHOD.OPTION for one. Without it three
-    learning rates are tried.
-    With ``trials`` Optuna proposes that many settings. The result's ``compare(seeds=5)`` compares the methods at their best.
+    A key of the ``grid`` is a keyword (``lr``) or SECTION.OPTION for all methods, or METHOD.OPTION for one method. Without a
+    grid, three learning rates are tried.
+    With ``trials``, Optuna proposes that many settings. The result's ``compare(seeds=5)`` compares the methods at their best.
     """
     from fedskew.experiment.answers import Tuning
 
@@ -211,9 +211,9 @@ def diagnose(
 ) -> Found:
     """Measure how clients' data differ: ``diagnose("visits.csv", label="outcome", client="hospital")``.
 
-    ``target`` names a column of numbers in place of the label. ``diagnose(dataset="uci-har")`` measures a data set by name, or a
-    `Dataset`; ``skew`` deals it to ``clients`` clients. If ``federated``, no rows are pooled: only counts and sums leave a client,
-    and no count is of fewer than ``fewest`` rows.
+    ``target`` names a column of numbers, instead of ``label``. ``diagnose(dataset="uci-har")`` measures a data set by name, or a
+    `Dataset`; ``skew`` deals it to ``clients`` clients. With ``federated``, no rows are pooled: only counts and sums leave a
+    client, and each count covers at least ``fewest`` rows.
     """
     from fedskew.experiment.answers import Found
     from fedskew.experiment.diagnose import diagnosis, subject_of
@@ -237,9 +237,9 @@ def diagnose(
 
 @plainly
 def check(component: object) -> Checked:
-    """Check that a method, data set, skew, model or another component keeps its promises.
+    """Check that a component keeps its promises: a method, data set, skew, model, or another one.
 
-    It is a class, an object, ``"./mine.py::Mine"``, or a name with options.
+    ``component`` is a class, an object, ``"./mine.py::Mine"``, or a name with options.
     """
     from fedskew.experiment.answers import Checked
     from fedskew.experiment.components import check
@@ -251,13 +251,13 @@ def check(component: object) -> Checked:
 
 
 def setting_of(key: str) -> str:
-    """``lr`` and ``solver__lr`` as ``solver.lr``."""
+    """Turn ``lr`` and ``solver__lr`` into ``solver.lr``."""
     sets = KEYWORDS[key].sets if key in KEYWORDS else ""
     return sets if "." in sets else key.replace("__", ".")
 
 
 def chosen(runs: Runs | int | str) -> Runs:
-    """The runs, or runs in the folder ``runs`` by number or name."""
+    """Return `Runs` unchanged; find a number or name in the folder ``runs``."""
     return runs if isinstance(runs, Runs) else open("runs")[runs]
 
 
@@ -270,7 +270,10 @@ def landscape(
     reach: float = 1.0,
     progress: bool = True,
 ) -> Landscape:
-    """The loss around a run's model, with ``plot()``: ``kind`` is plane, surface or line. A number means the folder ``runs``."""
+    """Compute the loss around a run's model; the result has ``plot()``. ``kind`` is plane, path, surface or line.
+
+    A number or name is looked up in the folder ``runs``.
+    """
     from fedskew.experiment.landscape import landscape
 
     wanted, done = chosen(runs), count(1)
@@ -290,7 +293,7 @@ def landscape(
 
 @plainly
 def cite(runs: Runs | int | str = "latest") -> str:
-    """BibTeX of what runs used; a comment above each entry says what used it."""
+    """Return BibTeX entries for the runs. A comment above each entry names the parts that use it."""
     from fedskew.experiment.references import bibliography, bibtex
 
     return bibtex(*bibliography(chosen(runs).records))
@@ -298,13 +301,13 @@ def cite(runs: Runs | int | str = "latest") -> str:
 
 @plainly
 def open(folder: str | Path = "runs") -> Opened:
-    """The runs of a store: ``open("runs").latest``, ``open("runs")["c2"]``, ``open("runs").runs()``."""
+    """Open a run store to read its runs: ``open("runs").latest``, ``open("runs")["c2"]``, ``open("runs").runs()``."""
     return Opened(RunStore(folder, read_only=True))
 
 
 @plainly
 def table(path: str | Path, label: str, client: str = "", **options: object) -> Dataset:
-    """The rows of a CSV, JSON lines, Parquet or Arrow file or folder. Without a column of clients, a skew deals the rows."""
+    """Load a CSV, JSON lines, Parquet or Arrow file or folder. Without a column of clients, a skew deals the rows."""
     spec = {"name": "table", "path": str(path), "label": label, **({"client": client} if client else {}), **options}
     loaded: Dataset = build("dataset", COMPONENTS["dataset"], spec).load()
     return loaded
@@ -314,7 +317,7 @@ def table(path: str | Path, label: str, client: str = "", **options: object) -> 
 def clients(
     data: Dataset | str, skew: object = "natural", number: int = 10, seed: int = 0, held_out: float = 0.0
 ) -> Dealt:
-    """Deal rows to clients: who holds what, as a table and a picture. ``data`` is a `Dataset` or the name of one."""
+    """Deal rows to clients; the result shows who holds what as a table and a figure. ``data`` is a `Dataset` or a name."""
     from fedskew.experiment.answers import Dealt
     from fedskew.experiment.shortcuts import load, partition
 

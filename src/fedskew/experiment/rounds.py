@@ -1,4 +1,4 @@
-"""Play and measure the rounds of a run, and say what the next round depends on. Nothing is written here."""
+"""Play and measure the rounds of a run, and convert its state to and from a checkpoint. Nothing is written here."""
 
 import time
 from collections.abc import Iterator
@@ -27,13 +27,13 @@ Kept = ClientStates | DiskStates
 """Client states between rounds."""
 
 LARGE = 1 << 30
-"""Client states that take more bytes than this together are kept on disk."""
+"""Above this number of bytes in total, client states are stored on disk."""
 
 
 def rounds_of(
     assembly: Assembly, site: Site, server: Server, states: States
 ) -> Iterator[tuple[Server, list[Row], float]]:
-    """Yield the server, its measurements and the seconds of the round: now, and after each remaining round."""
+    """Yield the server, the round's measurements and its seconds: once for the current round, then after each new round."""
     fed, experiment, clients = assembly.federation, assembly.experiment, measured_clients(assembly)
     every = measured_every(assembly)
     yield server, [] if server.round else model_rows(assembly, site, server, states, clients), 0.0
@@ -57,21 +57,21 @@ def rounds_of(
 
 
 def checkpoint_due(experiment: Experiment, round_: int, stopping: bool) -> bool:
-    """Whether a checkpoint is saved after this round."""
+    """True if a checkpoint is saved after this round."""
     return stopping or round_ == experiment.training.rounds or round_ % experiment.checkpoint.every == 0
 
 
 def checkpoint_of(server: Server, states: Kept) -> Tree:
-    """Everything that the next round depends on, except the number of finished rounds."""
+    """Return everything that the next round depends on, except the number of finished rounds."""
     return {"x": server.x, "opt": server.opt, "state": server.state, "clients": states.checkpoint()}
 
 
 def taken_up(begun: Server, tree: Tree, round_: int) -> Server:
-    """Restore the server from `checkpoint_of`; ``begun`` is the server before round 0."""
+    """Restore the server from ``tree``, made by `checkpoint_of`. ``begun`` is the server before the first round."""
     return begun._replace(x=tree["x"], opt=tree.get("opt", {}), state=tree.get("state", {}), round=round_)
 
 
 def on_disk(assembly: Assembly) -> bool:
-    """Whether client states are kept on disk: as the experiment says, or with "auto" if they are larger than `LARGE`."""
+    """True if client states are stored on disk: if ``training.states`` says so, or for ``auto`` if they exceed `LARGE`."""
     wanted, fed = assembly.experiment.training.states, assembly.federation
     return wanted == "disk" or (wanted == "auto" and len(fed.clients) * num_bytes(fresh(fed, assembly.x0)) > LARGE)

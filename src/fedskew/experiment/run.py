@@ -1,4 +1,4 @@
-"""Execute one run: play its rounds, store every number, save checkpoints, and resume to the last bit."""
+"""Execute one run: play its rounds, store its measurements, save checkpoints. A resumed run gives bit-identical numbers."""
 
 import contextlib
 import platform
@@ -45,15 +45,15 @@ from fedskew.store.owner import TakenOver
 from fedskew.store.runs import Row, RunRecord, RunStore
 
 SHOWN_CLIENTS = 1000
-"""Maximum number of clients whose rows of each class are stored, for the report's picture."""
+"""Maximum number of clients whose partition is stored for the report."""
 
 STATES = "client-states.bin"
-"""The file of client states in the folder of a run, if they are kept on disk."""
+"""File in a run's folder with the client states, if they are on disk."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a run, sent after its start and after every round."""
+    """Progress of a run. Listeners get it after the start and after each round."""
 
     run: int
     name: str
@@ -65,18 +65,18 @@ class Progress:
 
     @property
     def accuracy(self) -> float | None:
-        """Accuracy on the test set, where it was measured in this round."""
+        """Accuracy on the test set; None if it was not measured in this round."""
         return self.values.get("accuracy")
 
     @property
     def drift(self) -> float | None:
-        """The round's drift, where it was measured."""
+        """The round's drift; None if it was not measured."""
         return self.values.get("drift")
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The outcome of one run of several."""
+    """How a run ended."""
 
     run: int
     error: FedskewError | None  # None: finished
@@ -89,9 +89,9 @@ Stop = Callable[[], bool]
 def register(
     store: RunStore, experiment: Experiment, engine: Mapping[str, object] | None = None, comparison: int | None = None
 ) -> int:
-    """Put a run into the store as planned, with its TOML in a file of its own; the run's number.
+    """Add a run with status planned to the store, and write its TOML file; return its number.
 
-    ``engine`` says how its engine was chosen, if that is known.
+    ``engine`` is the fact that says how its engine was chosen, if known.
     """
     run = store.add_run(
         name=experiment.name,
@@ -109,13 +109,13 @@ def register(
 
 
 Begin = Callable[[], tuple[Assembly, Site | None]]
-"""Assembles a run and gives the site of its clients; None: this process."""
+"""Assembles a run; returns the assembly and the site of its clients. None stands for this process."""
 
 
 def begin(
     store: RunStore, run: int, data: Dataset | Latest | None, plan: Plan | None = None, dealt: Partition | None = None
 ) -> tuple[Assembly, None]:
-    """Assemble a run whose clients are in this process: its plan, or the store's experiment with these ``dealt`` rows."""
+    """Assemble a run whose clients are in this process, from its plan, or from the store with these ``dealt`` rows."""
     plan = plan or Plan(from_toml(store.run(run).experiment, f"run {run}"), dealt)
     assembly, trial = plan.assembled(data if isinstance(data, Dataset) else (data or Latest())(plan.experiment.dataset))
     if trial:
@@ -131,12 +131,12 @@ def execute(
     stop: Stop = lambda: False,
     begun: Begin | None = None,
 ) -> None:
-    """Carry out a registered run from where it is.
+    """Execute a stored run from its newest checkpoint, or from the beginning.
 
-    ``begun`` assembles it; by default the store's experiment begins in this process, on ``dataset`` if one is given.
+    ``begun`` assembles the run. By default it runs in this process with the stored experiment, on ``dataset`` if given.
 
-    Raises `Diverged`, `Interrupted` or another `FedskewError` after noting it in the store with everything that was finished, and
-    `BadInput` while another process carries it out.
+    Raises `Diverged`, `Interrupted` or another `FedskewError`; the store then has the error and all finished rounds. Raises
+    `BadInput` while another process executes the run.
     """
     if "flower" in store.run(run).facts and begun is None:
         raise BadInput(
@@ -166,7 +166,7 @@ def execute(
 
 
 def readable(run: int, error: Exception | SystemExit) -> FedskewError | None:
-    """The error that ended a run as a one-line message; None for an unexpected exception of fedskew itself."""
+    """Return the error that ended a run, with a one-line message; None for an unexpected exception in fedskew's own code."""
     if isinstance(error, Lost):
         return Lost(
             f"run {run}: {error}; everything up to the last checkpoint is stored; `fedskew resume {run}` continues"
@@ -181,7 +181,7 @@ def readable(run: int, error: Exception | SystemExit) -> FedskewError | None:
 
 
 def carry_out(store: RunStore, record: RunRecord, listener: Listener, stop: Stop, begun: Begin) -> None:
-    """Assemble the run, and play its rounds."""
+    """Assemble the run and play its rounds."""
     assembly, site = begun()
     experiment = assembly.experiment
     torch.set_num_threads(experiment.training.threads)
@@ -200,7 +200,7 @@ def carry_out(store: RunStore, record: RunRecord, listener: Listener, stop: Stop
 
 @contextlib.contextmanager
 def accounted(store: RunStore, run: int, before: dict[str, float]) -> Iterator[None]:
-    """Add the seconds of each part of the run to ``before``, and store the sums as the fact ``profile``."""
+    """Measure the seconds of each part of the run, add those in ``before``, and store the sums as the fact ``profile``."""
     seconds: dict[str, float] = {}
     try:
         with profiled(before) as seconds:
@@ -210,7 +210,7 @@ def accounted(store: RunStore, run: int, before: dict[str, float]) -> Iterator[N
 
 
 def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop, site: Site | None) -> None:
-    """Play the rounds of one run. ``site`` has its clients, unless they are in this process or in ``torchrun``'s ranks."""
+    """Play the rounds of one run. ``site`` is None if the clients are in this process or in the ranks of ``torchrun``."""
     group = group_of_run()
     with span("setting up"):
         server, states = resume(store, run, assembly, site.states if site else None)
@@ -234,7 +234,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
             due = fresh and checkpoint_due(experiment, at.round, stopping)
             if rows:
                 with span("store"):
-                    # on the disk before the checkpoint, which must not be ahead of it, and before nodes see another model
+                    # durable: the checkpoint, and the model that nodes get next, must not be newer than the stored rounds
                     store.write_round(run, at.round, rows, durable=due or remote)
             if last and (values := test_row_values(assembly, at)) is not None:
                 with span("store"):
@@ -242,7 +242,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
             if fresh:
                 note(store, run, new_warnings(watch, at.round, rows))
             if due:
-                # states on disk belong to one checkpoint only
+                # states on disk belong to the newest checkpoint only
                 keep = 1 if isinstance(states, DiskStates) else 2
                 with span("store"):
                     facts = {"round": at.round, "experiment": known_as}
@@ -264,7 +264,7 @@ def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seco
 
 
 def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
-    """Store the facts that determine the run's numbers. Raises `BadInput` if data or frozen layers have changed."""
+    """Store the facts of a run that begins. Raises `BadInput` if data or frozen layers have changed since it first began."""
     experiment = assembly.experiment
     facts: dict[str, Any] = {}
     known: Mapping[str, Any] = store.run(run).facts
@@ -323,10 +323,10 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
 def resume(
     store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] | None = None, to_show: bool = False
 ) -> tuple[Server, Kept]:
-    """The server and the clients as of the newest checkpoint whose rounds are all in the store, or before round 0.
+    """Restore server and client states from the newest checkpoint whose rounds are all in the store, or from the start.
 
-    ``kind`` is the class of states that are kept on other machines. With ``to_show`` no file is written, and a checkpoint must be
-    there. Raises `BadInput` for a checkpoint of another run, as in a copied folder.
+    ``kind`` is the class of the states if other machines hold them. With ``to_show``, no file is written and a checkpoint must
+    exist. Raises `BadInput` for a checkpoint of another run, which a copied folder may contain.
     """
     folder, num_clients, record = store.run_folder(run), len(assembly.partition), store.run(run)
     owned = partial(store.check_lease, run)
@@ -340,7 +340,7 @@ def resume(
     tree, facts = found
     if facts.get("experiment") != record.experiment_hash or record.rounds_done == 0:
         raise BadInput(
-            f"run {run}: the checkpoint of round {facts['round']} in {folder} is of another run; move that folder away, or choose "
+            f"run {run}: the checkpoint of round {facts['round']} in {folder} is of another run; move that folder, or choose "
             "another one with --runs"
         )
     tree = checkpoints.to_device(tree, assembly.x0.device)

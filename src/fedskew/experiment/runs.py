@@ -1,4 +1,4 @@
-"""Runs of a store, from Python: tables, curves, figures, report, the trained model."""
+"""Stored runs in Python: their tables, curves, figures, report and trained models."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ R = TypeVar("R")
 
 
 Interval = Literal["ci95", "std", "sem"]
-"""What stands around a mean: the 95 % interval, the standard deviation over seeds, or the standard error."""
+"""What follows a mean after ±: the 95 % interval, the standard deviation over seeds, or the standard error."""
 
 
 def layout_of(columns: Sequence[str], interval: Interval) -> Layout:
-    """The layout of a table. Raises `BadInput` for an unknown interval and for a text in place of a list."""
+    """Return the layout of a table. Raises `BadInput` for an unknown interval, and if ``columns`` is no list."""
     from fedskew.report.files import Layout
     from fedskew.report.words import SPREADS
 
@@ -44,7 +44,7 @@ def layout_of(columns: Sequence[str], interval: Interval) -> Layout:
 
 
 def plainly(function: Callable[P, R]) -> Callable[P, R]:
-    """Raise errors of fedskew from here, so that their traceback ends at the user's line."""
+    """Decorator: raise fedskew's errors again from here, so that the traceback ends at the user's own line."""
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -58,15 +58,15 @@ def plainly(function: Callable[P, R]) -> Callable[P, R]:
 
 @dataclass(frozen=True, repr=False)
 class Runs:
-    """Some runs of a store. ``runs[3]`` is the run of that number, ``runs["scaffold"]`` the runs of that method."""
+    """Some runs of a store. ``runs[3]`` is run 3; ``runs["scaffold"]`` are the runs of this method."""
 
     store: RunStore
     ids: tuple[int, ...]
-    data: Dataset | None = field(default=None, compare=False)  # what the program gave to them, if it did
+    data: Dataset | None = field(default=None, compare=False)  # the data that the Python program gave
 
     @property
     def records(self) -> list[RunRecord]:
-        """What the store knows of each run."""
+        """The store's record of each run."""
         return [self.store.run(i) for i in self.ids]
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class Runs:
         return f"{count(len(self), 'run')} in {self.store.folder}: {words(self.ids)}"
 
     def unfinished(self) -> list[str]:
-        """A line for each run that did not come to its end."""
+        """Return a line for each run that did not finish."""
         return [
             f"run {r.id} ({name_of(r.name)}): {r.status} after round {r.rounds_done}. {r.message}"
             for r in self.records
@@ -106,10 +106,10 @@ class Runs:
 
     @plainly
     def table(self, full: bool = False, columns: Sequence[str] = (), interval: Interval = "ci95") -> pd.DataFrame:
-        """One row a method: accuracy with its 95 % interval over seeds, worst client, drift, megabytes, difference to the first.
+        """Return one row for each method: accuracy with 95 % interval, worst client, drift, megabytes, difference, ...
 
-        It prints as `fedskew show` does, with its ``columns`` and ``interval``, and holds all numbers, shares as 0..1; ``full``
-        prints those that are there.
+        The frame has all numbers, with shares in 0..1, but prints only the main columns, like `fedskew show`. ``columns`` and
+        ``interval`` change what it prints; ``full`` prints all columns with values.
         """
         import pandas as pd
 
@@ -132,9 +132,9 @@ class Runs:
 
     @plainly
     def curves(self, measure: str = "") -> pd.DataFrame:
-        """A measure by round, by default the primary one, with its 95 % interval over seeds.
+        """Return a measure by round, by default the primary one, with its 95 % interval over seeds.
 
-        Columns method, round, mean, low, high, runs, stopped.
+        Columns are method, round, mean, low, high, runs, stopped.
         """
         from fedskew.core.errors import suggestion
         from fedskew.measure.registry import primary_of, shown
@@ -149,12 +149,12 @@ class Runs:
         return frame
 
     def measurements(self) -> pd.DataFrame:
-        """Every stored number: run, round, client, split, name, value."""
+        """Return all measurements, with columns run, round, client, split, name, value."""
         return self.store.measurements(self.ids)
 
     @plainly
     def plot(self, what: str = "", interval: Interval = "ci95") -> Figure:
-        """A matplotlib figure, by default of the primary measure: ``loss``, ``drift``, ``clients``, ``partition``, ..."""
+        """Draw a matplotlib figure: ``loss``, ``drift``, ``clients``, ``partition``, ...; by default the primary measure."""
         from fedskew.report.plots import plot
 
         return self_showing(plot(self.store, self.records, what, spread=layout_of((), interval).spread))
@@ -168,7 +168,7 @@ class Runs:
 
     @plainly
     def latex(self, columns: Sequence[str] = (), interval: Interval = "ci95") -> str:
-        """The table of methods in LaTeX."""
+        """Return the table of methods in LaTeX."""
         from fedskew.report.files import texts_of
 
         return texts_of(self.store, self.records, layout=layout_of(columns, interval))["methods.tex"]
@@ -177,7 +177,7 @@ class Runs:
     def csv(
         self, folder: str | Path | None = None, columns: Sequence[str] = (), interval: Interval = "ci95"
     ) -> str | list[Path]:
-        """The table of methods as CSV. With a ``folder``: every table and the numbers of every figure as files there."""
+        """Return the table of methods as CSV. With a ``folder``, write all tables and the numbers of all figures there."""
         from fedskew.report.files import texts_of, write_tables
 
         layout = layout_of(columns, interval)
@@ -187,10 +187,10 @@ class Runs:
 
     @plainly
     def model(self, client: int | None = None) -> nn.Module:
-        """The trained model, which gives one score a class. ``client`` asks for a client's personal model.
+        """Return the trained model as a module that maps rows to one score for each class.
 
-        It is the module of a class of your own; another one takes rows as the data set holds them. Rows of another
-        floating-point type are converted to the model's.
+        With ``client``, it is this client's personal model. If the model is your own class, its module is returned. Any
+        floating-point rows are converted to the model's type.
         """
         from fedskew.experiment.export import Answers, in_dtype_of, trained
         from fedskew.models.own import OwnNet
@@ -204,23 +204,23 @@ class Runs:
 
     @plainly
     def predict(self, rows: object, client: int | str | None = None) -> pd.DataFrame:
-        """The model's answer for each row of a data frame, a table, a file or an array, preprocessed as in training.
+        """Predict each row of a data frame, a table, a file or an array. Rows are preprocessed as in training.
 
-        ``client`` asks for a client's personal model, by number or name. See `fedskew.load_model`.
+        With ``client`` (number or name), the client's personal model predicts. See `fedskew.load_model`.
         """
         from fedskew.experiment.predict import load
 
         return load(self.store, self.one("predict"), client, dataset=self.data).predict(rows)
 
     def one(self, what: str) -> int:
-        """The number of the only run."""
+        """Return the number of the only run. Raises `BadInput` for several runs; ``what`` names the caller."""
         if len(self.ids) == 1:
             return self.ids[0]
         raise BadInput(f"these are {len(self)} runs, {words(self.ids)}; choose one, such as runs[{self.ids[0]}]")
 
 
 def words(ids: Sequence[int]) -> str:
-    """``1 to 4`` or ``1, 3 and 7``."""
+    """Format run numbers: ``1 to 4`` or ``1, 3 and 7``."""
     if len(ids) > 2 and list(ids) == list(range(ids[0], ids[-1] + 1)):
         return f"{ids[0]} to {ids[-1]}"
     return listed([str(i) for i in ids])
@@ -228,7 +228,7 @@ def words(ids: Sequence[int]) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Opened:
-    """A run store: ``opened[3]``, ``opened["c2"]`` and ``opened.latest`` are `Runs`."""
+    """An open run store. ``opened[3]``, ``opened["c2"]`` and ``opened.latest`` are `Runs`."""
 
     store: RunStore
 
@@ -242,11 +242,11 @@ class Opened:
         return self["latest"]
 
     def runs(self) -> Runs:
-        """All runs."""
+        """Return all runs."""
         return Runs(self.store, tuple(r.id for r in self.store.runs()))
 
     def comparisons(self) -> dict[str, Runs]:
-        """All comparisons by name, ``c1``, ``c2``, ..."""
+        """Return all comparisons by name: ``c1``, ``c2``, ..."""
         numbers = dict.fromkeys(r.comparison for r in self.store.runs() if r.comparison)
         return {f"c{number}": self[f"c{number}"] for number in numbers}
 

@@ -1,4 +1,4 @@
-"""The search for the settings of one method: what it tries, its runs and their scores."""
+"""The search for one method's best setting: its space, its runs, and their scores."""
 
 import dataclasses
 import math
@@ -19,21 +19,21 @@ from fedskew.measure.registry import Measure, primary
 from fedskew.store.runs import RunStore
 
 Setting = dict[str, object]
-"""SECTION.OPTION or METHOD.OPTION -> value."""
+"""Values by option, which is SECTION.OPTION or METHOD.OPTION."""
 
 ASKED = "json_valid(facts) AND json_extract(facts, '$.asked') IS NOT NULL"
-"""The SQL condition for runs of a search."""
+"""SQL condition for runs of a search."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What a search tries, on which seeds, and how it scores.
+    """The settings of a search.
 
-    ``space`` holds values by option: SECTION.OPTION for every method, METHOD.OPTION for one. An empty space has three
-    learning rates. With 0 ``trials`` every point of the grid runs. Otherwise Optuna tries this many settings, numbers between
-    the smallest and the largest on a logarithmic scale, and ends bad trials early. ``held_out`` is the share (0..1) of each
-    client's rows to score on, if the experiment holds none out. ``by`` says whether the global model or the personal models
-    are scored.
+    ``space`` holds values by option: SECTION.OPTION for every method, METHOD.OPTION for one. If it is empty, three learning
+    rates are tried. With 0 ``trials``, every point of the grid is tried. Otherwise Optuna tries this many settings: numbers
+    between the smallest and the largest on a logarithmic scale. It ends bad trials early. ``held_out`` is the share (0..1) of
+    each client's rows to score on, if the experiment holds none out. ``by`` is "clients" to score the global model on the
+    clients' rows, or "personal" to score personal models.
     """
 
     space: Mapping[str, tuple[object, ...]]
@@ -50,8 +50,9 @@ class Search:
 
 @dataclass(frozen=True)
 class Tried:
-    """A tried setting. ``score`` is the mean of the primary metric over the clients and all seeds, negative if less is better; -inf
-    if it diverged or was pruned.
+    """A tried setting and its score: the primary metric, averaged over clients and seeds.
+
+    The metric has a minus sign if lower values are better. The score is -inf if a run diverged or was pruned.
     """
 
     setting: Setting
@@ -62,7 +63,7 @@ class Tried:
 
 
 def at(base: Experiment, method: str, setting: Setting) -> Experiment:
-    """The experiment with the method and the setting. Its name is the method."""
+    """Return the experiment with this method and setting. Its name is the method."""
     name, options = parse(method, "algorithm")
     own = {key.partition(".")[2]: value for key, value in setting.items() if key.partition(".")[0] == name}
     options |= own
@@ -71,13 +72,16 @@ def at(base: Experiment, method: str, setting: Setting) -> Experiment:
     for key, value in setting.items():
         section, _, option = key.partition(".")
         if section != name:
-            require(isinstance(table.get(section), dict), f"tune: there are several skews, so {key} means none of them")
+            require(
+                isinstance(table.get(section), dict),
+                f"tune: {key} is ambiguous, because there are several skews",
+            )
             table[section][option] = value
     return from_table_of_sections({**table, "name": method}, "tune")
 
 
 def words(setting: Setting) -> str:
-    """``solver.lr=0.1, fedprox.mu=1``."""
+    """Format a setting: ``solver.lr=0.1, fedprox.mu=1``."""
     return ", ".join(f"{key}={shown(value)}" for key, value in setting.items())
 
 
@@ -101,7 +105,7 @@ class Work:
         return made.replace(name=f"{self.method} @ {words(setting)}") if setting else made
 
     def registered(self, settings: Sequence[Setting], seeds: Sequence[int]) -> dict[tuple[int, int], int]:
-        """Run numbers by index of the setting and seed. New runs are added to the store."""
+        """Return run numbers by (index of the setting, seed). Runs that the store does not have are added to it."""
         wanted = {(k, s): self.experiment(settings[k], s) for s in seeds for k in range(len(settings))}
         require(
             self.search.by == "clients" or all(map(personal, wanted.values())),
@@ -110,13 +114,13 @@ class Work:
         known = {r.facts["asked"]: r.id for r in self.store.runs(ASKED)}
         missing = [at for at, experiment in wanted.items() if experiment.hash() not in known]
         if missing:
-            # one name, so that the engine is tried once for all settings
+            # `prepare` tries engines once for each name, so all settings get the same name
             missing_experiments = [wanted[at].replace(name=self.method) for at in missing]
             plans, _ = prepare(missing_experiments, self.dataset, self.jobs)
             for plan in plans:
                 require(
                     plan.dealt is None or plan.dealt.held_out is not None,
-                    f"tune: held_out {plan.experiment.clients.held_out} holds out no row of any client; increase it",
+                    f"tune: held_out {plan.experiment.clients.held_out} is too small to hold out a row of any client; increase it",
                 )
             comparison = self.store.add_comparison(f"tune {self.method}")
             for place, plan in zip(missing, plans, strict=True):
@@ -130,7 +134,7 @@ class Work:
         return {place: known[experiment.hash()] for place, experiment in wanted.items()}
 
     def judged(self, setting: Setting, runs: Sequence[int]) -> Tried:
-        """Score the runs of a setting."""
+        """Score a setting by its runs."""
         statuses = [self.store.run(run).status for run in runs]
         seconds = self.seconds(runs)
         if "diverged" in statuses:
@@ -143,16 +147,16 @@ class Work:
 
     @property
     def measure(self) -> Measure:
-        """The measure that the search scores by, on the test set."""
+        """The measure of the primary metric on the test set, which says whether higher values are better."""
         return primary(self.base.task.primary)
 
     @property
     def sign(self) -> int:
-        """-1 if smaller values are better: scores are larger for better settings."""
+        """-1 if lower values are better, else 1. A better setting always has a higher score."""
         return -1 if self.measure.better == "lower" else 1
 
     def curve(self, run: int) -> dict[int, float]:
-        """The primary measure that the search scores, by round."""
+        """Return the primary metric that the search scores, by round."""
         query = "SELECT round, value FROM measurements WHERE run=? AND split=? AND name=? ORDER BY round"
         return dict(self.store.query(query, (run, self.search.by, f"{self.measure.name}_mean")))
 
@@ -162,7 +166,7 @@ class Work:
         return float(self.store.query(query, list(runs))[0][0])
 
     def carry_out(self, runs: Sequence[int], stop: Stop) -> None:
-        """Execute the unfinished runs. One that diverges does not stop the others."""
+        """Execute the unfinished runs. A run that diverges does not stop the others."""
         unfinished = [run for run in runs if self.store.run(run).status not in DONE]
         results: list[Ended] = []
         if unfinished:
@@ -174,7 +178,7 @@ class Work:
 
 
 def personal(experiment: Experiment) -> bool:
-    """Whether clients have personal models."""
+    """True if the clients have personal models."""
     return has_own_models(experiment) or experiment.evaluation.adapt_steps > 0
 
 

@@ -1,4 +1,4 @@
-"""The plain settings of an experiment: one class a section."""
+"""The settings of an experiment that are no components: one class for each section."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from fedskew.core.contract import Setup
 
 MOST_THREADS = 1024
-"""Maximum number of threads of a process: PyTorch exits without a message if the system refuses more."""
+"""Maximum number of threads. If the system refuses a thread, PyTorch ends the process without a message."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Auto:
-    """Choose engine and threads by a short measured trial, which is printed and stored."""
+    """Choose engine and threads by a short timed trial. The trial is printed and stored."""
 
     private = alone
 
@@ -41,7 +41,7 @@ class Clients:
     private = alone
 
     def accepts(self, setup: Setup) -> str:
-        """The reason why a deployed run cannot leave clients out, or nothing."""
+        """Return why this run cannot leave clients out of training; empty if it can."""
         return "" if setup.simulated or not self.unseen else "unseen: on nodes every client trains; leave it out"
 
     def __post_init__(self) -> None:
@@ -94,9 +94,9 @@ class SharedData:
 class Training:
     """Rounds, random seed, number format and device.
 
-    With ``threads=0``, ``engine="auto"`` or PyTorch chooses the number; runs side by side share the cores. ``states`` says where
-    client states are kept between rounds; "auto" takes the disk if they are larger than a gigabyte together. ``device="auto"``
-    takes a GPU if there is one. ``precision="bf16"`` uses PyTorch's autocast; the parameters stay in ``dtype``.
+    With ``threads=0``, ``engine="auto"`` chooses the number of threads, or else PyTorch; parallel runs share the cores.
+    ``states`` says where client states are between rounds; "auto" is the disk if they take more than 1 GiB in total.
+    ``device="auto"`` is a GPU if there is one. ``precision="bf16"`` uses PyTorch's autocast; parameters stay in ``dtype``.
     """
 
     rounds: int = 30
@@ -124,14 +124,14 @@ class Training:
 class Evaluation:
     """Measure models after every ``every`` rounds and after the last one, on at most ``max_clients`` clients, always the same.
 
-    ``every="auto"`` keeps measuring under a tenth of the work, counted in rows that pass through models, but measures at least 20
-    rounds, or all rounds of a shorter run; it is the default of the command line.
-    Personal models take ``adapt_steps`` steps of the local solver at rate ``adapt_lr`` (default: the solver's)
-    before they are measured; the fine-tuned models are not kept. ``inexactness`` measures how exactly each client solved its local
-    problem, which takes two more passes over its rows. ``layers`` measures how well the updates agree in each layer, ``classes``
-    the global model's accuracy, F1 and AUC on each class, and how far the accuracy fell below its highest so far; or F1 and AUC
-    on each label. ``margin`` is a difference of the primary metric that does not matter, in points or in the metric's unit: a
-    method whose difference is surely below it is equivalent.
+    ``every="auto"`` (the default of the command line) keeps the work of measuring below a tenth, counted in rows that pass
+    through models. It measures at least 20 rounds, or all rounds of a shorter run.
+    Personal models take ``adapt_steps`` steps of the local solver at learning rate ``adapt_lr`` (default: the solver's) before
+    they are measured; these fine-tuned models are not stored. ``inexactness`` measures how exactly each client solved its local
+    problem, which takes two more passes over its rows. ``layers`` measures how well the updates agree in each layer.
+    ``classes`` measures the global model's accuracy, F1 and AUC on each class, and how far the accuracy fell below its highest
+    so far; for labels only F1 and AUC. ``margin`` is the largest difference of the primary metric that does not matter, in
+    points or in the metric's unit. A method is equivalent if its difference is significantly smaller.
     """
 
     every: int | Literal["auto"] = 1
@@ -146,7 +146,7 @@ class Evaluation:
     private = after_noise
 
     def accepts(self, setup: Setup) -> str:
-        """The reason why this cannot be measured on such data or on Flower's nodes, or nothing."""
+        """Return why something cannot be measured on these targets or on Flower's nodes; empty if all can."""
         if self.classes and setup.target not in ("classes", "labels"):
             return "classes: the targets are neither classes nor labels; leave it out"
         if setup.simulated or not self.inexactness:

@@ -1,4 +1,4 @@
-"""Load data, deal them to clients and read experiment files from Python."""
+"""Python functions that load data, deal them to clients, and read experiment files."""
 
 from pathlib import Path
 
@@ -12,19 +12,19 @@ from fedskew.skew.partition import Partition, deal
 
 
 def load(dataset: object) -> Dataset:
-    """A data set by name, ``"digits"`` or ``"uci-har"``, with options as in ``"digits:test_fraction=0.3"``."""
+    """Load a data set by name and options: ``"uci-har"``, ``"digits:test_fraction=0.3"``."""
     loaded: Dataset = build("dataset", COMPONENTS["dataset"], dataset).load()
     return loaded
 
 
 def partition(dataset: Dataset, how: object, clients: int = 10, seed: int = 0, held_out: float = 0.0) -> Partition:
-    """Deal the rows to clients, as ``"label-dirichlet:alpha=0.1"`` says, or a list of a label and a quantity skew."""
+    """Deal the rows to clients. ``how`` is a skew such as ``"label-dirichlet:alpha=0.1"``, or a list of skews."""
     skews = mixture(skews_of(how))
     return deal(skews, dealt_by(skews, dataset), dataset.groups, clients, seed, held_out)
 
 
 def from_toml(source: str | Path) -> Experiment:
-    """The experiment of a TOML file, or of a TOML text."""
+    """Read an experiment from a TOML file (a path that ends in .toml) or from TOML text."""
     if isinstance(source, str) and not source.endswith(".toml"):
         return config.from_toml(source)
     return config.read(Path(source))

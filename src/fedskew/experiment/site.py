@@ -1,4 +1,4 @@
-"""The site of a run's clients: this process, or other machines."""
+"""The site of a run's clients: where they train. It is this process, or other machines."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ from fedskew.store.runs import Row
 
 
 class ClientScores(NamedTuple):
-    """Mean scores (clients,) of models on these clients' measured rows; NaN for a client without measured rows."""
+    """Mean scores (clients,) of models on each client's measured rows, by score; NaN for a client without such rows."""
 
     clients: Ints
-    model: dict[str, Tensor]  # of the global model
-    personal: dict[str, Tensor] | None  # of each client's personal model, if it has one
+    model: dict[str, Tensor]  # scores of the global model
+    personal: dict[str, Tensor] | None  # scores of the personal models; None if there are none
 
 
 class Site(Protocol):
-    """Plays rounds with the clients and measures models on their rows."""
+    """Plays rounds with the clients, and measures models on their rows."""
 
     states: ClassVar[type[ClientStates]]
 
@@ -40,17 +40,17 @@ class Site(Protocol):
     def client_scores(self, fed: Federation, server: Server, states: States, clients: Ints) -> ClientScores: ...
 
     def fault_rows(self) -> list[Row]:
-        """Faults of clients since the last call."""
+        """Return the clients' faults since the last call, as rows."""
         ...
 
 
 @dataclass(frozen=True)
 class LocalClients:
-    """Clients whose rows this process holds."""
+    """The site of clients whose rows are in this process."""
 
     engine: Engine
     faults: Faults = field(default_factory=Faults)
-    rejected: list[tuple[int, str]] = field(default_factory=list)  # since the last call of fault_rows
+    rejected: list[tuple[int, str]] = field(default_factory=list)  # faults since the last call of fault_rows
 
     states: ClassVar[type[ClientStates]] = ClientStates
 
@@ -70,7 +70,10 @@ class LocalClients:
 
 
 def faults_as_rows(faults: Sequence[tuple[int, str]]) -> list[Row]:
-    """How often each client had each fault (a client below 0 is unknown), and the number of all faults."""
+    """Count each client's faults by kind, and all faults together, as rows. ``faults`` holds (client, kind).
+
+    A client below 0 is unknown.
+    """
     rows: list[Row] = [
         (None if client < 0 else client, "fault", fault, float(n))
         for (client, fault), n in sorted(Counter(faults).items())

@@ -1,4 +1,4 @@
-"""What a diagnosis is of, and its result as plain values."""
+"""The subject of a diagnosis (clients' rows), and the diagnosis as plain values."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from fedskew.measure.heterogeneity.diagnose import Diagnosis
 Ints = NDArray[np.int64]
 
 MOST_REPAIRS, NEAR_UNIT = 5, 0.05
-"""Maximum number of columns in another unit that the advice names. Their factors are this near to a usual one (logarithms)."""
+"""Maximum number of columns in a wrong unit that are reported. Their factor's logarithm is this close to a usual factor's."""
 
 FILL_IN = (
     "These rows are no single data set of fedskew: write yours for DATASET, such as table:path=FOLDER,label=COLUMN, where FOLDER "
@@ -30,11 +30,11 @@ FILL_IN = (
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """Clients' rows, or a sample of them with the ``counts`` (clients, classes) of all rows.
+    """Clients' rows, or a sample of them. ``counts`` (clients, classes) then still covers all rows.
 
-    Where targets are not classes, ``y`` (n,) are their strata, ``classes`` the strata's names, ``targets`` (n, ...) the targets,
-    and ``response`` (n,) numbers that stand for them. ``sizes`` (clients,) are all rows of each client, if ``counts`` is of a
-    sample.
+    If the targets are not classes, ``y`` (n,) holds their strata, ``classes`` the strata's names, ``targets`` (n, ...) the
+    targets, and ``response`` (n,) one number for each target. ``sizes`` (clients,) is each client's number of all rows, if
+    ``counts`` covers only a sample.
     """
 
     title: str
@@ -45,20 +45,20 @@ class Subject:
     classes: tuple[str, ...]
     clients: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    column_notes: tuple[str, ...] = ()  # routine: how columns became numbers
+    column_notes: tuple[str, ...] = ()  # how columns became numbers; less important than notes
     facts: tuple[Fact | Held, ...] = ()  # about the columns, in their own units
-    name: str = ""  # of the data set, if it has one
-    arguments: str = ""  # of `fedskew compare`, that name these data
-    kind: str = CLASSES  # of the targets
+    name: str = ""  # the data set's name, if it has one
+    arguments: str = ""  # arguments of `fedskew compare` that name these data
+    kind: str = CLASSES  # the kind of target
     targets: NDArray[Any] | None = None
     response: NDArray[np.float64] | None = None
     sizes: Ints | None = None
     inputs: tuple[str, ...] = ()  # names of the columns of x, if they have names
-    categories: tuple[str, ...] = ()  # names of the labels of sets, or of the symbols of sequences
+    categories: tuple[str, ...] = ()  # names of labels or symbols, for these kinds of target
 
 
 def sizes_of(subject: Subject) -> Ints:
-    """The rows of each client."""
+    """Return the number of rows of each client (clients,)."""
     sizes: Ints = subject.counts.sum(1) if subject.sizes is None else subject.sizes
     return sizes
 
@@ -74,9 +74,10 @@ def values_of(
     differences: tuple[list[Difference], list[list[Difference]]],
     runs: Path | None = None,
 ) -> dict[str, Any]:
-    """A diagnosis, further measures, and the columns that differ, in all and by client, as plain values.
+    """Return the complete diagnosis as plain values.
 
-    The advice reads one's own evidence in the folder ``runs``, too.
+    ``more`` are further measures. ``differences`` are the columns that differ, over all clients and by client. ``runs`` is a
+    folder with the user's own evidence, which the advice uses, too.
     """
     sizes = sizes_of(subject)
     kind, targets = subject.kind, subject.y if subject.targets is None else subject.targets
@@ -118,7 +119,7 @@ def advice_for(found: Diagnosis, subject: Subject, kind: str, runs: Path | None)
 
 
 def repairs(of_clients: Sequence[Sequence[Difference]]) -> list[str]:
-    """What to correct in the data before a comparison of methods: columns in another unit than elsewhere."""
+    """Return advice to correct columns that seem to be in another unit at one client than at the others."""
     wrong = [(one, usual_factor(one.factor)) for own in of_clients for one in own if one.factor]
     return [
         f"First correct {one.client}'s column {one.column}, if it is in another unit ({units}): "
@@ -129,7 +130,7 @@ def repairs(of_clients: Sequence[Sequence[Difference]]) -> list[str]:
 
 
 def named(one: Difference) -> dict[str, str | float]:
-    """A difference of one client as plain values."""
+    """Return a client's difference as plain values."""
     return {"column": one.column, "text": one.text, "effect": one.effect, "p": one.p}
 
 

@@ -1,4 +1,4 @@
-"""A run on the ranks that ``torchrun`` starts: rank 0 owns the store and leads, the others train their share of each round."""
+"""A run on several processes (ranks) of ``torchrun``. Rank 0 owns the store; each rank trains a part of each cohort."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ from fedskew.loop.transmit import fresh
 from fedskew.store.checkpoints import to_device
 
 PART = 1 << 26
-"""Bytes of client states that rank 0 sends at a time."""
+"""Number of bytes of client states that rank 0 sends at a time."""
 
 START = "start the same command on every machine with `torchrun ... -m fedskew ...`"
 
@@ -38,7 +38,10 @@ T = TypeVar("T")
 
 
 def launcher() -> tuple[int, int]:
-    """This process's rank and the number of ranks, as ``torchrun`` sets them; (0, 1) without it. Raises `BadInput`."""
+    """Return this process's rank and the number of ranks from ``torchrun``'s environment variables; (0, 1) without it.
+
+    Raises `BadInput` if the variables are not valid.
+    """
     values = {name: os.environ.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))}
     shown = ", ".join(f"{name}={value}" for name, value in values.items())
     require(all(value.isdecimal() for value in values.values()), f"{shown}: whole numbers are needed; {START}")
@@ -50,7 +53,7 @@ def launcher() -> tuple[int, int]:
 
 
 def on_ranks(verb: Callable[[Namespace], int]) -> Callable[[Namespace], int]:
-    """Decorate a command: rank 0 executes it, and the other ranks train for it."""
+    """Decorator of a command: rank 0 executes it, and the other ranks train for it."""
 
     @wraps(verb)
     def carried_out(parsed: Namespace) -> int:
@@ -67,14 +70,14 @@ def on_ranks(verb: Callable[[Namespace], int]) -> Callable[[Namespace], int]:
             code = error.exit_code
         sys.stdout.flush()
         sys.stderr.flush()
-        # without Python's clean-up, in which threads of PyTorch's process group may abort the process
+        # skip Python's clean-up: threads of PyTorch's process group may abort the process in it
         os._exit(code)
 
     return carried_out
 
 
 def join() -> Group:
-    """This process as one of ``torchrun``'s ranks, with a GPU of its own where the machine has some."""
+    """Join the process group of ``torchrun``; choose a GPU for this rank if the machine has any."""
     with collective():
         dist.init_process_group("gloo", timeout=TIME_LIMIT)
     if torch.cuda.is_available():
@@ -92,7 +95,7 @@ def lead_until_done(group: Group, act: Callable[[], int]) -> int:
 
 
 def group_of_run() -> Group | None:
-    """The ranks of this run; None without ``torchrun``. Raises `BadInput` for commands that do not run on ranks."""
+    """Return the process group of this run; None without ``torchrun``. Raises `BadInput` if the command cannot use ranks."""
     if launcher()[1] == 1:
         return None
     if not dist.is_initialized():
@@ -103,7 +106,7 @@ def group_of_run() -> Group | None:
 
 
 def lead(group: Group, assembly: Assembly, server: Server, states: Kept) -> None:
-    """Send the other ranks what they need for the rounds to come: the experiment, the server and the client states."""
+    """Send the other ranks the experiment, the server and the client states, so that they can train the next rounds."""
     group.broadcast_text(assembly.experiment.toml())
     group.broadcast_tree({"round": torch.tensor(server.round), "x": server.x, "opt": server.opt, "state": server.state})
     like = partial(fresh, assembly.federation, server.x)
@@ -115,7 +118,7 @@ def lead(group: Group, assembly: Assembly, server: Server, states: Kept) -> None
 
 
 def in_step(group: Group | None, rounds: Iterator[T]) -> Generator[T, None, None]:
-    """Yield the rounds on rank 0. If the caller or an error ends the loop early, the other ranks leave the run as well."""
+    """Yield the rounds on rank 0. If the caller or an error ends the loop early, the other ranks end the run, too."""
     for round_ in rounds:
         try:
             yield round_
@@ -129,7 +132,7 @@ def in_step(group: Group | None, rounds: Iterator[T]) -> Generator[T, None, None
 
 
 def work_for_rank_0(group: Group) -> None:
-    """Train for the runs of rank 0 until it has no more. Only rank 0 handles signals."""
+    """Train for the runs of rank 0 until it has none left. This rank ignores signals; rank 0 handles them."""
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
     while toml := group.broadcast_text():
@@ -137,8 +140,8 @@ def work_for_rank_0(group: Group) -> None:
 
 
 def follow(group: Group, toml: str) -> None:
-    """Train for one run of rank 0. Raises only if this rank alone cannot go on."""
-    # the user started this command on this machine, which confirms the code that it names
+    """Train for one run of rank 0. Raises only errors that rank 0 does not have itself."""
+    # trusted: the user started this command on this machine, and so confirmed the code that it names
     experiment = from_toml(toml, trusted=True)
     torch.set_num_threads(experiment.training.threads)
     assembly = assemble(experiment, experiment.dataset.load())
@@ -157,5 +160,5 @@ def follow(group: Group, toml: str) -> None:
         except (Lost, NoRoom):
             raise
         except FedskewError:
-            # every rank has this error, and rank 0 reports it
+            # all ranks get this error, and rank 0 reports it
             return

@@ -1,4 +1,4 @@
-"""Tuning by Optuna, which proposes settings and prunes those that fall behind. Needs the optional extra ``tune``."""
+"""Tuning by Optuna: it proposes settings, and prunes (ends early) bad ones. Needs the optional extra ``tune``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def by_optuna(work: Work, space: Mapping[str, tuple[object, ...]]) -> list[Tried]:
     """Try ``search.trials`` settings.
 
-    The sampler has a fixed seed and gets the stored numbers of finished runs. So a second call proposes the same settings and goes
-    on where the first stopped.
+    The sampler has a fixed seed and gets the stored values of finished runs. A second call therefore proposes the same settings
+    and continues after the last stored run.
     """
     try:
         import optuna
@@ -39,7 +39,10 @@ def by_optuna(work: Work, space: Mapping[str, tuple[object, ...]]) -> list[Tried
 
 
 def proposed(trial: optuna.Trial, key: str, values: Sequence[object]) -> object:
-    """For numbers, one between the smallest and the largest on a logarithmic scale; otherwise one of the values."""
+    """Return Optuna's proposal for one option.
+
+    If all values are numbers, it lies between the smallest and the largest, on a logarithmic scale; else it is one of them.
+    """
     numbers = [value for value in values if is_number(value)]
     if not len(values) == len(numbers) > 1:
         return values[trial.suggest_categorical(key, list(range(len(values))))]
@@ -53,7 +56,7 @@ def proposed(trial: optuna.Trial, key: str, values: Sequence[object]) -> object:
 
 
 def one(work: Work, trial: optuna.Trial, setting: Setting) -> Tried:
-    """Run a setting on one seed after the other, until all are done or it falls behind the median."""
+    """Run a setting on one seed after the other, until all are done or the setting is pruned."""
     runs: list[int] = []
     for number, seed in enumerate(work.search.seeds):
         run = work.registered([setting], [seed])[0, seed]
@@ -74,7 +77,7 @@ def one(work: Work, trial: optuna.Trial, setting: Setting) -> Tried:
 
 
 class Behind:
-    """Whether a run has fallen behind. Reports every stored round to the trial once."""
+    """Calling it reports new stored rounds of a run to Optuna, and returns True if the trial is pruned."""
 
     def __init__(self, work: Work, trial: optuna.Trial, run: int, offset: int) -> None:
         self.work, self.trial, self.run, self.offset = work, trial, run, offset

@@ -1,6 +1,6 @@
-"""Tune methods: find the settings with the best primary metric on the clients' held-out rows. Test rows take no part.
+"""Tune methods: find the setting with the best primary metric on the clients' held-out rows. Test rows are not used.
 
-Every tried setting is a run in the store, so a second call continues where the first stopped.
+All runs are in the store, so a second call continues after the last stored run.
 """
 
 import itertools
@@ -23,11 +23,11 @@ from fedskew.measure.registry import PRIMARY, Measure, primary
 from fedskew.store.runs import RunStore
 
 FACTORS = (0.3, 1.0, 3.0)
-"""The default grid: these multiples of the experiment's learning rate."""
+"""Default grid: the experiment's learning rate times these factors."""
 
 
 class Facts(TypedDict):
-    """How the best setting was found, as runs at this setting store it."""
+    """How the best setting was found. Runs at this setting store it as the fact ``tuned``."""
 
     setting: Setting
     tried: int
@@ -40,7 +40,7 @@ class Facts(TypedDict):
 
 @dataclass(frozen=True)
 class Tuned:
-    """All tried settings of a method, in order."""
+    """All settings of a method that were tried, in order."""
 
     method: str
     tried: tuple[Tried, ...]
@@ -52,7 +52,7 @@ class Tuned:
         return primary(self.primary)
 
     def reached(self, tried: Tried) -> float:
-        """The metric that a setting reached on held-out rows."""
+        """Return the primary metric of a setting on held-out rows."""
         return -tried.score if self.measure.better == "lower" else tried.score
 
     @property
@@ -65,7 +65,7 @@ class Tuned:
 
     @property
     def edges(self) -> list[str]:
-        """Options whose best value is the smallest or the largest tried: a wider grid may hold a better one."""
+        """Options whose best value is the smallest or the largest one tried. A wider grid may have a better value."""
         edges = []
         for key, best in self.best.setting.items():
             tried = {value for t in self.tried if is_number(value := t.setting[key])}
@@ -77,7 +77,7 @@ class Tuned:
         return all(is_number(t.setting[key]) for t in self.tried) and len({t.setting[key] for t in self.tried}) > 1
 
     def facts(self) -> Facts:
-        """How the best setting was found."""
+        """Return how the best setting was found."""
         runs = [run for t in self.tried for run in t.runs]
         seconds = round(sum(t.seconds for t in self.tried), 3)
         candidates = [
@@ -95,7 +95,7 @@ class Tuned:
 
 
 def space_from(texts: Sequence[str]) -> dict[str, tuple[object, ...]]:
-    """Parse texts such as ``solver.lr=0.03,0.1,0.3`` to values by key. Raises `BadInput` for other texts."""
+    """Parse texts such as ``solver.lr=0.03,0.1,0.3``; return values by key. Raises `BadInput` for other texts."""
     space = {}
     for text in texts:
         key, equals, values = text.partition("=")
@@ -108,7 +108,7 @@ def space_from(texts: Sequence[str]) -> dict[str, tuple[object, ...]]:
 
 
 def space_of(search: Search, base: Experiment, method: str) -> dict[str, tuple[object, ...]]:
-    """The part of the space for this method; by default three learning rates."""
+    """Return the part of the search space for this method; three learning rates if the space is empty."""
     if not search.space:
         return {"solver.lr": tuple(float(f"{base.solver.lr * factor:.6g}") for factor in FACTORS)}
     name = parse(method, "algorithm")[0]
@@ -117,7 +117,7 @@ def space_of(search: Search, base: Experiment, method: str) -> dict[str, tuple[o
 
 
 def check_space(search: Search, methods: Sequence[str]) -> None:
-    """Raise `BadInput` for keys that are no setting of these methods."""
+    """Raise `BadInput` for keys that are no option of a section or of these methods."""
     known = {*COMPONENTS, *SETTINGS, *(parse(method, "algorithm")[0] for method in methods)}
     for key in search.space:
         require(
@@ -131,7 +131,7 @@ def check_space(search: Search, methods: Sequence[str]) -> None:
 
 
 def grid(space: Mapping[str, tuple[object, ...]]) -> list[Setting]:
-    """Every point of the grid; the last key varies fastest."""
+    """Return every point of the grid; the last key varies fastest."""
     return [dict(zip(space, point, strict=True)) for point in itertools.product(*space.values())]
 
 
@@ -147,9 +147,9 @@ def tune(
     ended: EndListener = lambda _: None,
     stop: Stop = lambda: False,
 ) -> Tuned:
-    """Try settings of one method on the tuning seeds. Runs that the store has are not executed again.
+    """Try settings of one method on the tuning seeds. Stored runs are not executed again.
 
-    Raises `BadInput` for a wrong setting, `Interrupted` once ``stop`` returns True.
+    Raises `BadInput` for a wrong setting, and `Interrupted` once ``stop`` returns True.
     """
     if dataset is not None:
         base = suited(base.replace(dataset=Own(fingerprint=dataset.fingerprint())), dataset)
@@ -171,15 +171,18 @@ def tune(
 def tuned_methods(
     methods: Sequence[str], seeds: Sequence[int], search: Search, one: Callable[[str], Tuned]
 ) -> dict[str, Tuned]:
-    """Tune each method with ``one``. Raises `BadInput` for seeds of the comparison and for keys of no method."""
+    """Tune each method with ``one(method)``. ``seeds`` are those of the later comparison.
+
+    Raises `BadInput` if a tuning seed is among ``seeds``, and for unknown keys.
+    """
     common = sorted({*seeds} & {*search.seeds})
-    require(not common, f"tune: seed {common[:1]} is one of the comparison's; choose other --tuning-seeds")
+    require(not common, f"tune: seed {common[:1]} is also a seed of the comparison; choose other --tuning-seeds")
     check_space(search, methods)
     return {method: one(method) for method in methods}
 
 
 def at_best(base: Experiment, tuned: Mapping[str, Tuned], planned: Sequence[Experiment]) -> list[Experiment]:
-    """The experiments of a comparison, each at the best setting of its method."""
+    """Return the experiments of a comparison, each with the best setting of its method."""
     return [
         at(base, e.name, tuned[e.name].best.setting).replace(
             training__seed=e.training.seed, clients__partition_seed=e.clients.partition_seed

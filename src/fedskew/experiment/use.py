@@ -1,4 +1,4 @@
-"""The model of a run in use, from Python: load it, or export it."""
+"""Python functions that load or export a run's model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 def load_model(
     run: Runs | int | str = "latest", client: int | str | None = None, runs: str | Path = "runs"
 ) -> TrainedModel:
-    """The model of a run, by number, tag or `Runs`: ``load_model(7).predict("new.csv")``, ``.evaluate("new.csv")``.
+    """Load a run's model: ``load_model(7).predict("new.csv")``, ``.evaluate("new.csv")``.
 
-    It applies the preprocessing that training fitted. ``client`` asks for a client's personal model, by number or name.
+    ``run`` is a number, a tag or `Runs`. The model preprocesses rows as in training. With ``client`` (number or name), it is
+    this client's personal model.
     """
     from fedskew.experiment.predict import load
 
@@ -37,8 +38,8 @@ def export(
 ) -> Path:
     """Write a run's model for other programs: a folder with ONNX, weights, a model card and a Python file; or one file.
 
-    ``format`` is folder, safetensors, torchscript or onnx. ``client`` asks for a client's personal model, by number or name. A
-    number of a run means the folder ``runs``.
+    ``format`` is folder, safetensors, torchscript or onnx. With ``client`` (number or name), it is this client's personal
+    model. A run's number or tag is looked up in the folder ``runs``.
     """
     from fedskew.experiment.export import SUFFIX
     from fedskew.experiment.export import export as write

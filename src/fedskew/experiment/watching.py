@@ -1,4 +1,4 @@
-"""Warnings during a run, from the rows of each round, stored in the run's facts."""
+"""Warnings of a run, found in the measurements of each round and stored in the run's facts."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,7 +12,7 @@ from fedskew.store.runs import Row, RunStore
 
 
 def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watch:
-    """A watch that has received the run's first ``rounds`` rounds, so that a resumed run warns like an uninterrupted one."""
+    """Return a watch that has seen the run's first ``rounds`` rounds. A resumed run then warns like an uninterrupted one."""
     by_rows = getattr(assembly.federation.algorithm, "weighting", "samples") == "samples"
     watch = Watch(
         assembly.strata,
@@ -35,7 +35,7 @@ def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watc
 
 
 def new_warnings(watch: Watch, round_: int, rows: Sequence[Row]) -> list[Warned]:
-    """New warnings from a round's rows. The state before training gives none."""
+    """Return new warnings from a round's rows; an empty list for the state before training."""
     cohort = np.array([c for c, split, name, _ in rows if (split, name) == ("client", "steps")], dtype=np.int64)
     if not len(cohort):
         return []
@@ -48,7 +48,7 @@ def new_warnings(watch: Watch, round_: int, rows: Sequence[Row]) -> list[Warned]
 
 
 def note(store: RunStore, run: int, warned: Sequence[Warned]) -> None:
-    """Add new kinds of warnings to the run's facts."""
+    """Add warnings to the run's facts, if their kind is not there yet."""
     before = store.run(run).facts.get("warnings", []) if warned else []
     kinds = {entry["kind"] for entry in before}
     fresh = [w._asdict() | {"line": w.line()} for w in warned if w.kind not in kinds]
@@ -57,7 +57,7 @@ def note(store: RunStore, run: int, warned: Sequence[Warned]) -> None:
 
 
 def passed_over(store: RunStore, run: int, used: int) -> str:
-    """Why the newest checkpoint is not used but the one after ``used`` rounds; empty if it is the newest."""
+    """Return why the checkpoint after ``used`` rounds is used, and not a newer one; empty if it is the newest."""
     newest, covered = checkpoints.latest(store.run_folder(run)), store.covered(run)
     if newest is None or checkpoints.rounds_in(newest) <= used:
         return ""
@@ -67,7 +67,7 @@ def passed_over(store: RunStore, run: int, used: int) -> str:
 
 
 def note_where(store: RunStore, run: int, used: int, every: int) -> None:
-    """Warn if the run continues from an earlier round than checkpoints after every ``every`` rounds allow."""
+    """Add a warning if the run continues from an earlier round than it should, with a checkpoint after every ``every`` rounds."""
     reason = passed_over(store, run, used)
     if not reason and not used and store.run(run).rounds_done >= every:
         reason = f"there is no checkpoint of the {store.run(run).rounds_done} rounds that were done"
@@ -80,6 +80,6 @@ def note_where(store: RunStore, run: int, used: int, every: int) -> None:
 
 
 def tell_where(warn: Callable[[str], None], store: RunStore, run: int, used: int) -> None:
-    """Call ``warn`` with one line if a newer checkpoint than the one after ``used`` rounds cannot be shown."""
+    """Call ``warn`` with one line if a newer checkpoint than the one after ``used`` rounds exists but cannot be used."""
     if reason := passed_over(store, run, used):
         warn(f"run {run}: {reason}; this is the one before, after round {used}")

@@ -1,4 +1,4 @@
-"""Execute runs side by side in worker processes. Each has its own connection to the store and reports through a queue."""
+"""Execute runs in parallel worker processes. Each has its own connection to the store and reports through a queue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedskew.skew.partition import Partition
 from fedskew.store.runs import RunStore
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that a terminal, a time limit or a scheduler sends to all processes of a command."""
+"""Signals that a terminal or a scheduler sends to all processes of a command to stop them."""
 
 ERRORS: dict[str, type[FedskewError]] = {"diverged": Diverged, "bad input": BadInput, "failed": FedskewError}
 
@@ -44,7 +44,7 @@ Report = (
     | tuple[Literal["progress"], Progress, None]
     | tuple[Literal["ended"], int, tuple[str, str] | None]
 )
-"""A worker's process; a run and its process; progress; or a run and the kind and the text of its error."""
+"""A worker's report: ready (process id), begun (run, process id), progress, or ended (run, kind and text of its error)."""
 
 
 def work(
@@ -56,10 +56,10 @@ def work(
     environment: Mapping[str, str],
     temporary: str,
 ) -> None:
-    """Execute runs from the queue ``tasks`` until it is empty or ``stop`` is set.
+    """Execute runs from the queue ``tasks`` until it gives None or ``stop`` is set.
 
-    A worker gets no signals to the process group, since the parent handles them and sets ``stop``. It exits with its parent,
-    and removes the parent's folder ``temporary`` if the parent could not.
+    Signals do not reach a worker; the parent handles them and sets ``stop``. If the parent ends, the worker exits, and removes
+    the parent's folder ``temporary``.
     """
     os.environ.clear()
     os.environ.update(environment)
@@ -83,7 +83,7 @@ def work(
 
 
 def end_with_parent(temporary: str) -> None:
-    """Exit as soon as the parent process has ended, also after ``kill -9``, which leaves its temporary folder behind."""
+    """Wait until the parent process has ended, remove its temporary folder, and exit. This works even after ``kill -9``."""
     parent = multiprocessing.parent_process()
     if parent:
         multiprocessing.connection.wait([parent.sentinel])
@@ -92,9 +92,9 @@ def end_with_parent(temporary: str) -> None:
 
 
 def worker_context() -> SpawnContext | ForkServerContext:
-    """How workers start. On Linux a server process imports PyTorch once, and forks each worker. Elsewhere each imports it.
+    """Return how workers start: on Linux a fork server imports PyTorch once; elsewhere each worker imports it.
 
-    The server stays as it was at its start. So a worker gets the parent's environment of now as an argument.
+    The fork server keeps the environment variables of its start. Therefore a worker gets the current ones as an argument.
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
@@ -105,7 +105,7 @@ def worker_context() -> SpawnContext | ForkServerContext:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Deliver signals after this context. Processes that start in it never get them, or they would print tracebacks."""
+    """Delay signals until the end of this context. Processes started in it never get them, and so print no tracebacks."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield
@@ -115,9 +115,9 @@ def signals_held() -> Iterator[None]:
 
 @contextmanager
 def without_program() -> Iterator[None]:
-    """Processes that start in this context do not run the user's script again, so that it needs no ``if __name__ == ...``.
+    """Processes that start in this context do not run the user's script again. The script needs no ``if __name__ == ...``.
 
-    They get nothing that is defined in it: own classes are read from the store.
+    They have no objects of the script; the user's own classes are read from the store.
     """
     program = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -136,14 +136,14 @@ def side_by_side(
     note: Callable[[Ended], None],
     stop: Stop,
 ) -> None:
-    """Execute the runs in ``jobs`` processes. If a process dies, the run that it executed is noted as failed."""
+    """Execute the runs in ``jobs`` processes. If a process dies, the run that it executed gets the status failed."""
     with shared(dataset) as rows:
         context = worker_context()
         with signals_held():
             tasks: Queue[Task] = context.Queue()
             events: Queue[Report] = context.Queue()
             halt = context.Event()
-        # stopped workers leave runs in the queue; the program would wait for ever for somebody to read them
+        # stopped workers leave runs in the queue; without this, the program would wait forever for a reader
         tasks.cancel_join_thread()
         for run, plan in runs.items():
             tasks.put((run, plan.dealt if plan else None))
@@ -181,7 +181,7 @@ def side_by_side(
                     at = {pid: run for pid, run in at.items() if run != ended}
                     note(Ended(ended, ERRORS[error[0]](error[1]) if error else None))
         except BaseException:
-            # without waiting for the rounds: this may be a second Ctrl-C
+            # kill the workers in the middle of their rounds: this may be a second Ctrl-C
             started = [process for process in processes if process.pid]
             for process in started:
                 process.kill()
@@ -197,7 +197,7 @@ def side_by_side(
 
 
 def mark_lost(folder: Path, run: int, exitcode: int | None) -> FedskewError:
-    """Note in the store that the process of a run has died."""
+    """Set the status of a run to failed, because its process has died; return the error."""
     message = f"run {run}: its process ended unexpectedly (exit code {exitcode}; killed, or out of memory?)"
     store = RunStore(folder)
     store.update(run, status="failed", message=message)

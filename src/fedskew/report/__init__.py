@@ -1,1 +1,1 @@
-"""Tables, figures and the HTML page, all made from the run store and nothing else."""
+"""Tables, figures and the HTML report. All are made from the run store alone."""

@@ -1,4 +1,4 @@
-"""The result of a comparison in two sentences: which method, by how much, how sure, and what is undecided."""
+"""The result of a comparison in two sentences: the best method, its difference with p, and what is undecided."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NAMED = 5
-"""Maximum number of methods that a list names; of more it says how many."""
+"""Maximum length of a list of methods. A longer list ends in ``and 3 more``."""
 
 
 def answer(table: pd.DataFrame) -> str:
-    """The best method by the primary measure, and how sure that is, from the summary ``table``."""
+    """Say which method is best by the primary measure, and how certain this is. ``table`` comes from `tables.summary`."""
     rows, measure = rows_of(table), primary()
     measured = sorted(
         (row for row in rows if math.isfinite(row[measure.key])),
@@ -61,7 +61,7 @@ def answer(table: pd.DataFrame) -> str:
 
 
 def numbered(row: Row) -> str:
-    """The primary measure of a method with its unit: ``84.7 %``."""
+    """Format the primary measure of a method with its unit: ``84.7 %``."""
     return value(primary(), row[primary().key])
 
 
@@ -70,7 +70,7 @@ def superlative() -> str:
 
 
 def named(rows: Sequence[Row]) -> str:
-    """The methods; of many only how many they are."""
+    """List the methods' names; after `NAMED` minus 1 names, only say how many more there are."""
     names = [str(row["method"]) for row in rows]
     return (
         listed(names) if len(names) <= NAMED else f"{listed([*names[: NAMED - 1], f'{len(names) - NAMED + 1} more'])}"
@@ -78,12 +78,12 @@ def named(rows: Sequence[Row]) -> str:
 
 
 def best(measured: Sequence[Row]) -> str:
-    """``SCAFFOLD has the highest mean test accuracy, 84.7 %``, from the rows in order, the best first."""
+    """Say which method is best: ``SCAFFOLD has the highest mean test accuracy, 84.7 %``. The best row comes first."""
     return f"{measured[0]['method']} has the {superlative()} mean {primary().label}, {numbered(measured[0])}"
 
 
 def difference(row: Row) -> str:
-    """``+5.1 ± 1.2 points over 5 paired seeds (p = 0.01)``."""
+    """Format a method's difference from the first: ``+5.1 ± 1.2 points over 5 paired seeds (p = 0.01)``."""
     unit = " points" if primary().unit == "%" else ""
     width = f" ± {gap(primary(), row['difference_half'])[1:]}" if math.isfinite(row["difference_half"]) else ""
     p = f" (p\u00a0=\u00a0{row['p']:.2g})" if math.isfinite(row["p"]) else ""
@@ -92,7 +92,7 @@ def difference(row: Row) -> str:
 
 
 def not_enough(first: Row, top: Row) -> str:
-    """The difference of the best method from the first, in an undecided comparison."""
+    """In an undecided comparison, say how the best method ``top`` differs from the ``first``, or why this is unknown."""
     if top is first:
         return ""
     if top["pairs"] < 2:
@@ -101,7 +101,7 @@ def not_enough(first: Row, top: Row) -> str:
 
 
 def alone(row: Row) -> str:
-    """The answer for a single method."""
+    """Say what a single method reaches, with its interval over seeds."""
     measure, after = primary(), f"after round {row['after_round']}"
     reached = f"{row['method']} reaches a {measure.label} of"
     if row["seeds"] < 2:
@@ -112,7 +112,7 @@ def alone(row: Row) -> str:
 
 
 def too_few(rows: Sequence[Row]) -> str:
-    """The reason why there is no interval, in words."""
+    """Say why there is no interval: no common seeds, or only one seed."""
     if not any(row["pairs"] for row in rows):
         return "no seed was finished by both, so nothing can be said about certainty"
     return "with one seed nothing can be said about certainty"

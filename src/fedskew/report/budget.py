@@ -1,8 +1,8 @@
-"""Equal budgets: every run is read after the last round that the same budget allows.
+"""Comparisons at equal budgets: each run counts up to its last round within the budget.
 
-Models are not measured after every round. A run whose last round within the budget was not measured would be read too early, and
-would look too bad. The budget is therefore lowered to the largest amount at which the last round of every finished run has a
-measured model. If there is no such amount, the comparison is refused. All numbers of a run end at the same round.
+Models are not measured after every round. If the last round within the budget has no measured model, an earlier model would
+stand for the run, and the run would look too bad. Therefore the budget is lowered until the last round of every finished run
+has a measured model. If no amount does this, the comparison is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Budget:
-    """An ``amount`` of ``of``. Without an ``amount``: the smallest total that any finished run spent."""
+    """A budget: how much (``amount``) of which cost (``of``). None stands for the smallest total of the finished runs."""
 
     of: str
     amount: float | None = None
@@ -47,13 +47,13 @@ def budget_from(text: str) -> Budget:
 
 
 ROUNDING = 1 + 1e-9
-"""Tolerance for sums of rounded numbers that meet a budget exactly."""
+"""Factor on budgets. With it, a sum that equals the budget except for rounding is within it."""
 
 
 def within(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
-    """The measurements of the rounds within the budget, which is lowered as this module's head explains.
+    """Return the measurements of the rounds within the budget. The head of this module says how the budget is lowered.
 
-    Raises `BadInput` where a finished run cannot spend that much, and where no lower amount ends at measured models.
+    Raises `BadInput` if a finished run spent less than the budget, or if lowering it finds no measured models.
     """
     spent = spending(frame, budget)
     finished = frame.loc[frame["status"] == "finished", "run"].unique()
@@ -62,7 +62,7 @@ def within(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
     amount = least if budget.amount is None else budget.amount
     require(
         not least * ROUNDING < amount,
-        f"budget: a run ended after {exact(least)} {budget.of}, before {exact(amount)} were spent; "
+        f"budget: a run spent only {exact(least)} of {exact(amount)} {budget.of}; "
         f"write {budget.of}={exact(least)} or less",
     )
     possible = measured_everywhere(frame, own, least)
@@ -70,7 +70,7 @@ def within(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
     if not len(lowered):
         more = f"write {budget.of}={exact(possible[0])} or more, or " if len(possible) else ""
         raise BadInput(
-            f"budget: up to {budget.of}={exact(amount)} there is no amount at which every run has a measured model; "
+            f"budget: at no amount up to {budget.of}={exact(amount)} has every run a measured model; "
             f"{more}run again with --set evaluation.every=1"
         )
     last = spent[spent <= lowered[-1] * ROUNDING].reset_index().groupby("run")["round"].max()
@@ -78,12 +78,12 @@ def within(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
 
 
 def exact(value: float) -> str:
-    """The number with six digits, or with all digits if six would round it."""
+    """Format the number with six digits; with all digits if six are not exact."""
     return f"{value:g}" if float(f"{value:g}") == value else f"{value:.15g}"
 
 
 def spending(frame: pd.DataFrame, budget: Budget) -> pd.Series[float]:
-    """The amount that each run has spent up to each round, indexed by (run, round)."""
+    """Return the amount that each run has spent up to and including each round, indexed by (run, round)."""
     costs = frame[(frame["split"] == "round") & frame["name"].isin(budgets()[budget.of])]
     require(len(costs) > 0, f"budget: these runs have not measured {budget.of}")
     spent = costs.groupby(["run", "round"])["value"].sum()
@@ -93,9 +93,9 @@ def spending(frame: pd.DataFrame, budget: Budget) -> pd.Series[float]:
 
 
 def measured_everywhere(frame: pd.DataFrame, spent: pd.Series[float], most: float) -> NDArray[np.floating]:
-    """The amounts up to ``most``, ascending, at which the last round of every run in ``spent`` has a measured model.
+    """Return all amounts, up to ``most``, at which each run's last round within the amount has a measured model.
 
-    Between two amounts, the runs' last rounds are the same as at the lower amount, or some are not measured.
+    ``spent`` comes from `spending`. The amounts are ascending, one for each such set of last rounds.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""A model card in Markdown: what a run's model was trained on, how well it does and for whom, and how to repeat it."""
+"""A model card in Markdown: a run's training data, its results for each client, and the command that repeats it."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,10 @@ from fedskew.store.runs import RunRecord, RunStore
 
 
 def card(store: RunStore, run: int, client: int | None, without_graph: str) -> str:
-    """The card. ``without_graph`` is why there is no ONNX file; empty if there is one."""
+    """Write the card of the global model, or of one client's personal model, as Markdown.
+
+    ``without_graph`` says why there is no ONNX file; it is empty if there is one.
+    """
     record = store.run(run)
     data, dealt = record.facts.get("data", {}), record.facts.get("partition", {})
     whose = (
@@ -52,7 +55,7 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def differ(record: RunRecord) -> str:
-    """How much the clients' labels differ, if that is known."""
+    """Say how much the clients' labels differ; empty if the run has not stored it."""
     found = record.facts.get("partition", {})
     if "label_distance" not in found:
         return ""
@@ -64,7 +67,7 @@ def differ(record: RunRecord) -> str:
 
 
 def results(store: RunStore, record: RunRecord) -> str:
-    """The metrics of this run, and of all seeds of its method in the same comparison."""
+    """A table of the test metrics: of this run, and over all seeds of its method in the same comparison."""
     alike = [
         r for r in store.runs() if r.name == record.name and record.comparison and r.comparison == record.comparison
     ]
@@ -105,7 +108,7 @@ def own_results(store: RunStore, record: RunRecord, client: int) -> str:
 
 
 def clients(store: RunStore, record: RunRecord, client: int | None) -> str:
-    """The primary metric on each client's rows, of the global model or of the personal models."""
+    """A table of the primary metric on each client's rows: of the global model, or with a ``client`` of personal models."""
     measure = primary_of([record])
     split = "global-model" if client is None else "personal-model"
     frame = store.measurements([record.id], per_client=True)

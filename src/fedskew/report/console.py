@@ -1,4 +1,4 @@
-"""The one way to the terminal: a user's words are shown as they are, never as markup, and never as commands to the terminal."""
+"""Terminal output. A user's text is printed literally: never as markup, and never as control characters."""
 
 import sys
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ from fedskew.core.errors import visible
 
 
 class Console(rich.console.Console):
-    """Rich's console for text that may hold a user's words: no markup, no emoji codes, control characters as escapes."""
+    """Rich's console without markup and emoji codes. It prints control characters as escapes."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
     def on_broken_pipe(self) -> None:
-        """Leave it to the command line; Rich would end the program."""
+        """Raise `BrokenPipeError`, which the command line handles. Rich would end the program here."""
         raise BrokenPipeError
 
     def render_str(self, text: str, **options: Any) -> Text:
@@ -33,5 +33,5 @@ class Console(rich.console.Console):
 
 
 def say(line: str, *, error: bool = False) -> None:
-    """Print one line that may hold a user's words."""
+    """Print one line, with control characters as escapes."""
     print(visible(line), file=sys.stderr if error else sys.stdout)

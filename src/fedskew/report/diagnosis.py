@@ -1,4 +1,4 @@
-"""The page of a diagnosis: one HTML file that needs no network, in the style of the report."""
+"""The HTML page of a diagnosis: one file, in the report's style, that needs no network."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LABELS = 100
-"""Maximum number of labels in the picture of clients: the most frequent."""
+"""Maximum number of labels in the figure of clients. The most frequent labels are shown."""
 
 MOST_CLIENTS = 24
-"""Maximum number of clients in the picture of columns, those that differ most, and in the table, the largest."""
+"""Maximum number of clients. The figure of columns shows those that differ most; the table shows the largest."""
 
 FAINT, DEEPEST = 0.05, 2.0
-"""The picture of columns leaves out effects that round to 0. Beyond the second effect no colour is deeper."""
+"""Absolute effects in the figure of columns: below the first, a cell is empty; above the second, no cell gets darker."""
 
 
 def answer(found: Mapping[str, Any]) -> str:
-    """The diagnosis in a sentence or two."""
+    """Sum up the diagnosis in one or two sentences."""
     if not found["dominant"]:
         return "Nothing differs beyond chance: the clients look like fair samples of one population."
     by_name = {face["face"]: face for face in found["faces"]}
@@ -57,7 +57,7 @@ def write_diagnosis(found: Mapping[str, Any], path: str | Path) -> Path:
 
 
 def page(found: Mapping[str, Any]) -> str:
-    """The page as HTML text."""
+    """Return the page as HTML text."""
     filters: dict[str, Callable[..., object]] = {
         "figures": words.figures,
         "count": count,
@@ -80,12 +80,12 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def two(value: float) -> str:
-    """The number with two decimals; no sign if it rounds to 0."""
+    """Format the number with two decimals, without a sign if it rounds to 0."""
     return words.MISSING if math.isnan(value) else f"{value:.2f}".replace("-0.00", "0.00")
 
 
 def partition(found: Mapping[str, Any]) -> Any:
-    """The rows of each client and label, for the picture."""
+    """Return the number of rows of each client and label as a data frame, like `RunStore.partition`."""
     import pandas as pd
 
     counts = np.array(found["label_counts"])
@@ -130,7 +130,7 @@ def draw_faces(found: Mapping[str, Any]) -> Figure:
 
 
 def of_faces(found: Mapping[str, Any]) -> Tips:
-    """The numbers of each face."""
+    """The tips of `draw_faces`: value, interval, chance and verdict of each face."""
     tips = []
     for row, face in enumerate(found["faces"]):
         sure = "" if math.isnan(face["low"]) else f" ({two(face['low'])} to {two(face['high'])})"
@@ -140,7 +140,7 @@ def of_faces(found: Mapping[str, Any]) -> Tips:
 
 
 def column_figure(found: Mapping[str, Any]) -> dict[str, str] | None:
-    """The columns that differ, for whom, or nothing if none does."""
+    """The figure of clients and the columns in which they differ; None if no column differs."""
     if not found["columns"]:
         return None
     effects = np.array([column["each"] for column in found["columns"]]).T  # (clients, columns)
@@ -160,7 +160,7 @@ def column_figure(found: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def title_of(column: Mapping[str, Any]) -> str:
-    """A column with what is compared of it, or the word of a text, or the symbol."""
+    """Name what is compared: a column, a share of one value, missing values, a word, a symbol, or copied rows."""
     kind, name, word = column["kind"], str(column["column"]), column["word"]
     if kind in ("word", "symbol"):
         return f'{kind} "{word}"'
@@ -168,14 +168,14 @@ def title_of(column: Mapping[str, Any]) -> str:
 
 
 def said(effect: float) -> str:
-    """The effect of a client in words."""
+    """Describe a client's effect in words."""
     if not effect:
         return "as elsewhere"
     return f"{abs(effect):.1f} standard deviations {'above' if effect > 0 else 'below'} all other clients"
 
 
 def draw_columns(effects: np.ndarray[Any, Any], names: list[str], columns: list[str]) -> Figure:
-    """Draw clients (down) and columns (across); blue is higher than elsewhere, orange lower, the deeper the farther."""
+    """Draw effects (clients, columns) as coloured cells: blue above all other clients, orange below, darker if larger."""
     from matplotlib.patches import Rectangle
 
     largest = min(np.abs(effects).max(), DEEPEST)

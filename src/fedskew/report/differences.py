@@ -1,4 +1,4 @@
-"""The picture of paired differences: each method against the first, a dot with its interval, and the verdict in words."""
+"""The figure of paired differences from the first method: a dot with an interval, and the verdict, for each method."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SPACE = 40
-"""Height of a method in the picture, in points."""
+"""Height of one method in the figure, in points."""
 
 
 def compared(table: pd.DataFrame) -> list[tuple[int, Row]]:
-    """The methods of the summary ``table`` that have a difference from the first, with their numbers."""
+    """Return (position, row) of each method in the summary ``table`` that has a difference from the first method."""
     return [(i, row) for i, row in enumerate(rows_of(table)) if i and math.isfinite(row["difference"])]
 
 
 def ends(row: Row, spread: str = "ci95") -> tuple[float, float]:
-    """The interval of the difference, cut off where it is impossible; the difference alone without one."""
+    """Return the ends of the difference's interval, cut at -1 and 1 for shares. Without an interval both are the difference."""
     around = row[f"difference_{SPREADS[spread].column}"]
     half = around if math.isfinite(around) else 0.0
     limit = 1.0 if primary().unit == "%" else math.inf
@@ -35,13 +35,13 @@ def ends(row: Row, spread: str = "ci95") -> tuple[float, float]:
 
 
 def verdict(row: Row) -> str:
-    """``higher, +2.23 points``."""
+    """Format verdict and difference: ``higher, +2.23 points``."""
     unit = " points" if primary().unit == "%" else ""
     return f"{row['verdict']}, {gap(primary(), row['difference'])}{unit}"
 
 
 def draw_differences(table: pd.DataFrame, spread: str = "ci95") -> Figure:
-    """Draw the differences in the summary ``table`` from its first method. Raises `BadInput` if there is none."""
+    """Draw each method's difference from the first method of the summary ``table``. Raises `BadInput` if there is none."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     found, first = compared(table), str(table["method"].iloc[0])
@@ -50,7 +50,7 @@ def draw_differences(table: pd.DataFrame, spread: str = "ci95") -> Figure:
     with styled():
         figure, axes = blank(58 + SPACE * len(found))
         stated = float(table["margin"].iloc[0])
-        # beside the intervals only, so that no line crosses a name
+        # lines only beside the intervals, so that none crosses a name
         rows = np.arange(len(found))
         axes.vlines(0 * rows, rows, rows + 0.4, color=MUTED, linewidth=1)
         for end in (-stated, stated) if math.isfinite(stated) else ():
@@ -80,7 +80,7 @@ def draw_differences(table: pd.DataFrame, spread: str = "ci95") -> Figure:
 
 
 def of_differences(table: pd.DataFrame, spread: str = "ci95") -> Tips:
-    """The numbers of each difference, for the picture of `draw_differences`."""
+    """The tips of `draw_differences`: difference, interval, p and number of pairs of each method."""
     factor, found = (100 if primary().unit == "%" else 1), []
     for at, (_, row) in enumerate(compared(table)):
         low, high = (gap(primary(), end) for end in ends(row, spread))

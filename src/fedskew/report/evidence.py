@@ -1,4 +1,4 @@
-"""The page of the evidence: one HTML file that needs no network, whose table sorts and filters."""
+"""The HTML page of the evidence: one file that needs no network. Readers can sort and filter its table."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ FILTERS = (
 
 
 def page(cells: Sequence[Mapping[str, Any]], about: str) -> str:
-    """The page as HTML text; a cell has the keys of `fedskew.advice.table.Cell`."""
+    """Return the page as HTML text. Each of ``cells`` has the keys of `fedskew.advice.table.Cell`."""
     choices = [
         (name, title, sorted({str(cell["title" if name == "method" else name]) for cell in cells}))
         for name, title in FILTERS

@@ -1,4 +1,4 @@
-"""Settings of runs: how they differ, how to repeat them, and which runs repeat one experiment."""
+"""Settings of runs: those that differ between runs, and groups of runs that differ in their seeds only."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from fedskew.store.facts import Json
 from fedskew.store.runs import RunRecord
 
 SEEDS = (("training", "seed"), ("clients", "partition_seed"))
-"""Section and key of the two seeds, which have lines of their own."""
+"""Section and key of the two seeds. Both have their own lines in the table of settings."""
 
 SPLIT = (("dataset", "split_seed"), ("dataset", "redraw"))
 """The same of the seed that draws the test rows, where each seed of a comparison draws its own; the fold becomes ``folds``."""
@@ -20,10 +20,10 @@ FIRST = ("dataset", "skew", "clients", "model", "algorithm")
 """Sections of an experiment that are shown first."""
 
 EMPTY: tuple[object, ...] = (0, "", "none", "auto", None, [])
-"""Values that are left out where no default is known."""
+"""Values that are hidden if a setting's default is unknown."""
 
 ALWAYS = {"solver.lr", "local.epochs", "local.batch_size"}
-"""Settings that are shown even if they are the defaults."""
+"""Settings that are shown even if they have their default values."""
 
 OWN_CLIENTS = {"natural", "from-folder"}
 """Skews that deal the same clients under every partition seed."""
@@ -34,7 +34,7 @@ UNIMPORTANT = ("engine", "checkpoint", "training.threads", "training.states", "e
 
 @dataclass(frozen=True)
 class SettingValue:
-    """One value, and the methods that have it; empty if all have it."""
+    """One value, and the methods that use it as one text; empty if all methods use it."""
 
     text: str
     methods: str
@@ -42,7 +42,7 @@ class SettingValue:
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: a single value, or several if runs differ."""
+    """One setting with its distinct values."""
 
     label: str
     values: list[SettingValue]
@@ -50,7 +50,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Runs of one method whose experiments differ in their seeds only."""
+    """Runs of one method that differ in their seeds only."""
 
     method: str
     toml: str  # of the first run
@@ -58,7 +58,7 @@ class Recipe:
 
 
 def parsed(record: RunRecord) -> Json:
-    """Parse the stored experiment; empty if it is not valid TOML."""
+    """Parse the run's stored experiment; return an empty table if it is not valid TOML."""
     try:
         return toml_table(record.experiment, f"run {record.id}")
     except BadInput:
@@ -66,7 +66,7 @@ def parsed(record: RunRecord) -> Json:
 
 
 def without_seeds(record: RunRecord) -> Json:
-    """The experiment without name and seeds; the text itself under ``experiment`` if it is not valid TOML."""
+    """Return the experiment's table without name and seeds. If the text is not valid TOML: ``{"experiment": text}``."""
     table = parsed(record) or {"experiment": record.experiment}
     table.pop("name", None)
     for section, key in (*SEEDS, *(SPLIT if split(record) else ())):
@@ -78,7 +78,7 @@ def without_seeds(record: RunRecord) -> Json:
 
 
 def held_out(record: RunRecord) -> bool:
-    """True if clients are measured on rows held out from training, or will be in a run that has not begun."""
+    """True if the run measures clients on rows held out from training. A run that has not begun is judged by its options."""
     if "partition" in record.facts:
         return bool(record.facts["partition"].get("held_out"))
     clients = parsed(record).get("clients")
@@ -87,7 +87,7 @@ def held_out(record: RunRecord) -> bool:
 
 
 def skews(record: RunRecord) -> set[str]:
-    """The names of its skews."""
+    """Return the names of the run's skews."""
     found = parsed(record).get("skew", [])
     return {str(skew.get("name")) for skew in (found if isinstance(found, list) else [found]) if isinstance(skew, dict)}
 
@@ -103,22 +103,22 @@ def shares_nothing(record: RunRecord) -> bool:
 
 
 def own_clients(record: RunRecord) -> bool:
-    """True if the data or a stored partition say who the clients are, whatever ``clients.number`` and the partition seed are."""
+    """True if the data or a stored partition define the clients. ``clients.number`` and the partition seed are then unused."""
     return bool(skews(record) & OWN_CLIENTS)
 
 
 def client_rows(record: RunRecord) -> str:
-    """The rows on which its clients are measured: ``held-out`` or ``training``."""
+    """Return on which rows the run measures clients: ``held-out`` or ``training``."""
     return "held-out" if held_out(record) else "training"
 
 
 def kinds_of_rows(records: Sequence[RunRecord]) -> str:
-    """`client_rows` of all runs: ``held-out``, ``training`` or ``held-out or training``."""
+    """Join `client_rows` of all runs: ``held-out``, ``training`` or ``held-out or training``."""
     return " or ".join(sorted({client_rows(record) for record in records}))
 
 
 def measured_rows(records: Sequence[RunRecord]) -> str:
-    """The rows on which a client is measured, in words."""
+    """Describe on which rows the runs measure a client."""
     return {
         "held-out": "rows held out from its training",
         "training": "own training rows",
@@ -126,7 +126,7 @@ def measured_rows(records: Sequence[RunRecord]) -> str:
 
 
 def settings(records: Sequence[RunRecord]) -> list[Setting]:
-    """The settings that differ from their defaults, with rounds and seeds; the most important first."""
+    """Return the settings without default values, plus rounds and seeds, the most important first."""
     tables = {record.id: chosen(record) for record in records}
     for table in tables.values():
         for section, key in (("training", "rounds"), ("evaluation", "every")):  # the page shows these two elsewhere
@@ -148,7 +148,7 @@ def settings(records: Sequence[RunRecord]) -> list[Setting]:
 
 
 def chosen(record: RunRecord) -> Json:
-    """The experiment of a run without its seeds, and without defaults; a section without anything else is left out."""
+    """Return the run's experiment without seeds, default values and empty sections."""
     found: Json = {}
     for section, value in without_seeds(record).items():
         if not isinstance(value, dict):
@@ -170,7 +170,7 @@ def chosen(record: RunRecord) -> Json:
 
 
 def provenance(records: Sequence[RunRecord]) -> list[Setting]:
-    """Data, model size, versions and engine of the runs. The trial of the engine comes from the first run."""
+    """Return data, model size, versions and engine of the runs as settings. The engine trial is the first run's."""
     facts = {record.id: record.facts for record in records}
     lines = [
         setting(key, records, values(facts, key))
@@ -188,22 +188,22 @@ def provenance(records: Sequence[RunRecord]) -> list[Setting]:
 
 
 def tuning(records: Sequence[RunRecord]) -> dict[str, list[dict[str, object]]]:
-    """By method that was tuned: every setting that was tried, with its value on held-out rows."""
+    """Return, for each tuned method, the settings that were tried, each with its value on held-out rows."""
     return {r.name: r.facts["tuned"].get("candidates", []) for r in records if "tuned" in r.facts}
 
 
 def named(component: object) -> object:
-    """The name of a component's table."""
+    """Return the name in a component's table; any other value unchanged."""
     return component.get("name") if isinstance(component, dict) else component
 
 
 def values(tables: Mapping[int, Mapping[str, object]], key: str) -> Callable[[RunRecord], str]:
-    """A function that reads ``key`` from the table of a run."""
+    """Return a function that formats a run's value of ``key``. ``tables`` is by run id."""
     return lambda record: shown(tables[record.id].get(key))
 
 
 def setting(label: str, records: Sequence[RunRecord], read: Callable[[RunRecord], str]) -> Setting:
-    """One line: the distinct values of ``read``, each with its methods."""
+    """Make a setting from the values that ``read`` returns; each distinct value lists its methods."""
     holders: dict[str, dict[str, None]] = {}
     for record in records:
         holders.setdefault(read(record), {})[record.name] = None
@@ -213,7 +213,7 @@ def setting(label: str, records: Sequence[RunRecord], read: Callable[[RunRecord]
 
 
 def seeds(label: str, records: Sequence[RunRecord], read: Callable[[RunRecord], int]) -> Setting:
-    """One line: the seeds of the methods' runs."""
+    """Make a setting from the seeds that ``read`` returns, as ranges for each method."""
     own: dict[str, list[int]] = {}
     for record in records:
         own.setdefault(record.name, []).append(read(record))
@@ -235,10 +235,10 @@ def recipes(records: Sequence[RunRecord]) -> list[Recipe]:
 
 
 def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Rename runs of one name that differ in more than their seeds: ``fedavg, solver.lr=0.1``.
+    """Add settings to the names of runs that share a name but not their settings: ``fedavg, solver.lr=0.1``.
 
-    Runs of one name then repeat one experiment. Engine and checkpoints do not count, since they change no result. If a data file
-    changed between two runs, the name shows its fingerprint: ``fedavg, data=44bd1e7c``.
+    Afterwards, runs of one name differ in their seeds only. Settings that change no result, such as the engine, are ignored. If
+    a data file changed between two runs, the name shows its fingerprint: ``fedavg, data=44bd1e7c``.
     """
     return [
         replace(record, name=", ".join([record.name, *(f"{key}={value}" for key, value in own)]))
@@ -247,7 +247,7 @@ def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def differing_settings(records: Sequence[RunRecord]) -> list[tuple[tuple[str, str], ...]]:
-    """For each run the settings, with their values, in which runs of its name differ."""
+    """Return, for each run, the (setting, value) pairs in which the runs of its name differ."""
     settings = {record.id: settings_of(record) for record in records}
     read: dict[tuple[str, str], set[str]] = {}
     for record in records:
@@ -275,12 +275,12 @@ def split(record: RunRecord) -> str:
 
 
 def fingerprint(record: RunRecord) -> str:
-    """The fingerprint of the rows that a run has read; empty if it has not read any yet."""
+    """Return the fingerprint of the run's data; empty if the run has not read its data yet."""
     return str(record.facts.get("data", {}).get("fingerprint", ""))
 
 
 def settings_of(record: RunRecord) -> dict[str, str]:
-    """Settings that may change a result, without seeds: ``{"solver": "sgd", "solver.lr": "0.1"}``."""
+    """Return the settings that may change a result, except seeds: ``{"solver": "sgd", "solver.lr": "0.1"}``."""
     if not parsed(record):
         return {"experiment": hashlib.sha256(record.experiment.encode()).hexdigest()[:8]}
     found = {}
@@ -298,7 +298,7 @@ def settings_of(record: RunRecord) -> dict[str, str]:
 
 
 def differing_keys(settings: Sequence[dict[str, str]]) -> list[str]:
-    """The keys that have several values. Options of a component are compared between runs with the same component only."""
+    """Return the keys with several values. An option is compared only between runs with the same component."""
     found = []
     for key in dict.fromkeys(key for own in settings for key in own):
         section = key.partition(".")[0]
@@ -311,7 +311,7 @@ def differing_keys(settings: Sequence[dict[str, str]]) -> list[str]:
 
 
 def shown(value: object) -> str:
-    """A TOML or JSON value in one line: ``label-dirichlet (alpha = 0.1, min_rows = 10)``."""
+    """Format a TOML or JSON value in one line: ``label-dirichlet (alpha = 0.1, min_rows = 10)``."""
     if isinstance(value, dict):
         inner = ", ".join(
             f"{key} = ({shown(part)})" if isinstance(part, dict) else f"{key} = {shown(part)}"

@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 FORMATS = ("pdf", "svg", "png")
 SAVING = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "fedskew"}
-"""Fonts that publishers accept. The same numbers give the same bytes."""
+"""matplotlib settings: fonts that publishers accept, and a fixed salt, so that equal figures give equal files."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A choice for a table: columns, by default those that hold something, and one of `words.SPREADS`."""
+    """The layout of a table: its columns (empty: all columns with values), and the spread, a key of `words.SPREADS`."""
 
     columns: tuple[str, ...] = ()
     spread: str = "ci95"
 
     def has(self, column: str) -> bool:
-        """Whether it has one of `tables.OTHER_COLUMNS`."""
+        """True if the layout shows this column, one of `tables.OTHER_COLUMNS`."""
         return not self.columns or column in self.columns
 
 
 PLAIN = Layout()
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""Characters that start a formula in a spreadsheet, or that it skips before one."""
+"""First characters of a spreadsheet formula, or white space that a spreadsheet skips before a formula."""
 
 UNDATED = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
@@ -50,7 +50,7 @@ UNDATED = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 def write_figures(
     store: RunStore, records: Sequence[RunRecord], folder: Path, budget: Budget | None = None, layout: Layout = PLAIN
 ) -> list[Path]:
-    """Write every figure that these runs have measurements for as PDF, SVG and PNG; return the files.
+    """Write each figure that these runs have measurements for, as PDF, SVG and PNG. Return the paths.
 
     Raises `FedskewError` if a file cannot be written.
     """
@@ -61,13 +61,13 @@ def write_figures(
                 continue
             try:
                 figure = plots.plot(store, records, what, budget, layout.spread)
-            except BadInput:  # not measured, or not what these runs can show
+            except BadInput:  # these runs have no values for this figure
                 continue
             with styled(SAVING):
                 for form in FORMATS:
                     written.append(folder / f"{what}.{form}")
                     figure.savefig(written[-1], dpi=200, metadata=UNDATED[form])
-                    figure.set_layout_engine("none")  # laid out once, alike in every form
+                    figure.set_layout_engine("none")  # the layout of the first format stays
     return written
 
 
@@ -75,7 +75,7 @@ def write_figures(
 def write_tables(
     store: RunStore, records: Sequence[RunRecord], folder: Path, budget: Budget | None = None, layout: Layout = PLAIN
 ) -> list[Path]:
-    """Write the texts of `texts_of`; return the files. Raises `FedskewError` if a file cannot be written."""
+    """Write the files of `texts_of`; return their paths. Raises `FedskewError` if a file cannot be written."""
     texts = texts_of(store, records, budget, layout)
     with writable(folder):
         for name, text in texts.items():
@@ -87,9 +87,9 @@ def write_tables(
 def texts_of(
     store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, layout: Layout = PLAIN
 ) -> dict[str, str]:
-    """The table of methods, one row a seed, and the numbers of each figure, by file name.
+    """Return the text of each file by its name: tables of methods, a table of seeds, and the numbers of each figure.
 
-    ``methods.csv``, ``seeds.csv`` and the files of figures have all digits; LaTeX (booktabs) and Markdown are laid out for readers.
+    CSV files have all digits. Markdown and LaTeX (booktabs) have rounded numbers.
     """
     spelled = names(records)
     records = experiments.distinct(records)
@@ -122,9 +122,9 @@ def texts_of(
 def readable(
     summary: pd.DataFrame, layout: Layout = PLAIN, chosen: Sequence[Measure] = (), first: str = ""
 ) -> pd.DataFrame:
-    """The table of methods as text. Columns are the layout's, ``chosen``, or all that hold something.
+    """Format the summary for readers, one row a method. ``chosen`` are the measures of ``layout.columns``.
 
-    ``first`` is the name of the first method in the heading of the differences.
+    ``first`` is the first method's name in the heading of the differences.
     """
     import pandas as pd
 
@@ -148,7 +148,7 @@ def readable(
 
 
 def numbers(summary: pd.DataFrame, layout: Layout, chosen: Sequence[Measure]) -> pd.DataFrame:
-    """The columns of a summary with all digits: all that hold something, or the layout's, each with its spread."""
+    """Return the summary with all digits: the layout's columns, each with its spread, or else all columns with values."""
     if not layout.columns:
         return tables.filled(summary)
     wanted = [m.key for m in chosen] + ["difference"] * layout.has("difference")
@@ -161,7 +161,7 @@ def numbers(summary: pd.DataFrame, layout: Layout, chosen: Sequence[Measure]) ->
 def latex(
     summary: pd.DataFrame, spelled: Sequence[Name], budget: Budget | None, layout: Layout, chosen: Sequence[Measure]
 ) -> str:
-    """The table of methods in LaTeX (booktabs), the best mean of each column in bold, with a caption."""
+    """Return the table of methods in LaTeX (booktabs) with a caption. The best mean of each column is bold."""
     shown = readable(summary, layout, chosen, spelled[0].method)
     measures = {words.heading(m): m for m in chosen or tables.columns(summary, "table")}
     shown = shown.drop(
@@ -200,7 +200,7 @@ def latex(
 
 
 def best_mean(means: pd.Series[float], measure: Measure, cells: Sequence[str]) -> str:
-    """The best mean as it is shown. Empty for a single method, and for a measure without better or worse values."""
+    """Return the text of the best mean. Empty for a single method, and if neither high nor low values are better."""
     if not measure.better or means.count() < 2:
         return ""
     values = [float(mean) for mean in means]
@@ -210,7 +210,7 @@ def best_mean(means: pd.Series[float], measure: Measure, cells: Sequence[str]) -
 
 
 def formula_of(cell: str, bold: bool = False) -> str:
-    """``92.5 ± 1.2`` as a formula."""
+    """Format ``92.5 ± 1.2`` as a LaTeX formula."""
     mean, _, rest = cell.replace("\u202f", r"\,").replace("−", "-").partition(" ")
     if mean in ("", words.MISSING):
         return "--" * bool(mean)
@@ -219,7 +219,7 @@ def formula_of(cell: str, bold: bool = False) -> str:
 
 
 def caption(summary: pd.DataFrame, measures: Sequence[Measure], budget: Budget | None, layout: Layout) -> str:
-    """What the numbers of a LaTeX table are, as sentences."""
+    """Write the caption of a LaTeX table: what its numbers are, and how the verdicts are decided."""
     fewest, most = int(summary["seeds"].min()), int(summary["seeds"].max())
     over = count(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
     means = f"mean and {words.SPREADS[layout.spread].title} over {over}" if most > 1 else over
@@ -237,7 +237,7 @@ def caption(summary: pd.DataFrame, measures: Sequence[Measure], budget: Budget |
 
 
 def csv(table: pd.DataFrame) -> str:
-    """The table as CSV. A text that a spreadsheet would read as a formula gets a single quote in front."""
+    """Return the table as CSV. A single quote is put before text that a spreadsheet would read as a formula."""
     return table.map(without_formula).to_csv(index=False, lineterminator="\n")
 
 
@@ -246,7 +246,7 @@ def without_formula(cell: object) -> object:
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """A Markdown table; numbers to the right."""
+    """Return the table as Markdown; all columns but the first are right-aligned."""
     lines = ["| " + " | ".join(map(str, table.columns)) + " |", "| --- |" + " ---: |" * (len(table.columns) - 1)]
     rows = [[str(cell).replace("|", "\\|") for cell in row] for row in table.itertuples(index=False)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
@@ -254,7 +254,7 @@ def markdown(table: pd.DataFrame) -> str:
 
 @contextmanager
 def writable(folder: Path) -> Iterator[None]:
-    """Create the folder; raises `FedskewError` if it or a file in it cannot be written."""
+    """Create the folder. Raises `FedskewError` if it, or a file that the block writes, cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield

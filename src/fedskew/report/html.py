@@ -1,6 +1,6 @@
 """The report: one HTML file that needs no network and follows the reader's light or dark mode.
 
-Its only script shows the values of figures under the pointer. The page's policy names it by its hash, so no other can run.
+Its only script shows a figure's values under the pointer. The page's policy names this script by its hash, so no other can run.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def write_report(
     budget: Budget | None = None,
     layout: Layout = PLAIN,
 ) -> Path:
-    """Write the report on ``records`` to ``path``; a report that was there before is replaced in one step.
+    """Write the report on ``records`` to ``path``; an earlier report is replaced in one step.
 
-    A link, a device or a pipe stays what it is, and gets the text. Raises `BadInput` without records, and `FedskewError` if
-    the file cannot be written.
+    If ``path`` is a link, its target is replaced. A device or pipe receives the text. Raises `BadInput` without records, and
+    `FedskewError` if the file cannot be written.
     """
     path, text = Path(path), page(store, records, budget, layout=layout)
     try:
@@ -102,9 +102,9 @@ def page(
     live: str = "",
     layout: Layout = PLAIN,
 ) -> str:
-    """The report as HTML text. Under a budget, every run is read at the round where it is spent.
+    """Return the report as HTML text. With a budget, each run counts up to its last round within the budget.
 
-    With a version in ``live``, the page loads the script ``live.js``, which draws it again when the version changes.
+    With a version in ``live``, the page loads the script ``live.js``, which redraws the page when the version changes.
     """
     stored, records = records, titled(records)
     frame = tables.read(store, records, budget)
@@ -160,7 +160,7 @@ def page(
 
 
 def in_grey(text: str) -> Markup:
-    """``92.5 ± 1.2`` as HTML, everything after the mean in grey."""
+    """Format ``92.5 ± 1.2`` as HTML, with everything after the mean in grey."""
     from markupsafe import Markup
 
     first, _, rest = text.partition(" ")
@@ -168,7 +168,7 @@ def in_grey(text: str) -> Markup:
 
 
 def legend(methods: Sequence[str]) -> list[dict[str, str]]:
-    """Name, colour, dashes and marker of each method; empty for a single one."""
+    """Return name, colour, dashes and marker of each method; empty for a single method."""
     if len(methods) < 2:
         return []
     return [
@@ -185,7 +185,7 @@ def legend(methods: Sequence[str]) -> list[dict[str, str]]:
 def figure(
     key: str, heading: str, label: str, drawn: Figure, caption: str, values: tips.Tips | None = None
 ) -> dict[str, str]:
-    """A figure of the page, with ``label`` for those who cannot see it, and the values that the page shows on request."""
+    """Return a figure's parts for the page's template. ``label`` describes it to screen readers; ``values`` are its tips."""
     from markupsafe import Markup
 
     svg = Markup(inline(drawn, f"figure-{key}", label))
@@ -194,7 +194,7 @@ def figure(
 
 
 def difference_figure(summary: pd.DataFrame, spread: str) -> dict[str, str] | None:
-    """The paired differences from the first method, where there are any."""
+    """The figure of paired differences from the first method; None if there are no differences."""
     if not compared(summary):
         return None
     heading = f"difference from {summary['method'].iloc[0]}"
@@ -212,7 +212,7 @@ def difference_figure(summary: pd.DataFrame, spread: str) -> dict[str, str] | No
 
 
 def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord], spread: str) -> list[dict[str, str]]:
-    """A figure for each measure that has values over the rounds."""
+    """One figure of values over rounds for each measure that has any."""
     methods, made = tables.methods(records), []
     for key, measure in plots.curves().items():
         table = series.curves_of(frame, records, measure, spread)
@@ -227,7 +227,7 @@ def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord], spread: str
 def part_figures(
     store: RunStore, records: Sequence[RunRecord], budget: Budget | None, spread: str
 ) -> list[dict[str, str]]:
-    """The measures of layers and of classes, where the runs have them."""
+    """The figures of layers, classes, labels and adaptation, for those that the runs have measured."""
     order, made = tables.methods(records), []
     last = "after the last measured round"
     captions = {"layers": "mean over the rounds", "classes": last, "labels": last, "adaptation": "after the last round"}
@@ -242,7 +242,7 @@ def part_figures(
 
 
 def rank_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget | None) -> list[dict[str, str]]:
-    """The methods' ranks, where the runs are on several data sets."""
+    """The figure of the methods' ranks; an empty list unless the runs are on several data sets."""
     if ranking(store, records, budget) is None:
         return []
     heading = "ranks over the data sets"
@@ -254,7 +254,7 @@ def rank_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget | 
 
 
 def client_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget | None) -> list[dict[str, str]]:
-    """The primary measure by client, if it was measured."""
+    """The figure of the primary measure by client; an empty list if it was not measured."""
     table = series.per_client(store, records, budget)
     if table.empty:
         return []
@@ -275,7 +275,7 @@ def client_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget 
 
 
 def landscape_figures(store: RunStore, records: Sequence[RunRecord]) -> list[dict[str, str]]:
-    """The loss landscapes that `fedskew landscape` has kept of these runs, of at most `LANDSCAPES` runs."""
+    """Figures of the loss landscapes that `fedskew landscape` stored, for at most `LANDSCAPES` of the runs."""
     made: list[dict[str, str]] = []
     having = [(record, found) for record in records if (found := slices.kept(store.run_folder(record.id)))]
     for record, found in having[:LANDSCAPES]:
@@ -297,7 +297,7 @@ def landscape_figures(store: RunStore, records: Sequence[RunRecord]) -> list[dic
 
 
 def partition(store: RunStore, records: Sequence[RunRecord]) -> dict[str, object]:
-    """The partition of the first run that noted one: run, figure or nothing, numbers, whether other runs have others."""
+    """Describe the partition of the first run that stored one: its figure, its numbers, and whether other runs differ."""
     record = next((r for r in records if isinstance(r.facts.get("partition"), dict)), records[0])
     facts = record.facts.get("partition")
     known = facts if isinstance(facts, dict) else {}
@@ -316,13 +316,13 @@ def partition(store: RunStore, records: Sequence[RunRecord]) -> dict[str, object
 
 
 def partition_figure(rows: pd.DataFrame, clients: int) -> dict[str, str]:
-    """The rows of each client by label; ``rows`` comes from `RunStore.partition`."""
+    """The figure of each client's rows by label. ``rows`` comes from `RunStore.partition`."""
     label = "rows of each client by label"
     return figure("partition", "", label, plots.draw_partition(rows, clients), "", tips.of_partition(rows))
 
 
 def readable(value: object) -> str:
-    """A number as people read it, anything else as text."""
+    """Format a value for readers; an integer gets thousands separators."""
     if value is None:
         return words.MISSING
     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Names of stored runs as papers write them: ``FedProx mu = 0.1``, in LaTeX ``FedProx ($\\mu = 0.1$)``.
+"""Names of runs for readers: ``FedProx mu = 0.1``, in LaTeX ``FedProx ($\\mu = 0.1$)``.
 
 Tables for programs (data frames, CSV, JSON) keep the raw names, ``fedprox:mu=0.1``.
 """
@@ -18,7 +18,7 @@ OPTION = re.compile(r"([\w.]+)=((?:\[[^]]*\]|\"[^\"]*\"|[^,\[])*)")
 SPEC = re.compile(
     rf"(?:.*::(?P<own>\w+)|(?P<name>[^:,=]+))(?::(?P<options>{OPTION.pattern}(?:,{OPTION.pattern})*))?", re.S
 )
-"""A method and its options in compact form. `fedskew.core.component` parses it too, with classes that need PyTorch."""
+"""Compact form of a method with options. `fedskew.core.component` parses it, too, but needs PyTorch; this file does not."""
 
 GREEK = {
     *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "kappa", "lambda", "mu", "nu", "rho"),
@@ -32,7 +32,7 @@ SPECIAL |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 @dataclass(frozen=True)
 class Name:
-    """The parts of a run's name: the method, its options, and settings in which it differs from runs of the same name."""
+    """The parts of a run's name: method, options, server optimiser, and settings in which runs of the same name differ."""
 
     method: str
     options: tuple[tuple[str, str], ...] = ()
@@ -50,13 +50,13 @@ class Name:
 
     @property
     def latex(self) -> str:
-        """The name in LaTeX, options as formulas."""
+        """The name in LaTeX, with options as formulas."""
         options = ", ".join(formula(*option) for option in (*self.options, *self.settings))
         return escaped(self.method + self.added) + (f" ({options})" if options else "")
 
 
 def formula(key: str, value: str) -> str:
-    """``$\\mu = 0.1$``; words stay text."""
+    """Format an option in LaTeX: ``$\\mu = 0.1$``; a value that is no number stays text."""
     word, _, index = re.sub(r"(?<=[a-z])(?=[0-9])", "_", key).partition("_")
     if word in GREEK or len(key) == 1:
         below = index if index.isdecimal() else f"\\mathrm{{{escaped(index)}}}"
@@ -71,14 +71,14 @@ def formula(key: str, value: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text for LaTeX."""
+    """Escape the characters that LaTeX reads as commands."""
     return "".join(SPECIAL.get(sign, sign) for sign in text)
 
 
 def name_of(spec: str, experiment: Json | None = None) -> Name:
-    """The parts of ``fedprox:mu=0.1``. A text that names no method, such as a name that a user gave, is one part.
+    """Split ``fedprox:mu=0.1`` into its parts. Any other text, such as a name that the user chose, is the method.
 
-    A server optimiser of the ``experiment`` is a part, unless the method's name says it already.
+    The server optimiser of the ``experiment`` is added, unless the method's name implies it, such as ``fedadam``.
     """
     found = SPEC.fullmatch(spec)
     raw = plainly(found["name"] or "") if found else ""
@@ -94,12 +94,15 @@ def name_of(spec: str, experiment: Json | None = None) -> Name:
 
 
 def display_name(record: RunRecord) -> str:
-    """The name of one run."""
+    """Return the name of one run for readers."""
     return str(name_of(record.name, parsed(record)))
 
 
 def names(records: Sequence[RunRecord]) -> list[Name]:
-    """The name of each run. Names that would look alike say their files, or stay as they are, so that each is one experiment."""
+    """Return the name of each run; runs of one name differ in their seeds only.
+
+    If two different raw names would look alike, the method shows its file; if that does not help, the raw name stays.
+    """
     found = [
         replace(name_of(r.name, parsed(r)), settings=s)
         for r, s in zip(records, differing_settings(records), strict=True)
@@ -114,7 +117,7 @@ def names(records: Sequence[RunRecord]) -> list[Name]:
 
 
 def apart(spec: str, name: Name, alike: Collection[str]) -> Name:
-    """The name of ``spec`` with its file, and with folders until it differs from the other raw names, ``alike``."""
+    """Add the file of ``spec`` to its name, with as many folders as needed to differ from the other raw names, ``alike``."""
     places = {one: PurePath(one.rpartition("::")[0]).parts for one in alike}
     for number in range(1, 1 + max(map(len, places.values()))):
         if len({parts[-number:] for parts in places.values()}) == len(places):
@@ -123,12 +126,12 @@ def apart(spec: str, name: Name, alike: Collection[str]) -> Name:
 
 
 def titled(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """The runs, named for readers. As with `distinct`, runs of one name then repeat one experiment."""
+    """Rename the runs for readers. As with `distinct`, runs of one name then differ in their seeds only."""
     return [replace(record, name=str(name)) for record, name in zip(records, names(records), strict=True)]
 
 
 def comparison_title(store: RunStore, records: Sequence[RunRecord]) -> str:
-    """The title of the comparison if all runs belong to one, otherwise the methods."""
+    """Return the title of the runs' comparison; if they belong to several, list the methods."""
     comparisons = {record.comparison for record in records}
     if len(comparisons) == 1 and None not in comparisons:
         found = store.query("SELECT title FROM comparisons WHERE id=?", list(comparisons))

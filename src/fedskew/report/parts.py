@@ -1,4 +1,4 @@
-"""Measures of layers, classes and labels: how well the updates agree in each layer, test accuracy or F1 of each class or label."""
+"""Tables and figures of measures with one value for each layer, class, label, or number of rows to adapt on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEASURES: dict[Parts, tuple[str, str]] = {
     "labels": ("class", "f1"),
     "adaptation": ("adaptation", ""),
 }
-"""By figure: the split, and the name; empty for the primary metric."""
+"""By figure: split and name of its measure. An empty name stands for the primary metric."""
 
 AXES: dict[Parts, str] = {
     "layers": "layer",
@@ -41,7 +41,7 @@ MOST = 30
 
 
 def measure_of(what: Parts) -> Measure:
-    """The measure of the parts."""
+    """Return the measure that the figure ``what`` shows."""
     split, name = MEASURES[what]
     return stored()[split, name or primary().name]
 
@@ -49,9 +49,10 @@ def measure_of(what: Parts) -> Measure:
 def by_part(
     store: RunStore, records: Sequence[RunRecord], what: Parts, budget: Budget | None = None, spread: str = "ci95"
 ) -> pd.DataFrame:
-    """The measure of each layer, mean over the rounds, or of each class after the last measured round; finished runs only.
+    """Return the measure of each part for the finished runs: means over seeds.
 
-    Columns method, part (its name), place (its number), mean, half (of `words.SPREADS`, over seeds; NaN for one seed).
+    Layers are averaged over the rounds; classes and labels are read after the last measured round. Columns are method, part
+    (its name), place (its number), mean, and half (the half-width of ``spread``; NaN for one seed).
     """
     measure = measure_of(what)
     known = {r.id: r for r in records if r.status == "finished"}
@@ -74,9 +75,9 @@ def by_part(
 
 
 def draw_parts(table: pd.DataFrame, what: Parts, order: Sequence[str], label: str = "") -> Figure:
-    """Draw a marker with its interval for each method and part; ``table`` comes from `by_part`. A ``label`` adds a legend.
+    """Draw a marker with its interval for each method and part. ``table`` comes from `by_part`.
 
-    Raises `BadInput` if nothing was measured.
+    ``order`` gives each method its colour. With a ``label`` the figure has a legend. Raises `BadInput` for an empty table.
     """
     option = "clients.unseen=0.2" if what == "adaptation" else f"evaluation.{series.PARTS[MEASURES[what][0]]}=true"
     require(len(table) > 0, f"none of these runs has measured its {what}; set {option}")
@@ -105,25 +106,25 @@ def draw_parts(table: pd.DataFrame, what: Parts, order: Sequence[str], label: st
 
 
 def in_order(table: pd.DataFrame, order: Sequence[str]) -> list[tuple[str, list[Row]]]:
-    """The rows of each method that has any."""
+    """Return (method, rows) for each method of ``order`` that has rows."""
     rows = rows_of(table)
     found = [(method, [row for row in rows if row["method"] == method]) for method in order]
     return [(method, own) for method, own in found if own]
 
 
 def aside(index: int, number: int) -> float:
-    """The step aside of a method's marker, so that the methods stand beside each other."""
+    """Return the horizontal offset of a method's marker, so that the markers of one part stand side by side."""
     return 0.5 * (index - (number - 1) / 2) / max(number, 3)
 
 
 def limits(measure: Measure, row: Row) -> tuple[float, float]:
-    """The interval of a part, cut off where it is impossible."""
+    """Return the ends of a part's interval, cut at the measure's lowest and highest possible value."""
     half = row["half"] if np.isfinite(row["half"]) else 0.0
     return max(row["mean"] - half, measure.low), min(row["mean"] + half, measure.high)
 
 
 def of_parts(table: pd.DataFrame, what: Parts, order: Sequence[str]) -> Tips:
-    """The values of all methods for each part."""
+    """The tips of `draw_parts`: the values of all methods for each part."""
     measure = measure_of(what)
     found: dict[tuple[int, str], list[Line]] = {}
     for row in rows_of(table):

@@ -1,4 +1,4 @@
-"""Figures of stored runs, for Python and for the page: curves over rounds, accuracy by client, the partition."""
+"""Figures of stored runs, for Python and for the report: curves over rounds, values by client, the partition."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WITH_COUNTS = (30, 12)
-"""Most clients and classes for which the partition's counts are printed in the cells."""
+"""Maximum number of clients, and of labels, for which the figure of the partition prints counts in its cells."""
 
 FEW, FEW_MARKERS = 20, 8
-"""Most points for which each gets a marker, and the markers of a line with more."""
+"""A line with up to `FEW` points has a marker at each; a longer line has `FEW_MARKERS` markers."""
 
 
 def curves() -> dict[str, Measure]:
-    """The measures that have a figure over the rounds, by its name."""
+    """Return the measures with a figure over the rounds, by the figure's name."""
     return {measure.figure: measure for measure in shown("curve")}
 
 
 def pictures() -> list[str]:
-    """The names of all figures."""
+    """Return the names of all figures."""
     return [*curves(), "differences", *parts.MEASURES, "clients", "partition", "ranks"]
 
 
@@ -51,10 +51,10 @@ def plot(
     budget: Budget | None = None,
     spread: str = "ci95",
 ) -> Figure:
-    """One of `pictures`, by default the primary measure, with a legend; ``partition`` shows the first run's.
+    """Draw the figure ``what``, one of `pictures`, with a legend; by default the curve of the primary measure.
 
-    Under a budget, every run ends where it is spent. Raises `BadInput` for any other name, without records, for what was not
-    measured, and for a run that has no stored partition.
+    ``partition`` shows the first run only. With a budget, each run counts up to its last round within the budget. Raises
+    `BadInput` for an unknown figure, without records, and if the runs lack the measurements or the partition.
     """
     what = what or primary().figure
     require(what in pictures(), f"there is no figure {what!r}; {suggestion(what, pictures())}")
@@ -85,17 +85,17 @@ def plot(
 
 
 def known_clients(record: RunRecord) -> int:
-    """The number of clients with rows; 0 if the run has not stored it."""
+    """Return the number of clients with rows; 0 if the run has not stored it."""
     partition = record.facts.get("partition")
     count = partition.get("clients", 0) if isinstance(partition, dict) else 0
     return count if isinstance(count, int) else 0
 
 
 def draw_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str], label: str = "") -> Figure:
-    """Mean over rounds with the interval over seeds as a band; a cross where a run stopped early.
+    """Draw the mean over rounds, the interval over seeds as a band, and a cross where a run stopped early.
 
-    ``table`` comes from `series.curves`; ``order`` gives each method its colour. With ``label`` the
-    vertical axis has this label, and the figure has a legend. A page shows both itself.
+    ``table`` comes from `series.curves`; ``order`` gives each method its colour. With a ``label``, the vertical axis has this
+    label, and the figure has a legend. The report leaves ``label`` empty and shows both beside the figure.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -130,9 +130,9 @@ def draw_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str], lab
 
 
 def draw_clients(table: pd.DataFrame, order: Sequence[str], label: str = "") -> Figure:
-    """The primary measure by client from worst to best, one line a method.
+    """Draw the primary measure by client, from worst to best, with one line for each method.
 
-    As `draw_curves`, with the table of `series.per_client`.
+    ``table`` comes from `series.per_client`; ``order`` and ``label`` are as in `draw_curves`.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -151,9 +151,9 @@ def draw_clients(table: pd.DataFrame, order: Sequence[str], label: str = "") -> 
 
 
 def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
-    """Draw the rows of each client (down) and label (across); darker is more. Each client's total stands on the right.
+    """Draw clients (down) by labels (across); a darker cell has more rows. Each client's total is on the right.
 
-    ``rows`` comes from `RunStore.partition`. ``clients`` is the number of all clients if ``rows`` holds only some.
+    ``rows`` comes from `RunStore.partition`. ``clients`` is the number of all clients, if ``rows`` has only some of them.
     """
     counts = tips.rows_by_label(rows)
     more = max(clients, len(counts)) - min(len(counts), tips.SHOWN_CLIENTS)
@@ -186,7 +186,7 @@ def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
 
 
 def draw_cells(axes: Axes, values: NDArray[np.integer]) -> None:
-    """Draw the cells in eight shades. One path a shade keeps the file small."""
+    """Draw the numbers of rows (clients, labels) in eight shades. One path for each shade keeps the file small."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -202,7 +202,7 @@ def draw_cells(axes: Axes, values: NDArray[np.integer]) -> None:
 
 
 def label_classes(axes: Axes, labels: Sequence[str]) -> None:
-    """Class names above the columns as far as there is room."""
+    """Write the labels above the columns; for more than 30 labels, only the first and the last."""
     axes.xaxis.tick_top()
     if len(labels) > 30:
         axes.set_xticks([])
@@ -214,7 +214,7 @@ def label_classes(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def line_style(index: int, points: int) -> dict[str, Any]:
-    """The colour, dashes and markers of the method at ``index``."""
+    """Return colour, dashes and markers of the method at ``index``, for a line with this number of ``points``."""
     return {
         "color": SERIES[index % len(SERIES)],
         "linestyle": (0, dashes(index)) if dashes(index) else "-",
@@ -228,7 +228,10 @@ def spans_a_decade(values: pd.Series[float]) -> bool:
 
 
 def limits(table: pd.DataFrame, share: bool, logarithmic: bool) -> tuple[float, float]:
-    """The vertical range: all means, and the intervals as far as they do not squash the means."""
+    """Return bottom and top of the vertical axis.
+
+    The range contains all means. Intervals are cut at half the range of the means, so that the curves stay readable.
+    """
     if table.empty:
         return 0.0, 1.0
     low, high = float(table["mean"].min()), float(table["mean"].max())
@@ -244,7 +247,7 @@ def limits(table: pd.DataFrame, share: bool, logarithmic: bool) -> tuple[float, 
 
 
 def logarithmic_axis(axes: Axes, ratio: float) -> None:
-    """A logarithmic axis with plain numbers at the ticks."""
+    """Make the vertical axis logarithmic, with plain numbers at the ticks. ``ratio`` is top over bottom."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axes.set_yscale("log")

@@ -1,4 +1,4 @@
-"""The time of runs by part of the work."""
+"""The time that runs spent on each part of their work."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from fedskew.report import words
 from fedskew.store.runs import RunRecord
 
 MEASURING = ("evaluation", "measures", "scores of local models")
-"""The parts of a run's time that go into measuring."""
+"""The parts of a run's work that are measuring."""
 
 
 def profiles(records: Sequence[RunRecord]) -> dict[str, dict[str, float]]:
-    """By method: seconds by part of the work, the longest first, all its runs together."""
+    """Return, for each method, the seconds of all its runs by part of the work, the longest first."""
     by_method: dict[str, dict[str, float]] = {}
     for record in records:
         for part, seconds in record.facts.get("profile", {}).items():
@@ -20,7 +20,7 @@ def profiles(records: Sequence[RunRecord]) -> dict[str, dict[str, float]]:
 
 
 def measuring(records: Sequence[RunRecord]) -> str:
-    """The share of the rounds' time that measuring took, over the methods, and how often models were measured, as a sentence."""
+    """Say which share of the rounds' time measuring took, and every how many rounds models were measured."""
     shares = {}
     for name, own in profiles(records).items():
         rounds = sum(own.values()) - own.get("setting up", 0.0)

@@ -1,4 +1,4 @@
-"""Ranks of methods over several data sets: mean ranks, Friedman's test, and the critical-difference figure."""
+"""Ranks of methods over several data sets: mean ranks, Friedman's test, and the critical-difference diagram."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def block(record: RunRecord) -> str:
-    """The group within which runs are ranked: data set with its options, and skew."""
+    """Return a text that is equal for runs on the same data set and skew. Methods are ranked among these runs."""
     table = without_seeds(record)
     return json.dumps({key: table.get(key) for key in ("dataset", "skew")}, sort_keys=True)
 
 
 def scores(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
-    """The primary measure, mean over seeds, one row a data set; only methods that finished on each of them."""
+    """Return the primary measure (data sets, methods), mean over seeds. A method must have finished on every data set."""
     import pandas as pd
 
     blocks = {name: [r for r in records if block(r) == name] for name in dict.fromkeys(map(block, records))}
@@ -48,7 +48,7 @@ def scores(store: RunStore, records: Sequence[RunRecord], budget: Budget | None 
 def ranking(
     store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None
 ) -> tuple[list[str], int, Ranks] | None:
-    """The methods, the number of data sets and the ranks; None below two data sets or two methods in common."""
+    """Return the methods, the number of data sets, and the ranks; None for fewer than two data sets or common methods."""
     if len(set(map(block, records))) < 2:
         return None
     table = scores(store, records, budget)
@@ -59,7 +59,11 @@ def ranking(
 
 
 def draw_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> Figure:
-    """Demsar's picture: mean ranks on an axis, and a bar over methods that differ by less than the critical difference."""
+    """Draw Demšar's critical-difference diagram: mean ranks on an axis.
+
+    A thick bar joins methods whose mean ranks differ by less than the critical difference. Raises `BadInput` if there are no
+    ranks.
+    """
     from matplotlib.figure import Figure
 
     found = ranking(store, records, budget)
@@ -89,7 +93,7 @@ def draw_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | N
 
 
 def caption(blocks: int, ranks: Ranks) -> str:
-    """The number of data sets, p and critical difference of the ranking, as one line."""
+    """Format the number of data sets, p, and the critical difference in one line."""
     text = f"mean rank over {blocks} data sets, 1 is best"
     if math.isfinite(ranks.critical_difference):
         text += f"; Friedman p = {ranks.p:.2g}, critical difference {ranks.critical_difference:.2f}"

@@ -1,4 +1,4 @@
-"""What readers of a table must know besides its numbers."""
+"""Remarks under a table of methods."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from fedskew.store.runs import RunRecord
 
 
 def remarks(records: Sequence[RunRecord]) -> list[str]:
-    """What readers of a table must know of these methods, a sentence each."""
+    """Return the remarks: methods without comparable values, clients without measured rows, baselines without a model."""
     one = dict.fromkeys(record.name for record in records if pooled(record))
     alone = dict.fromkeys(record.name for record in records if shares_nothing(record))
     texts = {
@@ -21,7 +21,7 @@ def remarks(records: Sequence[RunRecord]) -> list[str]:
 
 
 def without_numbers(records: Sequence[RunRecord]) -> list[str]:
-    """A sentence on the clients with too few rows to hold one out, if there are any."""
+    """Say how many clients have too few rows to hold one out; an empty list if there are none."""
     partitions = [record.facts.get("partition", {}) for record in records]
     counts = [(int(found["unmeasured"]), int(found["clients"])) for found in partitions if found.get("unmeasured")]
     if not counts:

@@ -12,9 +12,9 @@ from fedskew.store.runs import RunRecord, RunStore
 
 
 def repeat_command(store: RunStore, records: Sequence[RunRecord]) -> str:
-    """``fedskew compare runs/1/experiment.toml --algorithms fedavg scaffold --seeds 0 1``, or how to repeat each run.
+    """Return ``fedskew compare runs/1/experiment.toml --algorithms fedavg scaffold --seeds 0 1``.
 
-    One command repeats runs of several methods that are alike in their other settings and use the same seeds.
+    That works if the methods have equal other settings and the same seeds. Otherwise return a command that repeats one run.
     """
     first = next((record for record in records if plain_method(record)), records[0])
     file = shlex.quote(str(store.run_folder(first.id) / "experiment.toml"))
@@ -37,16 +37,16 @@ def repeat_command(store: RunStore, records: Sequence[RunRecord]) -> str:
 
 
 def plain_method(record: RunRecord) -> bool:
-    """Whether the run has the name of its algorithm. A combination has another name, and changes other settings, too."""
+    """True if the run has the name of its algorithm. A combination, such as fedadam, has its own name and other settings."""
     algorithm: Json = parsed(record).get("algorithm", {})
     return isinstance(algorithm, dict) and base(record) == algorithm.get("name")
 
 
 def base(record: RunRecord) -> str:
-    """Its name without options."""
+    """Return the run's name without options."""
     return record.name.partition(":")[0]
 
 
 def others(record: RunRecord) -> dict[str, str]:
-    """The settings apart from the method."""
+    """Return the run's settings, except those of the method."""
     return {key: text for key, text in settings_of(record).items() if key.split(".")[0] != "algorithm"}

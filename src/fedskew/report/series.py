@@ -1,4 +1,4 @@
-"""Stored measurements as series: a measure over the rounds, and over the clients."""
+"""Data frames for figures: a measure over the rounds, over the clients, and over layers or classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pandas.core.groupby import SeriesGroupBy
 
 STOPPED = ("diverged", "interrupted", "failed")
-"""States of a run that ended before its last round."""
+"""Statuses of a run that ended before its last round."""
 
 
 def curves(
@@ -31,17 +31,20 @@ def curves(
     budget: Budget | None = None,
     spread: str = "ci95",
 ) -> pd.DataFrame:
-    """A measure over the rounds, from every run as far as it came.
+    """Return a measure over the rounds, with unfinished runs up to their last round.
 
-    Columns method, round, mean, low, high (one of `words.SPREADS` over seeds; NaN below two), runs (seeds that reached the
-    round), stopped (runs that ended here before their last planned round). Methods in order of first appearance.
+    Columns are method, round, mean, low and high (ends of the ``spread`` over seeds; NaN for one seed), runs (number of seeds
+    that reached the round), stopped (number of runs that ended early at this round). Methods are in order of first appearance.
     """
     records = distinct(records)
     return curves_of(read(store, records, budget), records, measure, spread)
 
 
 def over_seeds(groups: SeriesGroupBy[float, tuple[Hashable, ...]], spread: str) -> pd.DataFrame:
-    """Of each group of values: ``mean``, ``count`` and ``half``, the width of one of `words.SPREADS`; NaN below two values."""
+    """Return ``mean``, ``count`` and ``half`` of each group of values.
+
+    ``half`` is the half-width of the ``spread``, a key of `words.SPREADS`; NaN for one value.
+    """
     with np.errstate(invalid="ignore"):
         table = groups.agg(["mean", "sem", "std", "count"])
     wide = {"ci95": table["sem"] * t_quantile(np.maximum(table["count"] - 1, 1))}
@@ -55,7 +58,7 @@ def curves_of(
     import pandas as pd
 
     found = rows_of(frame, measure).dropna(subset="value")
-    if found.empty:  # as for most measures, and pandas takes as long over nothing
+    if found.empty:  # most measures have no values, and the code below would take long all the same
         return pd.DataFrame(columns=["method", "round", "mean", "low", "high", "runs", "stopped"])
     ordered = found.assign(method=pd.Categorical(found["method"], categories=methods(records)))
     seeds = ordered.groupby([*OBSERVATION, "round"], observed=True)["value"].mean()
@@ -75,10 +78,9 @@ def curves_of(
 
 
 def curves_by_run(frame: pd.DataFrame) -> pd.DataFrame:
-    """The curve of each run at the rounds with measured models, from `tables.read`: columns run, round, and
-    one for each measure.
+    """Return the values of all curves for each run, with columns run, round, and one for each measure.
 
-    Of runs without measured models: all rounds.
+    ``frame`` comes from `tables.read`. Only rounds with measured models count, or all rounds if no run measured models.
     """
     import pandas as pd
 
@@ -97,11 +99,14 @@ PARTS: dict[str, Literal["layers", "classes", "adaptation"]] = {
     "class": "classes",
     "adaptation": "adaptation",
 }
-"""By split: the fact of a run that names its parts."""
+"""By split: the key of the run's facts that lists the names of its parts."""
 
 
 def by_part(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
-    """What was measured by layer, by class, and by rows to adapt on. Columns run, round, split, part (its name), name, value."""
+    """Return the measurements of layers, classes, and numbers of rows to adapt on.
+
+    Columns are run, round, split, part (its name), name, value.
+    """
     import pandas as pd
 
     rows = store.query(OF_PARTS, [json.dumps([record.id for record in records])])
@@ -128,18 +133,17 @@ JOIN measurements m ON m.run = runs.id AND m.round = (
 WHERE runs.status = 'finished' AND m.split = 'global-model' AND m.name = :name AND m.client IS NOT NULL
   AND m.value IS NOT NULL
 """
-"""Of the runs in the JSON object ``rounds``, each with the last round that counts."""
+"""Values of the clients at each run's last measured round. ``rounds`` is a JSON object from run to the last allowed round."""
 
 
 @by_primary_metric
 def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
-    """The primary measure of the global model on each client's rows, at the last measured round of the finished runs.
+    """Return the global model's primary measure on each client's rows, at the last measured round of the finished runs.
 
-    Clients are not the same in runs with different partition seeds, so they are ranked within each run from worst (1)
-    to best, and each rank is averaged over the runs that have it. Runs in which one client holds all rows, or nothing is
-    shared, are left out. Columns method, rank, the measure, runs, client_name (where one and the same client holds the rank
-    in all runs of the method, else empty: a number names one client only under one partition seed, unless the partition
-    brings its own names).
+    Runs with different partition seeds have different clients. Therefore clients are ranked within each run, from worst (1) to
+    best, and each rank is averaged over the runs. Runs in which one client holds all rows, or nothing is shared, are left out.
+    Columns are method, rank, the measure, runs (number of runs with this rank), and client_name: the client that has the rank
+    in all runs of the method, or an empty text.
     """
     import pandas as pd
 
@@ -179,7 +183,7 @@ def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | N
 
 
 def dealing(record: RunRecord) -> str:
-    """A text that is equal for two runs if their clients are the same: data, skews and, unless the data name clients, the seed."""
+    """Return a text that is equal for runs with the same clients: data set, skews, and the partition seed if it matters."""
     table = parsed(record)
     seed = None if own_clients(record) else record.partition_seed
     return json.dumps([table.get("dataset"), table.get("skew", []), seed])

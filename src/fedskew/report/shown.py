@@ -1,4 +1,4 @@
-"""The table of methods as Python shows it: all numbers in a data frame that prints in few columns."""
+"""The table of methods for Python: a data frame with all numbers that prints only its main columns."""
 
 import pandas as pd
 
@@ -7,21 +7,21 @@ from fedskew.report.files import PLAIN, readable
 from fedskew.report.names import name_of
 
 PRIMARY = "compared by"
-"""The key in ``attrs`` of the metric by which the runs are compared."""
+"""Key in ``attrs``: the metric that compares the runs."""
 
 LAYOUT, CHOSEN = "layout", "chosen"
-"""The keys in ``attrs`` of the layout that it prints in, and of the measures that its columns name."""
+"""Keys in ``attrs``: the layout for printing, and the measures of the layout's columns."""
 
 
 class Table(pd.DataFrame):
-    """The frame of `fedskew.report.tables.summary`. What is made from it prints as pandas prints."""
+    """The frame of `fedskew.report.tables.summary`. Frames derived from it are plain pandas frames."""
 
     @property
     def _constructor(self) -> type[pd.DataFrame]:
         return pd.DataFrame
 
     def short(self) -> pd.DataFrame:
-        """The columns that it prints, as text."""
+        """Return the main columns, formatted as text."""
         frame, layout = pd.DataFrame(self), self.attrs.get(LAYOUT, PLAIN)
         dropped = ["clients' rows", *([] if layout.columns else ["seeds"])]
         with compared_by(self.attrs.get(PRIMARY, "")):

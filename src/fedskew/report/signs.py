@@ -1,4 +1,4 @@
-"""Warnings of runs for readers: those about the partition apart from those about the training."""
+"""Warnings of runs for readers. Warnings about the partition are separate from all others."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from fedskew.store.facts import Sign
 from fedskew.store.runs import RunRecord
 
 OF_PARTITION = ("missing class", "absent class", "dominated", "collapsed")
-"""Warnings that follow from who holds which rows, whatever the method."""
+"""Kinds of warnings about the partition. They do not depend on the method."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """A warning of some runs: what was seen and what to try, the runs that have it, and its threshold and source."""
+    """A warning: ``text`` says what was measured and what to try, ``where`` in which runs, ``hint`` gives threshold and source."""
 
     text: str
     where: str
@@ -23,7 +23,7 @@ class Notice:
 
 
 def notices(records: Sequence[RunRecord], of_partition: bool = False) -> list[Notice]:
-    """The runs' warnings for a page: on the partition, or all others. The first run gives the text."""
+    """Return the warnings for the report: those about the partition, or all others. The first run with one gives its text."""
     found: list[Notice] = []
     for kind, seen in by_kind(records).items():
         if (kind in OF_PARTITION) != of_partition:
@@ -40,7 +40,7 @@ def notices(records: Sequence[RunRecord], of_partition: bool = False) -> list[No
 
 
 def by_kind(records: Sequence[RunRecord]) -> dict[str, list[tuple[RunRecord, Sign]]]:
-    """The stored warnings by kind, each with its run."""
+    """Group the stored warnings by kind; each stands with its run."""
     found: dict[str, list[tuple[RunRecord, Sign]]] = {}
     for record in records:
         for entry in record.facts.get("warnings", []):
@@ -49,12 +49,15 @@ def by_kind(records: Sequence[RunRecord]) -> dict[str, list[tuple[RunRecord, Sig
 
 
 def warnings(records: Sequence[RunRecord]) -> list[str]:
-    """The warnings of the runs, one line each: the runs that have it, and the text of the first."""
+    """Return one line for each kind of warning: the runs that have it, and the text of the first."""
     return [f"{kind}{runs_with(seen, records)}, {seen[0][1]['line']}" for kind, seen in by_kind(records).items()]
 
 
 def runs_with(seen: Sequence[tuple[RunRecord, Sign]], records: Sequence[RunRecord]) -> str:
-    """`` in 2 of 5 runs of fedavg and 1 of 5 of scaffold: run 7``; shorter if all runs have it, empty for a single run."""
+    """Say which runs have a warning: `` in 2 of 5 runs of fedavg and 1 of 5 of scaffold: run 7``.
+
+    The text is shorter if all runs have it, and empty for a single run.
+    """
     if len(records) == 1:
         return ""
     first = f": run {seen[0][0].id}"

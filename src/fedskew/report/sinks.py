@@ -1,7 +1,7 @@
-"""Sinks copy the numbers of stored runs to TensorBoard, MLflow or Weights & Biases, each an optional package.
+"""Sinks copy measurements of stored runs to TensorBoard, MLflow or Weights & Biases. Each is an optional package.
 
-A sink reads the store, so a run itself needs none of these packages, no address and no key. The packages read keys from their own
-environment variables or files.
+A sink reads the run store. A run itself needs none of these packages, no address and no key. The packages read keys from their
+own environment variables or files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SELECT round, split || '/' || name, value FROM measurements WHERE run=? AND roun
 
 
 class Page(NamedTuple):
-    """A run in a sink: a function that writes a round's values by name, and one that ends the page with the run's status."""
+    """A run in a sink. ``write(round, values)`` stores a round's values by name; ``end(status)`` closes the page."""
 
     write: Callable[[int, Mapping[str, float]], None]
     end: Callable[[str], None]
@@ -42,7 +42,7 @@ class Sink(Protocol):
 
 
 class Feed:
-    """Sends each stored round of some runs to some sinks once. When it is left, it ends the pages that are still open."""
+    """Sends each stored round of runs to sinks, once. On exit of the context, it ends all open pages."""
 
     def __init__(self, store: RunStore, sinks: Sequence[Sink]) -> None:
         self.store, self.sinks = store, sinks
@@ -58,11 +58,11 @@ class Feed:
                 runs.callback(self.close, run, "interrupted")
 
     def send(self, records: Sequence[RunRecord]) -> None:
-        """Send the new rounds of each run, and end the pages of runs that have ended."""
+        """Send the new rounds of each run. End the pages of runs that have ended."""
         for record in records if self.sinks else ():
             rounds = list(self.rounds(record.id, self.sent.get(record.id, -1)))
             if rounds and record.id not in self.pages:
-                # a run that continues after its end gets a new page with all its rounds
+                # a run that was resumed after its end gets a new page with all its rounds
                 rounds = list(self.rounds(record.id, -1))
                 self.open(record)
             for round_, values in rounds:
@@ -74,7 +74,7 @@ class Feed:
                 self.close(record.id, record.status)
 
     def rounds(self, run: int, after: int) -> Iterator[tuple[int, dict[str, float]]]:
-        """The finite values of each later round, by name."""
+        """Yield each round after ``after`` with its finite values by name."""
         for round_, group in groupby(self.store.query(NEW_ROUNDS, (run, after)), key=lambda row: int(row[0])):
             yield round_, {name: value for _, name, value in group if value is not None and math.isfinite(value)}
 
@@ -85,7 +85,7 @@ class Feed:
                 self.pages[record.id].append((sink, sink.open(record)))
 
     def close(self, run: int, status: str) -> None:
-        """End all pages of a run; an error in one does not keep the others open."""
+        """End all pages of a run, even if one raises an error."""
         with ExitStack() as pages:
             for sink, page in self.pages.pop(run, ()):
                 pages.enter_context(explained(sink))
@@ -94,7 +94,7 @@ class Feed:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorBoard:
-    """Event files, one folder a run, under ``folder``. A run that is sent again replaces what its folder showed."""
+    """Writes event files into a folder for each run, under ``folder``. Sending a run again replaces its values."""
 
     folder: str = "tensorboard"
 
@@ -120,7 +120,7 @@ class TensorBoard:
 
 @dataclass(frozen=True, kw_only=True)
 class MlFlow:
-    """A run of MLflow for each run, in ``experiment`` on the server ``uri``; by default where MLflow keeps its runs."""
+    """Makes an MLflow run for each run, in ``experiment`` on the server ``uri`` (empty: MLflow's default)."""
 
     uri: str = ""
     experiment: str = "fedskew"
@@ -152,7 +152,7 @@ class MlFlow:
 
 @dataclass(frozen=True, kw_only=True)
 class Wandb:
-    """A run of Weights & Biases for each run, in ``project``; ``mode=offline`` writes to ``folder`` and needs no network."""
+    """Makes a W&B run for each run, in ``project``. ``mode=offline`` writes to ``folder`` and needs no network."""
 
     project: str = "fedskew"
     mode: Literal["online", "offline"] = "online"
@@ -180,7 +180,7 @@ SINKS: Mapping[str, type] = MappingProxyType({"tensorboard": TensorBoard, "mlflo
 
 @contextmanager
 def explained(sink: Sink) -> Iterator[None]:
-    """A third-party exception as a one-line `FedskewError` that names the sink."""
+    """Turn an exception of a sink's package into a one-line `FedskewError` that names the sink."""
     try:
         yield
     except FedskewError:
@@ -199,7 +199,7 @@ def check_installed(package: str) -> None:
 
 
 def flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """``{"solver.lr": 0.1}`` from nested values."""
+    """Flatten nested tables: ``{"solver": {"lr": 0.1}}`` becomes ``{"solver.lr": 0.1}``."""
     found: dict[str, object] = {}
     for key, value in table.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}

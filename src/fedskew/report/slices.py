@@ -1,4 +1,4 @@
-"""Pictures of loss slices: curves along a line, contours over a plane with the models in it."""
+"""Figures of loss landscapes: curves along a line, and contours in a plane with the models in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AXES = {
     "plane": "distance in the plane of the three models",
     "path": "distance in the plane in which the global model moved most",
 }
-"""What the axes are, by kind of picture."""
+"""The axes' label, by kind of landscape."""
 
 
 def draw_slices(
@@ -34,9 +34,10 @@ def draw_slices(
     axes: str,
     path: Sequence[tuple[float, float]] = (),
 ) -> Figure:
-    """One panel a sheet (points of b, points of a); on a line, one panel with a curve each.
+    """Draw losses at the points (a, b): contours in one panel for each sheet, or all sheets as curves if ``b`` has one point.
 
-    ``points`` are models, joined to the first of them, or by the ``path`` of the global model; ``axes`` says what the axes are.
+    ``sheets`` holds losses (len(b), len(a)) by name. ``points`` are the places of models. ``path``, the places of the global
+    model after each round, is drawn as a line; without it, lines join the models to the first. ``axes`` labels the axes.
     """
     from matplotlib.figure import Figure
 
@@ -55,7 +56,7 @@ def draw_slices(
         figure = Figure(figsize=(len(sheets) * WIDTH / 72, 4.2), layout="constrained")
         panels = np.atleast_1d(figure.subplots(1, len(sheets), sharex=True, sharey=True))
         for panel, (name, sheet) in zip(panels, sheets.items(), strict=True):
-            # levels by rank, so that a steep wall does not hide the valley
+            # levels are quantiles of the losses: equal steps would show steep parts only
             levels = np.unique(np.quantile(sheet, np.linspace(0, 1, LEVELS)))
             lines = panel.contour(a, b, sheet, levels=levels, colors=MUTED, linewidths=0.8)
             panel.clabel(lines, fontsize=7, fmt="%.2g")
@@ -72,12 +73,12 @@ def draw_slices(
 
 
 def keep(folder: Path, kind: str, numbers: Mapping[str, object]) -> None:
-    """Keep the numbers of a picture in the folder of its run, where the report finds them."""
+    """Write the numbers of a landscape to its run's folder; the report reads them there."""
     (folder / f"landscape-{kind}.json").write_text(json.dumps(numbers), encoding="utf-8")
 
 
 def kept(folder: Path) -> list[dict[str, Any]]:
-    """The pictures' numbers that are kept in the folder of a run; files that cannot be read are left out."""
+    """Read the numbers of all landscapes in a run's folder; damaged files are left out."""
     found = []
     for path in sorted(folder.glob("landscape-*.json")):
         try:
@@ -91,7 +92,7 @@ def kept(folder: Path) -> list[dict[str, Any]]:
 
 
 def draw_kept(numbers: Mapping[str, Any], sheet: str) -> Figure:
-    """The picture of one sheet from kept numbers."""
+    """Draw one sheet of the numbers that `kept` returns."""
     a, b = (np.asarray(numbers[key], dtype=float) for key in ("a", "b"))
     losses = {sheet: np.asarray(numbers["losses"][sheet], dtype=float)}
     return draw_slices(a, b, losses, numbers["models"], AXES[numbers["kind"]], numbers.get("path", ()))

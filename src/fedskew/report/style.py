@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SERIES = ("#00539c", "#d55e00", "#00896a", "#cb60ab", "#6b5900", "#3a97e0", "#1c1f24", "#581e5b")
-"""Eight colours that stay apart for the three common kinds of colour blindness. ``page.css`` has the colours of the dark mode."""
+"""Eight colours that people with the three common kinds of colour blindness can tell apart. ``page.css`` has the dark mode's."""
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
-"""Line styles in line widths."""
+"""Line styles: lengths of dashes and gaps in line widths; empty for a solid line."""
 
 MARKERS = {
     "o": "M0 -3A3 3 0 1 1 0 3A3 3 0 1 1 0 -3Z",
@@ -27,11 +27,11 @@ MARKERS = {
     "X": "M-3.5 -2L-2 -3.5L0 -1.5L2 -3.5L3.5 -2L1.5 0L3.5 2L2 3.5L0 1.5L-2 3.5L-3.5 2L-1.5 0Z",
     "p": "M0 -3.5L3.5 -0.8L2.2 3H-2.2L-3.5 -0.8Z",
 }
-"""matplotlib's markers, and the same as SVG paths around (0, 0) for the page's legend."""
+"""matplotlib's markers, each as an SVG path around (0, 0) for the legend of the report."""
 
 INK, MUTED, GRID = "#1c1f23", "#5b636e", "#dde1e6"
 WIDTH = 380
-"""Width of a figure in points; text is set to be read at this many pixels."""
+"""Width of a figure in points. Its text has the right size when the figure is this many pixels wide."""
 
 LINE = 1.8
 """Width of a line in points."""
@@ -61,12 +61,12 @@ STYLE: dict[str, object] = {
 
 
 def dashes(index: int) -> tuple[float, ...]:
-    """The line style of the method at ``index``; a colour has another one each time that it returns."""
+    """Return the line style of the method at ``index``. Methods with the same colour get different styles."""
     return DASHES[(index + index // len(SERIES)) % len(DASHES)]
 
 
 def marker(index: int) -> str:
-    """The marker of the method at ``index``."""
+    """Return the marker of the method at ``index``."""
     return list(MARKERS)[index % len(MARKERS)]
 
 
@@ -81,7 +81,7 @@ def styled(more: dict[str, object] | None = None) -> Iterator[None]:
 
 
 def blank(height: float) -> tuple[Figure, Axes]:
-    """An empty figure of `WIDTH` by ``height`` points."""
+    """Return an empty figure of `WIDTH` by ``height`` points, and its axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
@@ -93,14 +93,14 @@ def shorten(text: str, length: int) -> str:
 
 
 def share_axis(axes: Axes) -> None:
-    """Shares in percent on the vertical axis."""
+    """Show shares as percent on the vertical axis."""
     from matplotlib.ticker import PercentFormatter
 
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
 
 
 def finish(figure: Figure, axes: Axes, label: str) -> None:
-    """Grid and ticks; with a ``label`` also the vertical axis's label, and a legend if there are several lines."""
+    """Add grid and ticks. With a ``label``, also label the vertical axis, and add a legend if there are several lines."""
     axes.grid(axis="y")
     axes.tick_params(length=3, colors=MUTED, labelsize=STYLE["font.size"])
     axes.set_ylabel(label)

@@ -1,4 +1,4 @@
-"""A matplotlib figure as SVG inside a page: colours by name, so that the page's style sheet decides them."""
+"""A matplotlib figure as inline SVG. Its colours are CSS variables, so that the page's style sheet sets them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid"} | {
     colour: f"--series-{i + 1}" for i, colour in enumerate(SERIES)
 }
-"""Colours of the figures -> custom properties of the page."""
+"""The figures' colours, and the CSS variable that replaces each."""
 
 COLOUR = re.compile("|".join(VARIABLES))
 UNWANTED = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", re.S)
@@ -24,10 +24,10 @@ TAG = re.compile(r"<[^>]*>")
 
 
 def inline(figure: Figure, prefix: str, title: str) -> str:
-    """The figure as an ``<svg>`` element; ids begin with ``prefix`` so that figures of one page do not clash."""
+    """Return the figure as an ``<svg>`` element. Its ids begin with ``prefix``, so that ids on one page are unique."""
     buffer = io.StringIO()
     with styled({"svg.fonttype": "none", "svg.hashsalt": prefix}), warnings.catch_warnings():
-        # text stays text, so the reader's fonts draw glyphs that matplotlib's font lacks
+        # text stays text: the browser's fonts have glyphs that matplotlib's font lacks
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, format="svg", transparent=True)
     _, opening, body = re.split(r"(<svg[^>]*>)", buffer.getvalue(), maxsplit=1)
@@ -40,7 +40,7 @@ def inline(figure: Figure, prefix: str, title: str) -> str:
 
 
 def restyle(tag: str, prefix: str) -> str:
-    """One tag with its ids prefixed, its colours named, and its coordinates to a hundredth of a point."""
+    """Rewrite one tag: prefix its ids, replace colours by CSS variables, round coordinates to a hundredth of a point."""
     tag = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", tag)
     tag = re.sub(r'style="[^"]*"', lambda style: COLOUR.sub(lambda c: f"var({VARIABLES[c[0]]})", style[0]), tag)
     return re.sub(r'\b(?:d|x|y|transform)="[^"]*"', lambda attribute: rounded(attribute[0]), tag)

@@ -1,4 +1,4 @@
-"""The pages' common frame: templates of this folder that extend ``base.html``."""
+"""Renders the HTML pages from the templates in this folder. All of them extend ``base.html``."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ def rendered(
     live: str = "",
     **values: object,
 ) -> str:
-    """A page from its template, which extends ``base.html``, with the style sheet, the script and the script's hash."""
+    """Render a page from its template, with the style sheet, the script and the script's hash."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 

@@ -1,4 +1,4 @@
-"""Intervals that cover other seeds and other test rows, from what each test row adds to the primary metric."""
+"""Confidence intervals over seeds and test rows, from the primary metric of each test row."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fedskew.store.runs import RunRecord, RunStore
 Seeds = tuple[int, int]
 """A run's partition seed and seed."""
 ByRow = Mapping[str, Mapping[Seeds, NDArray[np.floating]]]
-"""By method and seeds: the values (rows,) of the test rows, the mean over runs of the same seeds."""
+"""By method and seeds: one value for each test row, shape (rows,), averaged over runs with the same seeds."""
 
 
 def by_method(store: RunStore, records: Sequence[RunRecord]) -> ByRow:
-    """The stored values of the finished runs. Runs of a method whose test rows differ in number are left out."""
+    """Read the values of the finished runs. Runs with equal seeds but different numbers of test rows are left out."""
     finished = [record for record in records if record.status == "finished"]
     found = test_rows.read(store, [record.id for record in finished])
     gathered: dict[str, dict[Seeds, list[NDArray[np.floating]]]] = {}
@@ -38,9 +38,9 @@ def estimate(
     first: Mapping[Seeds, NDArray[np.floating]] | None,
     seeds: Collection[Seeds],
 ) -> Estimate | None:
-    """The mean over these seeds and the test rows, minus the ``first`` method's mean if there is one.
+    """Estimate the mean over these seeds and the test rows; with ``first``, the difference from that method's mean.
 
-    None for fewer than two seeds, and where a seed has no values or other numbers of test rows.
+    Returns None for fewer than two seeds, and if a seed has no values or another number of test rows.
     """
     sides = [ours] if first is None else [ours, first]
     values = [side.get(key, np.empty(0)) for side in sides for key in seeds]

@@ -1,4 +1,4 @@
-"""Values of a figure that the page shows under the pointer, and by arrow keys."""
+"""Tips: values of a figure that the page shows under the pointer. The arrow keys move between them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN_CLIENTS = 60
-"""Maximum number of clients in the picture of a partition."""
+"""Maximum number of clients in the figure of a partition."""
 
 MOST = 250
 MOST_CELLS = 1000
-"""Maximum number of places with values along one axis of a figure, and in a figure of cells."""
+"""Maximum number of tips along one axis of a figure, and in a figure of cells."""
 
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 BIN = re.compile(rf"(.*?)(up to |above )?({NUMBER})(?: to {NUMBER})?")
-"""Words, then a number, or a bin such as "up to 3", "3 to 7" or "above 7"."""
+"""A label that ends in a number, or in a range such as "up to 3", "3 to 7" or "above 7"."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a tip: the number of its method, its height in the figure, and its value."""
+    """One line of a tip: the method's position, the vertical coordinate of its point, and its value as text."""
 
     method: int
     y: float
@@ -42,7 +42,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Tip:
-    """What is shown at one place of a figure; ``x`` and ``y`` are coordinates of its axes."""
+    """The values at one point of a figure. ``x`` and ``y`` are in the axes' units."""
 
     x: float
     y: float
@@ -52,7 +52,7 @@ class Tip:
 
 @dataclass(frozen=True)
 class Tips:
-    """The tips of a figure, in the order of the arrow keys. The pointer finds the nearest ``by`` these coordinates."""
+    """The tips of a figure, in the order of the arrow keys. The pointer shows the nearest one in the coordinates ``by``."""
 
     by: Literal["x", "y", "xy"]
     tips: Sequence[Tip]
@@ -60,7 +60,7 @@ class Tips:
 
 
 def of_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str]) -> Tips:
-    """The values of all methods in each round; ``table`` comes from `series.curves`."""
+    """The tips of `plots.draw_curves`: the values of all methods in each round. ``table`` comes from `series.curves`."""
     number, found = {method: i for i, method in enumerate(order)}, []
     table = table[np.isfinite(table["mean"])]
     for round_, rows in in_places(rows_of(table), "round").items():
@@ -74,7 +74,7 @@ def of_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str]) -> Ti
 
 
 def of_clients(table: pd.DataFrame, order: Sequence[str]) -> Tips:
-    """The primary measure of the client at each rank; ``table`` comes from `series.per_client`."""
+    """The tips of `plots.draw_clients`: the client's value at each rank. ``table`` comes from `series.per_client`."""
     number, measure, found = {method: i for i, method in enumerate(order)}, primary(), []
     for rank, rows in in_places(rows_of(table), "rank").items():
         lines = [
@@ -90,7 +90,7 @@ def of_clients(table: pd.DataFrame, order: Sequence[str]) -> Tips:
 
 
 def in_places(rows: Sequence[Row], key: str) -> dict[int, list[Row]]:
-    """The rows by their round or rank, at most `MOST` of these, evenly spaced, with the first and the last."""
+    """Group rows by ``key`` (round or rank). At most `MOST` groups stay, evenly spaced, with the first and the last."""
     places = sorted({int(row[key]) for row in rows})
     if not places:
         return {}
@@ -103,7 +103,7 @@ def in_places(rows: Sequence[Row], key: str) -> dict[int, list[Row]]:
 
 
 def rows_by_label(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table of `RunStore.partition` as numbers of rows, with clients down and labels across."""
+    """Turn the table of `RunStore.partition` into numbers of rows (clients, labels)."""
     counts = rows.pivot_table(
         index=["client", "client_name"], columns="label", values="rows", aggfunc="sum", fill_value=0
     )
@@ -111,7 +111,7 @@ def rows_by_label(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_partition(rows: pd.DataFrame) -> Tips:
-    """The rows of each client and label, in the cells of `plots.draw_partition`."""
+    """The tips of `plots.draw_partition`: the number of rows of each client and label."""
     counts = rows_by_label(rows).iloc[:SHOWN_CLIENTS]
     values = counts.to_numpy(dtype=int)
     found = [
@@ -122,7 +122,7 @@ def of_partition(rows: pd.DataFrame) -> Tips:
 
 
 def natural(label: object) -> tuple[str, float, bool, str]:
-    """Numbers and bins of numbers by value, then words by alphabet. Words that end in a number or a bin are in its order."""
+    """Sort key for labels. Equal words are sorted by the number or range at their end, all else by the alphabet."""
     text = str(label)
     found = BIN.fullmatch(text)
     return (found[1], float(found[3]), found[2] != "up to ", text) if found else (text, 0.0, False, text)

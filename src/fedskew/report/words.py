@@ -1,4 +1,4 @@
-"""Numbers formatted for readers: shares in percent, intervals, differences, lists."""
+"""Numbers as text for readers: percentages, intervals, differences, lists."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Row = dict[str, Any]
 
 MISSING = "–"
 EDGE = 1e-9
-"""Rounding error up to which an interval counts as inside its range."""
+"""An interval may exceed its range by this rounding error."""
 
 
 class Spread(NamedTuple):
-    """A way to say how much a number varies over seeds."""
+    """A kind of spread: how much a number varies over seeds."""
 
     column: str  # ending of its columns in the summary
     title: str
 
     @property
     def unbroken(self) -> str:
-        """Its title for a page, which breaks no line before the percent sign."""
+        """The title with a no-break space before the percent sign."""
         return self.title.replace(" %", "\u00a0%")
 
 
@@ -77,7 +77,7 @@ def covered(table: pd.DataFrame) -> str:
 
 
 def verdict_rule(table: pd.DataFrame, over: str = "") -> str:
-    """How the verdicts of a summary are decided, as a part of a sentence."""
+    """Say how the verdicts of a summary are decided, as part of a sentence."""
     text, stated = f"paired t tests{over} at 5 % after Holm's correction", float(table["margin"].iloc[0])
     if not math.isfinite(stated):
         return text
@@ -85,25 +85,25 @@ def verdict_rule(table: pd.DataFrame, over: str = "") -> str:
 
 
 def within(stated: float) -> str:
-    """A margin with its unit: ``1 point``."""
+    """Format a margin with its unit: ``1 point``."""
     unit = primary().unit
     return f"{stated:g} {'point' if stated == 1 else 'points'}" if unit == "%" else f"{stated:g} {unit}".strip()
 
 
 def share(value: float) -> str:
-    """A share in 0..1 as percent with one decimal, without the sign."""
+    """Format a share (0..1) as percent with one decimal, without the percent sign."""
     return f"{100 * value:.1f}" if math.isfinite(value) else MISSING
 
 
 def breakable(name: str) -> Markup:
-    """The name as HTML that a browser may break after its punctuation."""
+    """Return the name as HTML in which a line may break after a colon or comma."""
     from markupsafe import Markup
 
     return Markup(re.sub("([:,])", r"\1<wbr>", str(Markup.escape(name))))
 
 
 def unbroken(text: str, names: Sequence[str]) -> Markup:
-    """The text as HTML that breaks no line within one of the ``names`` if there is room."""
+    """Return the text as HTML in which no line breaks within one of the ``names``, if there is room."""
     from markupsafe import Markup
 
     breakable_ones = sorted((name for name in names if not name.isalnum()), key=len, reverse=True)
@@ -118,7 +118,10 @@ def unbroken(text: str, names: Sequence[str]) -> Markup:
 def interval(
     mean: float, half_width: float, show: Callable[[float], str] = share, low: float = 0.0, high: float = 1.0
 ) -> str:
-    """``92.5 ± 1.2``; ``57.7 (0 to 100)``, cut off, where the interval leaves ``low``..``high``; the mean alone without one."""
+    """Format a mean with its interval: ``92.5 ± 1.2``.
+
+    An interval that leaves ``low``..``high`` is cut: ``57.7 (0 to 100)``. Without a finite half-width, only the mean is shown.
+    """
     if not (math.isfinite(mean) and math.isfinite(half_width)):
         return show(mean)
     bottom, top = mean - half_width, mean + half_width
@@ -129,9 +132,9 @@ def interval(
 
 
 def shown(measure: Measure, row: Row, spread: str = "ci95") -> str:
-    """The measure of a row of the summary with one of `SPREADS`: ``92.5 ± 1.2``; shares in percent, without the sign.
+    """Format a measure in a row of the summary with its spread: ``92.5 ± 1.2``; shares in percent, without the percent sign.
 
-    A round's number that is zero in the whole run is missing, such as the distance between the models of a single client.
+    A measure of rounds that is always zero counts as missing, such as the distance between models if there is one client.
     """
     mean = row[measure.key]
     if measure.split == "round" and mean == 0:
@@ -144,15 +147,15 @@ def shown(measure: Measure, row: Row, spread: str = "ci95") -> str:
 
 
 def with_interval(measure: Measure, mean: float, half_width: float) -> str:
-    """A value with its unit and interval, as `shown` in a table: ``92.5 ± 1.2 %``."""
+    """Format a value with interval and unit: ``92.5 ± 1.2 %``."""
     show = share if measure.unit == "%" else partial(figures, like=mean)
     return f"{interval(mean, half_width, show, measure.low, measure.high)}\u00a0{measure.unit}".strip()
 
 
 def difference(row: Row, show: Callable[[float], str] | None = None, spread: str = "ci95") -> str:
-    """The difference of a row of the summary from the first method in the primary measure: ``+1.2 ± 0.4``.
+    """Format a method's difference from the first in the primary measure, with its spread: ``+1.2 ± 0.4``.
 
-    ``show`` formats a difference of shares, by default in percentage points with one decimal.
+    ``row`` is a row of the summary. ``show`` formats a difference of shares; by default in points with one decimal.
     """
     measure, around = primary(), row[f"difference_{SPREADS[spread].column}"]
     if measure.unit == "%" and spread == "ci95":
@@ -162,48 +165,51 @@ def difference(row: Row, show: Callable[[float], str] | None = None, spread: str
 
 
 def heading(measure: Measure) -> str:
-    """``accuracy %``."""
+    """Return title and unit: ``accuracy %``."""
     return f"{measure.title} {measure.unit}".strip()
 
 
 def note(measure: Measure) -> str:
-    """The note of a measure as the caption of a figure: without the range of shares, and without the setting that asks for it."""
+    """Return a measure's note as a figure's caption, without the range 0..1 and without the setting that enables it."""
     text = re.sub(r"(, 0\.\.1|,? if `[^`]*` asks for it)", "", measure.note).replace("`", "")
     return text[:1].upper() + text[1:]
 
 
 def plain(measure: Measure, number: float) -> str:
-    """A value without its unit: ``92.5``."""
+    """Format a value without its unit: ``92.5``."""
     return share(number) if measure.unit == "%" else figures(number)
 
 
 def value(measure: Measure, number: float) -> str:
-    """A value of the measure in a sentence: ``92.5 %``."""
+    """Format a value with its unit: ``92.5 %``."""
     return f"{plain(measure, number)}\u00a0{measure.unit}".strip()
 
 
 def gap(measure: Measure, number: float) -> str:
-    """A signed difference of the measure: in percentage points where it is a share."""
+    """Format a difference with its sign; a difference of shares in percentage points."""
     return points(number) if measure.unit == "%" else f"{'+' if number > 0 else ''}{figures(number)}".replace("-", "−")
 
 
 def half(text: str, value: float) -> str:
-    """The rounded half-width ``text``, or ``<0.01`` where rounding makes nothing of a positive ``value``."""
+    """Return the rounded half-width ``text``; ``<0.01`` if rounding turned a positive ``value`` into 0."""
     return f"<{text[:-1]}1" if value > 0 and not re.search("[1-9]", text) else text
 
 
 def signed(value: float) -> str:
-    """A difference of shares in percentage points, signed, with one decimal."""
+    """Format a difference of shares in percentage points, with sign and one decimal."""
     return f"{100 * value:+.1f}" if math.isfinite(value) else MISSING
 
 
 def points(value: float) -> str:
-    """A difference of shares in percentage points, signed, with two decimals."""
+    """Format a difference of shares in percentage points, with sign and two decimals."""
     return f"{100 * value:+.2f}".replace("-", "−") if math.isfinite(value) else MISSING
 
 
 def figures(value: float, like: float | None = None) -> str:
-    """Three significant digits, or the decimals of ``like``; scientific where that would be long."""
+    """Format a number with three significant digits, or with as many decimals as ``like`` would get.
+
+    Below 0.001 and from 10 million on, the format is scientific.
+    """
     like = value if like is None else like
     if not (math.isfinite(value) and math.isfinite(like)):
         return MISSING
@@ -214,12 +220,12 @@ def figures(value: float, like: float | None = None) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """``a, b and c``."""
+    """Join names: ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """``0–3, 7`` from the distinct numbers in order."""
+    """Format numbers as sorted ranges: ``0–3, 7``."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and number == parts[-1][-1] + 1:
@@ -230,12 +236,12 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def rows_of(table: pd.DataFrame) -> list[Row]:
-    """The rows of a table, each by column."""
+    """Return the rows of a table as dictionaries from column to value."""
     return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
 
 
 def read_after(table: pd.DataFrame, budget: Budget | None) -> str:
-    """The rounds after which the methods of the summary ``table`` are read, in words."""
+    """Say after which rounds the methods of the summary ``table`` are read."""
     if not budget:
         return "after the last round"
     rounds = dict(zip(table["method"], table["after_round"], strict=True))

@@ -1,4 +1,4 @@
-"""Parts of documents that need no run store, by the names under which a document's file and ``--only`` list them."""
+"""Parts of documents that need no run store, by the names that a document's file and ``--only`` use."""
 
 from fedskew.experiment.documents.exercise import repeat_exercise
 from fedskew.experiment.documents.extra import Repeat

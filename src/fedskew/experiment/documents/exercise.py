@@ -1,4 +1,4 @@
-"""Exercise 14.4.3 of the textbook section 'Non-IID Data' (14.4) on its own data: the bound on drift against the drift."""
+"""Exercise 14.4.3 of the textbook section 'Non-IID Data' (14.4): drift and its upper bound, on the exercise's data."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ Gradients = Callable[[Tensor], Tensor]
 
 
 class Bound(NamedTuple):
-    """After 1, 2, ... steps; lengths are Euclidean."""
+    """Distances and their bounds after 1, 2, ..., E steps. Distances are Euclidean."""
 
-    apart: Tensor  # (E,) mean distance of a client to the same number of steps on the whole objective
-    farthest: Tensor  # (E,) the largest
+    apart: Tensor  # (E,) mean over clients of the distance to the model after as many steps on the whole objective
+    farthest: Tensor  # (E,) the largest of these distances
     drift: Tensor  # (E,) mean distance of the clients to their mean
     smooth: Tensor  # (E,) bound on `farthest`: zeta / L ((1 + rate L)^E - 1)
-    convex: Tensor  # (E,) its bound for convex objectives and a rate of at most 2 / L: E rate zeta
-    zeta: Tensor  # () the largest distance of a client's gradient to the whole one, along all clients' paths
+    convex: Tensor  # (E,) bound on `farthest` for convex objectives and a rate of at most 2 / L: E rate zeta
+    zeta: Tensor  # () largest distance of a client's gradient to the whole gradient at the same model, over all steps
 
 
 def bound(local: Gradients, whole: Gradients, w: Tensor, clients: int, rate: float, steps: int, smooth: float) -> Bound:
-    """Full-batch steps from ``w`` (P,), measured and bounded ('Non-IID Data', exercise 14.4.3).
+    """Take full-batch steps from ``w`` (P,); return the distances and their bounds ('Non-IID Data', exercise 14.4.3).
 
-    ``local`` maps the models (K, P) of K clients to the gradient of each client's objective at its own, ``whole`` any models
-    (M, P) to the gradient of the whole objective at each. ``smooth`` is L: the whole gradient is L-Lipschitz.
+    ``local`` maps the models (K, P) of K clients to the gradients (K, P) of their objectives. ``whole`` maps models (M, P) to
+    the gradients (M, P) of the whole objective, which are L-Lipschitz; ``smooth`` is L.
 
-    With a_e a client's distance after e steps, a_(e+1) <= (1 + rate L) a_e + rate zeta; where the objective is convex and the rate
-    at most 2 / L, a gradient step brings no two models apart, and a_(e+1) <= a_e + rate zeta.
+    Let a_e be a client's distance after e steps. Then a_(e+1) <= (1 + rate L) a_e + rate zeta. If the objective is convex and
+    the rate is at most 2 / L, a gradient step never increases the distance of two models, so a_(e+1) <= a_e + rate zeta.
     """
     own, reference = w.expand(clients, -1), w[None]
     zeta = w.new_zeros(())
@@ -65,10 +65,10 @@ def bound(local: Gradients, whole: Gradients, w: Tensor, clients: int, rate: flo
 
 
 def drift_bound(rate: float = RATE, steps: int = 50) -> dict[str, Bound]:
-    """Full-batch steps of softmax regression from zero, 30 clients, in the listing's two partitions.
+    """Compute the bounds for softmax regression from zero, with 30 clients in each of the listing's two partitions.
 
-    Softmax regression is convex and L-smooth with half the largest eigenvalue of X'X / n (the Hessian of the log-sum-exp is at most
-    one half): with a rate up to 2 / L both bounds apply. The order of random numbers is the listing's.
+    Softmax regression is convex. It is L-smooth with L half the largest eigenvalue of X'X / n, because the Hessian of the
+    log-sum-exp is at most one half. With a rate up to 2 / L both bounds apply. Random numbers are drawn in the listing's order.
     """
     data, dealt = dealt_data(np.random.default_rng(0))
     x = torch.as_tensor(data.x, dtype=torch.float64)
@@ -88,7 +88,10 @@ def drift_bound(rate: float = RATE, steps: int = 50) -> dict[str, Bound]:
 
 
 def gradient(models: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Of the mean cross-entropy of models (K, features * classes) on x (K, n, features) and one-hot y (K, n, classes)."""
+    """Return the gradient (K, features * classes) of the mean cross-entropy of K models.
+
+    Model k is measured on its own rows x[k] (n, features) and one-hot targets y[k] (n, classes).
+    """
     w = models.view(len(models), x.shape[2], y.shape[2])
     error = (x @ w).softmax(-1) - y
     return (x.mT @ error / x.shape[1]).flatten(1)
@@ -98,7 +101,7 @@ LINES = {"bound, smooth": "smooth", "bound, convex": "convex", "farthest client"
 
 
 def draw_bound(found: Mapping[str, Bound], rate: float) -> Figure:
-    """One panel a partition, over local steps on a logarithmic axis; the bound for smooth objectives grows without limit."""
+    """Draw one panel for each partition: distances and bounds over local steps, on a logarithmic axis."""
     from matplotlib.figure import Figure
 
     with styled():
@@ -111,7 +114,7 @@ def draw_bound(found: Mapping[str, Bound], rate: float) -> Figure:
                 axes.plot(steps, getattr(part, field), label=label, color=SERIES[index], linestyle=dashes)
             axes.set(title=name, xlabel="local steps on all rows", yscale="log")
             axes.grid(axis="y")
-        # the bound for smooth objectives leaves the picture
+        # the bound for smooth objectives grows beyond the axis
         least = min(float(part.drift[0]) for part in found.values())
         panels[0].set_ylim(least / 1.5, 3 * max(float(part.convex[-1]) for part in found.values()))
         panels[0].set_ylabel(f"distance, rate {rate:g}")
@@ -120,7 +123,7 @@ def draw_bound(found: Mapping[str, Bound], rate: float) -> Figure:
 
 
 def repeat_exercise(on_progress: Callable[[float], None]) -> Extra:
-    """The bound on drift against the measured drift."""
+    """Compute the exercise: distances and their bounds after the last step."""
     found = drift_bound()
     on_progress(1.0)
     return Extra(

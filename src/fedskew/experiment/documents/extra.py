@@ -1,4 +1,4 @@
-"""A part of a document that needs no run store: what it prints, draws and exports."""
+"""The result of a part of a document that needs no run store."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Extra:
-    """The result: a table for the terminal, and plain values for ``--json``."""
+    """A table for the terminal, plain values for ``--json``, and optionally an export and a figure."""
 
     title: str
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     note: str
     values: Mapping[str, object]
-    export: Mapping[str, object] = field(default_factory=dict)  # the part of ``values`` in the whole document's export
+    export: Mapping[str, object] = field(default_factory=dict)  # the values that the document's export contains
     draw: Callable[[], Figure] | None = None
-    agrees: bool = True  # whether every printed digit is repeated
+    agrees: bool = True  # False if a number differs from the document's
 
 
 Repeat = Callable[[Callable[[float], None]], Extra]

@@ -1,4 +1,4 @@
-"""Listing 14.4.1 of the textbook section 'Non-IID Data' (14.4), played by our engine on the listing's own data and batch order.
+"""Listing 14.4.1 of the textbook section 'Non-IID Data' (14.4), executed by our engine on the listing's data and batches.
 
 30 clients, softmax regression without bias from zero, learning rate 1.5, batches of 32, 30 rounds, weights by size. One
 random generator with seed 0 draws the data, the IID permutation and the batches of the four runs, in the listing's order.
@@ -34,7 +34,7 @@ CLIENTS, ROUNDS, BATCH, RATE = 30, 30, 32, 1.5
 
 
 class Run(NamedTuple):
-    """A run of the listing, with the numbers that the document prints or ours."""
+    """A run of the listing, with its drift and accuracy: the document's numbers, or ours."""
 
     skew: str
     epochs: int
@@ -68,14 +68,14 @@ class SharedStream:
 
 
 def dealt_data(rng: np.random.Generator) -> tuple[Dataset, dict[str, list[Ints]]]:
-    """The listing's data, and the rows of each client in its two partitions."""
+    """Draw the listing's data; return them and the rows of each client in the two partitions."""
     data = SyntheticSoftmax(test="train").draw(rng)
     iid = np.array_split(rng.permutation(len(data.y)), CLIENTS)
     return data, {"IID": iid, "sorted by label": np.array_split(np.argsort(data.y, kind="stable"), CLIENTS)}
 
 
 def drift_demo(on_progress: Callable[[float], None] = lambda _: None) -> Iterator[Run]:
-    """Our numbers of the four runs, in the listing's order; `on_progress(fraction)` is called as work completes."""
+    """Execute the listing's four runs in order; yield our numbers. `on_progress(fraction)` is called as work completes."""
     rng = np.random.default_rng(0)
     data, dealt = dealt_data(rng)
     net = Softmax(bias=False).build(data.shape, data.num_classes, torch.Generator()).double()
@@ -105,7 +105,7 @@ def drift_demo(on_progress: Callable[[float], None] = lambda _: None) -> Iterato
 
 
 def repeat_listing(on_progress: Callable[[float], None]) -> Extra:
-    """The listing's numbers beside ours, which agree if they round to the document's last digit."""
+    """Compare our numbers with the listing's. They agree if they are equal after rounding to the document's digits."""
     values, rows = [], []
     for printed, ours in zip(DOCUMENT, drift_demo(on_progress), strict=True):
         agrees = (round(ours.drift, 3), round(ours.accuracy, 3)) == printed[2:]

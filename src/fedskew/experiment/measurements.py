@@ -134,7 +134,7 @@ def test_row_values(assembly: Assembly, server: Server) -> Floats | None:
 
 
 def own_rows(assembly: Assembly, split: str, inputs: Callable[[Metric], tuple[Tensor, Tensor]]) -> list[Row]:
-    """Compute the user's own metrics of a split. ``inputs(metric)`` gives the arguments. Values that are not finite are left out."""
+    """Compute the user's own metrics of a split. ``inputs(metric)`` gives their arguments. Only finite values are returned."""
     rows: list[Row] = []
     for metric in assembly.experiment.metric:
         if metric.split == split and math.isfinite(value := float(metric.compute(*inputs(metric)))):

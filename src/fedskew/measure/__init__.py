@@ -1,1 +1,1 @@
-"""What can be measured: of the partition, of a round's updates, of what was sent; and how sure a mean is."""
+"""Measures of partitions, updates, models and privacy, and statistics for the comparison of methods."""

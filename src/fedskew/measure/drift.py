@@ -13,7 +13,7 @@ def drift(deltas: Tensor, num_examples: Tensor) -> dict[str, Tensor]:
 
 
 def drift_measures(seen: Dispersion) -> dict[str, Tensor]:
-    """Compute the measures from the moments of the updates under the clients' shares of the examples.
+    """Compute the measures from the moments of the updates. The weights are the clients' shares of the examples.
 
     ``divergence`` ()   mean distance to the *uniform* mean of the local models (Goel, Srivastava, Shah, eq. 4)
     ``drift`` ()        mean distance to the *example-weighted* mean ('Non-IID Data', section 3)
@@ -24,7 +24,7 @@ def drift_measures(seen: Dispersion) -> dict[str, Tensor]:
     """
     total = seen.weights @ seen.squares
     to_weighted, to_uniform = seen.to_weighted, seen.to_uniform
-    # law of cosines: no further pass over the updates
+    # the law of cosines saves another pass over the updates
     product = (seen.squares + seen.of_mean - to_weighted) / 2
     lengths = (seen.squares * seen.of_mean).sqrt()
     return {

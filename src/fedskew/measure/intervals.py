@@ -13,7 +13,7 @@ from fedskew.measure.student import t_quantile, t_tail
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Return the mean and the half-width of Student's t interval; the half-width of a single value is NaN."""
+    """Return the mean, and the half-width of Student's t interval. For a single value the half-width is NaN."""
     v = np.asarray(values, dtype=float)
     if len(v) < 2:
         return float(v.mean()), float("nan")
@@ -23,40 +23,40 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
 
 @dataclass(frozen=True)
 class Estimate(ABC):
-    """The mean of a number over ``seeds``, with an interval that covers more than these seeds."""
+    """The mean of a number over ``seeds`` seeds, with an interval that also covers other seeds or test rows."""
 
     mean: float
     seeds: int
 
     @abstractmethod
     def errors(self) -> list[tuple[float, float]]:
-        """Standard errors, each with the degrees of freedom of its interval; the widest interval counts.
+        """Return (standard error, degrees of freedom) of one or more intervals; the widest interval counts.
 
-        Nothing without any variance.
+        If there is no variance, the list is empty.
         """
 
     @abstractmethod
     def with_seeds(self, seeds: int) -> "Estimate":
-        """What another number of seeds is expected to give, if mean and variances are the true ones."""
+        """Return the expected estimate for another number of seeds, assuming that mean and variances are the true ones."""
 
     def half(self, level: float = 0.05) -> float:
-        """Half the width of the interval that leaves out the true mean with this probability; 0 without any variance."""
+        """Return half the width of the interval that misses the true mean with probability ``level``; 0 without variance."""
         return max((float(t_quantile(freedom, 1 - level / 2)) * error for error, freedom in self.errors()), default=0.0)
 
     def p(self) -> float:
-        """The two-sided p of the test that the true mean is 0; NaN without any variance."""
+        """Return the two-sided p of the test that the true mean is 0; NaN without variance."""
         tails = [2 * t_tail(abs(self.mean) / error, freedom) if error else 0.0 for error, freedom in self.errors()]
         return max(tails, default=math.nan)
 
     def p_within(self, margin: float) -> float:
-        """The p of two one-sided tests that the true mean is between -``margin`` and ``margin``; NaN without any variance."""
+        """Return p of two one-sided tests that the true mean is between -``margin`` and ``margin``; NaN without variance."""
         tails = [
             t_tail((margin - abs(self.mean)) / error, freedom) if error else 0.0 for error, freedom in self.errors()
         ]
         return max(tails, default=math.nan)
 
     def seeds_to_decide(self, level: float = 0.05) -> int:
-        """The fewest seeds, up to `MOST_SEEDS`, that are expected to separate the mean from 0; 0 if no such number is."""
+        """Return the smallest number of seeds expected to separate the mean from 0; 0 if even `MOST_SEEDS` are too few."""
         if not abs(self.mean) > self.with_seeds(MOST_SEEDS).half(level):
             return 0
         enough = range(self.seeds, MOST_SEEDS + 1)
@@ -68,12 +68,12 @@ MOST_SEEDS = 200
 
 @dataclass(frozen=True)
 class Crossed(Estimate):
-    """Over S seeds and n test rows, the same rows for each seed.
+    """An estimate over S seeds and n test rows. All seeds have the same test rows.
 
-    ``by_seed`` is the variance between the seeds' means, ``by_row`` between the rows' means, ``residual`` of what neither explains.
-    The interval covers other seeds and other test rows. Its squared standard error is by_seed / S + by_row / n - residual / (S n),
-    and Student's t has Satterthwaite's degrees of freedom (Satterthwaite 1946, for two crossed random factors). It is never
-    narrower than Student's interval over the seeds alone.
+    ``by_seed`` is the variance between the seeds' means, ``by_row`` between the rows' means, and ``residual`` the remaining
+    variance. The interval covers other seeds and other test rows. Its squared standard error is by_seed / S + by_row / n -
+    residual / (S n). Student's t has Satterthwaite's degrees of freedom (Satterthwaite 1946, for two crossed random factors). The
+    interval is never narrower than Student's interval over the seeds alone.
     """
 
     rows: int
@@ -97,7 +97,7 @@ class Crossed(Estimate):
 
 @dataclass(frozen=True)
 class Resampled(Estimate):
-    """Over S seeds, each with a split into training and test rows of its own, by the corrected resampled t test.
+    """An estimate over S seeds, each with its own split into training and test rows: the corrected resampled t test.
 
     Splits of the same rows have training or test rows in common, so their results are not independent. Nadeau and Bengio (2003)
     take variance (1 / S + ``ratio``) as the squared standard error, with ``ratio`` test rows for each training row, and S - 1
@@ -123,7 +123,7 @@ def over_splits(values: Sequence[float], ratio: float, most_freedom: float = mat
 
 
 def over_seeds_and_rows(values: NDArray[np.floating]) -> Crossed:
-    """The mean of a number that depends on the seed and on the test row; ``values`` is (seeds, rows), at least (2, 2)."""
+    """Estimate the mean of ``values`` (seeds, rows), at least (2, 2)."""
     seeds, rows = values.shape
     by_seed, by_row, mean = values.mean(1), values.mean(0), float(values.mean())
     rest = float(np.square(values - by_seed[:, None] - by_row + mean).sum()) / ((seeds - 1) * (rows - 1))

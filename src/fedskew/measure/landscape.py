@@ -1,4 +1,4 @@
-"""Slices of a loss around a model, along random directions or through three models; sharpness.
+"""Losses on a line or plane around a model, along random directions or through given models; sharpness.
 
 H. Li, Xu, Taylor, Studer, Goldstein: Visualizing the Loss Landscape of Neural Nets, NeurIPS 2018, arXiv:1712.09913.
 """
@@ -17,11 +17,11 @@ from fedskew.core.vectors import ParameterSpace, unit
 
 Floats = NDArray[np.float64]
 MARGIN = 0.2
-"""Share of a plane's width by which its window exceeds the points in it."""
+"""A window extends beyond its points by this share of their extent."""
 
 
 def filter_normalised(w: Tensor, space: ParameterSpace, generator: torch.Generator) -> Tensor:
-    """Draw a direction (P,) in which each filter has the norm of that filter of ``w``; vectors such as biases are 0.
+    """Draw a random direction (P,). Each filter gets the norm of the same filter in ``w``; vectors such as biases get 0.
 
     A filter is a slice of a tensor along its first dimension.
     """
@@ -38,7 +38,7 @@ def filter_normalised(w: Tensor, space: ParameterSpace, generator: torch.Generat
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """A grid on a line or plane: ``origin`` + a first + b second for the values of ``a`` and ``b``; b is 0 on a line."""
+    """A grid on a line or plane: ``origin`` + a first + b second, for all values of ``a`` and ``b``. On a line, b is 0."""
 
     origin: Tensor  # (P,)
     first: Tensor
@@ -47,7 +47,7 @@ class Window:
     b: Floats
 
     def at(self, a: float, b: float) -> Tensor:
-        """Return the model (P,) at the coordinates."""
+        """Return the model (P,) at these coordinates."""
         point = self.origin + a * self.first
         return point if self.second is None else point + b * self.second
 
@@ -59,10 +59,10 @@ def around(w: Tensor, first: Tensor, second: Tensor | None, reach: float, points
 
 
 def through(models: Tensor, points: int) -> tuple[Window, Floats]:
-    """Return the plane through three models (3, P) and their coordinates (3, 2) in it; a line if they lie on one.
+    """Return the plane through three models (3, P), and their coordinates (3, 2) in it. If they lie on a line, return the line.
 
-    The first model is the origin, the second lies on the first axis; the axes are orthonormal. Raises `BadInput` if all three
-    are equal.
+    The first model is the origin; the second lies on the first axis. The axes are orthonormal. Raises `BadInput` if all three
+    models are equal.
     """
     origin, to_second, to_third = models[0], models[1] - models[0], models[2] - models[0]
     length, other = (float(vector_norm(step, dtype=torch.float64)) for step in (to_second, to_third))
@@ -81,9 +81,10 @@ def through(models: Tensor, points: int) -> tuple[Window, Floats]:
 
 
 def through_path(models: Tensor, points: int) -> tuple[Window, Floats]:
-    """Return the plane through the last of the models (R, P) along the two directions in which they vary most, and where they lie.
+    """Return a plane through the last of the models (R, P), and the models' coordinates (R, 2) in it.
 
-    These are the first principal directions of the path (Li et al., section 7); a line if the models lie on one.
+    Its axes are the two directions in which the models vary most: the first principal directions of the path (Li et al., section
+    7). If the models lie on a line, the line is returned.
     """
     steps = (models - models[-1]).double()
     require(bool(steps.any()), "landscape: the global model has not moved, so it has no path")
@@ -101,7 +102,10 @@ def through_path(models: Tensor, points: int) -> tuple[Window, Floats]:
 def losses_on(
     window: Window, losses: Callable[[Tensor], Tensor], on_point: Callable[[], None] = lambda: None
 ) -> Floats:
-    """Evaluate ``losses`` (P,) -> (F,) on the window, (F, points of b, points of a); ``on_point()`` is called after each point."""
+    """Evaluate ``losses``, which maps (P,) to (F,), on the window; return (F, len(b), len(a)).
+
+    ``on_point()`` is called after each point.
+    """
     rows = []
     for b in window.b:
         row = []
@@ -113,23 +117,27 @@ def losses_on(
 
 
 def overlap(first: Floats, second: Floats) -> float:
-    """Return the correlation of two losses over the same window, in -1..1."""
+    """Return the correlation (-1..1) of two losses on the same window."""
     return float(np.corrcoef(first.ravel(), second.ravel())[0, 1])
 
 
 @dataclass(frozen=True)
 class Sharpness:
-    """How fast a loss rises around a model."""
+    """How fast a loss rises around a model.
 
-    rise: float  # of the loss at distance ``radius`` along the gradient, the inner step of SAM
+    ``rise`` is the increase of the loss at distance ``radius`` along the gradient (the inner step of SAM). ``eigenvalue`` is the
+    Hessian's largest in absolute value, by power iteration.
+    """
+
+    rise: float
     radius: float
-    eigenvalue: float  # the largest of the Hessian in absolute value, by power iteration
+    eigenvalue: float
 
 
 def sharpness(
     loss: Callable[[Tensor], Tensor], w: Tensor, radius: float, generator: torch.Generator, iterations: int = 30
 ) -> Sharpness:
-    """Compute the sharpness of a differentiable ``loss`` (P,) -> () at ``w`` (P,)."""
+    """Compute the sharpness at ``w`` (P,) of a differentiable ``loss``, which maps (P,) to ()."""
     gradient = torch.func.grad(loss)
     rise = float(loss(w + radius * unit(gradient(w))) - loss(w))
     v = unit(torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w))

@@ -1,4 +1,4 @@
-"""A measure: one number of a round, and its column in tables."""
+"""`Measure`: one number of a round, and how tables and figures show it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 View = Literal["table", "page", "curve", "live"]
 ALL: tuple[View, ...] = ("table", "page", "curve", "live")
 PLACES = {"last": "last round", "mean": "round mean", "max": "", "sum": ""}
-"""Ways to reduce the rounds of a run to one number, as headings say them; the others stand in titles and remarks."""
+"""Ways to reduce the rounds of a run to one number, and their text in headings. The text is empty if titles say it."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of a round, and its column in the tables of runs if it is ``shown``.
+    """One number of a round. If it is ``shown``, it is a column in the tables of runs.
 
     split: what it is measured on; see `fedskew.measure.registry.MEASURES`.
     name: its name in the store. A row with ``of`` stores nothing: it adds up those names of its split.
@@ -78,7 +78,7 @@ class Measure:
 
     @property
     def figure(self) -> str:
-        """Its name among the figures, and in claims."""
+        """Its name as a figure, and in claims."""
         return self.key.replace("_", "-")
 
     @property
@@ -88,21 +88,21 @@ class Measure:
 
     @property
     def ahead(self) -> str:
-        """The verdict on a difference in which this measure is better."""
+        """The verdict on a method that is better in this measure."""
         return "lower" if self.better == "lower" else "higher"
 
     @property
     def behind(self) -> str:
-        """The verdict on a difference to the worse."""
+        """The verdict on a method that is worse in this measure."""
         return "higher" if self.better == "lower" else "lower"
 
     @property
     def place(self) -> str:
-        """The way to reduce the rounds of a run, as a heading says it."""
+        """The text in headings that says how rounds are reduced."""
         return PLACES[self.reduce]
 
     def function(self) -> Callable[..., Tensor]:
-        """The function that computes it; imported here, so that views do not need PyTorch."""
+        """Import and return the function that computes it. Views do not call this, and so need no PyTorch."""
         module, _, name = self.compute.partition(":")
         found: Callable[..., Tensor] = getattr(import_module(module), name)
         return found

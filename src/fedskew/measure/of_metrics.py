@@ -1,4 +1,4 @@
-"""The measures of a task's metric: on the test set, over the clients, of personal models, and of each client."""
+"""Make the measures of a task's metric: on the test set, over the clients, of personal models, and of each client."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,7 +7,7 @@ from fedskew.core.metrics import TaskMetric
 from fedskew.measure.measure import ALL, Measure, View
 
 PRIMARY = "accuracy"
-"""The metric by which methods are compared where a run names none. Keys of its columns do not repeat its name."""
+"""The default metric by which methods are compared. The keys of its columns do not contain its name."""
 
 FAIR = "fedskew.measure.fairness:"
 PERSONAL_REMARK = (
@@ -22,7 +22,7 @@ BESIDE: tuple[View, ...] = ("table", "page", "curve")
 
 
 def on_test_rows(metric: TaskMetric) -> Measure:
-    """The metric of the global model on the test set."""
+    """Return the measure of the global model on the test set."""
     return Measure(
         "test",
         metric.name,
@@ -39,7 +39,7 @@ def on_test_rows(metric: TaskMetric) -> Measure:
 
 
 def of_clients(metric: TaskMetric) -> Iterator[Measure]:
-    """The metric of the global model, over the clients."""
+    """Yield measures of the global model, over the clients."""
     if metric.aside:
         return
     found = over_clients(metric, "clients", "the global model", "a client's rows: mean over the clients")
@@ -51,7 +51,7 @@ def of_clients(metric: TaskMetric) -> Iterator[Measure]:
 
 
 def of_personal_models(metric: TaskMetric) -> Iterator[Measure]:
-    """The metric of each client's personal model, over the clients."""
+    """Yield measures of the personal models, over the clients."""
     if metric.aside:
         return
     for measure in over_clients(metric, "personal", "the personal models", ""):
@@ -70,7 +70,7 @@ def of_personal_models(metric: TaskMetric) -> Iterator[Measure]:
 
 
 def of_unseen_clients(metric: TaskMetric) -> Iterator[Measure]:
-    """The metric on clients that took no part in training, before and after they adapted the model."""
+    """Yield measures on clients that took no part in training, before and after they adapted the model."""
     if metric.aside:
         return
     wide = {"unit": metric.unit, "low": metric.low, "high": metric.high, "better": metric.better, "reduce": "last"}
@@ -87,13 +87,13 @@ def of_unseen_clients(metric: TaskMetric) -> Iterator[Measure]:
 
 
 def shown_as(metric: TaskMetric, measure: Measure, key: str, label: str, shown: tuple[View, ...]) -> Measure:
-    """The measure with a column in these views."""
+    """Return the measure as a column with this key and label in these views."""
     own = key if metric.name == PRIMARY else f"{key}_{metric.name}"
     return replace(measure, key=own, title=key.replace("_", " "), label=label, shown=shown)
 
 
 def over_clients(metric: TaskMetric, split: str, of: str, where: str) -> Iterator[Measure]:
-    """Mean, worst and dispersion over the clients; how even shares are."""
+    """Yield mean and worst over the clients; for shares also worst tenth, standard deviation, Jain's index and entropy."""
     worst = "lowest" if metric.better == "higher" else "highest"
     what = f"{metric.title} of {of}"
     wide = {"unit": metric.unit, "low": metric.low, "high": metric.high, "better": metric.better, "reduce": "last"}
@@ -115,9 +115,9 @@ def over_clients(metric: TaskMetric, split: str, of: str, where: str) -> Iterato
 
 
 def of_each_client(metric: TaskMetric) -> Iterator[Measure]:
-    """The metric of each client: of the global model, of its local model and of its personal model.
+    """Yield measures of single clients: of the global model, of the local model, and of the personal model.
 
-    A pooled metric is computed for clients only if it is the primary one, and never of local models.
+    A pooled metric is computed for clients only if it is the primary one, and never for local models.
     """
     if metric.pooled and metric.aside:
         return

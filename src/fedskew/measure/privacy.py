@@ -1,4 +1,4 @@
-"""Differential privacy of a run: the accountant of the Gaussian mechanism on Poisson samples."""
+"""Differential privacy of a run: a bound on epsilon for the Gaussian mechanism on Poisson samples."""
 
 import importlib.util
 import math
@@ -11,14 +11,14 @@ from fedskew.core.errors import require
 from fedskew.core.records import Privacy
 
 ORDERS = (*range(2, 257), 512, 1024)
-"""Rényi orders over which the bound is minimised. The moments of integer orders are finite sums."""
+"""Rényi orders over which the bound is minimised. They are integers, because their moments are finite sums."""
 
 
 def epsilon(privacy: Privacy, rounds: int) -> float:
-    """Return the epsilon of (epsilon, delta) differential privacy after ``rounds``, for adding or removing one client.
+    """Return epsilon of (epsilon, delta) differential privacy after ``rounds``, for adding or removing one client.
 
-    An upper bound by Rényi differential privacy (Mironov, Talwar, Zhang 2019, arXiv:1908.10530); infinite without noise. Raises
-    `BadInput` where the accountant is not installed.
+    It is an upper bound by Rényi differential privacy (Mironov, Talwar, Zhang 2019, arXiv:1908.10530), and infinite without
+    noise. Raises `BadInput` if the package dp-accounting is not installed.
     """
     if privacy.noise == 0:
         return math.inf

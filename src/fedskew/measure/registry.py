@@ -1,7 +1,7 @@
-"""Every number that a run stores, one row each: what it is, how it is computed, reduced and shown.
+"""The registry: one row for each number that a run stores, with how it is computed, reduced and shown.
 
-The store, the terminal, the report, tables for a paper, sinks, claims, budgets and the reference page read `MEASURES` when they
-are used. A new measure is a function in a file of this folder and a row here. Norms are Euclidean over the trainable parameters.
+The store, the terminal, the report, tables for a paper, sinks, claims, budgets and the reference page all read `MEASURES`. A new
+measure is a function in a file of this folder, and a row here. Norms are Euclidean over the trainable parameters.
 """
 
 import math
@@ -33,7 +33,7 @@ Shown = TypeVar("Shown")
 Runs = TypeVar("Runs", bound="Iterable[Recorded]")
 
 OF_MODELS = ("test", "clients", "personal", "unseen")
-"""Splits of measures of models, which are not made after every round."""
+"""Splits of measures of models. Models are not measured after every round."""
 
 FAIR = "fedskew.measure.fairness:"
 BYTES_REMARK = "bytes and time are for a whole run, all clients together; 1 MB is 10⁶ bytes"
@@ -148,14 +148,14 @@ MEASURES: tuple[Measure, ...] = (
 
 
 OWN: dict[tuple[str, str], Measure] = {}
-"""Measures of users, by split and name, of the runs that this process carries out or has read."""
+"""Users' own measures, by split and name, of all runs that this process has executed or read."""
 
 DECLARED = {"title": str, "unit": str, "better": str, "score": str, "reduce": str, "low": float, "high": float}
 """The fields that a user's measure may set."""
 
 
 def declare(rows: Iterable[Mapping[str, object]]) -> None:
-    """Add measures of users, as a run stores them; no code of theirs is imported."""
+    """Add users' own measures from the descriptions that a run stores. No code of the user is imported."""
     for row in rows:
         fields: dict[str, Any] = {key: kind(row[key]) for key, kind in DECLARED.items() if key in row}
         measure = Measure(
@@ -166,7 +166,7 @@ def declare(rows: Iterable[Mapping[str, object]]) -> None:
 
 
 def declare_metrics(metrics: Iterable[TaskMetric]) -> None:
-    """Add the measures of these metrics of a user's task; the metrics of fedskew's tasks are known."""
+    """Add the measures of a user's own task. Metrics of fedskew's tasks are known already."""
     for metric in metrics:
         if metric not in METRICS:
             for measure in (
@@ -181,28 +181,28 @@ def declare_metrics(metrics: Iterable[TaskMetric]) -> None:
 
 
 def measures() -> tuple[Measure, ...]:
-    """The measures of fedskew, then of users."""
+    """Return the measures of fedskew, then those of users."""
     return (*MEASURES, *OWN.values())
 
 
 def stored() -> dict[tuple[str, str], Measure]:
-    """The measures that a run may store, by split and name."""
+    """Return the measures that a run may store, by split and name."""
     return {(m.split, m.name): m for m in measures() if m.stored}
 
 
 def shown(*views: View) -> list[Measure]:
-    """The measures that one of the ``views`` has, or any view at all."""
+    """Return the measures that one of these ``views`` shows; without views, those that any view shows."""
     return [m for m in measures() if (set(m.shown) & set(views) if views else m.shown)]
 
 
 COMPARED_BY: ContextVar[str] = ContextVar("COMPARED_BY", default="")
-"""The metric by which the runs are compared that a view shows now; empty: `PRIMARY`."""
+"""The metric that compares the runs of the current view; empty: `PRIMARY`."""
 
 
 def primary(metric: str = "") -> Measure:
-    """The measure by which methods are compared and tuned: a ``metric`` on the test set, by default the shown runs'.
+    """Return the measure by which methods are compared and tuned: a ``metric`` on the test set.
 
-    Raises `BadInput` for an unknown metric.
+    By default it is the metric of the current view (`compared_by`). Raises `BadInput` for an unknown metric.
     """
     name = metric or COMPARED_BY.get() or PRIMARY
     found = {m.name: m for m in measures() if m.stored and m.split == "test"}
@@ -211,14 +211,14 @@ def primary(metric: str = "") -> Measure:
 
 
 class Recorded(Protocol):
-    """A run with its facts."""
+    """A run that has facts."""
 
     @property
     def facts(self) -> Mapping[str, object]: ...
 
 
 def primary_of(records: Iterable[Recorded]) -> Measure:
-    """The measure by which these runs are compared. Raises `BadInput` if they learn different tasks."""
+    """Return the measure by which these runs are compared. Raises `BadInput` if they have different ones."""
     metrics = list(dict.fromkeys(str(r.facts["primary"]) for r in records if "primary" in r.facts)) or [PRIMARY]
     require(len(metrics) == 1, f"these runs are compared by {' and by '.join(metrics)}; name runs of one task")
     return primary(metrics[0])
@@ -226,7 +226,7 @@ def primary_of(records: Iterable[Recorded]) -> Measure:
 
 @contextmanager
 def compared_by(metric: str) -> Iterator[None]:
-    """`primary` is this metric in this context."""
+    """Within this context, `primary` returns the measure of this metric."""
     token = COMPARED_BY.set(metric)
     try:
         yield
@@ -237,7 +237,7 @@ def compared_by(metric: str) -> Iterator[None]:
 def by_primary_metric(
     view: Callable[Concatenate[Store, Runs, P], Shown],
 ) -> Callable[Concatenate[Store, Runs, P], Shown]:
-    """A view of a store and records, within which `primary` is the metric of these runs."""
+    """Decorate a view of a store and records: within it, `primary` returns the measure of these runs."""
 
     @wraps(view)
     def compared(store: Store, records: Runs, /, *args: P.args, **kwargs: P.kwargs) -> Shown:
@@ -248,12 +248,15 @@ def by_primary_metric(
 
 
 def computed(split: str) -> list[Measure]:
-    """The measures of the split that have a function."""
+    """Return the measures of the split that name a function."""
     return [m for m in measures() if m.split == split and m.compute]
 
 
 def budgets() -> dict[str, tuple[str, ...]]:
-    """By budget: the names that are added up over the rounds. ``rounds`` counts the rounds that have local steps."""
+    """Return, by budget, the names of the measures that are summed over the rounds.
+
+    The budget ``rounds`` counts rounds with local steps.
+    """
     kinds = dict.fromkeys(m.budget for m in measures() if m.budget)
     found = {kind: tuple(m.name for m in measures() if m.budget == kind) for kind in kinds}
     return {"rounds": found["steps"], **found}

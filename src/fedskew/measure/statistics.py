@@ -1,4 +1,4 @@
-"""Comparing methods over paired seeds and over data sets: intervals, effect sizes, corrections for many comparisons, ranks."""
+"""Statistics that compare methods over paired seeds and data sets: tests, effect sizes, Holm's correction, ranks."""
 
 import math
 from collections.abc import Sequence
@@ -32,10 +32,10 @@ def paired_p(differences: Sequence[float]) -> float:
 
 
 def equivalence_p(differences: Sequence[float], margin: float) -> float:
-    """Return the p of two one-sided t tests that the mean of paired differences is within ± ``margin`` (Schuirmann 1987).
+    """Return p of two one-sided t tests that the mean of paired differences is within ± ``margin`` (Schuirmann 1987).
 
-    Equal differences within the margin have p 2^-count, the probability that all are on the same side of a limit by chance. NaN
-    for fewer than two.
+    If all differences are equal and within the margin, p is 2^-count: the probability that chance puts all on the same side of a
+    limit. NaN for fewer than two differences.
     """
     d = np.asarray(differences, dtype=float)
     if len(d) < 2:
@@ -54,14 +54,14 @@ def decided(p: float, difference: float) -> Decision:
 
 
 def alike(values: Floats) -> bool:
-    """Whether all values are equal up to rounding. Their computed standard deviation may be above 0."""
+    """True if all values are equal up to rounding. Their computed standard deviation may still be above 0."""
     return bool(np.ptp(values) <= 1e-9 * np.abs(values).max() < math.inf)
 
 
 def hedges_g(differences: Sequence[float]) -> float:
     """Return paired Cohen's d (mean over standard deviation) times Hedges's exact small-sample correction (Hedges 1981).
 
-    Two differences stay uncorrected because the correction has no mean. NaN for fewer than two, and if all are equal.
+    For two differences the correction does not exist and is left out. NaN for fewer than two, and if all are equal.
     """
     d = np.asarray(differences, dtype=float)
     freedom = len(d) - 1
@@ -80,7 +80,7 @@ def cliffs_delta(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Return p values after Holm's step-down adjustment, at most 1 (Holm 1979).
+    """Return p values after Holm's step-down correction, at most 1 (Holm 1979).
 
     With a level of 0.05 the probability of any false rejection is at most 5 %. NaN stays NaN and does not count.
     """
@@ -96,11 +96,11 @@ class Ranks(NamedTuple):
     """Methods ranked over blocks (data sets); rank 1 is the best."""
 
     mean: Floats  # (methods,)
-    p: float  # Friedman's test that all methods are equal; NaN for fewer than three methods or two blocks
-    critical_difference: float  # of mean ranks at the 5 % level (Nemenyi); NaN likewise
+    p: float  # Friedman's test that all methods are equal; NaN for fewer than three methods or fewer than two blocks
+    critical_difference: float  # Nemenyi's difference of mean ranks at the 5 % level; NaN in the same cases
 
     def cliques(self) -> list[tuple[int, ...]]:
-        """Return the largest groups of two or more methods whose mean ranks do not differ, best group first."""
+        """Return the largest groups of methods whose mean ranks do not differ significantly, the best group first."""
         order = np.argsort(self.mean, kind="stable")
         groups: list[tuple[int, ...]] = []
         for i, best in enumerate(order):

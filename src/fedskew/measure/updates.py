@@ -1,4 +1,4 @@
-"""Further measures of one cohort's updates (C, P): cosines by layer, signal to noise."""
+"""Further measures of one cohort's updates (C, P): cosines by layer, and signal-to-noise ratio."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from fedskew.core.vectors import column_chunks
 
 
 def cosines(deltas: Tensor, layers: dict[str, list[slice]]) -> dict[str, Tensor]:
-    """Return the mean cosine over all pairs of clients for each layer (From IID to Non-IID, Figure 13), in -1..1.
+    """Return each layer's mean cosine (-1..1) over all pairs of clients (From IID to Non-IID, Figure 13).
 
     ``layers`` maps a layer to the slices of its parameters. NaN if fewer than two clients moved the layer. The sum of all
     cosines is the square length of the sum of the unit vectors, so two passes over the updates are enough.
@@ -33,8 +33,8 @@ def cosines(deltas: Tensor, layers: dict[str, list[slice]]) -> dict[str, Tensor]
 
 
 def signal_to_noise(relative_drift: Tensor) -> Tensor:
-    """Return the square length of the mean update over the mean square distance to it: (1 - R) / R of the relative drift R.
+    """Return the signal-to-noise ratio (1 - R) / R, where R is the relative drift.
 
-    0 if the updates cancel, infinite if they are equal.
+    It is the mean update's squared length over the mean squared distance to it: 0 if the updates cancel, infinite if all agree.
     """
     return (1 - relative_drift) / relative_drift

@@ -1,4 +1,4 @@
-"""Warnings of a run, found in its measurements while it goes: each with its value, threshold, source and remedy."""
+"""Warnings of a run, found in its measurements round by round. Each has a value, a threshold, a source and a remedy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class Warned(NamedTuple):
 
     kind: str
     round: int
-    measured: str  # the value, in words
+    measured: str  # the measured value, in words
     threshold: str
     source: str
     remedy: str
@@ -58,18 +58,18 @@ class Warned(NamedTuple):
 
 @dataclass
 class Watch:
-    """The history of a run that its warnings need; rebuilt from the stored rounds when a run is resumed."""
+    """The history of a run that its warnings need. If a run is resumed, it is rebuilt from the stored rounds."""
 
     classes: Sequence[str]
     label_counts: Ints  # (clients, classes)
     names: Sequence[str]  # of the clients
-    by_rows: bool  # whether the method weights clients by their rows
+    by_rows: bool  # True if the method weights clients by their rows
     has_labels: bool = True  # True if the counts are of classes; False if they are of rows only
-    measure: Measure = field(default_factory=primary)  # the run's primary one
-    given: set[str] = field(default_factory=set)  # kinds of the warnings so far
+    measure: Measure = field(default_factory=primary)  # the run's primary measure
+    given: set[str] = field(default_factory=set)  # kinds of warnings so far
     divergences: list[float] = field(default_factory=list)
     tested: list[float] = field(default_factory=list)
-    absent: Ints = field(init=False)  # (classes,) rounds in a row without the class
+    absent: Ints = field(init=False)  # (classes,) number of consecutive rounds without the class
 
     def __post_init__(self) -> None:
         self.absent = np.zeros(len(self.classes), dtype=np.int64)
@@ -90,8 +90,8 @@ class Watch:
     ) -> list[Warned]:
         """Return the new warnings after a round.
 
-        ``cohort`` holds the ids of its clients, ``tested`` is the primary measure on the test
-        rows, ``local_accuracy`` the accuracy of local models on their clients' rows, in 0..1.
+        ``cohort`` has the ids of the round's clients. ``tested`` is the primary measure on the test rows. ``local_accuracy``
+        is the accuracy (0..1) of each client's local model on the client's rows.
         """
         if divergence is not None:
             self.divergences.append(divergence)
@@ -108,7 +108,7 @@ class Watch:
         return self.new(round_, signs)
 
     def new(self, round_: int, signs: Mapping[str, str]) -> list[Warned]:
-        """Return warnings of the kinds that have a text and were not given before."""
+        """Return warnings for the kinds in ``signs`` that have a text and are new."""
         fresh = [kind for kind, text in signs.items() if text and kind not in self.given]
         self.given.update(fresh)
         return [Warned(kind, round_, signs[kind], *SIGNS[kind]) for kind in fresh]

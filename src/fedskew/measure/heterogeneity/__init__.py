@@ -1,4 +1,4 @@
-"""Heterogeneity of the clients' data before any training: labels, sizes, features, concepts; intervals and chance."""
+"""Heterogeneity of the clients' data before training: labels, sizes, features and concepts, compared with chance."""
 
 from fedskew.measure.heterogeneity.label import label_distance, label_distance_by_chance
 

@@ -1,4 +1,4 @@
-"""In what clients differ: columns, words, symbols, missing values, classes and copied rows, for whom and by how much."""
+"""Find the facts in which clients differ: columns, words, symbols, missing values, classes, copied rows."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -16,35 +16,36 @@ from fedskew.core.units import are_codes, unit_factor, usual_factor
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, members
 
 LEVEL = 0.01
-"""Probability that chance puts anything into the lists, about: the level of all tests together (Bonferroni)."""
+"""Level of all tests together (Bonferroni): about the probability that chance alone lists anything."""
 
 SMALL = 0.2
-"""Smallest effect that is listed, in standard deviations of all rows (Cohen's "small")."""
+"""Minimum effect that is listed, in standard deviations of all rows (Cohen's "small")."""
 
 MOST, MOST_OF_CLIENT = 5, 3
-"""Number of listed columns, in all and for one client."""
+"""Maximum number of listed columns: over all clients, and for one client."""
 
 MOSTLY = 0.5
-"""A number that this share of the rows holds is a value of its own: rows with other values are counted."""
+"""If at least this share of the rows has the same number, the test counts rows with other numbers instead of ranking."""
 
 SHIFTED = 1e-4
-"""Up to this p value of its mean (not corrected), a client's deviation is not compared."""
+"""A client's deviation is not compared if the p value of its mean (not corrected) is at most this."""
 
 Kind: TypeAlias = Literal["mean", "content", "spread", "share", "missing", "copied", "symbol", "word"]
 Fact: TypeAlias = tuple[str, Literal["mean", "content", "share", "missing", "copied", "symbol"], str, Floats]
-"""Of each row: a column's number, or 1 if the column holds a word, or 1 if its value is missing; NaN where it is not known.
-``content`` is a number computed from an image, a signal or a text, ``symbol`` the share of a symbol in the row."""
+"""(column, kind, word, values): one value for each row (n,), NaN if unknown.
+``mean``: the column's number. ``share``: 1 if the column holds the word. ``missing`` and ``copied``: 1 if so. ``content``: a number
+computed from an image, a signal or a text. ``symbol``: the share of a symbol in the row."""
 Held: TypeAlias = tuple[str, Literal["word"], tuple[str, ...], csr_array]
-"""A text's words, and which rows (n, words) hold them."""
+"""(column, "word", words, held): ``held`` (n, words) is 1 if the row's text has the word."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A column's mean, deviation or share of rows, of one client and of all other clients.
+    """A column's mean, deviation or share of rows: of one client (``here``), and of all other clients (``elsewhere``).
 
-    ``effect``: in standard deviations of all rows. ``p``: corrected for all tests. ``text``: a sentence that says what it is.
-    ``each`` holds the effect of every client that is beyond chance, and 0 of the others. ``factor``: how many times as large the
-    numbers are, if they may be in another unit; else 0.
+    ``effect``: in standard deviations of all rows. ``p``: corrected for all tests. ``text``: the difference as a sentence.
+    ``each``: the effect of every client, with 0 for clients within chance. ``factor``: the ratio of the client's numbers to the
+    others', if they may be in another unit; else 0.
     """
 
     column: str
@@ -61,7 +62,7 @@ class Difference:
 
 
 class Group(NamedTuple):
-    """A column's numbers in some rows."""
+    """Number of rows, mean, standard deviation, minimum and maximum of a column in some rows."""
 
     rows: int
     mean: float
@@ -75,7 +76,7 @@ NONE = Group(0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Tested(NamedTuple):
-    """A fact with its numbers for each client, (clients,). ``groups(k)`` are the numbers of client k, and of all others."""
+    """The tests of one fact; arrays are (clients,). ``groups(k)`` returns the numbers of client k and of all others."""
 
     column: str
     kind: Kind
@@ -84,18 +85,19 @@ class Tested(NamedTuple):
     elsewhere: Floats
     effect: Floats  # in standard deviations of all rows
     p: Floats
-    groups: Callable[[int], tuple[Group, Group]] = lambda k: (NONE, NONE)  # needed for numbers only
+    groups: Callable[[int], tuple[Group, Group]] = lambda k: (NONE, NONE)  # only facts of numbers have groups
 
     @property
     def name(self) -> str:
-        """What is listed once."""
+        """The name under which the fact is listed. A list has each name only once."""
         return f"{self.column} {self.word}" if self.kind in ("word", "symbol") else self.column
 
 
 def differences(facts: Iterable[Fact | Held], client: Ints, names: Sequence[str]) -> list[Difference]:
-    """The columns that differ most, with the client that is farthest from all others. Client numbers are below ``len(names)``.
+    """Return the columns that differ most, each for the client that differs most from all others.
 
-    A column, or a word of a text, is listed once, if its difference is beyond chance and not `SMALL`.
+    ``client`` (n,) numbers each row's client, from 0 to ``len(names)`` - 1. A column, or a word of a text, is listed if its
+    difference is beyond chance and at least `SMALL`.
     """
     return explained(facts, client, names)[0]
 
@@ -103,12 +105,12 @@ def differences(facts: Iterable[Fact | Held], client: Ints, names: Sequence[str]
 def explained(
     facts: Iterable[Fact | Held], client: Ints, names: Sequence[str]
 ) -> tuple[list[Difference], list[list[Difference]]]:
-    """As `differences`, and for each client the columns in which it differs most, strongest first."""
+    """Return `differences`, and for each client the columns in which it differs most, strongest first."""
     return listed([one for fact in facts for one in tests(fact, client, len(names))], names)
 
 
 def listed(found: Sequence[Tested], names: Sequence[str]) -> tuple[list[Difference], list[list[Difference]]]:
-    """As `explained`, from tested facts."""
+    """Do what `explained` does, from tested facts."""
     if not found:
         return [], [[] for _ in names]
     number = len(found) * len(names)
@@ -145,7 +147,7 @@ def listed(found: Sequence[Tested], names: Sequence[str]) -> tuple[list[Differen
 
 
 def tests(fact: Fact | Held, client: Ints, clients: int) -> list[Tested]:
-    """Compare each client's rows with all others: means and deviations by ranks, shares of rows by binomial tails."""
+    """Compare each client's rows with all others': means and deviations by ranks, shares of rows by binomial tails."""
     if fact[1] == "word":
         return of_words(fact, client, clients)
     kind, values = fact[1], fact[3]
@@ -162,12 +164,12 @@ def tests(fact: Fact | Held, client: Ints, clients: int) -> list[Tested]:
     if np.ptp(distance) > 0 and kind != "symbol":
         one = compared(fact, (distance, distance), owner, clients)
         here, elsewhere = deviations(own, owner, clients)
-        # a client whose mean differs is far from the median, too
+        # if a client's mean differs, its distance from the median is large without a larger deviation
         p = np.where(mean.p <= SHIFTED, 1.0, one.p)
         found.append(one._replace(kind="spread", here=here, elsewhere=elsewhere, p=p))
     common, often = np.unique(own, return_counts=True)
     if often.max() >= MOSTLY * len(own):
-        # ranks of mostly equal numbers are no longer nearly normal
+        # the mean rank of mostly equal numbers is not nearly normal
         other = (own != common[often.argmax()]).astype(float)
         found = [compared(fact, (own, other), owner, clients)]
     return [one._replace(groups=lambda k: (group_of(own[owner == k]), group_of(own[owner != k]))) for one in found]
@@ -179,7 +181,7 @@ def group_of(values: Floats) -> Group:
 
 
 def of_words(fact: Held, client: Ints, clients: int) -> list[Tested]:
-    """Compare the shares of rows that hold each word."""
+    """Compare the clients' shares of rows that hold each word."""
     column, kind, words, held = fact
     hits = (members(client, clients) @ held).toarray()
     rows = np.bincount(client, minlength=clients)
@@ -192,7 +194,10 @@ def of_words(fact: Held, client: Ints, clients: int) -> list[Tested]:
 
 
 def compared(fact: Fact, of: tuple[Floats, Floats], owner: Ints, clients: int) -> Tested:
-    """Compare the clients' means of the first numbers; the second ones, 0 and 1 or ranked, give the p values."""
+    """Compare the clients' means. ``of`` has the numbers (n,) for means and effects, and those for the p values.
+
+    The latter are 0 and 1, or are ranked.
+    """
     numbers, tested = of
     rows = np.bincount(owner, minlength=clients)
     others = len(owner) - rows
@@ -208,7 +213,10 @@ def compared(fact: Fact, of: tuple[Floats, Floats], owner: Ints, clients: int) -
 
 
 def shares(hits: Floats, rows: Ints) -> tuple[Floats, Floats, Floats]:
-    """Return the share of rows of each client and of all others, and the effect, (..., clients), of counts (..., clients)."""
+    """Return each client's share of rows, the others' share, and the effect, (..., clients).
+
+    ``hits`` (..., clients) counts each client's rows with the fact; ``rows`` (clients,) counts all its rows.
+    """
     total = hits.sum(-1, keepdims=True)
     here, elsewhere = divided(hits, rows), divided(total - hits, rows.sum() - rows)
     share = total / rows.sum()
@@ -216,16 +224,16 @@ def shares(hits: Floats, rows: Ints) -> tuple[Floats, Floats, Floats]:
 
 
 def normal(effect: Floats, rows: Ints, others: Ints) -> Floats:
-    """Return the p values of effects, of nearly normal means; 1 for clients with one row, and with all rows but one."""
+    """Return two-sided p values of effects of means, which are nearly normal; 1 if the client or the others have one row."""
     with np.errstate(divide="ignore", invalid="ignore"):
         z = np.abs(effect) / np.sqrt(1 / rows + 1 / others)
     return np.where((rows > 1) & (others > 1), 2 * ndtr(-z), 1.0)
 
 
 def chance(hits: Floats, rows: Ints) -> Floats:
-    """Return the p values (..., clients) of shares of rows, from counts (..., clients) of each client's rows."""
+    """Return two-sided p values (..., clients) of shares; arguments are as in `shares`."""
     p = np.asarray(normal(shares(hits, rows)[2], rows, rows.sum() - rows))
-    # rare words are not normal; the tails of draws without replacement are no wider than binomial ones
+    # Shares of rare words are not normal. Binomial tails are upper bounds: draws without replacement have no wider tails.
     near = p <= LEVEL
     share = np.broadcast_to(hits.sum(-1, keepdims=True) / rows.sum(), p.shape)[near]
     many, few = np.rint(hits)[near], np.broadcast_to(rows, p.shape)[near]
@@ -235,13 +243,13 @@ def chance(hits: Floats, rows: Ints) -> Floats:
 
 
 def means(values: Floats, owner: Ints, rows: Ints) -> tuple[Floats, Floats]:
-    """Return the mean of each client, and of all others, (clients,)."""
+    """Return the mean of each client, and of all other clients, (clients,)."""
     total = np.bincount(owner, weights=values, minlength=len(rows))
     return divided(total, rows), divided(values.sum() - total, len(values) - rows)
 
 
 def deviations(values: Floats, owner: Ints, clients: int) -> tuple[Floats, Floats]:
-    """Return the standard deviation of each client, and of all others, (clients,)."""
+    """Return the standard deviation of each client, and of all other clients, (clients,)."""
     centred = values - values.mean()
     rows = np.bincount(owner, minlength=clients)
     (one, other), (square, others) = (means(v, owner, rows) for v in (centred, centred**2))
@@ -257,7 +265,7 @@ def factor_of(found: Difference, mine: Group, others: Group) -> float:
 
 
 def said(found: Difference, mine: Group, others: Group) -> str:
-    """What the difference is, as a sentence."""
+    """Describe the difference in a sentence."""
     column, client = found.column, found.client
     if found.kind == "copied":
         return f"{percent(found.here)} of {client}'s rows occur more than once, elsewhere {percent(found.elsewhere)}"
@@ -287,7 +295,7 @@ def said(found: Difference, mine: Group, others: Group) -> str:
 
 
 def copied(x: NDArray[np.generic]) -> Fact:
-    """Whether each row (n, ...) is equal to another one."""
+    """Return the fact that a row of ``x`` (n, ...) is equal to another row."""
     keys = [row.tobytes() for row in np.ascontiguousarray(x)]
     _, group, often = np.unique(list(map(hash, keys)), return_inverse=True, return_counts=True)
     return "rows", "copied", "", (often[group] > 1).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Distance between the labels that clients give to the same inputs."""
+"""Concept distance: do clients give different labels to the same kind of input?"""
 
 import numpy as np
 from scipy import linalg
@@ -7,19 +7,19 @@ from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, sums_by, t
 
 DIRECTIONS = 12
 TRUSTED = 10
-"""Rows of a client from which its own moments count more than the pooled ones."""
+"""If a client has more than this number of rows, its own moments count more than the pooled ones."""
 ITERATIONS = 12
 
 RESIDUAL_DIRECTIONS, KINDS, BINS, RIDGE = 2, 8, 5, 0.01
-"""Of `residual_distance`: directions and number of the kinds, bins of the residuals, ridge of the standardised columns."""
+"""For `residual_distance`: number of directions and of kinds, number of bins of the residuals, ridge penalty."""
 
 
 def concept_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: int) -> Floats:
-    """Return each client's total variation (clients,) between its table of input kinds by labels and the expected table.
+    """Return each client's distance (clients,): the total variation between its table of rows and the expected table.
 
-    The kinds are clusters of inputs. The expected table has the client's numbers of rows of each kind and label, and the pooled
-    odds ratios between the two (iterative proportional fitting). Label skew and a shift among kinds leave the distance at 0.
-    Small clients have a positive distance by chance.
+    A table counts rows by kind of input and label; kinds are clusters of inputs. The expected table has the client's own totals
+    of each kind and each label, but the pooled odds ratios (iterative proportional fitting). Therefore label skew, or other
+    frequencies of kinds, do not change the distance. Small clients have a positive distance by chance.
     """
     number = kinds_for(len(z), classes)
     z = aligned(z, y, client, clients, classes)
@@ -34,13 +34,13 @@ def kinds_for(rows: int, classes: int) -> int:
 
 
 def table_distance(counts: Floats) -> Floats:
-    """Return each client's total variation (clients,) between its table (clients, kinds, classes) and the expected one."""
+    """Return each client's total variation (clients,) between its table (kinds, classes) and the expected one."""
     expected = fitted(counts.sum(0), counts.sum(2), counts.sum(1))
     return divided(np.abs(counts - expected).sum((1, 2)) / 2, counts.sum((1, 2)))
 
 
 def fitted(seed: Floats, rows: Floats, columns: Floats) -> Floats:
-    """Fit tables (k, a, c) with the margins ``rows`` (k, a) and ``columns`` (k, c) and the odds ratios of ``seed`` (a, c)."""
+    """Fit tables (k, a, c) that have margins ``rows`` (k, a) and ``columns`` (k, c), and the odds ratios of ``seed`` (a, c)."""
     made = np.broadcast_to(seed, (len(rows), *seed.shape)).copy()
     for _ in range(ITERATIONS):
         made *= divided(columns, made.sum(1))[:, None, :]
@@ -49,12 +49,12 @@ def fitted(seed: Floats, rows: Floats, columns: Floats) -> Floats:
 
 
 def residual_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: int, response: Floats) -> Floats:
-    """Return each client's total variation (clients,) between its table of input kinds by residuals and the expected table.
+    """Return each client's distance (clients,) like `concept_distance`, for numbers as targets.
 
-    One regression of ``response`` (n,) on the inputs of all clients gives the residuals, in `BINS` bins. The expected table
-    has the client's rows of each kind, and the residuals of that kind over all clients. ``y`` are bins of the targets: they align
-    the inputs. Targets that differ with equal p(y | x) leave a small distance; dealing rows at random within bins of y leaves the
-    same one.
+    The tables count rows by kind of input and residual. The residuals, in `BINS` bins, are those of one regression of
+    ``response`` (n,) on the inputs of all clients. The expected table has the client's total of each kind, and within each kind
+    the residuals of all clients. ``y`` (n,) are bins of the targets, which align the inputs. If only the clients' targets differ
+    and p(y | x) is equal, a small distance remains. Rows dealt at random within bins of ``y`` have the same distance.
     """
     z = aligned(z, y, client, clients, classes)
     kinds = clusters(z, y, client, (clients, classes), RESIDUAL_DIRECTIONS, KINDS)
@@ -70,10 +70,9 @@ def residual_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: i
 
 
 def clusters(z: Floats, y: Ints, client: Ints, shape: tuple[int, int], directions: int, number: int) -> Ints:
-    """Return the kind of each row, (n,): clusters along the directions that separate labels within clients.
+    """Return the kind (n,) of each row: its cluster along the directions that separate labels within clients.
 
-    ``shape`` is (clients, classes). The names of the labels do not matter, so clients with different names for the same inputs
-    get the same kinds.
+    ``shape`` is (clients, classes). If two clients have swapped labels, the same inputs still get the same kinds.
     """
     from sklearn.cluster import KMeans
 
@@ -96,8 +95,8 @@ def directions_for(classes: int) -> int:
 def separating(means: Floats, of_client: Floats, sizes: Ints, within: Floats) -> Floats:
     """Return the directions (d, d) that separate labels within clients, the best one last.
 
-    ``means`` (cells, d) are of each client's rows of each label, ``sizes`` (cells,) their numbers, ``of_client`` (cells, d) the
-    means of all rows of the same client, and ``within`` is the covariance around ``means``.
+    A cell is one client's rows of one label. ``means`` (cells, d) are the cells' means, ``sizes`` (cells,) their numbers of rows,
+    ``of_client`` (cells, d) the means of the cells' clients, and ``within`` (d, d) the covariance around ``means``.
     """
     between = (means - of_client) * np.sqrt(sizes)[:, None]
     ridge = 0.05 * np.trace(within) / len(within) + 1e-9
@@ -105,9 +104,9 @@ def separating(means: Floats, of_client: Floats, sizes: Ints, within: Floats) ->
 
 
 def aligned(z: Floats, y: Ints, client: Ints, clients: int, classes: int) -> Floats:
-    """Shift and scale each client's columns to the pooled mean and variance of its labels.
+    """Shift and scale each client's columns of ``z`` (n, d) to the mean and variance that its labels have over all clients.
 
-    This removes the effect of a client's sensor or style on all its rows; small clients are changed less.
+    This removes the effect that a client's sensor or style has on all its rows. Small clients are changed less.
     """
     counts = table(client, y, (clients, classes))
     of_class, of_client = (
@@ -121,7 +120,10 @@ def aligned(z: Floats, y: Ints, client: Ints, clients: int, classes: int) -> Flo
 def alignment(
     counts: Floats, of_class: tuple[Floats, Floats], of_client: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats, Floats]:
-    """Return each client's centre, scale and shift, (clients, d), from sums of the columns and of their squares."""
+    """Return each client's centre, scale and shift (clients, d) for `aligned`.
+
+    ``of_class`` and ``of_client`` are sums of the columns and of their squares, by label and by client.
+    """
     sizes = counts.sum(1, keepdims=True)
     share, trust = divided(counts, sizes), sizes / (sizes + TRUSTED)
     mean, square = (share @ divided(v, counts.sum(0)[:, None]) for v in of_class)

@@ -1,4 +1,4 @@
-"""Numbers of each image, signal or sequence of symbols. They show how clients differ."""
+"""Numbers that describe an image, a signal or a sequence of symbols. A diagnosis compares them between clients."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,14 +11,14 @@ from fedskew.measure.heterogeneity.rows import Floats, Ints
 COLOURS = ("red", "green", "blue")
 
 SYMBOLS = 100
-"""The most frequent symbols are compared, at most this number."""
+"""Maximum number of symbols that are compared. The most frequent are taken."""
 
 
 def image_numbers(x: NDArray[np.generic]) -> dict[str, Floats]:
-    """Brightness, contrast and sharpness of images (n, channels, height, width), and of each channel if there are several.
+    """Return brightness, contrast and sharpness (n,) of images (n, channels, height, width), and of each of several channels.
 
-    They are the mean of the pixels, their standard deviation, and the mean difference of neighbours. The balance of a channel is
-    its brightness less the mean of the other channels.
+    Brightness is the mean of the pixels, contrast their standard deviation, sharpness the mean difference of neighbours. The
+    balance of a channel is its brightness minus the mean of the other channels.
     """
     v = np.asarray(x, dtype=np.float64)
     channels = v.shape[1]
@@ -35,7 +35,7 @@ def image_numbers(x: NDArray[np.generic]) -> dict[str, Floats]:
 
 
 def of_image(v: Floats, prefix: str) -> dict[str, Floats]:
-    """Return the numbers of images (n, height, width)."""
+    """Return brightness, contrast and sharpness (n,) of images (n, height, width)."""
     steps = [np.abs(np.diff(v, axis=axis)).reshape(len(v), -1) for axis in (1, 2)]
     return {
         f"{prefix}brightness": v.mean((1, 2)),
@@ -45,9 +45,9 @@ def of_image(v: Floats, prefix: str) -> dict[str, Floats]:
 
 
 def signal_numbers(x: NDArray[np.generic], names: Sequence[str] = ()) -> dict[str, Floats]:
-    """Mean, standard deviation and dominant frequency of each channel of windows (n, channels, time).
+    """Return mean, standard deviation and dominant frequency (n,) of each channel of windows (n, channels, time).
 
-    The frequency is in periods a window, and NaN for a constant one. Channels without ``names`` are numbered.
+    The frequency is in periods a window; NaN for a constant window. Without ``names``, channels are numbered.
     """
     v = np.asarray(x, dtype=np.float64)
     power = np.abs(np.fft.rfft(v - v.mean(2, keepdims=True), axis=2)) ** 2
@@ -62,7 +62,7 @@ def signal_numbers(x: NDArray[np.generic], names: Sequence[str] = ()) -> dict[st
 
 
 def of_symbols(y: Ints, names: Sequence[str]) -> Iterator[Fact]:
-    """The share of each frequent symbol in rows (n, T) of symbols, and the rows' lengths; -1 is no symbol."""
+    """Yield facts of rows (n, T) of symbols: the row's length, and its share of each frequent symbol. -1 is no symbol."""
     length = (y >= 0).sum(1)
     yield "length of a row", "content", "", length.astype(np.float64)
     often = np.bincount(y[y >= 0], minlength=len(names))

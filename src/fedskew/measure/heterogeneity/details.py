@@ -1,4 +1,4 @@
-"""Further measures of heterogeneity of the literature, beside the four faces of `diagnose`."""
+"""Further measures of heterogeneity from the literature, in addition to the four faces of `diagnose`."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from fedskew.measure.heterogeneity.quantity import size_measures
 from fedskew.measure.heterogeneity.rows import Floats, Ints, embed
 
 COMPARED_CLIENTS = 20
-"""Number of random clients over which distances between sets of rows are averaged."""
+"""Maximum number of clients, chosen at random, over which distances between sets of rows are averaged."""
 
 FITTED_ROWS = 5000
 
@@ -27,10 +27,10 @@ FITTED_ROWS = 5000
 def details(
     x: NDArray[np.floating], y: Ints, client: Ints, counts: Ints, seed: int = 0
 ) -> dict[str, dict[str, float | None]]:
-    """Compute the measures by face: label (weighted by rows, and unweighted), quantity, feature (within classes), gradient.
+    """Compute the measures by face: label, quantity, feature (within classes) and gradient. Undefined measures are None.
 
-    `diagnose` explains the arguments. Each distance between sets of rows also has a value ``by chance``, after shuffling rows
-    among the clients: within labels, or all rows for the optimum gap. None if a measure is undefined.
+    `diagnose` explains the arguments. Each distance between sets of rows also has a value ``by chance``, after rows were shuffled
+    among the clients: within labels, or all rows for the optimum gap.
     """
     rng = stream(seed, "diagnose", 2)
     rows = sample(client, rng)
@@ -73,7 +73,7 @@ def finite(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float | No
 def gradients(z: Floats, y: Ints, client: Ints, counts: Ints) -> dict[str, float]:
     """Compute the gradient dissimilarity of softmax regression at zero and at a model fitted to the pooled rows.
 
-    Not finite at the fitted model if its rows have one label only.
+    If all rows have the same label, there is no fitted model, and its values are NaN.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -87,7 +87,7 @@ def gradients(z: Floats, y: Ints, client: Ints, counts: Ints) -> dict[str, float
     else:
         model = LogisticRegression(C=0.1, max_iter=1000, tol=1e-3).fit(z[fitted], y[fitted])
         own = np.column_stack([model.coef_, model.intercept_])
-        # two classes have one row of coefficients
+        # for two classes, scikit-learn gives one row of coefficients
         end[model.classes_] = np.stack([-own[0] / 2, own[0] / 2]) if len(own) == 1 else own
     found: dict[str, float] = {}
     for place, at in (("at zero", start), ("at the pooled fit", end)):

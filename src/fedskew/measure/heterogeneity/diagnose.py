@@ -1,4 +1,4 @@
-"""The diagnosis: one number on one scale for each of the four faces, with its interval, its value by chance and a test."""
+"""The diagnosis: for each of the four faces a number, its interval, its value by chance, and a test."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,18 +23,18 @@ LEVEL = 0.05
 """Level of the four tests together (Holm)."""
 
 TABLES, RESAMPLES = 999, 999
-"""Random tables for labels and sizes; bootstrap samples of clients."""
+"""Number of random tables for labels and sizes, and of bootstrap samples of clients."""
 
 PERMUTATIONS, MANY_ROWS = (199, 99), 15_000
-"""Permutations for features and concepts: up to `MANY_ROWS` rows, and above."""
+"""Number of permutations for features and concepts: up to `MANY_ROWS` rows, and above."""
 
 FEW_CLIENTS = 5
-"""Below this number of clients there is no interval: resampling three clients says nothing."""
+"""Minimum number of clients for an interval. Resampling fewer clients gives no useful interval."""
 
 FEWEST_ROWS = 30
 
 MOST_ROWS = 30_000
-"""Number of rows for features and concepts; larger data sets give equally many rows of each client if possible."""
+"""Maximum number of rows for features and concepts. From more rows, equally many of each client are drawn if possible."""
 
 MEANINGS = {
     "label": "distance of a client's label frequencies from the pooled ones",
@@ -52,9 +52,9 @@ STRENGTHS = ((0.05, "slight"), (0.2, "mild"), (0.5, "strong"), (math.inf, "very 
 class Face:
     """One way in which clients differ.
 
-    ``value`` is in 0..1 with its 95 % interval over resampled clients. ``chance`` is its mean for randomly dealt rows and
-    clients of the same sizes. ``p`` is the probability of a value as large by chance, corrected for four tests. ``strength``
-    is (value - chance) / (1 - chance), at least 0.
+    ``value`` (0..1) has a 95 % interval, ``low`` to ``high``, over resampled clients. ``chance`` is the mean value if rows are
+    dealt at random to clients of the same sizes. ``p`` is the probability that chance gives at least ``value``, corrected for
+    four tests. ``strength`` is (value - chance) / (1 - chance), or 0 if that is negative. ``each`` has each client's distance.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Face:
 
     @property
     def real(self) -> bool:
-        """Whether the value is significantly above chance."""
+        """True if the value is significantly above chance."""
         return self.p <= LEVEL
 
     @property
@@ -81,21 +81,21 @@ class Face:
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """The results; ``faces`` in the order of `MEANINGS`, ``counts`` (clients, classes)."""
+    """The results of a diagnosis. ``faces`` are in the order of `MEANINGS`; ``counts`` is (clients, classes)."""
 
     faces: tuple[Face, ...]
     counts: Ints
     measured_rows: int
-    alone: int  # measured rows of classes that one client holds: their features and concepts look like label skew
+    alone: int  # measured rows of classes that only one client holds; for these, only label skew can be measured
 
     @property
     def strengths(self) -> dict[str, float]:
-        """The strength of each face; 0 for one that chance explains."""
+        """The strength of each face by name; 0 if the face is not significantly above chance."""
         return {face.name: face.strength if face.real else 0.0 for face in self.faces}
 
     @property
     def dominant(self) -> str:
-        """The strongest face among those above chance; empty if there is none."""
+        """The strongest face among those significantly above chance; empty if there is none."""
         real = [face for face in self.faces if face.real]
         return max(real, key=lambda face: face.strength).name if real else ""
 
@@ -116,12 +116,12 @@ def diagnose(
     permutations: int | None = None,
     on_progress: Callable[[float], None] = lambda fraction: None,
 ) -> Diagnosis:
-    """Measure clients' rows: inputs (n, ...), labels (n,) and clients (n,), both numbered from 0 without gaps.
+    """Measure clients' rows: inputs ``x`` (n, ...), labels ``y`` (n,) and clients (n,). Both are numbered from 0 without gaps.
 
-    ``counts`` (clients, classes) holds the labels of all rows if x, y and client are a sample. For targets that are numbers,
-    ``response`` (n,) holds them and y their bins; the concept face then compares residuals. ``sizes`` (clients,) are the clients'
-    rows, if ``counts`` counts a sample, too. ``on_progress(fraction)`` is called as work completes. Raises `BadInput` for one
-    client, one class, clients without rows, or fewer than 30 rows.
+    If x, y and client are a sample, ``counts`` (clients, classes) counts the labels of all rows. If ``counts`` covers only a
+    sample, too, ``sizes`` (clients,) are the clients' numbers of all rows. If the targets are numbers, ``response`` (n,) has them
+    and y their bins; the concept face then compares residuals. ``on_progress(fraction)`` is called as work completes. Raises
+    `BadInput` for one client, one class, clients without rows, or fewer than 30 rows.
     """
     if counts is None:
         counts = np.zeros((int(client.max()) + 1, int(y.max()) + 1), dtype=np.int64)
@@ -166,7 +166,7 @@ def diagnose(
 
 
 def check(sizes: Ints) -> None:
-    """Raise `BadInput` unless there are two clients, and each has rows."""
+    """Raise `BadInput` for fewer than two clients, and for a client without rows."""
     require(len(sizes) >= 2, "diagnose: all rows belong to one client; there is nothing to compare it with")
     require(bool((sizes > 0).all()), "diagnose: there are clients without rows; leave them out")
 
@@ -174,12 +174,15 @@ def check(sizes: Ints) -> None:
 def compared(
     each: dict[str, Floats], by_chance: dict[str, list[float]], sizes: Ints, rng: np.random.Generator
 ) -> tuple[Face, ...]:
-    """Return the faces from the distances of ``each`` client and the means of random partitions; the quantity face is added."""
+    """Make the faces; the quantity face is added here.
+
+    ``each`` has the clients' distances (clients,) by face, ``by_chance`` the mean distances of random partitions by face.
+    """
     clients, weights = len(sizes), sizes / sizes.sum()
     each["quantity"] = np.abs(weights - 1 / clients) * clients / 2
     equal = np.full(clients, 1 / clients)
     by_chance["quantity"] = [size_distance(n) for n in rng.multinomial(int(sizes.sum()), equal, TABLES)]
-    # the mean over clients, weighted by rows except for quantity
+    # a face's value is the mean over clients, weighted by rows except for quantity
     totals = {name: values if name == "quantity" else weights * clients * values for name, values in each.items()}
     names = [name for name in MEANINGS if name in each]
     raw = [p_value(float(totals[name].mean()), by_chance[name]) for name in names]
@@ -198,13 +201,13 @@ def compared(
 
 
 def sample(client: Ints, rng: np.random.Generator, most: int = MOST_ROWS) -> Ints:
-    """Draw at most ``most`` rows in random order: all rows of small clients, equally many of the others."""
+    """Draw at most ``most`` rows; return their numbers in random order. Small clients keep all rows, others equally many."""
     rows = fair_sample(client, rng.random(len(client)), level(np.bincount(client), most))
     return rng.permutation(rows)
 
 
 def shuffled(client: Ints, y: Ints, rng: np.random.Generator) -> Ints:
-    """Shuffle the clients among the rows of each label: every client keeps its size and its labels."""
+    """Shuffle clients (n,) among the rows of each label. Every client keeps its numbers of rows of each label."""
     order = np.argsort(y, kind="stable")
     dealt = np.lexsort((rng.random(len(y)), y))
     result = np.empty_like(client)
@@ -218,27 +221,30 @@ def label_chance(
     weights: Floats | None = None,
     changed: Callable[[NDArray[Any]], NDArray[Any]] = lambda table: table,
 ) -> list[float]:
-    """Return the label face of `TABLES` random tables with these margins, as if all rows were dealt at random.
+    """Return the label face's values for `TABLES` random tables with the margins of ``counts``: rows dealt at random.
 
-    ``weights`` (clients,) of the clients sum to 1; by default they are proportional to the counts. ``changed`` changes each table
-    as the counts were, for example rounds it.
+    ``weights`` (clients,) sum to 1; by default they are proportional to the counts. ``changed`` is applied to each table. It
+    repeats what was done to the counts, for example rounding.
     """
     sizes, n = counts.sum(1), counts.sum()
     pooled = counts.sum(0) / n
     factors = (sizes / n if weights is None else weights) / (2 * sizes)
     tables = stats.random_table(sizes, counts.sum(0))
-    # one by one: together they need 8 kB a client and class
+    # one table at a time: all together need 8 kB for each client and class
     drawn = (changed(tables.rvs(random_state=rng)) for _ in range(TABLES))
     return [float(np.abs(t - sizes[:, None] * pooled).sum(-1) @ factors) for t in drawn]
 
 
 def p_value(value: float, by_chance: Sequence[float]) -> float:
-    """Return the share of values, the observed one and those by chance, that are at least as large. Exact for exchangeable rows."""
+    """Return the permutation p value: the share of ``value`` and all values by chance that are at least ``value``.
+
+    It is exact if rows are exchangeable.
+    """
     return float((1 + (np.asarray(by_chance) >= value - 1e-12).sum()) / (1 + len(by_chance)))
 
 
 def interval(name: str, each: Floats, sizes: Ints, draws: Ints) -> dict[str, float]:
-    """Return the 2.5 % and 97.5 % points of the face's number over resampled clients; NaN below `FEW_CLIENTS` clients."""
+    """Return the 2.5 % and 97.5 % quantiles of the face's value over resampled clients; NaN below `FEW_CLIENTS` clients."""
     if len(sizes) < FEW_CLIENTS:
         return {"low": math.nan, "high": math.nan}
     if name == "quantity":

@@ -1,4 +1,4 @@
-"""Distances between two sets of rows, (m, d) and (n, d), in the unit of the columns."""
+"""Distances between two sets of rows ``a`` (m, d) and ``b`` (n, d), in the unit of the columns."""
 
 from collections.abc import Callable
 
@@ -10,14 +10,14 @@ Distance = Callable[[Floats, Floats], float]
 
 
 def sliced_wasserstein(a: Floats, b: Floats, rng: np.random.Generator, directions: int = 128) -> float:
-    """Return the root mean square over random directions of the 2-Wasserstein distance of the projections.
+    """Project the rows onto random directions; return the root mean square of the projections' 2-Wasserstein distances.
 
-    Exact in each direction. A shift by v gives about ||v|| / sqrt(d).
+    The distance is exact in each direction. A shift by v gives about ||v|| / sqrt(d).
     """
     lines = rng.standard_normal((a.shape[1], directions))
     lines /= np.linalg.norm(lines, axis=0)
     one, other = np.sort(a @ lines, axis=0), np.sort(b @ lines, axis=0)
-    # both quantile functions are step functions: integrate their difference over the union of the jumps
+    # both quantile functions are step functions: integrate their squared difference between the jumps of both
     jumps = np.union1d(np.arange(1, len(a) + 1) / len(a), np.arange(1, len(b) + 1) / len(b))
     middle = jumps - np.diff(jumps, prepend=0) / 2
     at = [np.minimum((middle * len(v)).astype(int), len(v) - 1) for v in (one, other)]
@@ -44,10 +44,10 @@ def symmetric_root(s: Floats) -> Floats:
 
 
 def classifier_auc(a: Floats, b: Floats, seed: int = 0) -> float:
-    """Return the area under the ROC curve of a classifier between the sets, by five-fold cross-validation.
+    """Return the AUC, by five-fold cross-validation, of a classifier that tells the two sets apart.
 
-    The classifier is a logistic regression on the columns and their squares. 0.5: equal sets; 1: separate ones. Each set needs
-    five rows (Lopez-Paz and Oquab 2017).
+    The classifier is a logistic regression on the columns and their squares. 0.5: the sets are alike; 1: they are separate. Each
+    set needs at least five rows (Lopez-Paz and Oquab 2017).
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
@@ -64,10 +64,10 @@ def classifier_auc(a: Floats, b: Floats, seed: int = 0) -> float:
 def within_classes(
     distance: Distance, z: Floats, y: Ints, client: Ints, clients: Ints, fewest: int = 5, most: int = 200
 ) -> float:
-    """Return the mean distance between a client's rows of a class and the others' rows of that class; NaN without such pairs.
+    """Return the mean distance between a client's rows of a class and the other clients' rows of that class.
 
-    It covers ``clients`` and classes with at least ``fewest`` rows on both sides, weighted by the client's rows. At most the
-    first ``most`` rows of each side are compared.
+    The mean is over ``clients`` and classes, weighted by the client's rows. Both sides need at least ``fewest`` rows; at most
+    the first ``most`` are compared. NaN if there are no such rows.
     """
     found, weights = [], []
     for k in clients:

@@ -1,23 +1,24 @@
-"""Distance between the clients' inputs beyond the effect of their labels."""
+"""Feature distance: do clients' inputs differ, apart from the effect of their labels?"""
 
 import numpy as np
 
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, sums_by, table
 
 REFERENCE = 1500
-"""Number of pooled rows with which each client is compared."""
+"""Maximum number of pooled rows with which each client is compared."""
 
 RIDGE = 0.1
 """Added to the variances of the standardised columns."""
 
 
 def feature_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: int, half: Ints) -> Floats:
-    """Return the distance of each client's inputs from the pooled ones of the same labels, (clients,); at most 1, by chance 0.
+    """Return each client's distance (clients,) from pooled rows with the same labels; at most 1, on average 0 by chance.
 
-    It is a lower bound of the total variation between p_k(x) and sum_y p_k(y) p(x | y): the true positive rate minus the false
-    positive rate of a classifier on pooled rows, weighted to the client's labels. The classifier is a discriminant on the
-    columns ``z`` (n, d) and their squares with the pooled covariance. It is fitted on one ``half`` (n,) of the rows (0 or 1) and
-    tested on the other, both ways. Label skew, or concept skew with equal class sizes, leaves the value at 0.
+    A classifier tells the client's rows from pooled rows, which are weighted to the client's label frequencies. The distance is
+    its true positive rate minus its false positive rate. This is a lower bound of the total variation between p_k(x) and
+    sum_y p_k(y) p(x | y). The classifier is a discriminant on the columns ``z`` (n, d) and their squares, with the pooled
+    covariance. It is fitted on the rows of one ``half`` (n,), 0 or 1, and tested on the other; both ways are averaged. Label
+    skew, or concept skew with equal class sizes, does not change the distance.
     """
     phi = np.column_stack([z, z * z - 1])
     found = np.zeros(clients)
@@ -42,7 +43,7 @@ def feature_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: in
 
 
 def discriminants(own: Floats, matched: Floats, covariance: Floats) -> tuple[Floats, Floats]:
-    """Return directions (clients, d) and thresholds (clients,) that separate each client's mean from the pooled one."""
+    """Return directions (clients, d) and thresholds (clients,) that separate each client's mean from the pooled mean."""
     beta: Floats = np.linalg.solve(covariance + RIDGE * np.eye(len(covariance)), (own - matched).T).T.astype(np.float64)
     return beta, (beta * (own + matched)).sum(1) / 2
 

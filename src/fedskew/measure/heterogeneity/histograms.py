@@ -1,4 +1,4 @@
-"""Columns that differ, from counts, moments and histograms of each client instead of rows."""
+"""Find columns that differ, as `columns` does, but from each client's counts, moments and histograms instead of rows."""
 
 from typing import NamedTuple
 
@@ -9,14 +9,14 @@ from fedskew.measure.heterogeneity.columns import MOSTLY, SHIFTED, Group, Kind, 
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
 
 BINS = 256
-"""Bins of each column: one for each whole number if they suffice, else narrow around the mean and wide far from it."""
+"""Number of bins of a column. There is one for each whole number if possible; else bins are narrow near the mean."""
 
 NARROW = 1.5
-"""Deviations from the mean at which bins begin to grow."""
+"""Distance from the mean, in standard deviations, at which bins begin to get wider."""
 
 
 class ClientMoments(NamedTuple):
-    """Rows, mean, deviation, smallest and largest number of a column at each client, (clients,)."""
+    """Number of rows, mean, deviation, minimum and maximum of a column at each client; arrays are (clients,)."""
 
     rows: Ints
     mean: Floats
@@ -25,7 +25,7 @@ class ClientMoments(NamedTuple):
     high: Floats
 
     def of(self, chosen: Floats) -> Group:
-        """The moments of the chosen clients together."""
+        """Return the moments of some clients together. ``chosen`` (clients,) is 1 for these clients, else 0."""
         rows = self.rows * chosen
         total = float(rows.sum())
         mean = float(divided(rows @ self.mean, np.asarray(total)))
@@ -36,7 +36,10 @@ class ClientMoments(NamedTuple):
 
 
 def edges(every: Group, whole: bool) -> Floats:
-    """Return the `BINS` - 1 inner edges of a column's bins, from its moments over all clients; values on an edge lie below it."""
+    """Return the `BINS` - 1 inner edges of a column's bins. ``every`` are its moments over all clients.
+
+    A value on an edge belongs to the bin below. ``whole``: all values are whole numbers.
+    """
     if whole and every.high - every.low < BINS:
         return np.asarray(every.low + 0.5 + np.arange(BINS - 1), dtype=np.float64)
     ends = max(every.high - every.mean, every.mean - every.low) / ((every.deviation or 1.0) * NARROW)
@@ -45,26 +48,26 @@ def edges(every: Group, whole: bool) -> Floats:
 
 
 def middles(inner: Floats) -> Floats:
-    """Return (bins,) the middle of each bin; of the first and last one, a point as far beyond its edge as the next middle."""
+    """Return the middle of each bin (bins,). The two outer bins have no end; their point mirrors the next middle at the edge."""
     inside = (inner[1:] + inner[:-1]) / 2
     return np.concatenate([[2 * inner[0] - inside[0]], inside, [2 * inner[-1] - inside[-1]]])
 
 
 def histogram(values: Floats, inner: Floats) -> Ints:
-    """Return the counts (bins,) of the values that are not missing."""
+    """Return the number of values in each bin (bins,), without missing values (NaN)."""
     found = np.searchsorted(inner, values[~np.isnan(values)])
     return np.bincount(found, minlength=len(inner) + 1).astype(np.int64)
 
 
 def median(middle: Floats, counts: Ints) -> float:
-    """Return the median of binned values; its error is at most half the width of its bin."""
+    """Return the median of binned values. Its error is at most half the width of its bin."""
     ends = np.cumsum(counts)
     places = np.searchsorted(ends, [(ends[-1] - 1) // 2, ends[-1] // 2], side="right")
     return float(middle[places].mean())
 
 
 def of_numbers(column: str, held: ClientMoments, counts: Ints, inner: Floats) -> list[Tested]:
-    """Compare each client's mean and deviation with all others, as `columns.tests`; bins (clients, bins) are ranked."""
+    """Compare each client's mean and deviation with all others', like `columns.tests`. ``counts`` is (clients, bins)."""
     clients = len(counts)
     everyone = np.ones(clients)
     every = held.of(everyone)
@@ -95,7 +98,7 @@ def of_numbers(column: str, held: ClientMoments, counts: Ints, inner: Floats) ->
 
 
 def by_ranks(counts: Ints, values: Floats) -> tuple[Floats, Floats]:
-    """Return p values (clients,) of the mean ranks of binned ``values`` (bins,), and the effects on their means."""
+    """Test binned ``values`` (bins,) by ranks; return p values and effects on the mean, (clients,)."""
     pooled, rows = counts.sum(0), counts.sum(1)
     same = rankdata(values, method="dense").astype(np.int64) - 1
     often = np.bincount(same, weights=pooled)
@@ -110,7 +113,7 @@ def by_ranks(counts: Ints, values: Floats) -> tuple[Floats, Floats]:
 
 
 def of_shares(column: str, kind: Kind, word: str, rows: Ints, hits: Ints) -> list[Tested]:
-    """Compare the clients' shares of rows, as `columns.tests`."""
+    """Compare the clients' shares of rows, like `columns.tests`. ``hits`` of ``rows`` (clients,) have the fact."""
     if not 0 < hits.sum() < rows.sum():
         return []
     many = hits.astype(np.float64)

@@ -1,13 +1,13 @@
-"""Distances between the clients' label frequencies. Counts are (clients, classes); logarithms are to base 2."""
+"""Label distances: how the clients' label frequencies differ. Counts are (clients, classes); logarithms have base 2."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 def label_distance(counts: NDArray[np.int64]) -> float:
-    """Return the total variation between each client's label frequencies and the pooled ones, averaged by rows; in 0..1.
+    """Return the mean over clients, weighted by rows, of the total variation from the pooled label frequencies (0..1).
 
-    0: equal frequencies; one class a client, balanced: 1 - 1/classes.
+    It is 0 if all clients have equal frequencies, and 1 - 1/classes if each client has one class and classes are balanced.
     """
     sizes = counts.sum(1)
     p_k = counts / np.maximum(sizes, 1)[:, None]
@@ -16,7 +16,7 @@ def label_distance(counts: NDArray[np.int64]) -> float:
 
 
 def label_distance_by_chance(counts: NDArray[np.int64]) -> float:
-    """Return the expected `label_distance` of rows that are dealt at random to clients of these sizes.
+    """Return the expected `label_distance` if rows are dealt at random to clients of these sizes.
 
     E[TV_k] ~ sqrt(1 - n_k/n) sum_c sqrt(p (1 - p) / (2 pi n_k)), for draws without replacement.
     """
@@ -31,7 +31,7 @@ def label_distance_by_chance(counts: NDArray[np.int64]) -> float:
 
 
 def label_measures(counts: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-    """Compare each client's frequencies with the pooled ones, (clients,) each; a client without rows has distance 0.
+    """Compare each client's frequencies with the pooled ones; each result is (clients,). A client without rows has distance 0.
 
     ``total variation`` in 0..1; ``L1`` twice that, the earth mover's distance of Zhao et al. 2018; ``Jensen-Shannon`` divergence
     and ``Hellinger`` distance in 0..1; ``Kullback-Leibler`` divergence in bits, whose weighted mean is the mutual information of
@@ -70,17 +70,17 @@ def pairwise_variation(counts: NDArray[np.int64]) -> float:
     own = counts[sizes > 0] / sizes[sizes > 0, None]
     if len(own) < 2:
         return 0.0
-    # sum over pairs |a - b| from the sorted values of each class: no (clients, clients) table
+    # the sum of |a - b| over all pairs follows from sorted values, without a table (clients, clients)
     ranked = np.sort(own, axis=0)
     factors = 2 * np.arange(len(own)) - len(own) + 1
     return float((factors @ ranked).sum() / (len(own) * (len(own) - 1)))
 
 
 def dirichlet_alpha(counts: NDArray[np.int64]) -> float:
-    """Estimate the concentration of a symmetric Dirichlet from the clients' mean square distance to uniform.
+    """Estimate the concentration alpha of a symmetric Dirichlet from the clients' mean square distance to uniform.
 
-    E sum_c (p_c - 1/C)^2 = (1 - 1/C) / (C alpha + 1) for plain draws of clients. It is too large where columns are normalised
-    afterwards (`label-dirichlet`). Infinite for uniform clients, 0 for one class a client, NaN for a single class.
+    For plain draws of clients, E sum_c (p_c - 1/C)^2 = (1 - 1/C) / (C alpha + 1). For `label-dirichlet`, which normalises columns
+    after the draw, the estimate is too large. Infinite for uniform clients, 0 for one class a client, NaN for a single class.
     """
     own = counts[counts.sum(1) > 0]
     own = own / own.sum(1, keepdims=True)

@@ -8,16 +8,16 @@ from scipy import optimize, special
 from fedskew.measure.heterogeneity.rows import Floats, Ints
 
 Objective = Callable[[Floats], tuple[float, Floats]]
-"""Parameters (P,) to the value and the gradient (P,)."""
+"""Maps parameters (P,) to the value and the gradient (P,)."""
 
 RIDGE = 0.01
 
 
 def optimum_gap(objectives: Sequence[Objective], weights: Floats, start: Floats) -> float:
-    """Return Gamma = F(w*) - sum p_k F_k(w_k*), with F = sum p_k F_k, for convex objectives with minima.
+    """Return Gamma = F(w*) - sum p_k F_k(w_k*), with F = sum p_k F_k, for convex objectives that have minima.
 
-    ``weights`` p (K,) sum to 1. 0 if one w is the optimum of every client (Li et al. 2020, "On the Convergence of FedAvg on
-    Non-IID Data").
+    ``weights`` p (K,) sum to 1. Gamma is 0 if one w is the optimum of every client (Li et al. 2020, "On the Convergence of FedAvg
+    on Non-IID Data").
     """
 
     def whole(w: Floats) -> tuple[float, Floats]:
@@ -34,7 +34,10 @@ def least(objective: Objective, start: Floats) -> float:
 
 
 def softmax_objective(z: Floats, y: Ints, classes: int, ridge: float = RIDGE) -> Objective:
-    """Return the mean cross-entropy of softmax regression on rows (n, d) plus ridge / 2 ||w||^2; w is classes x (d + 1)."""
+    """Return the objective of softmax regression on rows (n, d): mean cross-entropy plus ridge / 2 ||w||^2.
+
+    w is (classes x (d + 1),).
+    """
     rows = np.column_stack([z, np.ones(len(z))])
     each = np.arange(len(y))
 
@@ -50,9 +53,9 @@ def softmax_objective(z: Floats, y: Ints, classes: int, ridge: float = RIDGE) ->
 
 
 def softmax_gap(z: Floats, y: Ints, client: Ints, classes: int, clients: Ints, ridge: float = RIDGE) -> float:
-    """Return the optimum gap of softmax regression of ``clients``, weighted by rows; NaN if fewer than two have rows.
+    """Return the optimum gap of softmax regression over ``clients``, weighted by rows; NaN if fewer than two have rows.
 
-    Small clients have a gap by chance, because they fit their few rows.
+    Small clients have a gap by chance, because their optimum fits their few rows closely.
     """
     held = [rows for k in clients if len(rows := np.flatnonzero(client == k))]
     if len(held) < 2:

@@ -5,16 +5,16 @@ from numpy.typing import NDArray
 
 
 def size_distance(sizes: NDArray[np.int64]) -> float:
-    """Return the total variation between the clients' shares of the rows and equal shares, in 0..1 - 1/clients (Hoover's index).
+    """Return Hoover's index, in 0..1 - 1/clients: the share of all rows that must move until all clients hold equally many.
 
-    It is the share of all rows to move until all clients hold equally many.
+    It is the total variation between the clients' shares of the rows and equal shares.
     """
     return float(np.abs(sizes / sizes.sum() - 1 / len(sizes)).sum() / 2)
 
 
 def size_measures(sizes: NDArray[np.int64]) -> dict[str, float]:
-    """Return ``Gini`` in 0..1 - 1/clients, ``variation`` (standard deviation over mean), ``effective clients`` n^2 / sum n_k^2,
-    and ``ratio`` of the largest to the smallest, infinite with an empty client.
+    """Return ``Gini`` (0..1 - 1/clients), ``variation`` (standard deviation over mean), ``effective clients`` n^2 / sum n_k^2,
+    and ``ratio``: largest over smallest client, infinite if a client is empty.
     """
     n = np.sort(sizes.astype(float))
     count, total = len(n), n.sum()

@@ -1,4 +1,4 @@
-"""Counts of at least ``fewest`` rows, or none: smaller ones are rounded at random, without bias, and each row's sum stays."""
+"""Round counts so that each is 0 or at least ``fewest``. Rounding is random and unbiased, and keeps the sum of each row."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from fedskew.measure.heterogeneity.rows import Ints
 
 
 def rounded(counts: NDArray[Any], fewest: int, rng: np.random.Generator) -> Ints:
-    """Return counts (..., bins) whose cells are 0 or at least ``fewest``, with the given ones as expected values.
+    """Round counts (..., bins): each cell becomes 0 or at least ``fewest``. The expected value of each cell is its count.
 
-    Rows of small cells move among them, near neighbours first, or to and from a large cell if they are too few. A row whose sum is
-    below ``fewest`` becomes 0.
+    Counts of small cells move to other small cells, near ones first. If all small cells together are below ``fewest``, counts
+    move to or from a large cell. If the sum of a row is below ``fewest``, all its cells become 0.
     """
     made = np.array(counts, dtype=np.int64)
     if fewest < 2:
@@ -25,7 +25,7 @@ def rounded(counts: NDArray[Any], fewest: int, rng: np.random.Generator) -> Ints
 
 
 def rounded_row(row: Ints, small: NDArray[np.bool_], fewest: int, rng: np.random.Generator) -> Ints:
-    """Return one row of counts with some small cells."""
+    """Round one row of counts. ``small`` marks the cells from 1 to ``fewest`` - 1."""
     made, cells = row.copy(), np.flatnonzero(small)
     total = int(row[cells].sum())
     if row.sum() < fewest:
@@ -35,7 +35,7 @@ def rounded_row(row: Ints, small: NDArray[np.bool_], fewest: int, rng: np.random
         large = int(row.argmax())
         chosen = int(rng.choice(cells, p=row[cells] / total))
         if row[large] + total < 2 * fewest:
-            # all rows go to one of the two cells
+            # the counts of both cells go to one of them
             made[large] = 0
             made[chosen if rng.random() * (row[large] + total) < total else large] = row[large] + total
         elif rng.random() * fewest < total:
@@ -44,7 +44,7 @@ def rounded_row(row: Ints, small: NDArray[np.bool_], fewest: int, rng: np.random
             made[large] += total
         return made
     number = total // fewest
-    # one cell for each equal share of the rows, in the order of the cells
+    # divide the total into equal parts, in the order of the cells; each part goes to a cell in its range
     places = (np.arange(number) + rng.random()) * (total / number)
     chosen_cells = cells[np.searchsorted(np.cumsum(row[cells]), places, side="right")]
     made[chosen_cells] = fewest
@@ -53,7 +53,7 @@ def rounded_row(row: Ints, small: NDArray[np.bool_], fewest: int, rng: np.random
 
 
 def rounded_pairs(hits: Ints, rows: Ints, fewest: int, rng: np.random.Generator) -> Ints:
-    """Return ``hits`` of ``rows`` as `rounded` gives them for pairs of hits and misses, all at once."""
+    """Round ``hits`` of ``rows``, as `rounded` does for pairs (hits, misses), for all pairs at once."""
     if fewest < 2:
         return hits
     few = np.minimum(hits, rows - hits)

@@ -1,4 +1,4 @@
-"""Rows of any kind as a few dozen standardised columns, so that images, signals and tables are compared in the same way."""
+"""Turn rows of any kind into a few dozen standardised columns. Images, signals and tables are then compared alike."""
 
 from typing import TYPE_CHECKING
 
@@ -13,20 +13,20 @@ Ints = NDArray[np.int64]
 Numbers = NDArray[np.floating] | NDArray[np.integer]
 
 WIDTH = 48
-"""Wider rows are projected to this number of principal directions."""
+"""Maximum number of columns. Wider rows are projected to this number of principal directions."""
 
 MANY = 1000
-"""From this number of columns on, only the largest eigenvalues are computed."""
+"""For matrices larger than this, only the largest eigenvalues are computed."""
 
 CLIP = 5.0
-"""Values are clipped at this number of standard deviations, so that a few huge values do not hide the others."""
+"""Values are clipped at this number of standard deviations, so that outliers do not dominate."""
 
 
 def embed(x: NDArray[np.generic]) -> Floats:
-    """Turn rows (n, ...) of one shape into (n, at most `WIDTH` + 1) standardised columns; constant columns are left out.
+    """Turn rows (n, ...) into standardised columns (n, at most `WIDTH` + 1). Constant columns are left out.
 
-    Windows (channels, time) become each channel's mean, deviation and roughness, which do not depend on where a window starts.
-    Other rows are flattened. Wide ones are projected to principal directions; one more column measures the remainder.
+    Windows (channels, time) become each channel's mean, deviation and mean step, which do not depend on where a window starts.
+    Other rows are flattened. Wide rows are projected to principal directions; one more column measures the remainder.
     """
     z = standardise(flat(x))
     if z.shape[1] <= WIDTH:
@@ -36,17 +36,20 @@ def embed(x: NDArray[np.generic]) -> Floats:
 
 
 def flat(x: NDArray[np.generic]) -> Floats:
-    """Return (n, d) columns of rows (n, ...)."""
+    """Turn rows (n, ...) into columns (n, d)."""
     return signals(x) if x.ndim == 3 else np.asarray(x, dtype=np.float64).reshape(len(x), -1)
 
 
 def remainder(z: Floats, kept: Floats) -> Floats:
-    """Return (n,) the size of what the coordinates ``kept`` leave of the rows z."""
+    """Return log(1 + squared length) of the part of each row ``z`` (n, d) that the coordinates ``kept`` leave out, (n,)."""
     return np.asarray(np.log1p(np.maximum((z * z).sum(1) - (kept * kept).sum(1), 0)))
 
 
 def principal(z: Floats) -> Floats:
-    """Return (n, `WIDTH`) coordinates of centred rows along their principal directions, from the smaller Gram matrix."""
+    """Return the coordinates (n, `WIDTH`) of centred rows (n, d) along their principal directions.
+
+    Of the two Gram matrices, (n, n) and (d, d), the smaller one is decomposed.
+    """
     n, d = z.shape
     if n < d:
         values, vectors = largest(z @ z.T)
@@ -55,7 +58,7 @@ def principal(z: Floats) -> Floats:
 
 
 def largest(s: Floats) -> tuple[Floats, Floats]:
-    """Return the `WIDTH` largest eigenvalues of a symmetric matrix, ascending, and their vectors."""
+    """Return the `WIDTH` largest eigenvalues of a symmetric matrix, ascending, and their eigenvectors."""
     from scipy import linalg
 
     if len(s) <= MANY:
@@ -73,26 +76,26 @@ def signals(x: NDArray[np.generic]) -> Floats:
 
 
 def standardise(z: Floats) -> Floats:
-    """Scale columns to mean 0 and variance 1 and clip them; leave out constant columns."""
+    """Scale columns to mean 0 and variance 1, then clip them. Leave out constant columns."""
     std = z.std(0)
     varies = std > 1e-9 * (1 + np.abs(z).max(0, initial=0))
     return np.clip((z[:, varies] - z[:, varies].mean(0)) / std[varies], -CLIP, CLIP)
 
 
 def members(groups: Ints, number: int) -> "csc_array":
-    """Return the matrix (number, n) with a 1 for each row of a group."""
+    """Return a sparse matrix (number, n): 1 if the row belongs to the group. ``groups`` is (n,)."""
     from scipy.sparse import csr_array
 
     return csr_array((np.ones(len(groups)), groups, np.arange(len(groups) + 1)), shape=(len(groups), number)).T
 
 
 def sums_by(groups: Ints, number: int, values: Floats) -> Floats:
-    """Return the sums (number, d) of the rows of each group."""
+    """Return the sums (number, d) of the rows ``values`` (n, d) of each group."""
     return np.asarray(members(groups, number) @ values)
 
 
 def table(groups: Ints, columns: Ints, shape: tuple[int, int]) -> Floats:
-    """Return the counts (groups, columns)."""
+    """Count rows by group and column; return a table of this ``shape``."""
     return np.bincount(groups * shape[1] + columns, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
 
 

@@ -1,4 +1,4 @@
-"""The faces of sequences of symbols: which symbols clients use, how many rows they have, and which symbol follows which."""
+"""The diagnosis of sequences of symbols: symbol frequencies (label), numbers of rows, and pairs of symbols (concept)."""
 
 from collections.abc import Callable
 
@@ -13,11 +13,11 @@ from fedskew.measure.heterogeneity.label import label_measures
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
 
 COMMON = 30
-"""The most frequent symbols; all others count as one where pairs of symbols are counted."""
+"""Number of symbols that are distinguished in pairs: the most frequent ones. All others count as one symbol."""
 
 
 def counts_of(y: Ints, client: Ints, clients: int, symbols: int) -> Ints:
-    """Return the counts (clients, symbols) of rows (n, T) of symbols; -1 is none."""
+    """Count the symbols of each client, (clients, symbols), in rows ``y`` (n, T); -1 is no symbol."""
     held = y >= 0
     owner = np.broadcast_to(client[:, None], y.shape)[held]
     return np.bincount(owner * symbols + y[held], minlength=clients * symbols).reshape(clients, symbols)
@@ -33,14 +33,15 @@ def diagnose_symbols(
     permutations: int | None = None,
     on_progress: Callable[[float], None] = lambda fraction: None,
 ) -> Diagnosis:
-    """Measure clients' rows (n, T) of ``symbols`` symbols, of clients (n,) with ``sizes`` (clients,) rows in all; -1 is no symbol.
+    """Measure clients' rows ``y`` (n, T) of symbols 0..``symbols`` - 1; -1 is no symbol. ``client`` is (n,).
 
-    The label face compares frequencies of symbols. The concept face compares pairs of a symbol and the next one with the pooled
-    odds ratios. There is no feature face: the inputs are the symbols before. By chance whole rows are dealt at random.
+    ``sizes`` (clients,) are the clients' numbers of all rows. The label face compares frequencies of symbols. The concept face
+    compares pairs of a symbol and the next one with the pooled odds ratios. There is no feature face, because the inputs are the
+    previous symbols. For the values by chance, whole rows are dealt at random.
     """
     clients = len(sizes)
     check(sizes)
-    require(len(y) >= FEWEST_ROWS, f"diagnose: {len(y)} rows say nothing; give at least {FEWEST_ROWS}")
+    require(len(y) >= FEWEST_ROWS, f"diagnose: {len(y)} rows are too few; give at least {FEWEST_ROWS}")
     counts = counts_of(y, client, clients, symbols)
     require(
         bool((counts.sum(0) > 0).sum() >= 2), "diagnose: all rows hold the same symbol; there is nothing to compare"
@@ -51,7 +52,7 @@ def diagnose_symbols(
     common = np.full(symbols, COMMON)
     order = np.argsort(-counts.sum(0), kind="stable")[:COMMON]
     common[order] = np.arange(len(order))
-    # the places of the pairs whose two symbols are known
+    # places of pairs in which both symbols are known
     row, at = np.nonzero((y[:, :-1] >= 0) & (y[:, 1:] >= 0))
     pair = common[y[row, at]] * (COMMON + 1) + common[y[row, at + 1]]
     row_of, place = np.nonzero(y >= 0)
@@ -77,5 +78,5 @@ def diagnose_symbols(
 
 
 def summed(row: Ints, column: Ints, shape: tuple[int, int]) -> csr_array:
-    """Return how often each pair of a row and a column occurs."""
+    """Return a sparse matrix that counts how often each (row, column) occurs."""
     return csr_array((np.ones(len(row)), (row, column)), shape=shape)

@@ -86,7 +86,7 @@ def test_hostile_archive_writes_nothing(folder, tmp_path):
     ("members", "words"),
     [
         ({"data_batch_3": b"\0" * 3000}, "cannot read"),
-        ({f"data_batch_{i}": b"\0" * 3073 for i in range(1, 6)}, "the training part lacks some classes"),
+        ({f"data_batch_{i}": b"\0" * 3073 for i in range(1, 6)}, "the training part has no row of some classes"),
         ({"test_batch": bytes([77]) + b"\0" * 3072}, "test labels must lie in 0..9, found 77..77"),
     ],
 )

@@ -61,7 +61,7 @@ def test_newsgroups_from_the_archive_and_from_lines_are_the_same(folder):
     assert Newsgroups().load().fingerprint() == one.fingerprint()
     with lzma.open(folder / "20newsgroups_bydate.jsonl.xz", "at", encoding="utf-8") as file:
         file.write(json.dumps({"split": "test", "group": "new.group", "text": "\n\nx"}) + "\n")
-    with pytest.raises(BadInput, match=r"the training part has no row of new\.group"):
+    with pytest.raises(BadInput, match=r"the test part has rows of new\.group"):
         Newsgroups().load()
 
 

@@ -55,7 +55,7 @@ def test_torch_dataset_trains(tmp_path):
         ([], [(X[0], 0)], "no rows"),
         ((X, Y.float()), (X, Y), "labels must be integers, not float32"),
         ((X, -Y), (X, -Y), r"training labels must lie in 0\.\.0, found -2\.\.0"),
-        ((X[:2], Y[:2]), (X, Y), "mine: the training part has no row of 2, which the test part has"),
+        ((X[:2], Y[:2]), (X, Y), "mine: the test part has rows of 2, but the training part has none"),
     ],
 )
 def test_bad_torch_data_is_one_line(train, test, words):

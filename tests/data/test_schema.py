@@ -103,9 +103,9 @@ def sites_with(**changed: object) -> dict[str, Summary]:
             "sion: no column 'chol', which other sites have; in NAME.columns.toml write [rename]",
         ),
         ({"chol": None, "cholesterol": BASE["chol"]}, "did you mean 'cholesterol'?"),
-        ({"chol": ["high", "low"] * 20}, "sion: column 'chol' holds words, such as 'high', and other sites numbers"),
-        ({"sex": [0, 1] * 20}, "sion: column 'sex' holds numbers, and other sites words, such as 'Female'"),
-        ({"chol": pa.array(pd.date_range("2020", periods=40).to_numpy())}, "holds times, and other sites numbers"),
+        ({"chol": ["high", "low"] * 20}, "sion: column 'chol' holds words, such as 'high', but at other sites numbers"),
+        ({"sex": [0, 1] * 20}, "sion: column 'sex' holds numbers, but at other sites words, such as 'Female'"),
+        ({"chol": pa.array(pd.date_range("2020", periods=40).to_numpy())}, "holds times, but at other sites numbers"),
         ({"sex": [["a"]] * 40}, "sion: column 'sex' holds list<"),
     ],
 )
@@ -121,7 +121,7 @@ def test_column_that_a_site_lacks_or_has_in_another_type_is_refused(changed, wor
     [
         (
             {"sex": ["male", "female"] * 20},
-            "sion: column 'sex' holds 'female', and other sites 'Female'; if these are one, write [words.sex]",
+            "sion: column 'sex' holds 'female', but at other sites 'Female'; if both mean the same, write [words.sex]",
         ),
         ({"sex": ["M", "F"] * 20}, '[words.sex] M = "Male"'),
         ({"pain": ["typcial", "none"] * 20}, '[words.pain] typcial = "typical"'),

@@ -67,7 +67,7 @@ def test_vocabulary_has_words_of_the_training_part_only():
             [0, 1, 1],
             "tiny: 1 texts of the test part are empty, the first one is row 3",
         ),
-        (["a", "b"], ["b"], [0, 0], [1], "tiny: the training part has no row of y"),
+        (["a", "b"], ["b"], [0, 0], [1], "tiny: the test part has rows of y"),
     ],
 )
 def test_bad_texts_are_one_line(train, test, y, y_test, expected):

@@ -199,11 +199,11 @@ def test_components_that_need_classes_are_refused_before_data_are_loaded(air, ch
 
 def test_a_task_refuses_targets_of_another_kind(air) -> None:
     with pytest.raises(
-        BadInput, match="task regression learns numbers, and the targets are classes; use --task classification"
+        BadInput, match="task regression learns numbers, but the targets are classes; use --task classification"
     ):
         assemble(Experiment(task="regression"), Experiment().dataset.load())
     with pytest.raises(
-        BadInput, match="task classification learns classes, and the targets are numbers; use --task regr"
+        BadInput, match="task classification learns classes, but the targets are numbers; use --task regr"
     ):
         assemble(experiment(air, task="classification"), experiment(air).dataset.load())
 

@@ -251,7 +251,7 @@ def test_a_run_on_agreed_columns_equals_its_simulation_on_the_pooled_rows(tmp_pa
         (lambda rows: rows.drop(columns="age"), "client 1: no column 'age', which other sites have"),
         (
             lambda rows: rows.assign(age="old"),
-            "client 1: column 'age' holds words, such as 'old', and other sites numbers",
+            "client 1: column 'age' holds words, such as 'old', but at other sites numbers",
         ),
     ],
 )

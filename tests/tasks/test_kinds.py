@@ -116,7 +116,7 @@ def test_own_arrays_choose_the_task(tmp_path: Path) -> None:
 
 def test_a_given_task_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        BadInput, match="task classification learns classes, and the targets are numbers; use --task regr"
+        BadInput, match="task classification learns classes, but the targets are numbers; use --task regr"
     ):
         fs.run(data=data("number"), task="classification", rounds=1, clients=2, runs=tmp_path, progress=False)
 

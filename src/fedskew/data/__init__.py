@@ -1,4 +1,4 @@
-"""Data sets: pooled rows with a test set, loaded by name."""
+"""Data sets by name. Each has pooled training rows and a test set."""
 
 from fedskew.data.datasets.adult import Adult
 from fedskew.data.datasets.ag_news import AgNews

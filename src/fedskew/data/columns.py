@@ -18,18 +18,18 @@ Values: TypeAlias = "pd.Series[Any]"
 
 @dataclass(frozen=True)
 class Columns:
-    """The preprocessing of the columns that are used, and notes on the columns."""
+    """The preprocessing of the used columns, and notes for the user about columns."""
 
     preprocessing: Tabular
     notes: tuple[str, ...]
 
     def __call__(self, table: pa.Table) -> NDArray[np.float32]:
-        """(rows, width) standardised numbers; missing ones are 0, the mean."""
+        """Turn the rows of a table into standardised inputs (rows, width). A missing number becomes 0, the mean."""
         return self.preprocessing(cells_of(to_pandas(table), self.preprocessing))
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The name of each input: a column of numbers, or "column = word"; the inputs of a text are numbered."""
+        """The name of each input: the column's name, or "column = word". Inputs of a text are numbered."""
         names: list[str] = []
         for part in self.preprocessing.columns:
             if isinstance(part, Number):
@@ -41,13 +41,13 @@ class Columns:
         return tuple(names)
 
     def features(self, table: pa.Table) -> Iterator[Fact | Held]:
-        """The facts of each column, in its own units."""
+        """Yield the facts of each column, in its own units."""
         cells = cells_of(to_pandas(table), self.preprocessing)
         for part in self.preprocessing.columns:
             yield from of_column(part, cells[part.name])
 
     def gaps(self, table: pa.Table) -> list[str]:
-        """Notes on numbers that are missing in these rows, in columns where no fitted row had a missing number."""
+        """Return notes on missing numbers in these rows, for columns that had none when the preprocessing was fitted."""
         cells, notes = cells_of(to_pandas(table), self.preprocessing), []
         for part in self.preprocessing.columns:
             if isinstance(part, Number) and not part.marked:
@@ -58,12 +58,12 @@ class Columns:
 
 
 def cells_of(frame: pd.DataFrame, preprocessing: Tabular) -> dict[str, Cells]:
-    """The cells of the columns that the preprocessing reads."""
+    """Return the cells of each column that the preprocessing reads, by name."""
     return {part.name: cells_for(part, frame[part.name]) for part in preprocessing.columns}
 
 
 def cells_for(part: Column, values: Values) -> Cells:
-    """A column's cells as its preprocessing reads them: words, numbers, or times as seconds."""
+    """Return a column's cells (n,) in the form that its preprocessing reads: words, numbers, or times as seconds."""
     if part.text:
         return strings(values).to_numpy(dtype=object)
     if isinstance(part, Number) and part.time and not pd.api.types.is_numeric_dtype(values):
@@ -72,12 +72,12 @@ def cells_for(part: Column, values: Values) -> Cells:
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
-    """The table as a data frame, with dates as times."""
+    """Convert the table to a data frame. Dates become times."""
     return table.to_pandas(date_as_object=False)
 
 
 def numbers(values: Values) -> Floats:
-    """(n,) floating-point numbers, times as seconds; NaN for other values."""
+    """Convert values to floating-point numbers (n,). Times become seconds; any other value becomes NaN."""
     if pd.api.types.is_datetime64_any_dtype(values):
         seconds = values.dt.tz_localize(None).to_numpy().astype("datetime64[us]").astype(np.int64) / 1e6
         return np.where(values.isna(), np.nan, seconds)

@@ -1,4 +1,4 @@
-"""Sites whose columns do not fit together: missing ones, other types, other words, other units.
+"""Find conflicts between sites' columns: missing columns, different types, words or units.
 
 Each message says what to write into the site's ``NAME.columns.toml`` (see `fedskew.data.mapping`).
 """
@@ -15,19 +15,19 @@ from fedskew.data.exact import mean_and_deviation
 from fedskew.data.summaries import MOSTLY_NUMBERS, ColumnSummary, Summary
 
 ALIKE = 0.8
-"""Two words of at least this similarity (difflib) may be one, spelled differently."""
+"""Two words with at least this similarity (difflib) may be two spellings of one word."""
 
 FEWEST = 10
-"""A site's unit is judged from this number of rows on."""
+"""Minimum number of rows of a site for a comparison of its unit."""
 
 KINDS = {"number": "numbers", "time": "times", "text": "words"}
 
 Parts = Mapping[str, ColumnSummary]
-"""A column at each site that holds it."""
+"""One column's summary, by site."""
 
 
 def check(sites: Mapping[str, Summary]) -> None:
-    """Raise `BadInput` for the first column that a site lacks, or that has another type there."""
+    """Raise `BadInput` for the first column that a site does not have, or that has another type there."""
     names = list(dict.fromkeys(chain.from_iterable(site.columns for site in sites.values())))
     for name in names:
         for where, site in sites.items():
@@ -50,29 +50,29 @@ def check_types(name: str, held: Parts) -> None:
     where, own = next((where, part) for where, part in held.items() if part.type != most)
     other = next(part for part in held.values() if part.type == most)
     raise BadInput(
-        f"{where}: column {name!r} holds {shown(own)}, and other sites {shown(other)}; change its cells, or map them in "
+        f"{where}: column {name!r} holds {shown(own)}, but at other sites {shown(other)}; change its cells, or map them in "
         f'NAME.columns.toml: [words.{key(name)}] CELL = "WORD"'
     )
 
 
 def key(name: str) -> str:
-    """The name as a key of TOML."""
+    """Return the name as a TOML key, quoted if necessary."""
     return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else f'"{name}"'
 
 
 def shown(part: ColumnSummary) -> str:
-    """What the column holds, with a word of it."""
+    """Describe what the column holds, with one of its words."""
     kind = KINDS.get(part.type, part.type)
     return f"{kind}, such as {next(iter(part.words))!r}" if part.words else kind
 
 
 def held_by(sites: Mapping[str, Summary], name: str) -> dict[str, ColumnSummary]:
-    """The column at each site where it is not empty."""
+    """Return the column's summary for each site where it is not empty."""
     return {where: site.columns[name] for where, site in sites.items() if site.columns[name].valid}
 
 
 def doubts(sites: Mapping[str, Summary]) -> list[str]:
-    """Words and units that may be the same thing written in two ways, one line each, with what to write."""
+    """Return one line for each pair of words or units that may mean the same, with the entry that would unify them."""
     found: list[str] = []
     for name in next(iter(sites.values())).columns:
         held = held_by(sites, name)
@@ -81,7 +81,7 @@ def doubts(sites: Mapping[str, Summary]) -> list[str]:
 
 
 def other_words(name: str, held: Parts) -> Iterator[str]:
-    """Words that one site alone holds and that resemble a word which it lacks."""
+    """Yield a line for each word that only one site has, if it resembles a word that this site does not have."""
     sites = Counter(word for part in held.values() for word in part.words)
     for where, part in held.items():
         others = [word for word in sites if word not in part.words]
@@ -89,13 +89,13 @@ def other_words(name: str, held: Parts) -> Iterator[str]:
             near = resembling(word, others)
             if near:
                 yield (
-                    f"{where}: column {name!r} holds {word!r}, and other sites {near!r}; if these are one, write "
+                    f"{where}: column {name!r} holds {word!r}, but at other sites {near!r}; if both mean the same, write "
                     f'[words.{key(name)}] {key(word)} = "{near}" in one site\'s NAME.columns.toml'
                 )
 
 
 def resembling(word: str, others: list[str]) -> str:
-    """Another word that may mean the same, or an empty string."""
+    """Return another word that may mean the same; empty if there is none."""
     plain = {re.sub(r"\W|_", "", other.casefold()): other for other in others}
     own = re.sub(r"\W|_", "", word.casefold())
     if own in plain:
@@ -123,6 +123,7 @@ def other_units(name: str, held: Parts) -> Iterator[str]:
         if factor:
             usual, units = usual_factor(factor)
             yield (
-                f"{where}: column {name!r} is {factor:.3g} times as large as elsewhere (mean {mean:,.4g} and {other:,.4g}), as "
-                f"in another unit{f', {units}' if units else ''}; if so: [units] {key(name)} = {1 / usual:.4g} in NAME.columns.toml"
+                f"{where}: column {name!r} is {factor:.3g} times as large as elsewhere (mean {mean:,.4g} and {other:,.4g}); "
+                f"if it has another unit{f', {units}' if units else ''}, write [units] {key(name)} = {1 / usual:.4g} in "
+                "NAME.columns.toml"
             )

@@ -1,4 +1,4 @@
-"""The result of every loader: training rows, test rows, and the natural client of each training row, if there is one."""
+"""`Dataset`: the training rows, the test rows, and optionally the natural client of each training row."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,27 +22,27 @@ Baselines: TypeAlias = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Arrays in memory.
+    """Arrays in memory, as all loaders return them.
 
-    x: (n, ...) floating point, or integers such as word ids. y: the targets, of a kind of `fedskew.data.targets.TARGETS`:
+    x: (n, ...) floating point, or integers such as word ids. y: the targets. They have one of these kinds
+    (`fedskew.data.targets.TARGETS`):
 
     - ``classes``: (n,) integers 0..K-1, with the names of the ``classes``;
     - ``number``: (n,) floating point;
     - ``labels``: (n, L) zeros and ones, with the labels' names as ``classes``;
-    - ``survival``: (n, 2) floating point, a time above 0, and 1 for an event or 0 if the observation ended before one;
+    - ``survival``: (n, 2) floating point: a time above 0, and 1 for an event, or 0 if the observation ended without one;
     - ``symbols``: (n, T) integers 0..V-1, and -1 after a row's end, with the symbols' names as ``classes`` or V as ``vocabulary``.
 
-    target: the kind, by default found from y's type and shape. groups: (n,) natural client ids, or None.
-    group_names: the name of the natural client of each id; without them the ids are the names.
-    columns: the names of x's columns, if x is a table whose columns mean something, or of the channels of signals.
-    texts: the training and the test rows as texts, if they are texts, for models with a tokenizer of their own.
-    vocabulary: if x holds ids of words (`fedskew.data.texts`) or symbols, the most ids that it may have; else 0.
-    sensitive: the name of the attribute that the last column of x holds as 0 and 1, if there is one.
-    baselines: metrics on the test rows of answers without a model, such as that nothing changes: by the answer's name, then by
-    the metric's (``rmse``).
-    preprocessing: what made x from the columns, texts or arrays that new rows have; None: new rows are as x.
-    Raises `BadInput` for lengths that do not agree, targets that are not of their kind or all the same, and values that are not
-    finite.
+    target: the kind of target; by default y's type and shape decide it. groups: (n,) natural client ids, or None.
+    group_names: the natural client's name for each id; by default the id itself.
+    columns: the names of x's columns (of a table), or of its channels (of signals); empty if they have no names.
+    texts: training and test rows as texts, for models that have their own tokenizer; None if the rows are no texts.
+    vocabulary: the maximum number of ids, if x holds ids of words (`fedskew.data.texts`) or symbols; else 0.
+    sensitive: the name of the sensitive attribute, if the last column of x holds one as 0 and 1.
+    baselines: metrics of predictions without a model on the test rows, by the baseline's name, then by the metric's (``rmse``).
+    preprocessing: how x was made from raw columns, texts or arrays; None: new rows look like x.
+    Raises `BadInput` for different lengths, for targets that do not match their kind or are all equal, and for values that are
+    not finite.
     """
 
     x: Rows
@@ -84,7 +84,7 @@ class Dataset:
             raise BadInput(f"{name}: {reason}")
         require(
             self.x.shape[1:] == self.x_test.shape[1:],
-            f"{name}: training rows have shape {self.x.shape[1:]}, test rows {self.x_test.shape[1:]}",
+            f"{name}: training rows have shape {self.x.shape[1:]}, but test rows have {self.x_test.shape[1:]}",
         )
         for x in (self.x, self.x_test) if self.sensitive else ():
             require(
@@ -122,17 +122,20 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """How many classes the targets have; 0 if they are of another kind."""
+        """The number of classes; 0 if the targets are not classes."""
         return len(self.classes) if self.target == "classes" else 0
 
     @property
     def num_categories(self) -> int:
-        """How many classes, labels or symbols the targets have; 0 if they are numbers or times."""
+        """The number of classes, labels or symbols; 0 if the targets are numbers or times."""
         return len(self.classes) or (self.vocabulary if self.target == "symbols" else 0)
 
     @cached_property
     def strata(self) -> Numbered:
-        """What label skews deal by, (n,) from 0 on, and their names: classes, tenths of the targets, sets of labels, symbols."""
+        """The stratum (n,) of each row, from 0 on, and the strata's names. Label skews deal rows by stratum.
+
+        Strata are classes, tenths of the targets, sets of labels, or symbols.
+        """
         return TARGETS[self.target].strata(self.y, self.classes)
 
     @property
@@ -141,7 +144,7 @@ class Dataset:
         return tuple(self.x.shape[1:])
 
     def fingerprint(self) -> str:
-        """Sixteen hex digits that change with any value. Equal digits mean that two runs used the same data."""
+        """Return sixteen hex digits of the SHA-256 of all values. They are equal if two runs used the same data."""
         return self._fingerprint
 
     @cached_property
@@ -157,41 +160,44 @@ class Dataset:
 
 
 def check_rows(where: str, part: str, x: Rows, labels: int) -> None:
-    """Raise `BadInput` unless there are as many rows as labels, at least one, of finite numbers."""
+    """Raise `BadInput` unless there is one row for each label, at least one row, and all numbers are finite."""
     require(len(x) == labels, f"{where}{len(x)} {part} rows but {labels} labels")
     require(len(x) > 0, f"{where}no {part} rows")
     numeric = np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)
     require(numeric, f"{where}{part} rows must be numbers, not {x.dtype}")
-    # in blocks, so that large images need no second copy
+    # check in blocks, so that large arrays need no second copy
     blocks = (x[lo : lo + 4096] for lo in range(0, len(x), 4096))
     bad = sum(int((~np.isfinite(rows).reshape(len(rows), -1).all(1)).sum()) for rows in blocks)
     require(bad == 0, f"{where}{bad} {part} rows hold values that are not finite")
 
 
 def check_all_trained(name: str, classes: Sequence[str], y: Ints, y_test: Ints) -> None:
-    """Raise `BadInput` for a class that only the test rows have."""
+    """Raise `BadInput` if a class occurs in the test rows only."""
     unseen = [classes[c] if 0 <= c < len(classes) else str(c) for c in np.setdiff1d(y_test, y)]
-    require(not unseen, f"{name}: the training part has no row of {', '.join(unseen[:3])}, which the test part has")
+    require(not unseen, f"{name}: the test part has rows of {', '.join(unseen[:3])}, but the training part has none")
 
 
 def numbered(values: Iterable[object]) -> Numbered:
-    """Each value's number in the sorted order of the different values, and their names."""
+    """Number the distinct values in sorted order; return each value's number (n,) and the values' names."""
     names, numbers = np.unique(np.asarray(values), return_inverse=True)
     return numbers.astype(np.int64), tuple(str(name) for name in names)
 
 
 def standardised(train: Rows, test: Rows, axes: tuple[int, ...] | None = None) -> tuple[Rows, Rows, Array]:
-    """Both parts as float32, less the training part's mean over the axes, divided by its deviation where that is not 0."""
-    # sums in float64, so that they do not depend on NumPy's blocking
+    """Standardise both parts with the training part's mean and deviation over the axes; return float32 and the preprocessing.
+
+    A deviation of 0 counts as 1.
+    """
+    # float64, so that the sums do not depend on the order in which NumPy adds
     mean, std = (np.asarray(f(train, axis=axes, keepdims=True, dtype=np.float64))[0] for f in (np.mean, np.std))
     made = as_array(train, mean=mean, scale=np.where(std > 0, std, 1))
     return made(train), made(test), made
 
 
 def some_rows(count: int, wanted: int, part: int, where: str) -> Ints:
-    """The indices of ``wanted`` of ``count`` rows in a random order that is always the same; 0 gives all rows in order.
+    """Choose ``wanted`` of ``count`` rows at random, always the same ones; return their indices. 0 gives all rows in order.
 
-    ``part`` is 0 for training and 1 for test rows, which get different choices. Raises `BadInput` if there are too few.
+    ``part`` is 0 for training and 1 for test rows; both get different choices. Raises `BadInput` if there are too few rows.
     """
     require(wanted <= count, f"data set {where}: {wanted} rows are requested, but there are only {count}")
     return stream(0, "data", part).permutation(count)[:wanted] if wanted else np.arange(count)

@@ -1,6 +1,6 @@
-"""Downloading the files of a data set: resumed, checked, and given their name only when complete.
+"""Download the files of a data set. Downloads resume, are checked, and get their final name only when complete.
 
-Archives are never unpacked to disk. Loaders read their members in place, so no name inside an archive can reach another folder.
+Archives are never unpacked to disk; loaders read files inside them. Therefore no path in an archive can write to another folder.
 """
 
 import hashlib
@@ -19,25 +19,25 @@ from fedskew.data.find import Files, Remote, folders
 
 CHUNK = 1 << 16
 TIMEOUT = 30.0
-"""Seconds without a byte after which a connection counts as broken."""
+"""A connection that sends no byte for this number of seconds counts as broken."""
 
 SLOWEST = 1000
-"""Bytes a second, on average from `TIMEOUT` on, below which a connection counts as broken."""
+"""A connection counts as broken if its average speed, from `TIMEOUT` on, is below this number of bytes a second."""
 
 MOST_BYTES = 4 << 30
-"""Most bytes of a file of unknown size; the largest known file has a tenth of it."""
+"""Maximum size in bytes of a file of unknown size. The largest known file has a tenth of it."""
 
 OnProgress = Callable[[str, int, int], None]
 """Takes a file's name, the bytes received so far, and the file's size (0: unknown)."""
 
 
 def home(files: Files) -> Path:
-    """The folder for downloads of a data set: a subfolder of the first folder that is searched."""
+    """Return the download folder of a data set: a subfolder of the first searched folder."""
     return folders()[0] / files.dataset
 
 
 def fetch(files: Files, on_progress: OnProgress = lambda file, done, size: None) -> list[Path]:
-    """Download the files that are missing and return all paths. Raises `FedskewError` in one line; then call it again."""
+    """Download the missing files; return the paths of all. Raises `FedskewError`; another call resumes the download."""
     place = home(files)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def fetch(files: Files, on_progress: OnProgress = lambda file, done, size: None)
 
 
 def fetch_file(remote: Remote, place: Path, on_progress: OnProgress) -> Path:
-    """Download one file. If there is a checksum, an unfinished file stays as ``.part``, to be resumed."""
+    """Download one file; return its path. An unfinished file stays as ``.part`` for resuming, if there is a checksum."""
     target, part = place / remote.file, place / f"{remote.file}.part"
     if target.is_file():
         return target
@@ -77,7 +77,10 @@ def fetch_file(remote: Remote, place: Path, on_progress: OnProgress) -> Path:
 
 
 def receive(remote: Remote, part: Path, on_progress: OnProgress) -> None:
-    """Append the missing bytes to ``part``, or write all if the server cannot resume. Raises `ConnectionError` if it ends early."""
+    """Download the missing bytes and append them to ``part``; if the server cannot resume, download all.
+
+    Raises `ConnectionError` if the connection ends early.
+    """
     done = part.stat().st_size if part.is_file() else 0
     headers = {"User-Agent": "fedskew"} | ({"Range": f"bytes={done}-"} if done else {})
     try:
@@ -85,7 +88,7 @@ def receive(remote: Remote, part: Path, on_progress: OnProgress) -> None:
     except urllib.error.HTTPError as error:
         if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise
-        return  # no bytes are missing; the checksum decides whether they are right
+        return  # all bytes are there; the checksum decides if they are right
     with answer:
         resumed = answer.status == http.client.PARTIAL_CONTENT
         done = done if resumed else 0
@@ -111,6 +114,6 @@ def receive(remote: Remote, part: Path, on_progress: OnProgress) -> None:
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file in hex."""
+    """Return the SHA-256 of a file in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

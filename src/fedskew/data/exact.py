@@ -1,4 +1,4 @@
-"""Exact sums of floating-point numbers. Rows split over sites in any way give the same mean and deviation, to the last bit."""
+"""Exact sums of floating-point numbers. Mean and deviation are bit-identical however rows are split over sites."""
 
 import math
 from collections.abc import Iterable
@@ -11,19 +11,20 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 SPLIT = 2.0**27 + 1
-"""Veltkamp's factor: it halves the digits of a number, so that products of the halves are exact."""
+"""Veltkamp's factor. It splits a number into two halves of its digits; products of halves are exact."""
 
 MOST_POWER, MOST_PARTS = 1100, 10_000
-"""Limits of `Moments`: no floating-point numbers have a larger power, or need more parts."""
+"""Limits of `Moments`. No valid moments have a larger power or more parts."""
 
 BLOCK = 1 << 14
-"""Numbers that are added at a time: they stay in the processor's cache."""
+"""Number of values that are added at a time, so that they fit into the processor's cache."""
 
 
 class Moments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What mean and deviation need of ``rows`` numbers: exact sums of the numbers and of their squares, divided by 2^``power``.
+    """The moments of ``rows`` numbers, from which mean and deviation follow.
 
-    An exact sum is a list of numbers that add up to it. ``low`` and ``high`` are the smallest and the largest number.
+    ``sum`` and ``squares`` are exact sums of the numbers and of their squares, after division of the numbers by 2^``power``.
+    Each is a list of numbers that add up to the sum. ``low`` and ``high`` are the smallest and the largest number.
     """
 
     rows: int = 0
@@ -34,7 +35,7 @@ class Moments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     high: float = -math.inf
 
     def __post_init__(self) -> None:
-        """Refuse what no numbers give, in a message of another machine: it could take all memory or overflow."""
+        """Raise `ValueError` for impossible moments, which another machine might send to use up memory or cause overflow."""
         if (
             not 0 <= self.rows < 1 << 50
             or abs(self.power) > MOST_POWER
@@ -49,11 +50,11 @@ class Moments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def moments(values: Floats) -> Moments:
-    """The moments of finite numbers (n,)."""
+    """Return the moments of finite numbers (n,)."""
     if not len(values):
         return Moments()
     low, high = float(values.min()), float(values.max())
-    # divide by a power of two, which changes no digit: squares of large numbers would overflow
+    # squares of large numbers would overflow; division by a power of two is exact
     power = int(np.frexp(max(-low, high))[1])
     scaled = np.ldexp(values, -power)
     a = SPLIT * scaled
@@ -70,9 +71,9 @@ def moments(values: Floats) -> Moments:
 
 
 def exact_sum(values: Floats) -> tuple[float, ...]:
-    """A few numbers that add up to exactly the sum of these, which are at most 1 in size (Rump, Ogita and Oishi 2008).
+    """Return a few numbers whose exact sum is the exact sum of ``values`` (Rump, Ogita and Oishi 2008).
 
-    Each pass takes the leading digits of all numbers, on a grid on which their sum has no rounding error.
+    Absolute values must be at most 1. Each pass takes the leading digits of all numbers, which add up without rounding error.
     """
     if len(values) > BLOCK:
         blocks = np.split(values, range(BLOCK, len(values), BLOCK))
@@ -87,7 +88,7 @@ def exact_sum(values: Floats) -> tuple[float, ...]:
 
 
 def mean_and_deviation(parts: Iterable[Moments]) -> tuple[float, float]:
-    """Mean and standard deviation of the numbers of all parts together; the order of the parts does not matter."""
+    """Return mean and standard deviation of the numbers of all parts together, in any order of the parts."""
     held = [part for part in parts if part.rows]
     rows, power = sum(part.rows for part in held), max(part.power for part in held)
     total = sum((exact(part.sum, part.power - power) for part in held), Fraction())
@@ -98,12 +99,12 @@ def mean_and_deviation(parts: Iterable[Moments]) -> tuple[float, float]:
 
 
 def exact(parts: Iterable[float], power: int) -> Fraction:
-    """The sum of the parts times 2^power."""
+    """Return the sum of the parts times 2^power."""
     return sum(map(Fraction, parts), Fraction()) * Fraction(2) ** power
 
 
 def root(square: Fraction) -> float:
-    """The square root of a number that may be too small for floating point."""
+    """Return the square root of a fraction, which may be too small for floating point."""
     if not square:
         return 0.0
     half = (square.numerator.bit_length() - square.denominator.bit_length()) // 2

@@ -1,4 +1,4 @@
-"""Facts of rows by which clients are compared: numbers, words and gaps of a table's columns, and words of texts."""
+"""Facts of rows that are compared between clients: numbers, words and missing values of columns, and words of texts."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,16 +13,19 @@ from fedskew.data.preprocessing import Cells, Column, Number, Tabular, Text, Wor
 from fedskew.data.texts import words
 
 Fact: TypeAlias = tuple[str, Literal["mean", "content", "share", "missing"], str, NDArray[np.float64]]
-"""A column, what its values (rows,) say, the word if they say which rows have it, and the values, NaN where unknown."""
+"""(column, kind, word, values): one value for each row (rows,), NaN if unknown. ``word`` is for ``share`` only."""
 Held: TypeAlias = tuple[str, Literal["word"], tuple[str, ...], csr_array]
-"""A text, its words, and which rows (rows, words) hold them."""
+"""(column, "word", words, held): ``held`` (rows, words) is 1 if the row's text has the word."""
 
 FREQUENT, FEWEST = 2000, 5
-"""The most frequent words of texts are compared, at most this number; each is in at least `FEWEST` texts."""
+"""At most `FREQUENT` words of texts are compared: the most frequent ones that occur in at least `FEWEST` texts."""
 
 
 def of_column(part: Column, cells: Cells) -> Iterator[Fact | Held]:
-    """A column's numbers, words (1 for a row that has it) and gaps (1), in its own units. Numbers of times are left out."""
+    """Yield the facts of a column: numbers in its own units, 1 for rows that have a word, 1 for missing values.
+
+    Times have no numbers.
+    """
     if isinstance(part, Text):
         yield from of_texts(part.name, cells.tolist())
     gaps = cells == "" if part.text else np.isnan(part.raw(cells)[:, 0] if isinstance(part, Number) else cells)
@@ -36,14 +39,14 @@ def of_column(part: Column, cells: Cells) -> Iterator[Fact | Held]:
 
 
 def of_table(x: Cells, known: Tabular) -> Iterator[Fact | Held]:
-    """The facts of columns that became these inputs (rows, width). Texts cannot be read from their inputs."""
+    """Yield the facts of columns, decoded from the inputs ``x`` (rows, width). Columns of texts cannot be decoded."""
     for part, made in known.parts(x):
         if not isinstance(part, Text):
             yield from of_column(part, part.decode(made))
 
 
 def of_texts(name: str, texts: Sequence[str]) -> Iterator[Fact | Held]:
-    """The number of words of each text, and which texts hold the frequent words."""
+    """Yield two facts of texts: the number of words, and which frequent words each text has."""
     found = [words(text) for text in texts]
     yield f"number of words of {name}", "content", "", np.array([len(own) for own in found], dtype=float)
     sets = [sorted(set(own)) for own in found]

@@ -1,4 +1,4 @@
-"""CSV, JSON lines, Parquet and Arrow files as a stream of small tables. Memory does not grow with the files."""
+"""Read CSV, JSON lines, Parquet and Arrow files as a stream of small tables. Memory use does not grow with the files."""
 
 import csv
 import json
@@ -29,31 +29,34 @@ FORMATS = {
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
 }
 BLOCK = 4 << 20
-"""Bytes of a text file that are read at a time; also the longest line of a CSV file."""
+"""Number of bytes of a text file that are read at a time. It also limits a line of a CSV file."""
 ROWS = 50_000
-"""Rows of a Parquet or Arrow file that are read at a time."""
+"""Number of rows of a Parquet or Arrow file that are read at a time."""
 LONGEST_LINE = 64 << 20
-"""Most bytes of one JSON object, which is in memory as a whole."""
+"""Maximum size of one JSON object in bytes. It must fit into memory."""
 DEEPEST = 60
-"""Most levels of nested objects and lists in a JSON line: the parser calls itself for each level."""
+"""Maximum depth of nested objects and lists in a JSON line. The parser is recursive."""
 CELL_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
-"""Types of a CSV column in the order in which they are tried, before text."""
+"""Types that are tried for a CSV column, in this order. If none fits, the column is text."""
 
 
 @dataclass
 class Reading:
-    """A pass over files of one format or several, as their sites' TOML files map them, and notes on rows that could not be read."""
+    """One pass over files, which may have different formats, with notes on rows that cannot be read.
+
+    Each site's TOML file maps its columns (`fedskew.data.mapping`).
+    """
 
     files: Sequence[Path]
-    words: frozenset[str] = frozenset()  # CSV columns that stay text: 01 is not 1
-    text: str = ""  # the column whose cells may have line breaks
+    words: frozenset[str] = frozenset()  # CSV columns that stay text, so that 01 does not become 1
+    text: str = ""  # the column in which cells may contain line breaks
     malformed: int = 0  # lines of CSV files with too few or too many cells
     empty: list[str] = field(default_factory=list)  # names of files without rows
     notes: list[str] = field(default_factory=list)
-    fraction: float = 0.0  # of the bytes, read so far
+    fraction: float = 0.0  # share of the bytes that is read so far
 
     def tables(self) -> Iterator[tuple[Path, pa.Table]]:
-        """Yield the files' rows in order, at most `ROWS` or `BLOCK` bytes at a time. Raises `BadInput` in one line."""
+        """Yield (file, rows) in order, at most `ROWS` rows or `BLOCK` bytes at a time. Raises `BadInput`."""
         total = max(1, sum(path.stat().st_size for path in self.files))
         before, columns = 0, None
         for path in self.files:
@@ -85,10 +88,10 @@ class Reading:
             before += size
 
     def parts(self, path: Path, words: frozenset[str]) -> Iterator[tuple[pa.Table, float]]:
-        """Yield tables, each with the fraction of the file that is read by then. CSV columns of ``words`` stay text."""
+        """Yield tables, each with the share of the file that is read so far. CSV columns in ``words`` stay text."""
         kind = format_of(path)
         if kind == "parquet":
-            # without pre-buffering, which reads a whole row group, perhaps the whole file, at once
+            # pre-buffering would read a whole row group at once, which may be the whole file
             file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BLOCK)
             done = 0
             for batch in file.iter_batches(batch_size=ROWS):
@@ -113,7 +116,7 @@ class Reading:
                     yield part, raw.tell() / max(1, raw.size())
 
     def csv(self, path: Path, raw: pa.NativeFile, words: frozenset[str]) -> Iterator[pa.Table]:
-        """Yield the rows; lines with too few or too many cells are left out and counted in ``malformed``."""
+        """Yield the rows. Lines with too few or too many cells are skipped and counted in ``malformed``."""
         delimiter, header = first_line(path)
         suspect = False
         before: list[pa.DataType] = []  # the columns' types in the previous block
@@ -127,7 +130,7 @@ class Reading:
 
         try:
             reader = pacsv.open_csv(
-                # with two different encoding names PyArrow decodes the text, and so finds bytes that are not UTF-8
+                # PyArrow finds bytes that are not UTF-8 only if it converts between two encodings
                 pa.transcoding_input_stream(unpacked(path, raw), "utf-8-sig", "utf-8"),
                 pacsv.ReadOptions(block_size=BLOCK),
                 pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip),
@@ -145,7 +148,7 @@ class Reading:
                 suspect |= has_line_breaks(part)
                 yield part
         except pa.ArrowInvalid:
-            # a stray quote may have made one cell of more than a block
+            # a stray quote may have made a cell longer than a block
             check_quotes(path, delimiter, words, self.text)
             raise
         if suspect or ends_in_quotes(path):
@@ -153,8 +156,11 @@ class Reading:
 
 
 def typed(column: pa.ChunkedArray, before: pa.DataType, decimal_comma: bool) -> pa.ChunkedArray:
-    """Text cells as floating point if they were so ``before``, or as the first of `CELL_TYPES` that holds all, or unchanged."""
-    if not pa.types.is_string(column.type):  # the header has line breaks, so that PyArrow has chosen the type
+    """Convert text cells to the first of `CELL_TYPES` that fits all of them; leave other cells unchanged.
+
+    If the previous block was floating point (``before``), this type is tried first.
+    """
+    if not pa.types.is_string(column.type):  # if the header has line breaks, PyArrow has chosen the type
         return column
     if column.null_count == len(column):
         return pa.nulls(len(column))
@@ -166,13 +172,16 @@ def typed(column: pa.ChunkedArray, before: pa.DataType, decimal_comma: bool) -> 
         cells = pc.ascii_trim_whitespace(cells) if trimmed else cells
         for kind in CELL_TYPES:
             with suppress(pa.ArrowInvalid):
-                cells[:10].cast(kind)  # a cast that fails takes 20 times as long as one that does not
+                cells[:10].cast(kind)  # try a few cells first, because a failing cast takes 20 times as long
                 return cells.cast(kind)
     return column
 
 
 def first_line(path: Path) -> tuple[str, list[str]]:
-    """The delimiter, whichever of comma, semicolon and tab the first line has most of (tab in TSV files), and the names."""
+    """Return the delimiter and the column names of a CSV or TSV file.
+
+    The delimiter is comma, semicolon or tab: the most frequent one in the first line. In TSV files it is tab.
+    """
     with opened(path) as file:
         line = file.readline(BLOCK).decode("utf-8-sig", errors="replace")
     require(
@@ -186,7 +195,7 @@ def first_line(path: Path) -> tuple[str, list[str]]:
 
 
 def first_bad_line(path: Path) -> int:
-    """The number of the first line that is not UTF-8, from 1."""
+    """Return the number of the first line that is not UTF-8, counted from 1."""
     with opened(path) as file:
         for number, line in enumerate(file, start=1):
             if line.decode(errors="ignore").encode() != line:
@@ -199,12 +208,12 @@ def unpacked(path: Path, raw: pa.NativeFile) -> pa.NativeFile:
 
 
 def json_lines(path: Path, raw: pa.NativeFile) -> Iterator[pa.Table]:
-    """Yield tables of one object a line. A key that a line lacks is an empty cell."""
+    """Yield tables from a file with one JSON object in each line. A missing key becomes an empty cell."""
     columns: dict[str, pa.DataType] = {}
     done = 0
     for lines in whole_lines(unpacked(path, raw)):
         check_depth(lines, done)
-        # one block: a column must have one type within it
+        # read as one block, because a column must have the same type in all of it
         options = pajson.ReadOptions(use_threads=False, block_size=len(lines) + 1)
         try:
             part = pajson.read_json(pa.BufferReader(lines), options)
@@ -225,7 +234,7 @@ def json_lines(path: Path, raw: pa.NativeFile) -> Iterator[pa.Table]:
 
 
 def whole_lines(stream: pa.NativeFile) -> Iterator[bytes]:
-    """Yield a stream's bytes, about `BLOCK` at a time, cut at the ends of lines; blocks of blank lines are left out.
+    """Yield a stream's bytes in blocks of about `BLOCK` bytes that end at line ends. Blank blocks are left out.
 
     Raises `pyarrow.ArrowInvalid` for a line of more than `LONGEST_LINE` bytes.
     """
@@ -255,13 +264,13 @@ def check_depth(lines: bytes, done: int) -> None:
 
 
 def depth(value: object) -> int:
-    """Levels of nested objects and lists, 0 for a plain value."""
+    """Return the depth of nested objects and lists; 0 for a plain value."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
 
 def with_plain_names(part: pa.Table, path: Path) -> pa.Table:
-    """Strip the column names, and leave out the index columns that pandas writes. Raises `BadInput` for equal names."""
+    """Strip spaces from column names, and drop index columns that pandas wrote. Raises `BadInput` for equal names."""
     names = [name.strip() for name in part.column_names]
     twice = next((name for name, number in Counter(names).items() if number > 1), None)
     require(twice is None, f"{path}: two columns are called {twice!r}; the first line must give each its own name")
@@ -270,18 +279,18 @@ def with_plain_names(part: pa.Table, path: Path) -> pa.Table:
 
 
 def format_of(path: Path) -> str:
-    """``csv``, ``tsv``, ``JSON lines``, ``parquet`` or ``arrow``, by the file's name; empty for any other."""
+    """Return ``csv``, ``tsv``, ``JSON lines``, ``parquet`` or ``arrow`` by the file's name; empty for any other file."""
     name = path.name.lower()
     return next((kind for end, kind in FORMATS.items() if name.endswith(end)), "")
 
 
 def stem(path: Path) -> str:
-    """The file's name without the ending of its format."""
+    """Return the file's name without its extension."""
     return next((path.name[: -len(end)] for end in FORMATS if path.name.lower().endswith(end)), path.name)
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """The files among the paths, and the data files directly in the folders. Raises `BadInput` if there are none."""
+    """Return the files in ``paths``, and all data files directly in its folders. Raises `BadInput` if there are none."""
     found: list[Path] = []
     for path in paths:
         require_exists(path)

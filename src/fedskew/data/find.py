@@ -1,6 +1,6 @@
-"""Data files: their names, sources and checksums, the folders that are searched, and errors when they cannot be read.
+"""Find and read the files of data sets. `Files` describes their names, sources and checksums.
 
-Files are searched in the folder named by ``FEDSKEW_DATA``, then in a per-user cache folder.
+Files are searched in the folder that ``FEDSKEW_DATA`` names, then in the user's cache folder.
 """
 
 import gzip
@@ -25,17 +25,17 @@ from fedskew.data.preprocessing import Preprocessing
 VARIABLE = "FEDSKEW_DATA"
 
 LARGEST = 1 << 28
-"""Most bytes of an unpacked file; the largest of these data sets has 154 million."""
+"""Maximum size of an unpacked file in bytes. The largest known one has 154 million."""
 
 UNREADABLE = (*DAMAGED, IndexError, tarfile.TarError, lzma.LZMAError)
-"""Errors of readers for files that are cut short, damaged, or of another kind."""
+"""Errors that readers raise for incomplete or damaged files, or files of another kind."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file at its public source: size in bytes (0: unknown), published checksum (or ""), and its name if the URL has another."""
+    """A file at its public source: size in bytes (0: unknown), checksum (empty: unknown), and name if the URL has another."""
 
     url: str
     size: int = 0
@@ -49,10 +49,10 @@ class Remote:
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """The files of a data set at the public source, and ``others``: sets of files that the loader reads too.
+    """The files of a data set: at the public source (``remotes``), or other sets of files that the loader reads (``others``).
 
-    ``natural`` names the kind of natural client. ``how`` says how to get files that cannot be downloaded. Names in ``common``
-    occur in other data sets, too; such files are searched only in a subfolder named after the data set. A ``*`` matches any name.
+    ``natural`` says what a natural client is. ``how`` says how to get files that cannot be downloaded. Names in ``common`` occur
+    in other data sets, too; these files are searched only in a subfolder with the data set's name. A ``*`` matches any name.
     ``packaged`` files are part of this package.
     """
 
@@ -69,12 +69,12 @@ class Files:
 
     @property
     def forms(self) -> list[tuple[str, ...]]:
-        """The sets of file names that the loader reads. The public source's names come first."""
+        """The sets of file names that the loader reads; those of the public source come first."""
         canonical = tuple(remote.file for remote in self.remotes)
         return [*([canonical] if canonical else []), *self.others]
 
     def here(self) -> list[Path]:
-        """The first set of files that is complete, or an empty list."""
+        """Return the paths of the first complete set of files; an empty list if none is complete."""
         if self.packaged:
             return [*self.packaged]
         for form in self.forms:
@@ -84,7 +84,7 @@ class Files:
         return []
 
     def paths(self) -> list[Path]:
-        """As `here`; raises `BadInput` with the folders that were searched and how to get the files."""
+        """Return the paths of `here`. If there are none, raise `BadInput` with the searched folders and how to get the files."""
         if found := self.here():
             return found
         names = " or ".join(form[0] for form in self.forms)
@@ -96,7 +96,7 @@ class Files:
         )
 
     def read(self, reader: Callable[[Path], T]) -> list[T]:
-        """The result of ``reader`` for each file. Raises `BadInput` in one line for missing and damaged files."""
+        """Call ``reader`` for each file; return the results. Raises `BadInput` for missing and damaged files."""
         found = []
         for path in self.paths():
             with reading(self.dataset, path):
@@ -119,7 +119,10 @@ class Files:
         baselines: Baselines | None = None,
         notes: str = "",
     ) -> Dataset:
-        """The data set of these rows and labels. ``clients``: the natural client of each training row, and the clients' names."""
+        """Make the data set. ``train`` and ``test`` are (rows, targets).
+
+        ``clients`` has the natural client (n,) of each training row, and the clients' names.
+        """
         groups, group_names = clients or (None, ())
         return Dataset(
             x=train[0],
@@ -143,13 +146,13 @@ class Files:
 
 
 def folders() -> list[Path]:
-    """The folders that are searched, in order."""
+    """Return the searched folders in order."""
     named = os.environ.get(VARIABLE)
     return [*([Path(named).expanduser()] if named else []), platformdirs.user_cache_path("fedskew") / "data"]
 
 
 def located(dataset: str, name: str, only_subfolder: bool) -> list[Path]:
-    """The files of that name in the first folder that has any; of each folder, the data set's subfolder comes first."""
+    """Return the files of this name in the first folder that has any. The data set's subfolder is searched before the folder."""
     for folder in folders():
         for place in (folder / dataset, *(() if only_subfolder else (folder,))):
             if found := sorted(path for path in place.glob(name) if path.is_file()):
@@ -159,7 +162,7 @@ def located(dataset: str, name: str, only_subfolder: bool) -> list[Path]:
 
 @contextmanager
 def reading(dataset: str, path: Path) -> Iterator[None]:
-    """Turn the errors of readers into one line with the file's path."""
+    """Turn a reader's error into a one-line `BadInput` with the file's path."""
     try:
         yield
     except UNREADABLE as error:
@@ -168,19 +171,19 @@ def reading(dataset: str, path: Path) -> Iterator[None]:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """The file, unpacked if its name ends in ``.gz`` or ``.xz``, for reading bytes."""
+    """Open a file for reading bytes; unpack it if its name ends in ``.gz`` or ``.xz``."""
     if path.suffix == ".xz":
         return lzma.open(path, "rb")
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
 def text_of(path: Path, encoding: str = "utf-8") -> io.StringIO:
-    """The text of a file, packed or not, with its line ends unchanged."""
+    """Read a file's text, unpacking it if necessary. Line ends stay unchanged."""
     with opened(path) as file:
         return io.StringIO(file.read().decode(encoding), newline="")
 
 
 def npz_arrays(path: Path, names: tuple[str, ...]) -> list[Rows]:
-    """Arrays of an npz file by name, each at most `LARGEST` bytes. Nothing is unpickled."""
+    """Read arrays of an npz file by name, each at most `LARGEST` bytes. Nothing is unpickled."""
     with np.load(path, allow_pickle=False) as file:
         return [bounded(file, name, LARGEST) for name in names]

@@ -1,4 +1,4 @@
-"""Readers of image formats, without unpickling, and the standardisation of pixels."""
+"""Read image files without unpickling, and standardise pixels."""
 
 import gzip
 import io
@@ -19,10 +19,10 @@ Pixels = NDArray[np.uint8]
 
 
 def standardised(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32], NDArray[np.float32], Array]:
-    """(n, channels, height, width) bytes to float32; each channel of the training part gets mean 0 and deviation 1.
+    """Standardise images (n, channels, height, width) from bytes to float32, with the training part's mean and deviation.
 
-    Pixels are first scaled to 0..1. Mean and deviation come from counts of the 256 values: exact, and without a copy in float64.
-    Raises `BadInput` for a channel of one value only.
+    Each channel is standardised separately, after scaling to 0..1. Mean and deviation come from counts of the 256 values: this is
+    exact and needs no copy in float64. Returns both parts and the preprocessing. Raises `BadInput` for a channel with one value.
     """
     value = np.arange(256) / 255
     tables = np.empty((train.shape[1], 256), dtype=np.float32)
@@ -43,7 +43,7 @@ def standardised(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32], NDAr
 
 
 def looked_up(pixels: Pixels, tables: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Each byte replaced by its value in the channel's row of ``tables`` (channels, 256)."""
+    """Replace each byte by its value in the channel's row of ``tables`` (channels, 256)."""
     result = np.empty(pixels.shape, dtype=np.float32)
     for channel, table in enumerate(tables):
         np.take(table, pixels[:, channel], out=result[:, channel])
@@ -51,7 +51,7 @@ def looked_up(pixels: Pixels, tables: NDArray[np.float32]) -> NDArray[np.float32
 
 
 def idx(path: Path) -> Pixels:
-    """The bytes of an IDX file, the format of MNIST's own page, packed with gzip or not."""
+    """Read the array of bytes in an IDX file, MNIST's format. The file may be packed with gzip."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     with gzip.open(path) if packed else path.open("rb") as file:
@@ -64,9 +64,9 @@ def idx(path: Path) -> Pixels:
 
 
 def cifar(path: Path, members: tuple[str, ...], labels: int, which: int = 0) -> tuple[Pixels, Ints]:
-    """Pixels (n, 3, 32, 32) and labels (n,) of members of a CIFAR archive, which is not unpacked to disk.
+    """Read pixels (n, 3, 32, 32) and labels (n,) from files in a CIFAR archive, without unpacking it to disk.
 
-    Each row has ``labels`` label bytes and 3,072 pixels. The label is the byte with the index ``which``.
+    Each row has ``labels`` label bytes, then 3,072 pixels. The label is the byte at index ``which``.
     """
     with tarfile.open(path) as archive:
         parts = [member(archive, name) for name in members]
@@ -77,7 +77,7 @@ def cifar(path: Path, members: tuple[str, ...], labels: int, which: int = 0) -> 
 
 
 def member(archive: tarfile.TarFile, name: str) -> bytes:
-    """The content of a plain file in an archive; links are not followed."""
+    """Read a plain file in an archive. Links are not followed."""
     file = archive.extractfile(info) if (info := archive.getmember(name)).isreg() else None
     if file is None or info.size > LARGEST:
         raise ValueError(f"{name} is not a file of at most {LARGEST:,} bytes in the archive")
@@ -85,7 +85,10 @@ def member(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def mosaics(path: Path) -> tuple[Pixels, Ints, tuple[str, ...]]:
-    """Pixels, labels and class names of an npz of lossless WebP mosaics, each 25 rows of 40 images of 32 x 32."""
+    """Read pixels, labels and class names from an npz file with lossless WebP mosaics.
+
+    Each mosaic has 25 rows of 40 images of 32 x 32 pixels.
+    """
     packed, ends, labels, names = npz_arrays(path, ("webp", "offsets", "labels", "class_names"))
     if labels.shape != (1000 * (len(ends) - 1),):
         raise ValueError(f"it has labels of shape {labels.shape} for {len(ends) - 1} mosaics of 1000 images")
@@ -97,7 +100,7 @@ def mosaics(path: Path) -> tuple[Pixels, Ints, tuple[str, ...]]:
 
 
 def mosaic(packed: bytes) -> Pixels:
-    """(800, 1280, 3) pixels of one WebP image; its size is checked before it is unpacked."""
+    """Decode one WebP image to pixels (800, 1280, 3). Its size is checked before decoding."""
     try:
         with Image.open(io.BytesIO(packed), formats=("WEBP",)) as image:
             if image.size != (1280, 800):

@@ -1,7 +1,7 @@
-"""How a site's table maps to the columns that sites agreed on: the file ``rows.columns.toml`` beside ``rows.csv``.
+"""Map a site's table to the columns that the sites agreed on. The file ``rows.columns.toml`` beside ``rows.csv`` says how.
 
-``absent = ["ca"]`` names columns that the site does not have. ``[rename]`` has its names: ``cholesterol = "chol"``. ``[units]`` has
-factors: ``chol = 38.67`` multiplies its numbers. ``[words.sex]`` has its words: ``m = "male"``.
+``absent = ["ca"]`` names columns that the site does not have. ``[rename]`` maps the site's names: ``cholesterol = "chol"``.
+``[units]`` has factors: ``chol = 38.67`` multiplies the numbers. ``[words.sex]`` maps the site's words: ``m = "male"``.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from fedskew.core.places import read_small
 
 
 class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The site's file. Names in ``units`` and ``words`` are agreed ones."""
+    """The content of a site's TOML file. Names in ``units`` and ``words`` are agreed names."""
 
     absent: tuple[str, ...] = ()
     rename: dict[str, str] = {}
@@ -23,12 +23,12 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     words: dict[str, dict[str, str]] = {}
 
     def texts(self, words: frozenset[str]) -> frozenset[str]:
-        """The site's names of agreed columns that stay text: ``words``, and those whose words are mapped."""
+        """Return the columns that stay text, by the site's names and the agreed names: ``words``, and columns with mapped words."""
         agreed = words | self.words.keys()
         return agreed | {own for own, name in self.rename.items() if name in agreed}
 
     def __call__(self, part: pa.Table, path: Path) -> pa.Table:
-        """The table with the agreed columns. Raises `BadInput`, naming ``path``, for columns that it does not have."""
+        """Return the table with the agreed columns. ``path`` is its file. Raises `BadInput` if a column to map is missing."""
         where = mapping_path(path)
         for name in self.rename:
             require(
@@ -58,7 +58,7 @@ def replaced(part: pa.Table, name: str, cells: pa.ChunkedArray) -> pa.Table:
 
 
 def scaled(cells: pa.ChunkedArray, factor: float, where: str) -> pa.ChunkedArray:
-    """The numbers times a factor; missing ones stay missing."""
+    """Multiply the numbers by a factor. Missing numbers stay missing."""
     kind = cells.type
     numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)
     require(numeric, f"{where} holds {kind}, not numbers; correct its cells, or leave out its unit")
@@ -66,12 +66,12 @@ def scaled(cells: pa.ChunkedArray, factor: float, where: str) -> pa.ChunkedArray
 
 
 def mapping_path(path: Path) -> Path:
-    """``rows.columns.toml`` for ``rows.csv`` and ``rows.csv.gz``."""
+    """Return ``rows.columns.toml`` for ``rows.csv`` and ``rows.csv.gz``."""
     return path.with_name(f"{path.name.partition('.')[0]}.columns.toml")
 
 
 def mapping_of(path: Path) -> Mapping:
-    """The mapping of a table's file; nothing is changed without a TOML file. Raises `BadInput` for a wrong one."""
+    """Read the mapping for a table's file. Without a TOML file, it changes nothing. Raises `BadInput` for a wrong file."""
     where = mapping_path(path)
     if not where.is_file():
         return Mapping()

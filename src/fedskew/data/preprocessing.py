@@ -1,6 +1,6 @@
-"""The preprocessing of a data set: it turns new rows into the inputs of its models. Fitted on training rows, stored as JSON.
+"""The preprocessing of a data set: it turns rows into the inputs of models. It is fitted on training rows, and stored as JSON.
 
-This file does not import pandas: `fedskew.data.columns` fits columns of any kind, and reads cells of a data frame.
+This file does not import pandas. `fedskew.data.columns` reads cells from data frames.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,21 +15,21 @@ from fedskew.data.text_inputs import Symbols, Texts
 
 Floats: TypeAlias = NDArray[np.float64]
 Cells: TypeAlias = NDArray[Any]
-"""(n,) a column's cells: floating-point numbers, NaN where missing; or strings, empty where missing."""
+"""A column's cells (n,): floating-point numbers with NaN for missing ones, or strings with "" for missing ones."""
 Unseen: TypeAlias = tuple[NDArray[np.bool_], str]
-"""Which rows (n,) hold what no training row held, and what it is."""
+"""(rows, text): which rows (n,) have a value that no training row had, and a description of it."""
 
 LARGEST = np.finfo(np.float32).max
 HASHES, TEXT_WIDTH = 2**14, 32
-"""Text: hash buckets of the words, which are weighted by tf-idf, and random directions to which they are projected."""
+"""For texts: the number of hash buckets of words, and the number of random directions to which they are projected."""
 
 
 class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
-    """A column of numbers, less ``mean``, divided by ``scale``.
+    """A column of numbers. Its input is (number - ``mean``) / ``scale``.
 
-    Missing values become ``fill``. ``missing`` lists numbers that stand for a missing value. If ``marked``, a second column holds 1
-    for a missing value. ``low`` and ``high`` are the smallest and the largest training value; ``gaps``: whether training rows
-    had missing values. The numbers of a ``time`` are seconds.
+    A missing value becomes ``fill``. Numbers in ``missing`` count as missing values. If ``marked``, a second input is 1 for a
+    missing value. ``low`` and ``high`` are the smallest and the largest training value. ``gaps`` is True if training rows had
+    missing values. If ``time``, the numbers are seconds.
     """
 
     text: ClassVar[bool] = False
@@ -46,7 +46,7 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
     time: bool = False
 
     def raw(self, values: Cells) -> Floats:
-        """(n, 1) NaN where a number stands for a missing value, and where it is too large for float32 once standardised."""
+        """Return the numbers (n, 1), with NaN for missing values and for numbers too large for float32 after scaling."""
         known = np.where(np.isin(values, self.missing), np.nan, values) if self.missing else values
         with np.errstate(over="ignore"):
             size = np.abs((known - self.mean) / self.scale)
@@ -63,7 +63,7 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
         return 1 + self.marked
 
     def decode(self, made: Floats) -> Cells:
-        """(n,) the numbers that `encode` made into these inputs (n, width)."""
+        """Return the numbers (n,) from the inputs (n, width): the inverse of `encode`."""
         gone = made[:, 1] > 0.5 if self.marked else (made[:, 0] == self.fill) & self.gaps
         return np.where(gone, np.nan, made[:, 0] * self.scale + self.mean)
 
@@ -79,10 +79,10 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
 
 
 class Words(msgspec.Struct, frozen=True, kw_only=True, tag="words"):
-    """A column of words, one-hot: 1 in the column of its word of ``known``, 0 in the others.
+    """A column of words, one-hot: there is one input for each word in ``known``.
 
-    With ``mean`` and ``scale``, one for each word, these are standardised, and a missing word becomes 0, the mean.
-    Training rows had the words ``others``, too, which have no column.
+    With ``mean`` and ``scale`` (one number for each word), the inputs are standardised, and a missing word becomes 0, the mean.
+    Training rows also had the words ``others``, which have no input.
     """
 
     text: ClassVar[bool] = True
@@ -95,7 +95,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True, tag="words"):
     gaps: bool = False
 
     def raw(self, values: Cells) -> Floats:
-        """(n, words) NaN where the word is missing."""
+        """Return one-hot columns (n, words), with NaN for a missing word."""
         hits = np.equal.outer(values, np.asarray(self.known, dtype=object)).astype(float)
         return np.where((values == "")[:, None] & ("" not in self.known), np.nan, hits)
 
@@ -108,7 +108,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True, tag="words"):
         return len(self.known)
 
     def decode(self, made: Floats) -> Cells:
-        """(n,) the words that `encode` made into these inputs (n, width); empty where missing, or a word without a column."""
+        """Return the words (n,) from the inputs (n, width); empty for a missing word, and for a word without an input."""
         hits = made * self.scale + self.mean if self.mean else made
         gone = (hits.max(1) <= 0.5) | ((made == 0).all(1) & bool(self.mean))
         return np.where(gone, "", np.asarray(self.known, dtype=object)[hits.argmax(1)])
@@ -121,7 +121,10 @@ class Words(msgspec.Struct, frozen=True, kw_only=True, tag="words"):
 
 
 class Angle(msgspec.Struct, frozen=True, kw_only=True, tag="angle"):
-    """A column of numbers with a ``period``, or of ``words`` around a circle: standardised sine and cosine; 0 where missing."""
+    """A column of periodic numbers, or of ``words`` in a circular order. Its inputs are standardised sine and cosine.
+
+    A missing value becomes 0 and 0.
+    """
 
     name: str
     mean: tuple[float, ...] = (0.0, 0.0)
@@ -135,14 +138,14 @@ class Angle(msgspec.Struct, frozen=True, kw_only=True, tag="angle"):
         return bool(self.words)
 
     def places(self, values: Cells) -> Floats:
-        """The numbers, or each word's place among the words; NaN where missing."""
+        """Return the numbers (n,), or each word's position in ``words``; NaN for a missing value."""
         if not self.words:
             return values
         order = {word: float(at) for at, word in enumerate(self.words)}
         return np.array([order.get(word, np.nan) for word in values])
 
     def raw(self, values: Cells) -> Floats:
-        """(n, 2) sine and cosine, NaN where missing."""
+        """Return sine and cosine (n, 2); NaN for a missing value."""
         angle = 2 * np.pi * self.places(values) / (self.period or len(self.words))
         return np.column_stack([np.sin(angle), np.cos(angle)])
 
@@ -154,10 +157,10 @@ class Angle(msgspec.Struct, frozen=True, kw_only=True, tag="angle"):
         return 2
 
     def decode(self, made: Floats) -> Cells:
-        """(n,) the numbers from 0 to the period, or the words, that `encode` made into these inputs (n, 2)."""
+        """Return the numbers (n,), in 0..period, or the words, from the inputs (n, 2): the inverse of `encode`."""
         gone, (sine, cosine) = (made == 0).all(1), (made * self.scale + self.mean).T
         number = self.period or len(self.words)
-        # float32 keeps seven digits
+        # float32 has seven digits
         places = np.round(np.arctan2(sine, cosine) / (2 * np.pi) * number, 4) % number
         if not self.words:
             return np.where(gone, np.nan, places)
@@ -169,9 +172,9 @@ class Angle(msgspec.Struct, frozen=True, kw_only=True, tag="angle"):
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
-    """A column of texts: hashed words, weighted by tf-idf of the training texts, in random directions; a missing text as zeros.
+    """A column of texts. Words are hashed, weighted by tf-idf, and projected to random directions. A missing text becomes zeros.
 
-    ``counts`` has the number of training texts in each bucket of the hash, of ``documents`` texts.
+    ``counts`` has the number of training texts with a word in each hash bucket; there are ``documents`` training texts.
     """
 
     text: ClassVar[bool] = True
@@ -193,7 +196,7 @@ class Text(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
         weights = TfidfTransformer()
         weights.idf_ = np.log((1 + self.documents) / (1 + frequency)) + 1
         hashed = HashingVectorizer(n_features=HASHES, alternate_sign=False).transform(values)
-        # an old generator of NumPy, which gives the same numbers in every version
+        # NumPy's legacy generator gives the same numbers in every version
         directions = check_random_state(0).normal(0, 1 / np.sqrt(TEXT_WIDTH), (TEXT_WIDTH, HASHES))
         return np.asarray(weights.transform(hashed) @ directions.T)
 
@@ -202,14 +205,15 @@ class Text(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
 
 
 Standard: TypeAlias = Number | Words | Angle
-"""Columns that `fitted` fits."""
+"""Kinds of columns that `fitted` can fit."""
 Column: TypeAlias = Standard | Text
 
 
 class Tabular(msgspec.Struct, frozen=True, kw_only=True, tag="tabular"):
-    """Columns of a table as numbers, side by side. ``target`` is the column that the models predict, if it has a name.
+    """The preprocessing of a table: the inputs of all columns, side by side.
 
-    ``others`` are further columns of the target: the event of a survival time, the labels after the first.
+    ``target`` is the column that models predict; empty if it has no name. ``others`` are further columns of the target: the event
+    of a survival time, or the labels after the first.
     """
 
     columns: tuple[Column, ...]
@@ -217,22 +221,22 @@ class Tabular(msgspec.Struct, frozen=True, kw_only=True, tag="tabular"):
     others: tuple[str, ...] = ()
 
     def __call__(self, cells: Mapping[str, Cells]) -> NDArray[np.float32]:
-        """(n, width) the inputs of these columns' cells."""
+        """Return the inputs (n, width) of the columns' cells."""
         return np.column_stack([part.encode(cells[part.name]) for part in self.columns]).astype(np.float32)
 
     def parts(self, made: Cells) -> Iterator[tuple[Column, Floats]]:
-        """Each column with its inputs (n, its width), of the inputs (n, width) of all columns."""
+        """Split the inputs (n, width) of all columns; yield each column with its own inputs."""
         ends = np.cumsum([part.width for part in self.columns])
         yield from zip(self.columns, np.split(made.astype(np.float64), ends, axis=1), strict=False)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that new rows need."""
+        """The columns that new rows must have."""
         return tuple(dict.fromkeys(part.name for part in self.columns))
 
 
 class Array(msgspec.Struct, frozen=True, kw_only=True, tag="array"):
-    """Rows of one ``shape``, divided by ``divisor``, less ``mean``, divided by ``scale``.
+    """The preprocessing of arrays: (row / ``divisor`` - ``mean``) / ``scale``, for rows of one ``shape``.
 
     ``mean`` and ``scale`` have the shape ``over``. ``low`` and ``high`` are the smallest and the largest training value.
     """
@@ -246,14 +250,14 @@ class Array(msgspec.Struct, frozen=True, kw_only=True, tag="array"):
     over: tuple[int, ...] = ()
 
     def __call__(self, x: Cells) -> Cells:
-        """(n, ...) the inputs of these rows."""
+        """Return the inputs (n, ...) of these rows."""
         if (self.divisor, *self.mean, *self.scale) == (1, 0, 1):
             return x
         mean, scale = (np.reshape(part, self.over) for part in (self.mean, self.scale))
         return ((x / self.divisor - mean) / scale).astype(np.float32)
 
     def decode(self, made: Cells) -> Floats:
-        """(n, ...) the rows that became these inputs."""
+        """Return the rows (n, ...) from these inputs."""
         mean, scale = (np.reshape(part, self.over) for part in (self.mean, self.scale))
         return np.asarray((made * scale + mean) * self.divisor, dtype=np.float64)
 
@@ -267,7 +271,7 @@ Preprocessing: TypeAlias = Tabular | Texts | Symbols | Array
 
 
 def as_array(x: Cells, divisor: float = 1.0, mean: Cells | float = 0.0, scale: Cells | float = 1.0) -> Array:
-    """The preprocessing of arrays, from raw training rows; mean and scale have shapes that broadcast to a row's."""
+    """Make the preprocessing of arrays from raw training rows. ``mean`` and ``scale`` must broadcast to a row's shape."""
     center, deviation = np.broadcast_arrays(np.asarray(mean, dtype=float), np.asarray(scale, dtype=float))
     return Array(
         shape=tuple(x.shape[1:]),
@@ -281,7 +285,7 @@ def as_array(x: Cells, divisor: float = 1.0, mean: Cells | float = 0.0, scale: C
 
 
 def as_it_is(x: Cells, names: Sequence[str]) -> Tabular | Array:
-    """The preprocessing of data whose new rows are as the training rows x, with these names of columns, if it is a table."""
+    """Make a preprocessing that changes nothing, for rows like ``x``. If they are a table, ``names`` are its columns."""
     if not names or x.ndim > 2:
         return as_array(x)
     found = zip(names, x.min(0).tolist(), x.max(0).tolist(), x.mean(0, dtype=float).tolist(), strict=True)
@@ -295,9 +299,9 @@ def fitted(
     target: str = "",
     one_hot: bool = True,
 ) -> tuple[Tabular, NDArray[np.float32]]:
-    """The columns standardised with the known values of the rows ``train``, and the inputs (n, width) of all rows.
+    """Fit columns on the known values of the rows ``train``; return the preprocessing and the inputs (n, width) of all rows.
 
-    With ``one_hot``, columns of words stay 0 and 1.
+    With ``one_hot``, inputs of words stay 0 and 1; otherwise they are standardised.
     """
     raw = [part.raw(cells[part.name]) for part in columns]
     ends = np.cumsum([values.shape[1] for values in raw])

@@ -1,4 +1,4 @@
-"""Stray quotes in CSV files. A quote that is not closed turns all rows up to the next quote into one cell, which parsers accept."""
+"""Find stray quotes in CSV files. After an unclosed quote, parsers read all rows up to the next quote as one cell."""
 
 import csv
 import os
@@ -13,25 +13,25 @@ from fedskew.core.errors import BadInput, require
 from fedskew.data.find import opened
 
 LONGEST = 4 << 20
-"""Most characters of a cell, and most bytes of a line."""
+"""Maximum number of characters in a cell, and of bytes in a line."""
 
 ROWS = 3
-"""From this many inner lines on, each with as many cells as a row, a cell is taken for swallowed rows."""
+"""A cell probably contains rows if it has at least this many inner lines, each with as many delimiters as a row."""
 
 NOTED = 100
-"""From this many lines on, a cell of the text column is worth a note."""
+"""A cell of the text column with more lines than this gets a note."""
 
 ADVICE = "close the quote, or double it where it is part of the text"
 
 
 def has_line_breaks(part: pa.Table) -> bool:
-    """Whether any text cell has a line break."""
+    """True if any text cell has a line break."""
     texts = (column for column in part.columns if pa.types.is_string(column.type))
     return any(pc.any(pc.match_substring(column, "\n")).as_py() for column in texts)
 
 
 def ends_in_quotes(path: Path) -> bool:
-    """Whether the last line has an odd number of quotes: the last quote may be open."""
+    """True if the last line has an odd number of quotes, so that the last quote may be open."""
     with opened(path) as file:
         if path.suffix != ".gz":
             file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST))
@@ -42,10 +42,11 @@ def ends_in_quotes(path: Path) -> bool:
 
 
 def check_quotes(path: Path, delimiter: str, words: Collection[str], text: str = "") -> list[str]:
-    """Read the file as strictly as RFC 4180. Return notes on cells of the column ``text`` that have very many lines.
+    """Read the file strictly by RFC 4180. Return notes on cells of the column ``text`` with more than `NOTED` lines.
 
-    Raises `BadInput`, with the line, for a quote that is never closed or that closes within a cell. Also for a cell with line
-    breaks in one of the columns ``words`` other than ``text``, in a row of another length, or that looks like rows.
+    Raises `BadInput`, which names the line, for a quote that is never closed or that closes within a cell. Also raises it for a
+    cell with line breaks, if the row has too few or too many cells, if the cell looks like rows, or if it is in a column of
+    ``words`` other than ``text``.
     """
     limit, notes, line = csv.field_size_limit(LONGEST), [], 1
     try:
@@ -73,7 +74,7 @@ def check_quotes(path: Path, delimiter: str, words: Collection[str], text: str =
 
 
 def problem_of(row: list[str], header: list[str], delimiter: str, words: Collection[str], text: str) -> str:
-    """Why a row over several lines comes from a stray quote; empty if it does not."""
+    """Say why a row over several lines must come from a stray quote; empty if it need not."""
     if len(row) != len(header):
         return f"in a row of {len(row)} cells instead of {len(header)}"
     for name, cell in zip(header, row, strict=True):
@@ -85,7 +86,7 @@ def problem_of(row: list[str], header: list[str], delimiter: str, words: Collect
 
 
 def decoded(file: IO[bytes], path: Path) -> Iterator[str]:
-    """Yield the lines as text; bytes that are not UTF-8 become surrogates. Raises `BadInput` for a line that is too long."""
+    """Yield the lines as text. Bytes that are not UTF-8 become surrogates. Raises `BadInput` for a line that is too long."""
     while line := file.readline(LONGEST + 1):
         require(len(line) <= LONGEST, f"{path}: a line is longer than {LONGEST >> 20} MiB; is it another kind of file?")
         yield line.decode(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""A preprocessing that sites agree on: merged from their summaries. Of one summary it is the preprocessing of a table."""
+"""Fit one preprocessing to the tables of several sites, from their summaries. A single table is the same with one site."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,16 +15,19 @@ from fedskew.data.summaries import CATEGORIES, MOSTLY_NUMBERS, ColumnSummary, Su
 
 
 def fit(table: pa.Table, where: str, target: str = "") -> Columns:
-    """Choose and fit the preprocessing of each column. Raises `BadInput`, naming ``where``, if no column can be used."""
+    """Choose and fit the preprocessing of each column of a table.
+
+    Raises `BadInput`, which names ``where``, if no column can be used.
+    """
     return merged({where: summary(table)}, target)
 
 
 def merged(sites: Mapping[str, Summary], target: str = "") -> Columns:
-    """The preprocessing of all sites' rows. It equals the preprocessing of one table of these rows to the last bit.
+    """Fit the preprocessing of all sites' rows. It is bit-identical to the preprocessing of one table with all rows.
 
-    Two rules look at each site alone: columns that number a site's rows, and columns in which all texts of a site are different
-    single words, are left out if they are so at every site. Raises `BadInput` for columns that are missing at a site or of
-    different types, and if no column can be used.
+    Two rules look at each site separately. A column is left out if it numbers the rows at every site, or if at every site all
+    its texts are different single words. Raises `BadInput` if a column is missing at a site or has different types, and if no
+    column can be used.
     """
     first, *_ = sites
     check(sites)
@@ -39,7 +42,7 @@ def merged(sites: Mapping[str, Summary], target: str = "") -> Columns:
 
 
 def fit_column(name: str, parts: Sequence[ColumnSummary]) -> tuple[Column | None, str]:
-    """The preprocessing of a column, or None if it is left out, and a note for the user, or an empty string."""
+    """Fit one column; return its preprocessing (None: left out) and a note for the user (may be empty)."""
     held = [part for part in parts if part.valid] or parts[:1]
     rows, valid = (sum(getattr(part, field) for part in parts) for field in ("rows", "valid"))
     known = sum(part.numbers.rows for part in parts)
@@ -92,7 +95,7 @@ def fit_words(name: str, parts: Sequence[ColumnSummary], missing: int) -> tuple[
 
 
 def fit_texts(name: str, parts: Sequence[ColumnSummary]) -> Text:
-    """Encode texts as hashed words, weighted by tf-idf of the fitted texts, in random directions; a missing text as zeros."""
+    """Fit a column of texts, see `Text`."""
     counts = Counter[int]()
     for part in parts:
         counts.update(part.buckets or buckets_of(part.words))
@@ -100,5 +103,5 @@ def fit_texts(name: str, parts: Sequence[ColumnSummary]) -> Text:
 
 
 def encoder_of(texts: Values) -> Text:
-    """The encoder of these texts."""
+    """Fit the preprocessing of these texts."""
     return fit_texts(str(texts.name), [of_texts(texts, len(texts), Moments())])

@@ -1,4 +1,4 @@
-"""A data set for worker processes on this machine: its arrays are in one file, which all workers map without a copy."""
+"""Share a data set with worker processes on this machine. Its arrays are in one file that all workers map to memory."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,32 +14,32 @@ from fedskew.core.errors import NoRoom
 from fedskew.data.dataset import Dataset
 
 ALIGNMENT = 64
-"""The offset of each array in the file is a multiple of this many bytes."""
+"""Each array's offset in the file is a multiple of this number of bytes."""
 
 Places = Mapping[str, tuple[int, np.dtype[np.generic], tuple[int, ...]]]
-"""Offset in the file, type and shape of each array."""
+"""Offset in the file, type and shape of each array, by name."""
 
 
 class Descriptor(Protocol):
-    """A file descriptor on its way to another process."""
+    """A file descriptor that is being sent to another process."""
 
     def detach(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class SharedDataset:
-    """Pass it to a process that `multiprocessing` starts, which receives a `Dataset`."""
+    """A shared data set. If `multiprocessing` sends it to another process, that process receives a `Dataset`."""
 
     file: IO[bytes]
     places: Places
-    rest: Mapping[str, object]  # the other fields
+    rest: Mapping[str, object]  # the fields that are no arrays
 
     def __reduce__(self) -> tuple[object, ...]:
         return mapped, (DupFd(self.file.fileno()), self.places, self.rest)
 
 
 def mapped(descriptor: Descriptor, places: Places, rest: Mapping[str, object]) -> Dataset:
-    """The data set in a worker. Rows are read from the file when needed; a worker's changes stay its own."""
+    """Make the data set in a worker. Rows are read from the file when used. A worker's changes do not reach the file."""
     with fdopen(descriptor.detach(), "rb") as file:
         arrays = {
             name: np.asarray(np.memmap(file, dtype, mode="c", offset=offset, shape=shape))
@@ -53,7 +53,7 @@ def mapped(descriptor: Descriptor, places: Places, rest: Mapping[str, object]) -
 
 @contextmanager
 def shared(dataset: Dataset | None) -> Iterator[SharedDataset | None]:
-    """Write the arrays into a file without a name, which is gone when the last process has closed it. Raises `NoRoom`."""
+    """Write the arrays to a file without a name. The system deletes it after the last process has closed it. Raises `NoRoom`."""
     if dataset is None:
         yield None
         return

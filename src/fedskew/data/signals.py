@@ -1,7 +1,7 @@
-"""Features of windows of motion signals, in time and in frequency, after those that UCI-HAR's authors describe.
+"""Features of windows of motion signals, in time and in frequency, like those of UCI-HAR's authors.
 
-The same families of quantities as Anguita et al., "A Public Domain Dataset for Human Activity Recognition Using Smartphones" (ESANN
-2013, tables 2 and 3), computed from the raw windows; their filters and normalisation are not repeated, so values differ.
+They are the same kinds of features as in Anguita et al., "A Public Domain Dataset for Human Activity Recognition Using Smartphones"
+(ESANN 2013, tables 2 and 3), but from the raw windows. Without the authors' filters and normalisation, the values differ.
 """
 
 import numpy as np
@@ -10,21 +10,24 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 BANDS = 8
-"""Parts of equal width into which a spectrum's energy is cut."""
+"""Number of bands of equal width into which a spectrum is divided."""
 ORDER = 4
-"""Coefficients of the autoregressive model of a signal."""
+"""Number of coefficients of a signal's autoregressive model."""
 TINY = 1e-12
 
 
 def motion_features(windows: NDArray[np.floating]) -> NDArray[np.float32]:
-    """(n, 9, 128) windows of body acceleration, angular speed and total acceleration to (n, 491) features, not standardised.
+    """Compute 491 features (n, 491) of windows (n, 9, 128); they are not standardised.
 
-    Of 20 signals (gravity, body acceleration, angular speed and the last two's derivatives; three axes and the length of
-    each): mean, deviation, median absolute deviation, greatest, least, logarithm of the energy, interquartile range,
-    entropy, four autoregressive coefficients. Of five triples of axes: correlations and mean absolute sum. Of the spectra
-    of the body's signals: mean, deviation, greatest, place of the greatest, centroid, skewness, kurtosis, entropy; the
-    energy in eight bands for three axes. The cosines between gravity and the mean of the four others, and of gravity with
-    the axes.
+    The nine channels are three axes each of body acceleration, angular speed and total acceleration. Five triples of axes are
+    used: gravity (total minus body acceleration), body acceleration, angular speed, and the derivatives of the last two. Each
+    triple has four signals: its axes and its length.
+    - For each of the 20 signals: mean, deviation, median absolute deviation, maximum, minimum, logarithm of the energy,
+      interquartile range, entropy, four autoregressive coefficients.
+    - For each triple: correlations of its axes, mean absolute sum.
+    - For the spectra of all signals but gravity: mean, deviation, maximum, position of the maximum, centroid, skewness, kurtosis,
+      entropy; for axes also the energy in eight bands.
+    - Cosines of gravity with the mean of each other triple, and with the axes.
     """
     parts = [block(windows[lo : lo + 1024].astype(np.float64)) for lo in range(0, len(windows), 1024)]
     return np.concatenate(parts).astype(np.float32)
@@ -47,7 +50,7 @@ def block(windows: Array) -> Array:
 
 
 def in_time(x: Array) -> Array:
-    """(n, signals, samples) to (n, signals * 12)."""
+    """Compute 12 features in time of each signal: (n, signals, samples) to (n, signals * 12)."""
     from scipy import stats
 
     mean, median = x.mean(-1), np.median(x, -1)
@@ -60,7 +63,7 @@ def in_time(x: Array) -> Array:
 
 
 def in_frequency(x: Array) -> Array:
-    """(n, signals, samples) to (n, signals * 8), of the amplitudes without the constant part."""
+    """Compute 8 features of each signal's spectrum without its constant part: (n, signals, samples) to (n, signals * 8)."""
     from scipy import stats
 
     a = amplitudes(x)
@@ -73,7 +76,7 @@ def in_frequency(x: Array) -> Array:
 
 
 def bands(x: Array) -> Array:
-    """The logarithm of the energy of each part of the spectrum, (n, signals * bands)."""
+    """Return the logarithm of the energy in each band of the spectrum, (n, signals * bands)."""
     parts = [(part**2).mean(-1) for part in np.array_split(amplitudes(x), BANDS, axis=-1)]
     return np.log(np.concatenate(parts, axis=1) + TINY)
 
@@ -83,14 +86,14 @@ def amplitudes(x: Array) -> Array:
 
 
 def entropy(power: Array) -> Array:
-    """Of the shares of the last axis, in 0..1."""
+    """Return the entropy (0..1) of the shares on the last axis."""
     share = power / (power.sum(-1, keepdims=True) + TINY)
     value: Array = -(share * np.log(share + TINY)).sum(-1) / np.log(power.shape[-1])
     return value
 
 
 def correlations(x: Array) -> Array:
-    """Between the three pairs of axes, (n, 3); 0 where one of them stands still."""
+    """Return the correlations (n, 3) of the three pairs of axes; 0 if an axis is constant."""
     z = x - x.mean(-1, keepdims=True)
     z = z / (np.linalg.norm(z, axis=-1, keepdims=True) + TINY)
     return np.stack([(z[:, i] * z[:, j]).sum(-1) for i, j in ((0, 1), (0, 2), (1, 2))], axis=1)
@@ -102,7 +105,7 @@ def cosine(a: Array, b: Array) -> Array:
 
 
 def autoregression(x: Array, order: int) -> Array:
-    """Burg's estimate: (..., samples) to (..., order) coefficients a with x_t = - sum_i a_i x_{t-i} + noise."""
+    """Estimate by Burg's method, from (..., samples), coefficients a (..., order) with x_t = - sum_i a_i x_{t-i} + noise."""
     ahead, behind = x[..., 1:], x[..., :-1]
     a = np.ones((*x.shape[:-1], 1))
     for _ in range(order):

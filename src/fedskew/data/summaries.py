@@ -1,7 +1,7 @@
-"""The summary of a site's table: counts, sums and words. With summaries, sites agree on a preprocessing without pooling rows.
+"""Summaries of sites' tables: counts, sums and words. From them, sites agree on a preprocessing without pooling rows.
 
-A node sends ``summary(table)``. The server calls `fedskew.data.schema.merged` with the summaries of all sites, and sends back the
-`Tabular` in ``Columns.preprocessing``, with which each node turns its rows into inputs: ``Columns(preprocessing, ())(table)``.
+A node sends ``summary(table)``. The server calls `fedskew.data.schema.merged` with the summaries of all sites, and sends back
+``Columns.preprocessing``. With it, each node turns its rows into inputs: ``Columns(preprocessing, ())(table)``.
 """
 
 from collections.abc import Mapping
@@ -16,18 +16,18 @@ from fedskew.data.exact import Moments, moments
 from fedskew.data.preprocessing import HASHES
 
 CATEGORIES = 40
-"""Up to this many different words a column is categorical, one-hot; above, it is text."""
+"""A column with up to this many different words is categorical (one-hot). With more, it is text."""
 MOSTLY_NUMBERS = 0.9
-"""A text column is numeric from this share of numbers on; its other values are missing."""
+"""If at least this share of a text column's values are numbers, it is numeric, and its other values are missing."""
 
 
 class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A column at one site.
+    """The summary of a column at one site.
 
-    ``type`` is ``number``, ``time``, ``text``, or the name of a type that no preprocessing takes. ``valid`` rows are not missing.
-    ``words`` counts each of at most `CATEGORIES` different words. Of more words, ``buckets`` counts the texts in each bucket of a
-    hash. ``unique``: every text is a different single word. ``whole``: every number is a whole one. ``numbered``: the numbers are
-    the rows' own.
+    ``type`` is ``number``, ``time``, ``text``, or the name of a type that cannot be used. ``valid`` is the number of rows that are
+    not missing. ``words`` counts each word, if there are at most `CATEGORIES` different ones; otherwise ``buckets`` counts the
+    texts in each hash bucket. ``unique``: all texts are different single words. ``whole``: all numbers are whole. ``numbered``:
+    the column numbers the rows.
     """
 
     type: str
@@ -42,7 +42,7 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     numbered: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse counts that no column gives, in a message of another machine."""
+        """Raise `ValueError` for impossible counts, which another machine might send."""
         counts = (*self.words.values(), *self.buckets.values())
         if not (
             0 <= self.numbers.rows <= self.valid <= self.rows
@@ -54,19 +54,19 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The columns of a site's table, in their order."""
+    """The columns of a site's table, in order."""
 
     columns: dict[str, ColumnSummary]
 
 
 def summary(table: pa.Table) -> Summary:
-    """Summarise a table. The rows stay where they are."""
+    """Summarise a table."""
     frame = to_pandas(table)
     return Summary(columns={name: of_column(frame[name], table.schema.field(name).type) for name in table.column_names})
 
 
 def of_column(values: Values, kind: pa.DataType) -> ColumnSummary:
-    """Summarise a column of an Arrow type."""
+    """Summarise a column. ``kind`` is its Arrow type."""
     valid = values.dropna()
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return ColumnSummary(type=str(kind), rows=len(values), valid=len(valid))
@@ -86,7 +86,7 @@ def of_column(values: Values, kind: pa.DataType) -> ColumnSummary:
 
 
 def of_texts(texts: Values, rows: int, known: Moments) -> ColumnSummary:
-    """Summarise the texts of ``rows`` rows, without missing ones, that hold the numbers ``known``."""
+    """Summarise a column of ``rows`` texts. ``texts`` has no missing ones; ``known`` are the moments of texts that are numbers."""
     often = {str(word): int(number) for word, number in texts.value_counts().sort_index().items()}
     few = len(often) <= CATEGORIES
     return ColumnSummary(
@@ -102,7 +102,7 @@ def of_texts(texts: Values, rows: int, known: Moments) -> ColumnSummary:
 
 
 def buckets_of(texts: Mapping[str, int]) -> dict[int, int]:
-    """The number of texts in each bucket of a hash of their words, from how often each text occurs."""
+    """Count the texts that have a word in each hash bucket. ``texts`` says how often each text occurs."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     hashed = HashingVectorizer(n_features=HASHES, alternate_sign=False).transform(texts)

@@ -1,4 +1,4 @@
-"""Texts as sequences of symbols, characters or word pieces, in windows; the target of each place is the next symbol."""
+"""Texts as windows of symbols (characters or word pieces). The target at each place is the next symbol."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from fedskew.data.targets import Ints
 from fedskew.data.text_inputs import Symbols, require_tokenizers
 
 BYTES = 256
-"""Word pieces at the start of byte-pair encoding: every text can be written with them."""
+"""Number of word pieces with which byte-pair encoding starts: all bytes, so that every text can be encoded."""
 
 SPOKEN = {"\n": "newline", " ": "space", "\t": "tab"}
-"""Names of characters that cannot be seen."""
+"""Names of invisible characters."""
 
 
 class WindowOptions(Protocol):
-    """How a data set of sequences is cut into rows and symbols; see `check_options`."""
+    """Options that divide texts into rows and symbols; see `check_options`."""
 
     @property
     def length(self) -> int: ...
@@ -58,9 +58,9 @@ def check_options(options: WindowOptions) -> None:
 
 
 def windows(symbols: Ints, length: int, stride: int) -> tuple[Ints, Ints]:
-    """Rows (n, ``length``) of a sequence, and at each place the next symbol; `END` behind the sequence's end.
+    """Cut a sequence into rows (n, ``length``); return the rows and, at each place, the next symbol. `END` pads the last row.
 
-    A row begins every ``stride`` symbols, until one reaches the end.
+    A row begins every ``stride`` symbols, until a row reaches the end.
     """
     targets = len(symbols) - 1
     if targets < 1:
@@ -74,7 +74,7 @@ def windows(symbols: Ints, length: int, stride: int) -> tuple[Ints, Ints]:
 
 
 def characters(texts: Iterable[str]) -> Alphabet:
-    """Each different character of the texts is a symbol."""
+    """Make an alphabet of all characters in the texts."""
     found = sorted(set().union(*texts))
     return Alphabet(tuple(SPOKEN.get(each, each) for each in found), Symbols(characters="".join(found)))
 
@@ -95,7 +95,7 @@ def word_pieces(texts: Sequence[str], count: int) -> Alphabet:
 
 
 def cut(text: str, share: float) -> tuple[str, str]:
-    """The text without its last ``share`` of characters, and that share."""
+    """Split a text before its last ``share`` (0..1) of characters; return both parts."""
     at = len(text) - int(share * len(text) + 1e-9)
     return text[:at], text[at:]
 
@@ -109,10 +109,10 @@ def of_texts(
     natural: bool = True,
     notes: str = "",
 ) -> Dataset:
-    """A data set of one long text a client, by name; the last share of each text is for testing.
+    """Make a data set from one long text for each client, by name. The last ``test_share`` of each text is for testing.
 
-    Characters are all that occur in the texts, and ``written``. A character of test texts only counts as an error.
-    Word pieces come from the training texts. Raises `BadInput` if there is nothing to predict.
+    The symbols are all characters of the texts and of ``written``. Word pieces are learnt from the training texts only. Raises
+    `BadInput` if there is nothing to predict.
     """
     where = f"data set {files.dataset}"
     parts = [cut(text, options.test_share) for text in texts.values()]
@@ -143,7 +143,7 @@ def of_texts(
 
 
 def accuracy_of_pairs(train: tuple[Ints, Ints], test: tuple[Ints, Ints], symbols: int) -> float:
-    """The share of the test targets that are the training rows' most frequent symbol after the present one."""
+    """Return the accuracy on the test rows of predicting the symbol that most often follows the current one in training."""
     (x, y), (now, then) = ((part[0][part[1] != END], part[1][part[1] != END]) for part in (train, test))
     from scipy import sparse
 

@@ -1,4 +1,4 @@
-"""The user's own tables: labels and clients counted over all rows, and a random sample of the rows, in one pass."""
+"""Read the user's own tables in one pass: count labels and clients over all rows, and keep a random sample of the rows."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -21,17 +21,17 @@ Ints = NDArray[np.int64]
 
 MOST_LABELS = 1000
 FEW_LABELS = 20
-"""Up to this many classes may have a row or two each."""
+"""If there are more classes than this, they must have two rows each on average."""
 MOST_CELLS = 1_000_000
-"""Most clients x classes that are compared: the measures take a few hundred bytes for each, and 32 kB for a client."""
+"""Maximum of clients x classes in a diagnosis. It needs a few hundred bytes for each, and 32 kB for each client."""
 MOST_BYTES = 1 << 29
-"""Most bytes of rows in memory, unless their number is given; turning them into numbers takes about six times as much."""
+"""Maximum size of rows in bytes if their number is not limited. Turning them into numbers takes six times this memory."""
 
 MOST_VALUES, FEWEST_ROWS = 30_000_000, 1000
-"""Most rows x columns of a fair sample, and its fewest rows: the time of measuring grows with both."""
+"""A fair sample has at most `MOST_VALUES` rows x columns, but at least `FEWEST_ROWS` rows. Measuring time grows with both."""
 
 ROW_BYTES = 24
-"""Bytes of a row's label, client and random number."""
+"""Number of bytes for a row's label, client and random number."""
 
 TARGET = "is the target and holds words, such as {held}; name a column of numbers, or write label={name} for classes"
 EVENT = "says whether the event came and holds words, such as {held}; write 1 for an event and 0 for none"
@@ -40,9 +40,9 @@ BINS = "labels are classes: put numbers into bins, or predict them with target=C
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """Counts of all rows, and some rows: ``table`` has their other columns, ``y`` their labels, ``client`` their clients.
+    """Counts over all rows, and a sample of rows: ``y`` has their labels, ``client`` their clients, ``table`` all other columns.
 
-    Where the label is a number to predict, ``y`` holds it, and there are no classes: ``counts`` are (clients, 1).
+    If the target is a number, ``y`` has the numbers, there are no classes, and ``counts`` is (clients, 1).
     """
 
     table: pa.Table
@@ -50,13 +50,13 @@ class Survey:
     client: Ints
     classes: tuple[str, ...]
     clients: tuple[str, ...]
-    counts: Ints  # (clients, classes), of all rows
-    notes: tuple[str, ...]  # rows that were dropped, and other remarks
+    counts: Ints  # (clients, classes) number of rows, over all rows
+    notes: tuple[str, ...]  # about dropped rows and other things
     bytes: int  # approximate size of all rows in memory
 
 
 class Codes:
-    """Numbers for words, in the order in which they first come."""
+    """Numbers for words, in order of first appearance. Calling it turns words (n,) into numbers."""
 
     def __init__(self) -> None:
         self.of: dict[str, int] = {}
@@ -67,7 +67,7 @@ class Codes:
         return np.asarray(numbers, dtype=np.int64)[np.asarray(coded.indices)]
 
     def sorted(self) -> tuple[tuple[str, ...], Ints]:
-        """The words, numbers by value and then others by alphabet, and the code of each."""
+        """Return the words in the order of `in_order`, and the number of each."""
 
         words = in_order(self.of)
         return words, np.asarray([self.of[word] for word in words], dtype=np.int64)
@@ -87,17 +87,16 @@ def survey(
     seed: int = 0,
     on_progress: Callable[[float, int], None] = lambda fraction, rows: None,
 ) -> Survey:
-    """Read tables. The clients are the values of the column ``client``, or else the files.
+    """Read tables. The clients are the values of the column ``client``; without it, each file is a client.
 
-    At most ``most`` rows are kept. If ``fair``, the sample has equally many rows of each client, as far as a client has them, and
-    one file alone needs ``client``. Otherwise it is a random sample of all rows. Rows without a label, a client, or a word in the
-    column ``text`` (if named) are dropped and counted. If ``numeric``, labels are numbers to predict; with ``event``, a column of 0
-    and 1, they are times, and ``y`` is (rows, 2).
-    Cells of the columns ``words_in`` stay as they are written.
+    At most ``most`` rows are kept. If ``fair``, they are equally many of each client, except for clients with fewer rows; a
+    single file then needs ``client``. Otherwise they are a random sample of all rows. Rows without a label, a client, or a word
+    in the column ``text`` (if given) are dropped and counted. If ``numeric``, labels are numbers to predict. With ``event``, a
+    column of 0 and 1, the labels are times, and ``y`` is (rows, 2). Cells of the columns ``words_in`` stay text.
     ``on_progress(fraction of bytes, rows)`` is called as files are read.
 
-    Raises `BadInput` for missing or unreadable files and columns, for labels that are numbers rather than classes, and for rows
-    that do not fit into memory.
+    Raises `BadInput` for missing or unreadable files and columns, for labels that are numbers and not classes, and for rows that
+    do not fit into memory.
     """
     files = files_of(paths)
     check_clients(files, client, fair)
@@ -186,7 +185,7 @@ def survey(
 
 
 def check_columns(paths: Sequence[Path], columns: Sequence[str]) -> None:
-    """Raise `BadInput` if the first rows lack one of these columns, or cannot be read."""
+    """Raise `BadInput` if the first rows do not have all these columns, or cannot be read."""
     needed = [name for name in columns if name]
     for path, part in Reading(files_of(paths), frozenset(needed), "").tables():
         require_columns(path, part, needed)
@@ -199,7 +198,7 @@ def require_columns(path: Path, part: pa.Table, needed: Sequence[str]) -> None:
 
 
 def check_clients(files: Sequence[Path], client: str, fair: bool) -> None:
-    """Raise `BadInput` if neither a column nor the files' names tell the clients apart."""
+    """Raise `BadInput` if neither a column nor the files' names identify the clients."""
     require(
         not fair or bool(client) or len(files) > 1,
         f"{files[0]}: name the column with the client of each row, --client COLUMN (or client=COLUMN), or give a folder with one "
@@ -212,13 +211,13 @@ def check_clients(files: Sequence[Path], client: str, fair: bool) -> None:
 
 
 def round_down(number: int) -> int:
-    """The number with all digits but the first as zeros."""
+    """Round down to one significant digit."""
     unit = 10 ** (len(str(number)) - 1)
     return number // unit * unit
 
 
 class RowSample:
-    """A random sample of streamed rows. Each row gets a random number; the rows with the smallest are kept."""
+    """A random sample of streamed rows. Each row gets a random number; the rows with the smallest numbers are kept."""
 
     def __init__(self, most: int | None, fair: bool, rng: np.random.Generator) -> None:
         self.most, self.fair, self.rng = most, fair, rng
@@ -227,7 +226,7 @@ class RowSample:
         self.held = 0
 
     def add(self, table: pa.Table, y: NDArray[Any], owner: Ints, sizes: Ints) -> None:
-        """Take the next rows; ``sizes`` (clients,) counts all rows so far."""
+        """Add the next rows. ``sizes`` (clients,) counts each client's rows so far."""
         self.tables.append(table)
         self.columns.append(np.stack([y, owner, self.rng.random(len(y))]))
         self.held += len(y)
@@ -235,7 +234,7 @@ class RowSample:
             self.prune(sizes)
 
     def prune(self, sizes: Ints) -> None:
-        """Keep the sample that would result if the stream ended here."""
+        """Drop rows that are not in the sample of all rows so far."""
         table, columns = joined(self.tables), np.concatenate(self.columns, axis=1)
         if self.most is not None:
             owner = columns[1].astype(np.int64)
@@ -245,14 +244,14 @@ class RowSample:
         self.tables, self.columns, self.held = [table], [columns], columns.shape[1]
 
     def result(self, sizes: Ints) -> tuple[pa.Table, NDArray[np.float64], Ints]:
-        """The rows, their labels and their clients."""
+        """Return the sample: rows, labels and clients."""
         self.prune(sizes)
         y, owner, _ = self.columns[0]
         return self.tables[0], y, owner.astype(np.int64)
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """One table. A column of several types becomes floating point if all of them are numbers, else text."""
+    """Join tables. A column with different types becomes floating point if all types are numbers, else text."""
     if len(tables) == 1:
         return tables[0]
     names = tables[0].column_names
@@ -265,12 +264,12 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def present(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Which values are neither missing nor NaN."""
+    """Return True for values that are neither missing nor NaN, (n,)."""
     return pc.invert(pc.is_null(column, nan_is_null=True))
 
 
 def words(part: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
-    """A column's values as text; 1.0 and 1 are the same, 01 and 1 are not. Raises `BadInput` for lists and the like."""
+    """Return a column's values as text. 1.0 becomes 1; 01 stays 01. Raises `BadInput` for other types, such as lists."""
     column = part[name]
     if pa.types.is_floating(column.type) and bool(pc.all(pc.less(pc.abs(column), 2**53)).as_py()):
         whole = pc.equal(column, pc.round(column))
@@ -283,7 +282,7 @@ def words(part: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
 
 
 def numbers(part: pa.Table, name: str, path: Path, what: str = TARGET) -> NDArray[np.float64]:
-    """A column's values as numbers. Raises `BadInput` for words, with one of them, and with ``what`` to write instead."""
+    """Return a column's values as numbers. Raises `BadInput` for words; its message shows one, and ``what`` says what to do."""
     try:
         found = np.asarray(part[name].cast(pa.float64()), dtype=np.float64)
     except pa.ArrowException:
@@ -299,7 +298,7 @@ def numbers(part: pa.Table, name: str, path: Path, what: str = TARGET) -> NDArra
 
 
 def in_order(words: Iterable[str]) -> tuple[str, ...]:
-    """Numbers by value, and then other words by alphabet."""
+    """Sort words: numbers by value, then all others by the alphabet."""
 
     def place(word: str) -> tuple[int, float, str]:
         return (0, float(word), word) if number_like(word) else (1, 0.0, word)
@@ -308,7 +307,7 @@ def in_order(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def number_like(word: str) -> bool:
-    """Whether the word is a number."""
+    """True if the word is a number."""
     try:
         float(word)
     except ValueError:
@@ -317,13 +316,13 @@ def number_like(word: str) -> bool:
 
 
 def grown(counts: Ints, shape: tuple[int, int]) -> Ints:
-    """The counts with rows and columns of zeros added up to ``shape``."""
+    """Pad the counts with zeros to at least ``shape``."""
     more = [max(0, want - have) for have, want in zip(counts.shape, shape, strict=True)]
     return np.pad(counts, [(0, more[0]), (0, more[1])]) if any(more) else counts
 
 
 def many_numbers(found: Survey, label: str) -> list[str]:
-    """A warning if the labels look like measured numbers."""
+    """Return a note if the labels look like measured numbers; else an empty list."""
     if (
         not label
         or len(found.classes) <= FEW_LABELS

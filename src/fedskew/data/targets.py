@@ -1,4 +1,4 @@
-"""The kinds of targets: what `Dataset.y` may hold, its checks, and the task that learns it by default."""
+"""The kinds of targets that `Dataset.y` may hold: their checks, strata and default tasks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,26 +10,26 @@ from numpy.typing import NDArray
 from fedskew.core.errors import BadInput, require
 
 Rows: TypeAlias = NDArray[Any]
-"""(n, ...) floating-point numbers or integers."""
+"""Rows (n, ...) of floating-point numbers or integers."""
 Ints: TypeAlias = NDArray[np.int64]
 Numbered: TypeAlias = tuple[Ints, tuple[str, ...]]
-"""Numbers from 0 on, and the name of each number."""
+"""Numbers (n,) from 0 on, and the name of each number."""
 
 PADDING = -1
-"""A symbol of a row that is shorter than others."""
+"""The symbol after the end of a row that is shorter than others."""
 
 SETS = 9
-"""The most frequent sets of labels that are strata of their own; the rows of all others are one more."""
+"""Number of sets of labels that are separate strata: the most frequent ones. All other sets are one more stratum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One kind of target.
+    """A kind of target.
 
-    words: what messages call it. task: the default task. column: how a table names it.
+    words: its name in messages. task: the default task. column: the option that names it for a table.
     check(what, y, size): raises `BadInput` unless y (n, ...) is of this kind; ``size`` is the number of classes, labels or symbols.
     useless(y): why nothing can be learnt from these training targets; empty if something can.
-    strata(y, names): what label skews deal by.
+    strata(y, names): the strata by which label skews deal rows.
     """
 
     words: str
@@ -41,7 +41,7 @@ class Target:
 
 
 def check_labels(what: str, y: Ints, classes: int) -> None:
-    """Raise `BadInput` unless the labels are integers in 0..classes - 1."""
+    """Raise `BadInput` unless the labels are integers in 0..``classes`` - 1."""
     require(np.issubdtype(y.dtype, np.integer), f"{what} must be integers, not {y.dtype}")
     require(y.ndim == 1, f"{what} must be one integer a row, their shape is {y.shape}")
     require(
@@ -51,7 +51,7 @@ def check_labels(what: str, y: Ints, classes: int) -> None:
 
 
 def check_numbers(what: str, y: Rows, size: int = 0) -> None:
-    """Raise `BadInput` unless the targets are numbers."""
+    """Raise `BadInput` unless the targets are finite numbers (n,)."""
     require(y.ndim == 1, f"{what} must be one number a row, their shape is {y.shape}")
     check_finite(what, y)
 
@@ -79,7 +79,7 @@ def check_survival(what: str, y: Rows, size: int = 0) -> None:
 
 
 def check_symbols(what: str, y: Rows, symbols: int) -> None:
-    """Raise `BadInput` unless each row has symbols 0..V-1, or padding."""
+    """Raise `BadInput` unless each row has symbols 0..``symbols`` - 1, or padding."""
     require(np.issubdtype(y.dtype, np.integer), f"{what} must be integers, not {y.dtype}")
     require(y.ndim == 2, f"{what} must be a sequence of symbols a row, their shape is {y.shape}")
     require(symbols > 1, f"{what}: a vocabulary of {symbols} leaves nothing to predict")
@@ -90,7 +90,7 @@ def check_symbols(what: str, y: Rows, symbols: int) -> None:
 
 
 def tenths(y: Rows) -> Numbered:
-    """The tenth of the targets in which each lies, from 0 on, and the tenths' names. Equal targets are in one tenth."""
+    """Return the tenth (n,) in which each target lies, from 0 on, and the tenths' names. Equal targets are in the same tenth."""
     edges = np.unique(np.quantile(y, np.arange(1, 10) / 10))
     found, held = np.unique(np.searchsorted(edges, y), return_inverse=True)
     ends = ["", *(f"{edge:.4g}" for edge in edges), ""]
@@ -106,7 +106,7 @@ def tenths(y: Rows) -> Numbered:
 
 
 def label_sets(y: Rows, names: tuple[str, ...]) -> Numbered:
-    """The set of labels of each row; the sets beyond the `SETS` most frequent ones are one stratum."""
+    """Return the set of labels of each row as a stratum (n,), and the strata's names. Rare sets are one stratum."""
     sets, held, count = np.unique(y, axis=0, return_inverse=True, return_counts=True)
     rank = np.empty(len(sets), dtype=np.int64)
     order = np.argsort(-count, kind="stable")
@@ -116,7 +116,7 @@ def label_sets(y: Rows, names: tuple[str, ...]) -> Numbered:
 
 
 def main_symbols(y: Rows, names: tuple[str, ...]) -> Numbered:
-    """The most frequent symbol of each row; a row of padding only has the first symbol."""
+    """Return the most frequent symbol of each row as a stratum (n,), and names. A row of padding counts as the first symbol."""
     main = np.array([np.bincount(row[row >= 0], minlength=1).argmax() for row in y], dtype=np.int64)
     found, held = np.unique(main, return_inverse=True)
     return held.astype(np.int64), tuple(names[i] if names else str(i) for i in found.tolist())
@@ -168,11 +168,11 @@ TARGETS: dict[str, Target] = {
         strata=main_symbols,
     ),
 }
-"""By name: `Dataset.target` and the ``target`` of a task."""
+"""The kinds by name. `Dataset.target` and the ``target`` of a task hold such a name."""
 
 
 def target_of(where: str, y: Rows, classes: int, vocabulary: int) -> str:
-    """The kind of these targets, from their type and shape. Raises `BadInput` if none fits."""
+    """Return the kind of targets with this type and shape. Raises `BadInput` if no kind fits."""
     whole = np.issubdtype(y.dtype, np.integer)
     if y.ndim == 1:
         return "classes" if classes else "number"
@@ -189,9 +189,9 @@ def target_of(where: str, y: Rows, classes: int, vocabulary: int) -> str:
 
 
 def refusal(wanted: str, held: str) -> str:
-    """Why a task that takes one kind of target cannot learn another, and what to use instead; empty if it can."""
+    """Say why a task for the kind ``wanted`` cannot learn the kind ``held``, and what to use instead; empty if they are equal."""
     if wanted == held:
         return ""
     need, have = TARGETS[wanted], TARGETS[held]
     column = f", in a table {need.column}" if need.column else ""
-    return f"learns {need.words}, and the targets are {have.words}; use --task {have.task}, or data with {need.words}{column}"
+    return f"learns {need.words}, but the targets are {have.words}; use --task {have.task}, or data with {need.words}{column}"

@@ -1,4 +1,4 @@
-"""Texts as integer matrices: words, a vocabulary of the training rows only, and a split of texts without leaks."""
+"""Texts as word ids. The vocabulary comes from training rows only, and similar texts stay in the same part."""
 
 import re
 from collections import Counter
@@ -17,14 +17,14 @@ from fedskew.data.preprocessing import Preprocessing
 from fedskew.data.text_inputs import Texts
 
 PAD, UNKNOWN = 0, 1
-"""Ids of the padding after a text's end, and of words outside the vocabulary."""
+"""Ids of padding after a text's end, and of words that are not in the vocabulary."""
 
 Labelled = tuple[Sequence[str], Ints]
 """Texts and their labels."""
 
 
 class WordOptions(Protocol):
-    """The words of a text that count, and the most ids, of a data set of texts."""
+    """Options of a data set of texts: number of words that are read of a text, and maximum number of ids."""
 
     @property
     def length(self) -> int: ...
@@ -40,14 +40,14 @@ def check_options(options: WordOptions) -> None:
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters, digits and apostrophes, in lower case."""
+    """Return the words of a text in lower case: runs of letters, digits and inner apostrophes."""
     return re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower())
 
 
 def vocabulary_of(texts: Iterable[str], size: int, length: int) -> dict[str, int]:
-    """The ids of the most frequent words among the first ``length`` of each text, from 2 up to ``size`` - 1.
+    """Return ids, from 2 to ``size`` - 1, of the most frequent words among the first ``length`` words of each text.
 
-    Equally frequent words come in alphabetical order.
+    Equally frequent words are in alphabetical order.
     """
     counts = Counter(word for text in texts for word in words(text)[:length])
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: size - 2]
@@ -55,7 +55,10 @@ def vocabulary_of(texts: Iterable[str], size: int, length: int) -> dict[str, int
 
 
 def encoded(texts: Sequence[str], known: dict[str, int], length: int) -> Ints:
-    """(n, length) ids of the first ``length`` words of each text, padded at the end; no word at all is one unknown word."""
+    """Return ids (n, length) of the first ``length`` words of each text, padded at the end.
+
+    A text without words becomes one unknown word.
+    """
     ids = np.full((len(texts), length), PAD, dtype=np.int64)
     for row, text in zip(ids, texts, strict=True):
         found = [known.get(word, UNKNOWN) for word in words(text)[:length]] or [UNKNOWN]
@@ -64,7 +67,7 @@ def encoded(texts: Sequence[str], known: dict[str, int], length: int) -> Ints:
 
 
 def check_texts(dataset: str, where: str, texts: Sequence[str]) -> None:
-    """Raise `BadInput` for rows without any text; ``where`` names the part or the file."""
+    """Raise `BadInput` for empty texts. ``where`` names the part or the file in the message."""
     empty = [row for row, text in enumerate(texts, start=1) if not text.strip()]
     require(
         not empty,
@@ -73,9 +76,9 @@ def check_texts(dataset: str, where: str, texts: Sequence[str]) -> None:
 
 
 def held_out_rows(texts: Sequence[str], labels: Ints, fraction: float) -> NDArray[np.bool_]:
-    """(n,) whether a row is for testing: about ``fraction`` of each class, and the same rows in every run.
+    """Choose about ``fraction`` of each class as test rows, the same in every run; return True for these rows, (n,).
 
-    Texts with the same set of words form a group, which is not split. A group has the class of its first text.
+    Texts with the same set of words form a group, which is never split. A group has the class of its first text.
     """
     groups: dict[frozenset[str], list[int]] = {}
     for row, text in enumerate(texts):
@@ -106,11 +109,11 @@ def of_texts(
     target: str = "",
     others: tuple[str, ...] = (),
 ) -> Dataset:
-    """A data set of labelled texts: word ids in ``x``, the texts in ``texts``. ``options`` are usually the loader itself.
+    """Make a data set of labelled texts, with word ids as ``x``.
 
     In files of new rows ``column`` has the texts, and ``target`` the labels; ``others`` are further columns of the target.
 
-    Raises `BadInput` for empty texts and, unless ``test_only_classes``, for a class that only the test part has.
+    Raises `BadInput` for empty texts, and for a class that only the test part has, unless ``test_only_classes``.
     """
     if not test_only_classes:
         check_all_trained(f"data set {files.dataset}", classes, train[1], test[1])
@@ -132,10 +135,10 @@ def of_texts(
 
 
 def reworded(dataset: Dataset, rows: Ints, rewritten: bool = False) -> tuple[Rows, Rows, Preprocessing | None]:
-    """``x``, ``x_test`` and the preprocessing with a vocabulary of these training rows alone; unchanged if x are not word ids.
+    """Return ``x``, ``x_test`` and preprocessing with a vocabulary of the training rows ``rows`` only.
 
-    Words of other rows become unknown, and do not count for the frequencies. ``rewritten``: the texts have changed since the data
-    set's ids were made.
+    Words of other rows become unknown. If x holds no word ids, nothing changes. ``rewritten``: the texts have changed since the
+    data set's ids were made.
     """
     made = dataset.preprocessing
     if dataset.texts is None or not dataset.vocabulary:

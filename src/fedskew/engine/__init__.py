@@ -1,4 +1,4 @@
-"""Ways to drive the local loop over a cohort. The same seed gives the same numbers in every one of them."""
+"""Engines: ways to execute the local loop for a cohort. All engines give the same numbers for the same seed."""
 
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked

@@ -1,4 +1,4 @@
-"""Choose the engine and the number of threads by a short trial on the experiment's first round with clients."""
+"""Choose the engine and the number of threads by a short trial on the first round that has clients."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -20,16 +20,16 @@ from fedskew.loop.work import Engine, Work, members_of
 from fedskew.skew.partition import Ints
 
 STEPS = 4
-"""Local steps of a timed run."""
+"""Number of local steps in a timed run."""
 
 REPEATS, LONG = 3, 0.5
 """Maximum number of timed runs; the fastest counts. A run that takes at least ``LONG`` seconds is not repeated."""
 
 MIN_RATIO, MIN_SECONDS = 3, 0.2
-"""All threads are tried only if the run takes ``MIN_RATIO`` times as long as the trial so far, or as ``MIN_SECONDS``."""
+"""Several threads are tried only if the whole run takes ``MIN_RATIO`` times as long as the trial so far (or `MIN_SECONDS`)."""
 
 MIN_GAIN = 0.07
-"""Minimum share of a round's time that all threads must save."""
+"""Minimum share of a round's time that several threads must save."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,16 @@ class Option:
 
     @property
     def label(self) -> str:
-        """Such as ``stacked 5 wide 2 threads``; the default width and one thread are left out."""
+        """The option's name: ``stacked 5 wide 2 threads``. The default width and a single thread are left out."""
         width = getattr(self.engine, "width", 0)
         return self.name + f" {width} wide" * (width > 0) + f" {self.threads} threads" * (self.threads > 1)
 
 
 def choose(fed: Federation, work: Work, threads: Sequence[int]) -> tuple[Option, dict[str, float]]:
-    """The fastest option, and the seconds a round of every option tried, by label.
+    """Return the fastest option, and the estimated seconds a round of each option that was tried, by label.
 
-    ``threads`` is one number, or two in ascending order. The larger is tried in long runs, with engines less than twice as slow as
-    the best.
+    ``threads`` is one number, or two in ascending order. The larger number is tried for long runs only, with engines that take
+    less than twice the best time.
     """
     began = time.perf_counter()
     engines: list[Sequential | Stacked] = [Sequential(), *([Stacked()] if all(map(stackable, fed.tasks)) else [])]
@@ -76,7 +76,7 @@ def choose(fed: Federation, work: Work, threads: Sequence[int]) -> tuple[Option,
 
 @contextmanager
 def on_threads(count: int) -> Iterator[None]:
-    """PyTorch uses ``count`` threads in this context."""
+    """Let PyTorch use ``count`` threads in this context."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -86,7 +86,7 @@ def on_threads(count: int) -> Iterator[None]:
 
 
 def next_work(fed: Federation, server: Server) -> Work | None:
-    """The work of the first round from the server's on that has clients; None if there is none. The server stays as it is."""
+    """Return the work of the next round that has clients; None if there is no such round. The server does not change."""
     for round_ in range(server.round, fed.rounds):
         _, work, _ = prepare(fed, Sequential(), server._replace(round=round_), ClientStates(), measure_local=False)
         if len(work.clients):
@@ -95,9 +95,9 @@ def next_work(fed: Federation, server: Server) -> Work | None:
 
 
 def measured(fed: Federation, work: Work, option: Option, limit: float = np.inf) -> float:
-    """Estimated seconds of a round's local training, from runs of a few steps of the clients with the most steps.
+    """Estimate the seconds of a round's local training, from a few steps of the clients with the most steps.
 
-    If a first step shows that the option takes longer than ``limit``, it is not timed further.
+    If the first step shows that the option takes longer than ``limit`` seconds, it is not timed further.
     """
     engine, clients = option.engine, len(work.clients)
     width = engine.width or block_width(work.view.x) if isinstance(engine, Stacked) else option.threads
@@ -107,7 +107,7 @@ def measured(fed: Federation, work: Work, option: Option, limit: float = np.inf)
     blocks = [len(work.plans[i].index) for i in order[::width]]
     one, few = (shortened(work, order[:width], steps) for steps in (1, STEPS))
     with on_threads(option.threads):
-        # the first step also prepares the engine: a fifth of its time is a safe estimate of a later step
+        # The first step also prepares the engine. Later steps take at least a fifth of its time.
         first = once(fed, engine, one)
         if first > 1 and first / 5 * sum(blocks) > limit:
             return first * sum(blocks)
@@ -118,7 +118,7 @@ def measured(fed: Federation, work: Work, option: Option, limit: float = np.inf)
 
 
 def fastest(fed: Federation, engine: Engine, work: Work) -> float:
-    """Seconds of the fastest of a few runs after a warm-up run: other programs only add to a time."""
+    """Return the seconds of the fastest of a few runs, after a warm-up run. Other programs can only make a run slower."""
     once(fed, engine, work)
     times = [once(fed, engine, work)]
     while len(times) < REPEATS and times[0] < LONG:
@@ -127,7 +127,7 @@ def fastest(fed: Federation, engine: Engine, work: Work) -> float:
 
 
 def once(fed: Federation, engine: Engine, work: Work) -> float:
-    """Seconds of one run; on one thread, the processor time of that thread."""
+    """Return the seconds of one run; with one thread, the processor time of this thread."""
     cuda = work.view.x.is_cuda
     clock = time.perf_counter if cuda or torch.get_num_threads() > 1 else time.thread_time
     began = clock()
@@ -138,7 +138,7 @@ def once(fed: Federation, engine: Engine, work: Work) -> float:
 
 
 def shortened(work: Work, members: Ints, limit: int) -> Work:
-    """The work of some clients of the cohort, cut to ``limit`` steps and without measuring."""
+    """Return the work of some clients of the cohort, with at most ``limit`` steps and without measuring."""
     few = members_of(work, np.sort(members))
     return few._replace(
         plans=[plan.first(limit) for plan in few.plans], passes=[plan.first(1) for plan in few.passes], measured=[]

@@ -1,7 +1,7 @@
-"""Client states on disk, for populations whose states would not fit into memory: one record a client, read and written by cohort.
+"""Client states on disk, for states that do not fit into memory. Each client has one record in the file.
 
-A checkpoint holds the position and the checksum of each client's record. These records are not overwritten before the next
-checkpoint is written: a run that ends in between resumes from the states of the checkpoint.
+A checkpoint holds the position and the checksum of each client's record. These records are not overwritten until the next
+checkpoint is written, so that an interrupted run can resume with the checkpoint's states.
 """
 
 import os
@@ -22,21 +22,23 @@ from fedskew.skew.partition import Ints
 
 
 class DiskStates:
-    """Client states in a file, with the methods of `ClientStates`; memory holds two numbers a client.
+    """Client states in a file, with the methods of `ClientStates`. Memory holds two numbers for each client.
 
-    The file is not mapped to memory: a full disk then raises an error instead of ending the process.
-    ``before_write`` may raise: it is called before a cohort's records are written.
+    The file is not mapped to memory, because a full disk would then end the process instead of raising an error.
+    ``before_write()`` is called before a cohort's records are written. It may raise to prevent the write.
     """
 
     def __init__(self, file: IO[bytes], num_clients: int, before_write: Callable[[], None] = lambda: None) -> None:
         self.file, self.before_write = file, before_write
         self.slots: Ints = np.full(num_clients, -1)  # the position of each client's record; -1: none
         self.checksums: Ints = np.zeros(num_clients, dtype=np.int64)  # the CRC-32 of each client's record
-        self.in_checkpoint: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)  # records of the newest checkpoint
+        self.in_checkpoint: NDArray[np.bool_] = np.zeros(
+            0, dtype=np.bool_
+        )  # by position: used by the newest checkpoint
         self.free: list[int] = []
 
     def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree:
-        """The states of the clients, with a leading axis; a client without one gets ``fresh()``."""
+        """Return the clients' states, stacked on a leading axis. A client without a state gets ``fresh()``."""
         start = fresh()
         states: Tree = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), start)
         known = np.flatnonzero(self.slots[clients] >= 0)
@@ -46,8 +48,8 @@ class DiskStates:
                 whole = self.transfer(os.preadv, record, int(self.slots[client]))
                 if not whole or zlib.crc32(record.data) != self.checksums[client]:
                     raise NoRoom(
-                        f"client states in {self.where}: the state of client {client} is damaged (cut short, or another "
-                        "checksum), and no copy of it is kept; start a new run"
+                        f"client states in {self.where}: the state of client {client} is damaged (incomplete, or another "
+                        "checksum), and there is no copy of it; start a new run"
                     )
             at = torch.as_tensor(known)
             for path, leaf in unpacked(records, start).items():
@@ -55,7 +57,7 @@ class DiskStates:
         return states
 
     def put(self, clients: Ints, states: Tree) -> None:
-        """Write the states of the clients; does nothing if the file is open for reading only."""
+        """Write the clients' states. Does nothing if the file is open for reading only."""
         if not states or not self.file.writable():
             return
         self.before_write()
@@ -66,7 +68,7 @@ class DiskStates:
             self.transfer(os.pwritev, record, int(self.slots[client]))
 
     def empty_slot(self) -> int:
-        """The position of a free record."""
+        """Return the position of a free record; make the file larger if there is none."""
         if not self.free:
             end = len(self.in_checkpoint)
             self.in_checkpoint = np.concatenate([self.in_checkpoint, np.zeros(max(end // 4, 1024), dtype=np.bool_)])
@@ -74,7 +76,7 @@ class DiskStates:
         return self.free.pop()
 
     def transfer(self, call: Callable[[int, list[memoryview], int], int], record: NDArray[np.uint8], slot: int) -> bool:
-        """Read or write a record, in as many calls as the system needs; False if the file ends within it."""
+        """Read or write a record by system calls ``call``. Return False if the file ends before the record does."""
         left, place = record.data, slot * len(record)
         try:
             while left and (count := call(self.file.fileno(), [left], place)):
@@ -87,29 +89,29 @@ class DiskStates:
 
     @property
     def where(self) -> str:
-        """The path of the file, or the folder of a file without a name."""
+        """The file's path, or its folder if the file has no name."""
         return self.file.name if isinstance(self.file.name, str) else gettempdir()
 
     @property
     def clients(self) -> Ints:
-        """The ids of the clients with a state."""
+        """The ids of all clients that have a state."""
         return np.flatnonzero(self.slots >= 0)
 
     def checkpoint(self) -> Tree:
-        """The content of a checkpoint, after all records have reached the disk. Call `saved` once the checkpoint is written."""
+        """Sync the records to disk; return what a checkpoint must hold. Call `saved` once the checkpoint is written."""
         os.fsync(self.file.fileno())
         ids = self.clients
         kept = {"ids": ids, "slots": self.slots[ids], "checksums": self.checksums[ids]}
         return {name: torch.as_tensor(values) for name, values in kept.items()}
 
     def saved(self) -> None:
-        """The checkpoint of the current states is written: free the records of older ones."""
+        """Free the records that only older checkpoints use. Call it when a checkpoint of the current states is written."""
         self.in_checkpoint[:] = False
         self.in_checkpoint[self.slots[self.slots >= 0]] = True
         self.free = np.flatnonzero(~self.in_checkpoint)[::-1].tolist()
 
     def restore(self, tree: Tree) -> None:
-        """Continue from the content of a checkpoint."""
+        """Restore the states from the content of a checkpoint."""
         ids, slots, checksums = (tree[name].cpu().numpy() for name in ("ids", "slots", "checksums"))
         self.slots[ids], self.checksums[ids] = slots, checksums
         self.in_checkpoint = np.zeros(int(slots.max(initial=-1)) + 1, dtype=np.bool_)
@@ -123,7 +125,10 @@ def opened(
     read_only: bool = False,
     before_write: Callable[[], None] = lambda: None,
 ) -> DiskStates:
-    """The states in a file: none, or the states in the content ``tree`` of a checkpoint. Raises `FedskewError`."""
+    """Open a file of client states. It is empty, or has the states of a checkpoint with the content ``tree``.
+
+    Raises `FedskewError` if the file cannot be opened.
+    """
     try:
         if not read_only:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +141,7 @@ def opened(
 
 
 def packed(states: Tree) -> NDArray[np.uint8]:
-    """One record of bytes (C, bytes) for each client, from leaves with a leading axis C."""
+    """Convert states, with leading axis C, to one record of bytes for each client, (C, bytes)."""
     parts = [
         leaf.cpu().reshape(len(leaf), leaf.shape[1:].numel()).contiguous().view(torch.uint8)
         for _, leaf in leaves(states)
@@ -145,12 +150,12 @@ def packed(states: Tree) -> NDArray[np.uint8]:
 
 
 def unpacked(records: NDArray[np.uint8], like: Tree) -> dict[str, Tensor]:
-    """Inverse of `packed`, by path; ``like`` is one client's state."""
+    """Convert records (C, bytes) back to leaves by path. ``like`` is one client's state."""
     done, result = 0, {}
     for path, leaf in leaves(like):
         size = leaf.numel() * leaf.element_size()
         part = torch.from_numpy(records[:, done : done + size].copy("C"))
-        # an empty view cannot change its type
+        # `view` cannot change the type of an empty tensor
         numbers = part.view(leaf.dtype) if size else part.to(leaf.dtype)
         result[path] = numbers.view(len(records), *leaf.shape).to(leaf.device)
         done += size

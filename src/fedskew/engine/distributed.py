@@ -1,7 +1,7 @@
-"""Several ranks as one engine: each trains its share of the cohort, then one gather sends all results to every rank.
+"""Several ranks as one engine: each rank trains its share of the cohort, then a gather sends all results to every rank.
 
-Every rank plays the same rounds and keeps the server and all client states, so measures and aggregation give the same numbers as in
-one process.
+Every rank plays the same rounds, and keeps the server and all client states. Measures and aggregation therefore give the same
+numbers as in one process.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Distributed:
-    """Another engine, which trains on each rank a share of the cohort of about equal work."""
+    """Wraps another engine. On each rank it trains a share of the cohort; all shares have about equal work."""
 
     inner: Engine
     group: Group
@@ -40,7 +40,7 @@ class Distributed:
         return self.shared(work, costs, lambda share: self.inner.run(program, share, x, y))
 
     def shared(self, work: Work, costs: Sequence[int], act: Callable[[Work], T]) -> T:
-        """Call ``act`` with this rank's share and gather the results (leading axis C).
+        """Call ``act`` with this rank's share; gather the results of all ranks (leading axis C).
 
         If there are fewer clients than ranks, every rank trains all of them.
         """
@@ -56,14 +56,14 @@ class Distributed:
 
 
 def balanced(costs: Sequence[int], size: int) -> list[Ints]:
-    """Positions of ``costs`` for each of ``size`` ranks, ascending.
+    """Divide costs among ``size`` ranks; return each rank's positions in ``costs``, ascending.
 
-    The largest cost is dealt first, each to the rank with the smallest load. With enough costs no rank stays empty.
+    Costs are dealt in descending order, each to the rank with the smallest load. If there are enough costs, no rank is empty.
     """
     loads, shares = np.zeros(size), [list[int]() for _ in range(size)]
     for i in np.argsort([-cost for cost in costs], kind="stable"):
         rank = int(loads.argmin())
-        # an empty plan costs 1, so that no rank gets all of them
+        # an empty plan counts 1, so that empty plans are spread over the ranks
         loads[rank] += costs[i] + 1
         shares[rank].append(int(i))
     return [np.sort(np.asarray(share, dtype=np.int64)) for share in shares]

@@ -16,7 +16,7 @@ from fedskew.core.trees import Tree, from_leaves, leaves
 from fedskew.skew.partition import Ints
 
 TIME_LIMIT = timedelta(minutes=30)
-"""How long a rank waits for the others in one collective."""
+"""Maximum time that a rank waits for the others in a collective."""
 
 
 class Lost(FedskewError):
@@ -25,7 +25,7 @@ class Lost(FedskewError):
 
 @contextmanager
 def collective() -> Iterator[None]:
-    """Context of a collective, in which every rank takes part. Raises `Lost` if one does not."""
+    """Context of a collective operation, which needs all ranks. Raises `Lost` if one does not take part."""
     try:
         with span("exchange and waiting"):
             yield
@@ -36,31 +36,31 @@ def collective() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Group:
-    """This rank and the number of ranks. Tensors travel through main memory."""
+    """This rank and the number of ranks. Tensors are sent from and received in main memory."""
 
     rank: int
     size: int
 
     def broadcast(self, tensor: Tensor) -> Tensor:
-        """The tensor of rank 0, in place of one of the same shape and type in main memory."""
+        """Return rank 0's tensor. It overwrites ``tensor``, which must have the same shape and type, in main memory."""
         if tensor.numel():
             with collective():
-                # as bytes: gloo does not know every type
+                # sent as bytes, because gloo does not support all types
                 dist.broadcast(tensor.reshape(-1).view(torch.uint8), src=0)
         return tensor
 
     def broadcast_flag(self, flag: bool = False) -> bool:
-        """The flag of rank 0."""
+        """Return rank 0's flag."""
         return bool(self.broadcast(torch.tensor([flag])))
 
     def broadcast_text(self, text: str = "") -> str:
-        """The text of rank 0."""
+        """Return rank 0's text."""
         data = torch.tensor(list(text.encode()), dtype=torch.uint8)
         length = self.broadcast(torch.tensor([len(data)]))
         return bytes(self.broadcast(data if self.rank == 0 else data.new_empty(int(length))).tolist()).decode()
 
     def broadcast_tree(self, tree: Tree | None = None) -> Tree:
-        """The tree of rank 0, in main memory."""
+        """Return rank 0's tree, in main memory."""
         flat = {path: leaf.cpu().contiguous() for path, leaf in leaves(tree or {})}
         layout = {path: (str(leaf.dtype).partition(".")[2], list(leaf.shape)) for path, leaf in flat.items()}
         received = {}
@@ -72,8 +72,8 @@ class Group:
     def gather(self, mine: Sequence[Tensor], shares: Sequence[Ints]) -> list[Tensor]:
         """Gather the rows of several tensors from all ranks, in one collective operation.
 
-        ``shares`` are the positions, 0 to C - 1, of each rank's rows. ``mine`` are this rank's rows (n, ...) of each tensor; the
-        result has (C, ...).
+        ``mine`` has this rank's rows (n, ...) of each tensor; the result has all rows (C, ...). ``shares`` has, for each rank, the
+        positions of its rows in the result.
         """
         rows, positions, places = max(map(len, shares)), sum(map(len, shares)), list[slice]()
         for leaf in mine:

@@ -1,19 +1,19 @@
-"""What the C library does with freed memory."""
+"""Settings of the C library for freed memory."""
 
 import ctypes
 import platform
 from functools import cache
 
-# numbers of glibc's malloc.h
+# constants from glibc's malloc.h
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 
 
 @cache
 def keep_freed_memory() -> None:
-    """Let this process keep blocks of up to a gigabyte that it frees, instead of handing them back to the system.
+    """Let this process keep freed memory blocks of up to 1 GiB, instead of returning them to the system.
 
-    Vectors of millions of parameters come and go at every step, and the first touch of memory fresh from the system costs more
-    than the arithmetic on it. Does nothing where the C library is not glibc.
+    Every step allocates and frees vectors of millions of parameters. The first access to memory that is new from the system costs
+    more than the arithmetic on it. Does nothing if the C library is not glibc.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

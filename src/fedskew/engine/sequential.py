@@ -1,4 +1,4 @@
-"""One client after the other on each thread: the reference, and the fastest where models are large or convolutional."""
+"""The sequential engine: one client after the other on each thread. It is the reference, and the fastest for large models."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +36,7 @@ class Sequential:
         return stack(list(before)), stack(list(answers))
 
     def candidate(self, program: Program, work: Work, i: int, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
-        """Client i's sums over its data at the model that it receives, and its answer to the survey."""
+        """Return, for client i, the sums over its data at the received model, and its answer to the survey."""
         view = one(work.view, i)
         if program.before:
             view = view._replace(before=total(bind(program.before, view), work.passes[i], x, y, view.x))
@@ -49,7 +49,7 @@ class Sequential:
         return Done(stack(list(uploads)), stack(list(states)), stack(list(scores)))
 
     def client(self, program: Program, work: Work, i: int, x: Tensor, y: Tensor) -> tuple[Upload, Tree, Tree]:
-        """Train client i of the cohort: its upload, its new state and the scores of its local model."""
+        """Train client i of the cohort; return its upload, its new state, and the scores of its local model."""
         view = one(work.view, i)
         carry = program.init(view)
         for batch in batches(work.plans[i], x, y, view.x):
@@ -62,10 +62,10 @@ class Sequential:
 
 
 def each(act: Callable[[int], T], work: Work) -> list[T]:
-    """``act(i)`` for each client i of the cohort, in its order.
+    """Call ``act(i)`` for each client i of the cohort; return the results in order.
 
-    Several threads take one client each, which scales better than several threads in one operation. A client's numbers then
-    equal the numbers of one thread. A single client, and a GPU, get all threads.
+    With several threads, each thread takes one client at a time. This is faster than several threads in one operation, and gives
+    the same numbers as one thread. A single client, or a GPU, gets all threads.
     """
     threads, clients = torch.get_num_threads(), len(work.clients)
     if min(threads, clients) == 1 or work.view.x.is_cuda:
@@ -83,7 +83,7 @@ def each(act: Callable[[int], T], work: Work) -> list[T]:
 
 
 def one(view: View, i: int) -> View:
-    """The view of client i of the cohort."""
+    """Return the view of client i of the cohort."""
     return view._replace(**{part: pick(getattr(view, part), i) for part in OWN})
 
 
@@ -92,7 +92,7 @@ def bind(function: Callable[..., Tree], *first: object) -> Callable[[Batch], Tre
 
 
 def batches(plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:
-    """The batches of a plan. Masks have the model's type, because rows may be integers."""
+    """Yield the batches of a plan. Masks have the model's type, because rows may be integers."""
     index = torch.as_tensor(plan.index, device=x.device)
     mask = torch.as_tensor(plan.mask, dtype=model.dtype, device=x.device)
     warp = None if plan.warp is None else torch.as_tensor(plan.warp, device=x.device)
@@ -103,7 +103,7 @@ def batches(plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:
 
 
 def total(function: Callable[[Batch], Tree], plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Tree:
-    """Return the sum of ``function`` over the batches. If it returns {} for a batch, stop and return {}."""
+    """Return the sum of ``function(batch)`` over all batches. If the function returns {}, stop and return {}."""
     sums: Tree = {}
     for batch in batches(plan, x, y, model):
         part = function(batch)

@@ -1,7 +1,7 @@
-"""Many clients as one batch of models: `torch.func.vmap` over the local loop.
+"""The stacked engine: many clients train as one batch of models, by `torch.func.vmap` over the local loop.
 
-The cohort is sorted by number of steps and cut into blocks. Within a block, steps and rows are padded under a mask of 0. A client
-that has finished keeps its carry. Blocks of large models get narrower as clients finish.
+The cohort is sorted by number of steps and divided into blocks. Within a block, steps and rows are padded with a mask of 0. The
+carry of a finished client no longer changes. Blocks of large models get narrower as clients finish.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,12 +28,12 @@ from fedskew.loop.work import Done, Work, members_of
 from fedskew.skew.partition import Ints
 
 SHARED = View(**{part: 0 if part in OWN else None for part in View._fields})  # type: ignore[arg-type]
-"""Axes of a stacked view: parts that all clients share have none."""
+"""Batch axes of a stacked view, for `vmap`: 0 for parts with one row for each client, None for shared parts."""
 
 T = TypeVar("T")
 
 SMALL = 1 << 18
-"""Bytes of a block's carry below which a step costs dispatch only: a narrower block would save nothing."""
+"""If a block's carry has fewer bytes than this, a narrower block would not be faster, because dispatch dominates."""
 
 
 class Steps:
@@ -52,12 +52,12 @@ class Steps:
 
 @lru_cache(maxsize=16)
 def vectorised(program: Program) -> Steps:
-    """The vectorised functions of a program; all runs of one method on one model share them and their recorded steps."""
+    """Return the vectorised functions of a program. Runs of the same method and model share them and their recorded steps."""
     return Steps(program)
 
 
 def masked(program: Program) -> Callable[..., Carry]:
-    """A step that keeps the old carry of a client that has finished."""
+    """Return a step that leaves the carry of finished clients unchanged. Its argument ``on`` is False for finished clients."""
 
     def step(view: View, carry: Carry, x: Tensor, y: Tensor, mask: Tensor, on: Tensor) -> Carry:
         new = live(program)(view, carry, x, y, mask)
@@ -69,7 +69,7 @@ def masked(program: Program) -> Callable[..., Carry]:
 
 @dataclass(frozen=True, kw_only=True)
 class Stacked:
-    """``width`` clients at a time; 0 takes as many as keep a block's models within 16 MiB, at most 256."""
+    """Trains ``width`` clients at a time. With 0, a block has at most 256 clients, and its models fit into 16 MiB."""
 
     width: int = 0
 
@@ -80,10 +80,10 @@ class Stacked:
         require(self.width >= 0, f"width must be at least 0, got {self.width}")
 
     def accepts(self, setup: Setup) -> str:
-        """Refuses models that cannot be computed as one batch."""
+        """Return why the model cannot be stacked; empty if it can."""
         if setup.stacks is not False:
             return ""
-        return "computes clients' models as one batch of models, and this model cannot be; use --engine sequential"
+        return "computes many models as one batch, but this model does not support it; use --engine sequential"
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
         steps = vectorised(program)
@@ -103,7 +103,7 @@ class Stacked:
         return self.blocks(lambda members: self.block(steps, members_of(work, members), x, y), work)
 
     def blocks(self, act: Callable[[Ints], T], work: Work) -> T:
-        """Call ``act`` with the positions of each block, clients with the most steps first; join in the cohort's order."""
+        """Call ``act`` with the positions of each block's clients, those with the most steps first. Join in the cohort's order."""
         order = np.argsort([-len(plan.index) for plan in work.plans], kind="stable")
         width = self.width or block_width(work.view.x)
         with torch.no_grad():
@@ -112,7 +112,7 @@ class Stacked:
         return joined
 
     def block(self, steps: Steps, work: Work, x: Tensor, y: Tensor) -> Done:
-        """Train one block, whose clients with the most steps come first."""
+        """Train one block. Its clients are in descending order of steps."""
         view = work.view
         carry = self.train(steps, view, work.plans, x, y)
         sums = total(steps.after, (view, carry.w), work.passes, x, y, view.x) if steps.after else {}
@@ -121,7 +121,7 @@ class Stacked:
             return Done(uploads, states, total(steps.score, (carry.w,), work.measured, x, y, view.x))
 
     def train(self, steps: Steps, view: View, plans: list[Plan], x: Tensor, y: Tensor) -> Carry:
-        """The local steps of a block; clients that have finished leave it at its end."""
+        """Execute the local steps of a block; return the carries. Finished clients at its end leave the block."""
         carry = steps.init(view)
         lengths = np.asarray([len(plan.index) for plan in plans])
         with span("batching"):
@@ -145,7 +145,7 @@ class Stacked:
                 left.append(pick(carry, slice(still, width)))
                 carry, width = pick(carry, slice(0, still)), still
                 view = some(view, slice(0, width))
-            # the block stays as it is until half of it has finished
+            # the block keeps its width until half of its clients have finished
             end = int(lengths[width // 2]) if narrow and lengths[width // 2] > t else int(lengths[0])
             whole = min(max(t, int(lengths[width - 1])), end)
             carry = steps.live.repeat(view, carry, parts(t, whole))
@@ -158,19 +158,19 @@ class Stacked:
 
 
 def some(view: View, members: Ints | slice) -> View:
-    """The view of the clients at these positions of the cohort."""
+    """Return the view of the clients at these positions of the cohort."""
     return view._replace(**{part: pick(getattr(view, part), members) for part in OWN})
 
 
 def block_width(model: Tensor) -> int:
-    """Clients of a block: at most 256, and their models (P,) within 16 MiB, so that they stay in cache."""
+    """Return the number of clients in a block: at most 256, and their models fit into 16 MiB, so that they stay in cache."""
     return max(1, min(256, (16 << 20) // num_bytes({"w": model})))
 
 
 def packed(plans: list[Plan], model: Tensor) -> tuple[Tensor, Tensor]:
-    """Plans of different lengths and widths as (T, C, B) row indices and masks, padded with row 0 under a mask of 0.
+    """Combine plans of different lengths and widths: return row indices and masks (T, C, B).
 
-    Masks have the model's type, because rows may be integers.
+    Padding has row 0 and mask 0. Masks have the model's type, because rows may be integers.
     """
     steps = max(plan.index.shape[0] for plan in plans)
     rows = max(plan.index.shape[1] for plan in plans)
@@ -184,7 +184,7 @@ def packed(plans: list[Plan], model: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def packed_warps(plans: list[Plan], size: tuple[int, ...]) -> Ints:
-    """The plans' shifts and mirrorings (T, C, B, 3); 0 for padding."""
+    """Combine the plans' shifts and mirrorings (T, C, B, 3); padding is 0."""
     warps = np.zeros((*size, 3), dtype=np.int64)
     for c, plan in enumerate(plans):
         t, b = plan.index.shape
@@ -194,7 +194,7 @@ def packed_warps(plans: list[Plan], size: tuple[int, ...]) -> Ints:
 
 
 def take(data: Tensor, rows: Tensor) -> Tensor:
-    """``data[rows]`` for (C, B) indices; one gather is faster than advanced indexing."""
+    """Return ``data[rows]`` for indices (C, B). One gather is faster than advanced indexing."""
     return data.index_select(0, rows.reshape(-1)).view(*rows.shape, *data.shape[1:])
 
 
@@ -206,9 +206,9 @@ def total(
     y: Tensor,
     model: Tensor,
 ) -> Tree:
-    """Add up what a stacked function returns for each client's batches. If it returns {}, so does this.
+    """Sum what a stacked function returns over each client's batches. If it returns {}, return {}.
 
-    Clients at the end of the block that have no batch left are skipped.
+    Clients at the end of the block without batches left are skipped.
     """
     sums: Tree = {}
     if not plans:
@@ -227,11 +227,11 @@ def total(
 
 
 def leading(part: View | Tensor, width: int) -> View | Tensor:
-    """A view, or a tensor (C, ...), of the first clients."""
+    """Return the part of a view, or of a tensor (C, ...), for the first ``width`` clients."""
     return some(part, slice(0, width)) if isinstance(part, View) else part[:width]
 
 
 def added(sums: Tensor, part: Tensor) -> Tensor:
-    """Add the part of the first clients to the sums, in place."""
+    """Add ``part``, for the first clients, to ``sums`` in place."""
     sums[: len(part)] += part
     return sums

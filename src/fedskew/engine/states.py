@@ -1,4 +1,4 @@
-"""Client states between rounds: one row a client that has taken part, nothing for the others."""
+"""Client states between rounds, in memory. Only clients that have taken part have a state."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from fedskew.skew.partition import Ints
 
 
 class ClientStates:
-    """Stacked tensors with one row for each client that has taken part; their room doubles when it is full."""
+    """Client states as stacked tensors, with one row for each client that has taken part. Full tensors double in size."""
 
     def __init__(self) -> None:
         self.place: dict[int, int] = {}
         self.rows: Tree | None = None
 
     def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree:
-        """The states of the clients, with a leading axis; a client without one gets ``fresh()``."""
+        """Return the clients' states, stacked on a leading axis. A client without a state gets ``fresh()``."""
         places = torch.tensor([self.place.get(int(k), -1) for k in clients], dtype=torch.long)
         new = (places < 0).nonzero()[:, 0]
 
         def chosen(leaf: Tensor, rows: Tensor) -> Tensor:
             if len(new) == len(places):
                 return leaf.expand(len(places), *leaf.shape).clone()
-            # new clients get any row first, so that one pass over memory is enough
+            # new clients first get some other row: this saves a pass over memory
             states = rows.index_select(0, places.clamp(min=0).to(rows.device))
             states[new] = leaf
             return states
@@ -37,7 +37,7 @@ class ClientStates:
         return states
 
     def put(self, clients: Ints, states: Tree) -> None:
-        """Keep the states of the clients."""
+        """Store the clients' states."""
         for k in clients:
             self.place.setdefault(int(k), len(self.place))
         if not states:
@@ -52,26 +52,26 @@ class ClientStates:
         map_leaves(lambda rows, new: rows.index_copy_(0, places.to(rows.device), new), self.rows, states)
 
     def export(self) -> tuple[Ints, Tree]:
-        """The ids of the clients with a state, and the states in that order."""
+        """Return the ids of all clients that have a state, and their states in this order."""
         ids = np.asarray(list(self.place), dtype=np.int64)
         return ids, {} if self.rows is None else map_leaves(lambda leaf: leaf[: len(ids)].clone(), self.rows)
 
     @property
     def clients(self) -> Ints:
-        """The ids of the clients with a state."""
+        """The ids of all clients that have a state."""
         return np.asarray(list(self.place), dtype=np.int64)
 
     def checkpoint(self) -> Tree:
-        """The content of a checkpoint."""
+        """Return what a checkpoint must hold."""
         ids, states = self.export()
         return {"ids": torch.as_tensor(ids), "states": states}
 
     def saved(self) -> None:
-        """Called once the checkpoint is written; there is nothing to do."""
+        """Do nothing. It is called once a checkpoint is written (see `DiskStates`)."""
 
     @classmethod
     def restore(cls, ids: Ints, states: Tree) -> ClientStates:
-        """Inverse of `export`."""
+        """Make states from the result of `export`."""
         made = cls()
         if len(ids):
             made.put(ids, states)
@@ -79,7 +79,7 @@ class ClientStates:
 
 
 def widened(rows: Tensor, room: int) -> Tensor:
-    """Copy the rows to memory for ``room`` rows. The free ones stay untouched: filling them would cost more than the copy."""
+    """Copy the rows to a tensor with room for ``room`` rows. Free rows are not initialised, to save time."""
     wide = rows.new_empty(room, *rows.shape[1:])
     wide[: len(rows)] = rows
     return wide

@@ -39,13 +39,13 @@ aten = torch.ops.aten
 SOFTMAX, SOFTMAX_GRADIENT = aten._log_softmax.default, aten._log_softmax_backward_data.default
 
 FEW_CLASSES = 16
-"""Largest number of classes for which a softmax is faster along the first axis, where its kernel takes many rows at a time."""
+"""Up to this number of classes, a softmax is faster along the first axis, because its kernel then takes many rows at a time."""
 
 C = TypeVar("C")
 
 
 class Unrecordable(TypeError):
-    """A step reads a tensor's value, which a graph would freeze."""
+    """A step reads a tensor's value. In a graph this value would be constant."""
 
 
 class Mutates(Exception):
@@ -53,9 +53,9 @@ class Mutates(Exception):
 
 
 def grad_and_value(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """From a function of the parameters (P,) to () to its gradient and value, which can be differentiated and stacked.
+    """Return a function that computes the gradient (P,) and the value () of ``function``; it can be differentiated and stacked.
 
-    The same as `torch.func.grad_and_value`, whose first call imports the compiler.
+    It does the same as `torch.func.grad_and_value`, whose first call would import the compiler.
     """
     if not PRIVATE:
         return public_grad_and_value(function)
@@ -74,7 +74,7 @@ def grad_and_value(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], t
 
 
 def live(program: Program) -> Callable[..., Carry]:
-    """A program's step on the parts of a batch."""
+    """Return a program's step as a function of tensors instead of a batch."""
 
     def step(view: View, carry: Carry, x: Tensor, y: Tensor, mask: Tensor) -> Carry:
         return program.step(grad_and_value, view, carry, Batch(x, y, mask))
@@ -86,19 +86,19 @@ class Step(NamedTuple):
     """A recorded step in two parts."""
 
     once: Callable[..., list[Tensor]]  # (*fixed) -> shared, the same for all steps
-    each: Callable[..., list[Tensor]]  # (*moving, *rest, *shared) -> moving
-    in_place: frozenset[int]  # positions of the moving leaves that ``each`` changes itself
+    each: Callable[..., list[Tensor]]  # (*moving, *rest, *shared) -> moving, called for each step
+    in_place: frozenset[int]  # positions of the moving leaves that ``each`` changes in place
 
 
 class Traced(Generic[C]):
-    """A step ``(view, carry, *rest) -> carry`` over trees of tensors, recorded anew for each combination of shapes."""
+    """A step ``(view, carry, *rest) -> carry`` on trees of tensors, with one recording for each combination of shapes."""
 
     def __init__(self, step: Callable[..., C]) -> None:
         self.step = step
         self.graphs: dict[object, Step] = {}
 
     def repeat(self, view: object, carry: C, rests: Iterable[Sequence[Tensor]]) -> C:
-        """The carry after one step for each of ``rests``, all of the same shapes. Raises `Unrecordable`."""
+        """Execute one step for each of ``rests``, which have equal shapes; return the carry. Raises `Unrecordable`."""
         if not PRIVATE:
             for rest in rests:
                 carry = self.step(view, carry, *rest)
@@ -117,7 +117,7 @@ class Traced(Generic[C]):
         return result
 
     def recorded(self, leaves: tuple[Tensor, ...], view_tree: TreeSpec, carry_tree: TreeSpec) -> Step:
-        """The step on the leaves of a view, of a carry, and of its own."""
+        """Return the recorded step for leaves of these shapes: leaves of a view, of a carry, and of the step's other inputs."""
         fixed, moving = view_tree.num_leaves, carry_tree.num_leaves
 
         def flat(*leaves: Tensor) -> list[Tensor]:
@@ -132,12 +132,12 @@ class Traced(Generic[C]):
 
 
 def recorded(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], fixed: int, moving: int) -> Step:
-    """Record a function. Its inputs are ``fixed`` constant leaves, ``moving`` leaves that it returns changed, and the step's own.
+    """Record a function. Its inputs are ``fixed`` leaves that stay constant, ``moving`` leaves that it returns, and others.
 
-    Tensors that are not its inputs become constants. Raises `Unrecordable`.
+    Tensors that are no inputs become constants. Raises `Unrecordable`.
     """
     for split in (True, False):
-        # copies: each input has memory of its own, as it has when the graph runs
+        # copies, because inputs must not share memory, as when the graph runs
         recorder = Recorder([leaf.clone() for leaf in inputs], fixed, split)
         try:
             with torch.no_grad(), recorder:
@@ -149,9 +149,9 @@ def recorded(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], fi
 
 
 class Recorder(TorchDispatchMode):
-    """Writes down every ATen call: into ``once`` what depends on the fixed inputs alone, into ``each`` the rest.
+    """Records every ATen call: in ``once`` if it depends on fixed inputs only, else in ``each``.
 
-    Without ``split`` all calls go into ``each``, in their order: a value may change after it was made.
+    Without ``split``, all calls are recorded in ``each``, in order, because values may change in place.
     """
 
     def __init__(self, inputs: list[Tensor], fixed: int, split: bool) -> None:
@@ -159,7 +159,7 @@ class Recorder(TorchDispatchMode):
         self.inputs, self.split = inputs, split
         self.once, self.each = Graph(), Graph()
         self.constants: dict[str, Tensor] = {}
-        self.shared: dict[Node, Node] = {}  # value of `once` -> its placeholder in `each`
+        self.shared: dict[Node, Node] = {}  # by value of `once`: its placeholder in `each`
         self.nodes: dict[object, tuple[Node, Tensor]] = {}  # by `key`
         for i, leaf in enumerate(inputs):
             self.nodes[self.key(leaf)] = (self.once if i < fixed else self.each).placeholder(f"in{i}"), leaf
@@ -167,7 +167,7 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether to guard against the compiler; the guard imports it."""
+        """Skip a guard against the compiler, because the guard would import the compiler."""
         return False
 
     def __torch_dispatch__(self, func: OpOverload, types: object, args: Any = (), kwargs: Any = None) -> object:
@@ -176,7 +176,7 @@ class Recorder(TorchDispatchMode):
             with self:
                 return by_columns(func, *args)
         if torch.Tag.inplace_view in func.tags:
-            # only the shape changes: write a view, since the graph's own tensor must keep its shape for the next step
+            # It changes only the shape. Record a view instead: the graph's tensor must keep its shape for the next step.
             before, name = tree_map(self.node, args), func.overloadpacket.__name__.rstrip("_")
             out = func(*args, **kwargs)
             self.write(getattr(getattr(aten, name), func._overloadname), before, kwargs, out)
@@ -184,26 +184,26 @@ class Recorder(TorchDispatchMode):
         if func._schema.is_mutable and self.split:
             raise Mutates
         if func is aten.lift_fresh.default:
-            # made of Python numbers: what the step does to it must not reach the constant
+            # a constant from Python numbers: copy it, so that the step cannot change it
             func = aten.clone.default
         elif func is aten.ones_like.default:
-            # leave out the value: the loss would be computed only for it
+            # do not refer to the argument: its value, the loss, would be computed for nothing
             kind = {"dtype": kwargs.get("dtype") or args[0].dtype, "device": args[0].device}
             func, args, kwargs = aten.ones.default, (list(args[0].shape),), kind
-        # before the call, which may change them
+        # find the nodes before the call, which may change tensors in place
         given, named = tree_map(self.node, (args, kwargs))
         out = func(*args, **kwargs)
         if not all(value is None or isinstance(value, Tensor) for value in tree_iter(out)):
             raise Unrecordable(
                 f"a step reads a tensor's value ({func}); to be stacked, write it with torch.where and masks"
             )
-        # `vmap` and `grad` make one call in three that gives what is there already
+        # a third of the calls by `vmap` and `grad` return a tensor that is known already
         if not isinstance(out, Tensor) or self.key(out) not in self.nodes or func._schema.is_mutable:
             self.write(func, given, named, out)
         return out
 
     def write(self, func: OpOverload, args: Any, kwargs: Any, out: Any) -> None:
-        """Write a call down."""
+        """Record a call."""
         depends = any(value.graph is self.each for value in tree_iter((args, kwargs)) if isinstance(value, Node))
         random = torch.Tag.nondeterministic_seeded in func.tags
         graph = self.each if depends or random or not self.split else self.once
@@ -218,9 +218,9 @@ class Recorder(TorchDispatchMode):
                 self.nodes[self.key(part)] = graph.call_function(getitem, (made, i)), part
 
     def key(self, tensor: Tensor) -> object:
-        """The same for tensors that show the same memory in the same way; without `split` each tensor's own.
+        """Return a key that is equal for tensors with the same memory, shape and strides; without `split`, a unique key.
 
-        Memory and identities are not used again while the tensors live, which `nodes` keeps.
+        `nodes` keeps the tensors alive, so that no later tensor gets the same memory or identity.
         """
         if not self.split:
             return id(tensor)
@@ -228,7 +228,7 @@ class Recorder(TorchDispatchMode):
         return *place, tensor.dtype, tensor.device
 
     def node(self, value: Any) -> Any:
-        """The node of a tensor, in its graph; other values as they are."""
+        """Return the node of a tensor; any other value unchanged."""
         if not isinstance(value, Tensor):
             return value
         key = self.key(value)
@@ -239,7 +239,7 @@ class Recorder(TorchDispatchMode):
         return self.nodes[key][0]
 
     def in_each(self, value: Any) -> Any:
-        """What stands for a node in `each`."""
+        """Return the node in `each` for a node of either graph."""
         if not isinstance(value, Node) or value.graph is self.each:
             return value
         if value not in self.shared:
@@ -247,7 +247,7 @@ class Recorder(TorchDispatchMode):
         return self.shared[value]
 
     def step(self, results: list[Tensor], moving: int) -> Step:
-        """The step that returns these values of its moving leaves."""
+        """Return the recorded step with these results; the first ``moving`` inputs after the fixed ones are moving."""
         output = self.each.output([self.in_each(self.node(result)) for result in results])
         self.each.eliminate_dead_code()
         places = self.update_in_place(output, results, moving) if self.split else []
@@ -257,9 +257,9 @@ class Recorder(TorchDispatchMode):
         return Step(once.forward, each.forward, frozenset(places))
 
     def update_in_place(self, output: Node, results: list[Tensor], moving: int) -> list[int]:
-        """Let the step change a leaf ``w`` itself, as its last call, where it returns ``w + value * g * lr`` of it.
+        """If the step returns ``w + value * g * lr`` for a leaf ``w``, change ``w`` in place, as the step's last call.
 
-        Nothing else that is returned may be that result or show the memory of ``w``. Returns the leaves, by position.
+        This is possible if no other result is the same node or shares memory with ``w``. Returns the positions of these leaves.
         """
         tensors = dict(self.nodes.values())
         tensors |= {there: tensors[node] for node, there in self.shared.items()}
@@ -270,7 +270,7 @@ class Recorder(TorchDispatchMode):
             if update.target is not torch.addcmul or update.args[0] is not w or list(update.users) != [output]:
                 continue
             (g, lr), last = update.args[1:], leaf.dim() - 1
-            # take the gradient layer by layer, before it is joined: this saves one pass over memory
+            # use the layers' gradients before they are concatenated: this saves a pass over memory
             joined = g.target is torch.cat and g.args[1:] == (last,) and len(g.users) == 1 and tensors[lr].dim() == 0
             parts = g.args[0] if joined else [g]
             needed = [*(result for j, result in enumerate(results) if j != i), *map(tensors.__getitem__, (*parts, lr))]
@@ -292,18 +292,18 @@ class Recorder(TorchDispatchMode):
 
 
 def memory(tensor: Tensor) -> int:
-    """The address of a tensor's memory."""
+    """Return the address of a tensor's memory."""
     return tensor.untyped_storage().data_ptr()
 
 
 def has_few_classes(rows: Tensor, dim: int) -> bool:
-    """Whether a softmax of these rows (..., K), or its gradient, is faster by columns."""
+    """True if a softmax of these rows (..., K), or its gradient, is faster on the transposed matrix."""
     last = rows.dim() - 1
     return bool(rows.device.type == "cpu" and 0 < rows.shape[-1] <= FEW_CLASSES and dim % rows.dim() == last > 0)
 
 
 def by_columns(func: OpOverload, *args: Any) -> Tensor:
-    """A softmax of rows (..., K), or its gradient, on the transposed matrix."""
+    """Compute a softmax of rows (..., K), or its gradient, on the transposed matrix."""
     *rows, _, dtype = args
     columns = [part.reshape(-1, part.shape[-1]).t().contiguous() for part in rows]
     result: Tensor = func(*columns, 0, dtype).t().view(rows[0].shape)
@@ -311,7 +311,7 @@ def by_columns(func: OpOverload, *args: Any) -> Tensor:
 
 
 def direct(func: OpOverload) -> Callable[..., object]:
-    """The same function with less Python on the way to its kernel, where PyTorch has one."""
+    """Return PyTorch's built-in function for an ATen call, which has less overhead, if there is one; else ``func``."""
     if not func._schema.is_mutable:
         name = func._schema.name.partition("::")[2]
         for home, kind in ((torch, BuiltinFunctionType), (Tensor, MethodDescriptorType)):

@@ -1,1 +1,1 @@
-"""One loader a file."""
+"""Loaders of the built-in data sets. Each file has one loader, or a few related ones."""

@@ -1,4 +1,4 @@
-"""UCI Adult: census rows of 48,842 people in the USA in 1994; does a person earn more than 50,000 dollars a year?"""
+"""UCI Adult: census rows of 48,842 people in the USA, 1994. Does a person earn more than 50,000 dollars a year?"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +23,11 @@ Table = dict[str, NDArray[np.str_]]
 
 @dataclass(frozen=True, kw_only=True)
 class Adult:
-    """32,561 training and 16,281 test rows: five numbers, standardised, six words one-hot ("?" is a word of its own), sex last.
+    """32,561 training and 16,281 test rows of five standardised numbers, six one-hot words, and the sensitive attribute.
 
-    ``sensitive`` is the attribute in the last column: ``sex`` (1: male) or ``race`` (1: white). ``groups`` chooses the natural
-    clients: people of one ``sex`` and ``race``, of one kind of employer (``workclass``), or of one ``education``. The survey
-    weight and the native country are left out.
+    "?" counts as a word. ``sensitive`` is the attribute in the last column: ``sex`` (1: male) or ``race`` (1: white). ``groups``
+    chooses the natural clients: "people" of one sex and race, of one kind of employer ("workclass"), or of one "education". The
+    survey weight and the native country are not used.
     """
 
     groups: Literal["people", "workclass", "education"] = "workclass"
@@ -77,12 +77,12 @@ class Adult:
 
 
 def words_of(column: NDArray[np.str_]) -> tuple[str, ...]:
-    """The different words of a column, sorted."""
+    """Return the distinct words of a column, sorted."""
     return tuple(np.unique(column).tolist())
 
 
 def read(path: Path) -> Table:
-    """The columns of a file by name."""
+    """Read the columns of a file, by name."""
     lines = [line.rstrip("\n.").split(", ") for line in text_of(path, "ascii") if line.strip() and line[0] != "|"]
     if {len(line) for line in lines} != {len(COLUMNS)}:
         raise ValueError(f"its lines do not have {len(COLUMNS)} columns")

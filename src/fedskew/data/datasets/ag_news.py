@@ -18,10 +18,10 @@ GITHUB = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/
 
 @dataclass(frozen=True, kw_only=True)
 class AgNews:
-    """120,000 training and 7,600 test texts, title and description joined by a space; rows are ids of the first ``length`` words.
+    """120,000 training and 7,600 test texts: title, space, description. Rows are ids of the first ``length`` words.
 
-    ``train_rows`` and ``test_rows`` set the number of rows: random ones, always the same; 0 takes all. Without the original
-    train.csv, ``ag_news_train_subset.csv.gz`` is read, a part of it.
+    ``train_rows`` and ``test_rows`` choose this number of random rows, always the same ones; 0 takes all. Without the original
+    train.csv, ``ag_news_train_subset.csv.gz`` is read, which has a part of the rows.
     """
 
     length: int = 64
@@ -60,7 +60,7 @@ class AgNews:
 
 
 def read(path: Path) -> Labelled:
-    """Texts and topics of a file without a header: topic 1..4, title, description."""
+    """Read texts and topics. The file has no header; its columns are topic (1..4), title, description."""
     rows = list(csv.reader(text_of(path)))
     if {len(row) for row in rows} != {3}:
         raise ValueError("its rows do not have the 3 columns topic, title and description")

@@ -1,4 +1,4 @@
-"""Beijing Multi-Site Air Quality: four years of hours at twelve stations; how much fine dust is in the air in an hour?"""
+"""Beijing Multi-Site Air Quality: hourly values of four years at twelve stations. How much fine dust is in the air soon?"""
 
 import zipfile
 from dataclasses import dataclass
@@ -30,11 +30,12 @@ USED = [part.name for part in COLUMNS]
 
 @dataclass(frozen=True, kw_only=True)
 class BeijingAir:
-    """PM2.5 (fine dust, in micrograms per cubic metre) ``ahead`` hours later, from 11 measurements and the time at one station.
+    """The target is PM2.5 (fine dust, in micrograms per cubic metre) ``ahead`` hours later at the same station.
 
-    Wind direction, hour and month are given as sine and cosine. Columns are standardised with the known values of the training
-    rows; a missing value becomes their mean, 0. Hours without PM2.5, now or ``ahead`` hours later, are left out. The last year,
-    from March 2016 on, is the test set. ``rows`` is the number of training rows, drawn at random; 0 takes all.
+    The inputs are 11 measurements, wind direction, hour and month; the last three are given as sine and cosine. Columns are
+    standardised with the known values of the training rows; a missing value becomes their mean, 0. Hours without PM2.5, now or
+    ``ahead`` hours later, are left out. The last year, from March 2016 on, is the test set. ``rows`` is the number of training
+    rows, drawn at random; 0 takes all.
     """
 
     ahead: int = 1
@@ -93,12 +94,12 @@ class BeijingAir:
 
 
 def words(values: NDArray[np.object_]) -> NDArray[np.object_]:
-    """The values as texts; a missing value becomes an empty text."""
+    """Convert values to texts. A missing value becomes an empty text."""
     return np.array([value if isinstance(value, str) else "" for value in values], dtype=object)
 
 
 def read(path: Path) -> "list[pd.DataFrame]":
-    """The table of each station, in the order of their names and of time."""
+    """Read the table of each station, in order of the stations' names. Rows are in order of time."""
     import pandas as pd
 
     with zipfile.ZipFile(path) as archive:

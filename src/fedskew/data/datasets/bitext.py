@@ -1,4 +1,4 @@
-"""Bitext's made-up messages of customers to a help desk, labelled by intent: customer support in general, and online shops."""
+"""Bitext's synthetic messages of customers, labelled by intent: to customer support, and to online shops."""
 
 import csv
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ COLUMNS = ("instruction", "category", "intent")
 
 @dataclass(frozen=True, kw_only=True)
 class Bitext:
-    """Messages as ids of their first ``length`` words, labelled by ``intent`` or ``category``; natural clients are categories.
+    """Rows are ids of the first ``length`` words. ``labels`` are intents or categories; natural clients are categories.
 
-    There is no official test part. ``test_fraction`` of each class is held out; both parts have no text and no set of words in
-    common. ``labelled`` is the number of training rows kept of each class; 0 keeps all. Few rows and strong skew make it hard.
+    There is no official test part: ``test_fraction`` of each class is held out. No set of words occurs in both parts.
+    ``labelled`` is the number of training rows of each class; 0 keeps all.
     """
 
     labels: Literal["intent", "category"] = "intent"
@@ -113,7 +113,7 @@ class BitextRetail(Bitext):
 
 
 def read(path: Path) -> dict[str, list[str]]:
-    """The columns instruction, category and intent of a file with a header."""
+    """Read the columns instruction, category and intent of a file with a header."""
     reader = csv.DictReader(text_of(path))
     absent = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
     if absent:
@@ -125,6 +125,6 @@ def read(path: Path) -> dict[str, list[str]]:
 
 
 def some_of_each(rows: Ints, y: Ints, wanted: int) -> Ints:
-    """``wanted`` rows of each class (all of a smaller class) in ascending order, the same in every run."""
+    """Choose ``wanted`` rows of each class (all of a smaller class), the same in every run; return them in ascending order."""
     rng = stream(0, "data")
     return np.sort(np.concatenate([rng.permutation(rows[y[rows] == c])[:wanted] for c in np.unique(y)]))

@@ -24,9 +24,9 @@ BATCHES = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10:
-    """50,000 training and 10,000 test rows (3, 32, 32); each channel standardised by the training part.
+    """50,000 training and 10,000 test rows (3, 32, 32). Each channel is standardised with the training part.
 
-    ``train_rows`` and ``test_rows`` set the number of rows: random ones, always the same; 0 takes all.
+    ``train_rows`` and ``test_rows`` choose this number of random rows, always the same ones; 0 takes all.
     """
 
     train_rows: int = 0
@@ -61,7 +61,7 @@ class Cifar10:
 
 
 def ten(path: Path) -> list[tuple[Pixels, Ints]]:
-    """Both parts, from the archive, or the one part of an npz file."""
+    """Read both parts from the archive, or the one part in an npz file."""
     if path.suffix == ".npz":
         return [mosaics(path)[:2]]
     return [cifar(path, BATCHES[:-1], labels=1), cifar(path, BATCHES[-1:], labels=1)]
@@ -69,7 +69,7 @@ def ten(path: Path) -> list[tuple[Pixels, Ints]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar100:
-    """50,000 training and 10,000 test rows (3, 32, 32) of 100 fine or 20 coarse classes; standardised by the training part."""
+    """50,000 training and 10,000 test rows (3, 32, 32) of 100 fine or 20 coarse classes, standardised with the training part."""
 
     labels: Literal["fine", "coarse"] = "fine"
 
@@ -105,10 +105,11 @@ class Cifar100:
 def photographs(
     files: Files, train: tuple[Pixels, Ints], test: tuple[Pixels, Ints], classes: tuple[str, ...]
 ) -> Dataset:
-    """Raises `BadInput` if the training part has no row of a class."""
+    """Standardise the pixels and make the data set. Raises `BadInput` if the training part has no row of a class."""
     lacking = np.setdiff1d(np.arange(len(classes)), train[1])
     require(
-        not len(lacking), f"data set {files.dataset}: the training part lacks some classes; download its files again"
+        not len(lacking),
+        f"data set {files.dataset}: the training part has no row of some classes; download its files again",
     )
     x, x_test, made = standardised(train[0], test[0])
     return files.build((x, train[1]), (x_test, test[1]), classes, preprocessing=made)

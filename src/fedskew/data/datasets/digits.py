@@ -1,4 +1,4 @@
-"""The handwritten digits that scikit-learn ships (a part of the UCI optical recognition set): 8 x 8 pixels, 10 classes."""
+"""Handwritten digits that scikit-learn contains (from UCI's optical recognition set): 8 x 8 pixels, 10 classes."""
 
 import gzip
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from fedskew.data.preprocessing import as_array
 
 @dataclass(frozen=True, kw_only=True)
 class Digits:
-    """1,797 rows of 64 pixels in 0..1; a fixed stratified share is the test set."""
+    """1,797 rows of 64 pixels in 0..1. The test set is ``test_fraction`` of each class, always the same rows."""
 
     test_fraction: float = 0.2
 
     model: ClassVar[str] = "mlp"
     cites: ClassVar[tuple[str, ...]] = ("digits",)
-    idea: ClassVar[str] = "1,797 handwritten digits of 8 x 8 pixels, carried by scikit-learn: always there"
+    idea: ClassVar[str] = "1,797 handwritten digits of 8 x 8 pixels, a part of scikit-learn: always available"
 
     files: ClassVar[Files] = Files(
         dataset="digits",
@@ -48,9 +48,9 @@ class Digits:
 
 
 def carried() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Pixels (1797, 64) in 0..16 and labels (1797,), as `sklearn.datasets.load_digits` returns them.
+    """Read pixels (1797, 64) in 0..16 and labels (1797,), as `sklearn.datasets.load_digits` returns them.
 
-    Read from scikit-learn's own file: importing the library takes longer than all else before the first round.
+    They are read from scikit-learn's file, because importing scikit-learn takes longer than the rest of a run's start.
     """
     path = next(file for file in files("scikit-learn") or () if file.name == "digits.csv.gz")
     with gzip.open(str(path.locate()), "rt", encoding="ascii") as lines:

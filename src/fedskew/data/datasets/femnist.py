@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten digits and letters by the people who wrote them, as the LEAF benchmark prepares them."""
+"""FEMNIST: handwritten digits and letters, grouped by writer, as the LEAF benchmark prepares them."""
 
 import json
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ Writer = tuple[str, NDArray[np.float32], Ints]
 
 @dataclass(frozen=True, kw_only=True)
 class Femnist:
-    """Rows (1, 28, 28) with LEAF's grey values, 1 for paper, standardised by the training part; natural clients are writers.
+    """Rows (1, 28, 28) of LEAF's grey values (1: paper), standardised with the training part. Natural clients are writers.
 
-    Train and test are LEAF's: with ``-t sample`` both parts have the same writers, with ``-t user`` different ones.
+    The parts are LEAF's: with its option ``-t sample`` both have the same writers, with ``-t user`` different ones.
     """
 
     model: ClassVar[str] = "cnn"
@@ -54,7 +54,7 @@ class Femnist:
 
 
 def writers(path: Path) -> tuple[str, list[Writer]]:
-    """The part, train or test, and the writers of a file."""
+    """Read a file; return its part (train or test) and its writers."""
     content = json.loads(path.read_text(encoding="utf-8"))
     found = []
     for name in content["users"]:

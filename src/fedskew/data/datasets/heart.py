@@ -1,8 +1,8 @@
-"""Heart disease in four hospitals: 920 people, published in 1988; is an artery of the heart narrowed by more than half?
+"""Heart disease of 920 people in four hospitals, 1988. Is an artery of the heart narrowed by more than half?
 
-`heart.csv` holds the four ``processed`` files of the UCI Heart Disease data set: A. Janosi, W. Steinbrunn, M. Pfisterer,
-R. Detrano, 1988, https://doi.org/10.24432/C52P4X, licence CC BY 4.0. The values are unchanged; a hospital column replaces
-the files, and an empty cell the question mark of a missing value.
+`heart.csv` has the rows of the four ``processed`` files of the UCI Heart Disease data set: A. Janosi, W. Steinbrunn,
+M. Pfisterer, R. Detrano, 1988, https://doi.org/10.24432/C52P4X, licence CC BY 4.0. The values are unchanged. A column has the
+hospital, and an empty cell stands for a missing value.
 """
 
 import csv
@@ -26,9 +26,9 @@ CATEGORIES: dict[str, tuple[int, ...]] = {
     "slope": (1, 2, 3),
     "thal": (3, 6, 7),
 }
-"""Codes without an order: the type of chest pain, the resting ECG, the slope of the ST segment, the heart's blood flow."""
+"""Codes that have no order: type of chest pain, resting ECG, slope of the ST segment, blood flow of the heart."""
 NEVER_ZERO = ("trestbps", "chol")
-"""Blood pressure and cholesterol: 0 stands for a missing value."""
+"""Blood pressure and cholesterol. For these, 0 means a missing value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Heart(Redrawn):
 
     model: ClassVar[str] = "softmax"
     cites: ClassVar[tuple[str, ...]] = ("heart",)
-    idea: ClassVar[str] = "heart disease of 920 people in four hospitals, part of this package: always there"
+    idea: ClassVar[str] = "heart disease of 920 people in four hospitals, a part of this package: always available"
     files: ClassVar[Files] = Files(
         dataset="heart",
         licence="CC BY 4.0",
@@ -78,7 +78,7 @@ class Heart(Redrawn):
 
 
 def choose_test_rows(stratum: Ints, seed: int) -> NDArray[np.bool_]:
-    """The test rows: a random third of each stratum."""
+    """Choose a random third of each stratum as test rows; return True for these rows, (n,)."""
     rng, test = stream(seed, "split"), np.zeros(len(stratum), dtype=np.bool_)
     for number in np.unique(stratum):
         rows = rng.permutation(np.flatnonzero(stratum == number))
@@ -87,24 +87,24 @@ def choose_test_rows(stratum: Ints, seed: int) -> NDArray[np.bool_]:
 
 
 def column_of(name: str) -> Number | Words:
-    """A column, not yet fitted. A missing code is missing in each of its columns."""
+    """Return a column's preprocessing, not yet fitted."""
     if name in CATEGORIES:
         return Words(name=name, known=tuple(map(str, CATEGORIES[name])))
     return Number(name=name, missing=(0.0,) if name in NEVER_ZERO else ())
 
 
 def titles(name: str) -> list[str]:
-    """The names of the columns that a column becomes."""
+    """Return the names of the inputs that a column becomes."""
     return [f"{name} = {code}" for code in CATEGORIES[name]] if name in CATEGORIES else [name]
 
 
 def cells_of(cells: list[str], text: bool) -> NDArray[Any]:
-    """The cells as words, or as numbers, NaN where they are empty."""
+    """Return the cells (n,) as words, or as numbers with NaN for empty cells."""
     return np.array(cells, dtype=object) if text else np.array([float(cell or "nan") for cell in cells])
 
 
 def read(path: Path) -> dict[str, list[str]]:
-    """The cells of each column by its name."""
+    """Read the cells of each column, by name."""
     with path.open(encoding="ascii", newline="") as file:
         head, *rows = csv.reader(file)
     return dict(zip(head, map(list, zip(*rows, strict=True)), strict=True))

@@ -1,4 +1,4 @@
-"""Any data set of the Hugging Face hub, or a folder that its library reads."""
+"""A data set of the Hugging Face hub, or a folder that the library `datasets` can read."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,15 +13,16 @@ from fedskew.data.images import standardised
 from fedskew.data.texts import check_options, of_texts
 
 USUAL = ("text", "sentence", "content", "image", "img")
-"""Columns that are tried for the rows if none is named."""
+"""Columns that are tried for the rows, in this order, if none is named."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFace:
-    """``hf:NAME`` with the column of the rows (``x``: texts, images of one size, or lists of numbers) and the column of the labels.
+    """``hf:NAME``. ``x`` is the column of the rows: texts, images of one size, or lists of numbers. ``label`` has the labels.
 
-    Without ``x`` the first of text, sentence, content, image, img is taken. ``client`` is a column of natural clients. Texts become
-    word ids, as in the built-in text data sets; images are standardised in each channel. Needs the library datasets.
+    Without ``x``, the first of the columns text, sentence, content, image, img is taken. ``client`` is a column of natural
+    clients. Texts become word ids, as in the built-in text data sets. Images are standardised in each channel. Needs the library
+    datasets.
     """
 
     path: str
@@ -70,7 +71,7 @@ class HuggingFace:
         return files.build((train, y), (test, y_test), classes, clients=clients, preprocessing=made)
 
     def splits(self) -> Any:
-        """The splits by name. Raises `BadInput` without the library, and with its reason if it cannot load them."""
+        """Load the splits, by name. Raises `BadInput` if the library is missing, or cannot load the data set."""
         try:
             from datasets import load_dataset
         except ImportError:
@@ -84,7 +85,7 @@ class HuggingFace:
 
 
 def labels(parts: list[Any], column: str) -> tuple[Ints, Ints, tuple[str, ...]]:
-    """Training labels, test labels, and the classes: those that the library names, or the column's different values."""
+    """Return training labels, test labels, and the classes: the library's names, or else the column's distinct values."""
     train, test = (np.asarray(part[column]) for part in parts)
     if known := getattr(parts[0].features[column], "names", None):
         return train.astype(np.int64), test.astype(np.int64), tuple(known)
@@ -93,7 +94,7 @@ def labels(parts: list[Any], column: str) -> tuple[Ints, Ints, tuple[str, ...]]:
 
 
 def numbers(name: str, column: str, rows: list[object]) -> Rows:
-    """Images as bytes (n, channels, height, width), lists of numbers as float32."""
+    """Return images as bytes (n, channels, height, width), or lists of numbers as float32 (n, ...)."""
     made = [np.asarray(row) for row in rows]
     shapes = {row.shape for row in made}
     require(len(shapes) == 1, f"data set {name}: the rows of {column!r} have different shapes, {sorted(shapes)[:3]}")

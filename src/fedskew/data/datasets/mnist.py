@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: 70,000 grey images of 28 x 28 pixels, in the IDX files of their own pages."""
+"""MNIST and Fashion-MNIST: 70,000 grey images of 28 x 28 pixels, in the IDX format."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3
 
 
 def remotes(base: str, sizes_and_sums: tuple[tuple[int, str], ...]) -> tuple[Remote, ...]:
-    """The two pairs of images and labels."""
+    """Return the four files under the URL ``base``: images and labels of both parts."""
     return tuple(Remote(f"{base}/{name}.gz", *known) for name, known in zip(NAMES, sizes_and_sums, strict=True))
 
 
 def arrays(path: Path) -> list[Rows]:
-    """The array of an IDX file, or the four arrays of an npz."""
+    """Read the one array of an IDX file, or the four arrays of an npz file."""
     return npz_arrays(path, ("X_train", "y_train", "X_test", "y_test")) if path.suffix == ".npz" else [idx(path)]
 
 

@@ -1,4 +1,4 @@
-"""20 Newsgroups, the version split by date: posts to twenty discussion groups."""
+"""20 Newsgroups: posts to twenty discussion groups. The version "bydate": test posts are later than training posts."""
 
 import json
 import tarfile
@@ -16,10 +16,10 @@ Post = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Newsgroups:
-    """11,314 training and 7,532 later test posts; rows are ids of the first ``length`` words.
+    """11,314 training and 7,532 later test posts. Rows are ids of the first ``length`` words.
 
-    Headers give the group away (its moderators, its organisations). They are left out unless ``headers`` asks for them,
-    or the post has nothing else.
+    Headers reveal the group, for example by the moderator's name. They are left out, unless ``headers`` is True or the post has
+    no other text.
     """
 
     length: int = 256
@@ -57,13 +57,13 @@ class Newsgroups:
 
 
 def body(text: str) -> str:
-    """The text after the header, which an empty line ends; the header if nothing comes after it."""
+    """Return the text after the header, which ends at an empty line. If there is no text after it, return the header."""
     behind = text.partition("\n\n")[2]
     return behind if behind.strip() else text
 
 
 def read(path: Path) -> list[Post]:
-    """From one JSON object a line, or from an archive with folders of parts, then of groups, with one file a post."""
+    """Read the posts from a file with a JSON object in each line, or from an archive with paths PART/GROUP/POST."""
     if path.suffix == ".xz":
         rows = [json.loads(line) for line in text_of(path)]
         return [(row["split"], row["group"], row["text"]) for row in rows]

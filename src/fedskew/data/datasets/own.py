@@ -1,4 +1,4 @@
-"""Data that a program passed in: the experiment records only their fingerprint."""
+"""Data that a Python program gives. The experiment stores only their fingerprint."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Pairs(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Own:
-    """Stands in a stored experiment for arrays that were given from Python."""
+    """In a stored experiment, stands for arrays that a Python program gave."""
 
     fingerprint: str
 
@@ -41,11 +41,10 @@ def from_torch(
     groups: Iterable[object] | None = None,
     name: str = "own data",
 ) -> Dataset:
-    """A data set from two PyTorch datasets of (row, label) pairs, or from two pairs of tensors (rows, labels).
+    """Make a data set from two PyTorch datasets of (row, label) pairs, or from two pairs of tensors (rows, labels).
 
-    Every row is read once, in order; all must have one shape. ``groups`` names each training row's natural client. Without
-    ``classes`` the classes are numbered up to the largest training label. Raises `BadInput` for rows of different shapes and
-    labels that are not integers.
+    Each row is read once, in order. ``groups`` has the natural client of each training row. Without ``classes``, the classes are
+    named 0 to the largest training label. Raises `BadInput` for rows of different shapes, and for labels that are not integers.
     """
     (x, y), (x_test, y_test) = (arrays(part, f"{name}: {which}") for part, which in ((train, "train"), (test, "test")))
     check_all_trained(name, classes or (), y, y_test)
@@ -63,7 +62,7 @@ def from_torch(
 
 
 def arrays(part: Pairs, where: str) -> tuple[Rows, Ints]:
-    """Rows and labels of a PyTorch dataset, or of a pair of tensors."""
+    """Return the rows and labels of a PyTorch dataset, or of a pair of tensors."""
     if isinstance(part, tuple) and len(part) == 2:
         x, y = (np.asarray(half) for half in part)
     else:

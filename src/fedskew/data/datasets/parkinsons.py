@@ -1,4 +1,4 @@
-"""Parkinsons Telemonitoring: 5,875 voice recordings of 42 people at home; how severe are their symptoms?"""
+"""Parkinsons Telemonitoring: 5,875 voice recordings of 42 people at home. How severe are their symptoms?"""
 
 import csv
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ TARGETS = ("motor_UPDRS", "total_UPDRS")
 
 @dataclass(frozen=True, kw_only=True)
 class Parkinsons:
-    """Age, sex, time since the start and 16 measures of the voice, standardised. Nothing is missing.
+    """Rows are age, sex, time since the start, and 16 measures of the voice, all standardised. No value is missing.
 
-    ``target`` is the score of all symptoms (``total``, UPDRS, 7 to 55) or of the ``motor`` symptoms (5 to 40), interpolated
-    between visits. The clients are the people. The test set is a random fifth of each person's recordings.
+    The target is the UPDRS score of all symptoms ("total", 7 to 55) or of the "motor" symptoms (5 to 40), interpolated between
+    visits. The clients are the people. The test set is a random fifth of each person's recordings.
     """
 
     target: Literal["total", "motor"] = "total"
@@ -60,7 +60,7 @@ class Parkinsons:
 
 
 def read(path: Path) -> tuple[list[str], np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
-    """The names of the columns, and the numbers (recordings, columns); commas or tabs separate them."""
+    """Read the names of the columns, and the numbers (recordings, columns). The file is separated by commas or tabs."""
     lines = text_of(path, "ascii").read().replace("\t", ",").splitlines()
     names, *rows = csv.reader(lines)
     values = np.array(rows, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Shakespeare's plays, a client for each speaker; which character comes next?"""
+"""Shakespeare's plays, with a client for each speaker. Which character comes next?"""
 
 import re
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ CHARACTERS, DIFFERENT, SPEECHES, SPEAKERS = 1_115_394, 65, 7_222, 308
 
 @dataclass(frozen=True, kw_only=True)
 class Shakespeare:
-    """Rows are ``length`` characters of a speaker's lines, the targets are the next characters. -1 stands behind the last one.
+    """A row has ``length`` characters of a speaker's text; its targets are the next characters, and -1 after the text's end.
 
-    The clients are the speakers with at least ``smallest`` characters, in order of appearance; others are left out. A name that
-    several plays have, such as First Citizen, is one speaker. The last ``test_share`` of each speaker's text is for testing.
-    A training row begins every ``stride`` characters, 0 for every ``length``. With ``pieces`` above 256 the symbols are
-    word pieces of this number in place of characters; this needs the extra ``text``.
+    The clients are the speakers with at least ``smallest`` characters, in order of appearance; others are left out. A name in
+    several plays, such as First Citizen, is one speaker. The last ``test_share`` of each speaker's text is for testing. A training
+    row begins every ``stride`` characters; 0 means every ``length``. With ``pieces`` above 256, the symbols are this number of
+    word pieces instead of characters; this needs the extra ``text``.
     """
 
     length: int = 80
@@ -67,7 +67,10 @@ class Shakespeare:
 
 
 def read(path: Path) -> dict[str, str]:
-    """What each speaker says, in order of appearance. A speech begins with the speaker's name and ends with an empty line."""
+    """Read the text of each speaker, by name, in order of appearance.
+
+    A speech begins with the speaker's name and ends with an empty line.
+    """
     content = text_of(path).read()
     blocks = re.split(r"\n\n+", content.rstrip("\n"))
     found: dict[str, list[str]] = {}

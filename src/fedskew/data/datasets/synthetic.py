@@ -1,4 +1,4 @@
-"""synthetic(alpha, beta) of the FedProx paper: each device has a softmax model and inputs of its own."""
+"""synthetic(alpha, beta) of the FedProx paper: each device has its own softmax model and its own inputs."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -14,13 +14,14 @@ FEATURES, CLASSES = 60, 10
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
-    """Devices k with labels argmax(W_k x + b_k) of inputs x ~ N(v_k, diag(j^-1.2)).
+    """Device k has inputs x ~ N(v_k, diag(j^-1.2)) with labels argmax(W_k x + b_k) (Li et al. 2020, arXiv:1812.06127, 5.1).
 
-    W_k and b_k have entries ~ N(u_k, 1), v_k has entries ~ N(B_k, 1), with u_k ~ N(0, alpha), B_k ~ N(0, beta): variances in the
-    paper, standard deviations in its authors' code (``scale``). ``iid`` gives all devices one model and inputs around 0. A device
-    has floor(LogNormal(4, 2)) + 50 rows, at most ``max_rows``, the last fifth for testing. (Li et al. 2020, arXiv:1812.06127, 5.1)
+    Entries of W_k and b_k are ~ N(u_k, 1), entries of v_k are ~ N(B_k, 1), with u_k ~ N(0, alpha) and B_k ~ N(0, beta). ``scale``
+    says what alpha and beta are: variances, as in the paper, or standard deviations, as in its authors' code. With ``iid`` all
+    devices have the same model and inputs around 0. A device has floor(LogNormal(4, 2)) + 50 rows, at most ``max_rows``; the last
+    fifth is for testing.
 
-    ``alpha`` is kept for the name's sake: u_k adds the same to the score of every class, so that it changes no label.
+    ``alpha`` has no effect on labels, because u_k adds the same number to the score of each class. The paper has it, too.
     """
 
     alpha: float = 1.0

@@ -1,4 +1,4 @@
-"""The mixture of Gaussians of the textbook section 'Non-IID Data' (listing 14.4.1), with its order of draws."""
+"""The mixture of Gaussians of the textbook section 'Non-IID Data' (listing 14.4.1), drawn in the listing's order."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -12,9 +12,10 @@ from fedskew.data.find import Files
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticSoftmax:
-    """Class means ``spread * N(0, 1)``, rows ``mean + N(0, I)``, drawn from one generator seeded with ``data_seed``.
+    """Rows ``mean + N(0, I)`` around class means ``spread * N(0, 1)``. ``data_seed`` seeds the random generator.
 
-    ``test="fresh"`` draws as many unseen rows afterwards; ``test="train"`` measures on the training rows, as the listing does.
+    ``test="fresh"`` draws the same number of new rows as the test set. ``test="train"`` tests on the training rows, as the listing
+    does.
     """
 
     rows: int = 12_000
@@ -43,7 +44,7 @@ class SyntheticSoftmax:
         return self.draw(np.random.default_rng(self.data_seed))
 
     def draw(self, rng: np.random.Generator) -> Dataset:
-        """The data set from the next draws of ``rng``; the listing draws its later numbers from the same generator."""
+        """Draw the data set from ``rng``. The listing draws its later random numbers from the same generator."""
         means = rng.standard_normal((self.classes, self.features)) * self.spread
         y = rng.integers(0, self.classes, size=self.rows)
         x = means[y] + rng.standard_normal((self.rows, self.features))

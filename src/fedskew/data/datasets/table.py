@@ -1,4 +1,4 @@
-"""The user's own table, from CSV, JSON lines, Parquet or Arrow files, as a data set."""
+"""The user's own CSV, JSON lines, Parquet or Arrow files as a data set."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Table(Redrawn):
     are dropped; ``notes`` counts them.
 
     ``label`` is the column of classes. To predict numbers, name their column as ``target`` instead. To predict any number of labels
-    for each row, name their columns of 0 and 1: ``labels=a|b|c``. For survival, name the columns ``time`` and ``event``: 1 if the
-    event came at this time, 0 if the row was observed until then without it.
+    for each row, name their columns of 0 and 1: ``labels=a|b|c``. For survival, name the columns ``time`` and ``event``. An event
+    is 1 if it happened at this time, and 0 if it had not happened when the observation ended at this time.
 
-    With ``text`` that column's texts are the rows, as word ids of the ``vocabulary`` most frequent words, the first ``length`` of a
-    text, or as the tokens of a pretrained encoder; other columns are not used.
+    With ``text``, the rows are the texts of this column; other columns are not used. A row has the ids of the first ``length``
+    words, with the ``vocabulary`` most frequent words, or the tokens of a pretrained encoder.
     """
 
     path: str
@@ -107,7 +107,7 @@ class Table(Redrawn):
 
     @property
     def label_columns(self) -> tuple[str, ...]:
-        """The columns of a set of labels."""
+        """The columns of ``labels``."""
         return tuple(filter(None, self.labels.split("|")))
 
     @property
@@ -122,8 +122,8 @@ class Table(Redrawn):
         return "text-cnn" if self.text else "mlp"
 
     def surveyed(self, path: str, client: str = "", words_in: Collection[str] = ()) -> Survey:
-        """The rows of a file or folder with their targets. Cells of the columns ``words_in`` stay as they are written."""
-        # imported on first use: other data sets work without pandas and PyArrow
+        """Read the rows and targets of a file or folder. Cells of the columns ``words_in`` stay text."""
+        # imported here, because other data sets need no pandas and PyArrow
         from fedskew.data.tables import survey
 
         most, numeric, event = self.rows or None, not self.label, self.event
@@ -139,7 +139,7 @@ class Table(Redrawn):
         return with_labels(made, self.label_columns, path) if self.labels else made
 
     def load(self, known: Tabular | None = None) -> Dataset:
-        """Read the rows. ``known`` is the preprocessing that sites agreed on, in place of one for these rows."""
+        """Load the rows. ``known`` is a preprocessing that sites agreed on; without it, one is fitted to these rows."""
         from fedskew.data import schema
         from fedskew.data.columns import Columns
         from fedskew.data.tables import many_numbers
@@ -160,7 +160,7 @@ class Table(Redrawn):
                 notes.append(f"{len(unseen)} classes with {rows} rows are in the test set only: {names}")
             notes += [f"test: {note}" for note in other.notes]
             absent = sorted(set(table.column_names) - set(other.table.column_names))
-            require(bool(self.text) or not absent, f"{self.test}: lacks the columns {absent[:5]}")
+            require(bool(self.text) or not absent, f"{self.test}: has no columns {absent[:5]}")
             test_table, y_test = other.table, other.y
             if self.label:
                 y_test = np.array([classes.index(word) for word in other.classes])[y_test]
@@ -213,7 +213,7 @@ class Table(Redrawn):
 
 
 def with_labels(found: Survey, labels: tuple[str, ...], path: str) -> Survey:
-    """The survey with the columns of all ``labels`` as targets (rows, labels). So far, only the first column is its target."""
+    """Return the survey with all columns ``labels`` as targets (rows, labels). The given survey has only the first as target."""
     from fedskew.data.tables import numbers, require_columns
 
     require_columns(Path(path), found.table, labels[1:])

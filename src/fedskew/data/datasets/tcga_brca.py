@@ -1,4 +1,4 @@
-"""Breast cancer in six regions: 1,088 patients of The Cancer Genome Atlas, as FLamby prepared them; how long do they live?"""
+"""Breast cancer of 1,088 patients in six regions, from The Cancer Genome Atlas, as FLamby prepared them. How long do they live?"""
 
 import csv
 from dataclasses import dataclass
@@ -27,16 +27,16 @@ NAMES = tuple(remote.file for remote in REMOTES)
 PATIENTS = 1088
 FACTS = 39
 SHORTEST = 0.5
-"""Days of follow-up where the file says 0: the day had begun."""
+"""Number of days of follow-up that replaces 0, because a time must be above 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TcgaBrca:
-    """39 clinical facts of each patient, standardised; days until death (an event) or until the last news (censored).
+    """39 standardised clinical facts of each patient. Targets are days until death (an event) or last contact (censored).
 
-    The clients are the regions of the hospitals. FLamby chose the test rows, and left out the eight patients of hospitals
-    without a region. No value is missing: "not reported" is a category. Patients who were last seen on their
-    first day have half a day.
+    The clients are the hospitals' regions. FLamby chose the test rows, and left out the eight patients of hospitals without a
+    region. No value is missing, because "not reported" is a category. Patients who were last seen on their first day have a time
+    of half a day.
     """
 
     task: ClassVar[str] = "survival"
@@ -82,5 +82,5 @@ class TcgaBrca:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """The rows of a file, by the columns' names."""
+    """Read the rows of a file, each as a dictionary from column to cell."""
     return list(csv.DictReader(text_of(path)))

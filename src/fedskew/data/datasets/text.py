@@ -1,4 +1,4 @@
-"""The user's own texts: which symbol comes next?"""
+"""The user's own texts. Which symbol comes next?"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,11 @@ from fedskew.data.symbols import check_options, of_texts
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """The texts of the file ``path``, or of the ``.txt`` files of the folder ``path``: then each file is a client.
+    """The text of the file ``path``, or of all ``.txt`` files in the folder ``path``. In a folder, each file is a client.
 
-    Rows are ``length`` characters, the targets are the next characters; -1 stands behind a text's end. The last ``test_share`` of
-    each file is for testing. A training row begins every ``stride`` characters, 0 for every ``length``. With ``pieces``
-    above 256 the symbols are word pieces of this number in place of characters; this needs the extra ``text``.
+    A row has ``length`` characters; its targets are the next characters, and -1 after the text's end. The last ``test_share`` of
+    each file is for testing. A training row begins every ``stride`` characters; 0 means every ``length``. With ``pieces`` above
+    256, the symbols are this number of word pieces instead of characters; this needs the extra ``text``.
     """
 
     path: str
@@ -39,7 +39,7 @@ class Text:
 
     @property
     def client(self) -> str:
-        """What a client is, if the path is a folder."""
+        """``file`` if the path is a folder, in which each file is a client; otherwise empty."""
         return "file" if Path(self.path).is_dir() else ""
 
     def load(self) -> Dataset:

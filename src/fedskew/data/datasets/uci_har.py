@@ -1,4 +1,4 @@
-"""UCI-HAR: 30 people, six activities, windows of 128 samples at 50 Hz on nine channels; the signals, or features of them."""
+"""UCI-HAR: six activities of 30 people, in windows of 128 samples at 50 Hz on nine channels. Rows are signals or features."""
 
 import io
 import zipfile
@@ -21,10 +21,10 @@ KEYS = ("X_train", "y_train", "subject_train", "X_test", "y_test", "activity_lab
 
 @dataclass(frozen=True, kw_only=True)
 class UciHar:
-    """7,352 training windows of 21 people, 2,947 test windows of 9 others, standardised by the training part.
+    """7,352 training windows of 21 people and 2,947 test windows of 9 others, standardised with the training part.
 
-    ``form="signals"`` gives the nine raw channels. ``form="features"`` gives the 561 features of the official files, or without
-    those 491 features computed from the signals (`fedskew.data.signals`).
+    ``form="signals"`` gives the nine raw channels. ``form="features"`` gives the 561 features of the official files. If these
+    files are missing, it gives 491 features computed from the signals (`fedskew.data.signals`).
     """
 
     form: Literal["signals", "features"] = "signals"
@@ -69,7 +69,7 @@ class UciHar:
         )
 
     def arrays(self, path: Path) -> list[Rows]:
-        """The arrays of `KEYS`."""
+        """Read the arrays of `KEYS` from a file."""
         found = npz_arrays(path, KEYS) if path.suffix == ".npz" else official(path, self.form)
         if self.form == "features" and found[0].ndim == 3:
             found[0], found[3] = motion_features(found[0]), motion_features(found[3])
@@ -77,7 +77,7 @@ class UciHar:
 
 
 def official(path: Path, form: str) -> list[Rows]:
-    """The original text files, from their folder, from its archive, or from the archive around that one."""
+    """Read the original text files from their folder, from its archive, or from an archive that contains this archive."""
     if path.suffix == ".txt":
         return official_texts(lambda name: (path.parents[1] / name).open("rb"), form)
     with zipfile.ZipFile(path) as archive:

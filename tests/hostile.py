@@ -67,7 +67,7 @@ OPTIONS = [
     ("share must be at least 0 and at most 0.5", "--server-data nan"),
     ("epochs must be at least 1", "--epochs 0"),
     (
-        "of memory, and this machine has",
+        "of memory, but this machine has",
         "--epochs 1000000000",
         f"--epochs {BIG // 2}",
         "--steps 1000000000",
@@ -112,7 +112,7 @@ OPTIONS = [
     ("::CLASS:OPTION=VALUE", "--algorithm ./nosuch.py"),
     ("hidden needs widths of at least 1", "--model mlp:hidden=[]", "--model mlp:hidden=[0]"),
     ("hidden", "--model mlp:hidden=[1.5]"),
-    ("needs 1,200.0 GB of memory, and this machine has", "--model mlp:hidden=[1000000000]"),
+    ("needs 1,200.0 GB of memory, but this machine has", "--model mlp:hidden=[1000000000]"),
     ("model: cannot be built", f"--model mlp:hidden=[{BIG // 2},{BIG // 2}]"),
     ("hidden must be at most 2^63 - 1", f"--model mlp:hidden=[{BIG}]"),
     ("cannot import", "--model nosuch.module::X"),

@@ -208,7 +208,7 @@ def test_f3_needs_both_classes_of_both_groups_on_the_server() -> None:
 def test_data_without_groups_are_refused() -> None:
     experiment = Experiment(algorithm="fairfed")
     with pytest.raises(
-        BadInput, match=r"fairfed compares two groups of people, and the data set names no.*--dataset adult"
+        BadInput, match=r"fairfed compares two groups of people, but the data set names no.*--dataset adult"
     ):
         assemble(experiment, experiment.dataset.load())
 

@@ -258,9 +258,9 @@ def test_the_median_removes_what_only_a_minority_pushes_for() -> None:
 def test_too_small_a_cohort_is_refused_before_anything_starts() -> None:
     for selection in (Uniform(clients=4), Uniform(fraction=0.4)):
         experiment = Experiment(algorithm=Krum(f=1), selection=selection)
-        with pytest.raises(BadInput, match="krum needs at least 5 clients in a round, and the selection gives 4"):
+        with pytest.raises(BadInput, match="krum needs at least 5 clients in a round, but the selection gives 4"):
             check_clients(experiment, 10)
-    with pytest.raises(BadInput, match="krum needs at least 9 clients in a round, and the selection gives 8"):
+    with pytest.raises(BadInput, match="krum needs at least 9 clients in a round, but the selection gives 8"):
         check_clients(Experiment(algorithm=Krum(f=1, c=8)), 8)
     check_clients(Experiment(algorithm=Krum(f=1, c=7)), 8)
     check_clients(Experiment(algorithm=Krum(f=3), selection=Uniform(clients=9)), 10)
@@ -276,6 +276,6 @@ def test_a_comparison_with_it_is_refused_too() -> None:
 def test_too_small_a_cohort_is_refused_before_it_is_aggregated() -> None:
     fed = replace(ragged(Krum(f=1)), selection=Only((1, 2, 4, 6)))
     with pytest.raises(
-        TooFew, match="round 1: 4 of 4 clients gave a usable answer, and 5 are needed; select more clients"
+        TooFew, match="round 1: 4 of 4 clients gave a usable answer, but 5 are needed; select more clients"
     ):
         run(fed, X0, 1)

@@ -128,7 +128,7 @@ def test_a_text_has_all_that_the_class_uses_and_nothing_else(cells: Cells) -> No
         (("data = object()", METHOD.replace("SCALE", "data")), "halved uses 'data' of this program, whose type object cannot"),
         (("from fedskew import Algorithm", "Mine = type('Mine', (Algorithm,), {})"), "the text of Mine cannot be found"),
         ((f"def make():\n    from dataclasses import dataclass\n{METHOD.replace(chr(10), chr(10) + '    ')}\n    return Mine",
-          "Mine = make()"), "Mine must stand at the top of a file or a cell"),
+          "Mine = make()"), "Mine must be at the top level of a file or a cell"),
         ((METHOD.replace("local_gradient", "local_gradien"),), "did you mean 'local_gradient'"),
     ],
 )  # fmt: skip

@@ -134,5 +134,5 @@ def test_a_metric_that_does_not_fit_is_refused(mine: str, names: str, words: str
 
 def test_a_metric_beside_a_private_method_says_whether_it_may(mine: str) -> None:
     private = {"algorithm": "dp-fedavg", "selection": "poisson:rate=0.1"}
-    with pytest.raises(BadInput, match="metric Right does not say whether that holds"):
+    with pytest.raises(BadInput, match="metric Right does not say if it keeps this bound"):
         check_needs(Experiment(metric=f"{mine}Right", **private))

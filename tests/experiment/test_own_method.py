@@ -263,7 +263,7 @@ def test_a_file_that_fails_leaves_nothing_behind(mine: Path) -> None:
 def test_a_method_is_no_skew(mine: Path) -> None:
     with pytest.raises(BadInput, match=r"skew: mine.py::Carried lacks deal\(self, labels, groups, num_clients, rng\)"):
         Experiment(skew="./mine.py::Carried")
-    with pytest.raises(BadInput, match="engines do not come from files"):
+    with pytest.raises(BadInput, match="engines cannot be loaded from files"):
         Experiment(engine="./mine.py::Carried")
 
 

@@ -184,7 +184,7 @@ def test_tables_with_bad_targets_give_one_line(air, options, message) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"algorithm": "fedlc"}, "fedlc works on classes, and these targets are not"),
+        ({"algorithm": "fedlc"}, "fedlc works on classes, but these targets are no classes"),
         ({"refine": "distillation", "server_data": {"share": 0.1}}, "refine distillation works on classes"),
         ({"availability": "blocks:phase=label"}, "use phase=random"),
         ({"skew": ["natural", "concept-swap"]}, "changes classes, and these targets are not"),

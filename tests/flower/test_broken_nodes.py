@@ -180,7 +180,7 @@ def test_too_few_clients_stop_the_run_and_resume_continues_it(tmp_path: Path) ->
 
     channel = Direct(nodes_of(experiment, tmp_path), spoil)
     options = configuration(experiment, tmp_path, labels=True)
-    with pytest.raises(TooFew, match="round 3: 1 of 4 clients gave a usable answer, and 2 are needed"):
+    with pytest.raises(TooFew, match="round 3: 1 of 4 clients gave a usable answer, but 2 are needed"):
         serve(channel, options, VERSIONS)
     store = RunStore(tmp_path / "runs")
     assert (store.run(1).status, store.run(1).rounds_done) == ("failed", 2)

@@ -177,7 +177,7 @@ def test_no_honest_client_is_rejected_by_default(method: str, skew: str, tmp_pat
 
 
 def test_too_few_usable_replies_stop_the_run() -> None:
-    with pytest.raises(TooFew, match="round 1: 0 of 4 clients gave a usable answer, and 2 are needed"):
+    with pytest.raises(TooFew, match="round 1: 0 of 4 clients gave a usable answer, but 2 are needed"):
         updates(Faults(share=1.0, kinds=("missing",)))
 
 

@@ -171,7 +171,7 @@ class Needy(Algorithm):
 
 def test_method_that_needs_server_data_is_refused_without_them(monkeypatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "needy", Needy)
-    with pytest.raises(BadInput, match=r"needy needs rows of the server's own.*--server-data 0.02"):
+    with pytest.raises(BadInput, match=r"needy needs rows on the server.*--server-data 0.02"):
         check_needs(Experiment(algorithm="needy"))
     check_needs(Experiment(algorithm="needy", server_data={"share": 0.02}))
 

@@ -213,7 +213,7 @@ def test_feddf_runs_from_a_description_and_repeats_itself(tmp_path) -> None:
 
 
 def test_refinement_is_refused_without_server_rows() -> None:
-    with pytest.raises(BadInput, match=r"refine distillation needs rows of the server's own.*--server-data 0\.02"):
+    with pytest.raises(BadInput, match=r"refine distillation needs rows on the server.*--server-data 0\.02"):
         check_needs(with_method(Experiment(), "feddf"))
     check_needs(with_method(Experiment(server_data={"share": 0.02}), "feddf"))
 

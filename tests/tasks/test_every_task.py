@@ -78,7 +78,7 @@ def test_methods_that_need_classes_are_refused(spec: str) -> None:
     assert {"fedavg", "scaffold", "fedprox", "ditto", "ifca", "qfedavg", "krum"} <= set(free)
     setup = replace(setup_of(Experiment(task=spec)), server_rows=True)
     for name in ("fedlc", "fedntd", "fedproc"):
-        instead = first(name).accepts(setup).partition("works on classes, and these targets are not; use ")[2]
+        instead = first(name).accepts(setup).partition("works on classes, but these targets are no classes; use ")[2]
         assert set(re.findall(r"[a-z]+", instead)) & set(free) == {"fedprox", "moon"}
 
 

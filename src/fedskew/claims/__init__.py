@@ -1,1 +1,1 @@
-"""Claims of documents, judged on stored runs: each holds, fails or is undecided."""
+"""Claims of documents, tested on stored runs. Each claim holds, fails, or is undecided."""

@@ -1,4 +1,4 @@
-"""A claim: a number made from several arms of an experiment, seed by seed, and where it has to lie."""
+"""A claim: a statistic of several arms of an experiment, computed for each seed, and the region in which it must lie."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Arms = Sequence[float]
 
 @dataclass(frozen=True)
 class Region:
-    """The region in which the number has to lie; open ends are infinite."""
+    """The region in which the statistic must lie. Open ends are infinite."""
 
     low: float
     high: float
 
     @classmethod
     def read(cls, text: str) -> Region:
-        """``> 0``, ``< 0.03`` or ``0.5..2``."""
+        """Parse ``> 0``, ``< 0.03`` or ``0.5..2``."""
         number = r"\s*(-?[0-9.]+(?:e-?[0-9]+)?)\s*"
         if found := re.fullmatch(rf"([<>]){number}", text):
             value = float(found[2])
@@ -65,9 +65,9 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A statement of a document on a quantity of some ``arms``, with the region ``expect`` of its statistic.
+    """A document's statement about the quantity ``of`` in some ``arms``. Its statistic must lie in the region ``expect``.
 
-    The statistic of each seed is ``kind``'s: see `STATISTICS`, and `OVER_ROUNDS` for those that compare two curves.
+    ``kind`` names the statistic: one of `STATISTICS`, one of `OVER_ROUNDS` (for two curves), or ``correlation``.
     """
 
     name: str
@@ -92,11 +92,11 @@ class Claim:
 
     @property
     def counted(self) -> bool:
-        """True if its number follows from the settings, without chance."""
+        """True if the settings alone determine its number, without chance."""
         return {self.of, self.against or self.of} <= counted()
 
     def statistic(self, runs: Sequence[Run]) -> float:
-        """The number of one seed, from its run of each arm."""
+        """Compute the statistic of one seed from its run of each arm."""
         if self.kind in OVER_ROUNDS:
             return OVER_ROUNDS[self.kind](*(curve(self.of, run) for run in runs[:2]))
         own = [quantity(self.of, run) for run in runs]
@@ -105,13 +105,13 @@ class Claim:
         return STATISTICS[self.kind](own)
 
     def described(self) -> str:
-        """The statistic in words: ``difference of accuracy (a; b)``."""
+        """Describe the statistic: ``difference of accuracy (a; b)``."""
         of = f"{self.of} and {self.against}" if self.against else self.of
         arms = self.arms if len(self.arms) <= 4 else (self.arms[0], f"{len(self.arms) - 2} more", self.arms[-1])
         return f"{self.kind} of {of} ({'; '.join(arms)})"
 
     def printed(self, numbers: Mapping[str, Mapping[str, float]]) -> float | None:
-        """The statistic of the document's own numbers by arm, where it prints all of them."""
+        """Compute the statistic of the document's own numbers, by arm; None if it does not print all of them."""
         if self.kind in OVER_ROUNDS or any(self.of not in numbers.get(arm, {}) for arm in self.arms):
             return None
         own = [numbers[arm][self.of] for arm in self.arms]
@@ -161,7 +161,7 @@ def spearman(a: Arms, b: Arms) -> float:
 
 
 def kendall(values: Arms) -> float:
-    """Kendall's tau of the values with their order: 1 if they only rise; ties are half."""
+    """Return Kendall's tau of the values with their order: 1 if they always rise, -1 if they always fall."""
     signs = np.sign(np.asarray(values)[None, :] - np.asarray(values)[:, None])
     pairs = len(values) * (len(values) - 1) / 2
     return float(np.triu(signs, 1).sum() / pairs)
@@ -182,10 +182,11 @@ STATISTICS: dict[str, Callable[[Arms], float]] = {
     "lead": lambda q: q[0] - max(q[1:]),
     "lag": lambda q: q[0] - min(q[1:]),
 }
-"""Kinds of statistics of the arms' quantities, in the order of the arms.
+"""Statistics of the arms' quantities, in the order of the arms.
 
-``interaction`` is (1st - 2nd) - (3rd - 4th); ``trend`` is Kendall's tau of the quantity along the arms; ``lead`` is by how much
-the first exceeds the largest of the others, ``lag`` the smallest. ``correlation`` is Spearman's of two quantities over the arms.
+``interaction`` is (1st - 2nd) - (3rd - 4th). ``trend`` is Kendall's tau of the quantity along the arms. ``lead`` is the first minus
+the largest of the others, ``lag`` the first minus the smallest. ``correlation``, which is not here, is Spearman's of two quantities
+over the arms.
 """
 
 FEWEST = {"value": 1, "interaction": 4, "ratio of ratios": 4, "trend": 3, "correlation": 3}
@@ -211,4 +212,4 @@ OVER_ROUNDS: dict[str, Callable[[Floats, Floats], float]] = {
     "share of rounds": share_above,
     "largest gap": largest_gap,
 }
-"""Kinds that compare the first arm's curve with the second's: share of rounds in which it is larger, largest absolute gap."""
+"""Statistics that compare the curves of two arms: the share of rounds in which the first is larger, and the largest gap."""

@@ -1,4 +1,4 @@
-"""A document's experiments and claims, from its file: arms to run, tables to print beside ours, predicates."""
+"""A document's experiments and claims, as its TOML file describes them: arms, tables and claims."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ DOCUMENTS = ("drift-demo", "iid-to-noniid", "fedpbs", "failure-modes", "dualmetr
 
 
 Settings = dict[str, Any]
-"""SECTION.OPTION -> value, as in TOML."""
+"""Values by SECTION.OPTION, as in TOML."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """A size of the experiments: the settings that all arms share, and the number of seeds.
+    """A scale of the experiments: the settings that all arms share (``base``), and the number of seeds.
 
-    ``arms`` changes some arms at this scale. ``parts`` are changes that several arms share: an arm names one as its ``part``.
-    ``level`` is the test accuracy of claims on ``rounds-to:level``. ``seeded`` replaces the document's. ``surrogate`` names
-    the data used instead of the document's; its printed numbers are then not comparable.
+    ``arms`` has changes for some arms at this scale. ``parts`` are changes for several arms; an arm names one as its ``part``.
+    ``level`` is the test accuracy in claims about ``rounds-to:level``. ``seeded`` replaces the document's ``seeded``. ``surrogate``
+    names the data that replace the document's data; its printed numbers are then not comparable.
     """
 
     seeds: int
@@ -39,13 +39,13 @@ class Scale:
     surrogate: str = ""
 
     def only(self, needed: set[str]) -> Scale:
-        """With the changes of these arms only."""
+        """Return the scale with changes for these arms only."""
         return replace(self, arms={name: changes for name, changes in self.arms.items() if name in needed})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Arms that are shown together, the quantities shown of each, and the numbers that the document prints."""
+    """A table of arms (rows) and quantities (columns), with the numbers that the document prints."""
 
     name: str
     title: str
@@ -86,19 +86,19 @@ class Document:
         )
 
     def scale(self, name: str) -> Scale:
-        """Raises `BadInput` for a scale at which the document cannot be repeated."""
+        """Return the scale of this name. Raises `BadInput` if there is none."""
         if name not in self.scales:
             raise BadInput(f"reproduce: {self.name} has no scale {name!r}; known are: {', '.join(self.scales)}")
         return self.scales[name]
 
     def at(self, scale: str) -> Document:
-        """The document with its claims on the level of accuracy of that scale."""
+        """Return the document with ``rounds-to:level`` in its claims replaced by the scale's level."""
         of = f"rounds-to:{self.scale(scale).level:g}"
         claims = tuple(replace(c, of=of) if c.of == "rounds-to:level" else c for c in self.claims)
         return replace(self, claims=claims)
 
     def only(self, table: str) -> Document:
-        """The document with one of its tables, the claims about it, and the arms that these need."""
+        """Return the document with only this table, the claims about it, and the arms that these need."""
         names = [t.name for t in self.tables]
         if table not in names:
             raise BadInput(f"reproduce: {self.name} has no table {table!r}; {suggestion(table, names)}")
@@ -116,7 +116,7 @@ def known(where: str, names: Iterable[str], catalogue: Container[str]) -> None:
 
 
 def load(name: str) -> Document:
-    """One of `DOCUMENTS`; raises `BadInput` for another name."""
+    """Load a document by its name in `DOCUMENTS`. Raises `BadInput` for any other name."""
     if name not in DOCUMENTS:
         raise BadInput(f"reproduce: unknown document {name!r}; {suggestion(name, DOCUMENTS)}")
     text = (files("fedskew.claims") / "documents" / f"{name}.toml").read_text(encoding="utf-8")
@@ -124,7 +124,7 @@ def load(name: str) -> Document:
 
 
 def document_from(table: Mapping[str, object], where: str) -> Document:
-    """A checked document from nested plain values."""
+    """Make a document from nested plain values. Raises `BadInput` if they are not valid."""
     try:
         return msgspec.convert(dict(table), Document)
     except msgspec.ValidationError as error:

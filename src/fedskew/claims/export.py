@@ -1,4 +1,4 @@
-"""Exports: the numbers behind the tables and verdicts of a document, as a small JSON file without the store."""
+"""Exports: the numbers behind a document's tables and verdicts, in a small JSON file. They replace the run store."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ class Export(TypedDict):
 
 
 DIGITS = 9
-"""Significant digits of a number in an export."""
+"""Number of significant digits in an export."""
 
 
 def exported(document: Document, scale: str, known: Known[Measured], hardware: Mapping[str, str]) -> Export:
-    """Every number that a table or a claim of the document needs, by arm and seed, as plain values.
+    """Return all numbers that the document's tables and claims need, by arm and seed, as plain values.
 
-    ``hardware`` is what they ran on. Raises `BadInput` where no run is done.
+    ``hardware`` describes the machine. Raises `BadInput` if no run is done.
     """
     records = [run.record for runs in known.values() for run in runs.values()]
     require(bool(records), f"reproduce: the store holds no finished run of {document.name} at scale {scale}")
@@ -50,7 +50,7 @@ def exported(document: Document, scale: str, known: Known[Measured], hardware: M
 
 
 def plain(document: Document, arm: str, run: Measured) -> ExportedRun:
-    """One run of the export."""
+    """Return one run of the export."""
     claims = [claim for claim in document.claims if arm in claim.arms]
     single = [claim for claim in claims if claim.kind not in OVER_ROUNDS]
     names = [measure for table in document.tables if arm in table.arms for measure in table.measures]
@@ -66,19 +66,19 @@ def plain(document: Document, arm: str, run: Measured) -> ExportedRun:
 
 
 def rounded(value: float) -> float | None:
-    """The value with `DIGITS` significant digits; None if it is not finite, as JSON has no such numbers."""
+    """Round to `DIGITS` significant digits; None if the value is not finite, because JSON has no such numbers."""
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 
 def known(export: Export) -> Known[Numbers]:
-    """The runs of an export, to be judged."""
+    """Return the runs of an export, by arm and seed."""
     return {
         arm: {int(seed): Numbers.read(table) for seed, table in runs.items()} for arm, runs in export["runs"].items()
     }
 
 
 def pages(exports: Sequence[Export]) -> dict[str, str]:
-    """The results as pages by name: an overview, and one page an export with its document's tables and claims."""
+    """Make pages, by name: an overview, and a page for each export with its document's tables and claims."""
     order = sorted(
         exports, key=lambda e: (e["document"] != "contradictions", DOCUMENTS.index(e["document"]), e["scale"])
     )
@@ -98,7 +98,7 @@ def page_name(export: Export) -> str:
 
 
 def page(export: Export) -> str:
-    """The tables and claims of one export."""
+    """Make the page of an export: its document's tables and claims."""
     document = load(export["document"]).at(export["scale"])
     text = markdown(document, export["scale"], known(export), rule="").removeprefix(f"# {document.title}\n\n")
     parts = [f"# {document.title}: {export['scale']} scale", circumstances(document, export)]
@@ -107,7 +107,7 @@ def page(export: Export) -> str:
 
 
 def listing(rows: Sequence[Mapping[str, object]]) -> str:
-    """The document's listing with our numbers beside its own; empty if it has none."""
+    """Make the table of the document's listing with our numbers and its own; empty if there is no listing."""
     if not rows:
         return ""
     lines = ["The listing on its own random numbers, ours and (the document's):", ""]
@@ -119,7 +119,7 @@ def listing(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def overview(exports: Sequence[Export]) -> str:
-    """One line an export: how many runs and claims, and their verdicts."""
+    """Make a table with a line for each export: numbers of runs, claims and verdicts."""
     lines = [
         "| document | scale | runs | claims | hold | fail | undecided | not run |",
         "| --- | --- |" + " ---: |" * 6,
@@ -138,12 +138,12 @@ def runs(export: Export) -> list[ExportedRun]:
 
 
 def done_of(document: Document, export: Export) -> str:
-    """``115 of 115``: the runs that are done, of those that the document has at this scale."""
+    """Format how many of the document's runs at this scale are done: ``115 of 115``."""
     return f"{len(runs(export))} of {document.scale(export['scale']).seeds * len(document.arms)}"
 
 
 def circumstances(document: Document, export: Export) -> str:
-    """The number of runs, their time and the hardware, as one sentence."""
+    """Describe number of runs, time and hardware in one sentence."""
     done = runs(export)
     diverged = sum(run["status"] == "diverged" for run in done)
     text = f"{done_of(document, export)} runs" + (f", {diverged} diverged" if diverged else "")

@@ -1,4 +1,4 @@
-"""Numbers of one stored run that claims are about: ``accuracy``, ``rounds-to:0.8``, ``relative-drift`` and so on."""
+"""Quantities of a run, which claims are about: ``accuracy``, ``rounds-to:0.8``, ``relative-drift`` and others."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ if TYPE_CHECKING:
 
 NAN = math.nan
 SETTLED = 5
-"""Rounds after which clients' losses are compared (From IID to Non-IID, Figure 12)."""
+"""Number of first rounds that are ignored when clients' losses are compared (From IID to Non-IID, Figure 12)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The measurements of one run, as far as it came."""
+    """The measurements of one run, which may be unfinished."""
 
     record: RunRecord
     frame: pd.DataFrame  # measurements without a client: round, split, name, value
-    clients: pd.DataFrame  # round, client, name, value, of local models; of layers, with their number as the client's
+    clients: (
+        pd.DataFrame
+    )  # measurements of local models and of layers (layer number as client): round, client, name, value
 
     @property
     def status(self) -> str:
         return self.record.status
 
     def curve(self, split: str, *names: str) -> Floats:
-        """The values in order of rounds; several names are added up."""
+        """Return the values in order of rounds. The values of several names are added."""
         found = self.frame[(self.frame["split"] == split) & self.frame["name"].isin(names)]
         values: Floats = found.groupby("round")["value"].sum(min_count=1).to_numpy(dtype=float)
         return values
 
     def values(self, measure: Measure) -> Floats:
-        """The measure after each round; models before training do not count."""
+        """Return the measure after each round. The model before training is left out."""
         return self.curve(measure.split, *measure.of)[1 if measure.split in OF_MODELS else 0 :] * measure.factor
 
     def layer(self, last: bool) -> Floats:
-        """The first or the last layer's mean cosine over all pairs of updates, in order of rounds."""
+        """Return the first or the last layer's mean cosine over all pairs of updates, in order of rounds."""
         rows = self.clients[self.clients["name"] == "cosine"]
         chosen = rows[rows["client"] == (rows["client"].max() if last else 0)]
         values: Floats = chosen.sort_values("round")["value"].to_numpy(dtype=float)
@@ -54,7 +56,7 @@ class Measured:
 
 
 class ExportedRun(TypedDict):
-    """One run; null stands for a number that does not exist."""
+    """One run of an export. None (null in JSON) stands for a number that does not exist."""
 
     status: str
     rounds: int
@@ -65,7 +67,7 @@ class ExportedRun(TypedDict):
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers of one run in an export: quantities and curves by name, NaN where they do not exist."""
+    """The numbers of one run from an export: quantities and curves by name. Missing numbers are NaN."""
 
     status: str
     rounds: int
@@ -75,7 +77,7 @@ class Numbers:
 
     @classmethod
     def read(cls, table: ExportedRun) -> Numbers:
-        """Turn null into NaN."""
+        """Convert a run of an export; None becomes NaN."""
 
         def number(value: float | None) -> float:
             return NAN if value is None else float(value)
@@ -93,7 +95,7 @@ Run = Measured | Numbers
 
 
 def measured(store: RunStore, record: RunRecord) -> Measured:
-    """Read a run."""
+    """Read a run's measurements from the store."""
     import pandas as pd
 
     frame = store.measurements([record.id], per_client=False)
@@ -102,18 +104,18 @@ def measured(store: RunStore, record: RunRecord) -> Measured:
 
 
 def statistic(fewest: int, of: Callable[[Floats], SupportsFloat]) -> Callable[[Floats], float]:
-    """``of`` of the values after each round; NaN for fewer than ``fewest`` of them."""
+    """Return a function that applies ``of`` to values over rounds; NaN for fewer than ``fewest`` values."""
     return lambda values: float(of(values)) if len(values) >= fewest else NAN
 
 
 def roughness(values: Floats) -> float:
-    """Sum of absolute second differences over the range; 0 for a straight line."""
+    """Return the sum of absolute second differences, divided by the range; 0 for a straight line."""
     width = float(np.ptp(values))
     return float(np.abs(np.diff(values, 2)).sum()) / width if width > 0 else NAN
 
 
 def rank_trend(values: Floats) -> float:
-    """Spearman's rank correlation with the round."""
+    """Return Spearman's rank correlation of the values with the round."""
     from scipy import stats
 
     return float(stats.spearmanr(np.arange(len(values)), values).statistic)
@@ -125,7 +127,7 @@ REDUCTIONS = {
     "max": statistic(1, np.max),
     "sum": statistic(0, np.sum),
 }
-"""A measure's number in a claim, by its way to reduce the rounds."""
+"""By `Measure.reduce`: the function that reduces the rounds to a measure's number in a claim."""
 
 PREFIXES = {
     "first": statistic(1, lambda values: values[0]),
@@ -133,19 +135,19 @@ PREFIXES = {
     "mean": REDUCTIONS["mean"],
     "lowest": statistic(1, np.min),
 }
-"""Statistics over the rounds, before the name of a measure: ``first-drift``. After it stands ``-trend``."""
+"""Statistics over the rounds by prefix of a measure's name: ``first-drift``. The trend is a suffix: ``drift-trend``."""
 
 TREND = statistic(3, rank_trend)
 
 
 def client_loss_deviation(run: Measured) -> float:
-    """Standard deviation over the clients of their local models' losses, mean over the rounds after the fifth."""
+    """Return the standard deviation of local models' losses over the clients, averaged over the rounds after the fifth."""
     rows = run.clients[(run.clients["name"] == "loss") & (run.clients["round"] > SETTLED)]
     return float(rows.groupby("round")["value"].std(ddof=0).mean()) if len(rows) else NAN
 
 
 def local_loss(run: Measured, early: bool) -> float:
-    """Mean over the clients of their local models' losses on their own rows, in the first ten rounds or in the last one."""
+    """Return the mean loss of local models on their own rows, in the first ten rounds if ``early``, else in the last round."""
     rows = run.clients[run.clients["name"] == "loss"]
     chosen = rows["round"] <= 10 if early else rows["round"] == rows["round"].max()
     return float(rows.loc[chosen, "value"].mean()) if len(rows) else NAN
@@ -156,7 +158,7 @@ def partition(run: Measured, name: str) -> float:
 
 
 def deviation_of_clients(run: Measured) -> Floats:
-    """Standard deviation of accuracy over the clients, after each measured round."""
+    """Return the standard deviation of accuracy over the clients, after each measured round."""
     return run.values(measures()["accuracy-std"])
 
 
@@ -169,7 +171,7 @@ LOSS = {
 
 QUANTITIES: dict[str, Callable[[Measured], float]] = {
     "fluctuation": lambda run: statistic(2, np.std)(later_half(run.values(primary_of([run.record])))),
-    # share of the steps in which the clients' mean loss rises, from the model before training on
+    # share of rounds in which the clients' mean loss rises
     "training-loss-rises": lambda run: statistic(2, lambda v: np.mean(np.diff(v) > 0))(
         run.curve("clients", "loss_mean")
     ),
@@ -180,18 +182,18 @@ QUANTITIES: dict[str, Callable[[Measured], float]] = {
     "last-layer-cosine": lambda run: REDUCTIONS["mean"](run.layer(last=True)),
     "client-variance": lambda run: REDUCTIONS["last"](deviation_of_clients(run)) ** 2,
     "early-client-variance": lambda run: REDUCTIONS["mean"](deviation_of_clients(run)[:5]) ** 2,
-    # the clients' variance after the last round, divided by their variance after the first five
+    # the clients' variance after the last round, divided by that after the first five rounds
     "variance-fall": lambda run: statistic(1, lambda v: v[-1] ** 2 / v[:5].mean() ** 2)(deviation_of_clients(run)),
     "label-distance": lambda run: partition(run, "label_distance"),
     "smallest-client": lambda run: partition(run, "smallest") / partition(run, "rows"),
 }
-"""Quantities that are no statistic of one measure."""
+"""Quantities that are no statistic of a single measure."""
 
 CURVES: dict[str, Callable[[Measured], Floats]] = {
     "first-layer-cosine": lambda run: run.layer(last=False),
     "last-layer-cosine": lambda run: run.layer(last=True),
 }
-"""Curves that are no measure."""
+"""Curves that are not measures."""
 
 
 def later_half(values: Floats) -> Floats:
@@ -199,7 +201,7 @@ def later_half(values: Floats) -> Floats:
 
 
 def measures() -> dict[str, Measure]:
-    """The measures of a round by their names in claims: ``worst-client``."""
+    """Return the measures of a round by their names in claims: ``worst-client``."""
     named: dict[str, Measure] = {}
     for measure in registry.MEASURES:
         if measure.split in (*OF_MODELS, "round"):
@@ -208,14 +210,15 @@ def measures() -> dict[str, Measure]:
 
 
 def counted() -> set[str]:
-    """Quantities that follow from the settings: the same in every seed, not by chance."""
+    """Return the quantities that the settings alone determine. They are equal for all seeds."""
     return {name for name, measure in measures().items() if measure.counted}
 
 
 def reader(name: str) -> Callable[[Measured], float]:
-    """A function that computes the quantity of that name from a run.
+    """Return a function that computes the quantity of this name from a run.
 
-    ``rounds-to:0.8`` is the first round with that test accuracy, or one more than there are. Raises `BadInput` for an unknown name.
+    ``rounds-to:0.8`` is the first round with this test accuracy; if there is none, the number of rounds plus 1. Raises `BadInput`
+    for an unknown name.
     """
     if name in QUANTITIES:
         return QUANTITIES[name]
@@ -242,7 +245,7 @@ def rounds_to(run: Measured, level: float) -> float:
 
 
 def quantity(name: str, run: Run) -> float:
-    """The number of that name; raises `BadInput` for an unknown name, and for one that an export does not hold."""
+    """Return the quantity of this name. Raises `BadInput` for an unknown name, and for one that an export does not contain."""
     if not isinstance(run, Numbers):
         return reader(name)(run)
     require(name in run.values, f"claim: the export has no {name}; write it again with `fedskew reproduce --export`")
@@ -250,7 +253,7 @@ def quantity(name: str, run: Run) -> float:
 
 
 def curve(name: str, run: Run) -> Floats:
-    """A measure after each round; raises as `quantity` does."""
+    """Return a measure after each round. Raises `BadInput` like `quantity`."""
     if isinstance(run, Numbers):
         require(
             name in run.curves, f"claim: the export has no {name}; write it again with `fedskew reproduce --export`"

@@ -1,4 +1,4 @@
-"""Verdicts on the claims of a document, and its tables with our numbers beside its own."""
+"""Verdicts on a document's claims, and its tables with our numbers and the document's."""
 
 import math
 from collections import Counter
@@ -18,15 +18,15 @@ from fedskew.report.words import figures
 
 OfRun = TypeVar("OfRun", bound=Run)
 Known = Mapping[str, Mapping[int, OfRun]]
-"""Arm -> seed -> what is known of its run."""
+"""Runs by arm and seed."""
 
 Results = Known[Measured]
-"""Arm -> seed -> what its run has measured."""
+"""Measurements of runs by arm and seed."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim's verdict."""
+    """A claim with its verdict."""
 
     name: str
     text: str
@@ -37,11 +37,11 @@ class Judged:
     evidence: Evidence
     p: float  # after the correction for all claims of the document
     seeds: tuple[int, ...]
-    diverged: int  # runs that the claim is about and that diverged; they count as far as they came
+    diverged: int  # number of the claim's runs that diverged; their rounds up to then count
 
     @property
     def reason(self) -> str:
-        """The numbers behind the verdict in a line."""
+        """The numbers behind the verdict, in one line."""
         e = self.evidence
         if not self.seeds:
             return f"{self.statistic}; claimed {self.expect}"
@@ -58,7 +58,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of the document, where it prints one, beside ours."""
+    """The document's number (None if it prints none), and our mean and half-width."""
 
     document: float | None
     mean: float
@@ -66,7 +66,7 @@ class Cell:
 
 
 def interval(mean: float, half: float) -> str:
-    """``0.912 ± 0.013``, to the same decimals."""
+    """Format ``0.912 ± 0.013``, both with the same decimals."""
     text = figures(mean)
     return f"{text} ± {figures(half, like=mean)}" if math.isfinite(half) else text
 
@@ -114,7 +114,7 @@ def shared_seeds(known: Known[OfRun], arms: Sequence[str]) -> list[int]:
 
 
 def cells(table: Table, known: Known[OfRun]) -> dict[str, dict[str, Cell]]:
-    """Arm -> measure -> the document's number and ours over the seeds."""
+    """Return, by arm and measure, the document's number and ours over the seeds."""
     return {
         arm: {
             measure: Cell(table.printed.get(arm, {}).get(measure), *over_seeds(measure, known.get(arm, {})))
@@ -125,13 +125,13 @@ def cells(table: Table, known: Known[OfRun]) -> dict[str, dict[str, Cell]]:
 
 
 def over_seeds(measure: str, runs: Mapping[int, OfRun]) -> tuple[float, float]:
-    """Mean and half-width over the runs that have the number."""
+    """Return mean and half-width over the runs that have the number."""
     values = [value for run in runs.values() if math.isfinite(value := quantity(measure, run))]
     return mean_interval(values) if values else (math.nan, math.nan)
 
 
 def as_json(document: Document, scale: str, known: Known[OfRun]) -> dict[str, object]:
-    """Tables, claims and open settings as plain values."""
+    """Return tables, claims and open settings as plain values."""
     return {
         "document": document.name,
         "scale": scale,
@@ -147,7 +147,7 @@ def as_json(document: Document, scale: str, known: Known[OfRun]) -> dict[str, ob
 
 
 def tally(judged: list[Judged]) -> str:
-    """``22 claims: 15 hold, 5 fail, 2 undecided``, and how many were not run, if any."""
+    """Count the verdicts: ``22 claims: 15 hold, 5 fail, 2 undecided``."""
     counts = Counter(j.verdict for j in judged)
     text = f"{len(judged)} claims: {counts['holds']} hold, {counts['fails']} fail, {counts['undecided']} undecided"
     return f"{text}, {counts['not run']} not run" if counts["not run"] else text
@@ -162,7 +162,7 @@ RULE = (
 
 
 def markdown(document: Document, scale: str, known: Known[OfRun], rule: str = RULE) -> str:
-    """The whole result as a page; ``rule`` says how a claim is judged."""
+    """Make a Markdown page of tables and claims. ``rule`` is a text that says how claims are decided."""
     chosen = document.scale(scale)
     how = f"`fedskew reproduce {document.name} --scale {scale}`: {chosen.seeds} seeds for every arm, the same ones."
     if chosen.surrogate:
@@ -183,7 +183,10 @@ def markdown(document: Document, scale: str, known: Known[OfRun], rule: str = RU
 
 
 def table_of(table: Table, known: Known[OfRun]) -> str:
-    """One table in Markdown, of the arms that were run; a column of the document's where it prints the measure of any arm."""
+    """Make one table in Markdown with the arms that were run.
+
+    A measure has a column for the document's numbers if the document prints any.
+    """
     printed = [m for m in table.measures if any(m in row for row in table.printed.values())]
     titles = [title for m in table.measures for title in ([f"{m}, document"] if m in printed else []) + [m]]
     lines = ["| | " + " | ".join(titles) + " |", "| --- |" + " ---: |" * len(titles)]

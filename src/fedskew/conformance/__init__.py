@@ -1,1 +1,1 @@
-"""The promises of every method, and its cost, checked and measured on a miniature federation."""
+"""Check the promises of methods and other components, and measure a method's cost, on a miniature federation."""

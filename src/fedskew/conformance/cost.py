@@ -1,4 +1,4 @@
-"""The cost of a method: sizes of states and messages, and evaluations, measured in a round of the miniature federation."""
+"""Measure a method's cost in a round of the miniature federation: sizes of states and messages, and evaluations."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -35,7 +35,7 @@ LEGEND = (
 SERVER = ServerSgd()
 
 FEW_ROWS = (5, 7, 6, 3, 1, 8, 4)
-"""Client sizes: so few rows that each pass is one batch."""
+"""Client sizes. They are so small that a pass over a client's rows is one batch."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Cost:
     """The cost of one round. A size such as ``2 + 3s`` means two models and three numbers."""
 
     client_state: str
-    server_state: str  # beyond the model, with the server optimiser's
-    down: str  # to a client, with the model
-    up: str  # from a client
-    gradients: float  # evaluations in a local step
-    forwards: float  # forward passes in a local step beyond one for each gradient
-    passes: float  # forward passes over a client's rows before and after training
-    server_forwards: float  # forward passes at the server in a round
-    first: float  # gradients before the first local step
+    server_state: str  # besides the model; includes the server optimiser's state
+    down: str  # sent to a client, with the model
+    up: str  # received from a client
+    gradients: float  # number of gradients in a local step
+    forwards: float  # number of forward passes in a local step, besides one for each gradient
+    passes: float  # number of forward passes over a client's rows before and after training
+    server_forwards: float  # number of forward passes at the server in a round
+    first: float  # number of gradients before the first local step
 
     @property
     def compute(self) -> str:
@@ -67,7 +67,7 @@ class Cost:
 
 @dataclass(eq=False)
 class Tally:
-    """Counts of evaluations by part of the round."""
+    """Counts of forward passes (by part of the round), gradients, steps and clients."""
 
     phase: str = "server"
     forwards: Counter[str] = field(default_factory=Counter)
@@ -79,11 +79,11 @@ class Tally:
 
 @dataclass(frozen=True, eq=False)
 class CountedTask(ModelTask):
-    """Counts forward passes."""
+    """A task that counts its forward passes."""
 
     tally: Tally = field(default_factory=Tally)
 
-    # programs are cached by their task: each tally needs its own
+    # compared by identity: programs are cached by task, and each tally needs its own program
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -94,7 +94,7 @@ class CountedTask(ModelTask):
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """Runs one client after the other and counts the calls of hooks."""
+    """An engine that runs one client after the other and counts the calls of hooks."""
 
     tally: Tally
 
@@ -120,7 +120,7 @@ class Counted:
                 def grad_fn(w: Tensor) -> tuple[Tensor, Tensor]:
                     before = tally.forwards["step"]
                     result = inner(w)
-                    # the gradient of a penalty needs no forward pass and is not counted
+                    # a gradient without a forward pass, such as that of a penalty, is not counted
                     tally.gradients += tally.forwards["step"] > before
                     return result
 
@@ -188,7 +188,7 @@ def measured(algorithm: Algorithm, server_optimiser: ServerOptimiser = SERVER) -
 
 
 def units(tree: object) -> str:
-    """Write the size of a tree in models and single numbers; each size of the miniature is unique."""
+    """Format the size of a tree in models and single numbers. Each size in the miniature federation is unique."""
     size = miniature.SPACE.size
     known = {
         miniature.CLASSES * miniature.FEATURES: "C·d s",

@@ -1,4 +1,4 @@
-"""What each hook of a method returns, and the first hook of a method that returns something else."""
+"""The return values that hooks of a method must have, and a search for the first hook with a wrong one."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +30,7 @@ RETURNS = {
 
 
 def kind_of(value: object, size: int) -> str:
-    """One of the kinds of `RETURNS`, or the value in words."""
+    """Return the value's kind as in `RETURNS`, or a description of the value."""
     if isinstance(value, Upload):
         return UPLOAD
     if isinstance(value, dict):
@@ -45,13 +45,13 @@ def kind_of(value: object, size: int) -> str:
 
 
 def place_of(method: type, hook: str) -> str:
-    """``mine.py, line 12``: where the hook is written."""
+    """Return the place of the hook's code: ``mine.py, line 12``."""
     code = getattr(getattr(method, hook), "__code__", None)
     return f"{Path(code.co_filename).name}, line {code.co_firstlineno}" if code else method.__name__
 
 
 def strict(algorithm: Algorithm, size: int) -> Algorithm:
-    """The method with watched hooks: each one that the method itself defines raises `Broken` for a wrong return value."""
+    """Return the method with checked hooks: a hook that the method defines raises `Broken` for a wrong return value."""
     cls = type(algorithm)
 
     def watched(hook: str, function: Callable[..., object]) -> Callable[..., object]:
@@ -78,11 +78,11 @@ def strict(algorithm: Algorithm, size: int) -> Algorithm:
 
 
 def wrong_return(fed: Federation) -> str:
-    """The first hook of the federation's method with a wrong return value, and where it is written; empty if there is none."""
+    """Describe the first hook of the federation's method with a wrong return value, and its place; empty if there is none."""
     try:
         play(replace(fed, algorithm=strict(fed.algorithm, len(start_of(fed)))), Sequential())
     except Broken as broken:
         return str(broken)
-    except Exception:  # which has been reported
+    except Exception:  # the promise that failed has reported it already
         return ""
     return ""

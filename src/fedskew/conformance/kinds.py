@@ -1,6 +1,6 @@
-"""The promises of components that are not methods, one function each; it raises `Broken` with the reason.
+"""The promises of components that are not methods. Each is a function that raises `Broken` with the reason.
 
-A slot also keeps the promises of a federation of FedAvg with it: equal engines, exact resume, nothing changed in place.
+Some kinds are also tested in a federation of FedAvg with the component: equal engines, exact resume, nothing changed in place.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,10 +30,10 @@ from fedskew.skew.quantity import SizeSkew
 from fedskew.slots import ServerSgd
 
 ROWS, CLASSES, CLIENTS = 240, 8, 7
-"""Of the rows that a skew deals."""
+"""Numbers of rows, classes and clients in the checks of a skew."""
 
 SHAPES = ((64,), (1, 8, 8), (3, 32, 32), (1, 28, 28), (9, 128))
-"""Shapes of a row. A model is checked on the first that it takes: digits, images, sensor windows."""
+"""Shapes of a row: digits, images, sensor windows. A model is checked on the first shape that it accepts."""
 
 
 # data, models
@@ -66,7 +66,7 @@ def data_are_the_same_again(source: Loads) -> None:
 
 
 def tried(model: Builds) -> tuple[dict[tuple[int, ...], tuple[nn.Module, Tensor]], str]:
-    """The module and five rows for each of `SHAPES` that it takes, and why it does not take the first of the others."""
+    """Return the module and five rows for each of `SHAPES` that it accepts, and why it refuses the first of the others."""
     found: dict[tuple[int, ...], tuple[nn.Module, Tensor]] = {}
     failed = ""
     for shape in SHAPES:
@@ -85,14 +85,14 @@ def tried(model: Builds) -> tuple[dict[tuple[int, ...], tuple[nn.Module, Tensor]
 
 
 def made(model: Builds) -> tuple[nn.Module, Tensor]:
-    """The module on the first of `SHAPES` that it takes, and five rows."""
+    """Return the module for the first of `SHAPES` that it accepts, and five rows."""
     found, failed = tried(model)
     holds(bool(found), f"takes rows of none of the shapes {SHAPES}; {failed}")
     return next(iter(found.values()))
 
 
 def where_tried(model: Builds) -> str:
-    """The shape of the rows on which a model is checked, and the others that it takes or refuses."""
+    """Say on which shape of rows a model is checked, and which other shapes it accepts or refuses."""
     fit = [str(shape) for shape in tried(model)[0]]
     others = [str(shape) for shape in SHAPES if str(shape) not in fit]
     also = f"; it also takes {', '.join(fit[1:])}" * (len(fit) > 1) + f"; it refuses {', '.join(others)}" * bool(others)
@@ -135,7 +135,7 @@ def model_learns(model: Builds) -> None:
 
 
 def rows_for(skew: object) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float32]], Ints]:
-    """Rows that the skew can change, sensor windows or images, and their labels."""
+    """Return rows that the skew can change (sensor windows or images), and their labels."""
     x, y = np.random.default_rng(0).standard_normal((ROWS, 6, 4)).astype(np.float32), np.arange(ROWS) % CLASSES
     try:
         if isinstance(skew, FeatureSkew):
@@ -168,7 +168,7 @@ def skew_deals(skew: object) -> None:
 
 
 def drawn(skew: object, seed: int) -> list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
-    """All that a skew draws for the clients with this seed."""
+    """Return everything that a skew draws for the clients with this seed."""
     x, y, rng = *rows_for(skew), np.random.default_rng(seed)
     if isinstance(skew, Dealer):
         return [np.sort(rows) for rows in skew.deal(y, y % CLIENTS, CLIENTS, rng)]
@@ -223,13 +223,13 @@ SLOTS = {
     "selection": "selection",
     "codec": "codec",
 }
-"""The fields of a federation that hold a component."""
+"""By kind of component: the field of a federation that holds it."""
 
 OF_CLIENTS = (promises.engines_agree, promises.order_does_not_matter, promises.nothing_is_changed)
 
 
 def check(section: str, component: object) -> Iterator[Verdict]:
-    """Yield the verdicts on a component of this kind, one by one."""
+    """Yield the verdicts on a component, one by one. ``section`` is its kind."""
     where = where_tried(cast(Builds, component)) if section == "model" else ""
     for promise in KINDS[section]:
         yield examined(f"{promise.__doc__}{where * (promise is model_gives_features_and_logits)}", promise, component)

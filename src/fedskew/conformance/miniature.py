@@ -1,4 +1,4 @@
-"""A federation that runs a hundred times a second: seven clients of 1 to 40 rows, three classes, a tanh network, float64."""
+"""The miniature federation: seven clients with 1 to 40 rows, three classes, a tanh network, float64. It runs 100 times a second."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,11 +25,11 @@ from fedskew.tasks.classification import Classification
 SIZES = (5, 17, 40, 3, 1, 9, 24)
 CLASSES, FEATURES, INPUTS, LENGTH = 3, 5, 4, 5
 PUBLIC = 24
-"""Number of the server's rows."""
+"""Number of rows on the server."""
 
 
 class Net(nn.Module):
-    """43 parameters, a prime: no other size in a method is a multiple of it. ``length`` is the number of places with outputs."""
+    """A network with 43 parameters: a prime, so that no other size is a multiple. ``length`` is the number of output places."""
 
     def __init__(self, outputs: int = CLASSES, length: int = 0) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Net(nn.Module):
         return places.mean(-2), self.out(places)
 
 
-# its own tensors are never read, so its random start does not matter
+# parameters are always given as a vector, so the module's own random values do not matter
 NET = Net().double()
 SPACE = ParameterSpace(NET)
 TASK = ModelTask(Classification(), NET, SPACE, CLASSES)
@@ -57,16 +57,16 @@ def normal(seed: int, *shape: int) -> Tensor:
 
 
 X0 = normal(3, SPACE.size) / 2
-"""Where training of the 43 parameters starts, (P,)."""
+"""Initial model (P,) with 43 parameters."""
 
 
 def start_of(fed: Federation) -> Tensor:
-    """Where training starts, (P,)."""
+    """Return the federation's initial model (P,)."""
     return normal(3, fed.task.space.size) / 2
 
 
 def targets(kind: str, rows: int) -> Tensor:
-    """Targets (rows, ...) of this kind."""
+    """Return targets (rows, ...) of this kind."""
     row = torch.arange(rows)
     if kind == "classes":
         return row % CLASSES
@@ -81,7 +81,7 @@ def targets(kind: str, rows: int) -> Tensor:
 
 
 LOCAL: Planner = SeededPlanner(Local(epochs=2, batch_size=7), seed=7)
-"""Two local epochs of batches of 7, the last ones shorter."""
+"""Two local epochs with batches of 7 rows; the last batch of an epoch is shorter."""
 
 
 def federation(
@@ -94,7 +94,7 @@ def federation(
     selection: Selection = Uniform(clients=5),  # noqa: B008
     planner: Planner = LOCAL,
 ) -> Federation:
-    """Build a federation of clients of these sizes with four planned rounds."""
+    """Build a federation with clients of these sizes and four planned rounds."""
     rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     return Federation(
         algorithm=algorithm,
@@ -113,7 +113,7 @@ def federation(
 
 
 def slots_of(kind: TaskKind) -> dict[str, Any]:
-    """The fields of the federation on this task."""
+    """Return the fields of the federation that depend on the task."""
     length = LENGTH if kind.target == "symbols" else 0
     outputs = kind.num_outputs(CLASSES if kind.target in ("classes", "labels", "symbols") else 0)
     net, y = Net(outputs, length).double(), targets(kind.target, sum(SIZES))
@@ -123,7 +123,7 @@ def slots_of(kind: TaskKind) -> dict[str, Any]:
 
 
 def server_rows(count: int) -> Batch:
-    """Return the server's rows: balanced classes, in two groups of people for the methods of group fairness."""
+    """Return the server's rows: balanced classes, and two groups of people for methods of group fairness."""
     x, row = normal(4, count, INPUTS), torch.arange(count)
     x[:, -1] = row // CLASSES % 2
     return Batch(x, row % CLASSES, torch.ones(count, dtype=torch.float64))
@@ -131,7 +131,7 @@ def server_rows(count: int) -> Batch:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run with one thread: on work this small more threads only wait for each other."""
+    """Run with one thread, because with so little work several threads only wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -147,7 +147,7 @@ def play(
     server: Server | None = None,
     states: ClientStates | None = None,
 ) -> list[Outcome]:
-    """Play the rounds up to ``rounds``, by default all planned ones, and return their outcomes; fills ``states``."""
+    """Play the rounds up to ``rounds`` (default: all planned rounds), with ``states``; return their outcomes."""
     states = ClientStates() if states is None else states
     server = server or start(fed, start_of(fed))
     outcomes = []

@@ -1,4 +1,4 @@
-"""The promises of every method, one function each. It plays a miniature federation and raises `Broken` with the reason."""
+"""The promises of methods. Each is a function that plays a miniature federation and raises `Broken` with the reason."""
 
 import dataclasses
 import pickle
@@ -41,7 +41,7 @@ from fedskew.store import checkpoints
 
 RESUMED_AFTER = 2
 DRAWS, ROOM = 16, 1.2
-"""Number of draws that measure a method's noise, and the tolerated factor of their error."""
+"""Number of draws for measuring a method's noise, and the tolerated factor of its measured value."""
 SOLVERS: dict[str, Solver] = {
     name: build("solver", CATALOGUE, spec)
     for name, spec in {
@@ -52,7 +52,7 @@ SOLVERS: dict[str, Solver] = {
 }
 LOCAL = {"epochs": Local(epochs=2, batch_size=7), "steps": Local(steps=3, batch_size=4, batches="independent")}
 REDUCED = (("sgd", "epochs"), ("sgd", "steps"), ("momentum", "epochs"), ("adamw", "steps"))
-"""Solvers and local work under which a reduction must hold."""
+"""Solvers and local work for which a reduction must hold."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class Verdict:
 
     promise: str
     kept: bool
-    reason: str = ""  # how it is broken
+    reason: str = ""  # why it is broken
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A method under examination, with its server optimiser and the catalogue of other methods."""
+    """The method that is examined, with its server optimiser and the catalogue of other methods."""
 
     algorithm: Algorithm
     server: ServerOptimiser
@@ -80,7 +80,7 @@ class Subject:
 
     @cached_property
     def course(self) -> tuple[list[Outcome], ClientStates, ClientStates]:
-        """The rounds with one client after the other, the states after the first `RESUMED_AFTER`, and those after all."""
+        """All rounds with the sequential engine, the states after `RESUMED_AFTER` rounds, and the states after all rounds."""
         states = ClientStates()
         first = play(self.federation, Sequential(), RESUMED_AFTER, states=states)
         middle = deepcopy(states)
@@ -88,24 +88,24 @@ class Subject:
 
     @cached_property
     def reference(self) -> Record:
-        """Every number of `course`."""
+        """All numbers of `course`."""
         outcomes, _, states = self.course
         return record(outcomes, states)
 
     def middle(self) -> tuple[Server, ClientStates]:
-        """Copies of the server and the states after the first `RESUMED_AFTER` rounds."""
+        """Return copies of the server and the states after `RESUMED_AFTER` rounds."""
         outcomes, states, _ = self.course
         return deepcopy((outcomes[RESUMED_AFTER - 1].server, states))
 
     def halfway(self) -> tuple[Federation, Server, ClientStates, Work]:
-        """Prepare the round after the first `RESUMED_AFTER`."""
+        """Prepare the round after `RESUMED_AFTER` rounds; return the federation, server, states and work."""
         server, states = self.middle()
         server, work, _ = prepare(self.federation, Sequential(), server, states, True)
         return self.federation, server, states, work
 
 
 def played(fed: Federation, engine: Engine, rounds: int | None = None) -> Record:
-    """Play the rounds, by default all, and return every number."""
+    """Play the rounds (default: all) and return all numbers."""
     states = ClientStates()
     return record(play(fed, engine, rounds, states=states), states)
 
@@ -122,7 +122,7 @@ def engines_agree(subject: Subject) -> None:
     for engine in (Stacked(), Stacked(width=3)):
         expect_same(played(subject.federation, engine), subject.reference)
     for solver in (SOLVERS["momentum"], SOLVERS["adamw"]):
-        # a loss of differences of rows has gradients that are 0 but for rounding, which AdamW divides by their size
+        # a joint loss may have gradients that are 0 except for rounding; AdamW would scale up these rounding errors
         if trains_with(subject.algorithm, solver) and (solver.linear or not joint(subject.federation.task)):
             fed = replace(subject.federation, solver=solver)
             expect_same(played(fed, Stacked(), RESUMED_AFTER), played(fed, Sequential(), RESUMED_AFTER))
@@ -179,7 +179,7 @@ def nothing_is_changed(subject: Subject) -> None:
 
 @dataclass(frozen=True)
 class Padded:
-    """The inner planner's batches with rows of another client before and after them, under a mask of 0."""
+    """A planner that adds rows of another client, with mask 0, before and after the inner planner's batches."""
 
     inner: Planner
 
@@ -240,7 +240,7 @@ def hides_each_client(subject: Subject) -> None:
         return
     fed, server, _, work = subject.halfway()
     uploads = Sequential().run(fed.program, work, fed.x, fed.y).uploads
-    # longer than the clip, as a codec or an attacker may make them
+    # make them longer than the clipping length, as a codec or an attacker may do
     uploads = uploads._replace(delta=1000 * uploads.delta)
 
     def step(members: list[int], seed: int = 0) -> torch.Tensor:
@@ -283,13 +283,13 @@ PROMISES: tuple[Callable[[Subject], None], ...] = (
 
 
 def trains_with(algorithm: Algorithm, solver: Solver) -> bool:
-    """Return whether a method can use a local solver."""
+    """True if the method can use the local solver."""
     needs = algorithm.contract().needs
     return (solver.linear or linear_solver not in needs) and (solver.plain or plain_solver not in needs)
 
 
 def reduces(subject: Subject, own: str, other: str) -> None:
-    """Check that the method with its ``own`` options takes the steps of ``other``, with every solver that both allow."""
+    """Check that the method with the options ``own`` takes the steps of ``other``, with each solver that both can use."""
     cls = type(subject.algorithm)
     ours = from_table(cls, parse(f"{cls.__name__}:{own}" if own else cls.__name__, own)[1], "reduces_to")
     theirs = build("algorithm", subject.catalogue, other, "reduces_to")
@@ -309,13 +309,13 @@ def reduces(subject: Subject, own: str, other: str) -> None:
 
 
 def drawn(rate: float) -> Selection:
-    """Draw each client with this probability; five clients a round if it is 0."""
+    """Return a selection that draws each client with this probability; for 0, one that draws five clients a round."""
     return Poisson(rate=rate) if rate else Uniform(clients=5)
 
 
 @lru_cache(maxsize=32)
 def models(method: Algorithm, server: ServerOptimiser, solver: str, kind: str, rate: float) -> list[Tensor]:
-    """The global model after each round, kept because many methods reduce to the same one."""
+    """Return the global model after each round. It is cached, because many methods reduce to the same method."""
     planner = SeededPlanner(LOCAL[kind], seed=7)
     made = federation(method, server_optimiser=server, solver=SOLVERS[solver], planner=planner, selection=drawn(rate))
     return [outcome.server.x for outcome in play(made, Sequential())]
@@ -324,7 +324,7 @@ def models(method: Algorithm, server: ServerOptimiser, solver: str, kind: str, r
 def check(
     algorithm: Algorithm, server: ServerOptimiser | None = None, catalogue: Mapping[str, type] = ALGORITHMS
 ) -> Iterator[Verdict]:
-    """Yield the verdicts one by one; only the first one if the method does not train."""
+    """Yield the verdicts on a method, one by one. If it does not train, yield only the first."""
     subject = Subject(algorithm, server or ServerSgd(), catalogue)
     for promise in PROMISES:
         verdict = examined(promise.__doc__ or "", promise, subject)
@@ -338,7 +338,7 @@ def check(
 
 
 def examined(promise: str, test: Callable[..., None], *arguments: object) -> Verdict:
-    """Run the test of a promise; any exception of the method breaks it."""
+    """Test a promise; return the verdict. Any exception in the method's code breaks the promise."""
     try:
         with one_thread():
             test(*arguments)

@@ -1,4 +1,4 @@
-"""All numbers of a run by name, and the first difference between two of them."""
+"""Record all numbers of a run by name, and find the first difference between two records."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ class Broken(Exception):
 
 
 def record(outcomes: Sequence[Outcome], states: ClientStates) -> Record:
-    """Return every number of the rounds, and the last client states."""
+    """Return all numbers of the rounds, and the last client states, by name."""
     flat = {f"round {o.server.round}: {name}": value for o in outcomes for name, value in facts(o).items()}
     ids, rows = states.export()
     order = torch.as_tensor(np.argsort(ids))
@@ -28,7 +28,7 @@ def record(outcomes: Sequence[Outcome], states: ClientStates) -> Record:
 
 
 def facts(outcome: Outcome) -> Record:
-    """Return every number of a round."""
+    """Return all numbers of a round, by name."""
     server, done = outcome.server, outcome.done
     tree = {
         "x": server.x,
@@ -44,7 +44,7 @@ def facts(outcome: Outcome) -> Record:
 
 
 def expect_same(ours: Record, theirs: Record, tolerance: float = TOLERANCE) -> None:
-    """Raise `Broken` at the first value that differs by more than ``tolerance``, relative and absolute; 0: bit by bit."""
+    """Raise `Broken` for the first value that differs by more than ``tolerance`` (relative and absolute); 0 means bit-identical."""
     for name in [*theirs, *ours]:
         if name not in ours or name not in theirs:
             raise Broken(f"{name} is missing in one of the runs")

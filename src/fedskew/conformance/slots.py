@@ -1,4 +1,7 @@
-"""The promises of solvers, server optimisers, codecs, sharings, and of those who decide who takes part, one function each."""
+"""The promises of solvers, server optimisers, codecs, sharings, selections, availabilities and augmentations.
+
+Each is a function that raises `Broken` with the reason.
+"""
 
 from dataclasses import fields, replace
 

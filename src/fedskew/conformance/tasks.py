@@ -1,4 +1,4 @@
-"""The promises of tasks, one function each, on example rows of the kind of target that the task takes."""
+"""The promises of tasks. Each is a function that tests the task on example rows of its kind of target."""
 
 from collections.abc import Callable
 
@@ -12,11 +12,11 @@ from fedskew.conformance.slots import holds
 from fedskew.core.task import Pooling, TaskKind
 
 ROWS = 6
-"""Of the example."""
+"""Number of example rows."""
 
 
 def example(task: TaskKind, rows: int = ROWS) -> tuple[TaskKind, Tensor, Tensor]:
-    """The fitted task, outputs (rows, ..., K) and targets (rows, ...)."""
+    """Return the fitted task, outputs (rows, ..., K) and targets (rows, ...)."""
     y = targets(task.target, rows)
     sizes = (rows, LENGTH) if task.target == "symbols" else (rows,)
     count = task.num_outputs(CLASSES if task.target in ("classes", "labels", "symbols") else 0)

@@ -1,7 +1,7 @@
-"""The base class of every federated method. Its fields are hyperparameters. Its hooks are pure functions that do what FedAvg does.
+"""The base class of all federated methods. Its fields are hyperparameters. Its hooks are pure functions; together they are FedAvg.
 
-A client hook handles one client. It receives a `View` and returns new values. It uses no ``.item()``, no branch on tensor
-values and no boolean indexing, so that engines can stack clients.
+A client hook handles one client. It receives a `View` and returns new values. It must not use ``.item()``, branches on tensor
+values, or boolean indexing, because engines stack clients.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ def local_loss(task: Task, w: Tensor, batch: Batch) -> Tensor:
 
 
 def uses_weighting(method: type["Algorithm"]) -> bool:
-    """Whether the method's own functions, if they aggregate, mention the weights: a weighting would change nothing otherwise."""
+    """True if the option ``weighting`` has an effect: the method has no ``aggregate``, or its functions use the weights."""
     if method.aggregate is Algorithm.aggregate:
         return True
     below = method.__mro__[: method.__mro__.index(Algorithm)]
@@ -88,7 +88,7 @@ class Algorithm:
 
     @final
     def accepts(self, setup: Setup) -> str:
-        """Why the method cannot work in this setup; empty if it can."""
+        """Return why the method cannot work in this setup; empty if it can."""
         usual = next(f.default for f in fields(self) if f.name == "weighting")
         if self.weighting != usual and not uses_weighting(type(self)):
             name = type(self).__name__
@@ -97,24 +97,24 @@ class Algorithm:
 
     # server
     def server_init(self, server: ServerView) -> Tree:
-        """The server's own state before round 0; ``server.state`` is still empty."""
+        """Return the server's state before the first round. ``server.state`` is still empty."""
         return {}
 
     def convene(self, server: ServerView, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
-        """The server's new state, and who trains in this round: client ids (m,), ascending.
+        """Return the server's new state, and the ids (m,), ascending, of the clients that train in this round.
 
-        ``candidates`` are the clients that the selection draws. ``answers`` holds their results of the hook ``answer``. Both have a
-        leading axis. A client that trains without being a candidate gets zeros in ``view.before``.
+        ``candidates`` are the clients that the selection has drawn. ``answers`` has their results of the hook ``answer``. Both have
+        a leading axis. A client that trains but is no candidate gets zeros in ``view.before``.
         """
         return server.state, candidates.index
 
     def broadcast(self, server: ServerView) -> Tree:
-        """Tensors for each client besides the model. The bytes of the entry `PUBLIC` are not counted."""
+        """Return tensors that each client gets in addition to the model. The bytes of the entry `PUBLIC` are not counted."""
         return {}
 
     @final
     def weights(self, server: ServerView, cohort: Cohort) -> Tensor:
-        """Aggregation weights (C,)."""
+        """Return the aggregation weights (C,)."""
         n, size = cohort.info.num_examples, max(cohort.size, 1)
         if self.weighting == "uniform":
             return torch.full_like(n, 1.0 / size)
@@ -124,7 +124,7 @@ class Algorithm:
 
     @final
     def shares(self, server: ServerView, cohort: Cohort) -> Tensor:
-        """Each client's weight (C,) in a mean over the whole population."""
+        """Return each client's weight (C,) in a mean over all clients."""
         n = cohort.info.num_examples
         if self.weighting == "uniform":
             return torch.full_like(n, 1.0 / server.num_clients)
@@ -132,11 +132,11 @@ class Algorithm:
 
     @final
     def mean_delta(self, server: ServerView, cohort: Cohort) -> Tensor:
-        """The weighted mean of the cohort's deltas, (P,)."""
+        """Return the weighted mean (P,) of the cohort's deltas."""
         return cohort.sum(self.weights(server, cohort))
 
     def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
-        """The step of the global model (P,), and the server's new state. The server optimiser takes minus the step as a gradient.
+        """Return the step of the global model (P,), and the server's new state. The server optimiser's gradient is minus the step.
 
         It is not called in a round without updates, unless the contract says ``steps_alone``: then ``delta`` is (0, P), and
         there are no extras and no report.
@@ -145,49 +145,50 @@ class Algorithm:
 
     # client
     def client_init(self, x: Tensor) -> Tree:
-        """A client's state before its first round. ``x`` (P,) is the model that it receives in that round."""
+        """Return a client's state before its first round. ``x`` (P,) is the model that it receives in that round."""
         return {}
 
     def before(self, task: Task, view: View, batch: Batch) -> Tree:
-        """Values at ``view.x``, before the first step. The batches of the local data are summed into ``view.before``."""
+        """Return values on a batch at ``view.x``, before the first step. Their sum over the local data is ``view.before``."""
         return {}
 
     def answer(self, view: View) -> Tree:
-        """Scalars that a candidate sends for the hook ``convene``."""
+        """Return scalars that a candidate sends to the server for the hook ``convene``."""
         return {}
 
     def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
-        """The local model (P,) before the first step, and the scratch: values that the client carries from step to step."""
+        """Return the local model (P,) before the first step, and the scratch: values that the client keeps between steps."""
         return view.x, {}
 
     def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
-        """The local loss () on a batch: the loss landscape."""
+        """Return the local loss () on a batch."""
         return local_loss(task, w, batch)
 
     def local_gradient(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> Tensor:
-        """The gradient (P,) of the local problem at ``w``: the objective, and terms from the server or the client's state.
+        """Return the gradient (P,) of the local problem at ``w``: the objective's, plus terms from the server or the client state.
 
-        It must be affine in the objective's gradient at ``w``. Inexactness is measured with it and the scratch of ``local_init``.
+        It must be affine in the objective's gradient at ``w``. The measure of inexactness uses it, with the scratch of
+        ``local_init``.
         """
         return grad_fn(w)[0]
 
     def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
-        """The gradient (P,) for the solver's next step, and the new scratch: the update path."""
+        """Return the gradient (P,) for the solver's next step, and the new scratch."""
         return self.local_gradient(grad_fn, view, w, scratch), scratch
 
     def after_step(self, solver: Solver, view: View, carry: Carry) -> Tree:
-        """The scratch after a step."""
+        """Return the scratch after a step."""
         return carry.scratch
 
     def after(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tree:
-        """Values at the local model ``w`` after the last step, summed over the batches of the local data."""
+        """Return values on a batch at the local model ``w`` after the last step. They are summed over the local data."""
         return {}
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
-        """The client's upload, and its new state. ``after`` holds the sums of the hook ``after``."""
+        """Return the client's upload and its new state. ``after`` has the sums of the hook ``after``."""
         return Upload(carry.w - view.x, {}, {}), view.state
 
     # evaluation
     def personal(self, view: View) -> Tensor:
-        """The model (P,) that the client itself uses after a round. ``view`` is the view of the next round."""
+        """Return the model (P,) that the client itself uses after a round. ``view`` is the view of the next round."""
         return view.x

@@ -1,4 +1,4 @@
-"""Rows of one client, as the loss and the hooks see them. B rows of a batch."""
+"""A batch of B rows of one client, as losses and hooks get it."""
 
 from typing import NamedTuple
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def without_padding(y: Tensor, mask: Tensor) -> Tensor:
-    """The targets (..., B, ...) with numbers of padded rows set to 0; integers stay.
+    """Return the targets (..., B, ...), with 0 for padded rows if they are floating point. Integers do not change.
 
-    A loss that compares rows, as of survival times, can tell padded rows by a time of 0.
+    A loss that compares rows, such as one for survival times, recognises padded rows by a time of 0.
     """
     return y * mask.reshape(*mask.shape, *[1] * (y.dim() - mask.dim())) if y.is_floating_point() else y
 
@@ -22,11 +22,11 @@ class Batch(NamedTuple):
     mask: Tensor  # (B,)
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sum of (B, ...) over the real rows."""
+        """Return the sum of ``values`` (B, ...) over the rows that are no padding."""
         if values.dim() == 1:
             return (self.mask * values).sum()
         return torch.tensordot(self.mask, values, dims=1)
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean of (B, ...) over the real rows."""
+        """Return the mean of ``values`` (B, ...) over the rows that are no padding."""
         return self.sum(values) / self.mask.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""The components of one kind by name: built-in ones, classes of installed packages, and classes of users."""
+"""A catalogue of components of one kind by name: built-in ones, those of installed packages, and users' own classes."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -13,17 +13,17 @@ from fedskew.core.titles import plainly
 
 
 def canonical(name: str, known: Iterable[str]) -> str:
-    """The known name that differs only in capitals and signs: ``q-FedAvg`` is ``qfedavg``. Else the name itself."""
+    """Return the known name that differs only in capitals and signs (``qfedavg`` for ``q-FedAvg``), or else the name itself."""
     known, wanted = [*known], plainly(name)
     return name if name in known else next((one for one in known if plainly(one) == wanted), name)
 
 
 class Catalogue(Mapping[str, type]):
-    """Built-in components, then components of installed packages. These are loaded on access and never replace a built-in one.
+    """Built-in components, then those of installed packages, which are loaded on access and never replace a built-in one.
 
-    ``kinds`` is the plural; packages offer components under the entry points ``fedskew.KINDS``. A class from elsewhere must fit
-    one of the ``contracts``, and may lack their ``optional`` members; without a contract a kind takes none. ``adapt`` turns what
-    another library defines into a component, or returns None.
+    ``kinds`` is the kind's plural; packages offer components under the entry points ``fedskew.KINDS``. A class that is not
+    built in must fit one of the ``contracts``, except for their ``optional`` members. Without contracts only built-in components
+    are accepted. ``adapt`` turns an object of another library into a component, or returns None.
     """
 
     def __init__(
@@ -63,24 +63,24 @@ class Catalogue(Mapping[str, type]):
         return len(self.ours) + len(self.offered)
 
     def own(self, name: str, place: str, expected: str = "", text: str = "") -> type:
-        """The class that ``FILE.py::CLASS`` or ``MODULE::CLASS`` names; see `fedskew.core.own.load`."""
-        require(bool(self.contracts), f"{place}: {self.kinds} do not come from files, got {name!r}")
+        """Load the class that ``FILE.py::CLASS`` or ``MODULE::CLASS`` names; see `fedskew.core.own.load`."""
+        require(bool(self.contracts), f"{place}: {self.kinds} cannot be loaded from files, got {name!r}")
         found, origin = load(name, place, expected, text)
         return self.accepted(found, f"{place}: {origin.short}", origin)
 
     def given(self, thing: object, place: str) -> type | None:
-        """The class of this catalogue for a class, a function or an object of a Python program; None for anything else."""
+        """Return the component's class for a class, a function or an object of a Python program; None for anything else."""
         cls = thing if isinstance(thing, type | FunctionType) else type(thing)
         if isinstance(cls, type) and (cls in ORIGINS or any(cls is known for known in self.ours.values())):
             return cls
         if cls is not thing and not dataclasses.is_dataclass(cls):
-            self.adapt(thing, place)  # it may know what to give instead
+            self.adapt(thing, place)  # it may raise an error that says what to give instead
             return None
         name, text = name_of(cls, place)
         return self.own(name, place, text=text)
 
     def accepted(self, found: object, what: str, origin: Origin) -> type:
-        """The component's class, with its origin noted. Raises `BadInput` with what does not fit the kind."""
+        """Check that the class fits the kind, record its origin, and return it. Raises `BadInput` if it does not fit."""
         cls = self.adapt(found, what) or fitted(found, self.contracts, self.optional, what)
         ORIGINS.setdefault(cls, origin)
         return cls

@@ -1,4 +1,4 @@
-"""The text of a class that stands in the running program, such as a notebook cell, with everything that it uses from there."""
+"""The source text of a class of the running program, such as a notebook cell, with everything that it uses from there."""
 
 import __future__
 
@@ -56,7 +56,7 @@ def define(
 
 
 def own_text(thing: type | FunctionType, place: str) -> tuple[str, bool]:
-    """Its text, with decorators, and whether its annotations are postponed."""
+    """Return its source text with decorators, and True if its annotations are postponed."""
     for code in (function.__code__ for function in functions(thing)):
         lines = linecache.getlines(code.co_filename)
         try:
@@ -77,7 +77,7 @@ def own_text(thing: type | FunctionType, place: str) -> tuple[str, bool]:
 
 
 def functions(thing: type | FunctionType) -> Iterator[FunctionType]:
-    """The functions of a class that were written, or the function itself."""
+    """Yield the functions that a class defines in source text, or the function itself."""
     for value in vars(thing).values() if isinstance(thing, type) else [thing]:
         inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
         if isinstance(inner, FunctionType) and not inner.__code__.co_filename.startswith("<string>"):
@@ -85,10 +85,10 @@ def functions(thing: type | FunctionType) -> Iterator[FunctionType]:
 
 
 def import_of(name: str, value: object) -> str:
-    """The line that imports ``value`` under this name; empty if none does."""
+    """Return the line that imports ``value`` under this name; empty if there is none."""
     if isinstance(value, ModuleType):
         return f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
-    # an alias such as a generic type does not know the module in which it stands
+    # an alias, such as a generic type, does not know its own module
     own = [module for module in [getattr(value, "__module__", None)] if isinstance(module, str)]
     ours = [
         module for module in sys.modules if module.startswith("fedskew.") and not module.startswith("fedskew.core.own")
@@ -101,7 +101,7 @@ def import_of(name: str, value: object) -> str:
 
 
 def is_plain(value: object) -> bool:
-    """Whether its `repr` makes it again."""
+    """True if `repr` of the value is a literal that gives the value."""
     try:
         return bool(ast.literal_eval(repr(value)) == value)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

@@ -1,4 +1,4 @@
-"""Components by name: parse ``"fedprox:mu=0.1"`` or ``{"name": "fedprox", "mu": 0.1}`` into a checked object, and format it again.
+"""Build a checked component from ``"fedprox:mu=0.1"`` or ``{"name": "fedprox", "mu": 0.1}``, and format it again.
 
 A component is a frozen dataclass; its fields are its options. A catalogue maps names to such classes. A component may also be a
 class in a user's file, ``"./mine.py::Mine:mu=0.1"``, in a module, ``"package.module::Mine"``, or in the running program.
@@ -27,9 +27,9 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def build(kind: str, catalogue: Classes, spec: object, where: str = "") -> Any:
-    """Build the component of a compact string, a table with ``name``, a class, or an object. Options are checked in every case.
+    """Build a component from a compact string, a table with ``name``, a class, or an object. Options are always checked.
 
-    Raises `BadInput` with the kind, the option and the nearest known name.
+    Raises `BadInput`, which names the kind, the option and the nearest known name.
     """
     place = where or kind
     if isinstance(spec, str):
@@ -62,7 +62,7 @@ def build(kind: str, catalogue: Classes, spec: object, where: str = "") -> Any:
 
 
 def as_catalogue(classes: Classes) -> Catalogue:
-    """A catalogue of these classes, which takes none from elsewhere unless it is one already."""
+    """Return a catalogue unchanged; make one from other mappings, with only these classes."""
     return classes if isinstance(classes, Catalogue) else Catalogue("components of this kind", classes)
 
 
@@ -113,7 +113,7 @@ def split(text: str) -> list[str]:
 
 
 def literal(text: str) -> object:
-    """The TOML value of a text, a list of such values, or the text itself."""
+    """Parse a text as a TOML value, or as a list of such values; otherwise return the text."""
     listed = text.startswith("[") and text.endswith("]")
     try:
         return toml_table(f"v = {text}", "")["v"]
@@ -122,7 +122,7 @@ def literal(text: str) -> object:
 
 
 def from_table(cls: type[T], table: Mapping[str, object], place: str) -> T:
-    """An instance of the dataclass ``cls`` from its options. Raises `BadInput` with the name of an unknown or ill-typed option."""
+    """Make an instance of the dataclass ``cls`` from its options. Raises `BadInput` for unknown options and wrong types."""
     fields = [field.name for field in dataclasses.fields(cls)]
     for key in table:
         if key not in fields:
@@ -130,7 +130,7 @@ def from_table(cls: type[T], table: Mapping[str, object], place: str) -> T:
             raise BadInput(f"{place}: unknown option {key!r}; {hint}")
         require_storable(f"{place}: {key}", table[key])
     try:
-        # `replace` constructs the instance again: the converter leaves out some defaults
+        # `replace` calls the constructor, because the converter skips some defaults
         return dataclasses.replace(msgspec.convert(dict(table), cls))
     except msgspec.ValidationError as error:
         raise BadInput(f"{place}: {unlisted(cls, table) or readable(error)}") from None
@@ -139,7 +139,7 @@ def from_table(cls: type[T], table: Mapping[str, object], place: str) -> T:
 
 
 def unlisted(cls: type, table: Mapping[str, object]) -> str:
-    """An error message for the first option whose value is not one of its choices; empty if there is none."""
+    """Return an error message for the first option with a value that is not among its choices; empty if there is none."""
     kinds = get_type_hints(cls)
     for option, value in table.items():
         members = get_args(kinds[option]) if get_origin(kinds[option]) in (Union, UnionType) else (kinds[option],)
@@ -151,7 +151,7 @@ def unlisted(cls: type, table: Mapping[str, object]) -> str:
 
 
 def readable(error: msgspec.ValidationError) -> str:
-    """The library's error message with the option's name in front: ``mu: expected 'float', got 'str'``."""
+    """Put the option's name before msgspec's error message: ``mu: expected 'float', got 'str'``."""
     message = str(error)
     required = re.fullmatch(r"Object missing required field `(\w+)`.*", message)
     if required:
@@ -164,7 +164,7 @@ def readable(error: msgspec.ValidationError) -> str:
 
 
 def to_table(component: object, catalogue: Classes) -> dict[str, Any]:
-    """The component as ``{"name": ..., option: value}`` with every option written out."""
+    """Return the component as ``{"name": ..., option: value}`` with all its options."""
     if type(component) in ORIGINS:
         return {**ORIGINS[type(component)].table(), **plain(component)}
     for name, cls in catalogue.items():
@@ -174,13 +174,13 @@ def to_table(component: object, catalogue: Classes) -> dict[str, Any]:
 
 
 def plain(component: object) -> dict[str, Any]:
-    """The fields of a dataclass as TOML values; ``None`` is left out."""
+    """Return the fields of a dataclass as TOML values, without fields that are None."""
     table = msgspec.to_builtins(component)
     return {key: value for key, value in table.items() if value is not None}
 
 
 def label(component: object, catalogue: Classes, with_first: bool = False) -> str:
-    """The compact form, with the options that differ from their defaults. ``with_first`` always includes the first option."""
+    """Return the compact form with the options that are not defaults. ``with_first`` always includes the first option."""
     assert dataclasses.is_dataclass(component)
     table = to_table(component, catalogue)
     if type(component) in ORIGINS:
@@ -196,7 +196,7 @@ def label(component: object, catalogue: Classes, with_first: bool = False) -> st
 
 
 def without_brackets(text: str) -> str:
-    """The text without its parts in brackets."""
+    """Return the text without its parts in square brackets."""
     inner = re.sub(r"\[[^\[\]]*\]", "", text)
     return inner if inner == text else without_brackets(inner)
 

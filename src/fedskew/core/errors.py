@@ -26,11 +26,11 @@ class FedskewError(Exception):
     exit_code = 1
 
     def __init__(self, message: str = "") -> None:
-        # a library's message may have several lines
+        # join lines, because a library's message may have several
         super().__init__(visible(" ".join(line.strip() for line in message.splitlines())))
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython prints instead of a traceback."""
+        """Return what IPython prints instead of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -89,7 +89,7 @@ def require_storable(what: str, value: object) -> None:
 
 
 def suggestion(wrong: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: the nearest known name, or all known names."""
+    """Return the end of an error message for an unknown name: the nearest known name, or all known names."""
     known = sorted(known)
     near = difflib.get_close_matches(wrong.lower(), known, n=1, cutoff=0.5)
     if near:

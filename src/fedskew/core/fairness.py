@@ -19,34 +19,34 @@ def counts(predicted: Tensor, y: Tensor, group: Tensor, mask: Tensor) -> Tensor:
 
 
 def opportunity(cells: Tensor) -> Tensor:
-    """Equal-opportunity difference P(1 | group 0, label 1) - P(1 | group 1, label 1)."""
+    """Return the equal-opportunity difference P(1 | group 0, label 1) - P(1 | group 1, label 1)."""
     rate = favoured(cells[..., 1, :])
     return rate[..., 0] - rate[..., 1]
 
 
 def parity(cells: Tensor) -> Tensor:
-    """Statistical parity difference P(1 | group 0) - P(1 | group 1)."""
+    """Return the statistical parity difference P(1 | group 0) - P(1 | group 1)."""
     rate = favoured(cells.sum(-2))
     return rate[..., 0] - rate[..., 1]
 
 
 def odds(cells: Tensor) -> Tensor:
-    """Equalised odds: the larger of the absolute gaps in true and in false positive rate."""
+    """Return the equalised-odds gap: the larger of the absolute gaps in true and in false positive rate."""
     rate = favoured(cells)
     return (rate[..., 0, :] - rate[..., 1, :]).abs().amax(-1)
 
 
 def accuracy(cells: Tensor) -> Tensor:
-    """Share of correct predictions."""
+    """Return the share of correct predictions."""
     return torch.diagonal(cells, dim1=-2, dim2=-1).sum((-2, -1)) / cells.sum((-3, -2, -1))
 
 
 def favoured(cells: Tensor) -> Tensor:
-    """Share of favourable predictions along the last axis."""
+    """Return the share of favourable predictions along the last axis."""
     return cells[..., 1] / cells.sum(-1)
 
 
 def check_groups(data: Batch | None, column: int) -> None:
-    """Raise `BadInput` unless the server's rows hold both classes of both groups."""
+    """Raise `BadInput` unless the server's rows contain both classes of both groups."""
     cells = counts(torch.zeros_like(data.y), data.y, data.x[:, column], data.mask).sum(-1) if data else torch.zeros(1)
     require(bool((cells > 0).all()), "server_data: needs rows of both classes in both groups; raise its share")

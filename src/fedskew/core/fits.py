@@ -1,6 +1,7 @@
-"""Whether a class of a user offers what its kind needs: the public members of a protocol, or of a base class.
+"""Check that a user's class has the members that its kind needs: those of a protocol, or of a base class.
 
-A misspelt or missing hook, and one with other arguments, is refused by name. It would otherwise have no effect, or fail in a round.
+A misspelt or missing hook, or one with other arguments, is refused, and the message names it. Otherwise it would have no effect, or
+fail in a round.
 """
 
 import dataclasses
@@ -17,11 +18,11 @@ COMMON = frozenset(("accepts", "private", "idea", "paper", "cites", "changes", "
 
 
 NEAR = 0.8
-"""Likeness of two names, of 1, from which one is taken for a misspelling of the other."""
+"""Minimum similarity (0..1) of two names for which one may be a misspelling of the other."""
 
 
 def fitted(found: object, contracts: Sequence[type], optional: Collection[str], what: str) -> type:
-    """Return the class. Raises `BadInput` with the first thing in which it does not fit the nearest of the ``contracts``."""
+    """Return the class if it fits the most similar of the ``contracts``. Otherwise raise `BadInput` with the first reason."""
     if not isinstance(found, type):
         raise BadInput(f"{what} is not a class, but {type(found).__name__}")
     shared = {one: len((members(one).keys() - COMMON) & vars(found).keys()) for one in contracts}
@@ -55,7 +56,7 @@ def fitted(found: object, contracts: Sequence[type], optional: Collection[str], 
 
 
 def likeness(found: object, contracts: Sequence[type]) -> int:
-    """How many members of the nearest contract a class has, or nearly has: it was probably meant to be one of these."""
+    """Return how many members of the most similar contract the class has, including misspelt ones."""
     own = [name for name in dir(found) if not name.startswith("_")]
     return max(
         sum(bool(difflib.get_close_matches(name, own, 1, NEAR)) for name in members(one).keys() - COMMON)
@@ -64,7 +65,7 @@ def likeness(found: object, contracts: Sequence[type]) -> int:
 
 
 def check_member(name: str, wanted: object, given: object, what: str) -> None:
-    """Raise `BadInput` if a member is final, takes other arguments, or is a value in place of a method or the reverse."""
+    """Raise `BadInput` if a member is final, takes other arguments, or is a value where a method is needed, or the reverse."""
     require(not getattr(wanted, "__final__", False), f"{what}: {name!r} cannot be changed; see the class that has it")
     given = getattr(given, "__func__", given)
     if not inspect.isfunction(wanted):
@@ -81,13 +82,13 @@ def check_member(name: str, wanted: object, given: object, what: str) -> None:
 
 
 def written(name: str, where: dict[str, object]) -> str:
-    """A member as one writes it: ``select(self, clients, rng)``, or its name."""
+    """Format a method as ``select(self, clients, rng)``, any other member as its name."""
     member = where.get(name)
     return f"{name}({', '.join(inspect.signature(member).parameters)})" if inspect.isfunction(member) else name
 
 
 def members(contract: type) -> dict[str, object]:
-    """The public members of a protocol or a base class, by name."""
+    """Return the public members of a protocol or a base class, by name."""
     bases = [base for base in reversed(contract.__mro__) if base.__module__ not in ("builtins", "typing", "abc")]
     return {name: value for base in bases for name, value in vars(base).items() if not name.startswith("_")}
 

@@ -1,4 +1,4 @@
-"""Refuse work that needs more memory than the machine has. Otherwise the process would end without a message."""
+"""Refuse work that needs more memory than the machine has. The system would end such a process without a message."""
 
 import os
 
@@ -6,7 +6,7 @@ from fedskew.core.errors import require
 
 
 def installed() -> int:
-    """Bytes of this machine's memory."""
+    """Return the size of this machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -14,5 +14,5 @@ def require_memory(needed: int, what: str, instead: str) -> None:
     """Raise `BadInput` if ``what`` needs more bytes (``needed``) than the machine has. ``instead`` says what to do."""
     require(
         needed <= installed(),
-        f"{what} needs {needed / 1e9:,.1f} GB of memory, and this machine has {installed() / 1e9:,.1f} GB; {instead}",
+        f"{what} needs {needed / 1e9:,.1f} GB of memory, but this machine has {installed() / 1e9:,.1f} GB; {instead}",
     )

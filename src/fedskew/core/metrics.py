@@ -1,4 +1,4 @@
-"""A metric: how good a model is on some rows, as one number."""
+"""`TaskMetric`: one number that says how good a model is on some rows."""
 
 import math
 from dataclasses import dataclass, fields
@@ -10,9 +10,9 @@ class TaskMetric:
     """One metric of a task.
 
     name: its name in the store. title: its name in headings. unit: ``%`` for shares in 0..1, which are shown times 100.
-    better: which values are better. low, high: its range. note: what else a reader must know. aside: True if it is only shown
-    beside the primary metric, so that the worst client and personal models have no column of it. pooled: True if it is not a sum
-    over rows, and is computed from the outputs of all rows (`fedskew.core.task.Pooling`).
+    better: which values are better. low, high: its range. note: further information for readers. aside: True if it is only shown in
+    addition to the primary metric; tables then have no columns of it for the worst client and for personal models. pooled: True if
+    it is no mean over rows, but is computed from the outputs of all rows together (`fedskew.core.task.Pooling`).
     """
 
     name: str
@@ -26,12 +26,12 @@ class TaskMetric:
     pooled: bool = False
 
     def given(self) -> dict[str, object]:
-        """The fields that are not defaults, which JSON can hold."""
+        """Return the fields that are not defaults, as values for JSON."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
     @property
     def meaning(self) -> str:
-        """Range and note, as the end of a sentence."""
+        """Range and note, formatted as the end of a sentence."""
         span = f", {self.low:g}..{self.high:g}" if math.isfinite(self.low) and math.isfinite(self.high) else ""
         notes = [self.note, "computed from the outputs of all rows together" if self.pooled else ""]
         return span + "".join(f"; {note}" for note in notes if note)

@@ -1,7 +1,7 @@
-"""Code of users: a class in a file ``./mine.py::Mine``, in an installed module ``package.module::Mine``, or in the running program.
+"""Users' own code: a class in a file ``./mine.py::Mine``, an installed module ``package.module::Mine``, or the running program.
 
-A run stores the file's absolute path and a hash of its contents, so that a repetition uses the same code. Of a class of the program
-itself, such as one of a notebook cell, it stores the text. `fedskew.core.trust` decides whether code may run.
+A run stores the file's absolute path and a hash of its contents, so that a repetition uses the same code. For a class of the
+running program, such as a notebook cell, it stores the source text. `fedskew.core.trust` decides if code may run.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ PREFIX = "fedskew_own_"
 
 @dataclass(frozen=True)
 class Origin:
-    """What a stored experiment says of a class, besides its options."""
+    """What a stored experiment says about a class, besides its options."""
 
     name: str  # FILE.py::CLASS, MODULE::CLASS, __main__::CLASS, or the name in a package's entry points
-    file_hash: str = ""  # sixteen hex digits, of the contents that ran
-    file_text: str = ""  # the text of a class of the program itself
+    file_hash: str = ""  # sixteen hex digits of the SHA-256 of the file's contents
+    file_text: str = ""  # the source text of a class of the running program
 
     def table(self) -> dict[str, str]:
-        """The entries that name the class in a stored experiment."""
+        """Return the entries that name the class in a stored experiment."""
         return {key: value for key, value in vars(self).items() if value}
 
     @property
@@ -46,14 +46,14 @@ class Origin:
 
 
 ORIGINS: dict[type, Origin] = {}
-"""All classes loaded from elsewhere."""
+"""All loaded classes that are not built in, with their origins."""
 
 
 def load(name: str, place: str, expected: str = "", text: str = "") -> tuple[object, Origin]:
-    """The object that ``name`` gives, and its origin. The same contents give the same object.
+    """Load the object that ``name`` names; return it and its origin. The same contents give the same object.
 
     ``expected`` is the stored hash, ``text`` the stored text. Raises `BadInput` if the code is missing, has changed, cannot be
-    run, or lacks the name.
+    run, or does not define the name.
     """
     where, _, attribute = name.rpartition(MARK)
     if where != PROGRAM and not where.endswith(".py"):
@@ -80,7 +80,7 @@ def load(name: str, place: str, expected: str = "", text: str = "") -> tuple[obj
 
 
 def read(file: str, place: str, stored: bool = False) -> tuple[Path, bytes]:
-    """The absolute path of a file of code, and its contents. ``stored`` says that a stored experiment names it."""
+    """Return a code file's absolute path and its contents. ``stored``: a stored experiment names the file."""
     path = Path(file).expanduser().resolve()
     try:
         return path, read_small(path)
@@ -90,14 +90,14 @@ def read(file: str, place: str, stored: bool = False) -> tuple[Path, bytes]:
 
 
 def module_of(file: str, place: str) -> ModuleType:
-    """A file of the user's as a module."""
+    """Load a user's file as a module."""
     path, contents = read(file, place)
     admit(contents, f"{place}: {path}")
     return run(path, contents, digest(contents), place)
 
 
 def member(module: ModuleType, name: str, what: str) -> object:
-    """The class or function ``name`` of a module of the user's."""
+    """Return the class or function ``name`` of a user's module. Raises `BadInput` if there is none."""
     if not hasattr(module, name):
         theirs = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
         raise BadInput(f"{what} has no class {name!r}; {suggestion(name, theirs)}")
@@ -105,11 +105,11 @@ def member(module: ModuleType, name: str, what: str) -> object:
 
 
 def name_of(thing: type | FunctionType, place: str) -> tuple[str, str]:
-    """How a stored experiment can name a class or function that a program gave: its name for `load`, and its text."""
+    """Return the name with which `load` finds a class or function of a program, and its source text (may be empty)."""
     name, module = thing.__name__, thing.__module__
     require(
         thing.__qualname__ == name,
-        f"{place}: {name} must stand at the top of a file or a cell, not within a function, so that runs can be repeated",
+        f"{place}: {name} must be at the top level of a file or a cell, not within a function, so that runs can be repeated",
     )
     file = getattr(sys.modules.get(module), "__file__", None)
     if module == PROGRAM or not file:
@@ -123,7 +123,7 @@ def digest(contents: bytes) -> str:
 
 
 def run(path: Path, contents: bytes, found: str, place: str) -> ModuleType:
-    """Run the file as a module in `sys.modules`, where dataclasses and pickle find it."""
+    """Execute the file as a module in `sys.modules`, where dataclasses and pickle find it; return the module."""
     name = f"{PREFIX}{digest(str(path).encode())}_{found}"
     if name in sys.modules:
         return sys.modules[name]
@@ -142,7 +142,7 @@ def run(path: Path, contents: bytes, found: str, place: str) -> ModuleType:
 
 
 def fault(error: Exception) -> FedskewError | None:
-    """An exception in a user's code as one line with function, file and line. None if the user's code was not running."""
+    """Turn an exception in a user's code into one line with function, file and line; None if no user's code was running."""
     files = {module.__file__ for name, module in sys.modules.items() if name.startswith(PREFIX)}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     if isinstance(error, FedskewError) or not frames:
@@ -152,7 +152,7 @@ def fault(error: Exception) -> FedskewError | None:
 
 
 def offered_by(cls: type) -> dict[str, str]:
-    """Name and version of the package that offers a component; empty for built-in ones and files."""
+    """Return name and version of the package that offers a component; empty for built-in components and files."""
     if cls.__module__.startswith(("fedskew.", PREFIX)):
         return {}
     value = f"{cls.__module__}:{cls.__qualname__}"

@@ -10,7 +10,7 @@ MOST_BYTES = 1 << 20
 
 
 def read_small(path: Path) -> bytes:
-    """Read a file of at most `MOST_BYTES`. Raises `OSError` for a larger one; a device has no end."""
+    """Read a file of at most `MOST_BYTES`. Raises `OSError` for a larger file or an endless device."""
     with path.open("rb") as file:
         found = file.read(MOST_BYTES + 1)
     if len(found) > MOST_BYTES:
@@ -19,7 +19,7 @@ def read_small(path: Path) -> bytes:
 
 
 def whole_path(path: str) -> str:
-    """The absolute path of an existing file or folder, so that a run can be repeated from any folder; else ``path`` unchanged.
+    """Return the absolute path of an existing file or folder, so that a run can be repeated from any folder; else ``path``.
 
     ``path`` may be a Hugging Face name. A local folder of the same name takes precedence, as in their libraries.
     """
@@ -28,5 +28,5 @@ def whole_path(path: str) -> str:
 
 
 def require_exists(path: Path) -> None:
-    """Raise `BadInput` if there is neither a file nor a folder."""
+    """Raise `BadInput` if the path does not exist."""
     require(path.exists(), f"{path}: no such file or folder{'' if path.is_absolute() else f' in {Path.cwd()}'}")

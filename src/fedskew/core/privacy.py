@@ -1,4 +1,4 @@
-"""Whether a component of an experiment leaves the guarantee of a private method intact.
+"""Check that no component of an experiment breaks the guarantee of a private method.
 
 A private method (``Contract.privacy``) clips each client's update, sums the updates and adds noise. Its privacy loss is bounded if
 
@@ -6,9 +6,9 @@ A private method (``Contract.privacy``) clips each client's update, sums the upd
 - the model depends on the updates only through the noisy sum;
 - clients take part at random, as the accountant assumes.
 
-Every component has a method ``private(self, privacy)``. It returns which of these conditions the component breaks and what to use
-instead, or an empty text. Most components use one of the two functions below, ``private = alone``. A component without the method
-is refused. A subclass does not inherit it.
+Every component has a method ``private(self, privacy)``. If the component breaks one of these conditions, it returns which one, and
+what to use instead; otherwise an empty text. Most components use one of the two functions below: ``private = alone``. A component
+without this method is refused. A subclass does not inherit it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def check_part(method: str, section: str, part: object, privacy: Privacy) -> Non
     kind, own = type(part).__name__, vars(type(part))
     require(
         "private" in own,
-        f"{method} bounds its privacy loss, and {section} {kind} does not say whether that holds beside it; use another, or write "
-        f"`private = alone` into {kind} if what it does to one client does not depend on the others (fedskew.core.privacy)",
+        f"{method} bounds its privacy loss, but {section} {kind} does not say if it keeps this bound; use another one, or write "
+        f"`private = alone` into {kind} if its effect on one client does not depend on the others (fedskew.core.privacy)",
     )
     reason = own["private"](part, privacy)
-    require(not reason, f"{method} bounds its privacy loss, which does not hold here: {reason}")
+    require(not reason, f"{method} bounds its privacy loss, but this bound does not hold here: {reason}")

@@ -1,4 +1,4 @@
-"""The records that travel between the loops, the engines and the hooks of an algorithm.
+"""The records that loops, engines and a method's hooks exchange.
 
 Shapes: C clients of the cohort, K classes, P parameters, B rows of a batch. Inside a client hook the leading axis C is
 absent; the engine adds it when it stacks clients.
@@ -24,29 +24,29 @@ class Info(NamedTuple):
     """Facts about a client before training."""
 
     index: Tensor  # type: ignore[assignment]  # () integer id; a tuple has a method of this name
-    num_examples: Tensor  # () rows it trains on
-    label_counts: Tensor  # (K,) rows of each class
-    batch_size: Tensor  # () rows of a full batch
+    num_examples: Tensor  # () number of rows on which it trains
+    label_counts: Tensor  # (K,) number of rows of each class
+    batch_size: Tensor  # () number of rows in a full batch
 
 
 class View(NamedTuple):
     """All inputs of one client in one round. A client hook sees nothing else."""
 
     x: Tensor  # (P,) the global model
-    extras: Tree  # what the algorithm adds to the broadcast
+    extras: Tree  # the tensors that the method broadcasts in addition to the model
     state: Tree  # this client's own state from earlier rounds
     info: Info
-    before: Tree  # sums over the local data at x, if the algorithm asked for them
+    before: Tree  # the sums of the hook `before` over the local data, if the method has this hook
     lr: Tensor  # () the client learning rate of this round
-    steps: Tensor  # () local steps that the client takes in this round
+    steps: Tensor  # () number of local steps that the client takes in this round
 
 
 OWN = ("state", "info", "before", "steps")
-"""The fields of a view that differ between clients. In a cohort's view they have a leading axis; clients share the others."""
+"""The fields of a view that differ between clients. In a cohort's view they have a leading axis; all clients share the others."""
 
 
 def rows_of(values: object, dtype: torch.dtype, device: torch.device, ids: bool) -> Tensor:
-    """Convert rows to a tensor of this type, or of integers if they are ``ids``. A matching tensor is not copied."""
+    """Convert rows to a tensor of this type, or to integers if they are ``ids``. A matching tensor is not copied."""
     rows = torch.as_tensor(values, device=device)
     return rows.to(torch.long if ids and not rows.is_floating_point() else dtype)
 
@@ -58,21 +58,24 @@ def targets_of(values: object, dtype: torch.dtype, device: torch.device) -> Tens
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Store images with the channels of a pixel side by side, the fastest layout for convolutions on a CPU. Other rows stay."""
+    """Store images with the channels of a pixel side by side: the fastest layout for convolutions on a CPU.
+
+    Other rows do not change.
+    """
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
 class Carry(NamedTuple):
-    """State of a client between two local steps."""
+    """The state of a client between two local steps."""
 
     w: Tensor  # (P,) the local model
-    opt: Tree  # the solver's state, fresh in every round
-    scratch: Tree  # the algorithm's own, fresh in every round
-    steps: Tensor  # () steps taken so far
+    opt: Tree  # the solver's state, new in every round
+    scratch: Tree  # the method's values between steps, new in every round
+    steps: Tensor  # () number of steps so far
 
 
 class Upload(NamedTuple):
-    """The message of a client after its local steps."""
+    """What a client sends after its local steps."""
 
     delta: Tensor  # (P,) local model minus global model
     extras: Tree
@@ -80,18 +83,18 @@ class Upload(NamedTuple):
 
 
 class Cohort(NamedTuple):
-    """The clients that answered; every leaf has a leading axis C, sorted by client id."""
+    """The clients that answered, sorted by id. Every leaf has a leading axis C."""
 
     info: Info
     uploads: Upload
-    known: Dispersion | None = None  # dispersion of the deltas, before any codec
+    known: Dispersion | None = None  # dispersion of the deltas before the codec, if it is computed already
 
     @property
     def size(self) -> int:
         return int(self.info.index.shape[0])
 
     def sum(self, weights: Tensor) -> Tensor:
-        """``sum_c weights[c] * delta[c]`` (P,). A known sum of these deltas and weights is not computed again."""
+        """Return ``sum_c weights[c] * delta[c]`` (P,). If this sum is known already, it is not computed again."""
         rows, known = self.uploads.delta, self.known
         if known is not None and known.rows is rows and torch.equal(known.weights, weights.double()):
             return known.total
@@ -99,44 +102,44 @@ class Cohort(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server's changing state between two rounds."""
+    """The server's state between two rounds."""
 
-    round: int  # rounds finished so far
+    round: int  # number of finished rounds
     x: Tensor  # (P,) the global model
     opt: Tree  # the server optimiser's state
-    state: Tree  # the algorithm's own
+    state: Tree  # the method's state
 
 
 class ServerView(NamedTuple):
-    """All inputs of a server hook in one round: first what changes, then what stays the same."""
+    """All inputs of a server hook in one round. The first three change from round to round."""
 
-    round: int  # rounds finished so far
+    round: int  # number of finished rounds
     x: Tensor  # (P,) the global model
-    state: Tree  # the algorithm's own
-    rounds: int  # rounds that are planned
+    state: Tree  # the method's state
+    rounds: int  # number of planned rounds
     seed: Seed  # seed of the server's random draws, for `fedskew.core.seeding`
-    clients: Info  # leading axis: all K clients of the population that hold data
+    clients: Info  # leading axis: all K clients that have data
     task: Task
     data: Batch | None  # the server's own labelled rows, if it has any
 
     @property
     def num_clients(self) -> int:
-        """Clients of the population that hold data."""
+        """The number of clients that have data."""
         return int(self.clients.index.shape[0])
 
     @property
     def num_examples(self) -> float:
-        """Rows of the population."""
+        """The number of all clients' rows together."""
         return float(self.clients.num_examples.sum())
 
 
 class Privacy(NamedTuple):
     """A round as a Gaussian mechanism on a Poisson sample of the clients."""
 
-    q: float  # the probability with which a client takes part
-    noise: float  # standard deviation of the noise, divided by the most that one client can add to the sum
-    delta: float  # the delta for which epsilon is stated
-    by: type | None = None  # the method that states it; a subclass must state its own
+    q: float  # the probability that a client takes part
+    noise: float  # standard deviation of the noise, divided by the maximum length that one client can add to the sum
+    delta: float  # the delta for which epsilon is computed
+    by: type | None = None  # the method that declares this; a subclass must declare its own
 
 
 class Plan(NamedTuple):
@@ -144,8 +147,8 @@ class Plan(NamedTuple):
 
     index: NDArray[np.int64]  # type: ignore[assignment]  # a tuple has a method of this name
     mask: NDArray[np.float64]
-    warp: NDArray[np.int64] | None = None  # (T, B, 3), see `fedskew.loop.warp`; None: rows as they are
+    warp: NDArray[np.int64] | None = None  # (T, B, 3), see `fedskew.loop.warp`; None: rows are not changed
 
     def first(self, steps: int) -> Plan:
-        """The first ``steps`` steps."""
+        """Return the plan of the first ``steps`` steps."""
         return Plan(self.index[:steps], self.mask[:steps], None if self.warp is None else self.warp[:steps])

@@ -1,4 +1,4 @@
-"""Squared norms of the gradients of single rows, without computing these gradients.
+"""Squared norms of single rows' gradients, without computing these gradients.
 
 The gradient of a linear layer's weights on a row is the outer product of its inputs and of the gradient at its outputs. Its norm is
 the product of their norms (Goodfellow 2015, arXiv:1510.01799). For a convolution it is a sum of such products over positions. One
@@ -26,7 +26,7 @@ OnLayer = Callable[[str, Tensor, Tensor], Tensor]
 
 
 def of_linear(layer: nn.Linear, inputs: Tensor, slopes: Tensor) -> Tensor:
-    """Squared norms (B,) from inputs (B, I) and gradients at the outputs (B, O)."""
+    """Return squared norms (B,) from inputs (B, I) and gradients at the outputs (B, O)."""
     squares = slopes.square().sum(1)
     return squares * (inputs.square().sum(1) + (layer.bias is not None))
 
@@ -39,11 +39,11 @@ def of_convolution(layer: nn.Conv2d, inputs: Tensor, slopes: Tensor) -> Tensor:
 
 
 OF_LAYER: dict[type, Callable[..., Tensor]] = {nn.Linear: of_linear, nn.Conv2d: of_convolution}
-"""Type of layer to the function that computes its squared norms."""
+"""By type of layer: the function that computes its squared norms."""
 
 
 def layers_of(task: Task) -> dict[str, nn.Module]:
-    """The layers with parameters, by name; empty if one of them is frozen or of a type that `OF_LAYER` lacks."""
+    """Return the layers with parameters, by name; empty if one of them is frozen or has a type that is not in `OF_LAYER`."""
     model = getattr(task, "model", None)
     if not isinstance(model, nn.Module):
         return {}
@@ -56,7 +56,7 @@ def layers_of(task: Task) -> dict[str, nn.Module]:
 
 
 def with_hooks(forward: Callable[[], T], layers: dict[str, nn.Module], on_layer: OnLayer) -> T:
-    """Run a forward pass in which ``on_layer`` replaces the outputs of each layer."""
+    """Call ``forward`` while ``on_layer`` replaces the outputs of each layer; return its result."""
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         return lambda layer, inputs, outputs: on_layer(name, inputs[0], outputs)
@@ -71,9 +71,9 @@ def with_hooks(forward: Callable[[], T], layers: dict[str, nn.Module], on_layer:
 
 @lru_cache(maxsize=64)
 def shapes_of(task: Task, x: torch.Size, dtype: torch.dtype, device: torch.device) -> dict[str, torch.Size]:
-    """The shape of each layer's outputs for inputs ``x``; empty if the norms need the gradients themselves.
+    """Return the shape of each layer's outputs for inputs of shape ``x``; empty if this method cannot compute the norms.
 
-    They do if a layer runs more than once, or if a linear one gets other inputs than (B, I).
+    It cannot if a layer runs more than once, or if a linear layer gets inputs of another shape than (B, I).
     """
     layers = layers_of(task)
     seen: list[tuple[str, torch.Size, int]] = []
@@ -92,9 +92,9 @@ def shapes_of(task: Task, x: torch.Size, dtype: torch.dtype, device: torch.devic
 
 
 def gradient_and_norms(task: Task, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor] | None:
-    """The gradient (P,) at ``w``, summed over the real rows, and the squared norm of each row's gradient (B,), 0 for padding.
+    """Return the gradient (P,) at ``w``, summed over the rows, and the squared norm (B,) of each row's gradient; 0 for padding.
 
-    None if the norms need the gradients themselves.
+    None if this method cannot compute the norms.
     """
     shapes = shapes_of(task, batch.x.shape, w.dtype, w.device)
     if not shapes:

@@ -1,6 +1,6 @@
 """Independent random streams by (seed, purpose, round, client). No global generator is ever read or set.
 
-PyTorch is imported where numbers of its own are drawn: data sets and skews are checked without it.
+PyTorch is imported only by functions that need it, so that data sets and skews can be checked without it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ Seed = int | Secret
 
 
 def stream(seed: Seed, purpose: str, *keys: int) -> np.random.Generator:
-    """The generator for one purpose; ``keys`` are usually the round and the client.
+    """Return the generator for a purpose. ``keys`` are usually the round and the client.
 
-    Adding a purpose at the end of `PURPOSES` leaves all other streams as they are.
+    A new purpose at the end of `PURPOSES` does not change any other stream.
     """
     place = (PURPOSES.index(purpose), *keys)
     if isinstance(seed, Secret):

@@ -22,12 +22,12 @@ ASKED: ContextVar[bool] = ContextVar("ASKED", default=False)
 
 
 def place() -> Path:
-    """Path of the list. Each line holds a key, and the name of the code when it was added."""
+    """Return the path of the list. Each line has a key, and the name that the code had when it was added."""
     return Path(os.environ.get(FOLDER) or platformdirs.user_config_path("fedskew")) / "trusted-code.txt"
 
 
 def known() -> set[str]:
-    """Keys of all trusted code."""
+    """Return the keys of all trusted code."""
     keys = set(os.environ.get(SESSION, "").split())
     with suppress(OSError):
         keys |= {line.partition(" ")[0] for line in place().read_text(encoding="utf-8", errors="replace").splitlines()}
@@ -35,7 +35,7 @@ def known() -> set[str]:
 
 
 def key_of(contents: bytes) -> str:
-    """The key of a file of code, or of a module's name."""
+    """Return the key of a code file's contents, or of a module's name."""
     return hashlib.sha256(contents).hexdigest()
 
 
@@ -58,7 +58,7 @@ def admit(contents: bytes, what: str) -> None:
 
 
 def admit_module(name: str) -> None:
-    """As `admit`, for a class of an installed package by its name."""
+    """Do what `admit` does, for a class of an installed package by its name."""
     admit(f"module {name}".encode(), name)
 
 

@@ -1,9 +1,9 @@
-"""Columns of the same quantity in different units: one is a constant factor times the other."""
+"""Detect two columns of the same quantity in different units, which differ by a constant factor."""
 
 import math
 
 UNIT, CLOSE = 1.5, 0.1
-"""A factor between two units is at least `UNIT`. The logarithms of the factors of mean and deviation differ by about `CLOSE`."""
+"""A factor between two units is at least `UNIT`. The logarithms of the factors of mean and deviation may differ by `CLOSE`."""
 
 FACTORS = {
     1.609: "miles and km",
@@ -22,7 +22,7 @@ FACTORS = {
     365.25: "years and days",
     1000.0: "a factor of a thousand",
 }
-"""Usual factors between two units, and what they are, the larger unit first."""
+"""Usual factors between two units, and the units' names, the larger unit first."""
 
 CODES = 10
 """Whole numbers with fewer possible values are codes of categories rather than quantities."""
@@ -34,9 +34,9 @@ def are_codes(whole: bool, low: float, high: float) -> bool:
 
 
 def unit_factor(mean: float, rest: float, deviation: float, spread: float, rows: int) -> float:
-    """The factor between two columns of one distribution in different units; 0 if mean and deviation give different ones.
+    """Return the factor between two columns that seem to have different units; 0 if mean and deviation give different factors.
 
-    ``mean`` and ``deviation`` are of the first column with ``rows`` rows, ``rest`` and ``spread`` of the second one.
+    The first column has ``mean``, ``deviation`` and ``rows``; the second has mean ``rest`` and deviation ``spread``.
     """
     if not spread or not deviation or abs(rest) < spread / 2 or mean * rest <= 0:
         return 0.0
@@ -47,7 +47,7 @@ def unit_factor(mean: float, rest: float, deviation: float, spread: float, rows:
 
 
 def usual_factor(factor: float) -> tuple[float, str]:
-    """The usual factor nearest to this one, which may be below 1, and what it is; or the factor itself."""
+    """Return the usual factor close to this one, or its inverse, and the units' names; the factor itself if there is none."""
     up = max(factor, 1 / factor)
     near = min(FACTORS, key=lambda known: abs(math.log(known / up)))
     if abs(math.log(near / up)) > CLOSE:

@@ -1,4 +1,4 @@
-"""Variance of a client's gradients or losses over its rows, and selection and weights by it."""
+"""The variance of a client's gradients or losses over its rows; selection and weights by such scores."""
 
 import math
 from typing import Literal
@@ -16,17 +16,20 @@ from fedskew.core.trees import Tree
 Of = Literal["gradient", "loss"]
 
 ROWS = 8
-"""Number of rows whose gradients are in memory at a time. Each gradient is as large as the model."""
+"""Number of rows with gradients in memory at a time. Each gradient is as large as the model."""
 
 
 def single_rows(setup: Setup) -> str:
     if not setup.joint:
         return ""
-    return "takes the gradient of each row, and here a row's loss depends on other rows; use variance=loss, or --algorithms fedavg"
+    return "needs each row's gradient, but here a row's loss depends on other rows; use variance=loss, or --algorithms fedavg"
 
 
 def moments(of: Of, task: Task, w: Tensor, batch: Batch) -> Tree:
-    """Summed over the real rows, in float64: the gradient (P,) or loss () of each row at ``w``, and its squared norm ()."""
+    """Return two sums over the rows, in float64: of each row's gradient (P,) or loss () at ``w``, and of its squared norm ().
+
+    Padding is left out.
+    """
     if of == "loss":
         losses = task.loss(task.logits(w, batch.x), batch.y).double()
         return {"sum": (batch.mask * losses).sum(), "square": (batch.mask * losses.square()).sum()}
@@ -39,7 +42,7 @@ def moments(of: Of, task: Task, w: Tensor, batch: Batch) -> Tree:
 
 
 def row_by_row(task: Task, w: Tensor, batch: Batch) -> Tree:
-    """`moments` of the gradients, for any model: computes the gradient of each row."""
+    """Compute the `moments` of gradients for any model, from the gradient of each row."""
 
     def loss(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return task.loss(task.logits(w, x[None]), y[None])[0]
@@ -56,20 +59,20 @@ def row_by_row(task: Task, w: Tensor, batch: Batch) -> Tree:
 
 
 def variance_of(sums: Tree, n: Tensor) -> Tensor:
-    """1/n sum ||v_i - v||^2, (), from the `moments` of n rows: the mean square minus the square of the mean."""
+    """Return the variance 1/n sum ||v_i - v||^2, (), from the `moments` of n rows."""
     return (sums["square"] / n - (sums["sum"] / n).square().sum()).clamp(min=0)
 
 
 def lowest(scores: Tensor, share: float) -> Tensor:
-    """Positions, ascending, of the lowest ``share`` of the scores (C,), rounded up. Of equal scores the first counts."""
+    """Return the positions, ascending, of the lowest ``share`` (rounded up) of the scores (C,). Equal scores: the first ones."""
     count = max(math.ceil(share * len(scores) - 1e-9), 1)
     return scores.sort(stable=True).indices[:count].sort().values
 
 
 def soft_weights(p: Tensor, scores: Tensor, tau: float, scale: Literal["relative", "absolute"]) -> Tensor:
-    """p e^(-scores / tau) (C,), made to sum to 1; a ``relative`` tau is in units of the median score.
+    """Return weights (C,) proportional to p e^(-scores / tau), with sum 1. A ``relative`` tau is in units of the median score.
 
-    At tau = 0 only the lowest score has a weight. At infinity the weights are proportional to p.
+    With tau = 0 only the lowest score has a weight. With infinite tau the weights are proportional to p.
     """
     gap = scores - scores.min()
     unit = torch.quantile(scores, 0.5) if scale == "relative" and tau < math.inf else scores.new_ones(())

@@ -1,4 +1,4 @@
-"""Models as vectors: the map between a module's parameters and one flat tensor, and sums over a cohort of vectors."""
+"""Models as vectors: convert a module's parameters to one flat tensor and back, and sum over a cohort of vectors."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 CHUNK = 1 << 19
-"""Numbers per chunk when a (clients, parameters) matrix is reduced in float64. A chunk of this size stays in cache."""
+"""Number of values in a chunk when a matrix (clients, parameters) is reduced in float64. Such a chunk stays in cache."""
 
 
 class ParameterSpace:
-    """Names, shapes and places of a module's trainable parameters inside the flat vector ``w`` of shape (P,).
+    """Names, shapes and positions of a module's trainable parameters in the flat vector ``w`` (P,).
 
-    A parameter is trainable if it requires a gradient. Frozen ones and buffers are not part of the vector: they stay in the
+    A parameter is trainable if it requires a gradient. Frozen parameters and buffers are not in the vector; they stay in the
     module.
     """
 
@@ -29,19 +29,19 @@ class ParameterSpace:
         self.size = sum(self.sizes)
 
     def unflatten(self, w: Tensor) -> dict[str, Tensor]:
-        """Views into ``w`` (P,), by parameter name; the backward pass is a single concatenation."""
+        """Return views into ``w`` (P,), by parameter name. The backward pass is a single concatenation."""
         return {
             name: part.view(shape)
             for name, part, shape in zip(self.names, w.split(self.sizes), self.shapes, strict=True)
         }
 
     def flatten(self, module: nn.Module) -> Tensor:
-        """The module's current trainable parameters as a new vector (P,)."""
+        """Return the module's current trainable parameters as a new vector (P,)."""
         named = dict(module.named_parameters())
         return torch.cat([named[name].detach().reshape(-1) for name in self.names])
 
     def of_entries(self, mask: Tensor) -> ParameterSpace:
-        """The space of the entries where a mask (P,) is true. Each tensor keeps its name and becomes a row of these entries."""
+        """Return the space of the entries where a mask (P,) is True. Each tensor keeps its name, but becomes one-dimensional."""
         counts = {name: int(part.sum()) for name, part in self.unflatten(mask).items()}
         chosen = copy(self)
         chosen.names = [name for name, count in counts.items() if count]
@@ -51,7 +51,7 @@ class ParameterSpace:
         return chosen
 
     def layers(self) -> dict[str, list[slice]]:
-        """Slices of the vector for each layer, by the name of the module that owns weight and bias."""
+        """Return the slices of the vector for each layer, by the name of the module that has weight and bias."""
         places: dict[str, list[slice]] = {}
         start = 0
         for name, size in zip(self.names, self.sizes, strict=True):
@@ -61,10 +61,10 @@ class ParameterSpace:
 
 
 def column_chunks(rows: Tensor) -> Iterator[Tensor]:
-    """The matrix (C, P) in float64, some columns at a time.
+    """Yield the matrix (C, P) in float64, some columns at a time.
 
-    Each chunk is a copy, which the caller may change. The next chunk overwrites it: allocating memory would cost more than the
-    sums.
+    Each chunk is a copy that the caller may change. The next chunk overwrites it, because allocating memory would cost more time
+    than the sums.
     """
     columns = min(max(CHUNK // max(rows.shape[0], 1), 1), rows.shape[1])
     room = rows.new_empty(rows.shape[0] * columns, dtype=torch.float64)
@@ -73,7 +73,10 @@ def column_chunks(rows: Tensor) -> Iterator[Tensor]:
 
 
 def weighted_sum(weights: Tensor, rows: Tensor, kind: torch.dtype | None = None) -> Tensor:
-    """``sum_c weights[c] * rows[c]`` for (C,) and (C, ...), accumulated in float64, in the type of ``rows`` or in ``kind``."""
+    """Return ``sum_c weights[c] * rows[c]`` for weights (C,) and rows (C, ...).
+
+    The sum is computed in float64, then converted to ``kind``, by default the type of ``rows``.
+    """
     w, kind = weights.double(), kind or rows.dtype
     if rows.dim() != 2:
         return torch.tensordot(w, rows.double(), dims=1).to(kind)
@@ -86,7 +89,7 @@ def weighted_sum(weights: Tensor, rows: Tensor, kind: torch.dtype | None = None)
 
 
 class Dispersion(NamedTuple):
-    """Weighted sum, lengths and distances to the mean of rows (C, P), accumulated in float64."""
+    """Weighted sum, lengths and distances to the mean of rows (C, P), computed in float64."""
 
     rows: Tensor  # (C, P)
     weights: Tensor  # (C,) float64; they need not add up to 1
@@ -98,7 +101,7 @@ class Dispersion(NamedTuple):
 
 
 def dispersion(weights: Tensor, rows: Tensor) -> Dispersion:
-    """Weighted mean, norms and distances of rows (C, P) with weights (C,), in one pass over memory, in blocks of columns."""
+    """Compute weighted mean, norms and distances of rows (C, P) with weights (C,), in one pass over memory."""
     w = weights.double()
     whole, equal = w.sum(), torch.full_like(w, 1 / len(w))
     total = rows.new_empty(rows.shape[1])
@@ -110,7 +113,7 @@ def dispersion(weights: Tensor, rows: Tensor) -> Dispersion:
         mean = w @ part
         total[done : done + len(mean)] = mean
         done += len(mean)
-        # centred in place at the weighted mean: no further copy of the chunk
+        # subtract the weighted mean in place, without another copy of the chunk
         mean /= whole
         of_mean += mean.square().sum()
         part -= mean
@@ -121,36 +124,36 @@ def dispersion(weights: Tensor, rows: Tensor) -> Dispersion:
 
 
 def square_lengths(rows: Tensor, between: Tensor) -> tuple[Tensor, Tensor]:
-    """Square lengths (C,) of rows (C, P), and of the rows minus ``between`` (P,)."""
+    """Return the square lengths (C,) of rows (C, P), and of the rows minus ``between`` (P,)."""
     lengths = torch.linalg.vector_norm(rows, dim=1).square()
     return lengths, lengths - 2 * (rows @ between) + between.square().sum()
 
 
 def unit(v: Tensor) -> Tensor:
-    """``v / ||v||`` for (P,), the norm accumulated in float64; 0 where ``v`` is 0."""
+    """Return ``v / ||v||`` for ``v`` (P,), with the norm computed in float64; 0 if ``v`` is 0."""
     return v / torch.linalg.vector_norm(v, dtype=torch.float64).clamp(min=1e-12).to(v.dtype)
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether all numbers are finite. One pass without a mask takes a tenth of the time of `isfinite`."""
+    """True if all numbers are finite. This pass without a mask takes a tenth of the time of `isfinite`."""
     return not values.numel() or all(bool(end.isfinite()) for end in values.aminmax())
 
 
 def finite_rows(rows: Tensor) -> Tensor:
-    """The rows of (C, P) that hold finite numbers only."""
+    """Return the rows of (C, P) that have only finite numbers."""
     finite = rows.isfinite().all(1)
     return rows if bool(finite.all()) else rows[finite]
 
 
 def trimmed_mean(rows: Tensor, cut: int) -> Tensor:
-    """The mean (P,) of (C, P) without the ``cut`` smallest and ``cut`` largest values of each column. At least the median stays."""
+    """Return the mean (P,) of each column of (C, P) without its ``cut`` smallest and largest values. At least the median stays."""
     cut = min(cut, (len(rows) - 1) // 2)
     parts = [part.sort(dim=0).values[cut : len(rows) - cut].mean(0) for part in column_chunks(rows)]
     return torch.cat(parts).to(rows.dtype)
 
 
 def square_distances(rows: Tensor) -> Tensor:
-    """(C, C) square distances between the rows of (C, P), in float64; infinite where they overflow."""
+    """Return the square distances (C, C) between the rows of (C, P), in float64; infinite on overflow."""
     gram = sum((part @ part.T for part in column_chunks(rows)), rows.new_zeros((), dtype=torch.float64))
     squares = gram.diagonal()
     return (squares[:, None] + squares - 2 * gram).nan_to_num(nan=torch.inf, posinf=torch.inf).clamp(min=0)

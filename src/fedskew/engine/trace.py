@@ -1,10 +1,10 @@
-"""Record a local step once per shape as a flat graph of ATen calls, and repeat the graph.
+"""Record a local step once for each shape, as a flat graph of ATen calls. Then execute the graph for every step.
 
-A stacked step of a small model costs dispatch, not arithmetic: the graph leaves out the interpretation of `vmap` and `grad`.
-A step of a large model costs passes over its weights: the graph changes them in place. What is computed stays the same.
+For small models a stacked step's time is dispatch, not arithmetic: the graph skips the interpretation of `vmap` and `grad`. For
+large models it is passes over the weights: the graph changes the weights in place. The numbers do not change.
 
-`torch.fx`'s own tracer, `make_fx`, records the same calls, but imports PyTorch's compiler: 1.4 s of CPU time, longer than many
-a run. This file is the only one that uses private parts of PyTorch. Without them `PRIVATE` is False: steps run unrecorded.
+PyTorch's own tracer, `make_fx`, records the same calls, but imports PyTorch's compiler. That takes 1.4 s of CPU time, longer than
+many runs. Only this file uses private parts of PyTorch. If they do not exist, `PRIVATE` is False, and steps are not recorded.
 """
 
 from collections.abc import Callable, Iterable, Sequence

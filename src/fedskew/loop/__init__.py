@@ -1,1 +1,1 @@
-"""The one local loop and the one round loop."""
+"""The local loop of a client, and the rounds of the server."""

@@ -1,4 +1,4 @@
-"""Scores of a model on the test set, and on the rows of each client."""
+"""Scores of a model on the test set, and on each client's rows."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,23 +16,23 @@ from fedskew.skew.partition import Ints, Partition
 Floats = NDArray[np.floating]
 
 CHUNK = 1024
-"""Rows of a forward pass."""
+"""Maximum number of rows in a forward pass."""
 
 
 def per_row(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Tree:
-    """The scores of each row, (n,) or (n, J) each, in float64."""
+    """Return the scores of each row by name, (n,) or (n, J), in float64."""
     return scored(task, w, x, y, pool=False)[0]
 
 
 def scored(task: Task, w: Tensor, x: Tensor, y: Tensor, pool: bool = True) -> tuple[Tree, dict[str, float]]:
-    """The scores of each row, and the pooled metrics of all of them unless ``pool`` is False."""
+    """Return the scores of each row; if ``pool``, also the metrics that are computed from all rows together."""
     return scored_outputs(task, lambda lo, hi: task.logits(w, channels_last(x[lo:hi])), y, pool)
 
 
 def scored_outputs(
     task: Task, outputs_of: Callable[[int, int], Tensor], y: Tensor, pool: bool = True
 ) -> tuple[Tree, dict[str, float]]:
-    """As `scored`, from the outputs of the rows from one number up to another."""
+    """Do what `scored` does, from outputs: ``outputs_of(lo, hi)`` returns the outputs of rows lo to hi - 1."""
     parts, kept = [], []
     pool = pool and bool(pooled_names(task)) and len(y) > 0
     with torch.no_grad():
@@ -49,33 +49,33 @@ def scored_outputs(
 
 
 def evaluate(task: Task, w: Tensor, x: Tensor, y: Tensor) -> dict[str, float]:
-    """The loss and the metrics over the rows."""
+    """Return the model's loss and metrics on the rows."""
     return over_rows(task, *scored(task, w, x, y))
 
 
 def evaluate_constant(task: Task, outputs: Tensor, y: Tensor) -> dict[str, float]:
-    """The loss and the metrics of outputs (K,) or (T, K) that all rows share."""
+    """Return the loss and the metrics if all rows have the same outputs (K,) or (T, K)."""
     every = outputs.to(y.device).expand(len(y), *outputs.shape)
     return over_rows(task, *scored_outputs(task, lambda lo, hi: every[lo:hi], y))
 
 
 def over_rows(task: Task, scores: Tree, pooled: Mapping[str, float]) -> dict[str, float]:
-    """The loss and the metrics over the rows that have these scores and pooled metrics."""
+    """Return the loss and the metrics over rows, from the result of `scored`."""
     found = task.measured({name: values.mean(0) for name, values in scores.items()})
     return {name: float(value) for name, value in found.items()} | dict(pooled)
 
 
 def mean_of(sums: Tensor, rows: Tensor) -> Tensor:
-    """The means (clients, ...) of sums over each client's number of ``rows`` (clients,); NaN for a client without any."""
+    """Divide sums (clients, ...) by each client's number of ``rows`` (clients,); NaN for a client without rows."""
     counts = rows.double().masked_fill(rows == 0, math.nan)
     return sums / counts.reshape(-1, *[1] * (sums.dim() - 1))
 
 
 def by_row(task: Task, metric: str, scores: Tree) -> Tensor | None:
-    """What each of n > 1 rows adds to a metric, (n,): n times the metric less n - 1 times the metric without the row.
+    """Return each row's contribution to a metric, (n,): n times the metric, minus n - 1 times the metric without the row.
 
-    For a mean over rows this is the row's score; in general the jackknife's pseudo-value (Tukey 1958). None if `Task.measured`
-    does not give the metric.
+    If the metric is a mean over rows, this is the row's score. In general it is the jackknife's pseudo-value (Tukey 1958). None for
+    fewer than two rows, and if `Task.measured` does not return the metric.
     """
     means = {name: values.mean(0) for name, values in scores.items()}
     n = len(scores["loss"])
@@ -86,13 +86,14 @@ def by_row(task: Task, metric: str, scores: Tree) -> Tensor | None:
 
 
 GROUPS = 200
-"""Groups of rows, of a pooled metric that is not computed without each row at once."""
+"""Maximum number of groups of rows in `pooled_by_row`, for tasks that are no `PoolingWithout`."""
 
 
 def pooled_by_row(task: ModelTask, metric: str, outputs: Tensor, y: Tensor) -> Floats:
-    """As `by_row`, (rows,), for a pooled metric from the outputs of n > 1 rows. NaN where it is undefined.
+    """Do what `by_row` does, for a pooled metric of n > 1 rows with these outputs. Undefined values are NaN.
 
-    A task that is no `PoolingWithout` gets a value for each of at most `GROUPS` groups; row i is in group i modulo `GROUPS`.
+    For a task that is no `PoolingWithout`, there is one value for each of at most `GROUPS` groups of rows. Row i is in group i
+    modulo the number of groups.
     """
     whole, count = task.pooled(outputs, y).get(metric, math.nan), len(y)
     if math.isnan(whole):
@@ -110,10 +111,10 @@ def pooled_by_row(task: ModelTask, metric: str, outputs: Tensor, y: Tensor) -> F
 def evaluate_clients(
     task: Task, w: Tensor, x: Tensor, y: Tensor, partition: Partition, clients: Ints
 ) -> dict[str, Tensor]:
-    """Mean scores (clients, ...) of one model on each client's measured rows; NaN for a client without any.
+    """Return one model's mean scores (clients, ...) on each client's measured rows; NaN for a client without such rows.
 
-    The model is the same for all, so their rows go through it together. A joint task, or one whose primary metric is pooled, gets
-    one client's rows at a time, and such a metric stands among the means.
+    The rows of all clients pass through the model together. For a joint task, or a pooled primary metric, each client's rows pass
+    separately; the result then includes this metric.
     """
     rows = [partition.measured_rows(k) for k in clients]
     if joint(task) or pooled_primary(task):
@@ -131,7 +132,7 @@ def evaluate_clients(
 
 
 def client_means(task: Task, w: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tree:
-    """Mean scores of a model on one client's rows, and its primary metric if that is pooled."""
+    """Return the mean scores of a model on one client's rows; also the primary metric, if it is pooled."""
     primary = pooled_primary(task)
     scores, pooled = scored(task, w, x[rows], y[rows], bool(primary))
     means = {name: values.mean(0).cpu() for name, values in scores.items()}
@@ -139,7 +140,7 @@ def client_means(task: Task, w: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> T
 
 
 def stacked_means(clients: list[Tree]) -> dict[str, Tensor]:
-    """The means of all clients, with a leading axis; NaN for a pooled metric that a client has not."""
+    """Stack the clients' means on a leading axis. A pooled metric that a client does not have is NaN."""
     names = dict.fromkeys(name for means in clients for name in means)
     missing = torch.tensor(math.nan, dtype=torch.float64)
     return {name: torch.stack([means.get(name, missing) for means in clients]) for name in names}

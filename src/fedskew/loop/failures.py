@@ -1,4 +1,4 @@
-"""Errors that end a round: training diverged, or too few clients gave a usable answer. Each names a likely cause and a cure."""
+"""Errors that end a round: divergence, or too few usable answers. Each message has a likely cause and a remedy."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms: Tensor) -> None:
-    """Raise `Diverged` if the method cannot aggregate the updates and scores that are finite.
+    """Raise `Diverged` if updates or scores are not finite, and the method cannot aggregate without these clients.
 
-    ``norms`` (C,) are the lengths of the updates. Personal models are checked as well. The error names the round, the first client
-    and the most likely cause.
+    ``norms`` (C,) are the lengths of the updates. Personal models are checked, too. The error names the round, the first client and
+    the most likely cause.
     """
     bad = ~norms.isfinite()
     for sums in done.scores.values():
@@ -41,15 +41,15 @@ def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms:
 
 
 def check_enough(fed: Federation, round_: int, usable: int, selected: int, wanted: int = 1, cure: str = "") -> None:
-    """Raise `TooFew` if fewer than ``wanted`` of the ``selected`` clients gave a usable answer, or fewer than the method needs.
+    """Raise `TooFew` if there are fewer than ``wanted`` usable answers, or fewer than the method needs.
 
-    ``cure`` is advice that the error ends with.
+    ``selected`` is the number of selected clients. ``cure`` is advice at the end of the message.
     """
     needed = fed.contract.updates_needed(usable)
     if usable >= max(wanted, needed):
         return
     parts = [
-        f"round {round_ + 1}: {usable} of {selected} clients gave a usable answer, and {max(wanted, needed)} are needed"
+        f"round {round_ + 1}: {usable} of {selected} clients gave a usable answer, but {max(wanted, needed)} are needed"
     ]
     if usable < needed:
         parts.append("select more clients, or let the method assume fewer broken ones")
@@ -57,7 +57,7 @@ def check_enough(fed: Federation, round_: int, usable: int, selected: int, wante
 
 
 def client_cause(fed: Federation, round_: int) -> str:
-    """The most likely cause of divergence in local training, and a cure."""
+    """Return the most likely cause of divergence in local training, and a remedy."""
     lr, momentum = fed.rate(round_), getattr(fed.solver, "momentum", 0.0)
     cause = fed.contract.hazard(lr)
     if not cause:
@@ -69,7 +69,7 @@ def client_cause(fed: Federation, round_: int) -> str:
 
 
 def server_cause(fed: Federation, round_: int) -> str:
-    """The most likely cause of divergence in the server's step, and a cure."""
+    """Return the most likely cause of divergence in the server's step, and a remedy."""
     cause = fed.contract.hazard(fed.rate(round_)) or "the step of the server optimiser; lower its lr, or its momentum"
     if fed.refinement.needs_data:
         cause += "; or the steps of the refinement; lower refine.lr"

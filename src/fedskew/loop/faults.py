@@ -1,7 +1,7 @@
-"""Simulated faults: clients whose replies are broken or malicious, around any engine.
+"""Simulated faults: some clients' replies are broken or malicious. This works with any engine.
 
-Which client fails and how is a function of (seed, round, client), the same for every method and engine. Surveys and evaluation
-have no faults.
+(seed, round, client) determines which client fails and how, for every method and engine alike. Surveys and evaluation have no
+faults.
 """
 
 from dataclasses import dataclass, field
@@ -29,24 +29,24 @@ Kind = Literal["missing", "not_finite", "too_long", "wrong_shape"]
 Attack = Literal["none", "label-flip", "sign-flip", "scaled", "gaussian"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 HUGE = 1e6
-"""Factor of the fault "too_long". A larger factor could overflow when the length is computed."""
+"""Factor of the fault "too_long". With a larger factor the computed length could overflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Which replies are broken or malicious, and which of them are rejected. Without options there are no faults.
+    """Which replies are broken or malicious, and which replies are rejected. Without options there are no faults.
 
-    ``share`` is the probability that a client's reply in a round is broken, in a way drawn from ``kinds``: "missing",
-    "not_finite" (one entry is NaN), "too_long" (a million times as long) or "wrong_shape" (one entry is lost).
-    ``attackers`` is the share of all clients, rounded to a whole number and the same clients in every round, that attack. An
-    ``attack`` is "label-flip" (training on labels K - 1 - y), "sign-flip" (the update times -1), "scaled" (times ``strength``) or
-    "gaussian" (normal noise, ``strength`` times as long as the update).
+    ``share`` is the probability that a client's reply in a round is broken. The way is drawn from ``kinds``: "missing",
+    "not_finite" (one entry is NaN), "too_long" (multiplied by a million) or "wrong_shape" (one entry is lost).
+    ``attackers`` is the share of all clients that attack; they are the same clients in every round. An ``attack`` is "label-flip"
+    (training on labels K - 1 - y), "sign-flip" (the update times -1), "scaled" (the update times ``strength``) or "gaussian"
+    (normal noise with ``strength`` times the update's length).
 
-    A reply that is missing, not finite, of another shape, or longer than ``longest`` (0: no limit) is rejected, and the client is
-    asked again, ``attempts`` times in all. Then the round continues without the client, and the client keeps its old state. With
-    three or more updates, one that is longer than the model and longer than ``longest_ratio`` (0: no limit) times the median is
-    rejected as well; a client that takes m times the median number of local steps may send m times as much. The run stops if less
-    than the share ``fewest`` of a cohort is left.
+    A reply is rejected if it is missing, not finite, of another shape, or longer than ``longest`` (0: no limit). The client is then
+    asked again, up to ``attempts`` times in all. After that the round continues without this client, which keeps its old state.
+    If there are three or more updates, an update is also rejected if it is longer than the model, and longer than
+    ``longest_ratio`` (0: no limit) times the median length. For a client with m times the median number of local steps, this limit
+    is m times as large. The run stops if less than the share ``fewest`` of a cohort is left.
     """
 
     share: float = 0.0
@@ -74,7 +74,10 @@ class Faults:
         return "they change updates of one shared model, and there is none; leave them out, or use another method and model"
 
     def private(self, privacy: Privacy) -> str:
-        """Attacks are clipped like any update. A rejection shows who took part."""
+        """Return why these faults break the method's privacy guarantee; empty if they do not.
+
+        Attacks are clipped like any update. But a rejection reveals who took part.
+        """
         if not self.share and not self.longest and self.strength <= HUGE:
             return ""
         return (
@@ -99,27 +102,27 @@ class Faults:
 
     @property
     def some(self) -> bool:
-        """Whether any fault or rejection is possible."""
+        """True if any fault or rejection is possible."""
         return self.share > 0 or self.attackers > 0 or self.longest > 0
 
     def broken(self, num_clients: int, round_: int, seed: int, attempt: int = 0) -> dict[int, Kind]:
-        """The clients whose replies to this attempt of a round are broken, each with the kind."""
+        """Return the clients whose replies are broken in this attempt of a round, with the kind of fault."""
         luck = stream(seed, "faults", round_, *((attempt,) if attempt else ())).random((num_clients, 2))
         return {int(k): self.kinds[int(luck[k, 1] * len(self.kinds))] for k in np.flatnonzero(luck[:, 0] < self.share)}
 
     def malicious(self, num_clients: int, seed: int) -> Ints:
-        """The clients that attack, in ascending order."""
+        """Return the clients that attack, ascending."""
         return np.sort(stream(seed, "attackers").permutation(num_clients)[: int(self.attackers * num_clients + 0.5)])
 
 
 @dataclass(frozen=True, eq=False)
 class Faulty:
-    """An engine around another one. It breaks replies, and rejects those that a server would reject."""
+    """Wraps another engine. It breaks replies, and rejects those that a server would reject."""
 
     inner: Engine
     faults: Faults
     fed: Federation
-    rejected: list[tuple[int, str]] = field(default_factory=list)  # client and kind, of all rounds
+    rejected: list[tuple[int, str]] = field(default_factory=list)  # (client, kind) of all rounds
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
         return self.inner.survey(program, work, x, y)
@@ -146,7 +149,7 @@ class Faulty:
         return Done(pick(done.uploads, at), pick(done.states, at), pick(done.scores, at), at)
 
     def fault_of(self, received: Tensor | None, sent: Tensor) -> Kind | None:
-        """The reason why an update is rejected, or None."""
+        """Return the kind of fault for which an update is rejected; None if it is accepted."""
         if received is None:
             return "missing"
         if received.shape != sent.shape:
@@ -156,7 +159,7 @@ class Faulty:
         return "too_long" if length_fault(received, self.faults.longest) else None
 
     def attacked(self, program: Program, work: Work, x: Tensor, y: Tensor, done: Done) -> Done:
-        """The result of training with the updates of attackers in place of their own."""
+        """Return the result of training with the attackers' updates replaced."""
         at = np.flatnonzero(np.isin(work.clients, self.faults.malicious(len(self.fed.partition), self.fed.seed)))
         if not len(at):
             return done
@@ -170,7 +173,7 @@ class Faulty:
         return done._replace(uploads=done.uploads._replace(delta=deltas))
 
     def altered(self, delta: Tensor, round_: int, client: int) -> Tensor:
-        """The update (P,) that an attacker sends in place of its own."""
+        """Return the update (P,) that an attacker sends instead of its own."""
         if self.faults.attack == "sign-flip":
             return -delta
         if self.faults.attack == "scaled":
@@ -181,7 +184,7 @@ class Faulty:
 
 
 def spoiled(delta: Tensor, kind: Kind | None) -> Tensor | None:
-    """The update (P,) as the server receives it with a fault of this kind; None if nothing arrives."""
+    """Return the update (P,) as the server receives it with this kind of fault; None if it is missing."""
     if kind == "missing":
         return None
     if kind == "wrong_shape":

@@ -31,15 +31,15 @@ from fedskew.slots import Always, Uncompressed, Unrefined
 
 
 class Tuning(NamedTuple):
-    """Steps on a client's own rows that each personal model takes before it is measured."""
+    """Fine-tuning of personal models on the client's own rows, before they are measured."""
 
     planner: Planner
-    lr: float | None  # None: the local solver's rate of the round
+    lr: float | None  # learning rate; None: the local solver's in this round
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Everything that is constant over the rounds. K clients hold n training rows in all."""
+    """Everything that is constant over the rounds. There are K clients with n training rows in total."""
 
     algorithm: Algorithm
     task: Task
@@ -55,15 +55,15 @@ class Federation:
     availability: Availability = field(default_factory=Always)
     system: System = field(default_factory=System)
     server_data: Batch | None = None  # the server's own labelled rows
-    codec: Codec = field(default_factory=Uncompressed)  # of updates on their way to the server
-    refinement: Refinement = field(default_factory=Unrefined)  # training of the new global model on the server's rows
-    tuning: Tuning | None = None  # of personal models, before they are measured
-    # further architectures: client k has architecture k modulo their number, ``task`` included
+    codec: Codec = field(default_factory=Uncompressed)  # encodes updates for the server
+    refinement: Refinement = field(default_factory=Unrefined)  # trains the new global model on the server's rows
+    tuning: Tuning | None = None  # fine-tuning of personal models
+    # tasks of further architectures: client k has architecture k modulo the number of all, which includes ``task``
     others: tuple[Task, ...] = ()
     kept: Kept | None = None  # the part of the model that each client keeps
-    moving: Labels | None = None  # the labels over the rounds, if they change; y are the first ones
-    hidden: Seed | None = None  # secret seed of the server's random numbers; None: ``seed``
-    dtype: torch.dtype | None = None  # of parameters, if x holds integers; None: as x
+    moving: Labels | None = None  # the labels of each round, if they change; y has the first ones
+    hidden: Seed | None = None  # secret seed of the server's random numbers; None: use ``seed``
+    dtype: torch.dtype | None = None  # type of the parameters, if x holds integers; None: the type of x
     contract: Contract = field(init=False)  # of the method
     programs: tuple[Program, ...] = field(init=False)  # one for each architecture
     info: Info = field(init=False)  # leading axis: all clients
@@ -83,7 +83,7 @@ class Federation:
         return self.task, *self.others
 
     def tasks_of(self, clients: Ints) -> list[Task]:
-        """The task of each of these clients."""
+        """Return the task of each of these clients."""
         return [self.tasks[int(k) % len(self.tasks)] for k in clients]
 
     @property
@@ -101,7 +101,7 @@ class Federation:
         return np.arange(len(self.partition))
 
     def view(self, server: Server) -> ServerView:
-        """The view of the server that hooks get."""
+        """Return the view of the server that a method's hooks get."""
         return ServerView(
             round=server.round,
             x=server.x,
@@ -114,22 +114,22 @@ class Federation:
         )
 
     def targets(self, round_: int) -> Tensor:
-        """The labels (n,) in a round."""
+        """Return the targets (n, ...) in a round."""
         return self.y if self.moving is None else torch.as_tensor(self.moving.at(round_)).to(self.y)
 
     def known(self, round_: int) -> Info:
-        """`Info` of all clients in a round; leading axis: all clients."""
+        """Return the `Info` of all clients in a round, with a leading axis of all clients."""
         if self.moving is None:
             return self.info
         return self.info._replace(label_counts=label_counts(self, self.targets(round_)))
 
     def rate(self, round_: int) -> float:
-        """The client learning rate of a round."""
+        """Return the client learning rate of a round."""
         return float(self.solver.lr * self.solver.lr_decay**round_)
 
 
 def describe(fed: Federation) -> Info:
-    """`Info` of all clients."""
+    """Return the `Info` of all clients before the first round, with a leading axis of all clients."""
     sizes = fed.partition.sizes
     return Info(
         index=torch.arange(len(sizes), device=fed.x.device),
@@ -140,21 +140,22 @@ def describe(fed: Federation) -> Info:
 
 
 def label_counts(fed: Federation, y: Tensor) -> Tensor:
-    """The numbers of training rows of each client and class (K, classes); (K, 0) if targets are not classes."""
+    """Return the number of training rows of each client and class (K, classes); (K, 0) if the targets are not classes."""
     if not fed.task.num_classes:
         return numbers(fed, np.zeros((len(fed.partition), 0), dtype=np.int64))
     return numbers(fed, fed.partition.label_counts(y.cpu().numpy(), fed.task.num_classes))
 
 
 def numbers(fed: Federation, values: Ints) -> Tensor:
-    """Counts as a tensor of the type of parameters."""
+    """Convert counts to a tensor with the type of the parameters."""
     return torch.as_tensor(values, dtype=fed.dtype or fed.x.dtype, device=fed.x.device)
 
 
 def warmed_up(fed: Federation, x: Tensor, steps: int) -> Tensor:
-    """The initial model (P,) of all architectures after ``steps`` steps of the local solver on all rows of the server.
+    """Return the initial model (P,) after ``steps`` steps of the local solver on all rows of the server.
 
-    As in local training, weight decay belongs to the loss of a linear solver; AdamW decouples it.
+    With several architectures, the loss is the sum over all. As in local training, weight decay is part of the loss, except for
+    AdamW, which decouples it.
     """
     data, solver = fed.server_data, fed.solver
     if data is None or not steps:

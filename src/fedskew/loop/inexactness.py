@@ -2,10 +2,11 @@
 
     gamma_k = ||grad h_k(w_k)|| / ||grad h_k(x)||
 
-h_k is the client's local problem on all its training rows, with the weight decay of the local loss. Its gradient is the hook
-``local_gradient``, which local steps follow. It includes a proximal term, SCAFFOLD's correction and FedSMOO's dual variable.
-It does not include the point at which FedSAM and its variants take a gradient. For FedProx grad h_k(x) = grad F_k(x).
-0: solved exactly. 1: no nearer than at the start. Above 1: overshot.
+h_k is the client's local problem on all its training rows, with weight decay. Its gradient is the method's hook
+``local_gradient``, which local steps follow. This includes a proximal term, SCAFFOLD's correction and FedSMOO's dual variable, but
+not the perturbation of FedSAM and its variants. For FedProx, grad h_k(x) = grad F_k(x).
+
+gamma is 0 if the problem is solved exactly, 1 if the local model is no nearer to the solution than the start, above 1 if farther.
 """
 
 from functools import lru_cache
@@ -27,7 +28,7 @@ from fedskew.loop.work import Engine, Outcome, by_architecture
 
 
 def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
-    """The gamma (C,) of the local models of the cohort. NaN if the gradient at the start is 0."""
+    """Return gamma (C,) of the cohort's local models; NaN if the gradient at the start is 0."""
     work, view = outcome.work, outcome.work.view
     models = view.x + outcome.done.uploads.delta
     if fed.kept:
@@ -43,7 +44,7 @@ def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
 
 @lru_cache(maxsize=32)
 def surveying(algorithm: Algorithm, task: Task, solver: Solver, kept: Kept | None) -> Program:
-    """A program whose survey returns the gradient of the local problem at the start and at the local model, over all rows."""
+    """Return a program whose survey sums the local problem's gradient over all rows, at the start and at the local model."""
 
     def before(view: View, batch: Batch) -> Tree:
         own, rows = view._replace(state=view.state["own"]), batch.mask.sum()
@@ -52,7 +53,7 @@ def surveying(algorithm: Algorithm, task: Task, solver: Solver, kept: Kept | Non
         scratch = algorithm.local_init(task, solver, own)[1]
 
         def gradient(w: Tensor) -> Tensor:
-            # a batch of padding only may have no gradient
+            # the gradient of a batch with only padding may be undefined
             return torch.where(rows > 0, rows * algorithm.local_gradient(grad_fn, own, w, scratch), 0.0)
 
         return {"start": gradient(own.x), "end": gradient(view.state["w"])}

@@ -1,4 +1,4 @@
-"""Reject updates that no honest client sends: longer than a fixed limit, or far longer than the others."""
+"""Reject updates that are longer than a fixed limit, or far longer than the other clients' updates."""
 
 from math import inf, sqrt
 from typing import Protocol
@@ -14,15 +14,15 @@ from fedskew.loop.work import Work
 from fedskew.skew.partition import Ints
 
 RATIO = 20.0
-"""Default of ``longest_ratio``. Honest clients on digits, under label skew and with very unequal sizes, stay below a quarter of it:
-``python -m pytest -m slow tests/loop/test_faults.py -k honest``."""
+"""Default of ``longest_ratio``. Updates of honest clients on digits, with label skew or very unequal sizes, are below a quarter
+of this limit: ``python -m pytest -m slow tests/loop/test_faults.py -k honest``."""
 
 MIN_UPDATES = 3
-"""With fewer updates, one client could choose the median."""
+"""Minimum number of updates for a median. With fewer, a single client could determine it."""
 
 
 class Options(Protocol):
-    """The options that simulated and deployed rounds share."""
+    """Options that simulated and deployed rounds have in common."""
 
     @property
     def longest(self) -> float: ...
@@ -43,16 +43,17 @@ def check_options(options: Options) -> None:
 
 
 def length_fault(update: Tensor, longest: float) -> str:
-    """The reason why an update (P,) is too long, or "". The limit is ``longest`` (0: none); a square must not overflow."""
+    """Say why an update (P,) is too long; empty if it is not. ``longest`` 0 means no limit, except that squares may overflow."""
     length = float(update.double().norm())
     limit = min(longest or inf, sqrt(torch.finfo(update.dtype).max))
     return f"an update of length {length:.3g}; the limit is {limit:.3g}" if length > limit else ""
 
 
 def too_far(fed: Federation, work: Work, at: Ints, uploads: Tree, ratio: float) -> dict[int, str]:
-    """The `outliers` among ``uploads`` of the clients at positions ``at`` of the cohort. A private method has none.
+    """Return the `outliers` among ``uploads`` of the clients at positions ``at`` of the cohort; none for a private method.
 
-    If one client's update removed another's, the sum would change by more than one update, which breaks the privacy guarantee.
+    Privacy requires that one client changes the sum by at most its own update. A rule by which one client's update removes
+    another's would break this.
     """
     if fed.contract.privacy:
         return {}
@@ -61,11 +62,11 @@ def too_far(fed: Federation, work: Work, at: Ints, uploads: Tree, ratio: float) 
 
 
 def outliers(uploads: Tree, steps: Ints, x: Tensor, ratio: float) -> dict[int, str]:
-    """The positions of clients that sent a far longer vector than the others, each with the reason.
+    """Return the positions of clients whose vectors are far longer than the others', each with the reason.
 
     ``uploads`` are the vectors of a cohort, with a leading axis C. ``steps`` (C,) are the clients' local steps. ``x`` is the model
-    that they received. A vector is an outlier if it is longer than the model, and longer than ``ratio`` times the median length. A
-    client that takes m times the median number of steps may send m times as much. With ``ratio`` 0 there are no outliers.
+    that they received. A vector is an outlier if it is longer than the model, and longer than ``ratio`` times the median length.
+    For a client with m times the median number of steps, the limit is m times as large. With ``ratio`` 0 there are no outliers.
     """
     found: dict[int, str] = {}
     if not ratio or len(steps) < MIN_UPDATES:
@@ -76,7 +77,7 @@ def outliers(uploads: Tree, steps: Ints, x: Tensor, ratio: float) -> dict[int, s
         if not leaf.is_floating_point() or leaf[0].numel() < 2:
             continue
         lengths = torch.stack([leaf[i].double().norm().cpu() for i in range(len(leaf))])
-        median = lengths.median()  # the lower of the two middle values
+        median = lengths.median()  # for an even number, PyTorch takes the lower middle value
         limits = torch.maximum(ratio * more * median, x.double().norm().cpu())
         for i in torch.nonzero((lengths > limits) & (median > 0))[:, 0].tolist():
             reason = f"{name} has length {lengths[i]:.3g}, the median of the round is {median:.3g}; the limit is {limits[i]:.3g}"

@@ -1,4 +1,4 @@
-"""The local loop, as pure functions of one client. Engines run them for one client or for a stack of clients."""
+"""The local loop as pure functions for one client. Engines call them for one client, or vectorised for several."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -17,7 +17,10 @@ Differentiate = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], tuple[
 
 
 def differentiate(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Gradient and value by autograd, for one client. `torch.func.grad_and_value` stacks as well, but needs more memory."""
+    """Return a function that computes gradient and value by autograd, for one client.
+
+    `torch.func.grad_and_value` also works for stacked clients, but needs more memory.
+    """
 
     def grad_fn(w: Tensor) -> tuple[Tensor, Tensor]:
         leaf = w.detach().requires_grad_()
@@ -31,7 +34,7 @@ def differentiate(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tu
 def gradient_on(
     algorithm: Algorithm, task: Task, solver: Solver, differentiate: Differentiate, view: View, batch: Batch
 ) -> GradFn:
-    """The gradient function on a batch that a method's hooks get. It includes weight decay, except AdamW's."""
+    """Return the gradient function on a batch that a method's hooks get. It includes weight decay, except AdamW's."""
     decays = solver.linear and solver.weight_decay > 0
 
     def grad_fn(w: Tensor, loss: Loss | None = None) -> tuple[Tensor, Tensor]:
@@ -49,10 +52,10 @@ class Program(NamedTuple):
     ``before`` and ``after`` are None if the method has no such hook. ``step`` gets the engine's function to differentiate.
     """
 
-    stacks: bool  # whether PyTorch's function transforms work with it
+    stacks: bool  # True if PyTorch's function transforms work with it
     before: Callable[[View, Batch], Tree] | None
     answer: Callable[[View], Tree]
-    convenes: bool  # whether the method surveys candidates before it selects clients
+    convenes: bool  # True if the method surveys clients before it selects some of them
     init: Callable[[View], Carry]
     step: Callable[[Differentiate, View, Carry, Batch], Carry]
     after: Callable[[View, Tensor, Batch], Tree] | None
@@ -63,7 +66,7 @@ class Program(NamedTuple):
 
 @lru_cache(maxsize=32)
 def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
-    """The program of a method, a task and a local solver. It is cached, so that engines trace a program once."""
+    """Return the program of a method, a task and a local solver. It is cached, so that engines trace it only once."""
 
     def before(view: View, batch: Batch) -> Tree:
         return algorithm.before(task, view, batch)
@@ -100,5 +103,5 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
 
 
 def overrides(algorithm: Algorithm, hook: str) -> bool:
-    """Whether the method defines this hook."""
+    """True if the method defines this hook."""
     return getattr(type(algorithm), hook) is not getattr(Algorithm, hook)

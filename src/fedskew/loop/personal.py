@@ -1,7 +1,7 @@
-"""Scores of personal models: the model that each client would use after a round, on the client's measured rows.
+"""Scores of personal models, which clients would use after a round, on the clients' measured rows.
 
-An engine runs a program that starts from the personal model, trains it on the plain local loss for the tuning steps, and measures
-it like a local model.
+An engine runs a program that starts from the personal model, takes the tuning steps on the plain local loss, and measures the
+result like a local model.
 """
 
 from functools import lru_cache
@@ -24,20 +24,20 @@ from fedskew.loop.work import Engine, States, Work, by_architecture
 from fedskew.skew.partition import Ints
 
 CLIENTS = 128
-"""Clients that are measured at once, each with its own model."""
+"""Number of clients that are measured at a time, each with its own model."""
 
 
 def measures_personal(fed: Federation) -> bool:
-    """Whether clients have personal models that differ from the global one."""
+    """True if clients have personal models that differ from the global one."""
     return fed.program.personal is not None or fed.tuning is not None
 
 
 def evaluate_personal(
     fed: Federation, engine: Engine, server: Server, states: States, clients: Ints
 ) -> dict[str, Tensor]:
-    """Mean scores (clients,) of each client's personal model on its measured rows, NaN for a client without such rows.
+    """Return mean scores (clients,) of each client's personal model on its measured rows; NaN for a client without such rows.
 
-    A client that has never taken part has a new state. The tuning changes no state.
+    A client that has never taken part gets a new state. Tuning does not change stored states.
     """
     parts = [
         scores_of(fed, engine, server, states, clients[lo : lo + CLIENTS]) for lo in range(0, len(clients), CLIENTS)
@@ -46,14 +46,14 @@ def evaluate_personal(
 
 
 def scores_of(fed: Federation, engine: Engine, server: Server, states: States, clients: Ints) -> dict[str, Tensor]:
-    """Means (clients, ...) of the scores over each client's measured rows, and a pooled primary metric."""
+    """Return mean scores (clients, ...), as `evaluate_personal`, for a few clients at once."""
     plans = tuning_plans(fed, server.round, clients)
     work = work_of(fed, server, states, clients, plans, tuning_rate(fed, server.round), measured=True)
     return means_of(fed, engine, work)
 
 
 def personal_model(fed: Federation, engine: Engine, server: Server, states: States, client: int) -> Tensor:
-    """The parameters (P,) of one client's personal model, after its tuning."""
+    """Return the parameters (P,) of one client's personal model after tuning."""
     clients = np.array([client])
     plans = tuning_plans(fed, server.round, clients)
     work = work_of(fed, server, states, clients, plans, tuning_rate(fed, server.round), measured=False)
@@ -69,7 +69,7 @@ def send_model(view: View, carry: Carry, sums: Tree) -> tuple[Upload, Tree]:
 
 
 def tuning_plans(fed: Federation, round_: int, clients: Ints) -> list[Plan]:
-    """The plan of each client's tuning after ``round_`` rounds."""
+    """Return the plan of each client's tuning after ``round_`` rounds."""
     rows = [fed.partition.rows(int(k)) for k in clients]
     if fed.tuning is None:
         return [no_steps(r) for r in rows]
@@ -77,12 +77,12 @@ def tuning_plans(fed: Federation, round_: int, clients: Ints) -> list[Plan]:
 
 
 def tuning_rate(fed: Federation, round_: int) -> float:
-    """The learning rate of the tuning after ``round_`` rounds."""
+    """Return the learning rate of the tuning after ``round_`` rounds."""
     return fed.rate(round_) if fed.tuning is None or fed.tuning.lr is None else fed.tuning.lr
 
 
 def means_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
-    """Means (clients, ...) of the scores. ``work`` holds the plans of the tuning."""
+    """Train the personal models by the tuning plans in ``work``; return their mean scores (clients, ...)."""
     if fed.program.personal and fed.program.before:
         work = work._replace(view=work.view._replace(before=survey(fed, engine, work)[0]))
     programs = tuple(measuring(p, task, fed.solver) for p, task in zip(fed.programs, fed.tasks, strict=True))
@@ -100,7 +100,7 @@ def means_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
 
 @lru_cache(maxsize=32)
 def measuring(method: Program, task: Task, solver: Solver) -> Program:
-    """A program of plain local training from the method's personal model. It sends and keeps nothing."""
+    """Return a program of plain local training that starts from the method's personal model. It has no upload and no state."""
 
     def init(view: View) -> Carry:
         w = view.x if method.personal is None else method.personal(view)

@@ -1,4 +1,4 @@
-"""Plans of batches: a function of (seed, round, client), so that all methods and engines train on the same batches."""
+"""Plans of batches. They depend only on (seed, round, client), so that all methods and engines train on the same batches."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -14,31 +14,31 @@ from fedskew.core.seeding import stream
 from fedskew.skew.partition import Ints
 
 PLAN_BYTES = 24
-"""Bytes of memory for each row of a plan: two indices and a mask."""
+"""Number of bytes for each row of a plan: two indices and a mask."""
 
 PASS_ROWS = 128
-"""Rows of a batch in a pass over a client's data without training."""
+"""Number of rows in a batch when a client's data are read without training."""
 
 
 class Planner(Protocol):
-    """Batches for one client in one round."""
+    """Makes the plan of batches of one client in one round."""
 
     def train(self, round_: int, client: int, rows: Ints) -> Plan: ...
 
     def batch_sizes(self, sizes: Ints) -> Ints:
-        """Rows of a batch of each client (K,). ``sizes`` (K,) are the clients' numbers of rows."""
+        """Return each client's batch size (K,). ``sizes`` (K,) are the clients' numbers of rows."""
         ...
 
     def parts(self, client: int) -> int:
-        """The number of equal parts of the client's plans. A straggler stops after one of them."""
+        """Return into how many equal parts the client's plans divide. A straggler stops after one of these parts."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """The local work of a round: ``epochs`` over the client's rows, or exactly ``steps`` batches if that is given.
+    """The local work of a round: ``epochs`` over the client's rows, or exactly ``steps`` batches if ``steps`` is given.
 
-    ``batches="shuffled"`` reshuffles in every epoch and keeps the last, shorter batch; ``"independent"`` draws each batch
+    ``batches="shuffled"`` reshuffles in every epoch, and keeps the last, shorter batch. ``"independent"`` draws each batch
     with replacement. ``batch_size="all"`` takes all the client's rows at once.
     """
 
@@ -58,7 +58,7 @@ class Local:
 
 @dataclass(frozen=True)
 class SeededPlanner:
-    """Batches from the stream (seed, purpose, round, client). ``own`` is the local work of each client, if clients differ."""
+    """Draws batches from the random stream (seed, purpose, round, client). ``own`` is each client's local work, if they differ."""
 
     local: Local
     seed: int
@@ -67,7 +67,7 @@ class SeededPlanner:
     augmentation: Augmentation | None = None
 
     def work(self, client: int) -> Local:
-        """The local work of one client."""
+        """Return the local work of one client."""
         return self.own[client] if self.own else self.local
 
     def batch_size(self, client: int, num_rows: int) -> int:
@@ -103,12 +103,12 @@ class SeededPlanner:
         )
 
     def extent(self, client: int, num_rows: int) -> tuple[int, int]:
-        """The local steps of a client with ``num_rows`` rows, and the rows of a batch."""
+        """Return the number of local steps of a client with ``num_rows`` rows, and its batch size."""
         local, size = self.work(client), self.batch_size(client, num_rows)
         return local.steps or local.epochs * -(-num_rows // size), size
 
     def dealt(self, round_: int, client: int, rows: Ints) -> Plan:
-        """The batches of rows, without augmentation."""
+        """Return the plan of batches without augmentation."""
         rng = stream(self.seed, self.purpose, round_, client)
         steps, size = self.extent(client, len(rows))
         if self.work(client).batches == "independent":
@@ -119,19 +119,22 @@ class SeededPlanner:
 
 
 def no_steps(rows: Ints) -> Plan:
-    """A plan for a client that does not train."""
+    """Return the plan of a client that does not train."""
     return Plan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1)))
 
 
 def one_pass(rows: Ints, joint: bool = False) -> Plan:
-    """All rows once, in large batches, or in one if ``joint``. Without rows, one batch with a mask of 0: sums are 0."""
+    """Return a plan with all rows once, in large batches; in a single batch if ``joint``.
+
+    Without rows there is one batch with mask 0, so that sums over it are 0.
+    """
     if not len(rows):
         return Plan(np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1)))
     return in_batches(rows[None], len(rows) if joint else min(PASS_ROWS, len(rows)))
 
 
 def in_batches(epochs: Ints, size: int) -> Plan:
-    """Consecutive batches of ``size`` rows from each row of (epochs, n). The last batch of an epoch is padded, with a mask of 0."""
+    """Divide each epoch of ``epochs`` (epochs, n) into consecutive batches of ``size`` rows; the last one is padded with mask 0."""
     n = epochs.shape[1]
     count = -(-n // size)
     index = np.empty((len(epochs), count * size), dtype=np.int64)

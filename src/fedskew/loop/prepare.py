@@ -1,4 +1,4 @@
-"""Prepare a round: select clients, make their views, plan their batches, and let the method survey them first."""
+"""Prepare a round: select clients, let the method survey them, make their views, and plan their batches."""
 
 import numpy as np
 import torch
@@ -20,9 +20,9 @@ from fedskew.skew.partition import Ints
 
 
 def call(fed: Federation, round_: int) -> tuple[Ints, NDArray[np.bool_], Turnout]:
-    """Select clients.
+    """Select clients for a round.
 
-    Returns the ids of those that answer, ascending; whether each of the K clients would answer; the counts so far.
+    Returns the ids of the selected clients that answer, ascending; for each of the K clients whether it would answer; the turnout.
     """
     available = fed.availability.available(fed.info, round_, fed.seed)
     reached = available & fed.system.reached(len(available), round_, fed.seed)
@@ -36,7 +36,7 @@ def call(fed: Federation, round_: int) -> tuple[Ints, NDArray[np.bool_], Turnout
 def work_of_round(
     fed: Federation, server: Server, states: States, measure_local: bool, cohort: Ints, turnout: Turnout, late: Late
 ) -> Work:
-    """Make the views of a cohort and plan its batches; clients that are ``late`` do a part of theirs."""
+    """Make the views of a cohort and plan its batches. Clients that are ``late`` do only a part of their plan."""
     plans = [fed.planner.train(server.round, int(k), fed.partition.rows(k)) for k in cohort]
     for i, k in enumerate(cohort):
         if k in late:
@@ -48,7 +48,7 @@ def work_of_round(
 def work_of(
     fed: Federation, server: Server, states: States, clients: Ints, plans: list[Plan], lr: float, measured: bool
 ) -> Work:
-    """The work of these clients on these plans at the current model. Dropout and stragglers play no part."""
+    """Make the work of these clients with these plans, from the current model. It ignores dropouts and stragglers."""
     with span("client states"):
         kept = states.get(clients, lambda: fresh(fed, server.x))
     extras = fed.algorithm.broadcast(fed.view(server))
@@ -66,7 +66,7 @@ def work_on(
     lr: float,
     measured: bool,
 ) -> Work:
-    """The work of these clients, who received the model ``x`` (P,) and the broadcast ``extras``, and hold the states ``kept``."""
+    """Make the work of clients that received the model ``x`` (P,) and the broadcast ``extras``, and have the states ``kept``."""
     part, whole, (state, memory) = fed.partition, joint(fed.task), taken_apart(kept)
     view = View(
         x=x,
@@ -92,7 +92,7 @@ def work_on(
 def train_work(
     fed: Federation, server: Server, states: States, measure_local: bool, cohort: Ints, turnout: Turnout
 ) -> Work:
-    """Make the work of the clients that are to train; draw the stragglers among them."""
+    """Draw the stragglers of a cohort, drop them if the system says so, and make the work of the others."""
     late = fed.system.late(cohort, len(fed.partition), server.round, fed.seed)
     if fed.system.drop_stragglers:
         cohort = cohort[[k not in late for k in cohort]]
@@ -109,9 +109,9 @@ def survey(fed: Federation, engine: Engine, work: Work) -> tuple[Tree, Tree]:
 def prepare(
     fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool
 ) -> tuple[Server, Work, tuple[int, int]]:
-    """Prepare a round; let the method survey the clients that answer, if it does.
+    """Prepare a round. If the method has a survey, it surveys the clients that answer, and then chooses some of them.
 
-    Returns the server after the survey, the work, and the bytes sent down (to dropped stragglers, too) and up (answers).
+    Returns the server after the survey, the work, and the numbers of bytes down (also to dropped stragglers) and up (answers).
     """
     answered, reached, turnout = call(fed, server.round)
     if not (fed.program.convenes and len(answered)):
@@ -136,11 +136,11 @@ def prepare(
 
 
 def bytes_down(fed: Federation, view: View, models: int, extras: int) -> int:
-    """Bytes of ``models`` models, or of their shared part, and of the method's additions to them."""
+    """Return the bytes for sending the model (or its shared part) ``models`` times, and the method's extras ``extras`` times."""
     model = num_bytes({"x": fed.kept.sent(view.x) if fed.kept else view.x})
     return models * model + extras * num_bytes(sent_extras(view))
 
 
 def sent_extras(view: View) -> Tree:
-    """The method's additions to the model, without what every client has anyway."""
+    """Return the extras that a method broadcasts, without those that every client has already."""
     return {key: value for key, value in view.extras.items() if key != PUBLIC}

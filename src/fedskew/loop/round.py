@@ -1,4 +1,4 @@
-"""One round of the server: prepare it, let an engine train the cohort, transmit and aggregate the updates."""
+"""One round: prepare it, let an engine train the cohort, then transmit and aggregate the updates."""
 
 import numpy as np
 from torch import Tensor
@@ -16,7 +16,7 @@ from fedskew.measure.drift import drift_measures
 
 
 def start(fed: Federation, x0: Tensor) -> Server:
-    """The server before round 0."""
+    """Return the server before the first round."""
     server = Server(
         round=0,
         x=x0,
@@ -32,10 +32,10 @@ def train(fed: Federation, engine: Engine, work: Work) -> Done:
 
 
 def close_round(fed: Federation, server: Server, work: Work, done: Done, seen: Dispersion | None = None) -> Server:
-    """Aggregate, let the server optimiser step, and refine the model on the server's rows.
+    """Aggregate the updates, take the server optimiser's step, and refine the model on the server's rows; return the new server.
 
-    ``seen`` are the moments of the updates, if they are known. A round without clients is only counted, unless the method steps
-    without them.
+    ``seen`` are the moments of the updates, if known. In a round without clients only the round number changes, unless the method
+    steps without clients.
     """
     if not len(work.clients) and not fed.contract.steps_alone:
         return server._replace(round=server.round + 1)
@@ -75,7 +75,9 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
         after = close_round(fed, server, work, done._replace(uploads=sent.uploads), seen)
     if not all_finite(after.x):
         cause = server_cause(fed, server.round)
-        raise Diverged(f"round {after.round}: the global model is no longer finite although all updates are; {cause}")
+        raise Diverged(
+            f"round {after.round}: the global model is no longer finite, although all updates are finite; {cause}"
+        )
     with span("client states"):
         states.put(work.clients, sent.states)
     return Outcome(

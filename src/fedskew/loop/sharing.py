@@ -1,6 +1,6 @@
-"""Personal parts: each client keeps some entries of the model. It works around the program of any method.
+"""Personal parts: each client keeps some entries of the model. This wraps the program of any method.
 
-The method sees the model from which the client starts: the shared part as received, and the client's own part.
+The method sees the client's complete initial model: the shared part as received, and the client's own part.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedskew.core.vectors import ParameterSpace
 from fedskew.loop.local import Differentiate, Program
 
 PART = "own part"
-"""The key of the kept entries in a client's state."""
+"""Key of the kept entries in a client's state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class Kept:
     """The entries of the parameter vector that each client keeps."""
 
     at: Tensor  # (n,) positions, ascending
-    mask: Tensor  # (P,) true at these positions
+    mask: Tensor  # (P,) True at the kept positions
     others: Tensor  # (P - n,) the positions that are shared, ascending
 
     @classmethod
@@ -37,28 +37,28 @@ class Kept:
     @staticmethod
     @lru_cache(maxsize=16)
     def everything(size: int, device: torch.device) -> Kept:
-        """All entries of a model. One object for all runs, so that engines trace their program once."""
+        """Return `Kept` with all entries of a model. It is cached, so that engines trace its program only once."""
         return Kept.of(torch.arange(size, device=device), size)
 
     def of_model(self, w: Tensor) -> Tensor:
-        """The kept entries (n,) of a model (P,)."""
+        """Return the kept entries (n,) of a model (P,)."""
         return w.index_select(0, self.at)
 
     def own(self, view: View) -> View:
-        """The view that a method sees: the model with the client's own part, and the state without it."""
+        """Return the view that a method sees: with the client's own part in the model, and not in the state."""
         state = {key: value for key, value in view.state.items() if key != PART}
         return view._replace(x=view.x.scatter(0, self.at, view.state[PART]), state=state)
 
     def without(self, step: Tensor) -> Tensor:
-        """The step (P,) with 0 at the kept entries."""
+        """Return the step (P,) with 0 at the kept entries."""
         return torch.where(self.mask, 0.0, step)
 
     def sent(self, rows: Tensor) -> Tensor:
-        """The shared entries (..., P - n) of vectors (..., P)."""
+        """Return the shared entries (..., P - n) of vectors (..., P)."""
         return rows.index_select(-1, self.others)
 
     def received(self, rows: Tensor) -> Tensor:
-        """Vectors (C, P) with these shared entries (C, P - n), and 0 at the kept ones."""
+        """Return vectors (C, P) with these shared entries (C, P - n), and 0 at the kept entries."""
         return rows.new_zeros(len(rows), len(self.mask)).index_copy(1, self.others, rows)
 
 
@@ -76,7 +76,7 @@ class Shared:
 
 @lru_cache(maxsize=32)
 def keeping(method: Program, kept: Kept) -> Program:
-    """The program in which clients keep their own part, and send an update of 0 there."""
+    """Return the program of a method in which clients keep their own part. Their update is 0 there."""
 
     def before(view: View, batch: Batch) -> Tree:
         assert method.before is not None

@@ -1,7 +1,7 @@
-"""System heterogeneity: stragglers, dropouts, and clients with their own epochs and batch sizes.
+"""System heterogeneity: stragglers, dropouts, and different epochs and batch sizes of clients.
 
-It is a function of (seed, round, client), the same for every method. Each random stream gives a number to every client of the
-population, so that a client's number does not depend on its cohort.
+It depends only on (seed, round, client), and is the same for every method. Random numbers are drawn for all clients, so that a
+client's number does not depend on the cohort.
 """
 
 import re
@@ -23,16 +23,16 @@ Choices = tuple[int, ...] | str
 """Values to draw from: a list, or a range such as ``"2-6"``."""
 
 Late = Mapping[int, float]
-"""The stragglers of a cohort, each with a number in [0, 1): how much of its work it does."""
+"""The stragglers of a cohort. A number in [0, 1) says how much of its work each one does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class System:
     """How reliable and how fast clients are. Without options, every client does all its work in every round.
 
-    ``stragglers`` is the share of all clients, rounded to a whole number and drawn anew in each round, that do only a part of their
-    work if they are selected: a number of epochs drawn uniformly from 1 to one less than their own (of steps if ``local.steps`` is
-    set; a client of one epoch does it). The server aggregates this part, as in FedProx, or discards it with ``drop_stragglers``.
+    ``stragglers`` is the share of all clients that do only a part of their work if they are selected. They are drawn anew in each
+    round. The part is a number of epochs (or of steps, if ``local.steps`` is set), drawn uniformly from 1 to one less than all; a
+    client with one epoch does it. The server aggregates this part, as in FedProx, or discards it with ``drop_stragglers``.
     ``dropout`` is the probability that a selected client does not answer. ``epochs`` and ``batch_sizes`` give each client its own
     value, drawn once from a list or a range such as ``"2-6"``.
     """
@@ -53,7 +53,7 @@ class System:
                 values(name, getattr(self, name))
 
     def accepts(self, setup: Setup) -> str:
-        """Refuses options that have no effect on the local work."""
+        """Return why an option would have no effect on the local work; empty if all have an effect."""
         local = setup.local
         if self.epochs is not None and local.steps is not None:
             return "epochs have no effect if local.steps is set; leave one of them out"
@@ -66,7 +66,7 @@ class System:
         )
 
     def own_work(self, local: Local, num_clients: int, seed: int) -> tuple[Local, ...]:
-        """The local work of each client, or () if all do ``local``."""
+        """Return the local work of each client; () if all clients do ``local``."""
         if self.epochs is None and self.batch_sizes is None:
             return ()
         epochs = values("epochs", self.epochs) if self.epochs else [local.epochs]
@@ -76,13 +76,13 @@ class System:
         return tuple(kinds[e, b] for e, b in at)
 
     def reached(self, num_clients: int, round_: int, seed: int) -> NDArray[np.bool_]:
-        """Whether each client (K,) answers if it is selected."""
+        """Return for each client (K,) if it answers when it is selected."""
         if not self.dropout:
             return np.ones(num_clients, dtype=np.bool_)
         return stream(seed, "dropout", round_).random(num_clients) >= self.dropout
 
     def late(self, cohort: Ints, num_clients: int, round_: int, seed: int) -> Late:
-        """The stragglers of a cohort. A client's number does not depend on the rest of the cohort."""
+        """Return the stragglers of a cohort. A client's number does not depend on the other clients of the cohort."""
         if not self.stragglers:
             return {}
         luck = stream(seed, "stragglers", round_).random((num_clients, 2))
@@ -91,7 +91,7 @@ class System:
 
 
 def values(option: str, choices: Choices) -> Sequence[int]:
-    """The values to draw from. Raises `BadInput` with the option's name."""
+    """Parse the values to draw from. Raises `BadInput`, which names the option, if they are not valid."""
     if isinstance(choices, str):
         found = re.fullmatch(r"([0-9]+)-([0-9]+)", choices)
         if not found:
@@ -104,5 +104,8 @@ def values(option: str, choices: Choices) -> Sequence[int]:
 
 
 def partial(plan: Plan, parts: int, luck: float) -> Plan:
-    """The first 1 to ``parts - 1`` of a plan's equal parts, chosen by ``luck`` in [0, 1). A single part is done in full."""
+    """Return the first 1 to ``parts`` - 1 of a plan's equal parts; ``luck`` in [0, 1) chooses the number.
+
+    If there is only one part, it is returned.
+    """
     return plan.first(len(plan.index) // parts * (1 + int(luck * (parts - 1))))

@@ -1,4 +1,4 @@
-"""Send updates through the codec, and join the states that a client keeps between rounds."""
+"""Encode and decode updates with the codec, and combine the method's and the codec's client states."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from fedskew.slots.codecs import encode
 
 
 def fresh(fed: Federation, x: Tensor) -> Tree:
-    """The state of a client that takes part for the first time."""
+    """Return the state of a client that takes part for the first time."""
     state, sent = fed.algorithm.client_init(x), x
     if fed.kept:
         state, sent = state | {PART: fed.kept.of_model(x)}, fed.kept.sent(x)
@@ -26,32 +26,32 @@ def fresh(fed: Federation, x: Tensor) -> Tree:
 
 
 def together(state: Tree, memory: Tree) -> Tree:
-    """A client's state: the method's, beside the codec's if that has one."""
+    """Combine a client's states of the method and of the codec. If the codec has no state, it is the method's alone."""
     if not memory:
         return state
     return {"algorithm": state, "codec": memory} if state else {"codec": memory}
 
 
 def taken_apart(kept: Tree) -> tuple[Tree, Tree]:
-    """Inverse of `together`."""
+    """Split a client's state into the method's and the codec's: the inverse of `together`."""
     return (kept.get("algorithm", {}), kept["codec"]) if "codec" in kept else (kept, {})
 
 
 class Sent(NamedTuple):
-    """The messages of a cohort; leading axis C."""
+    """The messages of a cohort, with leading axis C."""
 
     uploads: Upload  # as the server decodes them
-    coded: Tree  # the contents of the messages, which ``codec`` packs
+    coded: Tree  # the contents of the messages, before ``codec`` packs them to bytes
     codec: Codec
     states: Tree  # the clients' new states, see `together`
-    num_bytes: int  # of all messages
+    num_bytes: int  # size of all messages together
 
 
 def transmit(fed: Federation, work: Work, done: Done) -> Sent:
     """Encode the shared part of the updates, and decode it as the server does."""
     uploads, states = done.uploads, done.states
     rows = fed.kept.sent(uploads.delta) if fed.kept else uploads.delta
-    # where clients share nothing, there is nothing to encode
+    # if clients share nothing, there is nothing to encode
     codec = fed.codec if rows.shape[1] else Uncompressed()
     encoded = encode(codec, rows, work.memory, codec_draws(fed, codec, work, rows), shared_model(fed))
     received = fed.kept.received(encoded.received) if fed.kept else encoded.received
@@ -63,7 +63,7 @@ def transmit(fed: Federation, work: Work, done: Done) -> Sent:
 
 
 def codec_draws(fed: Federation, codec: Codec, work: Work, rows: Tensor) -> Tensor | None:
-    """Uniform random numbers for the codec, of the shape of these updates (C, P); None if it needs none."""
+    """Draw uniform random numbers for the codec, with the updates' shape (C, P); None if the codec needs none."""
     if not codec.random:
         return None
     streams = [torch_stream(fed.seed, "codec", work.round, int(k)) for k in work.clients]
@@ -71,5 +71,5 @@ def codec_draws(fed: Federation, codec: Codec, work: Work, rows: Tensor) -> Tens
 
 
 def shared_model(fed: Federation) -> Task | Shared:
-    """The model whose parameters an update holds: the whole one, or its shared part."""
+    """Return the model whose parameters an update holds: the whole model, or its shared part."""
     return Shared(fed.task, fed.kept) if fed.kept else fed.task

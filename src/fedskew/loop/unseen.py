@@ -1,4 +1,4 @@
-"""Scores of clients that took no part in training: the server's model, and models that were adapted on some of their rows."""
+"""Scores on clients that took no part in training: of the server's model, and of models adapted on some of their rows."""
 
 from dataclasses import replace
 
@@ -16,16 +16,16 @@ from fedskew.loop.work import Engine
 from fedskew.skew.partition import Ints, Partition
 
 ROWS = (0, 5, 10, 20, 50, None)
-"""Numbers of a client's rows to adapt on; None: all. A client with fewer rows adapts on all that it has."""
+"""Numbers of rows on which a client adapts the model; None: all. A client with fewer rows uses all of them."""
 
 
 def adaptation_curve(
     fed: Federation, engine: Engine, server: Server, unseen: Partition, tuning: Tuning, clients: Ints
 ) -> list[dict[str, Tensor]]:
-    """For each number of `ROWS`: mean scores (clients,) on each unseen client's held-out rows, NaN for a client without any.
+    """Return, for each number in `ROWS`, mean scores (clients,) on each unseen client's held-out rows; NaN without such rows.
 
-    With 0 rows it is the server's model. Otherwise the client starts as one that takes part for the first time, with the method's
-    personal model if there is one, and takes the steps of ``tuning`` on its first rows.
+    With 0 rows, the server's model is measured. Otherwise the client starts like one that takes part for the first time, with the
+    method's personal model if there is one. It then takes the steps of ``tuning`` on its first rows.
     """
     curve = [evaluate_clients(fed.task, server.x, fed.x, fed.targets(server.round), unseen, clients)]
     for most in ROWS[1:]:
@@ -38,7 +38,10 @@ def adaptation_curve(
 
 
 def adapted(fed: Federation, made: Federation, engine: Engine, server: Server, clients: Ints) -> dict[str, Tensor]:
-    """Mean scores (clients,) after adaptation of clients of ``made``, who receive what ``fed`` sends its clients."""
+    """Return mean scores (clients,) of unseen clients after adaptation.
+
+    ``made`` is the federation of the unseen clients. They receive the model and extras that ``fed`` broadcasts.
+    """
     extras = fed.algorithm.broadcast(fed.view(server))
     kept = stack([fresh(made, server.x)] * len(clients))
     plans, rate = tuning_plans(made, server.round, clients), tuning_rate(made, server.round)

@@ -1,14 +1,14 @@
-"""Shifted and mirrored images, by one gather: the same numbers for one client and for many."""
+"""Shift and mirror images with one gather. The numbers are the same for one client and for stacked clients."""
 
 import torch
 from torch import Tensor
 
 
 def warped(x: Tensor, warp: Tensor) -> Tensor:
-    """Images (..., channels, height, width), shifted and mirrored by ``warp`` (..., 3).
+    """Shift and mirror images (..., channels, height, width) by ``warp`` (..., 3).
 
-    ``warp`` holds the row and the column of the old pixel at the new origin, and 1 for a mirrored image. Pixels beyond the border
-    are reflected at it.
+    ``warp`` holds three numbers: row and column of the pixel that moves to the origin, and 1 for a mirrored image. Pixels beyond
+    the border are reflected at it.
     """
     images, change = x.flatten(0, -4), warp.flatten(0, -2)
     height, width = x.shape[-2:]
@@ -21,6 +21,6 @@ def warped(x: Tensor, warp: Tensor) -> Tensor:
 
 
 def reflected(at: Tensor, size: int) -> Tensor:
-    """Positions beyond 0..size-1, reflected at the border pixel."""
+    """Reflect positions outside 0..size - 1 at the border pixel."""
     at = at.abs()
     return torch.where(at > size - 1, 2 * (size - 1) - at, at)

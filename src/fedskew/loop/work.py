@@ -38,12 +38,12 @@ class Work(NamedTuple):
     The parts of the view named in `OWN` have a leading axis C, the others are shared.
     """
 
-    round: int  # rounds finished before it
+    round: int  # number of finished rounds before it
     clients: Ints  # (C,) sorted ids
     view: View
     plans: list[Plan]  # the local steps
-    passes: list[Plan]  # the training rows once, for `before` and `after`
-    measured: list[Plan]  # the rows on which local models are measured; empty: they are not measured
+    passes: list[Plan]  # all training rows once, for the hooks `before` and `after`
+    measured: list[Plan]  # rows on which local models are measured; empty if they are not measured
     turnout: Turnout
     memory: Tree  # the codec's state of each client; leading axis C
 
@@ -65,24 +65,24 @@ class Outcome(NamedTuple):
     done: Done
     measures: dict[str, Tensor]  # see `fedskew.measure.drift`; {} in a round without clients
     steps: Ints  # (C,) local steps
-    bytes_down: int  # to the whole cohort
-    bytes_up: int  # from the whole cohort
+    bytes_down: int  # sent to the whole cohort
+    bytes_up: int  # received from the whole cohort
 
 
 class Engine(Protocol):
     """Runs a program, the local loop of a method, on the clients of a cohort."""
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
-        """Sums over each client's data at the model that it received, and its answer; leading axis C."""
+        """Return, with leading axis C, sums over each client's data at the received model, and its answer to the survey."""
         ...
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
-        """Train every client on its plan; x and y are the pooled rows (n, ...) and targets (n,)."""
+        """Train every client by its plan. ``x`` and ``y`` are the pooled rows (n, ...) and targets (n, ...)."""
         ...
 
 
 def members_of(work: Work, at: Ints) -> Work:
-    """The work of the clients at these positions of the cohort."""
+    """Return the work of the clients at these positions of the cohort."""
     return work._replace(
         clients=work.clients[at],
         view=work.view._replace(**{part: pick(getattr(work.view, part), at) for part in OWN}),

@@ -168,7 +168,7 @@ NEAR_MISSES = [
     ("bucket must be a whole number or all, got 'every'", "run --codec qsgd:bucket=every"),
     ("unknown option 'mv'; did you mean 'mu'", "run --algorithm fedprox:mv=1"),
     ("5000 clients cannot share", "run --clients 5000"),
-    ("draws 11 clients, and only 10 have data", "run --cohort 11"),
+    ("draws 11 clients, but only 10 have data", "run --cohort 11"),
     ("did you mean 'digits'", "run --dataset digts"),
     ("did you mean 'rounds'", "run --set training.rouns=3"),
     ("unknown section 'traning'", "run --set traning.rounds=3"),

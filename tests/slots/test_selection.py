@@ -62,7 +62,7 @@ def test_every_client_and_pair_is_chosen_equally_often() -> None:
 def test_the_whole_population_can_be_drawn_but_not_more() -> None:
     assert chosen(Uniform(clients=5), 5) == [0, 1, 2, 3, 4]
     check_clients(Experiment(selection=Uniform(clients=5)), 5)
-    with pytest.raises(BadInput, match="selection uniform draws 6 clients, and only 5 have data"):
+    with pytest.raises(BadInput, match="selection uniform draws 6 clients, but only 5 have data"):
         check_clients(Experiment(selection=Uniform(clients=6)), 5)
 
 

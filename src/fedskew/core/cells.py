@@ -15,7 +15,7 @@ PROGRAM = "__main__"
 
 
 def text_of(thing: type | FunctionType, place: str) -> str:
-    """Return source text that defines ``thing`` on its own: the imports, plain values, functions and classes it uses, then itself.
+    """Return source text that defines ``thing`` completely: the imports, plain values, functions and classes that it uses, and it.
 
     Raises `BadInput` if its source text is unknown, or if it uses an object that source text cannot make.
     """
@@ -31,11 +31,11 @@ def text_of(thing: type | FunctionType, place: str) -> str:
 def define(
     thing: type | FunctionType, scope: Mapping[str, object], imports: dict[str, None], parts: dict[str, str], place: str
 ) -> None:
-    """Add the text of ``thing`` to the ``parts``, after what it uses."""
+    """Add the text of ``thing`` to ``parts``, after the text of everything that it uses."""
     text, postponed = own_text(thing, place)
     if postponed:
         imports["from __future__ import annotations"] = None
-    parts[thing.__name__] = ""  # the text may use its own name: no second look-up
+    parts[thing.__name__] = ""  # mark it as known, because the text may use its own name
     for name in sorted({node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)} & scope.keys()):
         value = scope[name]
         if name in parts:

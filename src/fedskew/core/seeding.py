@@ -60,14 +60,14 @@ def stream(seed: Seed, purpose: str, *keys: int) -> np.random.Generator:
 
 
 def torch_stream(seed: Seed, purpose: str, *keys: int) -> torch.Generator:
-    """As `stream`, as a torch generator on the CPU. It uses 32 bits only: for secret numbers see `normals`."""
+    """Return a torch generator on the CPU for a purpose, like `stream`. It has only 32 bits; for secret numbers use `normals`."""
     import torch
 
     return torch.Generator().manual_seed(int(stream(seed, purpose, *keys).integers(2**63 - 1)))
 
 
 def normals(seed: Seed, size: int, purpose: str, *keys: int) -> Tensor:
-    """Standard normal numbers (size,) in float64. From a `Secret` they are as hard to predict as SHAKE-256."""
+    """Draw standard normal numbers (size,) in float64. With a `Secret` they are as hard to predict as SHAKE-256."""
     if not isinstance(seed, Secret):
         import torch
 
@@ -76,8 +76,8 @@ def normals(seed: Seed, size: int, purpose: str, *keys: int) -> Tensor:
 
 
 def normals_of(words: NDArray[np.uint64]) -> Tensor:
-    """A standard normal number (n,) for each of these words (n,) of 64 random bits, by the inverse of the distribution."""
+    """Convert words (n,) of 64 random bits to standard normal numbers (n,), by the inverse distribution function."""
     import torch
 
-    # 52 of the bits: the halves between whole numbers are exact then, and neither 0 nor 1 comes out
+    # with 52 bits, adding 0.5 is exact, and the result is never 0 or 1
     return torch.special.ndtri(torch.from_numpy(((words >> np.uint64(12)) + 0.5) * 2.0**-52))

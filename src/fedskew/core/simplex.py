@@ -1,15 +1,15 @@
-"""Projection onto the probability simplex, the set of all mixtures of clients."""
+"""Projection onto the probability simplex: vectors with entries of at least 0 that sum to 1."""
 
 import torch
 from torch import Tensor
 
 
 def project_onto_simplex(v: Tensor) -> Tensor:
-    """The nearest point to ``v`` (K,) with entries of at least 0 that sum to 1.
+    """Return the point of the simplex nearest to ``v`` (K,).
 
-    It is max(v - theta, 0). Only one theta gives the sum 1. The r largest entries stay above 0.
+    It is max(v - theta, 0) for the one theta that gives the sum 1. The r largest entries stay above 0.
     """
-    v = v - v.max()  # the projection does not change, and large numbers keep their digits
+    v = v - v.max()  # does not change the result, but avoids rounding errors of large numbers
     u = v.sort(descending=True).values
     count = torch.arange(1, len(v) + 1, device=v.device)
     theta = (u.cumsum(0) - 1) / count

@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
 REST = "other"
-"""The time between the named spans."""
+"""Name for the time outside all named spans."""
 
 
 class Clock:
-    """Seconds by name. Time belongs to the innermost span."""
+    """Seconds by span name. Time counts for the innermost span only."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -18,7 +18,7 @@ class Clock:
         self.since = time.perf_counter()
 
     def turn(self) -> None:
-        """Count the time since the last turn for the innermost span."""
+        """Add the time since the last call to the innermost span."""
         now = time.perf_counter()
         self.seconds[self.open[-1]] = self.seconds.get(self.open[-1], 0.0) + now - self.since
         self.since = now
@@ -46,7 +46,7 @@ def span(name: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def profiled(before: dict[str, float]) -> Iterator[dict[str, float]]:
-    """Measure spans. Yields seconds by name, added to ``before``; complete at the end."""
+    """Measure spans within this context. Yields seconds by name, which start at ``before`` and are complete at the end."""
     clock = Clock()
     clock.seconds.update(before)
     token = CLOCK.set(clock)

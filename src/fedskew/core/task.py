@@ -1,4 +1,4 @@
-"""A model's task: its outputs and features, and the loss and the scores of each row."""
+"""Tasks: the loss, the scores and the metrics of a model's outputs; and a task on a given module."""
 
 import threading
 from collections.abc import Mapping
@@ -21,28 +21,28 @@ from fedskew.core.vectors import ParameterSpace
 
 
 def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
-    """(B,) integers to (B, K) zeros and ones, by comparison: `torch.nn.functional.one_hot` fails under ``vmap(grad)``."""
+    """Convert integers (B,) to zeros and ones (B, K). `torch.nn.functional.one_hot` does not work under ``vmap(grad)``."""
     return (y[..., None] == torch.arange(num_classes, device=y.device)).to(dtype)
 
 
 @runtime_checkable
 class TaskKind(Protocol):
-    """What is learnt, whatever the model: the loss of a model's outputs (B, ..., K), and its metrics.
+    """What is learnt, for any model: the loss of outputs (B, ..., K), and metrics.
 
-    A class that extends it needs `loss`, `scores`, ``target``, ``metrics`` and ``primary``; the other methods have bodies.
+    A class that extends it must define `loss`, `scores`, ``target``, ``metrics`` and ``primary``. The other methods have defaults.
 
-    A task may have a further member, ``joint``: True if a row's loss depends on the other rows of its batch. Then passes over a
-    client's rows, and evaluation, take all of its rows at once. The targets of padded rows are 0. `Pooling` is for metrics that
-    are not sums over rows.
+    A task may have a further member, ``joint``: True if a row's loss depends on the other rows of its batch. Passes over a client's
+    rows, and evaluation, then take all its rows at once. The targets of padded rows are 0. `Pooling` is for metrics that are not
+    means over rows.
     """
 
     @property
     def target(self) -> str:
-        """The kind of targets that it learns, a name of `fedskew.data.targets.TARGETS`."""
+        """The kind of target that it learns: a name in `fedskew.data.targets.TARGETS`."""
 
     @property
     def metrics(self) -> tuple[TaskMetric, ...]:
-        """What `measured` returns besides the loss."""
+        """All metrics, from `measured` and from `Pooling.pooled`."""
 
     @property
     def primary(self) -> str:
@@ -52,53 +52,53 @@ class TaskKind(Protocol):
         return object.__hash__(self)
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The loss of each row, (B,)."""
+        """Return the loss of each row, (B,)."""
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tree:
-        """Values of each row, (B,) or (B, J) each, that are added up over rows and clients; ``loss`` (B,) among them."""
+        """Return scores of each row by name, (B,) or (B, J), including ``loss`` (B,). They are summed over rows and clients."""
 
     def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The loss and the metrics, (clients,) or () each, from the means of the `scores` over some rows.
+        """Return the loss and the metrics, (clients,) or (), from the means of the `scores` over rows.
 
-        The means are (clients,) or (), or end in J where the scores do.
+        The means are (clients,) or (); for scores (B, J) they are (clients, J) or (J,).
         """
         return dict(means)
 
     def num_outputs(self, num_categories: int) -> int:
-        """K: how many outputs a model needs for targets of this many classes, labels or symbols (0: they are numbers or times)."""
+        """Return K, the number of outputs for this number of classes, labels or symbols (0: targets are numbers or times)."""
         return num_categories
 
     def fitted(self, y: NDArray[np.generic]) -> Self:
-        """The task for these training targets (n, ...), which set options that are not given."""
+        """Return the task with missing options set from the training targets (n, ...)."""
         return self
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """What a trained model answers: the logits of classes (B, K), or numbers in the target's unit (B,)."""
+        """Convert outputs to predictions: the logits of classes (B, K), or numbers in the target's unit (B,)."""
         return outputs
 
 
 @runtime_checkable
 class Pooling(Protocol):
-    """A task with metrics that are not sums over rows, such as AUC; they are marked `TaskMetric.pooled`."""
+    """A task with metrics that are not means over rows, such as AUC. They are marked `TaskMetric.pooled`."""
 
     def pooled(self, outputs: Tensor, y: Tensor) -> Mapping[str, float]:
-        """Those metrics, from the outputs (n, ...) and targets of all rows; one that is undefined is NaN or left out."""
+        """Return these metrics from the outputs (n, ...) and targets of all rows. An undefined one is NaN or left out."""
 
 
 @runtime_checkable
 class PoolingWithout(Protocol):
-    """A task that computes its pooled metrics without each row at once, for intervals over the test rows."""
+    """A task that computes a pooled metric n times, each time without one of n rows, for intervals over test rows."""
 
     def pooled_without(self, metric: str, outputs: Tensor, y: Tensor) -> NDArray[np.floating]:
-        """A metric of `Pooling.pooled` without each row, (n,); NaN where it is undefined."""
+        """Return (n,): for each row, a metric of `Pooling.pooled` without this row; NaN if undefined."""
 
 
 @runtime_checkable
 class ConstantAnswer(Protocol):
-    """A task with a best constant answer: the same for all rows. A model must beat it."""
+    """A task that knows the best constant prediction, the same for all rows. A model must be better than it."""
 
     def constant(self, y: NDArray[np.generic], num_outputs: int) -> Tensor:
-        """This answer as a model's outputs for one row, (K,) or (T, K), from the training targets (n, ...)."""
+        """Return this prediction as outputs for one row, (K,) or (T, K), from the training targets (n, ...)."""
 
 
 @runtime_checkable
@@ -106,23 +106,23 @@ class Categorised(Protocol):
     """A task with metrics of each class or label."""
 
     def by_category(self, outputs: Tensor, y: Tensor) -> Mapping[str, NDArray[np.floating]]:
-        """Values (K,) of each class or label, from the outputs and targets of all rows; NaN where one is undefined."""
+        """Return, by metric, values (K,) of each class or label, from the outputs and targets of all rows; NaN if undefined."""
 
 
 @runtime_checkable
 class Probabilistic(Protocol):
-    """A task that predicts a probability for each of several names: classes, labels or symbols."""
+    """A task that predicts probabilities of classes, labels or symbols."""
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """(B, K) from the outputs of a model."""
+        """Convert a model's outputs to probabilities (B, K)."""
 
 
 class Task(Protocol):
-    """Functions of a model at parameters ``w`` (P,) on inputs ``x`` (B, ...)."""
+    """A model with a task, as functions of parameters ``w`` (P,) and inputs ``x`` (B, ...)."""
 
     @property
     def num_outputs(self) -> int:
-        """K of `logits`."""
+        """K, the number of outputs."""
 
     @property
     def num_classes(self) -> int:
@@ -130,7 +130,7 @@ class Task(Protocol):
 
     @property
     def num_features(self) -> int:
-        """D of `outputs`."""
+        """D, the number of features."""
 
     @property
     def space(self) -> ParameterSpace:
@@ -139,27 +139,27 @@ class Task(Protocol):
     def __hash__(self) -> int: ...
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features (B, D) of the last hidden layer, and the result of `logits`."""
+        """Return the features (B, D) of the last hidden layer, and the outputs as `logits` returns them."""
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
-        """The outputs of the model (B, K): logits where targets are classes."""
+        """Return the outputs of the model (B, K). For classes they are logits."""
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """The loss of each row, (B,)."""
+        """Return the loss of each row, (B,)."""
 
     def scores(self, logits: Tensor, y: Tensor) -> Tree:
-        """Values of each row, (B,) or (B, J) each, that are added up over rows and clients."""
+        """Return scores of each row by name, (B,) or (B, J). They are summed over rows and clients."""
 
     def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The loss and the metrics from the means of the `scores` over some rows, and the pooled metrics among these means."""
+        """Return the loss and the metrics from the means of the `scores` over rows. Pooled metrics in ``means`` are kept."""
 
 
 @dataclass(frozen=True)
 class ModelTask:
     """A kind of task on a module that returns (features, outputs).
 
-    The module is a skeleton: of its own tensors only frozen parameters and buffers are read. ``bf16`` computes in bfloat16
-    where PyTorch's autocast does; parameters, losses and updates stay as they are.
+    Parameters are always given as ``w``; only frozen parameters and buffers are read from the module. With ``bf16``, PyTorch's
+    autocast to bfloat16 is used; parameters, losses and updates keep their type.
     """
 
     kind: TaskKind
@@ -174,7 +174,7 @@ class ModelTask:
 
     @property
     def model(self) -> nn.Module:
-        """The module. Each other thread has a copy that shares the tensors: `functional_call` puts parameters into the module."""
+        """The module. Other threads get copies with the same tensors, because `functional_call` changes the module."""
         if not hasattr(self.copies, "model"):
             tensors = (*self.module.parameters(), *self.module.buffers())
             self.copies.model = deepcopy(self.module, {id(tensor): tensor for tensor in tensors})
@@ -195,17 +195,17 @@ class ModelTask:
 
     @property
     def stacks(self) -> bool:
-        """Whether clients' models can be computed as one batch of models; a module that does not stack declares it."""
+        """True if clients' models can be computed as one batch. A module for which this is impossible declares it."""
         return bool(getattr(self.model, "stacks", True))
 
     @property
     def ids(self) -> bool:
-        """Whether the module takes rows of integers, such as word ids, as they are."""
+        """True if the module takes rows of integers, such as word ids."""
         return bool(getattr(self.model, "ids", False))
 
     @property
     def num_features(self) -> int:
-        """Inputs of the output layer: the last linear layer with as many outputs as the task needs."""
+        """Number of inputs of the output layer: the last linear layer with as many outputs as the task needs."""
         linear = [part for part in self.model.modules() if isinstance(part, nn.Linear)]
         taken = [part.in_features for part in linear if part.out_features == self.num_outputs]
         require(bool(taken), f"the model's last layer must be a torch.nn.Linear with {self.num_outputs} outputs")
@@ -247,35 +247,35 @@ class ModelTask:
 
 
 def stackable(task: Task) -> bool:
-    """Whether `torch.func.vmap` may run over the task's model; True unless the task declares otherwise."""
+    """True if `torch.func.vmap` works with the task's model. This is the default; a task may declare otherwise."""
     return bool(getattr(task, "stacks", True))
 
 
 def joint(task: Task) -> bool:
-    """Whether a row's loss depends on the other rows of its batch; False unless the task declares otherwise."""
+    """True if a row's loss depends on the other rows of its batch. The default is False; a task may declare otherwise."""
     return bool(getattr(task, "joint", False))
 
 
 def pooled_names(task: Task) -> tuple[str, ...]:
-    """The names of the metrics that are computed from all rows' outputs."""
+    """Return the names of the metrics that are computed from all rows' outputs together."""
     return task.pooled_names if isinstance(task, ModelTask) else ()
 
 
 def pooled_primary(task: Task) -> str:
-    """The primary metric if it is one of these, else nothing. Then it is computed from each client's rows, too."""
+    """Return the primary metric if it is pooled, else an empty text. If pooled, it is computed on each client's rows, too."""
     return task.kind.primary if isinstance(task, ModelTask) and task.kind.primary in task.pooled_names else ""
 
 
 def score(task: Task, w: Tensor, batch: Batch) -> Tree:
-    """Sums over a batch of the task's scores at ``w``."""
+    """Return the sums over a batch of the task's scores at ``w``."""
     return {name: batch.sum(values) for name, values in task.scores(task.logits(w, batch.x), batch.y).items()}
 
 
 ROWS = 1024
-"""Rows per batch when all of the server's rows are evaluated."""
+"""Number of rows in a batch when all rows of the server are evaluated."""
 
 
 def accuracy(task: Task, w: Tensor, data: Batch) -> Tensor:
-    """The accuracy () of the model ``w`` (P,) on the rows, in float64."""
+    """Return the accuracy () of the model ``w`` (P,) on the rows, in float64."""
     parts = [Batch(*part) for part in zip(*(leaf.split(ROWS) for leaf in data), strict=True)]
     return torch.stack([score(task, w, part)["accuracy"] for part in parts]).double().sum() / data.mask.double().sum()

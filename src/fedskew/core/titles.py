@@ -1,6 +1,6 @@
-"""Names as papers write them. A name that is not here is shown as it is.
+"""Names of methods and skews as papers write them. Any other name is shown unchanged.
 
-Views read titles from here and not from the classes: they then need neither PyTorch nor the code that a store names.
+Reports read titles from here, not from the classes. So they need neither PyTorch nor the code files that a store names.
 """
 
 import re
@@ -94,7 +94,7 @@ SKEWS = {
 
 
 def plainly(name: str) -> str:
-    """The name in lower case, without spaces, hyphens and underscores."""
+    """Return the name in lower case, without spaces, hyphens and underscores."""
     return re.sub(r"[-_\s]", "", name.lower())
 
 
@@ -102,5 +102,5 @@ BY_PLAIN_NAME = {plainly(name): title for table in (METHODS, SKEWS) for name, ti
 
 
 def title(name: str) -> str:
-    """The name of a method or skew as papers write it, ``SCAFFOLD``; any spelling is known. Another name is returned as it is."""
+    """Return the name of a method or skew as papers write it, ``SCAFFOLD``, for any spelling; another name unchanged."""
     return BY_PLAIN_NAME.get(plainly(name), name)

@@ -1,4 +1,4 @@
-"""Reading TOML."""
+"""Read TOML files and texts."""
 
 import tomllib
 from pathlib import Path
@@ -9,7 +9,7 @@ from fedskew.core.places import read_small
 
 
 def file_text(path: Path) -> str:
-    """The text of an experiment file."""
+    """Read the text of an experiment file. Raises `BadInput` if it cannot be read."""
     try:
         return read_small(path).decode()
     except (OSError, ValueError) as error:
@@ -18,7 +18,7 @@ def file_text(path: Path) -> str:
 
 
 def toml_table(text: str, where: str) -> dict[str, Any]:
-    """Parse a TOML document. Raises a `BadInput` that names ``where``."""
+    """Parse a TOML document. Raises `BadInput`, which names ``where``, if it is not valid."""
     try:
         return tomllib.loads(text)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Augmentations: random changes of training rows each time they are drawn. Evaluation uses the rows as they are."""
+"""Augmentations: random changes of training rows, new each time a row is drawn. Evaluation uses unchanged rows."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,13 +13,13 @@ from fedskew.core.privacy import alone
 
 @dataclass(frozen=True, kw_only=True)
 class Unaugmented:
-    """Rows as they are."""
+    """Leaves rows unchanged."""
 
     idea: ClassVar[str] = "rows as they are"
     private = alone
 
     def draw(self, size: tuple[int, ...], rng: np.random.Generator) -> None:
-        """No change."""
+        """Return None: no change."""
         return
 
 
@@ -40,7 +40,7 @@ class CropFlip:
         require(self.padding >= 0, f"padding must be at least 0, got {self.padding}")
 
     def accepts(self, setup: Setup) -> str:
-        """Refuse rows unless they are images larger than the padding."""
+        """Return why these rows cannot be shifted; empty if they are images larger than the padding."""
         shape = setup.shape
         if shape is None or (len(shape) == 3 and min(shape[1:]) > self.padding):
             return ""
@@ -50,6 +50,6 @@ class CropFlip:
         )
 
     def draw(self, size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64]:
-        """For each row of a plan, (*size, 3): pixels down, pixels to the right, and 1 if flipped."""
+        """Draw, for each row of a plan, (*size, 3): pixels down, pixels to the right, and 1 if flipped."""
         shifts = rng.integers(-self.padding, self.padding + 1, size=(*size, 2))
         return np.concatenate([shifts, rng.integers(0, 2, size=(*size, 1))], axis=-1)

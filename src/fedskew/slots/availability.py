@@ -17,19 +17,19 @@ Phase = Literal["random", "label"]
 
 
 def labels_needed(phase: Phase, setup: Setup) -> str:
-    """Why a phase cannot work in this setup."""
+    """Return why a phase by label cannot work in this setup; empty if it can."""
     if phase == "random" or (setup.labels_known and setup.target == "classes"):
         return ""
     if setup.target != "classes":
-        return "depends on the classes that clients hold, and these targets are not; use phase=random"
+        return "depends on the classes that clients hold, but these targets are no classes; use phase=random"
     return (
-        "depends on the classes that clients hold, and the nodes do not report them; set deployment.labels = true, or use "
+        "depends on the classes that clients hold, but the nodes do not report them; set deployment.labels = true, or use "
         "phase=random"
     )
 
 
 def phases(kind: Phase, clients: Info, seed: int) -> NDArray[np.float64]:
-    """The phase of each client in a cycle, (K,) in [0, 1): random, or by its most frequent class."""
+    """Return each client's phase in a cycle, (K,) in [0, 1): random, or by its most frequent class."""
     if kind == "label":
         counts = clients.label_counts.cpu().numpy()
         most: NDArray[np.float64] = counts.argmax(1) / counts.shape[1]
@@ -45,7 +45,7 @@ class Always:
     private = alone
 
     def available(self, clients: Info, round_: int, seed: int) -> Bools:
-        """Whether each of all K clients is available in the round, (K,)."""
+        """Return for each of the K clients if it is available in the round, (K,)."""
         return np.ones(len(clients.index), dtype=np.bool_)
 
 
@@ -69,7 +69,7 @@ class Random:
 class DayNight:
     """Client k is available in round t with probability ``peak * (1 + cos(2 pi (t / period - phase_k))) / 2``.
 
-    This is half the peak on average.
+    On average this is half the peak.
 
     ``phase="random"`` draws each client's phase uniformly. ``"label"`` gives clients with the same most frequent class the same
     phase, so that availability depends on the labels.
@@ -99,9 +99,9 @@ class DayNight:
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """``blocks`` groups of nearly equal size take turns of ``rounds`` rounds each.
+    """Clients form ``blocks`` groups of nearly equal size. Each group in turn is available for ``rounds`` rounds.
 
-    ``phase="random"`` assigns clients to groups at random, ``"label"`` in the order of their most frequent class.
+    ``phase="random"`` assigns clients to groups at random, ``"label"`` in order of their most frequent class.
     """
 
     blocks: int = 2
@@ -111,7 +111,7 @@ class Blocks:
     idea: ClassVar[str] = "groups of clients take turns, dealt by chance or by their main class"
 
     def private(self, privacy: Privacy) -> str:
-        """Not private if ``phase`` is ``label``: ranks by label depend on the rows of all clients."""
+        """Return why this is not private for ``phase="label"``: ranks by label depend on the rows of all clients."""
         if self.phase == "random":
             return ""
         return "availability blocks by label depends on the labels of all clients; use phase=random"
@@ -152,10 +152,10 @@ class Unequal:
 
 @dataclass(frozen=True, kw_only=True)
 class OnOff:
-    """In each round an available client leaves with probability ``leave``, and an absent one joins with probability ``join``.
+    """In each round an available client leaves with probability ``leave``; an absent client joins with probability ``join``.
 
-    On average a client is available for 1 / leave rounds, then absent for 1 / join rounds. From the first round on it is
-    available in a share join / (leave + join) of the rounds.
+    On average a client is available for 1 / leave rounds, then absent for 1 / join rounds. In every round, the probability that it
+    is available is join / (leave + join).
     """
 
     leave: float = 0.1
@@ -171,7 +171,7 @@ class OnOff:
         )
 
     def available(self, clients: Info, round_: int, seed: int) -> Bools:
-        # with probability leave + join a client's state is drawn anew, else it stays; so the last such draw decides
+        # Equivalent rule: with probability leave + join a state is drawn anew, else it stays. The last draw decides.
         number, often = len(clients.index), self.leave + self.join
         there, open_ = np.zeros(number, dtype=np.bool_), np.ones(number, dtype=np.bool_)
         for past in range(round_, -1, -1):

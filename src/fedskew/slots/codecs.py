@@ -3,9 +3,9 @@
     client   wanted <- update (+ error);  coded <- compress(wanted);  error <- wanted - decode(coded)
     server   receives decode(coded)
 
-`encode` does this for a cohort, in a simulation and on a node alike. Between machines a node sends ``pack(coded)``. The server
-decodes the result of ``unpack``. A number takes as many bits as in the model's type. Only the update is compressed, not the extra
-values that a method sends.
+`encode` does this for a cohort, in simulations and on nodes. Between machines a node sends ``pack(coded)``, and the server decodes
+the result of ``unpack``. A number takes as many bits as in the model's type. Only the update is compressed, not the extra values
+that a method sends.
 """
 
 import math
@@ -29,15 +29,15 @@ class Encoded(NamedTuple):
 
     coded: Tree  # contents of the messages; leading axis C
     received: Tensor  # (C, P) updates as the server decodes them
-    memory: Tree  # of the clients; leading axis C
-    size: int  # bytes of one message
+    memory: Tree  # the clients' memories; leading axis C
+    size: int  # size of one message in bytes
 
 
 def encode(codec: Codec, rows: Tensor, memory: Tree, draws: Tensor | None, model: SharedModel) -> Encoded:
     """Compress updates (C, P).
 
-    ``memory`` holds the clients' errors (C, P) if the codec has error feedback, else nothing. ``draws`` (C, P) are uniform in
-    [0, 1) if the codec is ``random``, else None.
+    ``memory`` has the clients' errors (C, P) if the codec has error feedback; otherwise it is empty. ``draws`` (C, P) are uniform
+    in [0, 1) if the codec is ``random``; otherwise None.
     """
     wanted = rows + memory["error"] if memory else rows
     coded = codec.compress(wanted, draws, model)
@@ -47,7 +47,7 @@ def encode(codec: Codec, rows: Tensor, memory: Tree, draws: Tensor | None, model
 
 
 def bits_of(rows: Tensor) -> int:
-    """The number of bits of one number."""
+    """Return the number of bits of one value."""
     return 8 * rows.element_size()
 
 
@@ -81,7 +81,7 @@ class Uncompressed:
 
 @dataclass(frozen=True, kw_only=True)
 class Clip(Uncompressed):
-    """Scales an update with a larger norm than ``norm`` down to it."""
+    """Scales an update down to length ``norm`` if it is longer."""
 
     norm: float = 1.0
 
@@ -98,7 +98,7 @@ class Clip(Uncompressed):
 
 @dataclass(frozen=True, kw_only=True)
 class _Lossy:
-    """With error feedback a client adds the lost part of its earlier updates to its next update."""
+    """A codec that loses information. With error feedback, a client adds the lost part to its next update."""
 
     error_feedback: bool = False
 
@@ -108,10 +108,10 @@ class _Lossy:
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(_Lossy):
-    """Sends the ``share`` of the numbers with the largest absolute value, of the whole model or of each layer.
+    """Sends only the ``share`` of the numbers with the largest absolute value, of the whole model or of each layer.
 
-    At least one is kept; of equal ones the first. A message holds their values, and their positions as indices or as a bitmap,
-    whichever is shorter.
+    At least one number is sent. If numbers are equal, the first ones are sent. A message has their values, and their positions as
+    indices or as a bitmap, whichever is shorter.
     """
 
     error_feedback: bool = True
@@ -128,12 +128,12 @@ class TopK(_Lossy):
         require(0 < self.share <= 1, f"share must be above 0 and at most 1, got {self.share}")
 
     def sizes(self, d: int, model: SharedModel) -> list[int]:
-        """Sizes of the parts. The largest numbers of each part are kept."""
+        """Return the sizes of the parts of a vector (d,). The largest numbers of each part are sent."""
         return layer_sizes(model) if self.scope == "layer" else [d]
 
     def number(self, d: int) -> int:
-        """How many of d entries are kept."""
-        # 0.29 * 100 is 28.999... in floating point; the intended floor is 29
+        """Return how many of d numbers are sent."""
+        # in floating point 0.29 * 100 is 28.999..., but the floor must be 29
         return max(int(self.share * d + 1e-9), 1)
 
     def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
@@ -181,17 +181,17 @@ class TopK(_Lossy):
 
 
 def indexed(k: int, d: int) -> bool:
-    """Whether indices of k of d numbers are shorter than a bitmap."""
+    """True if indices of k of d numbers are shorter than a bitmap."""
     return k < d and k * (d - 1).bit_length() < d
 
 
 def place_bits(k: int, d: int) -> int:
-    """Bits for the positions of k of d numbers."""
+    """Return the number of bits for the positions of k of d numbers."""
     return min(k * (d - 1).bit_length(), d) if k < d else 0
 
 
 def pack_bits(values: Tensor, width: int) -> Tensor:
-    """Pack whole numbers (n,), at least 0, into bytes with ``width`` bits each."""
+    """Pack whole numbers (n,) of at least 0 into bytes, with ``width`` bits for each number."""
     bits = (values.cpu().numpy().astype(np.int64)[:, None] >> np.arange(width)) & 1
     return torch.from_numpy(np.packbits(bits.astype(np.uint8).reshape(-1)))
 
@@ -203,12 +203,12 @@ def unpack_bits(data: Tensor, width: int, count: int) -> Tensor:
 
 
 def layer_sizes(model: SharedModel) -> list[int]:
-    """Parameters of each layer, in the order of the vector."""
+    """Return the number of parameters of each layer, in the order of the vector."""
     return [sum(place.stop - place.start for place in places) for places in model.space.layers().values()]
 
 
 def largest(rows: Tensor, k: int) -> Tensor:
-    """Mask (C, d) of the k entries of each row with the largest absolute value. Of equal ones the first are taken."""
+    """Return a mask (C, d) of the k entries of each row with the largest absolute value. Equal entries: the first ones."""
     size = rows.abs()
     least = size.topk(k, dim=1).values[:, -1:]
     above, tied = size > least, size == least
@@ -220,9 +220,10 @@ def largest(rows: Tensor, k: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Qsgd(_Lossy):
-    """Rounds each number at random, without bias, to one of ``levels`` steps. The largest step is the norm of its bucket.
+    """Rounds the absolute value of each number, randomly and without bias, to one of ``levels`` + 1 levels.
 
-    A bucket holds ``bucket`` numbers. A message holds a norm per bucket, and a sign and a level per number, without entropy coding.
+    A bucket has ``bucket`` numbers; its highest level is the bucket's norm. A message has a norm for each bucket, and a sign and a
+    level for each number, without entropy coding.
     """
 
     levels: int = 15
@@ -239,13 +240,13 @@ class Qsgd(_Lossy):
         require(self.bucket == "all" or self.bucket >= 1, f"bucket must be at least 1, or all, got {self.bucket}")
 
     def bucketed(self, rows: Tensor) -> Tensor:
-        """Rows (C, d) as (C, buckets, width), with zeros at the end."""
+        """Reshape rows (C, d) to (C, buckets, width), with zeros at the end."""
         d = rows.shape[1]
         width = d if self.bucket == "all" else min(self.bucket, d)
         return F.pad(rows, (0, -d % width)).view(len(rows), -1, width)
 
     def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
-        """Signed levels (C, d), and the buckets' lengths (C, buckets)."""
+        """Return signed levels (C, d), and the buckets' norms (C, buckets)."""
         assert draws is not None
         v = self.bucketed(rows)
         length = vector_norm(v, dim=2, keepdim=True, dtype=torch.float64).to(v.dtype)
@@ -274,7 +275,7 @@ class Qsgd(_Lossy):
 
 @dataclass(frozen=True, kw_only=True)
 class Int8(_Lossy):
-    """Rounds each parameter tensor to whole steps of 1/127 of its largest absolute value. ``nearest`` rounds halves to even."""
+    """Rounds each parameter tensor to multiples of its largest absolute value / 127. ``nearest`` rounds halves to even."""
 
     rounding: Literal["nearest", "stochastic"] = "nearest"
 
@@ -286,7 +287,7 @@ class Int8(_Lossy):
         return self.rounding == "stochastic"
 
     def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
-        """Whole steps (C, P), and the step size of each tensor (C, tensors)."""
+        """Return the multiples (C, P), and the step size of each tensor (C, tensors)."""
         scales = torch.stack([part.abs().amax(1) for part in rows.split(model.space.sizes, dim=1)], dim=1) / 127
         scale = for_each_parameter(scales, model)
         steps = torch.where(scale > 0, rows / scale, 0.0)
@@ -308,5 +309,5 @@ class Int8(_Lossy):
 
 
 def for_each_parameter(scales: Tensor, model: SharedModel) -> Tensor:
-    """Repeat each tensor's scale (C, tensors) for all of its parameters, (C, P)."""
+    """Repeat each tensor's scale (C, tensors) for all its parameters, (C, P)."""
     return scales.repeat_interleave(torch.tensor(model.space.sizes, device=scales.device), dim=1)

@@ -1,4 +1,4 @@
-"""Refinements: training of the new global model on the server's rows, after the server optimiser's step."""
+"""Refinements: they train the new global model on the server's rows, after the server optimiser's step."""
 
 import math
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from fedskew.core.task import Task
 from fedskew.slots.solvers import AdamW, Sgd
 
 NOTHING_TO_LEARN = 1e-12
-"""Skip a step if the divergence from the teacher is below this. Otherwise Adam would divide rounding noise by itself."""
+"""A step is skipped if the divergence from the teacher is below this. Otherwise Adam would scale up rounding errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unrefined:
-    """The model stays as the server optimiser leaves it."""
+    """Does not change the model."""
 
     idea: ClassVar[str] = "the model stays as the server optimiser leaves it"
     needs_data: ClassVar[bool] = False
@@ -40,8 +40,8 @@ class Distillation:
                  ``steps`` steps of ``optimiser`` on KL(q(b) || softmax of the logits of x on b), b a batch of the server's rows
 
     The labels of these rows are not used. w_k is the model before the round plus the client's update, without aggregation
-    weights. A batch is ``batch_size`` rows drawn without replacement, or all rows. The rate falls along a cosine from ``lr`` to
-    0 over the steps of a round, or stays ``constant``. The optimiser's state is fresh in every round.
+    weights. A batch is ``batch_size`` rows drawn without replacement, or all rows. The learning rate falls along a cosine from
+    ``lr`` to 0 over the steps of a round, or stays ``constant``. The optimiser's state is new in every round.
 
     Departures: the paper stops early on validation rows after at most 10,000 steps; the number of steps is fixed here.
     """
@@ -58,8 +58,8 @@ class Distillation:
     needs_data: ClassVar[bool] = True
 
     def private(self, privacy: Privacy) -> str:
-        """Never private: the teacher uses the clients' updates without noise."""
-        return "refine distillation teaches the model what the updates say without their noise; use --refine none"
+        """Return why this is never private: the teacher uses the clients' updates without noise."""
+        return "refine distillation trains the model with the updates before noise is added; use --refine none"
 
     def __post_init__(self) -> None:
         require(self.steps >= 0, f"steps must be at least 0, got {self.steps}")
@@ -70,7 +70,7 @@ class Distillation:
         return server_rows(setup) or classes(setup)
 
     def refine(self, server: ServerView, x: Tensor, cohort: Cohort) -> Tensor:
-        """The model (P,) from ``x``, the new one; ``server`` is the server before the round."""
+        """Return the refined model (P,). ``x`` is the new global model; ``server`` is the state before the round."""
         assert server.data is not None
         inputs, generator = server.data.x, torch_stream(server.seed, "refine", server.round)
         solver = Sgd(lr=self.lr) if self.optimiser == "sgd" else AdamW(lr=self.lr, weight_decay=0.0)
@@ -78,20 +78,20 @@ class Distillation:
         state = solver.init(x)
         for t in range(self.steps):
             rows = torch.randperm(len(inputs), generator=generator)[: self.batch_size].to(inputs.device)
-            w = x.detach().requires_grad_()  # `torch.func` would import the compiler
+            w = x.detach().requires_grad_()  # autograd, because `torch.func` would import the compiler
             value = divergence(log_q[rows], server.task.logits(w, inputs[rows]))
-            if not float(value.detach()) < NOTHING_TO_LEARN:  # NaN passes here: the round detects it afterwards
+            if not float(value.detach()) < NOTHING_TO_LEARN:  # also true for NaN, which the round detects later
                 (g,) = torch.autograd.grad(value, w)
                 x, state = solver.update(g, state, x, x.new_tensor(self.rate(t)))
         return x
 
     def rate(self, t: int) -> float:
-        """The rate of step t, counted from 0."""
+        """Return the learning rate of step t, counted from 0."""
         return self.lr if self.schedule == "constant" else self.lr / 2 * (1 + math.cos(math.pi * t / self.steps))
 
 
 def mean_logits(task: Task, x: Tensor, deltas: Tensor, inputs: Tensor) -> Tensor:
-    """The mean over the cohort of the logits (n, K) of the local models x + delta, in float64."""
+    """Return the logits (n, K) of the local models x + delta, averaged over the cohort, in float64."""
     with torch.no_grad():
         total = sum(
             (task.logits(x + delta, inputs).double() for delta in deltas), start=x.new_zeros((), dtype=torch.float64)
@@ -100,6 +100,6 @@ def mean_logits(task: Task, x: Tensor, deltas: Tensor, inputs: Tensor) -> Tensor
 
 
 def divergence(log_q: Tensor, logits: Tensor) -> Tensor:
-    """KL(q || softmax(logits)), the mean over the rows, in float64 to distinguish agreement from rounding."""
+    """Return KL(q || softmax(logits)), averaged over the rows, in float64 because values may be close to 0."""
     log_p = F.log_softmax(logits.double(), dim=-1)
     return (log_q.exp() * (log_q - log_p)).sum(-1).mean()

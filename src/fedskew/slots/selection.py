@@ -1,4 +1,4 @@
-"""Selection of the clients that take part in a round, from those that are online."""
+"""Selections: they choose the clients that take part in a round, from those that are online."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,16 +12,16 @@ from fedskew.core.records import Privacy
 
 
 def not_poisson(component: object, privacy: Privacy) -> str:
-    """Why the accountant does not cover this selection, and what to use."""
+    """Return why the privacy accountant does not cover this selection, and what to use instead."""
     return (
-        f"its accountant counts on each client taking part with probability q = {privacy.q:g} on its own; use "
+        f"its accountant assumes that each client takes part independently with probability q = {privacy.q:g}; use "
         f"--selection poisson:rate={privacy.q:g}"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Everyone:
-    """Full participation."""
+    """Selects all clients that are online."""
 
     idea: ClassVar[str] = "every client in every round"
     private = not_poisson
@@ -56,7 +56,7 @@ class Poisson:
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform:
-    """Draws ``clients`` clients, or a ``fraction`` (at least one), uniformly without replacement. Takes all if fewer are online."""
+    """Draws ``clients`` clients, or a ``fraction`` (at least one), uniformly without replacement; all if fewer are online."""
 
     clients: int | None = None
     fraction: float | None = None
@@ -73,9 +73,9 @@ class Uniform:
         )
 
     def size(self, num_clients: int) -> int:
-        """Size of a cohort if enough clients are online."""
+        """Return the size of a cohort if enough clients are online."""
         if self.fraction is not None:
-            # 0.29 * 100 is 28.999... in floating point; the intended floor is 29
+            # in floating point 0.29 * 100 is 28.999..., but the floor must be 29
             return max(int(self.fraction * num_clients + 1e-9), 1)
         assert self.clients is not None
         return self.clients
@@ -84,11 +84,11 @@ class Uniform:
         return min(self.size(num_clients), num_clients)
 
     def accepts(self, setup: Setup) -> str:
-        """Refuse a cohort larger than the number of clients with data."""
+        """Return why the cohort is too large: fewer clients have data. Empty if it is not."""
         clients = setup.clients
         if clients is None or self.size(clients) <= clients:
             return ""
-        return f"draws {self.size(clients)} clients, and only {clients} have data; draw fewer"
+        return f"draws {self.size(clients)} clients, but only {clients} have data; draw fewer"
 
     def select(self, clients: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         return np.sort(rng.choice(clients, size=self.largest(len(clients)), replace=False))

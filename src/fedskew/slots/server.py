@@ -1,4 +1,4 @@
-"""Server optimisers: a step of the global model. The gradient is minus the cohort's mean delta."""
+"""Server optimisers: they update the global model. The gradient is minus the cohort's mean delta."""
 
 import math
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ def check_rate(lr: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSgd:
-    """``w + lr * delta``: plain averaging at ``lr = 1``."""
+    """``w + lr * delta``. With ``lr = 1`` this is plain averaging."""
 
     lr: float = 1.0
 
@@ -40,7 +40,7 @@ class ServerSgd:
 
 @dataclass(frozen=True, kw_only=True)
 class Momentum:
-    """FedAvgM: momentum over the rounds. ``ema`` is heavy ball at ``lr * (1 - beta)``."""
+    """FedAvgM: momentum over the rounds. ``form="ema"`` is heavy ball with ``lr * (1 - beta)``."""
 
     lr: float = 1.0
     beta: float = 0.9
@@ -66,7 +66,7 @@ class Momentum:
 
 
 def first_state(x: Tensor, tau: float, initial_v: str) -> Tree:
-    """The state before the first step: v starts at tau squared, or at 0, as implementations do."""
+    """Return the state before the first step. v starts at tau squared, as in the paper, or at 0, as in implementations."""
     return {
         "m": torch.zeros_like(x),
         "v": torch.full_like(x, tau**2 if initial_v == "tau-squared" else 0.0),
@@ -82,7 +82,7 @@ def check_adaptive(lr: float, beta1: float, tau: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Adagrad:
-    """FedAdagrad: v sums the squares; ``beta1`` 0 as in the paper's experiments."""
+    """FedAdagrad: v is the sum of squares. ``beta1`` is 0, as in the paper's experiments."""
 
     lr: float = 0.01
     beta1: float = 0.0
@@ -107,9 +107,9 @@ class Adagrad:
 
 @dataclass(frozen=True, kw_only=True)
 class _Averaging(ABC):
-    """Algorithm 2 of Reddi et al. where v forgets: ``x + lr * m / (sqrt(v) + tau)``.
+    """Algorithm 2 of Reddi et al. with v as a running mean: ``x + lr * m / (sqrt(v) + tau)``.
 
-    With ``bias_correction`` the rate corrects both means for their start at 0. Common implementations do so, the paper does not.
+    ``bias_correction`` corrects both means for their start at 0. Common implementations do this; the paper does not.
     """
 
     lr: float = 0.01
@@ -130,7 +130,7 @@ class _Averaging(ABC):
 
     @abstractmethod
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """The new v (P,)."""
+        """Return the new v (P,)."""
 
     def init(self, x: Tensor) -> Tree:
         return first_state(x, self.tau, self.initial_v)
@@ -147,7 +147,7 @@ class _Averaging(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Adam(_Averaging):
-    """FedAdam: v is an exponential mean of the squares. Common implementations use ``bias_correction``, the paper does not."""
+    """FedAdam: v is an exponential mean of the squares. Common implementations use ``bias_correction``; the paper does not."""
 
     private = after_noise
 

@@ -1,7 +1,7 @@
-"""The part of the model that clients share. Each client keeps the rest.
+"""Sharings: they say which part of the model clients share. Each client keeps the rest.
 
 A kept entry is never sent, averaged or counted in bytes. A client starts each round from the received shared part and its own
-kept part. In the kept entries the server's model has its initial values, so its test accuracy means little.
+kept part. The server's model has its initial values in the kept entries, so its test accuracy is not meaningful.
 """
 
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ from fedskew.core.vectors import ParameterSpace
 
 
 def whole_models_needed(setup: Setup) -> str:
-    """Why clients cannot keep a part of their models in this setup."""
+    """Return why clients cannot keep a part of their models in this setup; empty if they can."""
     if not setup.tries_models:
         return ""
     return (
-        "keeps a part of each model on its client, and the method or the refinement tries the clients' models on the server's "
+        "keeps a part of each model on its client, but the method or the refinement evaluates complete models on the server's "
         "rows; use --sharing all, or a method without rows on the server, e.g. fedavg"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class All:
-    """The whole model."""
+    """Shares the whole model."""
 
     idea: ClassVar[str] = "the whole model is shared"
     private = alone
@@ -40,7 +40,7 @@ class All:
 
 @dataclass(frozen=True, kw_only=True)
 class Personal:
-    """Keeps the layers whose names match a pattern of ``layers``; without patterns the last ``head`` layers.
+    """Keeps the layers with names that match a pattern in ``layers``; without patterns, the last ``head`` layers.
 
     Each weight matrix counts as one layer. A normalisation layer belongs to the layer before it.
     """
@@ -58,7 +58,7 @@ class Personal:
         return whole_models_needed(setup)
 
     def kept(self, model: nn.Module, space: ParameterSpace) -> Tensor:
-        """Positions (n,) of the kept entries in the vector, ascending."""
+        """Return the positions (n,), ascending, of the kept entries in the vector."""
         places = space.layers()
         for pattern in self.layers:
             known = ", ".join(places)
@@ -78,9 +78,9 @@ class Personal:
 
 @dataclass(frozen=True, kw_only=True)
 class Norm:
-    """Keeps the normalisation layers, found by their type: FedBN's rule for GroupNorm and LayerNorm.
+    """Keeps the normalisation layers GroupNorm and LayerNorm (FedBN's rule).
 
-    Running statistics, as in BatchNorm, are not part of the parameter vector. No model of this package has any.
+    Running statistics, which BatchNorm has, are not part of the parameter vector. No model of this package has them.
     """
 
     idea: ClassVar[str] = "each client keeps its normalisation layers and shares the rest"
@@ -90,18 +90,18 @@ class Norm:
         return whole_models_needed(setup)
 
     def kept(self, model: nn.Module, space: ParameterSpace) -> Tensor:
-        """Positions (n,) of the kept entries in the vector, ascending."""
+        """Return the positions (n,), ascending, of the kept entries in the vector."""
         norms = {n for n, part in model.named_modules() if isinstance(part, nn.GroupNorm | nn.LayerNorm)}
         found = [n for n in space.layers() if n in norms]
         require(
             bool(found),
-            "sharing norm keeps normalisation layers on the clients, and this model has none; use a model with "
+            "sharing norm keeps normalisation layers on the clients, but this model has none; use a model with "
             "norm=group, e.g. --model mlp:norm=group",
         )
         return positions(space, found)
 
 
 def positions(space: ParameterSpace, layers: list[str]) -> Tensor:
-    """Positions of the layers' parameters in the vector."""
+    """Return the positions of the layers' parameters in the vector."""
     places = space.layers()
     return torch.cat([torch.arange(part.start, part.stop) for layer in layers for part in places[layer]])

@@ -1,4 +1,4 @@
-"""Local solvers: one step on a flat vector. Their state is fresh in every round."""
+"""Local solvers: one step of a flat vector of parameters. Their state is new in every round."""
 
 import math
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ def check_rate(lr: float, decay: float) -> None:
 
 
 def gathered(beta: float, t: Tensor) -> Tensor:
-    """``1 - beta**t``: the total weight of t values in an exponential mean. It is exact for ``beta`` near 1, too."""
+    """Return ``1 - beta**t``, the total weight of t values in an exponential mean. It is accurate for ``beta`` near 1, too."""
     return -torch.expm1(t * (math.log(beta) if beta else -math.inf))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sgd:
-    """SGD as in `torch.optim.SGD` with dampening 0. The rate is ``lr * lr_decay ** round``.
+    """SGD as in `torch.optim.SGD` with dampening 0. The learning rate is ``lr * lr_decay ** round``.
 
-    Weight decay is part of the local loss: the local loop adds ``weight_decay * w`` to each gradient that a method asks for.
+    Weight decay is part of the local loss: the local loop adds ``weight_decay * w`` to each gradient.
     """
 
     lr: float = 0.1
@@ -56,12 +56,12 @@ class Sgd:
         return torch.addcmul(w, g, lr, value=-1), opt
 
     def unit_response(self, steps: Tensor) -> Tensor:
-        """Displacement over -lr after ``steps`` steps along the constant gradient 1 (FedNova's ||a||_1)."""
+        """Return the displacement divided by -lr after ``steps`` steps with constant gradient 1 (FedNova's ||a||_1)."""
         r = self.momentum
         return (steps - r * (1 - r**steps) / (1 - r)) / (1 - r) if r else steps
 
     def respond(self, g: Tensor, momentum: Tensor, position: Tensor, lr: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of the recursion on scalars: the new position and momentum."""
+        """Take one step on scalars; return the new position and momentum."""
         momentum = self.momentum * momentum + g
         return position - lr * momentum, momentum
 
@@ -86,7 +86,7 @@ class AdamW:
         require(0 <= self.beta1 < 1 and 0 <= self.beta2 < 1, "beta1 and beta2 must be at least 0 and below 1")
         require(self.eps > 0, f"eps must be above 0, got {self.eps}")
 
-    # no unit response: the step is not linear in the gradients. Methods that need one are refused
+    # The step is not linear in the gradients, so there is no unit response. Methods that need one are refused.
     linear: ClassVar[bool] = False
     plain: ClassVar[bool] = False
 
@@ -99,7 +99,7 @@ class AdamW:
         v = torch.lerp(opt["v"], g * g, 1 - self.beta2)
         if self.weight_decay:
             w = w * (1 - lr * self.weight_decay)
-        # the corrections of m and v on scalars, which saves two passes; roots of 0 and of numbers near it are many times slower
+        # Correcting scalars instead of m and v saves two passes. `clamp` avoids roots of numbers near 0, which are slow.
         correction = gathered(self.beta2, t).sqrt()
         root = v.clamp(min=torch.finfo(v.dtype).tiny).sqrt()
         step = m / (root + self.eps * correction)

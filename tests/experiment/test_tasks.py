@@ -187,7 +187,7 @@ def test_tables_with_bad_targets_give_one_line(air, options, message) -> None:
         ({"algorithm": "fedlc"}, "fedlc works on classes, but these targets are no classes"),
         ({"refine": "distillation", "server_data": {"share": 0.1}}, "refine distillation works on classes"),
         ({"availability": "blocks:phase=label"}, "use phase=random"),
-        ({"skew": ["natural", "concept-swap"]}, "changes classes, and these targets are not"),
+        ({"skew": ["natural", "concept-swap"]}, "changes classes, but these targets are no classes"),
         ({"evaluation": {"classes": True}}, "the targets are neither classes nor labels"),
         ({"faults": {"attackers": 0.2, "attack": "label-flip"}}, "use attack=sign-flip"),
     ],

@@ -1,4 +1,4 @@
-"""How the rows of a data set become clients that differ: in labels, sizes, features and concepts, alone or together."""
+"""Skews deal the rows of a data set to clients that differ in labels, sizes, features or concepts, or in several of these."""
 
 from fedskew.skew.catalogue import SKEWS
 from fedskew.skew.label import LabelDirichlet, LabelDirichletPerClass, LabelSorted

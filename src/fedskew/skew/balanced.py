@@ -1,4 +1,4 @@
-"""Dirichlet label skew: on clients of equal sizes, and as in the code of Goel, Srivastava and Shah (Failure Modes)."""
+"""Dirichlet label skew: with clients of equal size, and as in the code of Goel, Srivastava and Shah (Failure Modes)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -14,10 +14,10 @@ from fedskew.skew.plain import check_clients
 
 @dataclass(frozen=True, kw_only=True)
 class LabelDirichletBalanced:
-    """Clients of equal size draw the class of each row from p_k ~ Dir(alpha): label skew without quantity skew.
+    """Label skew without quantity skew: clients have equal size, and draw the class of each row from p_k ~ Dir(alpha).
 
     ``prior="data"`` draws p_k ~ Dir(alpha C p) around the class frequencies p of the data set. If a class runs out, clients draw
-    from their other classes, and at last from the rows that are left. All rows are assigned.
+    from their other classes; if these run out, too, they take any rows that are left. All rows are assigned.
     """
 
     alpha: float = 0.1
@@ -30,7 +30,7 @@ class LabelDirichletBalanced:
         check_alpha(self.alpha)
 
     def proportions(self, labels: Ints, num_clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Draw the wanted class proportions, (clients, classes)."""
+        """Draw the requested class proportions, (clients, classes)."""
         room = np.bincount(labels)
         held = room > 0
         weight = room[held] / len(labels) * held.sum() if self.prior == "data" else np.ones(int(held.sum()))
@@ -48,10 +48,11 @@ class LabelDirichletBalanced:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelDirichletTopUp:
-    """Each class is cut in proportions q_c ~ Dir(alpha) over the clients; small clients get rows of the largest.
+    """Each class is divided among the clients in proportions q_c ~ Dir(alpha). Then small clients get rows of the largest one.
 
-    The code of Goel, Srivastava and Shah; their text describes `LabelDirichlet`. Each client gets floor(n_c q_ck) rows of a class,
-    the last one the rest. Then random rows of the largest client move until all have max(1, n / (10 clients)).
+    This is the code of Goel, Srivastava and Shah; their text describes `LabelDirichlet`. Each client gets floor(n_c q_ck) rows of a
+    class, and the last client the rest. Then random rows of the largest client move until all clients have
+    max(1, n / (10 clients)) rows.
     """
 
     alpha: float = 0.1

@@ -24,10 +24,10 @@ def sorted_by_label(labels: Ints, rng: np.random.Generator) -> Ints:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelShards:
-    """Rows sorted by label are cut into ``shards`` x clients equal pieces; each client gets ``shards`` random pieces.
+    """Rows are sorted by label and cut into ``shards`` x clients equal pieces; each client gets ``shards`` random pieces.
 
-    All clients have the same size; rows that do not fill a piece are left out. A client holds at most ``shards`` classes if a
-    piece divides every class, else at most twice as many (McMahan et al. 2017).
+    All clients have the same size; rows that do not fill a piece are left out. If each class is a whole number of pieces, a client
+    has at most ``shards`` classes, otherwise at most twice as many (McMahan et al. 2017).
     """
 
     shards: int = 2
@@ -53,10 +53,10 @@ class LabelShards:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelClasses:
-    """Each client holds exactly ``k`` classes (NIID-Bench, #C=k): client i class i modulo the classes and k - 1 random others.
+    """Each client has exactly ``k`` classes (NIID-Bench, #C=k).
 
-    A class is split equally among its clients, so client sizes differ. A class without a client is left out. Raises `BadInput`
-    if a class has fewer rows than clients.
+    Client i has class i modulo the number of classes, and k - 1 random others. A class is divided equally among its clients, so
+    client sizes differ. A class without a client is left out. Raises `BadInput` if a class has fewer rows than clients.
     """
 
     k: int = 2
@@ -93,7 +93,7 @@ class LabelClasses:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSimilarity:
-    """A share ``similarity`` of the rows is dealt IID; the rest is sorted by label and cut (SCAFFOLD's s % similarity)."""
+    """A share ``similarity`` of the rows is dealt IID. The rest is sorted by label and cut (SCAFFOLD's s % similarity)."""
 
     similarity: float = 0.1
 
@@ -108,18 +108,18 @@ class LabelSimilarity:
         order = rng.permutation(len(labels))
         size = round(self.similarity * len(labels))
         rest = order[size:][np.argsort(labels[order[size:]], kind="stable")]
-        # the longer parts go to the last clients of one half and to the first of the other: sizes stay nearly equal
+        # one half gives its longer parts to the last clients, the other to the first ones, so that sizes are nearly equal
         parts = zip(evenly(order[:size], num_clients)[::-1], evenly(rest, num_clients), strict=True)
         return [np.concatenate(pair) for pair in parts]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelBlocks:
-    """Client i has its own block of classes and gets the share ``primary`` of their rows.
+    """Each client has its own block of classes, and gets the share ``primary`` of their rows.
 
-    The classes fall into equal blocks in their order; classes left over go to the first clients, one each. The remaining rows
-    of the first ``secondary`` classes of a block go to the client before its owner. Rows of its other classes go to random
-    other clients. This is the DualMetric report's partition (11 clients, 46 intents), without the rows that its code deals twice.
+    The classes are divided into equal blocks in order; classes left over go to the first clients, one each. The other rows of the
+    first ``secondary`` classes of a block go to the client before its owner. The other rows of the remaining classes go to random
+    other clients. This is the DualMetric report's partition (11 clients, 46 intents), but no row is dealt twice as in its code.
     """
 
     primary: float = 0.9
@@ -155,7 +155,7 @@ class LabelBlocks:
 
 
 def rounded(wanted: NDArray[np.float64], totals: Ints) -> Ints:
-    """Round ``wanted`` (K, C): down, then up at the largest fractional parts until the rows sum to ``totals`` (K,)."""
+    """Round ``wanted`` (K, C) so that its rows sum to ``totals`` (K,): down, then up where the fractional parts are largest."""
     counts = np.floor(wanted + 1e-9).astype(np.int64)
     left = totals - counts.sum(1)
     rank = np.argsort(np.argsort(counts - wanted, axis=1, kind="stable"), axis=1, kind="stable")
@@ -163,11 +163,11 @@ def rounded(wanted: NDArray[np.float64], totals: Ints) -> Ints:
 
 
 def fitted(counts: Ints, p: NDArray[np.float64], room: Ints, rng: np.random.Generator) -> Ints:
-    """Move ``counts`` (K, C) to other classes until no column sum exceeds ``room`` (C,); the row sums stay.
+    """Move ``counts`` (K, C) to other classes until no column sum is above ``room`` (C,). Row sums do not change.
 
-    If the clients want more rows of a class than it has, a draw among them decides. The losers get rows of other classes in
-    their own proportions ``p`` (K, C), or of any class if they have no other. The result is as near as possible in total
-    variation, because only rows above the room move. The counts must sum to at most the room.
+    If clients request more rows of a class than it has, a random draw decides. The other requests become rows of other classes, in
+    the client's proportions ``p`` (K, C), or of any class if the client has no other. Only counts above the room move, so that the
+    result is as close as possible in total variation. The sum of all counts must be at most that of the room.
     """
     sizes, spare = counts.sum(1), room.copy()
     taken, requested = np.zeros_like(counts), counts
@@ -188,7 +188,7 @@ def fitted(counts: Ints, p: NDArray[np.float64], room: Ints, rng: np.random.Gene
 
 
 def dealt_by_counts(labels: Ints, counts: Ints, rng: np.random.Generator) -> list[Ints]:
-    """Deal random rows of each class according to the counts (K, C)."""
+    """Deal random rows of each class by the counts (K, C); return the row numbers of each client."""
     rows, owners = [], []
     for c in range(counts.shape[1]):
         own = rng.permutation(np.flatnonzero(labels == c))

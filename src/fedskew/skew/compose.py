@@ -1,4 +1,4 @@
-"""Several skews at once: one deals the rows, one may set the sizes, any number change features and concepts."""
+"""Combine skews: one deals the rows, one may set the sizes, and any number change features and concepts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ KNOWN = Catalogue("skews", SKEWS, Dealer, SizeSkew, FeatureSkew, Concept)
 
 
 def skews_of(spec: object) -> tuple[Skew, ...]:
-    """Build the skews of a compact string, a table, an object, or a list of them. Raises `BadInput` if they do not combine."""
+    """Build skews from a compact string, a table, an object, or a list of these. Raises `BadInput` if they do not combine."""
     specs = spec if isinstance(spec, list | tuple) else [spec]
     require(bool(specs), "skew: the list is empty; write skew = 'iid' for clients that do not differ")
     skews = tuple(build("skew", KNOWN, one) for one in specs)
@@ -36,21 +36,21 @@ def skews_of(spec: object) -> tuple[Skew, ...]:
 
 @dataclass(frozen=True)
 class Mixture:
-    """The skews of one experiment. It deals rows as a single skew does.
+    """The skews of one experiment. It has the method ``deal`` of a single skew.
 
-    The quantity skew alone decides the sizes. The label proportions are then as near to the label skew's as the rows allow, in
-    total variation. No row is dealt twice.
+    If there is a quantity skew, it alone sets the sizes. The label proportions are then as close to the label skew's as the rows
+    allow, in total variation. No row is dealt twice.
     """
 
-    dealer: Dealer  # a label skew, natural clients or a folder; IID if the experiment names none
+    dealer: Dealer  # a label skew, natural clients or a folder; IID by default
     quantity: SizeSkew | None = None
     features: tuple[FeatureSkew, ...] = ()
     concepts: tuple[Concept, ...] = ()
-    pooled: bool = False  # all rows go to one client after all other changes
+    pooled: bool = False  # True: after all other changes, all rows go to one client
 
     @property
     def by_groups(self) -> bool:
-        """Whether the clients are the groups of the data set."""
+        """True if the clients are the natural clients of the data set."""
         return isinstance(self.dealer, Natural)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
@@ -67,7 +67,7 @@ class Mixture:
     def proportions(
         self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator
     ) -> NDArray[np.float64]:
-        """Return the (clients, classes) proportions of the label skew alone; the data's own for a client without rows."""
+        """Return the proportions (clients, classes) of the label skew alone. A client without rows gets the data set's."""
         if isinstance(self.dealer, LabelDirichletBalanced):
             p = self.dealer.proportions(labels, num_clients, rng)
         else:
@@ -78,14 +78,13 @@ class Mixture:
 
 
 def mixture(skews: Sequence[Skew]) -> Mixture:
-    """Combine the skews. Raises `BadInput` with the reason and the fix if they do not combine."""
+    """Combine the skews. Raises `BadInput`, with the reason and a remedy, if they do not combine."""
     pooled = [skew for skew in skews if isinstance(skew, Pooled)]
     dealers = [skew for skew in skews if isinstance(skew, Dealer) and not isinstance(skew, Pooled)]
     quantities = [skew for skew in skews if isinstance(skew, SizeSkew)]
     require(
         len(dealers) <= 1,
-        f"skew: {written(dealers)} both say which client gets which rows; give one of them, and quantity, feature or concept "
-        "skews beside it",
+        f"skew: {written(dealers)} both deal the rows; give one of them, together with quantity, feature or concept skews",
     )
     require(len(pooled) <= 1, "skew: pooled is given twice; give it once")
     require(len(quantities) <= 1, f"skew: {written(quantities)} both set the clients' sizes; give one of them")
@@ -126,7 +125,7 @@ def owners(partition: Partition, num_rows: int) -> Ints:
 
 
 def pooled(partition: Partition) -> Partition:
-    """Put all clients' rows on one client."""
+    """Return the partition with all clients' rows on one client."""
     held_out = partition.held_out
     return Partition(
         indices=partition.indices,

@@ -1,4 +1,4 @@
-"""Concept skew: clients give the same row different labels, from the start or from a round on."""
+"""Concept skew: clients give the same row different labels, from the start or from a later round."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ Course = Literal["sudden", "gradual", "incremental", "recurrent"]
 
 @dataclass(frozen=True, kw_only=True)
 class Concept(ABC):
-    """Which clients change to another concept, when, and how many of their rows.
+    """Some clients change to another concept: the same row gets another label.
 
-    ``clusters``: the number of random clusters of clients. The first keeps the concept of the data set, each other one gets its
-    own; with 1, all clients change to the same one. ``clients`` below 1: only this share of the clients changes, dealt over the
-    other clusters.
-    ``rho``: the share of the rows that change. ``at_round``: the first round under the new concept, counted from 0; with
-    ``stagger`` > 0 each client begins up to ``stagger`` rounds later. ``course``: ``sudden``; ``gradual`` (rows in random order,
-    over ``rounds`` rounds); ``incremental`` (class after class, or from the far side of the region on); ``recurrent``
-    (``rounds`` rounds under each concept in turn).
+    ``clusters``: the number of random clusters of clients. The first cluster keeps the data set's concept. Each other cluster gets
+    its own. With 1, all clients change to the same concept. ``clients`` below 1: only this share of the clients changes. These
+    clients are dealt to the clusters other than the first.
+    ``rho``: the share of the rows that change. ``at_round``: the first round with the new concept, counted from 0. With
+    ``stagger`` > 0 each client starts up to ``stagger`` rounds later.
+    ``course``: ``sudden``: all rows change at once. ``gradual``: they change in random order, over ``rounds`` rounds.
+    ``incremental``: they change class by class, or from the far side of the region inwards, over ``rounds`` rounds.
+    ``recurrent``: the old and the new concept take turns, with ``rounds`` rounds each.
     """
 
     clusters: int = 2
@@ -57,14 +58,14 @@ class Concept(ABC):
 
     def accepts(self, setup: Setup) -> str:
         if setup.target != "classes":
-            return "changes classes, and these targets are not; use a feature skew"
+            return "changes classes, but these targets are no classes; use a feature skew"
         if setup.simulated:
             return ""
-        return "changes what labels mean, which is only simulated; nodes have their own labels: leave it out"
+        return "changes labels, which works only in simulations, because nodes have their own labels; leave it out"
 
     @property
     def changes(self) -> bool:
-        """Whether any label changes after round 0."""
+        """True if any label changes after round 0."""
         return self.at_round > 0 or self.course != "sudden" or self.stagger > 0
 
     @property
@@ -74,11 +75,11 @@ class Concept(ABC):
 
     @property
     def kinds(self) -> int:
-        """The number of concepts besides the data set's own."""
+        """The number of new concepts, without the data set's own."""
         return max(self.clusters - 1, 1)
 
     def assign(self, num_clients: int, rng: np.random.Generator) -> Own:
-        """Draw the concept that each client changes to (0: none) and its first round under it, (K,) each."""
+        """Draw ``group`` (K,), the concept to which each client changes (0: none), and ``start`` (K,), its first round."""
         group = clusters(self.clusters, num_clients, rng) if self.clusters > 1 else np.ones(num_clients, dtype=np.int64)
         concerned = rng.permutation(num_clients)[: max(1, round(self.clients * num_clients))]
         if self.clients < 1:
@@ -87,7 +88,7 @@ class Concept(ABC):
         return {"group": group, "start": self.at_round + rng.integers(0, self.stagger + 1, num_clients)}
 
     def reach(self, since: Ints) -> NDArray[np.float64]:
-        """Return the share of a client's rows under the other concept, in 0..1, ``since`` rounds after its start."""
+        """Return the share (0..1) of a client's rows with the new concept, ``since`` rounds after its start."""
         if self.course in ("gradual", "incremental"):
             return self.rho * np.clip(since / self.rounds, 0.0, 1.0)
         changed = since >= 0
@@ -97,22 +98,22 @@ class Concept(ABC):
 
     @abstractmethod
     def draw(self, x: Floats, num_classes: int, num_clients: int, rng: np.random.Generator) -> Own:
-        """Draw ``group`` and ``start`` of each client, and the ``table`` (concepts + 1, classes) of new labels."""
+        """Draw ``group`` and ``start`` of each client, and a ``table`` (concepts + 1, classes) of new labels."""
 
     @abstractmethod
     def touched(self, own: Own, x: Floats, group: Ints) -> NDArray[np.bool_]:
-        """Return whether a row may change, (n,)."""
+        """Return for each row (n,) if it may change."""
 
     @abstractmethod
     def turn(self, own: Own, x: Floats, y: Ints, group: Ints) -> NDArray[np.float64]:
-        """Return when each row changes in an incremental change, (n,) in 0..1."""
+        """Return when each row (n,) changes in an incremental change, in 0..1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConceptSwap(Concept):
-    """The labels of a random share ``strength`` of the classes are permuted in a circle.
+    """The labels of a random share ``strength`` of the classes are permuted cyclically.
 
-    Two concepts disagree on all of these classes: no single model is right for both.
+    Any two concepts disagree on all these classes, so that no single model is right for both.
     """
 
     strength: float = 1.0
@@ -153,10 +154,10 @@ class ConceptSwap(Concept):
 
 @dataclass(frozen=True, kw_only=True)
 class ConceptFlip(Concept):
-    """Labels move to the next class for rows in a half-space of the features; with two classes they flip.
+    """Rows in a half-space of the features get the next class as label. With two classes, labels flip.
 
-    The half-space holds ``share`` of the training rows. Each concept has its own, in a random direction of the data set's
-    standardised features.
+    The half-space contains ``share`` of the training rows. Each concept has its own half-space, in a random direction of the data
+    set's standardised features.
     """
 
     share: float = 0.5
@@ -178,7 +179,7 @@ class ConceptFlip(Concept):
         return {**self.assign(num_clients, rng), "table": table, "direction": direction, "across": across}
 
     def depth(self, own: Own, x: Floats, group: Ints) -> NDArray[np.float64]:
-        """Return the share of the training rows that lie further in the direction than the row, (n,)."""
+        """Return for each row (n,) the share of training rows that lie further in its concept's direction."""
         found = np.ones(len(x))
         for j in range(len(own["direction"])):
             mine = group == j + 1
@@ -195,18 +196,18 @@ class ConceptFlip(Concept):
 
 
 def along(rows: Floats, direction: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the inner products, (n,). Unlike in a matrix product, each is bitwise independent of the other rows."""
+    """Return the inner products (n,) with a direction. Unlike a matrix product, each is bitwise independent of other rows."""
     return np.einsum("ij,j->i", rows.astype(np.float64), direction)
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One concept skew on some rows: row i is under the other concept in round r if ``u < reach(r - start)``."""
+    """One concept skew on some rows. Row i has the new concept in round r if ``u[i] < reach(r - start[i])``."""
 
     skew: Concept
     table: Ints  # (concepts + 1, classes)
-    group: Ints  # (n,) the concept a row may change to; 0: none
-    start: Ints  # (n,) rounds
+    group: Ints  # (n,) the concept to which a row may change; 0: none
+    start: Ints  # (n,) the client's first round with the new concept
     u: NDArray[np.float64]  # (n,) in 0..1
 
 
@@ -214,12 +215,12 @@ class Layer:
 class Labels:
     """The labels of some rows over the rounds."""
 
-    y: Ints  # (n,) of the data set
+    y: Ints  # (n,) labels of the data set
     layers: tuple[Layer, ...]
 
     @property
     def change(self) -> bool:
-        """Whether any label differs between rounds."""
+        """True if any label differs between rounds."""
         return any(layer.skew.changes and bool(layer.group.any()) for layer in self.layers)
 
     def at(self, round_: int) -> Ints:
@@ -242,9 +243,9 @@ def drawn(concepts: Sequence[Concept], x: Floats, num_classes: int, num_clients:
 def labels_of(
     concepts: Sequence[Concept], own: Sequence[Own], x: Floats, y: Ints, owner: Ints, seed: int, part: int
 ) -> Labels:
-    """Return the labels of the clients' rows; a row without an owner (-1) keeps the concept of the data set.
+    """Return the labels of the clients' rows over the rounds. A row without an owner (-1) keeps the data set's concept.
 
-    ``part`` gives training (1) and test rows (2) different random numbers.
+    ``part`` is 1 for training and 2 for test rows, so that both get different random numbers.
     """
     layers = []
     for place, (skew, drew) in enumerate(zip(concepts, own, strict=True)):

@@ -1,4 +1,4 @@
-"""A partition as plain files that any program reads: arrays without pickle, JSON, and a README that explains them."""
+"""Export a partition as files that any program can read: arrays without pickle, JSON, and a README that explains them."""
 
 import json
 import shlex
@@ -35,7 +35,7 @@ Read back with the same data and partition seed:
 """
 
 WRITTEN = ("partition.json", "partition.npz", "README.md", "transforms.npz", "rows.npz")
-"""Names of the files."""
+"""Names of the files of an export."""
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -51,9 +51,9 @@ def export(
 ) -> None:
     """Write the partition to a folder.
 
-    ``counts`` (clients, classes) are its label counts, ``facts`` the other entries of `partition.json`, ``drawn`` the parameters
-    of feature and concept skews, ``rows`` the changed rows, ``again`` the options that read the folder back. Raises `BadInput`
-    if the folder holds such files, `FedskewError` if it cannot be written.
+    ``counts`` (clients, classes) are its label counts. ``facts`` are the other entries of `partition.json`. ``drawn`` are the
+    parameters of feature and concept skews. ``rows`` are the changed rows. ``again`` are the options that read the folder back.
+    Raises `BadInput` if the folder already has such files, and `FedskewError` if it cannot be written.
     """
     old = [name for name in WRITTEN if (folder / name).exists()]
     require(not old, f"export: {folder} already holds {', '.join(old)}; name another folder, or remove these files")
@@ -86,7 +86,7 @@ class Facts(msgspec.Struct):
 class FromFolder:
     """The clients and held-out rows that `fedskew skew --export` wrote to a folder, for the same data set.
 
-    Feature and concept skews are not read back: name them beside it. They are the same with the same partition seed.
+    Feature and concept skews are not read back. Name them, too; with the same partition seed they are the same.
     """
 
     path: str
@@ -106,7 +106,10 @@ class FromFolder:
             ) from None
 
     def read(self, num_rows: int) -> Partition:
-        """Read the partition of a data set with ``num_rows`` training rows. Raises `BadInput` if it is damaged or of other data."""
+        """Read the partition of a data set with ``num_rows`` training rows.
+
+        Raises `BadInput` if it is damaged or belongs to other data.
+        """
         facts = self.facts()
         try:
             most, ends = 8 * num_rows, 8 * (len(facts.clients) + 1)

@@ -1,4 +1,4 @@
-"""Feature skew: each client's rows are changed in its own way. Labels and the test set stay as they are."""
+"""Feature skew: each client's features are changed in its own way. Labels and the test set do not change."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from fedskew.skew.partition import Ints
 
 Floats = NDArray[np.floating]
 Own = dict[str, NDArray[np.float64]]
-"""The drawn parameters by name. Their first axis is the clients, or the rows of clients."""
+"""Drawn parameters by name. Their first axis is the clients, or the clients' rows."""
 
 CHUNK = 4096
-"""Rows that are transformed at a time."""
+"""Number of rows that are transformed at a time."""
 
 
 @runtime_checkable
@@ -24,11 +24,11 @@ class FeatureSkew(Protocol):
     """A skew that changes the features of each client's rows."""
 
     def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
-        """Draw the parameters of each client, (clients, ...) each. Raises `BadInput` if rows of this shape cannot be changed."""
+        """Draw the parameters of each client, (clients, ...). Raises `BadInput` if rows of this shape cannot be changed."""
         ...
 
     def transform(self, x: Floats, own: Own, rng: np.random.Generator) -> Floats:
-        """Return the changed rows (n, ...). ``own`` holds the parameters of the owner of each row, (n, ...)."""
+        """Return the changed rows (n, ...). ``own`` has, for each row, the parameters (n, ...) of the row's client."""
         ...
 
 
@@ -38,9 +38,9 @@ def drawn(features: Sequence[FeatureSkew], x: Floats, num_clients: int, seed: in
 
 
 def transformed(features: Sequence[FeatureSkew], own: Sequence[Own], x: Floats, owner: Ints, seed: int) -> Floats:
-    """Apply the skews one after the other; a row without an owner (-1) stays as it is.
+    """Apply the skews one after the other. A row without an owner (-1) does not change.
 
-    Random numbers of a row depend on the seed and the row's number only. The result has the type of ``x``.
+    A row's random numbers depend only on the seed and the row's number. The result has the type of ``x``.
     """
     x = x.copy() if features else x
     for place, (skew, parameters) in enumerate(zip(features, own, strict=True)):
@@ -53,7 +53,7 @@ def transformed(features: Sequence[FeatureSkew], own: Sequence[Own], x: Floats, 
 
 
 def clusters(number: int, num_clients: int, rng: np.random.Generator) -> Ints:
-    """Draw the cluster of each client, (K,); the clusters are nearly equal in size."""
+    """Draw the cluster of each client (K,). The clusters have nearly equal sizes."""
     return rng.permutation(num_clients) % number
 
 
@@ -64,10 +64,10 @@ def over_row(values: NDArray[np.float64], x: Floats) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureNoise:
-    """Client i adds Gaussian noise, the same in every round (NIID-Bench), in the units of the data.
+    """Each client adds Gaussian noise, in the units of the data, which is the same in every round (NIID-Bench).
 
-    ``kind="variance"`` as in the paper: variance ``level * i / K`` for i = 1..K. ``"std"`` as in its code: standard deviation
-    ``level * i / (K - 1)`` for i = 0..K-1; the first client has no noise.
+    ``kind="variance"`` follows the paper: variance ``level * i / K`` for client i = 1..K. ``"std"`` follows its code: standard
+    deviation ``level * i / (K - 1)`` for i = 0..K-1, so that the first client has no noise.
     """
 
     level: float = 0.1
@@ -90,10 +90,10 @@ class FeatureNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureAffine:
-    """Each client draws a gain from U(1 - strength, 1 + strength) and an offset from U(-strength, strength) for each channel.
+    """Each client draws, for each channel, a gain from U(1 - strength, 1 + strength) and an offset from U(-strength, strength).
 
-    A channel is a colour of an image, a sensor of a window, or a column of a table. The unit of the offset is its standard
-    deviation.
+    A channel is a colour of an image, a sensor of a window, or a column of a table. Offsets are in standard deviations of the
+    channel.
     """
 
     strength: float = 0.3
@@ -117,9 +117,9 @@ class FeatureAffine:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSensor:
-    """Each client's three-axis sensors are turned by U(0, degrees) about a random axis; all its sensors alike.
+    """Each client's three-axis sensors are rotated by an angle from U(0, degrees) about a random axis, all in the same way.
 
-    Needs windows (channels, samples). Each three channels are the axes of one sensor.
+    Needs windows (channels, samples). Three consecutive channels are the axes of one sensor.
     """
 
     degrees: float = 90.0

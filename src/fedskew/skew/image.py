@@ -44,10 +44,10 @@ def as_images(x: Floats, side: int) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRotation:
-    """The images of clients in cluster g are turned by 360 g / clusters degrees (IFCA); clusters are random.
+    """The images of clients in cluster g are rotated by 360 g / clusters degrees (IFCA). Clusters are random.
 
-    Bilinear, with zeros outside; exact at right angles of square images.
-    ``side`` is the side length of square images that are stored flat.
+    Rotation is bilinear, with zeros outside the image. For square images and multiples of 90 degrees it is exact.
+    ``side`` is the side length of square images that are stored as flat rows.
     """
 
     clusters: int = 4
@@ -68,7 +68,7 @@ class FeatureRotation:
 
 
 def turned(images: Floats, degrees: float) -> Floats:
-    """Turn images (n, channels, height, width) anticlockwise."""
+    """Rotate images (n, channels, height, width) anticlockwise."""
     turns, rest = divmod(degrees, 90)
     if rest == 0 and (turns % 2 == 0 or images.shape[2] == images.shape[3]):
         return np.rot90(images, int(turns), axes=(2, 3))
@@ -79,7 +79,7 @@ def turned(images: Floats, degrees: float) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureBlur:
-    """Each client's images are blurred by a Gaussian of width U(0, sigma) pixels. ``side`` as in `FeatureRotation`."""
+    """Each client's images are blurred by a Gaussian with a width from U(0, sigma) pixels. `FeatureRotation` explains ``side``."""
 
     sigma: float = 2.0
     side: int = 0
@@ -98,7 +98,7 @@ class FeatureBlur:
 
 
 def blurred(images: Floats, sigma: float) -> Floats:
-    """Blur images (n, channels, height, width) by a Gaussian of ``sigma`` pixels."""
+    """Blur images (n, channels, height, width) by a Gaussian with a width of ``sigma`` pixels."""
     from scipy import ndimage
 
     return ndimage.gaussian_filter(images, (0, 0, sigma, sigma))
@@ -106,9 +106,9 @@ def blurred(images: Floats, sigma: float) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureStyle:
-    """Each cluster of clients draws a style of its images: contrast, gamma, sharpness, a mix of the colours, a texture.
+    """Each cluster of clients draws a style for its images: contrast, gamma, sharpness, a mix of colours, and a texture.
 
-    ``strength`` 0 leaves all images as they are, 1 is strong. ``side`` as in `FeatureRotation`.
+    ``strength`` is in 0..1; with 0 images do not change. `FeatureRotation` explains ``side``.
     """
 
     clusters: int = 4

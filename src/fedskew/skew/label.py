@@ -14,7 +14,7 @@ from fedskew.skew.partition import Ints, evenly
 from fedskew.skew.plain import check_clients
 
 REDRAWS, DRAWN = 1000, 2 * 10**6
-"""Limits of repeated draws: the number of draws, and the number of counts in all of them."""
+"""Limits of repeated draws: the number of draws, and the total number of counts drawn."""
 
 
 def check_alpha(alpha: float) -> None:
@@ -28,9 +28,10 @@ def check_alpha(alpha: float) -> None:
 def dirichlet(
     alpha: float | NDArray[np.float64], size: tuple[int, int], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Draw ``size[0]`` logarithms from a Dirichlet of dimension ``size[1]``, with one alpha or one for each entry.
+    """Draw ``size[0]`` vectors from a Dirichlet of dimension ``size[1]``; return their logarithms.
 
-    In log space, because a Gamma(alpha) draw underflows for small alpha: log G(alpha) = log G(alpha + 1) + log(U) / alpha.
+    ``alpha`` is one number, or one for each entry. Logarithms are used because a Gamma(alpha) draw underflows for small alpha:
+    log G(alpha) = log G(alpha + 1) + log(U) / alpha.
     """
     log_gamma = np.log(rng.standard_gamma(alpha + 1, size=size)) + np.log(rng.random(size)) / alpha
     return log_gamma - np.logaddexp.reduce(log_gamma, axis=1, keepdims=True)
@@ -38,11 +39,12 @@ def dirichlet(
 
 @dataclass(frozen=True, kw_only=True)
 class LabelDirichlet:
-    """Each client draws class proportions p_k ~ Dir(alpha); each class is cut in proportion to them.
+    """Each client draws class proportions p_k ~ Dir(alpha). Each class is divided among the clients in proportion to p_kc.
 
     Algorithm 3 of Goel, Srivastava and Shah: client k gets floor(n_c p_kc / sum_j p_jc) rows of class c. This leaves up to
-    clients - 1 rows a class: ``remainder="drop"`` leaves them unassigned as the paper does, ``"largest"`` gives them to the
-    largest fractional parts. Client sizes differ. No client is empty if every class has at least classes x clients rows.
+    clients - 1 rows of each class. With ``remainder="drop"`` they stay unassigned, as in the paper; with ``"largest"`` they go to
+    the clients with the largest fractional parts. Client sizes differ. If every class has at least classes x clients rows, no
+    client is empty.
     """
 
     alpha: float = 0.1
@@ -69,11 +71,11 @@ class LabelDirichlet:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelDirichletPerClass:
-    """Each class is cut among the clients in proportions q_c ~ Dir(alpha) over clients (Yurochkin et al. 2019; NIID-Bench).
+    """Each class is divided among the clients in proportions q_c ~ Dir(alpha) (Yurochkin et al. 2019; NIID-Bench).
 
-    With ``balance`` a client that holds rows / clients gets nothing of the following classes (NIID-Bench). The draw is repeated
-    until every client has ``min_size`` rows, at most 1,000 times and two million counts in all; then random rows move from the
-    largest client. All rows are assigned.
+    With ``balance``, a client that already has rows / clients rows gets none of the following classes (NIID-Bench). The draw is
+    repeated until every client has ``min_size`` rows, at most 1,000 times and with at most two million counts. Then random rows
+    move from the largest client to clients that are too small. All rows are assigned.
     """
 
     alpha: float = 0.5
@@ -102,7 +104,7 @@ class LabelDirichletPerClass:
         return top_up(dealt_by_counts(labels, counts.T, rng), self.min_size, rng)
 
     def draw_counts(self, class_sizes: list[int], num_clients: int, rng: np.random.Generator) -> Ints:
-        """Draw the numbers of rows once, (classes, clients)."""
+        """Make one draw of the numbers of rows (classes, clients)."""
         full = sum(class_sizes) / num_clients
         held = np.zeros(num_clients)
         counts = np.zeros((len(class_sizes), num_clients), dtype=np.int64)
@@ -118,14 +120,14 @@ class LabelDirichletPerClass:
 
 
 def top_up(parts: list[Ints], min_size: int, rng: np.random.Generator) -> list[Ints]:
-    """Move random rows from the largest client until every client has ``min_size``."""
+    """Move random rows from the largest client to others, until every client has ``min_size`` rows."""
     largest = [(-len(rows), k) for k, rows in enumerate(parts)]
     heapq.heapify(largest)
     for k in range(len(parts)):
         while len(parts[k]) < min_size:
             size, giver = heapq.heappop(largest)
             if -size != len(parts[giver]):
-                # the entry is old: this client has gained rows
+                # the entry is out of date, because this client has received rows
                 heapq.heappush(largest, (-len(parts[giver]), giver))
                 continue
             moved = rng.permutation(len(parts[giver]))
@@ -138,7 +140,7 @@ def top_up(parts: list[Ints], min_size: int, rng: np.random.Generator) -> list[I
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSorted:
-    """Rows sorted by label and cut into nearly equal blocks: one or two classes a client, nothing random."""
+    """Rows are sorted by label and cut into nearly equal blocks: one or two classes for each client. Nothing is random."""
 
     idea: ClassVar[str] = "sorted by label and cut: one or two classes a client"
     cites: ClassVar[tuple[str, ...]] = ("drift-demo",)

@@ -21,26 +21,26 @@ class Dealer(Protocol):
     """A skew that deals rows to clients."""
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Return the row numbers of each client. The lists are disjoint; a row may be in none.
+        """Return the row numbers of each client. No row is in two lists; a row may be in none.
 
-        ``labels`` (n,) are the classes of the rows, ``groups`` (n,) the people or devices that the data set names, if it does.
+        ``labels`` (n,) are the classes of the rows. ``groups`` (n,) are the natural clients of the rows, if the data set has any.
         """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The row numbers of all clients in one array, cut by offsets: no object for each of a hundred thousand clients.
+    """The row numbers of all clients in one array, divided by offsets. This works for a hundred thousand clients.
 
-    Clients without rows are left out; ``empty`` counts them. ``held_out`` has the same layout: rows to measure each client, on
-    which it does not train; None if no client has any.
+    Clients without rows are left out; ``empty`` is their number. ``held_out`` has the same layout: rows that measure the client and
+    are not for training; None if no client has any.
     """
 
     indices: Ints  # (rows,)
     offsets: Ints  # (clients + 1,)
-    names: tuple[str, ...]  # of the clients
-    empty: int  # clients that got no rows
-    unassigned: int  # rows that no client got
+    names: tuple[str, ...]  # the clients' names
+    empty: int  # number of clients that got no rows
+    unassigned: int  # number of rows that no client got
     held_out: tuple[Ints, Ints] | None = None  # indices, offsets
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Partition:
 
     @property
     def sizes(self) -> Ints:
-        """Training rows of each client."""
+        """Number of training rows of each client."""
         return np.diff(self.offsets)
 
     @property
@@ -57,18 +57,18 @@ class Partition:
         return 0 if self.held_out is None else int((np.diff(self.held_out[1]) == 0).sum())
 
     def rows(self, client: int) -> Ints:
-        """The client's training rows."""
+        """Return the client's training rows."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
     def measured_rows(self, client: int) -> Ints:
-        """The rows on which the client is measured: the held-out rows, or its training rows if none are held out."""
+        """Return the rows on which the client is measured: its held-out rows; its training rows if no client holds any out."""
         if self.held_out is None:
             return self.rows(client)
         indices, offsets = self.held_out
         return indices[offsets[client] : offsets[client + 1]]
 
     def only(self, clients: Ints) -> Partition:
-        """These clients and no others."""
+        """Return the partition of these clients only."""
         parts, aside = [self.rows(k) for k in clients], None
         if self.held_out is not None:
             held = [self.measured_rows(k) for k in clients]
@@ -77,12 +77,12 @@ class Partition:
         return replace(self, indices=np.concatenate(parts), offsets=offsets(parts), names=names, held_out=aside)
 
     def first(self, most: int) -> Partition:
-        """At most this many training rows of each client."""
+        """Return the partition with at most the first ``most`` training rows of each client."""
         parts = [self.rows(k)[:most] for k in range(len(self))]
         return replace(self, indices=np.concatenate(parts), offsets=offsets(parts))
 
     def label_counts(self, labels: Ints, num_classes: int) -> Ints:
-        """(clients, classes) counts of the training rows."""
+        """Return the number of training rows of each client and class (clients, classes)."""
         client = np.repeat(np.arange(len(self)), self.sizes)
         flat = np.bincount(client * num_classes + labels[self.indices], minlength=len(self) * num_classes)
         return flat.reshape(len(self), num_classes)
@@ -96,9 +96,9 @@ def deal(
     seed: int,
     held_out: float = 0.0,
 ) -> Partition:
-    """Partition the rows; the same seed gives the same partition.
+    """Deal the rows and hold some out. The same seed gives the same partition.
 
-    ``held_out`` is the share of each client's rows that is kept from training, rounded down, in 0..1 without 1. Raises
+    ``held_out`` is the share of each client's rows, at least 0 and below 1, that is not for training; it is rounded down. Raises
     `BadInput` if the rows do not allow this skew.
     """
     require(0 <= held_out < 1, f"held_out is a share, at least 0 and below 1, got {held_out}")
@@ -124,7 +124,7 @@ def deal(
 
 
 def shuffle(rows: Ints, sizes: Ints, rng: np.random.Generator) -> None:
-    """Put the rows of each client into a random order, in place. Clients of one size that follow each other are one step."""
+    """Shuffle the rows of each client in place. Consecutive clients of equal size are shuffled in one step."""
     starts = np.cumsum([0, *sizes])
     turns = np.flatnonzero(np.diff(sizes, prepend=0, append=0))
     for first, last in pairwise(turns.tolist()):
@@ -133,7 +133,7 @@ def shuffle(rows: Ints, sizes: Ints, rng: np.random.Generator) -> None:
 
 
 def offsets(parts: Sequence[Ints]) -> Ints:
-    """Return where each part begins in their concatenation, and where the last one ends, (parts + 1,)."""
+    """Return where each part begins in the concatenation of all parts, and where the last one ends, (parts + 1,)."""
     return np.cumsum([0, *map(len, parts)])
 
 
@@ -143,6 +143,6 @@ def cut(rows: Ints, ends: Ints) -> list[Ints]:
 
 
 def evenly(rows: Ints, num_clients: int) -> list[Ints]:
-    """Cut the rows into nearly equal blocks; the first ones are one row longer."""
+    """Cut the rows into nearly equal blocks. The first blocks may have one row more."""
     size, longer = divmod(len(rows), num_clients)
     return cut(rows, np.cumsum(np.full(num_clients, size) + (np.arange(num_clients) < longer)))

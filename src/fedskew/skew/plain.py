@@ -1,4 +1,4 @@
-"""Partitions without label skew: IID, natural clients, all rows on one client."""
+"""Partitions without label skew: IID, natural clients, and all rows on one client."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,14 +10,14 @@ from fedskew.skew.partition import Ints, cut, evenly
 
 
 def check_clients(num_clients: int, num_rows: int) -> None:
-    """Raise `BadInput` unless each client can get a row."""
+    """Raise `BadInput` if there are more clients than rows."""
     require(num_clients >= 1, f"the number of clients must be at least 1, got {num_clients}")
     require(num_clients <= num_rows, f"{num_clients} clients cannot share {num_rows} rows; use fewer clients")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Iid:
-    """Random rows in nearly equal numbers."""
+    """Each client gets random rows. The clients' sizes are nearly equal."""
 
     idea: ClassVar[str] = "every client is a random sample of nearly equal size"
 
@@ -28,9 +28,9 @@ class Iid:
 
 @dataclass(frozen=True, kw_only=True)
 class IidStratified:
-    """Each class is dealt in turn: the clients' numbers of rows of a class differ by at most one."""
+    """Rows of each class are dealt in turn, so that the clients' numbers of rows of a class differ by at most one."""
 
-    idea: ClassVar[str] = "the clients have equally many rows of each class, up to one"
+    idea: ClassVar[str] = "the clients' numbers of rows of each class differ by at most one"
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
@@ -41,7 +41,7 @@ class IidStratified:
 
 @dataclass(frozen=True, kw_only=True)
 class Natural:
-    """One client for each person, writer or device that the data set names; they set the number of clients."""
+    """One client for each person, writer or device that the data set names. This sets the number of clients."""
 
     idea: ClassVar[str] = "one client per person or device that the data set names"
     by_groups: ClassVar[bool] = True
@@ -61,7 +61,7 @@ class Natural:
 class Pooled:
     """All rows on one client: centralised training on the same code.
 
-    Beside other skews it pools the rows that they dealt; their changes of features and labels stay.
+    Combined with other skews, it pools the rows that they dealt. Their changes of features and labels stay.
     """
 
     idea: ClassVar[str] = "all rows on one client: centralised training"

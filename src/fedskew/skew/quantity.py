@@ -18,19 +18,19 @@ class SizeSkew(Protocol):
     """A skew that sets the clients' numbers of rows."""
 
     def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
-        """Return the rows of each client, (K,), at least 1 each; at most ``num_rows`` in all."""
+        """Return the number of rows of each client (K,): at least 1 each, and at most ``num_rows`` in total."""
         ...
 
 
 def apportioned(weights: NDArray[np.float64], num_rows: int) -> Ints:
-    """Return whole numbers that sum to ``num_rows``: floor(n s_k / sum s), the rest to the largest client."""
+    """Return sizes (K,) that sum to ``num_rows``: floor(n s_k / sum s) for weights s; the largest client gets the rest."""
     sizes = np.floor(num_rows * weights / weights.sum() + 1e-9).astype(np.int64)
     sizes[np.argmax(weights)] += num_rows - sizes.sum()
     return sizes
 
 
 def at_least(sizes: Ints, smallest: int) -> Ints:
-    """Raise the sizes to ``smallest``. The others give in proportion to what they hold above it; the sum stays."""
+    """Raise small sizes to ``smallest``. Larger clients lose rows in proportion to their excess; the sum does not change."""
     check_smallest(smallest, len(sizes), int(sizes.sum()))
     above = np.maximum(sizes - smallest, 0)
     left = int(sizes.sum()) - smallest * len(sizes)
@@ -38,7 +38,7 @@ def at_least(sizes: Ints, smallest: int) -> Ints:
 
 
 def check_smallest(smallest: int, num_clients: int, num_rows: int) -> None:
-    """Raise `BadInput` if there are too few rows."""
+    """Raise `BadInput` if there are too few rows for clients of at least ``smallest`` rows."""
     require(
         smallest * num_clients <= num_rows,
         f"{num_clients} clients of at least {smallest} rows need {smallest * num_clients} rows, there are {num_rows}; "
@@ -48,9 +48,9 @@ def check_smallest(smallest: int, num_clients: int, num_rows: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantityLogNormal:
-    """Sizes in proportion to exp(sigma z_k), z_k ~ N(0, 1); at least one row each. sigma 0 is balanced.
+    """Sizes proportional to exp(sigma z_k) with z_k ~ N(0, 1), at least one row each. With sigma 0 sizes are equal.
 
-    E[1 + CV^2] tends to exp(sigma^2) for many clients.
+    For many clients, E[1 + CV^2] tends to exp(sigma^2), with the sizes' coefficient of variation CV.
     """
 
     sigma: float = 0.6
@@ -67,7 +67,7 @@ class QuantityLogNormal:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantityPowerLaw:
-    """Sizes in proportion to floor(exp(N(mean, spread^2))) + offset: the "power law" of FedProx, as its code draws it."""
+    """Sizes proportional to floor(exp(N(mean, spread^2))) + offset: FedProx's "power law", as its code draws it."""
 
     mean: float = 4.0
     spread: float = 2.0
@@ -88,9 +88,9 @@ class QuantityPowerLaw:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantityDirichlet:
-    """Sizes in proportions q ~ Dir(beta) over the clients (NIID-Bench), drawn again until each client has ``min_size`` rows.
+    """Sizes proportional to q ~ Dir(beta) (NIID-Bench). The draw is repeated until each client has ``min_size`` rows.
 
-    After 1,000 draws (fewer from 2,000 clients on) the last draw is taken, and rows move from large clients to small ones.
+    After 1,000 draws (fewer for more than 2,000 clients) the last draw is used, and rows move from large clients to small ones.
     """
 
     beta: float = 0.5
@@ -117,7 +117,7 @@ class QuantityDirichlet:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantitySizes:
-    """The number of rows of each client as a list: ``rows=[100,50,50]``. Further rows of the data set are left out."""
+    """Sizes given as a list: ``rows=[100,50,50]``. Other rows of the data set are left out."""
 
     rows: tuple[int, ...]
 

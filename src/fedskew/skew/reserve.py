@@ -1,4 +1,4 @@
-"""Rows that are not dealt: a class-balanced draw for the server or a public share, which every client gets a part of."""
+"""Rows that are not dealt by a skew: class-balanced rows for the server, and for a public share that all clients use."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from fedskew.skew.partition import Dealer, Ints, Partition, deal, offsets
 
 
 def class_balanced(labels: Ints, rows: Ints, size: int, rng: np.random.Generator, what: str) -> Ints:
-    """Draw ``size`` of the ``rows``, equally many of each class, in ascending order.
+    """Draw ``size`` of the ``rows``, equally many of each class; return them in ascending order.
 
-    A class gives at most half of its rows, so that the clients keep some; other classes then give more. Raises `BadInput` with
-    ``what``, the purpose of the rows, if ``size`` is below the number of classes.
+    A class gives at most half of its rows, so that the clients keep some; other classes then give more. Raises `BadInput` if
+    ``size`` is below the number of classes. ``what`` names the purpose of the rows in the message.
     """
     by_class = [rows[labels[rows] == c] for c in np.unique(labels[rows])]
     require(
@@ -26,9 +26,12 @@ def class_balanced(labels: Ints, rows: Ints, size: int, rng: np.random.Generator
 
 
 def level(room: Sequence[int], size: int) -> list[int]:
-    """Return counts as equal as the ``room`` of each allows that sum to ``size``, or to the whole room if that is less."""
+    """Divide ``size`` into counts that are as equal as possible, each at most its ``room``.
+
+    If all room together is less than ``size``, the counts are the room.
+    """
     counts, left = [0] * len(room), size
-    # smallest room first: the rest is shared by the larger ones
+    # smallest room first, so that larger ones share the rest
     for done, c in enumerate(sorted(range(len(room)), key=lambda c: room[c])):
         counts[c] = min(room[c], left // (len(room) - done))
         left -= counts[c]
@@ -38,7 +41,7 @@ def level(room: Sequence[int], size: int) -> list[int]:
 def deal_others(
     skew: Dealer, labels: Ints, groups: Ints | None, reserved: Ints, num_clients: int, seed: int, held_out: float = 0.0
 ) -> Partition:
-    """`deal` all rows except the ``reserved`` ones. A natural client with only such rows counts as empty."""
+    """Call `deal` for all rows except the ``reserved`` ones. A natural client with only reserved rows counts as empty."""
     if not len(reserved):
         return deal(skew, labels, groups, num_clients, seed, held_out)
     others = np.delete(np.arange(len(labels)), reserved)
@@ -56,15 +59,15 @@ def deal_others(
 
 
 def share_out(partition: Partition, rows: Ints, alpha: float, seed: int) -> Partition:
-    """Add a random share ``alpha`` of the ``rows``, rounded down, to each client's training rows, drawn for each client.
+    """Add random ``rows`` to each client's training rows: the share ``alpha`` (rounded down), drawn for each client anew.
 
-    Held-out rows stay as they are. Raises `BadInput` if the share rounds to no row.
+    Held-out rows do not change. Raises `BadInput` if the share rounds to no row.
     """
     size = int(alpha * len(rows) + 1e-9)
     require(size > 0, f"shared_data: alpha {alpha} of {len(rows)} shared rows gives each client none; raise it")
     parts = []
     for k in range(len(partition)):
-        # key 0 would repeat the stream that drew the share: trailing zeros do not change a seed
+        # k + 1, because key 0 would give the stream that drew the share (trailing zeros do not change a seed)
         drawn = stream(seed, "shared data", k + 1).permutation(rows)[:size]
         parts.append(np.concatenate([partition.rows(k), drawn]))
     return dataclasses.replace(partition, indices=np.concatenate(parts), offsets=offsets(parts))

@@ -30,15 +30,16 @@ TEMPLATES = (
 """Openings and closings of texts."""
 
 TYPOS, SHORTENED, CAPITALS = 0.3, 1.0, 0.5
-"""The largest shares of changed words at strength 1."""
+"""Largest shares of words with typos, in short form, and in capitals, at strength 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureText:
-    """Each cluster of clients has a style: typing errors, short forms, capitals, an opening and a closing of the text.
+    """Each cluster of clients has a style of writing: typing errors, short forms, capitals, an opening and a closing.
 
-    A cluster draws the shares of its words with two letters exchanged, in short form, and in capitals. A share ``strength`` of
-    its texts gets the cluster's opening and closing. At 0 all texts stay as they are. Word ids do not show capitals.
+    Each cluster draws three shares of its words: with two letters exchanged, in short form, and in capitals. A share
+    ``strength`` of its texts gets the cluster's opening and closing. With strength 0 texts do not change. Word ids do not
+    depend on capitals.
     """
 
     clusters: int = 4
@@ -69,10 +70,10 @@ class FeatureText:
 
 
 def rewritten(skew: FeatureText, own: Own, texts: Sequence[str], owner: Ints, seed: int, place: int) -> list[str]:
-    """Rewrite each text in its owner's style; a text without an owner (-1) stays as it is.
+    """Rewrite each text in the style of its client. A text without an owner (-1) does not change.
 
-    ``own`` holds the parameters of the clients, ``place`` is the number of the skew among the feature skews. Random numbers
-    depend on the seed and the texts only.
+    ``own`` has the clients' parameters. ``place`` is the position of the skew among the feature skews. Random numbers depend
+    only on the seed and the texts.
     """
     rng, made = stream(seed, "features", place, 1), []
     for text, k in zip(texts, owner.tolist(), strict=True):
@@ -92,7 +93,7 @@ def rewritten(skew: FeatureText, own: Own, texts: Sequence[str], owner: Ints, se
 
 
 def styled(word: str, typo: bool, short: bool, capitals: bool) -> str:
-    """Change a word: to its short form, with its second and third letter exchanged if it has four, to capitals."""
+    """Change a word: use its short form, exchange its second and third letter (from four letters on), write it in capitals."""
     if short:
         word = SHORT.get(word.lower(), word)
     if typo and len(word) > 3:

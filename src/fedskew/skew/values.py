@@ -34,18 +34,18 @@ class ByValues(Protocol):
     """A skew that deals by values of its own, in place of the data set's labels."""
 
     def values(self, data: Data) -> Ints:
-        """Return what `deal` gets as labels, one number for each training row."""
+        """Return the argument ``labels`` of `deal`: one number for each training row."""
         ...
 
 
 def quantile_bins(values: Numbers, bins: int) -> Ints:
-    """Return the bin of each value, (n,), numbered from 0 without gaps; bins have equally many rows, up to equal values."""
+    """Return the quantile bin of each value (n,), numbered from 0 without gaps. Equal values are in the same bin."""
     edges = np.unique(np.quantile(values, np.arange(1, bins) / bins))
     return np.unique(np.searchsorted(edges, values), return_inverse=True)[1].astype(np.int64)
 
 
 def column(data: Data, name: str, what: str) -> Numbers:
-    """Return the values (n,) of a column: its numbers, or the numbers of its words."""
+    """Return the values (n,) of a column: numbers, or the index of each word."""
     require(
         bool(data.columns),
         f"skew {what}: {data.name} does not name its columns; use a table of your own, or a skew that needs no column",
@@ -53,7 +53,7 @@ def column(data: Data, name: str, what: str) -> Numbers:
     if name in data.columns:
         found: Numbers = data.x[:, data.columns.index(name)]
         return found
-    # a column of words is one column for each word, "sex = 1", perhaps standardised
+    # words are one-hot columns such as "sex = 1", which may be standardised
     known = [column.partition("=")[0].strip() for column in data.columns]
     require(name in known, f"skew {what}: {data.name} has no column {name!r}; {suggestion(name, known)}")
     words = data.x[:, [at for at, column in enumerate(known) if column == name]]
@@ -62,9 +62,9 @@ def column(data: Data, name: str, what: str) -> Numbers:
 
 @dataclass(frozen=True, kw_only=True)
 class BinDirichlet:
-    """Clients of equal size; each draws the shares of the bins from Dir(alpha).
+    """Clients have equal size, and each draws the shares of the bins from Dir(alpha).
 
-    A client's rows of each bin are its size times these shares, rounded. Where a bin runs out, the client gets rows of its other
+    A client's number of rows of a bin is its size times the share, rounded. If a bin runs out, the client gets rows of its other
     bins in proportion to their shares. All rows are assigned.
     """
 
@@ -86,9 +86,9 @@ class BinDirichlet:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantileDirichlet(BinDirichlet):
-    """`BinDirichlet` on quantiles of the target: a number, or the time of survival data.
+    """`BinDirichlet` on quantiles of the target, which is a number or a survival time.
 
-    Alpha near 0 gives each client one bin, as far as the bins reach. A large alpha gives all clients the same targets.
+    With alpha near 0, each client has one bin, as long as the bin has rows. With a large alpha all clients have similar targets.
     """
 
     idea: ClassVar[str] = (
@@ -101,7 +101,7 @@ class QuantileDirichlet(BinDirichlet):
             f"skew quantile-dirichlet: the targets of {data.name} have no quantiles; use label-dirichlet-balanced, or "
             "column-dirichlet:column=NAME",
         )
-        # survival data: time and event
+        # survival targets have two columns, time and event
         return quantile_bins(data.y if data.y.ndim == 1 else data.y[:, 0], self.bins)
 
 
@@ -126,10 +126,10 @@ class ColumnDirichlet(BinDirichlet):
 
 @dataclass(frozen=True, kw_only=True)
 class TimeBlocks:
-    """Sort the rows by time and cut them into nearly equal pieces, ``blocks`` for each client.
+    """Rows are sorted by time and cut into nearly equal pieces, with ``blocks`` pieces for each client.
 
-    Time is the ``column`` of a table, by default the order of the rows. With one block, clients follow each other in time. With
-    several, the pieces are dealt at random.
+    Time is the ``column`` of a table; by default it is the order of the rows. With one block, client 0 has the first rows, client 1
+    the next, and so on. With several blocks, the pieces are dealt at random.
     """
 
     column: str = ""

@@ -192,7 +192,7 @@ def test_engines_agree_and_a_module_that_cannot_be_stacked_is_refused(file, tmp_
     [
         ("Normed", "clients cannot share the statistics of batches; use torch.nn.GroupNorm"),
         ("BatchOnly", "clients cannot share the statistics of batches; use torch.nn.GroupNorm"),
-        ("Wide", r"gives an output of shape \(2, 3\) for two rows, the 2 classes need \(2, 2\)"),
+        ("Wide", r"returns shape \(2, 3\) for two rows, but 2 classes need shape \(2, 2\)"),
         ("Misfit", r"Misfit: fails on rows of shape \(4,\): RuntimeError"),
         ("Unused", "Unused: its forward does not call the layer with one output for each class"),
         (

@@ -1,1 +1,1 @@
-"""Which method to reach for first, from a table of our own runs."""
+"""Recommends methods from a table of our own runs."""

@@ -1,4 +1,4 @@
-"""Recommend methods: the expected gains of a model over all cases, the nearest cases, and how good such advice was elsewhere."""
+"""Recommend methods. Each comes with its expected gain, the nearest cases, and a check of such advice on other data sets."""
 
 import math
 from collections.abc import Sequence
@@ -22,22 +22,22 @@ FAIR = "--tuned"
 """Option of an advised comparison: each method needs its own learning rate."""
 
 COMMON = ("scaffold", "fedprox:mu=0.1")
-"""What is compared where no evidence speaks for a method."""
+"""Methods to compare with FedAvg if there is no evidence for any method."""
 
 
 class Near(TypedDict):
-    """What a method gained in a near case."""
+    """The gain of a method in a case with similar strengths of the faces."""
 
     data: str
     skew: str
-    distance: float  # between the strengths of the faces
+    distance: float  # Euclidean, between the strengths of the faces
     text: str  # the change of the metric
     verdict: Verdict
     seeds: int
 
 
 class Recommended(TypedDict):
-    """A method for a measure: the share of FedAvg's error that it is expected to remove, and its gains in the nearest cases."""
+    """A method for one measure. ``expected`` is the share of FedAvg's error that it should remove, with its 95 % interval."""
 
     method: str
     measure: Measure
@@ -49,7 +49,7 @@ class Recommended(TypedDict):
 
 
 class Advice(TypedDict):
-    """Methods, best first, with reasons, and the command that compares them."""
+    """The recommended methods, best first, with reasons and the command that compares them."""
 
     methods: list[Recommended]
     because: str
@@ -111,7 +111,7 @@ def advise(
 
 
 def best(cases: Sequence[Case], measure: Measure, strengths: Strengths) -> list[Expected]:
-    """The methods with the largest expected gains above 0, best first."""
+    """Return the `MOST` methods with the largest expected gains, best first. Each expected gain is above 0."""
     model = fit(points_of(cases, measure))
     found = [model.expected(method, strengths) for method in advisable(cases, measure)]
     return sorted((one for one in found if one.gain > 0), key=lambda one: -one.gain)[:MOST]
@@ -143,19 +143,19 @@ def recommended(one: Expected, measure: Measure, near: Sequence[Case], strengths
 
 
 def distance(case: Case, strengths: Strengths) -> float:
-    """The Euclidean distance of the strengths of all faces."""
+    """Return the Euclidean distance between the strengths of the case and the given ones."""
     return math.dist([case.strengths[face] for face in FACES], [strengths.get(face, 0.0) for face in FACES])
 
 
 def change(case: Case, line: Line) -> str:
-    """How the metric changed: ``+2.1 ± 0.5 points``, or ``rmse -0.3 ± 0.1``."""
+    """Return the change of the metric as text: ``+2.1 ± 0.5 points``, or ``rmse -0.3 ± 0.1``."""
     if case.better == "higher":
         return f"{100 * line.gain:+.1f} ± {100 * line.half:.1f} points"
     return f"{case.metric} {-line.gain:+.3g} ± {line.half:.2g}"
 
 
 def verdict_on(found: Check | None, measure: Measure) -> str:
-    """Whether such advice beat FedAvg on data sets that it never saw."""
+    """Say in a sentence if such advice beat FedAvg on data sets that the model never saw."""
     where = MEASURES[measure]
     if found is None:
         return f"This advice was not checked {where}: that needs three data sets."
@@ -167,13 +167,13 @@ def verdict_on(found: Check | None, measure: Measure) -> str:
 
 
 def missing(cases: Sequence[Case], target: str) -> str:
-    """Why no run says anything about these data."""
+    """Say why no case has the same kind of target as these data."""
     kinds = sorted({case.target for case in cases})
     return f"all our experiments have {listed(kinds)}" if kinds else "there are no experiments"
 
 
 def caution(cases: Sequence[Case], name: str) -> str:
-    """Sentences on how thin the evidence is."""
+    """Say on how many experiments and seeds the advice rests."""
     sets = sorted({case.data_set for case in cases})
     seeds = [line.seeds for case in cases for line in case.methods]
     number = f"{min(seeds)} to {max(seeds)}" if seeds and min(seeds) < max(seeds) else f"{max(seeds, default=0)}"
@@ -189,12 +189,12 @@ def caution(cases: Sequence[Case], name: str) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """The words, with commas and "and"."""
+    """Join the words with commas and "and"."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def command(methods: Sequence[str], data: str = "") -> str:
-    """The command that compares the methods fairly, with the options that they need."""
+    """Return the command that compares the methods, each with a tuned learning rate and the options that it needs."""
     needs = [NEEDS[name] for method in methods if (name := method.partition(":")[0]) in NEEDS]
     words = ["fedskew compare", data, FAIR, *dict.fromkeys(needs), f"--algorithms {' '.join(methods)}"]
     return " ".join(word for word in words if word)

@@ -1,4 +1,7 @@
-"""How good the advice is on data sets that it never saw, beside two trivial advisers: always FedAvg, always the overall winner."""
+"""Check the advice on data sets that the model never saw. Two simple advisers are compared: always FedAvg, always the winner.
+
+The winner is the method with the largest mean gain in the other data sets.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -22,23 +25,23 @@ class Interval(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Means over the data sets, each predicted from all others. Gains are shares of FedAvg's error; always FedAvg gains 0."""
+    """Means over the data sets. Each data set is predicted from all others. Gains are shares of FedAvg's error."""
 
     data_sets: int
     cases: int
     rank: Interval  # Spearman's correlation of expected and measured gains over the methods of a case
     rank_of_winner: Interval  # the same, with each method's mean gain in the other data sets as its expected gain
     covered: Interval  # share of measured gains inside their 95 % intervals
-    expected: Interval  # of the advised method
-    advised: Interval  # what the advised method gained
-    winner: Interval  # what the method with the largest mean gain in the other data sets gained
-    best: Interval  # what the best method of each case gained, known only afterwards
-    beats_fedavg: bool
+    expected: Interval  # expected gain of the advised method
+    advised: Interval  # measured gain of the advised method
+    winner: Interval  # measured gain of the method with the largest mean gain in the other data sets
+    best: Interval  # measured gain of the best method of each case, which is known only afterwards
+    beats_fedavg: bool  # the advised method does, on average over the data sets
     beats_winner: bool
 
 
 class Found(NamedTuple):
-    """The numbers of one case."""
+    """The numbers of one case, with the same names as in `Check`."""
 
     data_set: str
     rank: float
@@ -51,7 +54,7 @@ class Found(NamedTuple):
 
 
 def check(cases: Sequence[Case], measure: Measure) -> Check | None:
-    """Leave out each data set in turn; None for fewer than three data sets."""
+    """Predict each data set from all others. Return None for fewer than three data sets."""
     names = sorted({case.data_set for case in cases if any(line.measure == measure for line in case.methods)})
     if len(names) < 3:
         return None
@@ -69,17 +72,17 @@ def check(cases: Sequence[Case], measure: Measure) -> Check | None:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean and half-width; NaN without numbers."""
+    """Return the mean of the values and the half-width of its 95 % interval. Both are NaN without values."""
     return Interval(*mean_interval(values)) if values else Interval(float("nan"), float("nan"))
 
 
 def better(gains: Sequence[float]) -> bool:
-    """Whether the mean over the data sets is above 0 by the paired t test."""
+    """Return True if the mean gain over the data sets is above 0 by the paired t test."""
     return paired_p(gains) < LEVEL and float(np.mean(gains)) > 0
 
 
 def by_data_set(found: Sequence[Found], field: str) -> list[float]:
-    """The mean over the cases of each data set; data sets without the number are left out."""
+    """Return the mean of a number over the cases of each data set. Data sets without this number are left out."""
     names = dict.fromkeys(one.data_set for one in found)
     values = [[getattr(one, field) for one in found if one.data_set == name] for name in names]
     return [float(np.nanmean(own)) for own in values if not np.isnan(own).all()]
@@ -116,7 +119,7 @@ def of_data_set(cases: Sequence[Case], points: Points, name: str, measure: Measu
 
 
 def best_of(gains: Mapping[str, float]) -> str:
-    """The method with the largest expected gain; nothing, which means FedAvg, if none is above 0."""
+    """Return the method with the largest gain, or "" for FedAvg if no gain is above 0."""
     best = max(gains, key=lambda method: gains[method], default="")
     return best if best and gains[best] > 0 else ""
 
@@ -126,7 +129,7 @@ def inside(expected: Expected, gain: float) -> bool:
 
 
 def correlation(a: Sequence[float], b: Sequence[float]) -> float:
-    """Spearman's rank correlation; NaN if a side has no two values."""
+    """Return Spearman's rank correlation of ``a`` and ``b``. It is NaN if all values of one are equal."""
     from scipy.stats import rankdata
 
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:

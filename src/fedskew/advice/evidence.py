@@ -1,7 +1,7 @@
-"""The evidence: what each method gained over FedAvg under a skew whose faces were measured.
+"""The evidence: gains of methods over FedAvg in many cases. A case is a data set with a skew, and its faces were measured.
 
-A gain is measured in one of two ways, which are never mixed: one model for all on the test rows, or each client's model on the
-client's held-out rows. A larger gain is better, also where the metric is an error.
+A gain has one of two measures, which are never mixed: one model for all clients on the test rows, or each client's model on the
+client's held-out rows. A larger gain is better, even if the metric is an error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ MEASURES: dict[Measure, str] = {
 }
 
 NAME = "evidence.json"
-"""The file in the package, and of one's own cases in a run store's folder."""
+"""Name of the file of cases, both in the package and in the folder of a run store."""
 
 SMALLEST_ERROR = 0.01
-"""FedAvg's error counts as at least this large, so that a share of it stays finite."""
+"""A smaller error of FedAvg counts as this error, so that gains divided by it stay finite."""
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=2)]
@@ -37,11 +37,11 @@ Positive = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Line(msgspec.Struct, array_like=True, frozen=True):
-    """A method's gain on a measure: mean over the seeds, half-width of its 95 % interval, and p of no gain, uncorrected."""
+    """The gain of a method on one measure: mean over the seeds, half-width of its 95 % interval, and uncorrected p value."""
 
     method: str
     measure: Measure
-    lr: Positive  # found for it on the tuning seed
+    lr: Positive  # the learning rate that was best on the tuning seed
     gain: float
     half: Positive
     p: Share
@@ -49,7 +49,7 @@ class Line(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """A skew of some data, what FedAvg reached, and the gains of other methods."""
+    """A data set with a skew, the metric that FedAvg reached, and the gains of other methods."""
 
     data: str
     skew: str
@@ -61,7 +61,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     strengths: Annotated[dict[Face, Share], msgspec.Meta(min_length=4)]
     fedavg: dict[Measure, float]
     methods: tuple[Line, ...]
-    command: str = ""  # repeats the case; empty for one of the protocol
+    command: str = ""  # repeats the case; empty if the case is part of the protocol
 
     @property
     def title(self) -> str:
@@ -69,20 +69,20 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def data_set(self) -> str:
-        """The data set's name without its options."""
+        """The name of the data set without options."""
         return self.data.partition(":")[0]
 
     def error(self, measure: Measure) -> float:
-        """FedAvg's error: the metric itself if smaller values are better, else what it lacks of 1."""
+        """Return FedAvg's error: the metric if smaller values are better, else 1 - metric."""
         reached = self.fedavg.get(measure, 0.0)
         return max(reached if self.better == "lower" else 1 - reached, SMALLEST_ERROR)
 
     def share(self, line: Line) -> float:
-        """The share of FedAvg's error that the method removes, at least -1: twice the error."""
+        """Return the share of FedAvg's error that the method removes, clipped to [-1, 1]. -1 means that the error doubles."""
         return min(max(line.gain / self.error(line.measure), -1.0), 1.0)
 
     def verdicts(self) -> dict[tuple[str, Measure], Verdict]:
-        """Verdicts after Holm's correction for all methods of the case on one measure."""
+        """Return a verdict for each method and measure. Holm's correction covers all methods of the case on one measure."""
         found: dict[tuple[str, Measure], Verdict] = {}
         for measure in MEASURES:
             lines = [line for line in self.methods if line.measure == measure]
@@ -92,7 +92,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """The cases, and how they were made."""
+    """The cases, and the command that made them."""
 
     made_by: str
     cases: tuple[Case, ...]
@@ -100,19 +100,19 @@ class Evidence(msgspec.Struct, frozen=True):
 
 @cache
 def packaged() -> Evidence:
-    """The evidence in the package."""
+    """Return the evidence in the package."""
     return read((files("fedskew.advice") / NAME).read_bytes(), NAME)
 
 
 def known(folder: Path | None = None) -> Sequence[Case]:
-    """The package's cases, and one's own in the folder of a run store; of equal titles one's own counts."""
+    """Return the package's cases and those in the folder of a run store. If titles are equal, the folder's case counts."""
     own = read_file(folder / NAME).cases if folder and (folder / NAME).is_file() else ()
     titles = {case.title for case in own}
     return (*(case for case in packaged().cases if case.title not in titles), *own)
 
 
 def read(data: bytes, where: str) -> Evidence:
-    """Read evidence from JSON. Raises `BadInput` for another file."""
+    """Read evidence from JSON. ``where`` names the file in messages. Raises `BadInput` if it is no evidence."""
     try:
         found = msgspec.json.decode(data, type=Evidence)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -121,7 +121,7 @@ def read(data: bytes, where: str) -> Evidence:
 
 
 def read_file(path: Path) -> Evidence:
-    """Read a file of evidence; one without cases if there is none."""
+    """Read a file of evidence. If the file does not exist, the evidence has no cases."""
     if not path.is_file():
         return Evidence("fedskew evidence", ())
     try:
@@ -131,7 +131,7 @@ def read_file(path: Path) -> Evidence:
 
 
 def text_of(evidence: Evidence) -> str:
-    """The JSON of a file, one line a gain, so that changes are small."""
+    """Return the evidence as JSON with one line for each gain, so that changes of the file are easy to read."""
     text = msgspec.json.encode(evidence).decode()
     for before, after in (
         ('[{"data"', '[\n{"data"'),
@@ -144,7 +144,7 @@ def text_of(evidence: Evidence) -> str:
 
 
 def add_case(path: Path, case: Case) -> None:
-    """Write the case to the file, in place of one of the same title."""
+    """Write the case to the file. It replaces a case with the same title."""
     found = read_file(path)
     others = [one for one in found.cases if one.title != case.title]
     try:

@@ -1,12 +1,12 @@
-"""The expected gain of each method from the strengths of the faces: a model over all cases, checked on data sets that it never saw.
+"""A model that predicts the gain of each method from the strengths of the faces. `check` tests it on unseen data sets.
 
-The gain, as a share of FedAvg's error, is a line in the four strengths that all methods have in common, plus a line of the
-method's own. Ridge regression draws both towards 0: each counts as if `PRIOR` further gains had shown none. A method that was
-measured in few cases therefore stays near the common line.
+The gain is a share of FedAvg's error. It is the sum of two linear functions of the four strengths: a common one for all methods,
+and one for each method. Ridge regression with weight `PRIOR` shrinks both towards 0, as if `PRIOR` more gains of 0 had been
+measured. A method with few cases therefore stays near the common function.
 
-The interval comes from the data sets themselves. Each is left out in turn, and its gains are predicted from the others. A method's
-scale is the root mean square of its errors, drawn by `PRIOR` cases towards the scale of all methods. The half-width is this scale
-times the factor that covers 95 % of all errors.
+The intervals come from prediction errors: each data set in turn is left out, and its gains are predicted from the others. A
+method's scale is the root mean square of its errors. `PRIOR` more cases with the error of all methods shrink it towards that
+error. The half-width is this scale times the factor with which 95 % of all errors are covered.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 PRIOR = 3.0
 LEVEL = 0.95
 OFTEN = 0.5
-"""Share of the cases in which a method must have been measured before it is advised."""
+"""A method is advised only if it was measured in at least this share of the cases."""
 
 
 class Expected(NamedTuple):
@@ -36,11 +36,11 @@ class Expected(NamedTuple):
 
 
 class Points(NamedTuple):
-    """All gains on a measure, one a row."""
+    """All gains on one measure. Each array has one row for each gain."""
 
     data_set: NDArray[np.str_]
     method: NDArray[np.str_]
-    faces: Floats  # (n, 5): 1 and the strengths
+    faces: Floats  # (n, 5): 1 and the four strengths
     gain: Floats
 
     def where(self, chosen: NDArray[np.bool_]) -> "Points":
@@ -48,7 +48,7 @@ class Points(NamedTuple):
 
 
 class Model(NamedTuple):
-    """The common line, each method's own line, and the half-widths of the intervals."""
+    """The coefficients of the common function and of each method's function, and the half-widths of the intervals."""
 
     common: Floats  # (5,)
     own: Mapping[str, Floats]
@@ -56,7 +56,7 @@ class Model(NamedTuple):
     half_of_others: float
 
     def expected(self, method: str, strengths: Strengths) -> Expected:
-        """The method's expected gain; an unknown method has the common line."""
+        """Return the method's expected gain. An unknown method has only the common function."""
         at = row(strengths)
         gain = float(at @ (self.common + self.own.get(method, 0.0)))
         half = self.half.get(method, self.half_of_others)
@@ -79,7 +79,7 @@ def points_of(cases: Sequence[Case], measure: Measure) -> Points:
 
 
 def advisable(cases: Sequence[Case], measure: Measure) -> list[str]:
-    """The methods that may be advised: federated ones that were measured in half of the cases or more."""
+    """Return the methods that may be advised: federated methods that were measured in at least half of the cases."""
     often: dict[str, int] = {}
     for case in cases:
         for line in case.methods:
@@ -89,7 +89,7 @@ def advisable(cases: Sequence[Case], measure: Measure) -> list[str]:
 
 
 def lines(points: Points) -> tuple[Floats, dict[str, Floats]]:
-    """The common line (5,), and each method's own line."""
+    """Fit the coefficients (5,) of the common function and of each method's function."""
     names, at = np.unique(points.method, return_inverse=True)
     mine = (at == np.arange(len(names))[:, None]).astype(np.float64)
     faces, width = points.faces, points.faces.shape[1]
@@ -105,14 +105,14 @@ def lines(points: Points) -> tuple[Floats, dict[str, Floats]]:
 
 
 def predicted(points: Points, common: Floats, own: Mapping[str, Floats]) -> Floats:
-    """The expected gains (n,) of the rows."""
+    """Return the expected gains (n,) of the rows."""
     slopes = np.array([common + own.get(method, 0.0) for method in points.method.tolist()])
     result: Floats = np.einsum("nk,nk->n", points.faces, slopes.reshape(points.faces.shape))
     return result
 
 
 def left_out(points: Points) -> Floats:
-    """The expected gain (n,) of each row, from the data sets other than its own."""
+    """Return the expected gain (n,) of each row, predicted without the row's data set."""
     result = np.zeros(len(points.gain))
     for name in np.unique(points.data_set):
         mine = points.data_set == name
@@ -122,7 +122,7 @@ def left_out(points: Points) -> Floats:
 
 
 def fit(points: Points) -> Model:
-    """The model of these gains."""
+    """Fit the model to these gains."""
     error = points.gain - left_out(points)
     total = float(np.mean(error**2)) if len(error) else 1.0
     scale, half = {}, np.sqrt(total)

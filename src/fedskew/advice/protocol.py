@@ -1,8 +1,8 @@
 """The fixed protocol behind the packaged evidence: data sets, skews, methods, learning rates and seeds.
 
-Each method sees the same partitions, batches and rounds in a case. Its learning rate comes from `RATES`: the clients' held-out rows
-come out best with it on `TUNING_SEED`. `SEEDS` are then measured in two passes over all cases, so that a part of the protocol is
-useful, too.
+In a case all methods have the same partitions, batches and rounds. A method's learning rate is the one of `RATES` with the best
+result on the clients' held-out rows, for `TUNING_SEED`. Then `SEEDS` are measured in two passes over all cases, so that the
+first pass alone is useful.
 """
 
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ HELD_OUT = 0.2
 """Share of each client's training rows that tune the method and judge personal models."""
 
 SERVER_SHARE = 0.05
-"""Share of the training rows that only the server has. Most methods do not use them."""
+"""Share of the training rows that only the server has. Most methods do not use these rows."""
 
 REFERENCE = "fedavg"
-"""The method that gains are measured against, tuned in the same way."""
+"""Gains are differences from this method. Its learning rate is tuned in the same way."""
 
 BOUNDS = ("centralised", "local-only", "parallel-sgd")
-"""Measured to compare, and never advised: they are no federated methods, or send a model after every step."""
+"""Methods that are measured but never advised: they are not federated, or send a model after every step."""
 
 PUBLISHED = ("data-sharing",)
-"""Not advised either: clients would have to publish rows."""
+"""Methods that are never advised because clients would have to publish rows."""
 
 SERVER_ROWS = f"--server-data {SERVER_SHARE}"
 NEEDS = {
@@ -37,7 +37,7 @@ NEEDS = {
         ("feddf", "fedga", "fedga-generalisation", "dualmetric", "fedmd", "f3", "f3-gradient"), SERVER_ROWS
     ),
 }
-"""The options of a comparison without which a method cannot work."""
+"""Method -> options that the method needs in a comparison."""
 
 METHODS = (
     REFERENCE,
@@ -72,7 +72,7 @@ STEPS = {"steps": 10, "batch_size": 32}
 
 @dataclass(frozen=True)
 class Planned:
-    """A case of the protocol: a data set under a skew, and the local work of a round."""
+    """A case of the protocol: a data set, a skew, and the local work in a round."""
 
     data: str
     skew: tuple[str, ...]
@@ -84,7 +84,7 @@ class Planned:
         return f"{self.data}, {' + '.join(self.skew)}"
 
     def settings(self) -> dict[str, Any]:
-        """The settings that all methods share, as keywords of `Experiment`."""
+        """Return the settings that are equal for all methods, as keywords of `Experiment`."""
         return {
             "dataset": self.data,
             "skew": list(self.skew),
@@ -100,7 +100,7 @@ class Planned:
 
 
 def steps(data: str, *skew: str, model: str = "mlp:norm=group") -> Planned:
-    """A case whose clients take 10 steps a round, for many rows or very different numbers of rows."""
+    """Return a case with 10 local steps a round, for data sets with many rows or with clients of very different sizes."""
     return Planned(data, skew, tuple(STEPS.items()), model)
 
 
@@ -147,4 +147,4 @@ CASES = (
     steps("beijing-air:rows=3000", "natural"),
     steps(TEXT, "label-dirichlet:alpha=0.1", model=TEXT_CNN),
 )
-"""In the order in which they run: different data sets and faces first, then the cheaper cases."""
+"""The cases in the order of their runs: first cases with different data sets and faces, then the cheaper ones."""

@@ -1,4 +1,4 @@
-"""The evidence as rows: one a gain, with its verdict and the command that repeats it."""
+"""The evidence as a table: one row for each gain, with its verdict and the command that repeats it."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ MEASURED_ON: dict[Measure, str] = {"test": "one model, test rows", "own": "clien
 
 
 class Cell(TypedDict):
-    """A gain over FedAvg."""
+    """One row of the table: a gain over FedAvg."""
 
     data: str
     skew: str
@@ -27,7 +27,7 @@ class Cell(TypedDict):
     lr: float
     fedavg: str
     change: str  # of the metric, with its 95 % interval
-    share: float  # of FedAvg's error
+    share: float  # gain divided by FedAvg's error
     removed: str
     verdict: Verdict
     seeds: int
@@ -35,7 +35,7 @@ class Cell(TypedDict):
 
 
 def cells(cases: Sequence[Case]) -> Iterator[Cell]:
-    """All gains, case by case."""
+    """Yield the rows of all gains, case by case."""
     for case in cases:
         verdicts = case.verdicts()
         for line in case.methods:
@@ -59,19 +59,19 @@ def cells(cases: Sequence[Case]) -> Iterator[Cell]:
 
 
 def reached(case: Case, measure: Measure) -> str:
-    """What FedAvg reached."""
+    """Return FedAvg's metric as text."""
     value = case.fedavg.get(measure, float("nan"))
     return f"{100 * value:.1f} %" if case.better == "higher" else f"{case.metric} {value:.4g}"
 
 
 def repeats(case: Case, line: Line) -> str:
-    """The command that repeats a gain."""
+    """Return the command that repeats a gain."""
     made = f"--case {shlex.quote(case.title)} --algorithms {line.method} --seeds {line.seeds}"
     return case.command or f"fedskew evidence run {made} --runs again"
 
 
 def summary(cases: Sequence[Case]) -> list[dict[str, str]]:
-    """One row a case: strengths, what FedAvg reached, the number of decided gains, and the largest gain on test rows."""
+    """Return one row for each case: strengths, FedAvg's metric, the number of decided gains, the largest gain on test rows."""
     rows = []
     for case in cases:
         verdicts = list(case.verdicts().values())
@@ -94,7 +94,7 @@ def summary(cases: Sequence[Case]) -> list[dict[str, str]]:
 
 
 def described(cases: Sequence[Case]) -> str:
-    """How much there is, in a sentence."""
+    """Say in a sentence how many cases, methods and gains the evidence has."""
     methods = {line.method for case in cases for line in case.methods}
     number = sum(len(case.methods) for case in cases)
     sets = {case.data_set for case in cases}
@@ -106,7 +106,7 @@ def described(cases: Sequence[Case]) -> str:
 
 
 def checked(found: Check) -> list[tuple[str, str]]:
-    """The numbers of a check, in words."""
+    """Return pairs of a name and a value for the numbers of a check."""
 
     def share(value: Interval) -> str:
         return f"{percent(value.mean)} ± {100 * value.half:.0f}"

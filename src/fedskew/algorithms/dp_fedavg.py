@@ -79,7 +79,7 @@ class DpFedAvg(Algorithm):
         return Upload(delta * self.factor(delta).to(delta.dtype), {}, {}), view.state
 
     def factor(self, rows: Tensor) -> Tensor:
-        """Factors (...), float64, that shorten updates (..., P) to length S where they are longer."""
+        """Return float64 factors (...). They shorten updates (..., P) that are longer than S to length S."""
         return (self.clip / vector_norm(rows, dim=-1, dtype=torch.float64)).clamp(max=1)
 
     def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:

@@ -76,7 +76,7 @@ class Drfa(Algorithm):
         return {**state, **changed}, copies.nonzero()[:, 0]
 
     def broadcast(self, server: ServerView) -> Tree:
-        """For the clients of U, the snapshot; then, for the clients of S, the position of the next snapshot."""
+        """Send the snapshot to the clients of U. Later, send the position of the next snapshot to the clients of S."""
         drawn = int(server.state["drawn"]) == server.round
         return {"share": server.state["share"].to(server.x)} if drawn else {"w'": server.state["w"]}
 

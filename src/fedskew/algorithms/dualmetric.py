@@ -32,7 +32,7 @@ from fedskew.core.trees import Tree
 
 
 def intra(d_local: Tensor, d_global: Tensor) -> Tensor:
-    """The factor for a client's change in accuracy, given the global change."""
+    """Return the factor for a client's change in accuracy, given the global change."""
     falls, rises, f = d_local < -0.03, d_local > 0.05, torch.ones_like(d_local)
     f = torch.where(falls & (d_global <= 0), 1.005, f)
     f = torch.where(falls & (d_global > 0.05), 0.95, f)
@@ -41,7 +41,7 @@ def intra(d_local: Tensor, d_global: Tensor) -> Tensor:
 
 
 def inter(lead: Tensor) -> Tensor:
-    """The factor for the lead of a client's accuracy over the clients' mean."""
+    """Return the factor for ``lead``: a client's accuracy minus the mean accuracy of the clients."""
     f = torch.ones_like(lead)
     f = torch.where(lead < -0.05, 0.85, f)
     f = torch.where((lead > -0.05) & (lead < -0.02), 0.95, f)
@@ -50,7 +50,7 @@ def inter(lead: Tensor) -> Tensor:
 
 
 def difference(a: Tensor, b: Tensor) -> Tensor:
-    """a - b of two shares of rows, without rounding errors: 3/20 - 2/20 is at the threshold 0.05, not beyond it."""
+    """Return a - b of two shares of rows without rounding errors, so that 3/20 - 2/20 is exactly 0.05, the threshold."""
     return torch.round(a - b, decimals=12)
 
 

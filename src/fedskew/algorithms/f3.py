@@ -34,7 +34,7 @@ GAPS = {"opportunity": opportunity, "odds": odds, "parity": parity}
 
 
 def on_server_rows(server: ServerView, w: Tensor, gap: Gap, column: int) -> tuple[float, float]:
-    """|gap| and accuracy of the model ``w`` (P,) on the server's rows."""
+    """Return |gap| and accuracy of the model ``w`` (P,) on the server's rows."""
     assert server.data is not None
     x, y, mask = server.data
     cells = counts(server.task.logits(w, x).argmax(-1), y, x[:, column], mask.double())

@@ -28,7 +28,7 @@ from fedskew.core.trees import Tree
 
 
 def soft_gap(server: ServerView, w: Tensor, column: int) -> Tensor:
-    """The equal-opportunity difference with probabilities in the place of predictions, ()."""
+    """Return the equal-opportunity difference () with probabilities in place of predictions."""
     assert server.data is not None
     x, y, mask = server.data
     chance = torch.softmax(server.task.logits(w, x), -1)[:, 1]

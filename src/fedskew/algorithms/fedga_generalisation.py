@@ -77,7 +77,7 @@ class FedGAGeneralisation(Algorithm):
 
 
 def adjusted(share: Tensor, gap: Tensor, seen: Tensor, step: float) -> Tensor:
-    """The weights (C,), with sum 1, after a step towards clients with larger gaps. Clients without a gap do not count."""
+    """Return the weights (C,), with sum 1, after a step towards clients with larger gaps. Clients without a gap do not count."""
     centred = seen * (gap - (seen * gap).sum() / seen.sum().clamp(min=1))
     largest = centred.abs().max()
     moved = share + step * centred / torch.where(largest > 0, largest, torch.ones_like(largest))

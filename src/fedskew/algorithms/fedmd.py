@@ -59,7 +59,7 @@ class FedMd(Algorithm):
         return Contract(needs=(server_rows,), shares_model=False)
 
     def drawn(self, server: ServerView, round_: int) -> Tensor:
-        """The positions (n,) of a round's public rows among the server's, in random order."""
+        """Return the positions (n,), among the server's rows, of a round's public rows, in random order."""
         assert server.data is not None
         order = torch.randperm(len(server.data.y), generator=torch_stream(server.seed, "public", round_))
         return order[: self.rows].to(server.data.x.device)
@@ -90,7 +90,7 @@ class FedMd(Algorithm):
         return w, {}
 
     def distance_of(self, logits: Tensor, scores: Tensor) -> Tensor:
-        """The mean distance () between logits and scores (n, K)."""
+        """Return the mean distance () between logits and scores, both (n, K)."""
         difference = logits - scores
         if self.distance == "squared":
             return difference.square().mean()

@@ -62,5 +62,5 @@ class FedNtd(Algorithm):
 
 
 def not_true(z: Tensor, true: Tensor) -> Tensor:
-    """Logits (B, K) with the lowest finite number at the true classes. Infinity would give 0 x infinity, which is undefined."""
+    """Replace the logits (B, K) of the true classes by the lowest finite number. -infinity would give NaN in a product with 0."""
     return torch.where(true, torch.finfo(z.dtype).min, z)

@@ -47,6 +47,6 @@ class FedSam(Algorithm):
 
 
 def sharp_gradient(grad_fn: GradFn, w: Tensor, rho: float) -> Tensor:
-    """g~ (P,): the gradient at a distance ``rho`` along the gradient."""
+    """Return g~ (P,): the gradient at the point that is ``rho`` away from w in the direction of the gradient."""
     g = grad_fn(w)[0]
     return grad_fn(w + rho * unit(g))[0] if rho else g

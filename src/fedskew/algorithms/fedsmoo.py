@@ -67,7 +67,7 @@ class FedSmoo(Algorithm):
         return view.x, {"mu_k": view.state["mu_k"], "s_hat": torch.zeros_like(view.x)}
 
     def pull(self, view: View, w: Tensor) -> Tensor:
-        """The local problem's correction (P,) of the gradient: -lambda_k + (w - x) / beta."""
+        """Return the correction (P,) that the local problem adds to the gradient: -lambda_k + (w - x) / beta."""
         lambda_k: Tensor = view.state["lambda_k"]
         return (w - view.x) / self.beta - lambda_k
 

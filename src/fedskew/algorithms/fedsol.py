@@ -66,7 +66,7 @@ class FedSol(Algorithm):
         return batch.mean((log_p_glob.exp() * (log_p_glob - log_p)).sum(-1))
 
     def lengths(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
-        """The sum () over all columns u of w - x of ||u||, whose gradient in u is u / ||u||, and 0 at 0."""
+        """Return the sum () of ||u|| over all columns u of w - x. Its gradient in u is u / ||u||, or 0 for u = 0."""
         columns = task.space.unflatten(w - view.x).values()
         return torch.stack([torch.linalg.vector_norm(u, dim=0).sum() for u in columns]).sum()
 

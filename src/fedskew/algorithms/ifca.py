@@ -68,7 +68,7 @@ class Ifca(Algorithm):
         return {"others": server.state["others"]}
 
     def theta(self, view: View) -> Tensor:
-        """All cluster models, (k, P)."""
+        """Return all cluster models, (k, P)."""
         return torch.cat([view.x[None], view.extras["others"]])
 
     def before(self, task: Task, view: View, batch: Batch) -> Tree:
@@ -76,7 +76,7 @@ class Ifca(Algorithm):
         return {"losses": torch.stack(losses)}
 
     def cluster(self, view: View) -> Tensor:
-        """j_k (), counted from 0."""
+        """Return j_k (), the client's cluster, counted from 0."""
         best = view.before["losses"] == view.before["losses"].min()
         return (best.long().cumsum(0) == 0).sum().clamp(max=self.k - 1)
 

@@ -81,7 +81,10 @@ class PerFedAvg(Algorithm):
 
 
 def on_part(number: int, parts: int) -> Loss:
-    """The local loss on every ``parts``-th real row of a batch from row ``number``, or on all rows if this part has none."""
+    """Return the local loss on every ``parts``-th real row of a batch, from row ``number`` on.
+
+    If there is no such row, the loss is on all rows.
+    """
 
     def loss(task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
         position = batch.mask.cumsum(0) - 1

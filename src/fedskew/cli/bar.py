@@ -1,4 +1,4 @@
-"""A progress bar for work that is no run. It does not import PyTorch."""
+"""A progress bar for work other than runs. It does not import PyTorch."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from fedskew.report.console import Console, say
 
 LINE_AFTER = 5.0
-"""Seconds before the first line where nothing can be redrawn."""
+"""Seconds before the first line of progress, if standard error is no terminal."""
 
 
 class ShowProgress(Protocol):
@@ -22,7 +22,7 @@ class ShowProgress(Protocol):
 
 @contextmanager
 def bar(label: str) -> Iterator[ShowProgress]:
-    """A progress bar on standard error; where nothing can be redrawn, a line after 5 s, 10 s more, 20 s more, ..."""
+    """Show a progress bar on standard error. Without a terminal, print lines instead: after 5 s, 10 s more, 20 s more, ..."""
     console, printed, pause = Console(stderr=True), time.perf_counter(), LINE_AFTER
     columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TimeRemainingColumn())
     with rich.progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as drawn:

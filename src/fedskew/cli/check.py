@@ -1,4 +1,4 @@
-"""``check``: a component's promises, one line each, or the classes of a file."""
+"""``check``: check the promises of a component, or list the classes of a file."""
 
 import argparse
 import dataclasses
@@ -11,7 +11,7 @@ from fedskew.experiment.components import check as verdicts
 
 
 def check(parsed: argparse.Namespace) -> int:
-    """Check the promises and print one line for each; the exit code is 1 if one is broken."""
+    """Check a component's promises and print one line for each. The exit code is 1 if a promise is broken."""
     if parsed.component.endswith(".py"):
         return list_classes(parsed)
     console = Console()
@@ -36,7 +36,7 @@ def check(parsed: argparse.Namespace) -> int:
 
 
 def list_classes(parsed: argparse.Namespace) -> int:
-    """Print the classes of a file, with their kinds and how to check them."""
+    """Print each class of a file with its kind and the command that checks it."""
     found = classes_of(parsed.component)
     require(
         bool(found), f"check {parsed.component}: the file defines no class; write one, such as class Mine(Algorithm)"

@@ -20,7 +20,7 @@ from fedskew.experiment.references import references
 
 
 class WithFiles(Protocol):
-    """A data set that is read from files."""
+    """The class of a data set that is read from files."""
 
     idea: str
     cites: tuple[str, ...]
@@ -30,7 +30,7 @@ class WithFiles(Protocol):
 
 
 class Verdict(TypedDict):
-    """Whether the files of a data set are right."""
+    """The result of a check of a data set's files."""
 
     name: str
     right: bool
@@ -41,7 +41,7 @@ NAMED: dict[str, type[WithFiles]] = {name: cls for name, cls in DATASETS.items()
 
 
 def data(parsed: argparse.Namespace) -> int:
-    """Carry out an action; the exit code is 1 if a verified file is wrong."""
+    """Carry out ``data list``, ``get``, ``verify`` or ``path``. The exit code is 1 if a verified file is wrong."""
     for name in parsed.names:
         if name not in NAMED:
             raise BadInput(f"data {parsed.action}: unknown data set {name!r}; {suggestion(name, NAMED)}")
@@ -65,7 +65,7 @@ def list_(names: Sequence[str], parsed: argparse.Namespace) -> int:
 
 
 def about(name: str) -> dict[str, object]:
-    """A data set's facts, and where its files are."""
+    """Return facts about a data set, and the paths of its files."""
     cls = NAMED[name]
     files: Files = cls.files
     here = [str(p) for p in files.here()]
@@ -85,7 +85,7 @@ def about(name: str) -> dict[str, object]:
 
 
 def size_of(count: object) -> str:
-    """A number of bytes in MB; nothing if it is not known."""
+    """Return a number of bytes in MB as text, or "" if it is not known."""
     return f"{count / 1e6:.1f} MB" if isinstance(count, int) else ""
 
 
@@ -106,7 +106,7 @@ def get(names: Sequence[str], parsed: argparse.Namespace) -> int:
 
 
 def fetch_shown(files: Files) -> list[Path]:
-    """Download with a progress bar for each file on standard error."""
+    """Download files, with a progress bar for each on standard error. Return their paths."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bars = {r.file: progress.add_task(r.file, total=r.size or None) for r in files.remotes}
@@ -114,7 +114,7 @@ def fetch_shown(files: Files) -> list[Path]:
 
 
 def verify(names: Sequence[str], parsed: argparse.Namespace) -> int:
-    """Compare published checksums, then read and check the whole data set."""
+    """Compare the files with the published checksums, then read and check each data set."""
     rows = [verdict(name) for name in names if parsed.names or NAMED[name].files.here()]
     if parsed.json:
         print_json(rows)
@@ -143,7 +143,7 @@ def verdict(name: str) -> Verdict:
 
 
 def path(names: Sequence[str], parsed: argparse.Namespace) -> int:
-    """Print where the files are, or where a download would put them."""
+    """Print the paths of the files, or the folder to which a download would write them."""
     places = {name: [str(p) for p in NAMED[name].files.here()] or [str(home(NAMED[name].files))] for name in names}
     if parsed.json:
         print_json(places)

@@ -1,4 +1,4 @@
-"""``flower``: an app, a node, a check of the SuperLink, a demo."""
+"""``flower``: write an app, run a node, check the SuperLink, measure the nodes' skew, or show a demo."""
 
 import argparse
 import json
@@ -25,12 +25,12 @@ require(find_spec("flwr") is not None, "flower: the package flwr is not installe
 
 
 def recipe(name: str) -> Experiment:
-    """An experiment file, or a method in the built-in experiment."""
+    """Return the experiment of a file ``*.toml``, or the built-in experiment with the method ``name``."""
     return read(Path(name)) if name.endswith(".toml") else with_method(Experiment(), name)
 
 
 def init(parsed: argparse.Namespace) -> int:
-    """Write the app and, with ``--rows``, the clients' rows."""
+    """Write the Flower app. With ``--rows``, also write the rows of each client."""
     from fedskew.flower.template import write_app
 
     experiment = recipe(parsed.recipe)
@@ -45,7 +45,7 @@ def init(parsed: argparse.Namespace) -> int:
 
 
 def write_nodes(experiment: Experiment, folder: Path) -> list[Node]:
-    """Write each simulated client's rows to its own file."""
+    """Write the rows of each simulated client to its own file. Return a node for each client."""
     assembly = assemble(experiment, experiment.dataset.load())
     require(
         len(assembly.partition) == experiment.clients.number,
@@ -58,7 +58,7 @@ def write_nodes(experiment: Experiment, folder: Path) -> list[Node]:
 
 
 def node(parsed: argparse.Namespace) -> int:
-    """Run one client with its rows until stopped."""
+    """Run the node of one client until it is stopped."""
     from fedskew.flower.limits import Limits
     from fedskew.flower.reach import Trust, check_superlink
     from fedskew.flower.resident import keep_running
@@ -134,7 +134,7 @@ def diagnose(parsed: argparse.Namespace) -> int:
 
 
 def demo(parsed: argparse.Namespace) -> int:
-    """Start a SuperLink and nodes on this machine, carry out one run, stop them and keep only the run."""
+    """Start a SuperLink and nodes on this machine, carry out one run and stop them. Only the run is kept."""
     from fedskew.flower.local import loopback
     from fedskew.flower.template import write_app
 

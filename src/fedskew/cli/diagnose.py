@@ -1,4 +1,4 @@
-"""``diagnose``: how clients differ, on the terminal, as JSON, and as a page."""
+"""``diagnose``: measure how clients differ. The result goes to the terminal, to JSON, or to a page."""
 
 import argparse
 import math
@@ -25,16 +25,16 @@ from fedskew.report.diagnosis import answer, two, write_diagnosis
 from fedskew.report.names import name_of
 
 SOME_CLIENTS = 6
-"""Number of clients in the table: the largest."""
+"""The table shows only this number of clients: the largest."""
 
 FEW_NOTES = 3
-"""Largest number of routine notes that are printed one by one."""
+"""If there are more routine notes, only their number is printed."""
 
 WIDTH = 14
-"""Characters of a name in the table of clients."""
+"""Maximum width of a column in the table of clients, in characters."""
 
 BAR = 12
-"""Characters of a face's bar."""
+"""Width of a face's bar, in characters."""
 
 
 def diagnose(parsed: argparse.Namespace) -> int:
@@ -73,7 +73,7 @@ def diagnose(parsed: argparse.Namespace) -> int:
 
 
 def present(found: dict[str, Any], page: Path | None, as_json: bool) -> None:
-    """Print a diagnosis, and write its page."""
+    """Print a diagnosis. If ``page`` is given, also write it to this HTML file."""
     if page:
         write_diagnosis(found, page)
     if as_json:
@@ -85,7 +85,7 @@ def present(found: dict[str, Any], page: Path | None, as_json: bool) -> None:
 
 
 def show_leaves(console: Console, as_json: bool) -> None:
-    """Every number that leaves a site in a diagnosis without pooling."""
+    """Print all numbers that leave a site in a diagnosis without pooling."""
     if as_json:
         print_json([leaf._asdict() for leaf in LEAVES])
         return
@@ -99,7 +99,7 @@ def show_leaves(console: Console, as_json: bool) -> None:
 
 
 def show(found: Mapping[str, Any], console: Console) -> None:
-    """The diagnosis in 80 columns."""
+    """Print the diagnosis, in 80 columns."""
     console.print(answer(found), style="bold")
     sizes = f"{found['smallest']:,} to {found['largest']:,} rows, median {found['median']:,g}"
     names = found["client_names"]
@@ -175,7 +175,7 @@ def show(found: Mapping[str, Any], console: Console) -> None:
 
 
 def table_of_clients(found: Mapping[str, Any]) -> Table:
-    """The largest clients: their rows, and what they hold."""
+    """Return a table of the largest clients: number of rows, and shares or means of the rows' values."""
     held, sizes = found["holdings"], found["sizes"]
     table = Table(box=None, pad_edge=False)
     table.add_column("client", max_width=WIDTH, no_wrap=True)
@@ -195,7 +195,7 @@ def between(face: Mapping[str, Any]) -> str:
 
 
 def bar_of(value: float, chance: float) -> str:
-    """``█████·······`` with ``|`` where chance is."""
+    """Return a bar such as ``█████·······`` for a value in 0..1, with ``|`` at the value expected by chance."""
     cells = ["█" if (i + 0.5) / BAR <= value else "·" for i in range(BAR)]
     cells[min(BAR - 1, max(0, int(chance * BAR)))] = "|"
     return "".join(cells)

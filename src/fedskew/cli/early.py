@@ -1,6 +1,6 @@
-"""Refuse wrong files, settings, data sets and skews before PyTorch is imported, which takes two seconds.
+"""Refuse wrong files, settings, data sets and skews early: before PyTorch is imported, because that takes two seconds.
 
-The experiment itself makes the same checks again, with all others.
+The experiment makes the same checks again, together with all others.
 """
 
 import argparse
@@ -20,14 +20,14 @@ from fedskew.experiment.settings import LIGHT
 
 
 def refuse(parsed: argparse.Namespace) -> None:
-    """Raise `BadInput` for what can be seen without PyTorch."""
+    """Raise `BadInput` for mistakes in the options that can be found without PyTorch."""
     given = {name: value for name, value in vars(parsed).items() if name in KEYWORDS and value is not None}
     file = getattr(parsed, "file", None)
     sections: dict[str, dict[str, object]] = {}
     if isinstance(file, Path) and file.suffix == ".toml":
         for section, options in toml_table(file_text(file), str(file)).items():
             if section in LIGHT and isinstance(options, Mapping):
-                # a former option, which the experiment refuses in its own words
+                # the experiment refuses this former option with a message of its own
                 sections[section] = {name: value for name, value in options.items() if name != "workers"}
                 from_table(LIGHT[section], sections[section], f"{file}: {section}")
     named = [(KEYWORDS[name].sets, value) for name, value in given.items()]
@@ -70,7 +70,7 @@ def refuse_method(spec: str | None) -> None:
 
 
 def refuse_options(kind: str, spec: str | None) -> None:
-    """Raise `BadInput` for an unknown or ill-typed option of a built-in component."""
+    """Raise `BadInput` for an option of a built-in component with an unknown name or a value of a wrong type."""
     given, options, _ = (spec or "").partition(":")
     known = classes(kind) if options and MARK not in str(spec) else {}
     name = canonical(given.strip(), known)
@@ -79,7 +79,7 @@ def refuse_options(kind: str, spec: str | None) -> None:
 
 
 def refuse_dataset(spec: str) -> None:
-    """Raise `BadInput` for an unknown data set, a wrong option, and a table without the named file or columns."""
+    """Raise `BadInput` for an unknown data set or option, or for a table whose file or columns do not exist."""
     from fedskew.data import DATASETS
     from fedskew.data.datasets.table import Table
 

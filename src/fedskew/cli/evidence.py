@@ -1,4 +1,4 @@
-"""``evidence``: what methods gained over FedAvg: print it, run its protocol, check its advice, add a comparison, write its page."""
+"""``evidence``: gains of methods over FedAvg. Print them, measure them, check the advice, add a comparison, or write the page."""
 
 import argparse
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def show(parsed: argparse.Namespace) -> int:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Execute the protocol, or some of it, and print the gains that it has measured."""
+    """Execute the protocol, or a part of it, and print the measured gains."""
     chosen, file = cases_of(parsed.case), parsed.output or parsed.runs / NAME
     methods = parsed.algorithms or METHODS
     for method in methods:
@@ -60,7 +60,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def cases_of(titles: Sequence[str]) -> list[Planned]:
-    """The cases of these titles; all without any."""
+    """Return the cases with these titles, or all cases if there are no titles."""
     by_title = {case.title: case for case in CASES}
     for title in titles:
         require(title in by_title, f"evidence run: there is no case {title!r}; the cases are: {'; '.join(by_title)}")
@@ -68,7 +68,7 @@ def cases_of(titles: Sequence[str]) -> list[Planned]:
 
 
 def add(parsed: argparse.Namespace) -> int:
-    """Make a case of a finished comparison, for the advice."""
+    """Add finished comparisons to the cases that the advice uses."""
     if not parsed.words:
         raise BadInput("evidence add: name a finished comparison, such as c7; `fedskew list runs` shows them")
     store = RunStore(parsed.runs, read_only=True)
@@ -80,7 +80,7 @@ def add(parsed: argparse.Namespace) -> int:
 
 
 def check_(parsed: argparse.Namespace) -> int:
-    """Print how good the advice is on data sets that it never saw."""
+    """Print the check of the advice on data sets that the model never saw."""
     cases = known(parsed.runs)
     found = {measure: check(cases, measure) for measure in MEASURES}
     if parsed.json:
@@ -104,7 +104,7 @@ def verdict(found: Check, measure: Measure) -> str:
 
 
 def write_page(parsed: argparse.Namespace) -> int:
-    """Write the page on which all gains can be sorted and filtered."""
+    """Write an HTML page with all gains. The reader can sort and filter them."""
     cases: Sequence[Case] = known(parsed.runs)
     path = Path(parsed.output or "evidence.html")
     try:

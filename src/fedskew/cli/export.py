@@ -10,7 +10,7 @@ from fedskew.store.runs import RunStore
 
 
 def export(parsed: argparse.Namespace) -> int:
-    """Write the newest checkpoint's model to a folder, or to a file."""
+    """Write the model of the newest checkpoint to a folder or a file."""
     from fedskew.experiment.export import SUFFIX
     from fedskew.experiment.export import export as write
     from fedskew.experiment.folder import write_folder

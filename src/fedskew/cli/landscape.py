@@ -16,7 +16,7 @@ FORMATS = ("svg", "png", "pdf")
 
 
 def picture(parsed: argparse.Namespace) -> int:
-    """Draw the slices of one run."""
+    """Draw slices of the loss landscape of one run."""
     store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
     require(len(records) == 1, f"landscape: {len(records)} runs are named; name one")

@@ -34,7 +34,7 @@ HEADERS = {
 
 
 class Live(ThreadingHTTPServer):
-    """Serves the report on some runs; the page is written again when the store has changed.
+    """Serves the report on some runs. If the store has changed, the page is made again.
 
     Each connection has its own thread, so a slow one does not block the others. One thread at a time reads the store.
     """
@@ -49,12 +49,12 @@ class Live(ThreadingHTTPServer):
         self.drawn = ("", "")
 
     def version(self) -> str:
-        """A text that changes with the runs in the store."""
+        """Return a text that changes if the runs in the store change."""
         with self.turn, closing(RunStore(self.folder)) as store:
             return version([store.run(i) for i in self.ids])
 
     def page(self) -> str:
-        """The report on the present state of the store."""
+        """Return the HTML of the report for the present state of the store."""
         with self.turn, closing(RunStore(self.folder)) as store:
             records = [store.run(i) for i in self.ids]
             now = version(records)
@@ -64,14 +64,14 @@ class Live(ThreadingHTTPServer):
 
 
 class Answer(BaseHTTPRequestHandler):
-    """The page, its version, and the script that asks for them."""
+    """Answers requests for the page, for its version, and for the script that asks for both."""
 
     timeout = 5
     server: Live
 
     def setup(self) -> None:
         super().setup()
-        # the timeout of a single read does not stop a client that sends a byte now and then
+        # a timeout for each read would not stop a client that sends single bytes with pauses
         self.end = Timer(PATIENCE, self.connection.shutdown, (socket.SHUT_RD,))
         self.end.daemon = True
         self.end.start()
@@ -81,15 +81,15 @@ class Answer(BaseHTTPRequestHandler):
         super().finish()
 
     def do_GET(self) -> None:
-        with suppress(ConnectionError, TimeoutError):  # the reader has gone
+        with suppress(ConnectionError, TimeoutError):  # the browser has closed the connection
             try:
                 self.say(*self.found())
             except FedskewError as error:
                 self.say(500, "text/plain", str(error))
 
     def found(self) -> tuple[int, str, str]:
-        """Status, kind and text of the answer. Raises `FedskewError` where the store cannot be read."""
-        # without this, a foreign page could read the report through DNS rebinding
+        """Return status, content type and text of the answer. Raises `FedskewError` if the store cannot be read."""
+        # without this check, another site's page could read the report (DNS rebinding)
         if self.headers.get("Host") not in self.server.hosts:
             return 403, "text/plain", "this page is only at http://127.0.0.1"
         match self.path:
@@ -118,15 +118,15 @@ class Answer(BaseHTTPRequestHandler):
 
 
 def version(records: Sequence[RunRecord]) -> str:
-    """A digest that changes when a run progresses or a fact about it is stored."""
+    """Return a hash that changes if a run progresses or a fact about it is stored."""
     state = [(r.id, r.status, r.message, r.rounds_done, r.updated, str(r.facts)) for r in records]
     return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
 
 
 def opened(store: RunStore, ids: Sequence[int], port: int, budget: Budget | None = None) -> Live:
-    """A server at ``port``, or at the next free one.
+    """Return a server at ``port`` or at the next free port.
 
-    Raises `BadInput` for an invalid port, `FedskewError` if none of the ports tried is free.
+    Raises `BadInput` for an invalid port, and `FedskewError` if no tried port is free.
     """
     require(1 <= port <= LAST, f"report: --port must be at least 1 and at most {LAST}, got {port}")
     last = min(port + TRIED - 1, LAST)
@@ -139,7 +139,7 @@ def opened(store: RunStore, ids: Sequence[int], port: int, budget: Budget | None
 
 
 def serve(store: RunStore, records: Sequence[RunRecord], port: int, budget: Budget | None = None) -> int:
-    """Follow the runs until Ctrl-C."""
+    """Serve the report on the runs until Ctrl-C."""
     with opened(store, [r.id for r in records], port, budget) as server:
         address = f"http://{HOST}:{server.server_port}"
         Console().print(f"report: {address} (this machine only); Ctrl-C stops it", soft_wrap=True)

@@ -21,7 +21,7 @@ NUMBERS = {"int": "a whole number", "float": "a number"}
 
 
 class Parser(argparse.ArgumentParser):
-    """Prints one line for an error; the usage is left to ``--help``."""
+    """Prints one line for an error. Only ``--help`` prints the usage."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": HelpFormatter, **options})
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class PrintVersion(argparse.Action):
-    """Reads the version only when it is asked for: the packages' metadata take long to import."""
+    """Reads the version only on request, because importing the packages' metadata takes long."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
@@ -50,7 +50,7 @@ class PrintVersion(argparse.Action):
 
 @cache
 def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Return the parser of the whole command line."""
     top = Parser(prog="fedskew", description=TOP)
     top.add_argument("--version", action=PrintVersion, nargs=0, help="show program's version number and exit")
     verbs = {"": top.add_subparsers(title="verbs", metavar="VERB", required=True)}
@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def usage(verb: Verb) -> str:
-    """A usage line with the options that are required."""
+    """Return a usage line with the required options."""
     required = [f"{one.name} {one.how['metavar']}" for one in verb.options if one.how.get("required")]
     brackets = {"?": "[{}]", "*": "[{} ...]", "+": "{} ..."}
     words = [(one.how["metavar"], one.how.get("nargs", "")) for one in verb.options if not one.name.startswith("-")]
@@ -85,7 +85,7 @@ def usage(verb: Verb) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code: 0 done, 2 bad input, 3 diverged, 130 interrupted, 1 anything else."""
+    """Run the command line. Return the exit code: 0 done, 2 bad input, 3 diverged, 130 interrupted, 1 other errors."""
     try:
         try:
             return call_verb(sys.argv[1:] if arguments is None else arguments)
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def drop_output() -> None:
-    """Discard buffered output that cannot be written; Python would try to write it again when it ends."""
+    """Discard buffered output that could not be written. Otherwise Python would try to write it again at its end."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -125,14 +125,14 @@ def drop_output() -> None:
 
 
 def call_verb(arguments: Sequence[str]) -> int:
-    """Parse the arguments and carry out their verb; its exit code."""
+    """Parse the arguments and carry out their verb. Return its exit code."""
     parsed, unknown = parser().parse_known_args(arguments or ["--help"])
     if unknown:
         parsed.parser.error(unknown_word(unknown[0], parsed.parser))
     try:
         code: int = parsed.verb(parsed)
     except SystemExit as error:
-        # a user's code called it; its exit code 0 would mean success
+        # user code has called sys.exit: its exit code 0 would mean success
         raise FedskewError(
             f"your code ended the program with sys.exit({error.code!r}); raise an error instead"
         ) from None
@@ -140,7 +140,7 @@ def call_verb(arguments: Sequence[str]) -> int:
 
 
 def unknown_word(word: str, verb: argparse.ArgumentParser) -> str:
-    """The error message for an argument that a verb does not take."""
+    """Return the error message for an argument that the verb does not have."""
     known = [option for action in verb._actions for option in action.option_strings]
     if not word.startswith("-"):
         named = [option for option in other_names("--method") if option in known and not word.endswith(".toml")]
@@ -151,12 +151,12 @@ def unknown_word(word: str, verb: argparse.ArgumentParser) -> str:
 
 
 def other_names(option: str) -> list[str]:
-    """Our options for one that other tools call by this name."""
+    """Return our options with the meaning that this option has in other tools."""
     return [f"--{name}" for name in OTHER_NAMES.get(option[2:].replace("-", "_"), ())]
 
 
 def entry() -> NoReturn:
-    """Run the command line as a process."""
+    """Run the command line and end the process with its exit code."""
     for stream in (sys.stdout, sys.stderr):
         # characters outside the terminal's encoding become escapes
         if isinstance(stream, io.TextIOWrapper):

@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 
 def print_json(value: object) -> None:
-    """Print JSON on standard output; NaN and infinity become null."""
+    """Print JSON on standard output. NaN and infinity become null."""
     json.dump(clean(value), sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 
 def clean(value: object) -> object:
-    """The value as JSON types; NaN and infinity become null."""
+    """Convert a value to JSON types. NaN and infinity become null."""
     if isinstance(value, dict):
         return {str(k): clean(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -61,7 +61,7 @@ def clean(value: object) -> object:
 
 @by_primary_metric
 def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> dict[str, object]:
-    """The summary table, and the runs it was made from with their curves, also by layer and class."""
+    """Return the summary table, and the curves of its runs, also by layer and class."""
     curves, parts = curves_by_run(read(store, records, budget)), by_part(store, records)
     return {
         "methods": summary(store, records, budget).to_dict("records"),
@@ -82,7 +82,7 @@ def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget |
 
 
 def layout_from(parsed: argparse.Namespace) -> Layout:
-    """The layout of tables that the options ask for."""
+    """Return the layout of tables that the options ask for."""
     columns = filter(None, (name.strip() for name in getattr(parsed, "columns", "").split(",")))
     return Layout(tuple(columns), getattr(parsed, "interval", PLAIN.spread))
 
@@ -99,9 +99,9 @@ def print_summary(
     layout: Layout = PLAIN,
     title: str = "",
 ) -> None:
-    """Print the table with one row a method, below a title.
+    """Print a title and the table with one row for each method.
 
-    No cell is broken; a narrow terminal leaves out columns that were not asked for.
+    No cell is broken into lines. On a narrow terminal, columns that the options do not name are left out.
     """
     spelled, records = names(records)[0], titled(records)
     data = read(store, records, budget)
@@ -132,12 +132,12 @@ def print_summary(
 
 
 def print_columns(columns: Mapping[str, Sequence[str]], left: Sequence[str]) -> None:
-    """Print a table without breaking a cell, even if it is wider than the terminal."""
+    """Print a table. No cell is broken into lines, even if the table is wider than the terminal."""
     Console(width=max(Console().width, sum(widths(columns)))).print(table_of(columns, left, Console().width))
 
 
 def table_of(columns: Mapping[str, Sequence[str]], left: Sequence[str], room: int) -> Table:
-    """A table whose cells are whole; headings have several lines where room is short. The columns ``left`` start left."""
+    """Return a table with cells of one line. Headings may have several lines. The columns ``left`` are aligned left."""
     whole = sum(widths(columns, whole=True)) <= room
     characters = widths(columns, whole)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
@@ -150,7 +150,7 @@ def table_of(columns: Mapping[str, Sequence[str]], left: Sequence[str], room: in
 
 
 def widths(columns: Mapping[str, Sequence[str]], whole: bool = False) -> list[int]:
-    """The characters that each column needs, with a space, if its heading has several lines or is ``whole``."""
+    """Return the width of each column in characters, with a space. With ``whole``, headings stay on one line."""
     headings = {column: [column] if whole else column.split() for column in columns if column != "verdict"}
     return [
         1 + max(map(len, [*map(visible, cells), *headings.get(column, [])]), default=0)
@@ -159,7 +159,7 @@ def widths(columns: Mapping[str, Sequence[str]], whole: bool = False) -> list[in
 
 
 def too_wide(columns: Mapping[str, Sequence[str]], order: Sequence[str], room: int) -> list[str]:
-    """The columns to leave out, in this order, so that the others fit."""
+    """Return the columns that must be left out, so that the others fit."""
     hidden: list[str] = []
     for column in (name for name in order if name in columns):
         if sum(widths({name: cells for name, cells in columns.items() if name not in hidden})) - 1 <= room:
@@ -175,7 +175,7 @@ def notes(
     budget: Budget | None,
     layout: Layout,
 ) -> list[str]:
-    """What the numbers are, and what a reader must know of them."""
+    """Return notes that explain the numbers of the table."""
     fewest, seeds = int(frame["seeds"].min()), int(frame["seeds"].max())
     over = f"{seeds if fewest == seeds else f'{fewest} to {seeds}'} seeds"
     what = (
@@ -203,7 +203,7 @@ def notes(
 
 
 def print_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:
-    """Print the methods' mean ranks, if the runs use several data sets."""
+    """Print the mean ranks of the methods, if the runs have several data sets."""
     found = ranking(store, records, budget)
     if found is None:
         return
@@ -215,7 +215,7 @@ def print_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | 
 
 
 def print_unfinished(records: Sequence[RunRecord]) -> None:
-    """Print the runs without final numbers, and why."""
+    """Print the runs without final numbers, each with the reason."""
     console = Console()
     for row in unfinished(titled(records)).to_dict("records"):
         console.print(
@@ -224,13 +224,13 @@ def print_unfinished(records: Sequence[RunRecord]) -> None:
 
 
 def print_warnings(records: Sequence[RunRecord]) -> None:
-    """Print the warnings of the runs, each once."""
+    """Print each warning of the runs once."""
     for line in warnings(titled(records)):
         Console().print(f"warning: {line}", style="yellow")
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a picture and the folders above it. Raises `FedskewError` if it cannot be written."""
+    """Write a picture, and create its folder if needed. Raises `FedskewError` if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
@@ -244,13 +244,13 @@ def warn(line: str) -> None:
 
 
 def print_measuring(records: Sequence[RunRecord]) -> None:
-    """Print the time spent on measuring, if it is known."""
+    """Print how long measuring took, if this is known."""
     if line := measuring(records):
         Console().print(line, style="dim")
 
 
 def print_profile(records: Sequence[RunRecord]) -> None:
-    """Print where the time of each method's rounds went, over all its runs."""
+    """Print how the time of each method's rounds was spent, summed over its runs."""
     for method, seconds in profiles(titled(records)).items():
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
         for column in (f"{method}: seconds", "", "share", ""):

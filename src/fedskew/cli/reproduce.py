@@ -29,7 +29,7 @@ from fedskew.store.runs import RunStore
 
 @on_ranks
 def reproduce(parsed: argparse.Namespace) -> int:
-    """Carry out what is missing, then print and write the result; exit code 1 if a digit of a listing differs."""
+    """Carry out missing runs, then print and write the result. The exit code is 1 if a digit of a listing differs."""
     document = load(parsed.document).at(parsed.scale)
     extras = [computed(name, document, parsed) for name in document.extras if parsed.only in (None, name)]
     code = 0 if all(extra.agrees for extra in extras) else 1
@@ -61,7 +61,7 @@ def reproduce(parsed: argparse.Namespace) -> int:
 
 
 def carry_out(store: RunStore, document: Document, planned: list[Planned], parsed: argparse.Namespace) -> None:
-    """The runs that the store does not hold yet."""
+    """Carry out the runs that the store does not have yet."""
     console = Console(stderr=True)
     left = missing(store, planned)
     console.print(f"{document.title}, {parsed.scale}: {count(len(planned), 'run')}, {len(left)} to do")
@@ -77,7 +77,7 @@ def carry_out(store: RunStore, document: Document, planned: list[Planned], parse
 
 
 def write(store: RunStore, document: Document, parsed: argparse.Namespace, known: Results) -> Path:
-    """The result as a Markdown page."""
+    """Write the result as a Markdown page."""
     part = f"-{parsed.only}" if parsed.only else ""
     path: Path = parsed.output or store.folder / f"{document.name}-{parsed.scale}{part}.md"
     return to_file(path, markdown(document, parsed.scale, known))
@@ -93,7 +93,7 @@ def to_file(path: Path, text: str) -> Path:
 
 
 def hardware() -> dict[str, str]:
-    """The processor, its cores and the memory of this machine."""
+    """Return the processor, number of cores and memory of this machine as text."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": processor(),
@@ -106,7 +106,7 @@ COLOUR = {"holds": "green", "fails": "red", "undecided": "yellow", "not run": "d
 
 
 def print_result(document: Document, scale: str, known: Results) -> None:
-    """Tables, then claims under the table they are about, then what was left open."""
+    """Print the tables, each with the claims about it, and then the open questions."""
     console = Console()
     judged = {j.name: j for j in verdicts(document, known)}
     if surrogate := document.scale(scale).surrogate:
@@ -147,7 +147,7 @@ def print_claim(console: Console, judged: Judged) -> None:
 
 
 def computed(name: str, document: Document, parsed: argparse.Namespace) -> Extra:
-    """Compute a part that needs no store, draw its picture, and print it unless JSON is wanted."""
+    """Compute a part that needs no store, and draw its picture. Print it, except with ``--json``."""
     with bar(name) as show:
         extra = EXTRAS[name](show)
     console = Console()

@@ -19,7 +19,7 @@ from fedskew.store.runs import RunRecord
 
 
 def from_file(parsed: argparse.Namespace) -> Experiment:
-    """Read the experiment file. Raises `BadInput` that also says how to name a method, if the file looks like one."""
+    """Read the experiment file. If ``file`` looks like a method's name, the `BadInput` says how to name a method."""
     try:
         return read(parsed.file)
     except BadInput as error:
@@ -30,7 +30,7 @@ def from_file(parsed: argparse.Namespace) -> Experiment:
 
 
 def experiment_from(parsed: argparse.Namespace) -> Experiment:
-    """The experiment of the file, or the built-in one, with the options applied."""
+    """Return the experiment of the file, or the built-in one, changed by the options."""
     given = {name: value for name, value in vars(parsed).items() if name in KEYWORDS and value is not None}
     if "batch_size" in given:
         given["batch_size"] = literal(given["batch_size"])
@@ -42,13 +42,13 @@ def experiment_from(parsed: argparse.Namespace) -> Experiment:
 
 
 def confirm(parsed: argparse.Namespace, records: Sequence[RunRecord]) -> None:
-    """Raise `BadInput` if these runs name code that this user has not confirmed; ``--trust`` confirms it."""
+    """Raise `BadInput` if the runs name code that this user has not confirmed. ``--trust`` confirms it."""
     for record in records:
         from_toml(record.experiment, f"run {record.id}", trusted=parsed.trust)
 
 
 def described(experiment: Experiment) -> str:
-    """An experiment in one line; paths are relative to the current folder."""
+    """Describe an experiment in one line. Paths are relative to the current folder."""
 
     def compact(section: str) -> str:
         return " + ".join(experiment.labels(section, with_first=section != "dataset"))
@@ -71,7 +71,7 @@ def described(experiment: Experiment) -> str:
 
 
 def jobs_for(parsed: argparse.Namespace, runs: int = 1 << 16) -> int:
-    """The number of runs at the same time: one under ``torchrun``."""
+    """Return the number of runs at the same time. Under ``torchrun`` it is one."""
     if launcher()[1] > 1:
         require(parsed.jobs in (None, 1), "--jobs: under torchrun runs go one after the other; leave it out")
         return 1

@@ -58,9 +58,9 @@ def list_runs(parsed: argparse.Namespace) -> int:
 
 
 def newest(store: RunStore, record: RunRecord) -> float:
-    """The newest primary measure of a run; NaN if there is none, or if the store has lost its measurements.
+    """Return the newest value of a run's primary measure. It is NaN if there is none, or if the measurements are lost.
 
-    Of a trial of tuning it is the one on held-out rows by which settings are chosen. Where nothing is shared there is none.
+    For a trial of tuning, this is the measure on held-out rows that chooses the settings. A run without a shared model has none.
     """
     measure, split = primary_of([record]), record.facts.get("tuning", {}).get("by", "clients")
     of = (split, f"{measure.name}_mean") if is_trial(record) else (measure.split, measure.name)
@@ -73,19 +73,19 @@ def newest(store: RunStore, record: RunRecord) -> float:
 
 
 def is_trial(record: RunRecord) -> bool:
-    """Whether it tried a setting while tuning."""
+    """Return True if the run tried a setting during tuning."""
     return "tuning" in record.facts
 
 
 def data_of(record: RunRecord) -> str:
-    """The name of its data; of a file's rows the name of the file."""
+    """Return the name of the run's data set. For rows of a file it is the name of the file."""
     name = str(record.facts.get("data", {}).get("name", ""))
     path = parsed(record).get("dataset", {}).get("path", "")
     return Path(path).name or name if name == OWN_DATA else name
 
 
 def row_of(record: RunRecord, score: float, of_one_metric: bool) -> dict[str, str]:
-    """A run as a line of the list. Its measure is named where the runs have several."""
+    """Return the run as a row of the list. The measure is named if the listed runs have different measures."""
     measure = primary_of([record])
     result = plain(measure, score) if of_one_metric else f"{measure.title} {value(measure, score)}"
     ended = record.status == "finished" or not record.rounds
@@ -104,7 +104,7 @@ def row_of(record: RunRecord, score: float, of_one_metric: bool) -> dict[str, st
 
 
 def titles(store: RunStore, records: Sequence[RunRecord]) -> list[str]:
-    """The comparisons that have a name of their own, a line each."""
+    """Return a line for each comparison that the user has named."""
     found = []
     for number, title in store.query("SELECT id, title FROM comparisons ORDER BY id"):
         methods = dict.fromkeys(record.name for record in records if record.comparison == number)
@@ -121,14 +121,14 @@ def tag(parsed: argparse.Namespace) -> int:
 
 
 def rename(parsed: argparse.Namespace) -> int:
-    """Name a run or a comparison."""
+    """Give a name to a run or a comparison."""
     RunStore(parsed.runs, read_only=True).select([parsed.run])
     edit.rename(RunStore(parsed.runs), parsed.run, parsed.name)
     return 0
 
 
 def rm(parsed: argparse.Namespace) -> int:
-    """Remove runs, after a question."""
+    """Ask the user, then remove runs."""
     require(bool(parsed.runs_wanted), "rm: name the runs to remove: a number (7), a range (3-5) or a comparison (c2)")
     records = RunStore(parsed.runs, read_only=True).select(parsed.runs_wanted)
     store = RunStore(parsed.runs)

@@ -64,7 +64,7 @@ Row = dict[str, str | float]
 
 
 def algorithm_rows(catalogue: Mapping[str, type[Algorithm]] = COMPONENTS["algorithm"]) -> list[Row]:
-    """One row for each algorithm and named combination, with the cost of its default options."""
+    """Return one row for each algorithm and named combination, with its cost for the default options."""
     rows, methods = [], cast(dict[str, type[Algorithm] | Combination], {**catalogue, **COMBINATIONS})
     for name, method in methods.items():
         options = method if isinstance(method, type) else method.options
@@ -74,21 +74,21 @@ def algorithm_rows(catalogue: Mapping[str, type[Algorithm]] = COMPONENTS["algori
 
 
 def cost_of(method: type[Algorithm] | Combination, options: type) -> Row:
-    """What the method keeps, sends and computes with its default options; nothing if it cannot run with them."""
+    """Return what the method stores, sends and computes with default options. Empty if it cannot run with them."""
     if any(f.default is f.default_factory is dataclasses.MISSING for f in dataclasses.fields(options)):
         return {}
     try:
         if isinstance(method, type):
             return measured(method(), ServerSgd()).row()
         made = method.apply(Experiment(), options())
-        # where a part of the model stays with the clients, the messages depend on the model
+        # if a part of the model stays with the clients, the size of messages depends on the model
         return measured(made.algorithm, made.server).row() if made.sharing == All() else {}
     except FedskewError:
         return {}
 
 
 def component_rows(catalogue: Mapping[str, type]) -> list[Row]:
-    """One row for each component: its name, idea and options."""
+    """Return one row for each component: name, idea and options."""
     return [
         {"name": name, "idea": getattr(cls, "idea", "") or first_sentence(cls), "options": options_of(cls)}
         for name, cls in catalogue.items()
@@ -100,7 +100,7 @@ def first_sentence(cls: type) -> str:
 
 
 def options_of(cls: type) -> str:
-    """``mu=0.1 step=explicit``: every option with its default."""
+    """Return all options with their defaults: ``mu=0.1 step=explicit``."""
     defaults = {f.name: f.default for f in dataclasses.fields(cls)}
     return " ".join(
         f"{name}=" + ("" if default in (dataclasses.MISSING, None) else shown(default))
@@ -109,7 +109,7 @@ def options_of(cls: type) -> str:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """Print each entry's idea, and in grey its options and cost."""
+    """Print the idea of each entry, and its options and cost in grey."""
     console = Console()
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
@@ -135,7 +135,7 @@ def print_rows(rows: Sequence[Row]) -> None:
 
 
 def show(parsed: argparse.Namespace) -> int:
-    """Print the table of runs, and the curves of a single one; with ``--toml`` its experiment."""
+    """Print the table of runs, and the curves if there is a single run. With ``--toml``, print its experiment instead."""
     budget = budget_from(parsed.budget) if parsed.budget else None
     store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
@@ -166,7 +166,7 @@ def show(parsed: argparse.Namespace) -> int:
 
 
 def print_curves(store: RunStore, record: RunRecord, budget: Budget | None = None) -> None:
-    """Print a run's curves at every measured round, and its newest numbers by layer and class."""
+    """Print the run's metrics at every measured round, and its newest metrics by layer and class."""
     console, frame = Console(), read(store, [record], budget)
     curves = curves_by_run(frame)
     if len(curves):
@@ -197,7 +197,7 @@ def print_curves(store: RunStore, record: RunRecord, budget: Budget | None = Non
 
 
 def report(parsed: argparse.Namespace) -> int:
-    """Write the HTML page, and figures and tables for a paper; or serve the page while its runs continue."""
+    """Write the HTML page, and figures and tables for a paper. With ``--live``, serve the page while its runs continue."""
     store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
     comparisons = {r.comparison for r in records}
@@ -225,7 +225,7 @@ def report(parsed: argparse.Namespace) -> int:
 
 
 def cite(parsed: argparse.Namespace) -> int:
-    """Print BibTeX of what the runs used; a comment above each entry says what used it."""
+    """Print BibTeX entries for all that the runs used. A comment above each entry names the part that used it."""
     records = RunStore(parsed.runs, read_only=True).select(parsed.runs_wanted)
     works, unknown = bibliography(records)
     if parsed.json:

@@ -30,7 +30,7 @@ SHOWN_CLIENTS, SHOWN_CLASSES = 24, 50
 
 
 def skew(parsed: argparse.Namespace) -> int:
-    """Split the data, show the result, export it."""
+    """Split the data among clients. Print the result, or export it."""
     experiment = experiment_from(parsed)
     dataset: Dataset = experiment.dataset.load()
     data = client_data(experiment, dataset)
@@ -52,7 +52,7 @@ def skew(parsed: argparse.Namespace) -> int:
 
 
 def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, data: ClientData) -> None:
-    """Write the folder of ``--export``."""
+    """Write the split to the folder of ``--export``."""
     require(
         experiment.shared_data.beta == 0 and not mixture(experiment.skew).pooled and not experiment.clients.unseen,
         "export: shared and pooled rows belong to no single client, and a run chooses the unseen clients; leave out shared_data, "
@@ -83,7 +83,7 @@ def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, 
 
 
 def show(facts: Mapping[str, Any], names: tuple[str, ...], counts: NDArray[np.int64], dataset: Dataset) -> None:
-    """Print the counts as a picture, one line a client and one character a class, then the numbers."""
+    """Print the counts as a picture, then the numbers. The picture has a line for each client and a character for each class."""
     console = Console()
     console.print(f"{dataset.name}, {count(facts['clients'], 'client')}: {facts['skews']}", style="bold")
     classes, shown = min(len(dataset.strata[1]), SHOWN_CLASSES), min(len(counts), SHOWN_CLIENTS)

@@ -27,19 +27,19 @@ TYPES = {"Literal": Literal, "int": int, "float": float, "bool": bool, "str": st
 
 @cache
 def tree(module: str) -> ast.Module:
-    """The syntax tree of a module of fedskew."""
+    """Return the syntax tree of a module of fedskew."""
     file = ROOT.joinpath(*module.split("."))
     return ast.parse((file / "__init__.py" if file.is_dir() else file.with_suffix(".py")).read_text(encoding="utf-8"))
 
 
 def homes(module: str) -> dict[str, str]:
-    """The modules from which a module imports names."""
+    """Return imported name -> module, for all names that a module imports."""
     imports = [node for node in tree(module).body if isinstance(node, ast.ImportFrom) and node.module]
     return {alias.name: str(node.module) for node in imports for alias in node.names}
 
 
 def classes(kind: str) -> dict[str, str]:
-    """The names of the built-in components of a kind, with their classes."""
+    """Return name -> class for the built-in components of a kind."""
     module, catalogue = PLACES[kind]
     for node in tree(module).body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -49,7 +49,7 @@ def classes(kind: str) -> dict[str, str]:
 
 
 def entries(node: ast.expr | None) -> Iterator[tuple[str, str]]:
-    """The entries of a dict of classes, and of dicts within it."""
+    """Return the entries of a dict of classes and of the dicts inside it."""
     if isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(value, ast.Name):
@@ -76,7 +76,7 @@ def options(module: str, name: str) -> dict[str, Any]:
 
 
 def type_of(annotation: str) -> Any:
-    """The type that an annotation names, if it needs no import."""
+    """Return the type that an annotation names, if this needs no import."""
     try:
         return eval(annotation, {"__builtins__": {}}, TYPES)
     except (NameError, AttributeError):
@@ -84,7 +84,7 @@ def type_of(annotation: str) -> Any:
 
 
 def outline(kind: str, name: str) -> type:
-    """A class with the options of a built-in component, and none of its behaviour."""
+    """Return a class with the options of a built-in component, but without its behaviour."""
     module, cls = PLACES[kind][0], classes(kind)[name]
     fields = [(option, hint, field(default=None)) for option, hint in options(module, cls).items()]
     body = next(n for n in tree(homes(module)[cls]).body if isinstance(n, ast.ClassDef) and n.name == cls).body

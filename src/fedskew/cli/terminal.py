@@ -8,7 +8,7 @@ __all__ = ["Console", "HelpFormatter", "say"]
 
 
 class HelpFormatter(RawDescriptionRichHelpFormatter):
-    """Help texts are printed as written: a word in brackets is no markup."""
+    """Prints help texts unchanged. Words in brackets are not read as markup."""
 
     help_markup = False
     text_markup = False

@@ -25,7 +25,7 @@ from fedskew.store.runs import RunStore
 
 @on_ranks
 def tune(parsed: argparse.Namespace) -> int:
-    """Tune methods and print what was found."""
+    """Tune methods and print the best settings."""
     store = RunStore(parsed.runs)
     found = tune_all(parsed, store, experiment_from(parsed), (), jobs_for(parsed))
     if parsed.json:
@@ -39,7 +39,7 @@ def tune(parsed: argparse.Namespace) -> int:
 def tune_all(
     parsed: argparse.Namespace, store: RunStore, base: Experiment, seeds: Sequence[int], jobs: int
 ) -> dict[str, Tuned]:
-    """Every method tuned, with progress on standard error."""
+    """Tune all methods, with progress on standard error. Return their results."""
     search = Search(space=space_from(parsed.grid), seeds=tuple(parsed.tuning_seeds), trials=parsed.trials, by=parsed.by)
     console, began = Console(stderr=True), time.perf_counter()
     with stop_on_signal() as stopper, console.status("tuning") as status:
@@ -72,7 +72,7 @@ def as_row(tuned: Tuned) -> dict[str, object]:
 
 
 def print_tuned(tuned: Tuned) -> None:
-    """Print all settings tried, and mark the best."""
+    """Print all tried settings, and mark the best."""
     console = Console()
     console.print(f"\n{name_of(tuned.method)}", style="bold")
     table = Table(box=None, pad_edge=False)
@@ -95,7 +95,7 @@ def print_tuned(tuned: Tuned) -> None:
 
 
 def print_choice(tuned: Tuned) -> None:
-    """Print the best setting as a line on standard error."""
+    """Print the best setting on standard error, in one line."""
     facts = tuned.facts()
     edge = f"; {', '.join(tuned.edges)} at the edge of the grid" if tuned.edges else ""
     Console(stderr=True).print(

@@ -31,7 +31,7 @@ from fedskew.cli.options import (
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb; ``function`` is its module below `fedskew.cli` and its function there."""
+    """A verb of the command line. ``function`` names a module of `fedskew.cli` and a function in it."""
 
     name: str
     function: str
@@ -40,7 +40,7 @@ class Verb:
     groups: Mapping[str, Sequence[Option]] = field(default_factory=dict)
 
     def __call__(self, parsed: argparse.Namespace) -> int:
-        """Carry it out; the exit code."""
+        """Carry out the verb. Return the exit code."""
         if any(name in vars(parsed) for name in ("dataset", "file")):
             from fedskew.cli.early import refuse
 

@@ -39,7 +39,7 @@ ORDER BY round DESC LIMIT ?
 
 @dataclass(frozen=True)
 class Seen:
-    """A run as the store has it: its newest numbers, and the seconds that its last five rounds took on average."""
+    """The stored state of a run: its newest numbers, and the mean duration of its last five rounds, in seconds."""
 
     record: RunRecord
     values: dict[str, float]  # by key, NaN where not measured
@@ -48,27 +48,27 @@ class Seen:
 
     @property
     def open(self) -> bool:
-        """Whether it is still to be followed."""
+        """True if the run must still be followed."""
         return self.record.status in OPEN
 
     @property
     def alive(self) -> bool:
-        """Whether a process carries it out."""
+        """True if a process carries out the run."""
         return self.open and self.owner is not None and not self.owner.gone
 
     @property
     def lost(self) -> bool:
-        """Whether its process has ended without changing the status."""
+        """True if the run's process has ended without changing the status."""
         return self.record.status == "running" and not self.alive
 
     @property
     def rounds_left(self) -> int:
-        """Rounds to its end; 0 for a run that has ended."""
+        """The number of rounds until the end of the run, 0 if it has ended."""
         return self.record.rounds - self.record.rounds_done if self.open else 0
 
     @property
     def left(self) -> float:
-        """Seconds to its end at that pace; NaN for a run that has not begun."""
+        """The seconds until the end of the run at its mean pace, NaN if it has not begun."""
         return self.pace * self.rounds_left if self.rounds_left else 0.0
 
     def row(self) -> dict[str, object]:
@@ -82,7 +82,7 @@ class Seen:
 
 
 def watch(parsed: argparse.Namespace) -> int:
-    """Draw the runs until they have ended, or once if nothing can be redrawn; sinks get every round in any case."""
+    """Draw the runs until they have ended, or only once if there is no terminal. Sinks get every round in both cases."""
     require(parsed.every > 0, f"watch: --every must be above 0, got {parsed.every:g}")
     store = RunStore(parsed.runs, read_only=True)
     console = Console()
@@ -104,7 +104,7 @@ def watch(parsed: argparse.Namespace) -> int:
 
 
 def follow(store: RunStore, parsed: argparse.Namespace, feed: Feed) -> Iterator[list[Seen]]:
-    """Yield the runs after each pause until all have ended; send new measurements to the sinks."""
+    """Yield the runs after each pause, until all have ended. Send new measurements to the sinks."""
     while True:
         seen = watched_runs(store, parsed.runs_wanted)
         feed.send([s.record for s in seen])
@@ -115,20 +115,20 @@ def follow(store: RunStore, parsed: argparse.Namespace, feed: Feed) -> Iterator[
 
 
 def going_on(seen: Sequence[Seen]) -> bool:
-    """Whether a process works on one of the runs, or is expected to: none is lost, and one was updated a short time ago."""
+    """Return True if a process works on one of the runs, or probably will: no run is lost, and one changed a short time ago."""
     newest = max(datetime.fromisoformat(s.record.updated) for s in seen)
     waiting = any(s.open for s in seen) and (datetime.now(UTC) - newest).total_seconds() < PATIENCE
     return any(s.alive for s in seen) or (waiting and not any(s.lost for s in seen))
 
 
 def watched_runs(store: RunStore, wanted: Sequence[str]) -> list[Seen]:
-    """The runs as they are now."""
+    """Return the present state of the runs."""
     return [seen(store, record) for record in store.select(wanted)]
 
 
 def seen(store: RunStore, record: RunRecord) -> Seen:
     def newest(split: str, name: str, rounds: int = 1) -> float:
-        """The mean of the newest values; NaN without any."""
+        """Return the mean of the newest values, or NaN if there is none."""
         values = [row[0] for row in store.query(NEWEST, (record.id, split, name, rounds))]
         return sum(values) / len(values) if values else float("nan")
 
@@ -141,7 +141,7 @@ def seen(store: RunStore, record: RunRecord) -> Seen:
 
 
 def drawn(seen: Sequence[Seen]) -> RenderableType:
-    """One row a run, then the time left and the warnings."""
+    """Return a table with a row for each run, then the remaining time and the warnings."""
     measures = [m for m in shown("live") if m == primary() or any(math.isfinite(s.values[m.key]) for s in seen)]
     columns = {
         "run": [str(s.record.id) for s in seen],
@@ -172,14 +172,14 @@ def drawn(seen: Sequence[Seen]) -> RenderableType:
 
 
 def remaining(seen: Sequence[Seen]) -> float:
-    """Seconds of training that are left; a run that has not started is assumed to have the mean pace of the others."""
+    """Return the remaining seconds of training. A run that has not started is assumed to have the mean pace of the others."""
     paces = [s.pace for s in seen if math.isfinite(s.pace)]
     usual = sum(paces) / len(paces) if paces else 0.0
     return sum((s.pace if math.isfinite(s.pace) else usual) * s.rounds_left for s in seen)
 
 
 def state(seen: Seen) -> str:
-    """The status; for a run silent for more than a minute also how long."""
+    """Return the status. If the run has not changed for more than a minute, add for how long."""
     record = seen.record
     if record.status != "running":
         return record.status

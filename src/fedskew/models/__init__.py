@@ -1,4 +1,4 @@
-"""Models by name. Each builds a module that returns (features of the last hidden layer, logits)."""
+"""Models by name. Each builds a module that returns the features (output of the last hidden layer) and the logits."""
 
 from fedskew.models.cnn import Cnn, Cnn1d, LeNet
 from fedskew.models.encoder import HuggingFace, MiniLm

@@ -1,7 +1,7 @@
-"""Small convolutional networks; ``norm="group"`` puts GroupNorm, in up to 8 groups, between each convolution and its ReLU.
+"""Small convolutional networks. ``norm="group"`` puts GroupNorm, in up to 8 groups, between each convolution and its ReLU.
 
-The ReLU comes after the pooling: results and gradients are the same, for a quarter of the numbers. The last ReLU comes after the
-rows are flattened, so that it and its gradient have the same layout in memory.
+The ReLU follows the pooling. Results and gradients are the same as before it, but the ReLU gets only a quarter of the numbers.
+The last ReLU follows the flattening, so that it and its gradient have the same layout in memory.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class CnnNet(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Cnn:
-    """McMahan et al. 2017: two 5 x 5 convolutions (32, 64), each with 2 x 2 max pooling, a hidden layer, the output.
+    """McMahan et al. 2017: two 5 x 5 convolutions (32, 64), each with 2 x 2 max pooling, a hidden layer, and the output.
 
     With 28 x 28 x 1 inputs, 10 classes and hidden 512 it has the paper's 1,663,370 parameters. Rows are (channels, height,
     width), at least 4 x 4.
@@ -112,10 +112,10 @@ class Cnn1dNet(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Cnn1d:
-    """Two width-5 convolutions over time with max pooling by 4 and by 8, and a hidden layer.
+    """Two convolutions of width 5 over time, with max pooling by 4 and by 8, a hidden layer, and the output.
 
-    Coarse pooling matters: with finer pooling the accuracy on unseen people is about one percentage point lower. Rows are
-    (channels, samples), at least 32 samples.
+    With finer pooling the accuracy on unseen people is about one percentage point lower. Rows are (channels, samples), with at
+    least 32 samples.
     """
 
     filters: int = 32

@@ -1,7 +1,7 @@
-"""Pretrained encoders of Hugging Face for classification: a pooled hidden state, a hidden layer, the output.
+"""Pretrained encoders of Hugging Face for classification. A hidden layer and the output follow the pooled hidden states.
 
-Training changes all layers, those after the first ``frozen`` ones, or adapters of low rank. Frozen weights come from the
-checkpoint and never travel in a round.
+Training changes all layers, only the layers after the first ``frozen`` ones, or only adapters of low rank. Frozen weights come
+from the checkpoint and are never sent.
 
     LoRA      W_0 + alpha / r * B A,  A (r, d_in) drawn, B (d_out, r) = 0; only A and B are trained    (Hu et al. 2022)
     FedIT     the server averages A and B separately, which is not the mean of the products B A        (Zhang et al. 2024)
@@ -32,17 +32,17 @@ from fedskew.models.first import first_place_only
 from fedskew.models.initial import draws_from
 
 PIECE = 64
-"""Rows of a forward pass without gradient; rows of similar length are computed together."""
+"""Number of rows in a forward pass without gradient. Rows of similar length are computed together."""
 
 PAD = -1
-"""The id after a text's end, in place of the tokenizer's own."""
+"""The id that fills a row after the end of its text. It replaces the tokenizer's padding id."""
 
 QUERIES_AND_VALUES = {"query", "value", "q_lin", "v_lin", "q_proj", "v_proj", "q", "v"}
-"""Names of the linear layers that usually get LoRA, in various architectures."""
+"""Names, in various architectures, of the linear layers that get adapters by default."""
 
 
 class EncoderNet(nn.Module):
-    """Rows are token ids (n, L), `PAD` after a text's end; for a `suffix`, hidden states (n, L, H), 0 after a text's end."""
+    """Rows are token ids (n, L), with `PAD` after a text's end. In a `suffix` they are hidden states (n, L, H), with 0 there."""
 
     stacks = False  # the encoder's mask is built from values
 
@@ -63,7 +63,7 @@ class EncoderNet(nn.Module):
         return torch.cat(z)[back], torch.cat(logits)[back]
 
     def piece(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """One forward pass, on the rows cut to the longest of them."""
+        """Return features and logits of the rows, computed in one forward pass. The rows are cut to the longest of them."""
         x, mask = cut(x)
         hidden = self.hidden(x, mask)
         if self.pooling == "first":
@@ -75,7 +75,7 @@ class EncoderNet(nn.Module):
         return z, self.out(z)
 
     def hidden(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Hidden states after the last layer: (n, L, H), or (n, 1, H) if only the first token is computed."""
+        """Return the hidden states after the last layer: (n, L, H), or (n, 1, H) if only the first token is computed."""
         if x.dim() == 3:
             return self.encoder(inputs_embeds=x, attention_mask=mask.long()).last_hidden_state
         ids = torch.where(mask, x, self.pad).long()
@@ -83,19 +83,19 @@ class EncoderNet(nn.Module):
 
 
 def real(x: Tensor) -> Tensor:
-    """(n, L), true where a row has a token."""
+    """Return a mask (n, L), true where a row has a token."""
     return x != PAD if x.dim() == 2 else (x != 0).any(-1)
 
 
 def cut(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Cut the columns in which no row has a token; returns the rows and the mask of their tokens."""
+    """Drop the columns in which no row has a token. Return the rows and the mask of their tokens."""
     mask = real(x)
     longest = max(int(mask.any(0).sum()), 1)
     return x[:, :longest], mask[:, :longest]
 
 
 def layers_of(encoder: nn.Module) -> tuple[str, nn.ModuleList]:
-    """The name and the list of the encoder's layers. Raises `BadInput` if it has no single list."""
+    """Return the name and the list of the encoder's layers. Raises `BadInput` unless it has exactly one list of layers."""
     count = getattr(encoder.config, "num_hidden_layers", 0)
     found = [(n, m) for n, m in encoder.named_modules() if isinstance(m, nn.ModuleList) and len(m) == count > 0]
     require(
@@ -109,10 +109,10 @@ def layers_of(encoder: nn.Module) -> tuple[str, nn.ModuleList]:
 class Encoder(ABC):
     """A pretrained encoder.
 
-    ``frozen`` is the number of first layers that do not train; above 0 the embeddings do not train either. ``lora`` is the rank
-    of adapters in the layers after them; 0 means no adapters. With adapters all other weights are frozen, and ``adapt="b"``
-    freezes the adapters' A, too (FFA-LoRA).
-    ``targets`` are the linear layers that get adapters, by default queries and values. Texts are cut after ``length`` tokens.
+    The first ``frozen`` layers do not train. If ``frozen`` is above 0, the embeddings do not train either. ``lora`` is the rank
+    of the adapters in the other layers, 0 for no adapters. With adapters all other weights are frozen. ``adapt="b"`` also
+    freezes the matrices A of the adapters (FFA-LoRA).
+    ``targets`` names the linear layers that get adapters, by default queries and values. Texts are cut after ``length`` tokens.
     ``cache`` keeps the results of the frozen layers for each text, in memory or in a file.
     """
 
@@ -136,16 +136,16 @@ class Encoder(ABC):
 
     @abstractmethod
     def where(self) -> str:
-        """The name or folder of the checkpoint."""
+        """Return the name or folder of the checkpoint."""
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> EncoderNet:
-        """The module; its last two layers and, for LoRA, its adapters are drawn from ``generator``."""
+        """Build the module. ``generator`` draws its last two layers and its adapters."""
         require(len(shape) == 1, f"an encoder needs rows of token ids, these have shape {shape}")
         with draws_from(generator):
             return self.made(classes, generator).eval()
 
     def made(self, classes: int, generator: torch.Generator) -> EncoderNet:
-        """The module; it draws from PyTorch's global generator."""
+        """Build the module. PyTorch's global generator draws its last two layers."""
         encoder = self.loaded(extra("transformers").AutoModel)
         encoder.pooler = None
         most = getattr(encoder.config, "max_position_embeddings", None) or self.length
@@ -169,7 +169,7 @@ class Encoder(ABC):
                 layer.requires_grad_(False)
 
     def add_adapters(self, encoder: nn.Module, place: str, layers: nn.ModuleList, generator: torch.Generator) -> None:
-        """Insert PEFT's low-rank adapters into the layers that are not frozen. A frozen A is the same for every seed."""
+        """Insert PEFT's low-rank adapters into the layers that are not frozen. Frozen matrices A do not depend on the seed."""
         peft, count = extra("peft"), len(layers)
         require(self.frozen < count, f"model: no layer is left for adapters; lower frozen below {count}")
         names = {n.rpartition(".")[2] for n, part in layers.named_modules() if isinstance(part, nn.Linear)}
@@ -193,9 +193,9 @@ class Encoder(ABC):
             p.requires_grad_(any(part in name for part in trained))
 
     def tokens(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Token ids (n, L) of the texts, `PAD` after their ends; L is the longest text's, at most ``length``.
+        """Return the token ids (n, L) of the texts, with `PAD` after their ends. L is the longest length, at most ``length``.
 
-        They are floating-point numbers, like all rows, and exact.
+        Like all rows, they are floating-point numbers. These hold the ids exactly.
         """
         rows = self.tokenizer()(list(texts), truncation=True, max_length=self.length)["input_ids"]
         ids = np.full((len(rows), max(map(len, rows))), PAD, dtype=np.float32)
@@ -204,7 +204,7 @@ class Encoder(ABC):
         return ids
 
     def reading(self) -> str:
-        """A hash, in hex digits, of the tokenizer's files and ``length``. The folder's name may get other content."""
+        """Return a hash, in hex digits, of the tokenizer's files and ``length``. A folder's name could later have other files."""
         digest = hashlib.sha256(str(self.length).encode())
         with TemporaryDirectory() as folder:
             for path in sorted(self.tokenizer().save_pretrained(folder)):
@@ -215,7 +215,7 @@ class Encoder(ABC):
         return self.loaded(extra("transformers").AutoTokenizer)
 
     def loaded(self, kind: Any) -> Any:
-        """Load the checkpoint with ``kind.from_pretrained``. Raises `BadInput`."""
+        """Load the checkpoint with ``kind.from_pretrained``. Raises `BadInput` if that fails."""
         logging = extra("transformers").utils.logging
         logging.disable_progress_bar()
         logging.set_verbosity_error()

@@ -1,4 +1,4 @@
-"""Initial parameters from a generator of our own: PyTorch's default distribution, without its global generator."""
+"""Draws initial parameters from PyTorch's default distribution, but with our own generator instead of the global one."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,13 +12,13 @@ from fedskew.core.errors import BadInput, require
 from fedskew.core.memory import require_memory
 
 COPIES = 4
-"""Copies of a model in a round, at least: the global model, a client's, its gradient and its update."""
+"""Minimum number of copies of a model in a round: the global model, a client's model, its gradient and its update."""
 
 
 def drawn(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Module:
-    """The module that ``make`` builds, with its parameters drawn from ``generator``.
+    """Build a module with ``make`` and draw its parameters from ``generator``.
 
-    Raises `BadInput` where it cannot be built, or where this machine's memory does not hold a round of it.
+    Raises `BadInput` if the module cannot be built, or if this machine has too little memory for a round of training.
     """
     try:
         with torch.device("meta"):
@@ -26,7 +26,7 @@ def drawn(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Modul
     except RuntimeError as error:
         raise BadInput(f"model: cannot be built: {error}") from None
     require_memory(COPIES * size, f"a round of a model of {size / 1e9:,.1f} GB", "use a smaller model")
-    # `to_empty` would turn the model without memory into this one, but imports PyTorch's compiler
+    # The module is built again: `to_empty` could give memory to the first one, but imports PyTorch's compiler
     with torch.random.fork_rng(devices=[]):
         module = make()
     initialise(module, generator)
@@ -34,9 +34,9 @@ def drawn(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Modul
 
 
 def initialise(module: nn.Module, generator: torch.Generator) -> None:
-    """Draw weights and biases of linear and convolution layers from U(-b, b) with b = 1 / sqrt(inputs of a unit).
+    """Draw weights and biases of linear and convolution layers from U(-b, b) with b = 1 / sqrt(number of inputs of a unit).
 
-    In an LSTM b is 1 / sqrt(hidden units). Normalisation layers start with weight 1 and bias 0.
+    In an LSTM b is 1 / sqrt(number of hidden units). Normalisation layers start with weight 1 and bias 0.
     """
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d):
@@ -55,14 +55,14 @@ def initialise(module: nn.Module, generator: torch.Generator) -> None:
 
 @contextmanager
 def draws_from(generator: torch.Generator) -> Iterator[None]:
-    """Let code that is not ours draw from ``generator``: it seeds PyTorch's global one, which is afterwards as before."""
+    """Seed PyTorch's global generator from ``generator``, for code that draws from it. Its old state is restored at the end."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
         yield
 
 
 def require_images(model: str, shape: tuple[int, ...], least: int) -> None:
-    """Raise `BadInput` unless the shape of a row is (channels, height, width), height and width at least ``least``."""
+    """Raise `BadInput` unless a row has shape (channels, height, width) with height and width of at least ``least``."""
     require(len(shape) == 3, f"model {model} needs rows of (channels, height, width), these have shape {shape}")
     require(
         min(shape[1:]) >= least,
@@ -74,5 +74,5 @@ Normalisation = Literal["none", "group"]
 
 
 def normalisation(kind: Normalisation, channels: int, groups: int = 8) -> nn.Module:
-    """GroupNorm with the largest number of groups that divides both ``groups`` and ``channels``; for "none" the identity."""
+    """Return GroupNorm with gcd(``groups``, ``channels``) groups, or the identity for "none"."""
     return nn.GroupNorm(math.gcd(groups, channels), channels) if kind == "group" else nn.Identity()

@@ -25,7 +25,7 @@ class LstmNet(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Lstm:
-    """LSTM layers over time; the hidden state after the last sample is classified. Rows are (channels, samples)."""
+    """LSTM layers over time. A linear layer classifies the hidden state after the last sample. Rows are (channels, samples)."""
 
     hidden: int = 64
     layers: int = 1

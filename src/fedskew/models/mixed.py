@@ -1,4 +1,4 @@
-"""Clients of different architectures: one parameter vector holds all models, one after the other."""
+"""Clients with different architectures. One parameter vector contains the models of all architectures, one after the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAIN: Mapping[str, type] = {"softmax": Softmax, "mlp": Mlp, "cnn": Cnn, "cnn1d"
 
 
 class MixedNet(nn.Module):
-    """All models; the forward pass uses number ``used``."""
+    """The modules of all architectures. The forward pass uses only the module with number ``used``."""
 
     def __init__(self, nets: list[nn.Module]) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class MixedNet(nn.Module):
         self.used = 0
 
     def using(self, number: int) -> MixedNet:
-        """The same models, with another one in use."""
+        """Return a `MixedNet` with the same modules, which uses module ``number``."""
         other = MixedNet(list(self.nets))
         other.used = number
         return other
@@ -42,9 +42,10 @@ class MixedNet(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixed:
-    """Client k has architecture number k modulo their count; architectures share no parameters.
+    """Client k has architecture k mod m, where m is the number of architectures. Architectures share no parameters.
 
-    Each entry of ``models`` is a model in compact form, such as ``mlp:hidden=[32]``. A client trains its part of the vector.
+    Each entry of ``models`` is a model in short form, such as ``mlp:hidden=[32]``. A client trains only its architecture's
+    part of the parameter vector.
     """
 
     models: tuple[str, ...] = ("softmax", "mlp")
@@ -58,7 +59,7 @@ class Mixed:
     def accepts(self, setup: Setup) -> str:
         if setup.simulated:
             return ""
-        return "gives clients different architectures, which is only simulated so far; use another model"
+        return "gives clients different architectures, which works only in simulations; use another model"
 
     @cached_property
     def parts(self) -> tuple[Any, ...]:

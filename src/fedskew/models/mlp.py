@@ -30,9 +30,9 @@ class MlpNet(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Mlp:
-    """Hidden layers of the given widths; (200, 200) is the 2NN of McMahan et al. 2017.
+    """Hidden layers with the given widths. (200, 200) is the network 2NN of McMahan et al. 2017.
 
-    ``norm="group"`` normalises each hidden layer before its ReLU, in one group: layer normalisation.
+    ``norm="group"`` normalises each hidden layer before its ReLU in one group, which is layer normalisation.
     """
 
     hidden: tuple[int, ...] = (64,)

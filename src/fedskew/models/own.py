@@ -1,4 +1,4 @@
-"""The user's own module: a `torch.nn.Module` class, or a function that makes a module, as a component with options."""
+"""Makes a model of the user's own code: a `torch.nn.Module` class, or a function that returns a module."""
 
 import dataclasses
 import inspect
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class OwnNet(nn.Module):
-    """Adds the features, the input of the output layer, to a module that returns only logits."""
+    """Wraps a module that returns only logits. It also returns the features, which are the input of the output layer."""
 
     def __init__(self, inner: nn.Module, classes: int) -> None:
         super().__init__()
@@ -55,18 +55,18 @@ class OwnNet(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnModel:
-    """A `torch.nn.Module` class or a function of a user, called with the shape of a row, the number of classes, and its options.
+    """A user's `torch.nn.Module` class or function. It is called with the shape of a row, the number of classes, and its options.
 
-    It takes rows (B, *shape) and returns logits (B, classes), or (features, logits); for rows (B, T) of symbols, logits
-    (B, T, symbols) of the next one. Integer rows stay integers if it takes no others, like an embedding. Parameters without
-    gradient are frozen. Dropout is off; BatchNorm is refused.
+    The module takes rows (B, *shape) and returns logits (B, classes), or features and logits. For rows (B, T) of symbols it may
+    return logits (B, T, symbols) of the next symbols. If it accepts only integers, like an embedding, it gets integers.
+    Parameters without gradient are frozen. Dropout is off. BatchNorm is refused.
     """
 
     make: ClassVar[Callable[..., nn.Module]]
     has_features: ClassVar[bool] = True
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-        """The module, with parameters drawn from ``generator``. Raises `BadInput` if it does not work on two rows."""
+        """Build the module, with parameters drawn from ``generator``. Raises `BadInput` if the module fails on two rows."""
         cls, options = type(self), vars(self)
         with draws_from(generator):
             made = called(lambda: self.make(shape, classes, **options), f"model {cls.__name__}: cannot be made")
@@ -89,10 +89,10 @@ class OwnModel:
         net.per_place = net.ids and len(shape) == 1 and got == (2, *shape, classes)
         require(
             net.per_place or got == (2, classes),
-            f"model {cls.__name__} gives an output of shape {got} for two rows, the {classes} classes need (2, {classes})",
+            f"model {cls.__name__} returns shape {got} for two rows, but {classes} classes need shape (2, {classes})",
         )
         if net.per_place:
-            padded = f"model {cls.__name__}: fails on -1, which stands behind a row's last symbol; use x.clamp(min=0)"
+            padded = f"model {cls.__name__}: fails on -1, which fills a row after its last symbol; use x.clamp(min=0)"
             z, _ = called(net, padded, torch.full_like(x, -1))
         require(
             z.dim() == 2, f"model {cls.__name__}: features must be (B, D), their shape for two rows is {tuple(z.shape)}"
@@ -102,7 +102,7 @@ class OwnModel:
 
 
 def adapted(found: object, what: str) -> type | None:
-    """The component of a module class or a function; None for anything else."""
+    """Return the component of a module class or a function, and None for anything else."""
     if isinstance(found, nn.Module):
         raise BadInput(
             f"{what}: give the class, or a function of (shape, classes) that makes the module, so that runs can be repeated"
@@ -121,7 +121,7 @@ def adapted(found: object, what: str) -> type | None:
 
 @cache
 def component(found: FunctionType | type[nn.Module]) -> type:
-    """Its options are the arguments after the first two whose default is a number, a text or a truth value."""
+    """Return a component whose options are the arguments of ``found`` from the third on with a number, text or bool as default."""
     options = [(p.name, type(p.default), p.default) for p in [*inspect.signature(found).parameters.values()][2:]]
     return dataclasses.make_dataclass(
         found.__name__,
@@ -134,7 +134,7 @@ def component(found: FunctionType | type[nn.Module]) -> type:
 
 
 def called(function: Callable[..., T], failing: str, *args: object) -> T:
-    """Call the user's code. Raises `BadInput` with its exception as one line."""
+    """Call the user's code. Any exception becomes a `BadInput` with one line, which starts with ``failing``."""
     try:
         return function(*args)
     except BadInput:
@@ -144,7 +144,7 @@ def called(function: Callable[..., T], failing: str, *args: object) -> T:
 
 
 def works(net: nn.Module, x: Tensor) -> bool:
-    """Whether the module accepts these rows."""
+    """Return True if the module accepts these rows."""
     try:
         with torch.no_grad():
             net(x)
@@ -156,7 +156,7 @@ def works(net: nn.Module, x: Tensor) -> bool:
 
 
 def stacks(net: nn.Module, x: Tensor) -> bool:
-    """Whether `vmap` can compute results and gradients of two models at once; it cannot with recurrent layers."""
+    """Return True if `vmap` can compute results and gradients of two models at once. With recurrent layers it cannot."""
     space = ParameterSpace(net)
     w = space.flatten(net)
 

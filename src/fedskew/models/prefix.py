@@ -1,4 +1,4 @@
-"""The frozen layers at the front of an encoder: their result for a text never changes, so it is computed once."""
+"""Computes the frozen first layers of an encoder only once for each text, because their result never changes."""
 
 import copy
 import hashlib
@@ -10,22 +10,22 @@ from torch import Tensor, nn
 from fedskew.models.encoder import PIECE, EncoderNet, cut, layers_of, real
 
 OnProgress = Callable[[int, int], None]
-"""Progress callback: called with the number of rows done and of all rows."""
+"""Progress callback. It is called with the number of computed rows and the number of all rows."""
 
 
 class Pass(nn.Module):
-    """Takes the place of a frozen layer: returns its input, the hidden states."""
+    """Replaces a frozen layer. It returns its input, the hidden states."""
 
     def forward(self, *args: object, **kwargs: object) -> Tensor:
         return next(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and a.dim() == 3)
 
 
 class ReachedError(Exception):
-    """Ends a forward pass after the frozen layers."""
+    """Stops a forward pass after the frozen layers."""
 
 
 def prefix(net: EncoderNet) -> list[tuple[nn.Module, str]]:
-    """The frozen layers from the embeddings on, up to the first with a trainable parameter: each one's owner and name there."""
+    """Return the frozen layers before the first layer with a trainable parameter: owner of each layer, and its name there."""
     layers = layers_of(net.encoder)[1]
     parts: list[tuple[nn.Module, str]] = [(net.encoder, "embeddings")]
     parts += [(layers, str(i)) for i in range(len(layers))]
@@ -34,7 +34,7 @@ def prefix(net: EncoderNet) -> list[tuple[nn.Module, str]]:
 
 
 def key(net: EncoderNet, x: Tensor) -> str:
-    """A hash, sixteen hex digits, of all that the frozen layers' results depend on: weights, settings and token ids."""
+    """Return a hash (16 hex digits) of the frozen layers' weights and settings, and of the token ids."""
     digest = hashlib.sha256(net.encoder.config.to_json_string().encode())  # type: ignore[operator, union-attr]
     digest.update(f"{x.dtype}{tuple(x.shape)}".encode())
     for owner, name in prefix(net):
@@ -45,9 +45,9 @@ def key(net: EncoderNet, x: Tensor) -> str:
 
 
 def activations(net: EncoderNet, x: Tensor, out: Tensor, on_progress: OnProgress) -> None:
-    """Fill ``out`` (n, L, H) with the hidden states after the frozen layers for the token ids x (n, L), 0 after a text's end.
+    """Compute the hidden states of the token ids x (n, L) after the frozen layers, and write them to ``out`` (n, L, H).
 
-    Rows of similar length are computed together.
+    After the end of a text they are 0. Rows of similar length are computed together.
     """
     owner, name = prefix(net)[-1]
 
@@ -75,6 +75,6 @@ def activations(net: EncoderNet, x: Tensor, out: Tensor, on_progress: OnProgress
 
 
 def suffix(net: EncoderNet) -> EncoderNet:
-    """The module without its frozen layers, for rows that hold their results. Trainable parameters keep names and order."""
+    """Return the module without its frozen layers. Its rows are their results. Trainable parameters keep names and order."""
     memo: dict[int, object] = {id(part): Pass() for part in (getattr(*place) for place in prefix(net))}
     return copy.deepcopy(net, memo)

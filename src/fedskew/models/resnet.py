@@ -1,4 +1,4 @@
-"""ResNet-18 for small images, with GroupNorm: clients cannot share BatchNorm's running statistics."""
+"""ResNet-18 for small images. It has GroupNorm, because clients cannot share the running statistics of BatchNorm."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +11,7 @@ from fedskew.models.initial import drawn, normalisation, require_images
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions around a shortcut, which is a 1 x 1 convolution where the shape changes."""
+    """Two 3 x 3 convolutions, plus a shortcut. The shortcut is a 1 x 1 convolution if the shape changes, else the identity."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, groups: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class ResNetNet(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet:
-    """ResNet-18 with GroupNorm in ``groups`` groups, and a first convolution of 3 x 3 without pooling, as is usual for CIFAR.
+    """ResNet-18 with GroupNorm in ``groups`` groups. As usual for CIFAR, the first convolution is 3 x 3 and has no pooling.
 
     With 3 x 32 x 32 inputs, 10 classes and width 64 it has 11,173,962 parameters. Rows are (channels, height, width), at least
     8 x 8.

@@ -1,4 +1,4 @@
-"""Softmax regression: one linear layer; convex."""
+"""Softmax regression: one linear layer, a convex problem."""
 
 from dataclasses import dataclass
 from math import prod
@@ -22,7 +22,7 @@ class SoftmaxNet(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax:
-    """Softmax regression; ``zero_init`` starts at 0, where all classes are equally likely."""
+    """Softmax regression. With ``zero_init`` all parameters start at 0, so that all classes are equally likely."""
 
     bias: bool = True
     zero_init: bool = True

@@ -1,7 +1,7 @@
-"""Networks for sequences of symbols: at each place they predict the next one from those before.
+"""Networks for sequences of symbols. At each place they predict the next symbol from this one and all earlier ones.
 
-Rows are ids (B, T), `END` behind a row's last symbol; outputs are (B, T, V), for V symbols. The features (B, D) are
-the output layer's inputs, averaged over the places with a symbol. A longer row of `END` changes neither outputs nor features.
+Rows are ids (B, T), with `END` after a row's last symbol. Outputs are (B, T, V) for V symbols. The features (B, D) are the
+inputs of the output layer, averaged over the places with a symbol. More `END` in a row changes neither outputs nor features.
 """
 
 import math
@@ -15,19 +15,19 @@ from fedskew.core.errors import require
 from fedskew.models.initial import drawn
 
 END = -1
-"""The id behind a row's last symbol."""
+"""The id that fills a row after its last symbol."""
 
 
 def mean_over_symbols(z: Tensor, x: Tensor) -> Tensor:
-    """The mean (B, D) of z (B, T, D) over the places of x (B, T) that have a symbol."""
+    """Return the mean (B, D) of z (B, T, D) over the places where x (B, T) has a symbol."""
     real = (x != END).to(z.dtype)[..., None]
     return (z * real).sum(-2) / real.sum(-2).clamp(min=1)
 
 
 class LstmNet(nn.Module):
     ids = per_place = True
-    # PyTorch's kernel has no rule for a batch of models. A cell of plain operations has, and took 2.4 times its CPU time, for ten
-    # clients with 16 rows of 80 symbols and 128 units
+    # PyTorch's kernel has no rule for a batch of models. An LSTM of plain operations would have one, but took 2.4 times the CPU
+    # time (ten clients, 16 rows of 80 symbols each, 128 units)
     stacks = False
 
     def __init__(self, symbols: int, embedding: int, hidden: int, layers: int) -> None:
@@ -43,7 +43,10 @@ class LstmNet(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to this place and those before, then a layer for each place; both on normalised inputs, and added to them."""
+    """Attention to this and all earlier places, then a two-layer network at each place. Both take normalised inputs.
+
+    The output of each is added to its input.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -84,7 +87,7 @@ class TransformerNet(nn.Module):
 
 
 def positions(z: Tensor) -> Tensor:
-    """(T, D) sines and cosines of each place, with wavelengths from 2 pi to 20,000 pi, for z (B, T, D)."""
+    """Return sines and cosines (T, D) of each place, with wavelengths from 2 pi to 20,000 pi, for z (B, T, D)."""
     length, width = z.shape[-2:]
     place = torch.arange(length, dtype=z.dtype, device=z.device)[:, None]
     rate = 10_000 ** (-torch.arange(0, width, 2, dtype=z.dtype, device=z.device) / width)
@@ -92,7 +95,7 @@ def positions(z: Tensor) -> Tensor:
 
 
 def with_embedding(net: nn.Module, generator: torch.Generator) -> nn.Module:
-    """The module with an embedding from N(0, 1), PyTorch's default."""
+    """Draw the module's embedding from N(0, 1), PyTorch's default, and return the module."""
     with torch.no_grad():
         cast(nn.Embedding, net.embedding).weight.normal_(generator=generator)
     return net
@@ -106,7 +109,7 @@ def require_symbols(model: str, shape: tuple[int, ...], symbols: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolLstm:
-    """An embedding of the symbols, LSTM layers, and an output at each place."""
+    """An LSTM that predicts the next symbol: an embedding of the symbols, LSTM layers, and an output at each place."""
 
     embedding: int = 16
     hidden: int = 128

@@ -1,4 +1,4 @@
-"""A convolutional network over token ids, with an embedding trained from scratch."""
+"""A convolutional network for token ids. Its embedding is trained from scratch."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class TextCnnNet(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class TextCnn:
-    """Kim 2014, CNN-rand: convolutions of several widths over word embeddings, the largest value of each filter, the output.
+    """Kim 2014, CNN-rand: word embeddings, convolutions of several widths, the maximum of each filter over the text, the output.
 
-    Rows are token ids, at least as many as the widest filter. Id 0 is padding; its embedding stays 0. ``vocabulary`` is the number
-    of ids, 0 for one more than the largest id of the data. Departure: no dropout.
+    A row has token ids, at least as many as the widest filter is wide. Id 0 is padding, and its embedding stays 0. ``vocabulary``
+    is the number of ids. With 0 it is the largest id of the data plus 1. Departure: no dropout.
     """
 
     embedding: int = 100
@@ -52,7 +52,7 @@ class TextCnn:
         require(self.vocabulary >= 0, f"vocabulary must be at least 0, got {self.vocabulary}")
 
     def fitted(self, x: NDArray[np.generic]) -> TextCnn:
-        """The model with a vocabulary for the ids x (n, length). Raises `BadInput` if they are no ids, or too large."""
+        """Return the model with a vocabulary for the ids x (n, length). Raises `BadInput` if x has no ids, or too large ones."""
         require(
             x.ndim == 2 and x.min() >= 0 and bool((x == np.floor(x)).all()),
             "model text-cnn needs rows of token ids, whole numbers from 0; use a text data set",

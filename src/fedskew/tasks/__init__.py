@@ -1,1 +1,1 @@
-"""Tasks: what is learnt, one file a task. This file imports none of them, so that metrics do not need PyTorch."""
+"""Tasks, one file each: loss and metrics of a kind of target. This file imports no task, so that metrics do not need PyTorch."""

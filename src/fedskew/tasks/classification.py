@@ -25,12 +25,12 @@ from fedskew.tasks.ranking import (
 )
 
 LARGEST = 2_000_000
-"""AUC is computed for at most this number of rows x classes; sorting more takes longer than a round."""
+"""AUC is left out if rows x classes is larger, because sorting so many scores takes longer than a round."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(TaskKind):
-    """Cross-entropy, in nats; the model has one output a class."""
+    """Cross-entropy in nats. The model has one output for each class."""
 
     idea: ClassVar[str] = "one of several classes for each row, by cross-entropy"
     target: ClassVar[str] = "classes"
@@ -60,7 +60,7 @@ class Classification(TaskKind):
         return {**means, "ece": calibration_error(p.cpu().numpy(), (answer == y).cpu().numpy())}
 
     def by_category(self, outputs: Tensor, y: Tensor) -> dict[str, NDArray[np.floating]]:
-        """Accuracy, F1 and AUC of each class (K,); nothing if an output is not finite."""
+        """Return accuracy, F1 and AUC of each class, each (K,). The result is empty if an output is not finite."""
         p, true = outputs.double().softmax(-1).cpu().numpy(), y.cpu().numpy()
         if not np.isfinite(p).all():
             return {}

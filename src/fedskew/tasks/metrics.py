@@ -1,4 +1,4 @@
-"""The metrics of all tasks. This file does not import PyTorch, as views do not need it."""
+"""The metrics of all tasks. This file does not import PyTorch, because views do not need it."""
 
 from functools import partial
 

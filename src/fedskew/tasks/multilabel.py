@@ -1,4 +1,4 @@
-"""Multi-label classification: each row has any number of the labels."""
+"""Multi-label classification: a row can have any number of labels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from fedskew.tasks.ranking import Floats, areas, areas_without, f1, f1_without, 
 
 @dataclass(frozen=True, kw_only=True)
 class MultiLabel(TaskKind):
-    """Binary cross-entropy, in nats, mean over the labels; the model has one output a label, and answers yes from 0 on."""
+    """Binary cross-entropy in nats, averaged over the labels. The model has one output for each label: at least 0 means yes."""
 
     idea: ClassVar[str] = "any number of labels for each row, by binary cross-entropy"
     target: ClassVar[str] = "labels"
@@ -48,7 +48,7 @@ class MultiLabel(TaskKind):
         return {"auc": float(mean_of_defined(found["auc"])), "f1_macro": float(mean_of_defined(found["f1"]))}
 
     def by_category(self, outputs: Tensor, y: Tensor) -> dict[str, NDArray[np.floating]]:
-        """AUC and F1 of each label (L,)."""
+        """Return AUC and F1 of each label, each (L,)."""
         scores, true = outputs.double().cpu().numpy(), y.cpu().numpy() > 0
         yes = scores >= 0
         return {"auc": areas(scores, true), "f1": f1((yes & true).sum(0), yes.sum(0), true.sum(0))}

@@ -1,4 +1,4 @@
-"""Next token: the next symbol at each place of a row."""
+"""Next token: predict the next symbol at each place of a row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from fedskew.tasks.ranking import log_shares
 
 @dataclass(frozen=True, kw_only=True)
 class NextToken(TaskKind):
-    """Cross-entropy at each place (B, T) that has a next symbol, in nats; the model has one output a symbol there.
+    """Cross-entropy in nats at each place (B, T) with a next symbol. The model has outputs (B, T, V), one for each symbol.
 
-    The loss of a row is the mean over its places, so that every row counts alike in training. Accuracy and perplexity count
-    every symbol alike: perplexity is exp of the summed cross-entropy over the number of symbols.
+    The loss of a row is the mean over its places, so that all rows have the same weight in training. In accuracy and perplexity
+    all symbols have the same weight: perplexity is exp(sum of cross-entropies / number of symbols).
     """
 
     idea: ClassVar[str] = "the next symbol at each place of a row, by cross-entropy: characters, word pieces"
@@ -36,9 +36,9 @@ class NextToken(TaskKind):
         return outputs.softmax(-1)
 
     def sums(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The summed cross-entropy (B,) of outputs (B, T, V), and the number of places with a symbol (B,)."""
+        """Return for each row the sum of cross-entropies (B,) and the number of places with a symbol (B,). Outputs: (B, T, V)."""
         real = y >= 0
-        # `gather` needs a valid index where there is no symbol
+        # `gather` needs a valid index at places without a symbol, too
         losses = -outputs.log_softmax(-1).gather(-1, y.clamp(min=0)[..., None])[..., 0]
         return losses.where(real, 0.0).sum(-1), real.to(outputs.dtype).sum(-1)
 
@@ -48,7 +48,7 @@ class NextToken(TaskKind):
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tree:
         total, symbols = self.sums(outputs, y)
-        # no output is -1, so a place without a symbol is never right
+        # argmax is never -1, so a place without a symbol does not count as right
         right = (outputs.argmax(-1) == y).to(outputs.dtype).sum(-1)
         return {"loss": total / symbols.clamp(min=1), "cross_entropy": total, "right": right, "symbols": symbols}
 

@@ -1,4 +1,4 @@
-"""Metrics of outputs that are no sums over rows: areas under ROC curves, F1 over classes, calibration."""
+"""Metrics that are not sums over rows: areas under ROC curves, F1 and accuracy of classes, calibration error."""
 
 import numpy as np
 import torch
@@ -10,34 +10,35 @@ Counts = NDArray[np.integer]
 Bools = NDArray[np.bool_]
 
 BINS = 15
-"""Of equal width, for the calibration error (Guo et al. 2017)."""
+"""Number of bins of equal width for the calibration error (Guo et al. 2017)."""
 
 
 SMALLEST_SHARE = 1e-12
-"""In place of 0, whose logarithm is not finite."""
+"""A share of 0 is replaced by this one, because log(0) is not finite."""
 
 
 def log_shares(counts: Counts, of: int = 0) -> Tensor:
-    """The logarithms of the counts (K,) as shares of the number ``of``, by default of their sum."""
+    """Return log(counts / of) for the counts (K,). By default ``of`` is the sum of the counts."""
     return torch.tensor(np.log(np.maximum(counts / (of or counts.sum()), SMALLEST_SHARE)))
 
 
 def areas(scores: Floats, positive: Bools) -> Floats:
-    """The area under each column's ROC curve (K,) of scores (n, K); NaN without rows of both kinds.
+    """Return the area under the ROC curve (K,) of each column of scores (n, K). NaN unless there are rows of both kinds.
 
-    It is the share of pairs of a positive and another row in which the positive one has the higher score. Ties count half.
+    The area is a share of all pairs of a positive and a negative row: those in which the positive row has the higher score.
+    Ties count half.
     """
     return np.array([area(column, rows) for column, rows in zip(scores.T, positive.T, strict=True)])
 
 
 def area(scores: Floats, positive: Bools) -> float:
-    """The area under the ROC curve of one column (n,)."""
+    """Return the area under the ROC curve of one column (n,)."""
     pairs = positive.sum() * (~positive).sum()
     return float(right_pairs(scores, positive)[positive].sum() / pairs) if pairs else float("nan")
 
 
 def areas_without(scores: Floats, positive: Bools) -> Floats:
-    """The areas (n, K) of `areas` without each row."""
+    """Return areas (n, K). Row i has the result of `areas` without row i."""
     own, others = positive.sum(0), (~positive).sum(0)
     pairs = np.where(positive, (own - 1) * others, own * (others - 1))
     right = np.stack([right_pairs(*column) for column in zip(scores.T, positive.T, strict=True)], axis=1)
@@ -46,7 +47,7 @@ def areas_without(scores: Floats, positive: Bools) -> Floats:
 
 
 def right_pairs(scores: Floats, positive: Bools) -> Floats:
-    """In how many pairs of a positive and another row each row (n,) is ranked right."""
+    """Return for each row (n,) in how many pairs with a row of the other kind the positive row has the higher score."""
     right = np.empty(len(scores))
     for rows, sign in ((positive, 1), (~positive, -1)):
         against, own = np.sort(sign * scores[~rows]), sign * scores[rows]
@@ -55,39 +56,42 @@ def right_pairs(scores: Floats, positive: Bools) -> Floats:
 
 
 def f1(right: Counts, predicted: Counts, positive: Counts) -> Floats:
-    """F1 of each class or label (K,), from its right positive answers, its positive answers and its rows; NaN without any."""
+    """Return F1 (K,) of each class. ``right`` counts true positives, ``predicted`` all predicted and ``positive`` all true ones.
+
+    F1 is NaN if a class was neither predicted nor present.
+    """
     both = predicted + positive
     found: Floats = 2 * right / np.where(both > 0, both, np.nan)
     return found
 
 
 def f1_without(yes: Bools, positive: Bools) -> Floats:
-    """`f1` (n, K) without each row, from the positive answers and the true ones, (n, K) both."""
+    """Return F1 (n, K): row i leaves out row i. ``yes`` has the predictions and ``positive`` the true answers, both (n, K)."""
     right, predicted, rows = (part.sum(0) - part.astype(np.int64) for part in (yes & positive, yes, positive))
     return f1(right, predicted, rows)
 
 
 def accuracies_without(yes: Bools, positive: Bools) -> Floats:
-    """The accuracy of each class (n, K) without each row; NaN for a class without another row."""
+    """Return the accuracy (n, K) of each class: row i leaves out row i. NaN if a class has no other row."""
     right, rows = (part.sum(0) - part.astype(np.int64) for part in (yes & positive, positive))
     found: Floats = right / np.where(rows > 0, rows, np.nan)
     return found
 
 
 def mean_of_defined(values: Floats) -> Floats:
-    """The means over the last axis of the values that are not NaN; NaN if there is none."""
+    """Return the means over the last axis, without NaN values. A mean is NaN if all values are."""
     known = ~np.isnan(values)
     means: Floats = np.where(known, values, 0.0).sum(-1) / np.where(known.any(-1), known.sum(-1), np.nan)
     return means
 
 
 def calibration_error(confidence: Floats, right: Bools) -> float:
-    """The expected calibration error: mean of |accuracy - confidence| of the bins, weighted by their rows."""
+    """Return the expected calibration error: the mean of |accuracy - confidence| over the bins, weighted by their rows."""
     return float(np.abs(gaps_of_bins(confidence, right)[1]).sum() / len(right))
 
 
 def calibration_error_without(confidence: Floats, right: Bools) -> Floats:
-    """The expected calibration error (n,) without each row."""
+    """Return expected calibration errors (n,): number i leaves out row i."""
     at, gaps = gaps_of_bins(confidence, right)
     own = gaps[at] - (right - confidence)
     left: Floats = (np.abs(gaps).sum() - np.abs(gaps[at]) + np.abs(own)) / (len(right) - 1)
@@ -95,6 +99,6 @@ def calibration_error_without(confidence: Floats, right: Bools) -> Floats:
 
 
 def gaps_of_bins(confidence: Floats, right: Bools) -> tuple[Counts, Floats]:
-    """The bin of each row (n,), and of each bin the right answers less the confidence."""
+    """Return the bin of each row (n,), and for each bin the number of right answers minus the sum of confidences."""
     at = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
     return at, np.bincount(at, weights=right - confidence, minlength=BINS).astype(np.float64)

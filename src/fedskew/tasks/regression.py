@@ -1,4 +1,4 @@
-"""Regression: a number for each row."""
+"""Regression: predict a number for each row."""
 
 import math
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from fedskew.core.trees import Tree
 from fedskew.tasks.metrics import REGRESSION
 
 SMALLEST_VARIANCE = 1e-10
-"""Of standardised targets; below it R2 is rounding error."""
+"""R2 is left out if the variance of the standardised targets is at most this: it would be only rounding error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Regression(TaskKind):
     """One number for each row. The model learns (y - ``center``) / ``scale``; metrics are in the unit of the target.
 
-    ``center`` and ``scale`` are by default the mean and standard deviation of the training targets. ``error`` names the loss of
-    the target minus the prediction, e, in these units: ``squared`` e^2 / 2; ``absolute`` |e|; ``huber`` e^2 / 2 up to ``delta``,
-    then delta (|e| - delta / 2); ``quantile`` q e for e above 0, else (q - 1) e, which predicts the quantile ``q``.
+    By default ``center`` and ``scale`` are the mean and standard deviation of the training targets. ``error`` names the loss of
+    e = standardised target - output. ``squared``: e^2 / 2. ``absolute``: |e|. ``huber``: e^2 / 2 if |e| <= ``delta``, else
+    delta (|e| - delta / 2). ``quantile``: q e if e > 0, else (q - 1) e, so that the model predicts the quantile ``q``.
     """
 
     error: Literal["squared", "absolute", "huber", "quantile"] = "squared"

@@ -1,13 +1,13 @@
-"""Survival: the risk of an event, where some rows are censored (Cox 1972, doi:10.1111/j.2517-6161.1972.tb00899.x).
+"""Survival: predict the risk of an event. Some rows are censored (Cox 1972, doi:10.1111/j.2517-6161.1972.tb00899.x).
 
-A target is (time, event): the event came at this time (1), or the row was observed until then without it (0: censored). The one
-output o of a model is the log of a row's hazard, relative to other rows. The loss of row i is its part of the negative log partial
-likelihood of the rows of its batch:
+A target is (time, event). With event 1 the event came at this time. With event 0 the row is censored: it was observed until this
+time, without the event. A model has one output o, the log of the row's hazard relative to other rows. The loss of row i is its
+part of the negative log partial likelihood of the batch:
 
     l_i = event_i (log sum_{j: t_j >= t_i} exp(o_j) - o_i)
 
-The sum is over the risk set: the rows that are still observed at t_i. Of rows with the same time each has all of them in its risk
-set (Breslow 1974). A padded row has time 0, so it is in no risk set.
+The sum is over the risk set: the rows that are still observed at t_i. Rows with the same time are in each other's risk sets
+(Breslow 1974). A padded row has time 0, so it is in no other row's risk set.
 """
 
 import math
@@ -30,9 +30,9 @@ Floats = NDArray[np.floating]
 
 @dataclass(frozen=True, kw_only=True)
 class Survival(TaskKind):
-    """Cox regression. Risk sets are within a batch, so a client's rows are compared with its own rows only.
+    """Cox regression. A risk set contains only rows of one batch, so rows of different clients are never compared.
 
-    The rows of a batch that is smaller than the client have smaller risk sets; ``local.batch_size=all`` uses the whole ones.
+    Smaller batches have smaller risk sets. ``local.batch_size=all`` uses all rows of a client.
     """
 
     target: ClassVar[str] = "survival"
@@ -69,7 +69,7 @@ class Survival(TaskKind):
 
 
 def log_risk(o: Tensor, time: Tensor) -> Tensor:
-    """log sum_{j: t_j >= t_i} exp(o_j) of each row i, (B,)."""
+    """Return log sum_{j: t_j >= t_i} exp(o_j) for each row i, (B,)."""
     order = time.argsort(descending=True, stable=True)
     ordered, places = time[order], torch.arange(len(time), device=time.device)
     last = torch.cat([ordered[1:] != ordered[:-1], ordered.new_ones(1, dtype=torch.bool)])
@@ -80,19 +80,20 @@ def log_risk(o: Tensor, time: Tensor) -> Tensor:
 
 
 def concordance(risk: Floats, time: Floats, event: Floats) -> float:
-    """Harrell's C: the share of comparable pairs of rows in which the row with the higher risk has its event first.
+    """Return Harrell's C: the share of comparable pairs of rows in which the row with the higher risk has its event first.
 
-    A pair is comparable if the event of one row came while the other was observed. At equal times an event comes before the end of
-    a censored row's observation, and two events are not comparable. Equal risks count one half. NaN without a comparable pair.
+    A pair is comparable if the event of one row came while the other row was still observed. If times are equal, a pair of an
+    event and a censored row is comparable, and a pair of two events is not. Equal risks count one half. C is NaN without a
+    comparable pair.
     """
     right, pairs = pairs_of_rows(risk, time, event)
     return float(right.sum() / pairs.sum()) if pairs.any() else math.nan
 
 
 def pairs_of_rows(risk: Floats, time: Floats, event: Floats) -> tuple[Floats, Floats]:
-    """How many pairs of each row (n,) `concordance` counts as right, and how many are comparable."""
+    """Return for each row (n,) the number of its pairs that `concordance` counts as right, and of its comparable pairs."""
     had, right, pairs = event > 0, np.zeros(len(risk)), np.zeros(len(risk))
-    # groups of rows, those that outlive others first
+    # groups of rows with equal targets, sorted so that rows that outlive others come first
     _, group = np.unique(np.stack([-time, event]), axis=1, return_inverse=True)
     order = np.argsort(group, kind="stable")
     level = np.unique(risk, return_inverse=True)[1].astype(np.int64)
@@ -100,7 +101,7 @@ def pairs_of_rows(risk: Floats, time: Floats, event: Floats) -> tuple[Floats, Fl
     lower, equal = counts_in_prefix(level[order], outlived, level[had])
     right[had] += lower + equal / 2
     pairs[had] += outlived
-    # the same pairs, counted for the rows that outlive: row order[i] outlives the events with i < outlived
+    # count the same pairs for the row that outlives the other: row order[i] outlives the events with i < outlived
     last_first = np.argsort(-outlived, kind="stable")
     events = np.searchsorted(-outlived[last_first], -np.arange(len(risk)))
     lower, equal = counts_in_prefix(level[had][last_first], events, level[order])
@@ -110,10 +111,10 @@ def pairs_of_rows(risk: Floats, time: Floats, event: Floats) -> tuple[Floats, Fl
 
 
 def counts_in_prefix(values: Ints, ends: Ints, than: Ints) -> tuple[Ints, Ints]:
-    """How many of ``values[:end]`` are lower than, and equal to, each number of ``than``, in n log n steps.
+    """Return for each query how many of ``values[:end]`` are lower than ``than``, and how many are equal. Takes n log n steps.
 
-    Bit by bit from the highest, values are sorted by this bit (a wavelet matrix). Each query follows its own bits, and counts the
-    values that have 0 where it has 1.
+    Values are sorted by one bit after the other, from the highest (a wavelet matrix). Each query follows its own bits. Where it
+    has bit 1, it counts the values with bit 0.
     """
     lower, start, end = np.zeros_like(ends), np.zeros_like(ends), ends
     largest = max(int(values.max(initial=0)), int(than.max(initial=0)))

@@ -54,7 +54,7 @@ def test_no_name_or_number_is_broken(
     assert all(line.startswith(name) for line, name in zip(out[start:], names, strict=False))
     assert out[start + 8].startswith("test accuracy after the last round")
     assert all(len(line) <= columns for line in out)
-    hidden = " ".join(out).partition("hidden, for lack of room: ")[2]
+    hidden = " ".join(out).partition("not shown, lines are too short: ")[2]
     assert ("verdict" in hidden, "drift" in hidden, "megabytes" in hidden) == {
         60: (True, True, True),
         80: (False, True, True),

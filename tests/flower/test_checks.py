@@ -167,7 +167,7 @@ def test_node_imports_only_the_code_that_its_owner_listed(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("spec", ['algorithm = "other:mu=1"', '[algorithm]\nname = "other"'])
 def test_another_packages_method_is_not_looked_up_unless_listed(spec: str) -> None:
-    with pytest.raises(BadInput, match="algorithm other is not fedskew's own"):
+    with pytest.raises(BadInput, match="algorithm other is not part of fedskew"):
         Limits().recipe(spec)
     with pytest.raises(BadInput, match="unknown algorithm 'other'"):  # it is not installed
         Limits(allow=("other",)).recipe(spec)
@@ -176,16 +176,20 @@ def test_another_packages_method_is_not_looked_up_unless_listed(spec: str) -> No
 @pytest.mark.parametrize(
     ("change", "facts", "reason"),
     [
-        ({"training__threads": 1000}, {}, "asks for 1000 threads, and this node allows 256"),
-        ({}, {"clients": 10**9}, "asks for 1000000000 clients, and this node allows 100000"),
+        ({"training__threads": 1000}, {}, "asks for 1000 threads, but this node allows 256"),
+        ({}, {"clients": 10**9}, "asks for 1000000000 clients, but this node allows 100000"),
         ({}, {"classes": 10**9}, "asks for 1000000000 classes"),
-        ({}, {"steps": 3_000_000}, "asks for 3000000 steps, and this node allows 100000; .* --limit steps=3000000"),
+        ({}, {"steps": 3_000_000}, "asks for 3000000 steps, but this node allows 100000; .* --limit steps=3000000"),
         ({}, {"steps": -1}, "asks for -1 steps"),
         ({"local__steps": 3_000_000}, {}, "asks for 3000000 steps"),
         ({"local__epochs": 10**9}, {}, "asks for .* steps"),
         ({"local__epochs": 90_000, "local__batch_size": "all"}, {}, "asks for .* examples"),
-        ({"model": "mlp:hidden=[100000]"}, {}, "has 7500010 parameters, and the server sent 650"),
-        ({"model": "hf:bert"}, {}, "model hf:bert is not fedskew's own; .* --allow bert, .* a node downloads nothing"),
+        ({"model": "mlp:hidden=[100000]"}, {}, "has 7500010 parameters, but the server sent 650"),
+        (
+            {"model": "hf:bert"},
+            {},
+            "model hf:bert is not part of fedskew; .* --allow bert, .* a node downloads nothing",
+        ),
     ],
 )
 def test_a_server_may_not_ask_for_more_than_the_owner_allows(change, facts, reason, tmp_path: Path) -> None:

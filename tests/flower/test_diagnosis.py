@@ -83,7 +83,7 @@ def test_a_node_answers_only_if_its_owner_agreed(tmp_path: Path) -> None:
 def test_a_node_without_classes_says_what_it_needs(table: str | None, tmp_path: Path) -> None:
     node = sites(tmp_path)[0]
     other = Table(path=str(node.rows), target="age") if table else None
-    with pytest.raises(TooFew, match=r"client 0: a diagnosis is of tables with classes.*label=COLUMN"):
+    with pytest.raises(TooFew, match=r"client 0: a diagnosis needs a table with classes.*label=COLUMN"):
         diagnosed(Direct([Node(0, node.rows, node.folder, node.limits, other)]), 2, QUICK)
 
 
@@ -128,7 +128,7 @@ def test_a_node_answers_as_many_diagnoses_as_its_owner_allows(tmp_path: Path) ->
     nodes = sites(tmp_path, diagnoses=2)
     made = [diagnosed(Direct(nodes), 3, QUICK) for _ in range(2)]
     assert made[0] == made[1]
-    with pytest.raises(BadInput, match=r"client \d: the server asks for 3 diagnoses, and this node allows 2"):
+    with pytest.raises(BadInput, match=r"client \d: the server asks for 3 diagnoses, but this node allows 2"):
         diagnosed(Direct(nodes), 3, QUICK)
 
 

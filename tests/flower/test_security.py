@@ -54,7 +54,7 @@ def test_another_version_is_named(tmp_path: Path) -> None:
 
 def test_a_message_that_is_too_long_is_refused(tmp_path: Path) -> None:
     node = Node(0, tmp_path / "rows.npz", tmp_path, Limits(bytes=1000))
-    assert "asks for 1001 bytes, and this node allows 1000" in refusal(node, b"x" * 1001)
+    assert "asks for 1001 bytes, but this node allows 1000" in refusal(node, b"x" * 1001)
 
 
 def test_a_reply_that_is_too_long_is_rejected() -> None:

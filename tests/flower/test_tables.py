@@ -146,12 +146,15 @@ def test_a_pretrained_model_must_be_allowed_and_the_same_at_the_site(
     assert torch.equal(final(RunStore(tmp_path / "runs"), 1)["x"], final(simulated.store, simulated.ids[0])["x"])
     sent = next(data for client, kind, data, _ in channel.seen if (client, kind) == (0, "train"))
     reply, _ = unpack(replace(nodes[0], limits=Limits()).answer(sent), Reply)
-    assert f"model hf:{bert} is not fedskew's own; the node's owner can start it with --allow {bert}" in reply.reason
+    assert (
+        f"model hf:{bert} is not part of fedskew; the node's owner can start the node with --allow {bert}"
+        in reply.reason
+    )
     weights = load_file(f"{bert}/model.safetensors")
     save_file({name: value + 1 for name, value in weights.items()}, f"{bert}/model.safetensors", {"format": "pt"})
     reply, _ = unpack(nodes[0].answer(sent), Reply)
     assert re.search(
-        "the pretrained model here has the hash [0-9a-f]{16}, and the run's [0-9a-f]{16}; install", reply.reason
+        "the pretrained model here has the hash [0-9a-f]{16}, but the run's has [0-9a-f]{16}; install", reply.reason
     )
 
 
@@ -188,7 +191,7 @@ def refused(change: Callable[[pd.DataFrame], pd.DataFrame], folder: Path, option
         (
             lambda rows: rows.assign(cost=1.5),
             "target=cost",
-            "gives targets for regression, and the run learns classes; start the node with",
+            "gives targets for regression, but the run learns classes; start the node with",
         ),
     ],
 )

@@ -49,7 +49,7 @@ def write_nodes(experiment: Experiment, folder: Path) -> list[Node]:
     assembly = assemble(experiment, experiment.dataset.load())
     require(
         len(assembly.partition) == experiment.clients.number,
-        f"clients: only {len(assembly.partition)} of {experiment.clients.number} have rows, and every node needs rows",
+        f"clients: only {len(assembly.partition)} of {experiment.clients.number} have rows, but every node needs rows",
     )
     nodes = [Node(k, folder / f"{k}.npz", folder / f"states-{k}") for k in range(len(assembly.partition))]
     for one in nodes:
@@ -76,7 +76,7 @@ def node(parsed: argparse.Namespace) -> int:
         read_rows(rows)
     given = dict(parse("limits:" + ",".join(parsed.limit), "--limit")[1])
     for name in sorted(given.keys() & {"allow", "summary", "diagnosis", "fewest"}):
-        raise BadInput(f"--limit {name}: it has an option of its own; see fedskew flower node --help")
+        raise BadInput(f"--limit {name}: use the separate option instead; see fedskew flower node --help")
     agreed = {"summary": parsed.share_summary, "diagnosis": parsed.share_diagnosis, "fewest": parsed.fewest}
     limits = from_table(Limits, {**given, "allow": parsed.allow, **agreed}, "--limit")
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):

@@ -22,7 +22,10 @@ def picture(parsed: argparse.Namespace) -> int:
     require(len(records) == 1, f"landscape: {len(records)} runs are named; name one")
     confirm(parsed, records)
     path: Path = parsed.output or store.run_folder(records[0].id) / f"landscape-{parsed.kind}.svg"
-    require(path.suffix[1:] in FORMATS, f"landscape: {path.name} is no picture; end it in {', '.join(FORMATS)}")
+    require(
+        path.suffix[1:] in FORMATS,
+        f"landscape: {path.name} is not a picture's name; it must end in {', '.join(FORMATS)}",
+    )
     total, done = parsed.points if parsed.kind == "line" else parsed.points**2, itertools.count(1)
     with bar("losses") as show:
         found = landscape(

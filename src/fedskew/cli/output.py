@@ -128,7 +128,10 @@ def print_summary(
     if hidden:
         keys = [m.key for m in columns(frame, "table") if heading(m) in hidden]
         keys += ["difference"] * (against in hidden) + ["verdict"] * ("verdict" in hidden)
-        console.print(f"hidden, for lack of room: {', '.join(keys)} (`fedskew show --columns` prints any)", style="dim")
+        console.print(
+            f"not shown, lines are too short: {', '.join(keys)} (`fedskew show --columns` prints any)",
+            style="dim",
+        )
 
 
 def print_columns(columns: Mapping[str, Sequence[str]], left: Sequence[str]) -> None:

@@ -80,7 +80,5 @@ def predict(parsed: argparse.Namespace) -> int:
         found = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
         print(f"against column {', '.join(map(repr, model.target))}: {found}", file=sys.stderr)
         if trained_on(chosen[0], parsed.rows):
-            warn(
-                "the model was trained on rows of this file: these numbers are too good; measure it on rows that it has not seen"
-            )
+            warn("the model was trained on rows of this file, so these numbers are too good; measure it on other rows")
     return 0

@@ -1,1 +1,1 @@
-"""The same methods between real machines, on Flower: the server's rounds here, each client's rows and state on its own node."""
+"""Runs the same methods between real machines, on Flower. Each client's rows and state stay on the client's own node."""

@@ -1,4 +1,4 @@
-"""A node's part of a diagnosis: it answers from its own table, once a step, and as often as its owner allows."""
+"""A node's part of a diagnosis. It answers each step once, from its own table, and as many diagnoses as its owner allows."""
 
 import hashlib
 import json
@@ -27,12 +27,12 @@ REFUSED = (
 
 
 def carried(data: bytes) -> Tree:
-    """Bytes as a tensor of a message."""
+    """Convert bytes to a tensor for a message."""
     return {"bytes": torch.frombuffer(bytearray(data), dtype=torch.uint8)}
 
 
 def carried_bytes(tensors: Tree) -> bytes:
-    """Inverse of `carried`. Raises `Rejected` for other tensors."""
+    """Return the bytes of a tensor from `carried`. Raises `Rejected` for other tensors."""
     held = tensors.get("bytes")
     if not isinstance(held, Tensor) or held.dtype != torch.uint8 or len(tensors) != 1:
         raise Rejected("garbage", "a message of a diagnosis without its bytes")
@@ -43,7 +43,7 @@ def carried_bytes(tensors: Tree) -> bytes:
 class Answers:
     """The answers of the node whose states lie in ``folder``.
 
-    If a server could ask a step twice, with different questions, the difference of the answers would give small counts away.
+    A server cannot ask a step twice with different questions: the difference of the answers would reveal small counts.
     """
 
     table: Table | None
@@ -51,20 +51,20 @@ class Answers:
     limits: Limits
 
     def check(self) -> Table:
-        """The table. Raises `BadInput` if the owner does not allow a diagnosis, or if the node has no table with classes."""
+        """Return the node's table. Raises `BadInput` if the owner allows no diagnosis, or if there is no table with classes."""
         require(self.limits.diagnosis, REFUSED)
         if self.table is None or not self.table.label:
-            raise BadInput("a diagnosis is of tables with classes; start the node with --table FILE,label=COLUMN")
+            raise BadInput("a diagnosis needs a table with classes; start the node with --table FILE,label=COLUMN")
         return self.table
 
     def answer(self, run: str, tensors: Tree) -> Tree:
-        """The answer to a question. Raises `BadInput` if it may not be asked."""
+        """Return the answer to a question. Raises `BadInput` if the question is not allowed."""
         table, question = self.check(), carried_bytes(tensors)
         self.admit(run, question)
         return carried(site_of(table, self.limits.fewest, self.secret(), run).reply(question))
 
     def admit(self, run: str, question: bytes) -> None:
-        """Raise `BadInput` if the run asked this step before with another question, or if it is one run too many."""
+        """Raise `BadInput` if the run asked another question in this step before, or if too many runs have asked."""
         try:
             step = msgspec.msgpack.decode(question, type=Question).step
         except msgspec.MsgspecError as error:
@@ -83,7 +83,7 @@ class Answers:
         written.replace(path)
 
     def secret(self) -> Secret:
-        """The secret that rounds small counts. It never changes: the mean of differently rounded answers would be exact."""
+        """Return the secret that rounds small counts. It never changes, because averages over many roundings would be exact."""
         path = self.folder / "secret"
         if not path.exists():
             new = path.with_suffix(".new")
@@ -95,6 +95,6 @@ class Answers:
 
 @lru_cache(maxsize=1)
 def site_of(table: Table, fewest: int, secret: Secret, run: str) -> Site:
-    """The rows of a table, which are read once a diagnosis: all its questions are about the same rows."""
+    """Return the rows of a table. They are read once for each diagnosis, so that all its questions are about the same rows."""
     found = table.surveyed(table.path)
     return Site(found.table, np.array(found.classes)[found.y], fewest, secret)

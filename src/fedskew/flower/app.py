@@ -1,4 +1,4 @@
-"""The server's app: a fedskew run over Flower's grid, as the app's configuration describes it."""
+"""The app of the server: it executes the run of its configuration over Flower's grid."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ MARGIN = 60.0
 
 
 class GridChannel:
-    """Nodes through Flower's grid. It checks for replies every quarter of a second, and Flower's own loop every three seconds."""
+    """Reaches nodes through Flower's grid. It looks for replies every 0.25 s. Flower's own loop would only look every 3 s."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -54,7 +54,7 @@ class GridChannel:
         return self.pull(self.sent)
 
     def push(self, requests: Mapping[int, bytes], kind: Kind, round_: int, timeout: float) -> dict[str, int]:
-        """Hand the requests to Flower. Returns the node of each message."""
+        """Give the requests to Flower. Returns the node of each message."""
         messages = [
             Message(content(data), node, TYPES[kind], group_id=str(round_), ttl=timeout + MARGIN)
             for node, data in requests.items()
@@ -63,7 +63,7 @@ class GridChannel:
         return {i: node for i, node in zip(ids, requests, strict=False) if i}
 
     def pull(self, open_: dict[str, int]) -> dict[int, bytes]:
-        """The replies that have come, by node. Their messages are removed from ``open_``."""
+        """Return the new replies by node. Their messages are removed from ``open_``."""
         replies: dict[int, bytes] = {}
         for message in self.grid.pull_messages(list(open_)) if open_ else ():
             node = open_.pop(message.metadata.reply_to_message_id, None)
@@ -88,7 +88,7 @@ def print_progress(progress: Progress) -> None:
 
 
 def server_app() -> ServerApp:
-    """The server's app. It writes into the run store, or the file of a diagnosis, that the configuration names."""
+    """Execute the server's app. The configuration names the run store, or the file of a diagnosis, for the results."""
     app = ServerApp()
 
     @app.main()

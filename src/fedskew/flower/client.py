@@ -1,4 +1,4 @@
-"""The client's side in Flower. Flower starts a process for every message, which passes the bytes on to the node's own process.
+"""The client's side in Flower. Flower starts a process for each message. It passes the message to the node's own process.
 
 It does not load PyTorch.
 """
@@ -14,20 +14,20 @@ NAME, COMMAND = "fedskew", "flwr-clientapp"
 
 
 def content(data: bytes) -> RecordDict:
-    """Bytes as Flower carries arrays: in pieces where they are many."""
+    """Convert bytes to Flower's arrays. Many bytes are split into pieces."""
     array = Array(dtype="uint8", shape=(len(data),), stype=NAME, data=data)
     return RecordDict({NAME: ArrayRecord({NAME: array})})
 
 
 def data_of(message: Message) -> bytes:
-    """Inverse of `content`. Returns no bytes for any other message."""
+    """Return the bytes of a message from `content`, and no bytes for any other message."""
     record = message.content.get(NAME)
     array = record.get(NAME) if isinstance(record, ArrayRecord) else None
     return array.data if array is not None and array.stype == NAME else b""
 
 
 def client_app() -> ClientApp:
-    """The client's app: it asks the node that ``fedskew flower node`` keeps running beside the SuperNode."""
+    """Return the client's app. It asks the node that ``fedskew flower node`` runs beside the SuperNode."""
     app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
@@ -39,7 +39,7 @@ def client_app() -> ClientApp:
 
 
 def pass_on(data: bytes, config: Mapping[str, object]) -> bytes:
-    """The node's reply, through the socket that the SuperNode's configuration names."""
+    """Send a message to the socket in the SuperNode's configuration, and return the node's reply."""
     if "socket" not in config:
         raise ValueError("no fedskew node runs next to this SuperNode; start it with `fedskew flower node`")
     with Client(str(config["socket"]), family="AF_UNIX") as connection:
@@ -48,7 +48,7 @@ def pass_on(data: bytes, config: Mapping[str, object]) -> bytes:
 
 
 def run_command(arguments: list[str]) -> None:
-    """Flower's command for one message, in this process."""
+    """Run Flower's command for one message in this process."""
     from flwr.supernode.cli import flwr_clientapp
 
     sys.argv = arguments

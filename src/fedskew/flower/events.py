@@ -1,4 +1,4 @@
-"""What happens at a node or a server: as JSON lines, as numbers for Prometheus, and as an answer to a health check."""
+"""Events of a node or a server: written as JSON lines, counted for Prometheus, and summarised for health checks."""
 
 import json
 import logging
@@ -21,12 +21,12 @@ NOTHING: Mapping[str, Any] = {}
 def event(
     message: str, words: Mapping[str, str] = NOTHING, numbers: Mapping[str, float] = NOTHING, level: int = logging.INFO
 ) -> None:
-    """Log one line. Its words are labels of a counter (but not the run's), and its numbers gauges."""
+    """Log one line. Texts become labels of a counter, except the run's name. Numbers become gauges."""
     LOG.log(level, "%s", message, extra={"words": words, "numbers": numbers})
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, message and the facts."""
+    """Formats each event as a line of JSON: time, level, message and facts."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -35,7 +35,7 @@ class JsonLines(logging.Formatter):
 
 
 class Counting(logging.Handler):
-    """Counts events, and keeps the last value of each number."""
+    """Counts events and stores the last value of each number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Counting(logging.Handler):
         self.last |= {**getattr(record, "numbers", NOTHING), "last_event_timestamp_seconds": record.created}
 
     def text(self) -> str:
-        """The numbers in the format of Prometheus."""
+        """Return the numbers in the format of Prometheus."""
         lines = ["# TYPE fedskew_events_total counter"]
         for labels, number in list(self.events.items()):
             lines.append(f"fedskew_events_total{{{','.join(f'{k}={json.dumps(v)}' for k, v in labels)}}} {number}")
@@ -59,9 +59,9 @@ class Counting(logging.Handler):
 
 @contextmanager
 def observed(port: int, json_log: bool, problem: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Serve /health and /metrics on a port of this machine (0: not), and write events as JSON lines on standard error if wanted.
+    """Serve /health and /metrics on a port of this machine (0: do not). On request, write events as JSON to standard error.
 
-    ``problem()`` says what is wrong, and is empty if nothing is. Raises `FedskewError` if the port is taken.
+    ``problem()`` returns the present problem, or "" if there is none. Raises `FedskewError` if the port is in use.
     """
     counting, lines = Counting(), logging.StreamHandler(sys.stderr)
     lines.setFormatter(JsonLines())
@@ -92,7 +92,7 @@ def observed(port: int, json_log: bool, problem: Callable[[], str] = lambda: "")
 
 
 def answering(counting: Counting, problem: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
-    """The handler of requests for /health and /metrics."""
+    """Return the class that handles requests for /health and /metrics."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""The limits that a node's owner sets for a server. A recipe is checked before it costs time or memory."""
+"""Limits that the owner of a node sets for servers. A recipe is checked before it uses time or memory."""
 
 import hashlib
 import json
@@ -26,13 +26,13 @@ from fedskew.models.own import OwnModel
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The most that one request may ask for. The defaults allow more than honest work needs.
+    """The limits of one request. The defaults allow more than honest work needs.
 
-    ``clients`` in the population, ``classes``, ``threads``, local ``steps``, ``examples``: the rows of all steps together, and
-    ``bytes`` of a message.
+    They limit ``clients`` in the population, ``classes``, ``threads``, local ``steps``, ``examples`` (rows of all steps together)
+    and ``bytes`` of a message.
     ``allow`` names other code that a recipe may use: components that other packages offer by name, and classes as MODULE::CLASS.
-    ``summary``: whether the node sends counts, sums and words of its table's columns. ``diagnosis``: whether it answers how its
-    rows differ from others', with counts of at least ``fewest`` rows, for ``diagnoses`` diagnoses in all.
+    With ``summary`` the node sends counts, sums and words of its table's columns. With ``diagnosis`` it answers questions on how
+    its rows differ from others', in at most ``diagnoses`` diagnoses. Counts in its answers are 0 or at least ``fewest`` rows.
     """
 
     clients: int = 100_000
@@ -54,32 +54,32 @@ class Limits:
         """Raise `BadInput` if a server asks for more than the limit of this name, or for a negative number."""
         most = getattr(self, name)
         cure = f"its owner can start it with --limit {name}={requested}"
-        require(0 <= requested <= most, f"the server asks for {requested} {name}, and this node allows {most}; {cure}")
+        require(0 <= requested <= most, f"the server asks for {requested} {name}, but this node allows {most}; {cure}")
 
     def check_request(self, request: Request) -> None:
-        """Raise `BadInput` if the request itself asks for too much."""
+        """Raise `BadInput` if a number in the request is above its limit."""
         for name in ("clients", "classes", "steps"):
             self.check(name, getattr(request, name))
 
     def check_work(self, planner: Planner, client: int, rows: int) -> None:
-        """Raise `BadInput` if local work is too long, before it is planned."""
+        """Raise `BadInput` if the local work has too many steps or rows. This is checked before the work is planned."""
         assert isinstance(planner, SeededPlanner)
         steps, size = planner.extent(client, rows)
         self.check("steps", steps)
         self.check("examples", steps * size)
 
     def recipe(self, text: str) -> Experiment:
-        """The experiment of a recipe. Raises `BadInput` if it names code that the owner did not allow, or cannot run on a node."""
+        """Return the recipe's experiment. Raises `BadInput` if it names code that is not allowed, or cannot run on a node."""
         table = toml_table(text, "recipe")
         written = json.dumps(table, default=str)
         for name in self.allow:
             written = written.replace(name, "")
         require(
             MARK not in written and ".py" not in written,
-            "recipe: it names a file of code (NAME.py or FILE::NAME); nodes run only what is installed on them, of "
-            "other packages what the owner allows with --allow MODULE::CLASS",
+            "recipe: it names a file of code (NAME.py or FILE::NAME); nodes run no such code; use "
+            "a class of an installed package that the node's owner allows with --allow MODULE::CLASS",
         )
-        # a component of another package is imported as soon as its name is looked up
+        # looking up the name of another package's component imports it
         for section, catalogue in COMPONENTS.items():
             given = table.get(section)
             for part in given if isinstance(given, list) else [given]:
@@ -89,8 +89,8 @@ class Limits:
         source = getattr(experiment.model, "source", "")
         require(
             not isinstance(experiment.model, HuggingFace) or source in self.allow,
-            f"recipe: model hf:{source} is not fedskew's own; the node's owner can start it with --allow {source}, and must have "
-            "its files: a node downloads nothing",
+            f"recipe: model hf:{source} is not part of fedskew; the node's owner can start the node with --allow {source}, and "
+            "must have the model's files: a node downloads nothing",
         )
         check_needs(experiment, replace(setup_of(experiment), simulated=False))
         # the server's rows stay on the server
@@ -103,12 +103,12 @@ class Limits:
             admit_module(plain)
         require(
             name is None or plain in (*known, *self.allow),
-            f"recipe: {part} {plain} is not fedskew's own; the node's owner can start it with --allow NAME",
+            f"recipe: {part} {plain} is not part of fedskew; the node's owner can start the node with --allow NAME",
         )
 
 
 def check_size(experiment: Experiment, shape: tuple[int, ...], classes: int, received: int) -> None:
-    """Raise `BadInput` unless the recipe's model has ``received`` parameters, before it takes memory."""
+    """Raise `BadInput` unless the recipe's model has ``received`` parameters. The check needs no memory for the model."""
     if isinstance(
         experiment.model, OwnModel | Encoder
     ):  # another package's module may need real memory, weights are read
@@ -116,11 +116,11 @@ def check_size(experiment: Experiment, shape: tuple[int, ...], classes: int, rec
     with torch.device("meta"):
         net = experiment.model.build(shape, experiment.task.num_outputs(classes), torch.Generator(device="cpu"))
     size = sum(p.numel() for p in net.parameters())
-    require(size == received, f"the recipe's model has {size} parameters, and the server sent {received}")
+    require(size == received, f"the recipe's model has {size} parameters, but the server sent {received}")
 
 
 def tasks_on(experiment: Experiment, shape: tuple[int, ...], classes: int) -> tuple[ModelTask, ...]:
-    """The tasks of an experiment whose rows have this shape."""
+    """Return the tasks of an experiment with rows of this shape."""
     training = experiment.training
     device, dtype, bf16 = device_of(training.device), DTYPES[training.dtype], training.precision == "bf16"
     return tasks_of(experiment.task, experiment.model, shape, classes, dtype, device, bf16)
@@ -128,7 +128,7 @@ def tasks_on(experiment: Experiment, shape: tuple[int, ...], classes: int) -> tu
 
 @lru_cache(maxsize=16)
 def weights_of(model: object, task: ModelTask) -> str:
-    """Sixteen hex digits that change with the tokenizer and the frozen weights of a pretrained model; empty for others."""
+    """Return a hash (16 hex digits) of a pretrained model's tokenizer and frozen weights, or "" for other models."""
     if not isinstance(model, Encoder):
         return ""
     frozen = frozen_of(task)

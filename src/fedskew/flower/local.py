@@ -1,4 +1,4 @@
-"""A SuperLink and its SuperNodes on this machine, over loopback: for `fedskew flower demo` and for tests."""
+"""Runs a SuperLink and its SuperNodes on this machine, for `fedskew flower demo` and for tests."""
 
 import contextlib
 import socket
@@ -21,7 +21,7 @@ CONNECTION = "fedskew"
 
 
 def free_port() -> int:
-    """A port of this machine on which no process listens."""
+    """Return a port of this machine on which no process listens."""
     with socket.socket() as one:
         one.bind((HOST, 0))
         return int(one.getsockname()[1])
@@ -29,7 +29,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Loopback(SuperLink):
-    """A SuperLink on ``port`` of this machine and its nodes. All that Flower writes lies under ``folder``."""
+    """A SuperLink on ``port`` of this machine, and its nodes. All files of Flower are in ``folder``."""
 
     port: int
     roots: Path | None  # the certificate of the authority that signed the SuperLink's; None: no TLS

@@ -1,4 +1,4 @@
-"""A node: one client with its own rows, and its own state on its own disk. It answers the server's requests, without Flower."""
+"""A node: one client with its own rows, and its state on its own disk. It answers the server's requests. It needs no Flower."""
 
 import shutil
 import time
@@ -36,7 +36,8 @@ from fedskew.store import checkpoints
 class Node:
     """A client of the population: the file of its rows, the folder of its states, and the limits that its owner sets.
 
-    Instead of arrays it may have a ``table``. It becomes the rows of each run as the server says, next to the run's states.
+    A node may have a ``table`` instead of arrays. For each run the server says how to convert the table to rows. These rows are
+    stored next to the run's states.
     """
 
     client: int
@@ -46,7 +47,7 @@ class Node:
     table: Table | None = None
 
     def answer(self, data: bytes) -> bytes:
-        """The reply to a request. An error becomes a refusal of one line."""
+        """Return the reply to a request. An error becomes a refusal with one line."""
         run, round_, kind, reason, began = "", 0, "unreadable", "", time.monotonic()
         try:
             self.limits.check("bytes", len(data))
@@ -62,17 +63,17 @@ class Node:
         return reply
 
     def states(self, run: str) -> Path:
-        """The folder of this client's states in one run."""
+        """Return the folder of this client's states in one run."""
         require(run.isalnum(), "the run's name must be letters and digits")
         return self.folder / run
 
     def file(self, run: str) -> Path:
-        """The rows of this client in one run."""
+        """Return the file of this client's rows in one run."""
         return self.states(run) / "rows.npz" if self.table else self.rows
 
 
 class Visit:
-    """One request at a node. Raises `BadInput` if the node's owner does not allow it, or the rows do not fit it."""
+    """One request at a node. Raises `BadInput` if the owner does not allow the request, or if the rows do not fit it."""
 
     def __init__(self, node: Node, request: Request, tensors: Tree) -> None:
         self.node, self.request, self.tensors = node, request, tensors
@@ -122,7 +123,7 @@ class Visit:
         return reply, {"survey": self.survey, "train": self.train, "measure": self.measure}[r.kind]()
 
     def survey(self) -> Tree:
-        """The client's answer as a candidate. What it found on its rows stays on the node."""
+        """Return the client's answer as a candidate. The values that the answer is computed from stay on the node."""
         fed = self.federation()
         before, answers = Sequential().survey(fed.program, self.work(fed), fed.x, fed.y)
         checkpoints.save(self.surveyed, self.request.round, {"before": before}, {"run": self.request.run})
@@ -130,7 +131,7 @@ class Visit:
         return answer
 
     def train(self) -> Tree:
-        """Local training as in a simulation. The new state stays on the node."""
+        """Train locally, as in a simulation. The new state stays on the node."""
         fed = self.federation()
         work = self.work(fed)
         work = work._replace(view=work.view._replace(before=self.before(fed, work)))
@@ -141,7 +142,7 @@ class Visit:
         return {**upload_tree(pick(done.uploads, 0)), "delta": message, "scores": pick(done.scores, 0)}
 
     def measure(self) -> Tree:
-        """Mean scores of the global model on the client's rows, and of its personal model if it has one."""
+        """Return mean scores, on the client's rows, of the global model and of the personal model if there is one."""
         fed, k = self.federation(), np.asarray([self.node.client])
         scores = {"global": evaluate_clients(fed.task, self.x(fed), fed.x, fed.y, fed.partition, k)}
         if measures_personal(fed):
@@ -153,7 +154,7 @@ class Visit:
         return {name: pick(means, 0) for name, means in scores.items()}
 
     def federation(self) -> Federation:
-        """The run's federation with this client's rows, and no others."""
+        """Return the run's federation with only this client's rows."""
         training, shape = self.experiment.training, tuple(self.request.shape)
         device, dtype = device_of(training.device), DTYPES[training.dtype]
         x = self.tensors.get("x")
@@ -162,7 +163,7 @@ class Visit:
         weights = weights_of(self.experiment.model, tasks[0])
         require(
             weights == self.request.weights,
-            f"the pretrained model here has the hash {weights}, and the run's {self.request.weights}; install the same one",
+            f"the pretrained model here has the hash {weights}, but the run's has {self.request.weights}; install the same model",
         )
         x = rows_of(np.concatenate([self.held.x, self.held.x_measured]), dtype, device, tasks[0].ids)
         y = targets_of(np.concatenate([self.held.y, self.held.y_measured]), dtype, device)
@@ -171,7 +172,7 @@ class Visit:
         return federation_of(self.experiment, tasks, x, y, partition)
 
     def x(self, fed: Federation) -> Tensor:
-        """The model (P,) that the server sent. Raises `BadInput` if it has another size or type."""
+        """Return the model (P,) of the server's message. Raises `BadInput` if it has another size or type."""
         x = self.tensors.get("x")
         require(
             isinstance(x, Tensor) and tuple(x.shape) == (fed.task.space.size,) and x.dtype == fed.dtype,
@@ -181,7 +182,7 @@ class Visit:
         return x.to(fed.x.device)
 
     def work(self, fed: Federation, plans: list[Plan] | None = None, lr: float | None = None) -> Work:
-        """This round's work for the one client, as a simulation makes it."""
+        """Return the client's work in this round, made in the same way as in a simulation."""
         r, k, x = self.request, self.node.client, self.x(fed)
         if plans is None:
             rows = fed.partition.rows(k)
@@ -193,7 +194,7 @@ class Visit:
         return work_on(fed, r.round, x, extras, kept, np.asarray([k]), plans, rate, measured)
 
     def before(self, fed: Federation, work: Work) -> Tree:
-        """What the client finds on its rows before training: now, or in this round's survey (zeros if it was not surveyed)."""
+        """Return the results of `Algorithm.before`: computed now or in this round's survey, or zeros without a survey."""
         if not fed.program.before:
             return {}
         if not fed.program.convenes:
@@ -210,7 +211,7 @@ class Visit:
         return self.node.states(self.request.run) / "survey"
 
     def kept(self, fed: Federation, x: Tensor) -> Tree:
-        """The state with the stamp that the server names, or the first state of a client that has none."""
+        """Return the state with the stamp in the request, or the initial state if the client has none yet."""
         run, stamp = self.request.run, self.request.stamp
         if not stamp:
             return fresh(fed, x)
@@ -223,7 +224,7 @@ class Visit:
         return checkpoints.to_device(tree.get("state", {}), x.device)
 
     def keep(self, state: Tree) -> None:
-        """Write the state, and remove those that no server can ask for, even after a restart."""
+        """Write the state. Remove older states that the server cannot ask for, even after a restart."""
         run, stamp = self.request.run, self.request.round + 1
         facts = {"run": run, "client": self.node.client, "round": stamp}
         folder = self.node.states(run)
@@ -240,6 +241,6 @@ def upload_tree(upload: Upload) -> Tree:
 def check_rows(held: Rows, request: Request, path: Path, target: str) -> None:
     shape = tuple(request.shape)
     for x, y in ((held.x, held.y), (held.x_measured, held.y_measured)):
-        require(tuple(x.shape[1:]) == shape, f"rows {path}: have shape {tuple(x.shape[1:])}; the run's {shape}")
+        require(tuple(x.shape[1:]) == shape, f"rows {path}: shape {tuple(x.shape[1:])}, but the run has {shape}")
         if len(y):
             TARGETS[target].check(f"rows {path}: targets", y, request.classes)

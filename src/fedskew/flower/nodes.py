@@ -1,4 +1,4 @@
-"""The server's connections: which node is which client, how nodes are asked, and which replies are accepted."""
+"""The server's connections. They know the node of each client, send requests, and accept or reject replies."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ PAUSE = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """How the server deals with its nodes.
+    """Settings of the server's connections to nodes.
 
     ``timeout``: seconds that a node has for a reply. ``attempts``: how often a client is asked in all while its replies are not
     usable; a node that does not reply in time is set aside until it replies again. ``fewest``: share of the clients asked, at least
@@ -72,28 +72,28 @@ PREFIX = "deployment."
 
 
 def deployment_of(config: Mapping[str, object]) -> Deployment:
-    """The deployment that an app's configuration describes."""
+    """Return the deployment of an app's configuration."""
     options = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
     return from_table(Deployment, options, "deployment")
 
 
 class Channel(Protocol):
-    """Carries messages to nodes, which have numbers of their own."""
+    """Sends messages to nodes. The numbers of nodes are not those of clients."""
 
     def nodes(self) -> Sequence[int]:
-        """The nodes that are connected."""
+        """Return the numbers of all connected nodes."""
         ...
 
     def ask(self, requests: Mapping[int, bytes], kind: Kind, round_: int, timeout: float) -> dict[int, bytes]:
-        """Send requests, and wait at most ``timeout`` seconds. Returns the replies that came, by node."""
+        """Send requests, and wait at most ``timeout`` seconds for replies. Returns the replies by node."""
         ...
 
     def send(self, requests: Mapping[int, bytes], kind: Kind, timeout: float) -> None:
-        """Send requests that expire after ``timeout`` seconds, and do not wait for replies."""
+        """Send requests without waiting for replies. The requests expire after ``timeout`` seconds."""
         ...
 
     def received(self) -> dict[int, bytes]:
-        """The replies to requests of `send` that came since the last call, by node."""
+        """Return the replies to requests of `send` that arrived since the last call, by node."""
         ...
 
 
@@ -123,7 +123,7 @@ class Nodes:
         )
 
     def meet(self) -> None:
-        """Ask nodes that are no client yet, or were set aside, which client they are, and read the replies so far. Never waits.
+        """Ask unknown nodes, and those that were set aside, which client they are. Read all replies so far, without waiting.
 
         A second node that claims a connected client is rejected.
         """
@@ -172,11 +172,11 @@ class Nodes:
         self.first = False
 
     def set_aside(self, client: int) -> None:
-        """Send this client no work until its node replies to `meet` again, for which the server does not wait."""
+        """Send this client no work until its node replies to `meet` again. The server does not wait for this reply."""
         self.meet_from.pop(self.node_of.pop(client), None)
 
     def note(self, client: int, error: Rejected) -> None:
-        """Count a fault, and write it to the log. Client -1: which one is not known."""
+        """Count a fault, and write it to the log. Client -1 means that the client is not known."""
         self.faults.append((client, error.fault, str(error)))
         who = f"client {client}" if client >= 0 else "a node"
         event(f"{who}: {error}", {"client": str(client), "fault": error.fault}, level=WARNING)
@@ -199,7 +199,7 @@ class Nodes:
     def ask(
         self, requests: Mapping[int, tuple[Request, Body]], accept: Callable[[int, Tree], Tree], longest: int = SPARE
     ) -> dict[int, Tree]:
-        """The results of ``accept(client, tensors)`` for these clients' usable replies, in ascending order.
+        """Ask these clients. Return ``accept(client, tensors)`` for each usable reply, in ascending order of clients.
 
         Clients whose replies are not usable, or that ``accept`` rejects, are asked again. A reply may have four times the
         bytes of its request, and ``longest``.
@@ -230,7 +230,7 @@ class Nodes:
         return dict(sorted(accepted.items()))
 
     def opened(self, data: bytes, kind: Kind, round_: int, client: int | None, most: int = SPARE) -> tuple[Reply, Tree]:
-        """A reply to this very request, of at most ``most`` bytes. Raises `Rejected` for any other message."""
+        """Decode the reply to this request. Raises `Rejected` for other messages, and for more than ``most`` bytes."""
         if len(data) > most:
             raise Rejected("garbage", f"a message of {len(data):,} bytes; at most {most:,} are expected")
         reply, tensors = unpack(data, Reply)

@@ -1,4 +1,4 @@
-"""Start Flower's commands, and end them with everything that they started."""
+"""Starts Flower's commands, and ends them together with all processes that they started."""
 
 import contextlib
 import ctypes
@@ -20,13 +20,13 @@ PARENT_DEATH_SIGNAL = 1
 
 
 def end_with_parent() -> None:
-    """Called in a new process: ask Linux to end it when its parent is gone, even if the parent was killed."""
+    """Ask Linux to end this process when its parent ends, even if the parent is killed. Called in a new process."""
     if LIBC is not None:
         LIBC.prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def variables(own: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of Flower's commands. It finds the commands of this Python's environment first."""
+    """Return the environment variables of Flower's commands. This Python's folder of commands comes first in PATH."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**os.environ, **QUIET, "PATH": path, **(own or {})}
 
@@ -57,7 +57,7 @@ def start(
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]], seconds: float = 30.0) -> None:
-    """End processes and their children, the last one first. Those that take longer than ``seconds`` to sign off are killed."""
+    """End processes and their children, the newest first. A process that needs more than ``seconds`` to end is killed."""
     for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
         for process in reversed(processes):
             with contextlib.suppress(ProcessLookupError, PermissionError):

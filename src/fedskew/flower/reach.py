@@ -1,4 +1,4 @@
-"""Whether a SuperLink can be reached and shows a certificate that works: seconds before Flower's commands, which retry for ever."""
+"""Checks in seconds that a SuperLink answers and has a valid certificate. Flower's own commands would retry for ever."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ OWN_ADDRESS = ("IP Address", "127.0.0.1")
 
 
 class Trust(NamedTuple):
-    """What a node accepts: no TLS, or certificates that these authorities signed (None: the system's)."""
+    """The connections that a node accepts: without TLS, or with a certificate of these authorities (None: the system's)."""
 
     insecure: bool
     roots: Path | None = None
 
     @classmethod
     def of_options(cls, options: Sequence[str]) -> Trust:
-        """From the options of flower-supernode."""
+        """Read the options of flower-supernode."""
         words = [part for option in options for part in option.split("=", 1)]
         at = words.index("--root-certificates") + 1 if "--root-certificates" in words else len(words)
         return cls("--insecure" in words, Path(words[at]) if at < len(words) else None)
@@ -43,7 +43,7 @@ class Trust(NamedTuple):
 def check_superlink(address: str, trust: Trust) -> str:
     """Raise `FedskewError` with the reason and the fix if no SuperLink answers at HOST:PORT; `BadInput` for another address.
 
-    Returns what will keep it from starting runs: its certificate does not hold the address that its own processes call.
+    Returns a warning if the SuperLink cannot start runs: its own processes call an address that its certificate does not have.
     """
     host, _, port = address.rpartition(":")
     require(bool(host) and port.isdecimal() and int(port) < 1 << 16, f"superlink {address!r}: write HOST:PORT")
@@ -71,7 +71,7 @@ def check_superlink(address: str, trust: Trust) -> str:
 
 
 def explained(error: Exception, port: str, trust: Trust) -> str:
-    """Why there is no answer, and what to do."""
+    """Return a text: why there is no answer, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         given = f"--root-certificates {trust.roots}" if trust.roots else "the system's authorities"
         return f"certificate verify failed: {error.verify_message}; checked against {given}"

@@ -1,4 +1,4 @@
-"""Clients on nodes: the engine and the site of a deployed run. It checks every reply, and orders replies by client."""
+"""The clients of a deployed run: they are on nodes. Every reply is checked, and replies are sorted by client."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ NO_SCORES = ClientScores(np.empty(0, np.int64), {"loss": torch.empty(0), "accura
 
 
 class Silent(FedskewError):
-    """Some candidates did not reply to a survey. The round is opened again without them."""
+    """Raised if candidates do not reply to a survey. The round then starts again without them."""
 
 
 class RemoteStates(ClientStates):
-    """Client states that lie on the nodes. The server has the stamp of each: the number of rounds after which it was kept."""
+    """Client states on the nodes. The server has only each state's stamp: the number of finished rounds when it was stored."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,12 +63,12 @@ class RemoteStates(ClientStates):
         self.saved_last: dict[int, int] = {}  # stamps of the last checkpoint
 
     def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree:
-        """Stamps (C,) of the states in use, and those before which no state is needed."""
+        """Return stamps (C,) of the states in use, and stamps (C,) of the oldest states that may still be needed."""
         needed = torch.tensor([self.needed.get(int(k), 0) for k in clients])
         return {**super().get(clients, lambda: {"stamp": torch.tensor(0)}), "needed": needed}
 
     def saved(self) -> None:
-        """Called after a checkpoint: states older than the checkpoint before it are not needed any more."""
+        """Note a new checkpoint. States that are older than the checkpoint before it are not needed any more."""
         ids, rows = self.export()
         self.needed = self.saved_last
         self.saved_last = dict(zip(ids.tolist(), rows["stamp"].tolist(), strict=True)) if rows else {}
@@ -120,7 +120,7 @@ class RemoteClients:
         return self
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
-        """The candidates' answers. What they found on their rows stays on their nodes."""
+        """Return the candidates' answers. The values that these are computed from stay on the nodes."""
         if not program.convenes:
             return {}, {}
         before, answers = Sequential().survey(program, self.example(work), self.row, self.target)
@@ -175,7 +175,7 @@ class RemoteClients:
         check_enough(self.fed, work.round, usable, len(work.clients), wanted, cure)
 
     def requests(self, kind: Kind, work: Work) -> dict[int, tuple[Request, Body]]:
-        """The request to each client of the cohort: the model and what the method broadcasts."""
+        """Return the request to each client of the cohort: the model and the method's broadcast."""
         view, surveyed = work.view, work.view.before.get("surveyed")
         tensors = {"x": view.x, "extras": view.extras}
         sent, requests = body(tensors), {}
@@ -194,7 +194,7 @@ class RemoteClients:
         return requests
 
     def example(self, work: Work) -> Work:
-        """The work of a client with one row. Only the names, shapes and types of its results are used."""
+        """Return the work of a client with one row. Only names, shapes and types of its results are used."""
         view, one = work.view, Plan(np.zeros((1, 1), dtype=np.int64), np.ones((1, 1)))
         state, memory = taken_apart(map_leaves(lambda leaf: leaf[None], fresh(self.fed, view.x)))
         view = view._replace(state=state, info=pick(view.info, slice(0, 1)), before={}, steps=view.steps[:1] * 0 + 1)
@@ -206,7 +206,7 @@ class RemoteClients:
         return moved
 
     def play_round(self, fed: Federation, server: Server, states: States, measure_local: bool) -> Outcome:
-        """One round. If candidates are silent, it is opened again without them."""
+        """Play one round. If candidates do not reply to the survey, the round starts again without them."""
         self.away.clear()
         self.nodes.await_clients(ceil(self.nodes.deployment.fewest * self.nodes.template.clients))
         fed = replace(fed, availability=Connected(fed.availability, self.nodes, self.away))
@@ -217,7 +217,7 @@ class RemoteClients:
                 continue
 
     def client_scores(self, fed: Federation, server: Server, states: States, clients: Ints) -> ClientScores:
-        """Each client's own measurement of the models, from those that reply."""
+        """Return the clients' measurements of the models on their own rows, for clients that reply."""
         if not self.nodes.deployment.measure:
             return NO_SCORES
         clients = np.array([k for k in clients.tolist() if len(fed.partition.measured_rows(k))], dtype=np.int64)
@@ -244,7 +244,7 @@ class RemoteClients:
         return ClientScores(np.asarray(list(replies)), scores["global"], scores.get("personal"))
 
     def fault_rows(self) -> list[Row]:
-        """The faults since the last call, as measurements."""
+        """Return the faults since the last call as measurements."""
         faults, self.nodes.faults = self.nodes.faults, []
         return faults_as_rows([(client, fault) for client, fault, _ in faults])
 

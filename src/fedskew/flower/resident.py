@@ -1,4 +1,4 @@
-"""A node's process: it holds the rows, answers on a local socket, and runs Flower's SuperNode beside itself.
+"""The process of a node. It has the client's rows, answers on a local socket, and runs Flower's SuperNode as another process.
 
 Flower starts a process for every message. Loading Flower in it takes longer than the rest, so this process forks it instead.
 """
@@ -34,12 +34,12 @@ with Client({address!r}, family="AF_UNIX") as node:
 
 @contextmanager
 def listening(address: str, handle: Callable[[Connection], None]) -> Iterator[None]:
-    """Handle connections to a socket, one after the other, until the end of the block."""
+    """Handle connections to a local socket, one after the other, until the ``with`` block ends."""
     closed = threading.Event()
 
     def handle_all(listener: Listener) -> None:
         while not closed.is_set():
-            # an error here means that Flower gave the message up, or that the node is being stopped
+            # an error here means that Flower waits no longer for the reply, or that the node is stopping
             with suppress(OSError, EOFError), listener.accept() as connection:
                 handle(connection)
 
@@ -55,7 +55,7 @@ def listening(address: str, handle: Callable[[Connection], None]) -> Iterator[No
 
 @contextmanager
 def forking_clients(folder: Path) -> Iterator[None]:
-    """Put a command into the folder that runs Flower's client in a fork of a process that has loaded it."""
+    """Write a command to the folder. It runs Flower's client in a fork of a process that has already loaded Flower."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["__main__", "fedskew.flower.client", "flwr.supernode.cli.flwr_clientapp", "httpx"])
 
@@ -70,7 +70,7 @@ def forking_clients(folder: Path) -> Iterator[None]:
 
 
 def keep_running(node: Node, superlink: str, options: Sequence[str], status: int = 0, json_log: bool = False) -> int:
-    """Run a SuperNode whose messages the node answers. Returns its exit code, or 130 if the node is stopped first.
+    """Run a SuperNode and let the node answer its messages. Returns its exit code, or 130 if the node is stopped first.
 
     ``status`` and ``json_log`` as in `observed`.
     """

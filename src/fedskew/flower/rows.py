@@ -17,7 +17,7 @@ from fedskew.skew.partition import Ints, Partition
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows of a node: ``x`` (n, ...) numbers, ``y`` (n, ...) their targets; likewise its measured rows."""
+    """The rows of a node: training rows ``x`` (n, ...) with targets ``y`` (n, ...), and the rows that measure the model."""
 
     x: Arrays
     y: Arrays
@@ -38,7 +38,7 @@ def write_rows(path: Path, rows: Rows) -> None:
 
 
 def read_rows(path: Path) -> Rows:
-    """Read a client's file. Raises `BadInput` if it is no such file, or if its arrays do not fit together."""
+    """Read the rows of a client from a file. Raises `BadInput` for another kind of file, or if its arrays do not match."""
     try:
         with np.load(path, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}
@@ -54,17 +54,17 @@ def read_rows(path: Path) -> Rows:
     found.setdefault("y_measured", found["y"][:0])
     for x, y in (("x", "y"), ("x_measured", "y_measured")):
         require(
-            y in found and x in found, f"rows {path}: holds only one of x_measured and y_measured; write both, or none"
+            y in found and x in found, f"rows {path}: has only one of x_measured and y_measured; write both, or none"
         )
         require(len(found[x]) == len(found[y]), f"rows {path}: {len(found[x])} rows in {x}, {len(found[y])} in {y}")
         for name in (x, y):
             require(bool(np.isfinite(found[name]).all()), f"rows {path}: {name} holds values that are not finite")
-    require(len(found["y"]) > 0, f"rows {path}: there are none")
+    require(len(found["y"]) > 0, f"rows {path}: the file has no rows")
     return Rows(found["x"], found["y"], found["x_measured"], found["y_measured"])
 
 
 def rows_of(assembly: Assembly, client: int) -> Rows:
-    """The rows of one simulated client, in the order in which it trains on them."""
+    """Return the rows of one simulated client, in the order of its training."""
     data, partition, y = assembly.data, assembly.partition, assembly.data.labels.at(0)
     own = partition.rows(client)
     aside = partition.measured_rows(client) if partition.held_out else own[:0]
@@ -76,14 +76,14 @@ def rows_of(assembly: Assembly, client: int) -> Rows:
 
 
 def padded(model: Architecture, x: Arrays) -> Arrays:
-    """Token ids (n, L) of an encoder as wide as its longest text may be; other rows as they are."""
+    """Widen token ids (n, L) to the encoder's maximum length. Other rows are returned unchanged."""
     if not isinstance(model, Encoder):
         return x
     return np.pad(x, [(0, 0), (0, model.length - x.shape[1])], constant_values=PAD)
 
 
 def consecutive(sizes: Ints, measured: Ints) -> Partition:
-    """The partition of a pool that holds the clients' training rows one after the other, and then their held-out rows.
+    """Return the partition of a pool: first the training rows of all clients, one client after the other, then held-out rows.
 
     ``sizes`` and ``measured`` (K,) are the clients' numbers of rows.
     """

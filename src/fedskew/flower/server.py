@@ -1,4 +1,4 @@
-"""Execute a run whose clients are on nodes. It lies in the same run store as simulated runs."""
+"""Executes a run with clients on nodes. The run store is the same as for simulated runs."""
 
 import contextlib
 import dataclasses
@@ -47,7 +47,7 @@ def serve(
     listener: Listener = lambda _: None,
     stop: Stop = lambda: False,
 ) -> int:
-    """Execute or resume the run that an app's configuration describes. Returns its number in the store.
+    """Execute or resume the run of an app's configuration. Returns the run's number in the store.
 
     ``config`` holds ``recipe`` (an experiment as TOML), ``runs`` (the store's folder), ``resume`` (a run's number, or 0) and
     the options of `Deployment` as ``deployment.timeout`` and so on. Raises `BadInput` before any node is asked.
@@ -69,7 +69,7 @@ def serve(
 
 
 def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
-    """The experiment with an engine and a number of threads. Raises `BadInput` with the reason if it cannot run on nodes."""
+    """Return the experiment with its engine and threads set for nodes. Raises `BadInput` if it cannot run on nodes."""
     check_needs(experiment)
     if deployment.agree:
         table_of(experiment)
@@ -84,7 +84,7 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
 
 
 def first_request(token: str, experiment: Experiment, dataset: Dataset) -> Request:
-    """The request that a node gets first, without the shape of a row."""
+    """Return the first request to a node. It does not have the shape of a row yet."""
     return Request(
         kind="meet",
         run=token,
@@ -100,7 +100,7 @@ def first_request(token: str, experiment: Experiment, dataset: Dataset) -> Reque
 def begin(
     store: RunStore, run: int, channel: Channel, deployment: Deployment, experiment: Experiment | None
 ) -> tuple[Assembly, Site]:
-    """Connect to the clients, and assemble the run from the numbers of rows that they report.
+    """Connect to the clients, and assemble the run. The clients report their numbers of rows.
 
     Without ``experiment``, resume the run of the store.
     """
@@ -156,9 +156,10 @@ def begin(
 
 
 def repeated(store: RunStore, run: int) -> int:
-    """The most rounds, over all starts of a run, whose models nodes received and that are played again.
+    """Return how many rounds at most are played again after a restart, although nodes already received their models.
 
-    These are the rounds since the checkpoint, and one that may have been in progress. The run's facts keep the number.
+    These are the rounds since the checkpoint, plus one that may have been in progress. The number is the maximum over all starts
+    of the run, and the run's facts store it.
     """
     record, found = store.run(run), checkpoints.newest(store.run_folder(run), store.covered(run))
     facts = record.facts["flower"]
@@ -168,7 +169,7 @@ def repeated(store: RunStore, run: int) -> int:
 
 
 def rows_by_client(met: list[Reply], dataset: Dataset, preprocessing: Preprocessing | None) -> ClientData:
-    """The clients' numbers of rows, by class if they report it. The server has none of the rows."""
+    """Return the clients' numbers of rows, by class if they report it. The server has no rows of clients."""
     classes, unknown = np.arange(dataset.num_classes), np.zeros_like(dataset.y[:1])
     labels = [np.repeat(classes if one.label_counts else unknown, one.label_counts or one.rows, axis=0) for one in met]
     partition = consecutive(*(np.asarray(sizes) for sizes in ([m.rows for m in met], [m.measured_rows for m in met])))

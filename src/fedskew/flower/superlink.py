@@ -1,4 +1,4 @@
-"""Submit apps to a SuperLink with Flower's own command, and ask how their runs go."""
+"""Submits apps to a SuperLink with Flower's own command, and reads the status of their runs."""
 
 import json
 import subprocess
@@ -14,9 +14,9 @@ from fedskew.flower.processes import variables
 
 @dataclass(frozen=True)
 class SuperLink:
-    """A SuperLink that Flower's configuration names ``connection`` (empty: Flower's default).
+    """A SuperLink. ``connection`` is its name in Flower's configuration (empty: Flower's default).
 
-    Its commands run in ``folder`` with these further variables of the environment.
+    Flower's commands run in ``folder``, with additional environment variables.
     """
 
     folder: Path
@@ -37,7 +37,7 @@ class SuperLink:
         return done.stdout
 
     def told(self, *arguments: str) -> dict[str, Any]:
-        """What a ``flwr`` command says as JSON. Raises `FedskewError` if it says that it failed, which it may do with code 0."""
+        """Run a ``flwr`` command and return its JSON. Raises `FedskewError` if this reports a failure, even with exit code 0."""
         said: dict[str, Any] = json.loads(self.flwr(*arguments, "--format", "json"))
         if not said.get("success", True):
             reason = " ".join(str(said.get("error-message", "it does not say why")).split())
@@ -46,20 +46,20 @@ class SuperLink:
 
     @property
     def named(self) -> list[str]:
-        """The connection as an argument."""
+        """Return the connection as an argument of a command."""
         return [self.connection] if self.connection else []
 
     def submit(self, app: Path, config: Path | None = None) -> str:
-        """Submit an app. Returns the number of the run at Flower."""
+        """Submit an app. Returns Flower's number of the run."""
         overrides = ["--run-config", str(config)] if config else []
         return str(self.told("run", str(app), *self.named, *overrides)["run-id"])
 
     def status(self, run: str) -> str:
-        """The status of a run at Flower: ``pending``, ``starting``, ``running``, ``finished:completed``, ``finished:failed`` ..."""
+        """Return Flower's status of a run: ``pending``, ``starting``, ``running``, ``finished:completed``, ..."""
         return str(self.told("ls", *self.named, "--run-id", run)["runs"][0]["status"])
 
     def last_line(self, run: str) -> str:
-        """The last line that a run wrote, without Flower's hint where to read more."""
+        """Return the last line of a run's log, without Flower's hint where to read more."""
         written = self.flwr("log", run, *self.named, "--show", check=False).split("For more information")[0]
         log = written.strip().splitlines()
         return log[-1] if log else "no log"

@@ -1,4 +1,4 @@
-"""A site's table as the rows of a run. The run's server sets the columns, scales and classes."""
+"""Converts a site's table to rows of a run. The server of the run sets columns, scales and classes."""
 
 from dataclasses import replace
 from logging import WARNING
@@ -21,14 +21,14 @@ from fedskew.flower.wire import Reply, Request
 
 
 def check_table(table: Table) -> None:
-    """Raise `BadInput` if the table cannot be read, or names what a site does not choose."""
+    """Raise `BadInput` if the table cannot be read, or sets an option that only the server may set."""
     for name in ("client", "test"):
         require(not getattr(table, name), f"--table: leave out {name}; all rows of the table belong to this client")
     table.surveyed(table.path)
 
 
 def summary_of(table: Table | None) -> tuple[int, bytes]:
-    """The number of rows of a table, and the summary of its columns as bytes."""
+    """Return the number of rows of a table, and the summary of its columns as bytes."""
     if table is None:
         raise BadInput("the run agrees on the columns of tables; start the node with --table FILE,label=COLUMN")
     found = table.surveyed(table.path)
@@ -36,7 +36,7 @@ def summary_of(table: Table | None) -> tuple[int, bytes]:
 
 
 def table_of(experiment: Experiment) -> Table:
-    """The server's table. Raises `BadInput` if the experiment has none."""
+    """Return the server's table. Raises `BadInput` if the experiment has none."""
     table = experiment.dataset
     if not isinstance(table, Table) or table.text:
         raise BadInput("deployment.agree: sites agree on the columns of tables; use --dataset table:FILE,label=COLUMN")
@@ -44,9 +44,9 @@ def table_of(experiment: Experiment) -> Table:
 
 
 def agreed(channel: Channel, request: Request, deployment: Deployment, most_rows: int, target: str) -> Tabular:
-    """Ask all clients for the summaries of their columns, and merge them to one preprocessing.
+    """Ask all clients for summaries of their columns, and merge these into one preprocessing.
 
-    Raises `BadInput` with the client whose columns differ, and with what its owner can write.
+    Raises `BadInput` if a client's columns differ. The message names the client, and tells its owner what to write.
     """
     from fedskew.data.schema import merged
 
@@ -66,16 +66,16 @@ def opened(reply: Reply) -> Summary:
 
 
 def rows_of_table(table: Table, request: Request, experiment: Experiment) -> Rows:
-    """The table's rows as numbers. A random share ``clients.held_out`` of them measures the client.
+    """Convert the table to rows of numbers. A random share ``clients.held_out`` of them is held out.
 
-    Raises `BadInput` with the column that is missing, or with the word that is no class of the run.
+    Raises `BadInput` if a column is missing, or if a target is not a class of the run.
     """
     from fedskew.data.columns import to_pandas
 
     path, encoding, target = table.path, request.encoding, TARGETS[experiment.task.target]
     require(
         table.task == target.task,
-        f"table {path}: gives targets for {table.task}, and the run learns {target.words}; start the node with --table "
+        f"table {path}: gives targets for {table.task}, but the run learns {target.words}; start the node with --table "
         f"FILE,{target.column}",
     )
     if encoding is None or isinstance(encoding.preprocessing, Array | Symbols):

@@ -1,4 +1,4 @@
-"""Write a Flower app of three small files. It runs the experiment in its configuration."""
+"""Writes a Flower app: three small files. The app runs the experiment in its configuration."""
 
 import dataclasses
 import re
@@ -29,14 +29,14 @@ app = client_app()
 
 
 def write_app(folder: Path, experiment: Experiment, runs: str = "runs") -> Path:
-    """Write the app. Raises `BadInput` if the experiment cannot run on nodes, or if the folder is not empty."""
+    """Write the app of an experiment. Raises `BadInput` if it cannot run on nodes, or if the folder is not empty."""
     experiment = deployable(experiment, Deployment(labels=True))
     about = f"{experiment.name} on {experiment.table()['dataset']['name']}, by fedskew"
     return write_files(folder, about, Deployment(), {"recipe": experiment.toml(), "runs": runs, "resume": 0})
 
 
 def write_diagnosis_app(folder: Path, clients: int, output: Path, deployment: Deployment) -> Path:
-    """Write the app that diagnoses ``clients`` sites, and writes the result to ``output``."""
+    """Write an app. It diagnoses ``clients`` sites, and writes the result to ``output``."""
     return write_files(folder, "a diagnosis by fedskew", deployment, {CLIENTS: clients, OUTPUT: str(output)})
 
 

@@ -1,4 +1,4 @@
-"""The server's side of updates as messages of the experiment's codec."""
+"""Decodes updates on the server, which arrive as messages of the experiment's codec."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from fedskew.slots.codecs import encode
 
 @dataclass(frozen=True)
 class Decoded(Uncompressed):
-    """A codec whose updates are decoded already: it leaves them as they are, and counts the bytes of their messages."""
+    """A codec for updates that are already decoded. It does not change them, and counts the bytes of their messages."""
 
     codec: Codec
 
@@ -22,17 +22,17 @@ class Decoded(Uncompressed):
         return self.codec.bits(rows, model)
 
     def applied(self, row: Tensor) -> Codec:
-        """The codec of an update (P,). Where clients share nothing (P = 0), nothing is encoded."""
+        """Return the codec of an update (P,). If clients share no parameters (P = 0), nothing is encoded."""
         return self.codec if len(row) else Uncompressed()
 
     def pattern(self, row: Tensor, model: SharedModel) -> Tree:
-        """A message with the names, shapes and types of an update like ``row`` (P,)."""
+        """Return an example message: it has the names, shapes and types of an update like ``row`` (P,)."""
         codec, zeros = self.applied(row), torch.zeros_like(row)[None]
         draws = zeros if codec.random else None
         return codec.pack(pick(encode(codec, zeros, {}, draws, model).coded, 0), model)
 
     def opened(self, message: Tree, row: Tensor, model: SharedModel) -> Tensor:
-        """The update (P,) of a message. Raises `Rejected` if the codec cannot read it."""
+        """Return the update (P,) of a message. Raises `Rejected` if the codec cannot read it."""
         codec = self.applied(row)
         try:
             coded = codec.unpack(message, model)

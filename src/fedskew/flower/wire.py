@@ -1,4 +1,4 @@
-"""Messages between server and nodes: a typed head in JSON and tensors as safetensors, under a checksum. No pickle."""
+"""Messages between server and nodes: a typed head in JSON, and tensors as safetensors with a checksum. Pickle is not used."""
 
 import hashlib
 import math
@@ -32,7 +32,7 @@ PROTOCOL = 2
 
 
 class Rejected(FedskewError):
-    """A message that is not accepted. ``fault`` is the name under which it is counted."""
+    """Raised for a message that is not accepted. It is counted under the name ``fault``."""
 
     def __init__(self, fault: Fault, message: str) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class Rejected(FedskewError):
 
 
 class Encoding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a node makes the run's rows from its table."""
+    """Tells a node how to convert its table to the run's rows."""
 
     preprocessing: Preprocessing
     classes: tuple[str, ...] = ()
@@ -50,15 +50,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A request to a node. ``recipe`` is the complete experiment as TOML: names and numbers, no code."""
 
     kind: Kind
-    run: str  # 32 hex digits
-    round: int  # rounds finished before
+    run: str  # id of the run, 32 hex digits
+    round: int  # number of finished rounds
     client: int  # -1: the server does not know it yet
     clients: int  # of the whole population
     recipe: str
     classes: int
     shape: tuple[int, ...]  # of one row
-    stamp: int = 0  # which state of the client to use: the one kept after this number of rounds; 0: none yet
-    needed: int = 0  # older states are never asked for again
+    stamp: int = 0  # use the client's state that was stored after this number of rounds; 0: the client has none yet
+    needed: int = 0  # states with a smaller stamp are not needed any more
     steps: int = 0  # local steps
     measured: bool = False  # whether to measure the local model
     asked: bool = True  # whether the client was surveyed in this round
@@ -80,12 +80,12 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     measured_rows: int = 0  # held-out rows; 0: the client is measured on its training rows
     label_counts: tuple[int, ...] = ()
     summary: bytes = b""  # of the table's columns, a `fedskew.data.summaries.Summary` in MessagePack
-    reason: str = ""  # of a refusal
+    reason: str = ""  # reason of a refusal
     protocol: int = PROTOCOL
 
 
 class Spoken(msgspec.Struct):
-    """The part of every head that no version changes."""
+    """The part of a head that is the same in all versions."""
 
     protocol: int = 0
 
@@ -94,20 +94,20 @@ Head = TypeVar("Head", Request, Reply)
 
 
 class Body(NamedTuple):
-    """Serialized tensors, which many messages can share."""
+    """Serialized tensors. Many messages can share them."""
 
     data: bytes
     digest: bytes
 
 
 def body(tensors: Tree) -> Body:
-    """Tensors as safetensors, with their SHA-256."""
+    """Serialize tensors as safetensors, with their SHA-256."""
     data = safetensors.torch.save({path: leaf.detach().cpu().contiguous().clone() for path, leaf in leaves(tensors)})
     return Body(data, hashlib.sha256(data).digest())
 
 
 def pack(head: Request | Reply, tensors: Tree | Body | None = None) -> bytes:
-    """The message as bytes."""
+    """Convert a message to bytes."""
     text = msgspec.json.encode(head)
     tail = tensors if isinstance(tensors, Body) else body(tensors or {})
     return msgspec.msgpack.encode((checksum(text, tail.digest), text, tail.data))
@@ -118,7 +118,7 @@ def checksum(text: bytes, digest: bytes) -> bytes:
 
 
 def unpack(data: bytes, kind: type[Head]) -> tuple[Head, Tree]:
-    """Inverse of `pack`. Raises `Rejected` for any other bytes."""
+    """Read a message from the bytes of `pack`. Raises `Rejected` for any other bytes."""
     try:
         digest, text, tail = msgspec.msgpack.decode(data, type=tuple[bytes, bytes, bytes])
     except msgspec.MsgspecError:
@@ -138,7 +138,7 @@ def unpack(data: bytes, kind: type[Head]) -> tuple[Head, Tree]:
 
 
 def tree_of(flat: dict[str, Tensor]) -> Tree:
-    """The tree of these leaves. Raises `ValueError` for a name that is no path, or that runs through another leaf."""
+    """Return the tree of these named leaves. Raises `ValueError` if a name is no path, or a path leads through another leaf."""
     for name in flat:
         parts = name.split("/")
         if not all(parts) or len(parts) > DEEPEST:
@@ -149,12 +149,12 @@ def tree_of(flat: dict[str, Tensor]) -> Tree:
 
 
 def signature(tree: object) -> Signature:
-    """Names, shapes and types of the leaves."""
+    """Return names, shapes and types of the leaves."""
     return {path: (tuple(leaf.shape), leaf.dtype) for path, leaf in leaves(tree)}
 
 
 def check_signature(tree: Tree, expected: Signature) -> None:
-    """Raise `Rejected` for the first leaf that is missing, unexpected, or of another shape or type."""
+    """Raise `Rejected` if a leaf is missing or unexpected, or has another shape or type. The first such leaf is named."""
     found = signature(tree)
     for name in [*expected, *found]:
         if found.get(name) != expected.get(name):
@@ -166,7 +166,7 @@ def shown(leaf: tuple[tuple[int, ...], torch.dtype] | None) -> str:
 
 
 def check_finite_leaves(tree: Tree, may_lack: Collection[str] = ()) -> None:
-    """Raise `Rejected` for the first leaf with a value that is not finite. Leaves named in ``may_lack`` are not checked."""
+    """Raise `Rejected` if a leaf has a value that is not finite. Leaves named in ``may_lack`` are not checked."""
     for name, leaf in leaves(tree):
         if name.rpartition("/")[2] not in may_lack and leaf.is_floating_point() and not all_finite(leaf):
             raise Rejected("not_finite", f"{name} holds values that are not finite")
@@ -180,7 +180,7 @@ HIGHEST = {"accuracy": 1.0, "loss": MOST_LOSS}
 
 
 def check_scores(scores: Tree, rows: int) -> None:
-    """Raise `Rejected` for the first of these sums over ``rows`` rows that lies outside its range."""
+    """Raise `Rejected` if one of these sums over ``rows`` rows is outside its range."""
     for path, value in leaves(scores):
         name = path.rpartition("/")[2]
         highest = HIGHEST.get(name, math.inf) * rows

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
-    """An IDX file."""
+    """Return the bytes of an IDX file."""
     return bytes([0, 0, 8, array.ndim]) + np.asarray(array.shape, dtype=">u4").tobytes() + array.tobytes()
 
 
@@ -27,7 +27,7 @@ def tar_of(path: Path, members: dict[str, bytes]) -> None:
 
 
 def cifar_archive(path: Path, rows: int = 20, **members: bytes) -> None:
-    """A small binary CIFAR-10, all pixels of a row being its number, with names and a link that leave the folder."""
+    """Return a small binary CIFAR-10. All pixels of a row are its number. Some names and a link lead out of the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as archive:
         for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:

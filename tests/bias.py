@@ -38,7 +38,7 @@ class Bias(Quadratic):
 def labelled(
     algorithm: Algorithm, labels: Sequence[Sequence[int]], steps: int, lr: float, classes: int = 3
 ) -> Federation:
-    """One client for each list of labels, full-batch steps."""
+    """Return one client for each list of labels. Steps use full batches."""
     y = torch.tensor([label for of_client in labels for label in of_client])
     sizes = [len(of_client) for of_client in labels]
     fed = exact_clients(Bias(classes), [[0.0]] * len(y), [steps] * len(sizes), algorithm, lr=lr, sizes=sizes)
@@ -46,12 +46,12 @@ def labelled(
 
 
 def client_view(x: Tensor, *, extras=None, counts: Sequence[float] = (1.0, 1.0, 1.0)) -> View:
-    """What a client sees; ``counts`` are its rows of each class."""
+    """Return the view of a client. ``counts`` are its numbers of rows of each class."""
     info = Info(torch.tensor(0), f64(sum(counts)), f64(counts), f64(1.0))
     return View(x, extras or {}, {}, info, {}, f64(0.1), f64(1.0))
 
 
 def rows_of(labels: Sequence[int], x: Tensor | None = None) -> Batch:
-    """A batch of these labels, on empty rows or on ``x``."""
+    """Return a batch with these labels, and with empty rows or the rows ``x``."""
     n = len(labels)
     return Batch(torch.zeros(n, 1).double() if x is None else x, torch.tensor(labels), torch.ones(n).double())

@@ -14,7 +14,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 class Browser:
-    """One page of a running Chromium; `complaints` collects what its console shows as warnings and errors."""
+    """One page of a running Chromium. `complaints` collects the warnings and errors of its console."""
 
     def __init__(self, orders: int, answers: int) -> None:
         self.orders = os.fdopen(orders, "wb", buffering=0)
@@ -38,7 +38,7 @@ class Browser:
         return json.loads(message)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The answer to one order; what happens meanwhile is kept."""
+        """Send a command and return its answer. Events that arrive in between are stored."""
         self.count += 1
         order = {"id": self.count, "method": method, "params": parameters}
         self.orders.write(json.dumps(order | ({"sessionId": self.session} if self.session else {})).encode() + b"\0")
@@ -61,7 +61,7 @@ class Browser:
             self.events.append(self.read())
 
     def ask(self, expression: str) -> Any:
-        """The value of a JavaScript expression on the page."""
+        """Return the value of a JavaScript expression on the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -81,14 +81,14 @@ class Browser:
         return found
 
     def picture(self, path: Path) -> None:
-        """The whole page as a PNG file."""
+        """Return the whole page as a PNG file."""
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """Start Chromium with an empty profile; it is gone at the end."""
+    """Start Chromium with an empty profile. Chromium and the profile are removed at the end."""
     orders_out, orders = os.pipe()
     answers, answers_in = os.pipe()
     options = [

@@ -43,7 +43,7 @@ def few_figures(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing that a user's machine remembers of its engines and of trusted code, or keeps of frozen layers, is read or written."""
+    """Use an empty cache: tests do not use the user's engine choices, trusted code and frozen layers' results."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDSKEW_CACHE", str(tmp_path_factory.mktemp("computed")))
         patch.setenv("FEDSKEW_CONFIG", str(tmp_path_factory.mktemp("configuration")))

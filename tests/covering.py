@@ -8,7 +8,7 @@ Allowed = Callable[[Case], bool]
 
 
 def covering(factors: Mapping[str, Sequence[str]], allowed: Allowed = lambda case: True) -> list[Case]:
-    """Cases, each with one option of every factor, that cover all pairs that are ``allowed``.
+    """Return cases that cover all ``allowed`` pairs of options. Each case has one option of every factor.
 
     ``allowed`` takes two options at a time. The first option of a factor must be allowed with every option that is allowed alone.
     Greedy and deterministic: a case starts with a pair that is still open, and each further factor takes the allowed option

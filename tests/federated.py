@@ -30,7 +30,7 @@ def frame(n: int = 400, seed: int = 0) -> pd.DataFrame:
 
 
 def wide_sites(fewest: int) -> dict[str, Site]:
-    """More inputs than directions, a text and a time, so that every step is asked."""
+    """Return sites with more inputs than directions, a text and a time, so that the diagnosis asks all steps."""
     rng = np.random.default_rng(0)
     texts = [f"{a} {b}" for a, b in rng.choice([f"word{i}" for i in range(30)], (90, 2))]
     day = pd.date_range("2020-01-01", periods=90).to_numpy()

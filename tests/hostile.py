@@ -15,7 +15,7 @@ BIG = 2**63
 
 @dataclass(frozen=True)
 class Case:
-    """A command line, what lies in its folder, and what it must answer: an exit code, and one line that holds ``says``."""
+    """A command line, the files in its folder, and its expected answer: an exit code, and one line that contains ``says``."""
 
     id: str
     argv: tuple[str, ...]
@@ -27,7 +27,7 @@ class Case:
 
 
 def case(id: str, command: str | list[str], says: str, code: int = 2, **options: Any) -> Case:
-    """``command`` is split at spaces where it is a string."""
+    """Return a case. If ``command`` is a string, it is split at spaces."""
     argv = command.split(" ") if isinstance(command, str) else command
     return Case(id, tuple(argv), says, code, **options)
 
@@ -37,7 +37,7 @@ def rows(head: str = "a,b,client,y", number: int = 40) -> str:
 
 
 def options() -> Iterator[Case]:
-    """Numbers and words where a run takes them; cases of one row share their answer."""
+    """Return cases with wrong values of a run's options. Cases of one row have the same answer."""
     for says, *commands in OPTIONS:
         yield from (
             case(f"run {words[:40]}{words[40:][-4:]}", ["run", "--rounds", "1", *words.split(" ")], says)
@@ -148,7 +148,7 @@ def dumped(value: object) -> bytes:
 
 
 class Trap:
-    """What NumPy would execute if it read pickles."""
+    """An object that NumPy would execute if it read pickles."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("trapped",)
@@ -189,7 +189,7 @@ NEAR_MISSES = [
 
 
 def verbs() -> Iterator[Case]:
-    """Everything that is neither an option of a run, nor a file of the user's."""
+    """Return all other cases: neither options of a run nor files of the user."""
     for id, command, says, *files in VERBS:
         yield case(id, command, says, files=files[0] if files else {})
     for says, command, *files in NEAR_MISSES:

@@ -13,7 +13,7 @@ from tests.hostile import BIG, Case, case, rows
 
 
 def experiments() -> Iterator[Case]:
-    """Experiment files."""
+    """Return cases with wrong experiment files."""
     for id, text, says in EXPERIMENTS:
         yield case(f"toml-{id}", "run e.toml", says, files={"e.toml": text})
 
@@ -46,7 +46,7 @@ EXPERIMENTS: list[tuple[str, str | bytes, str]] = [
 
 
 def tables() -> Iterator[Case]:
-    """A user's files, read by ``skew`` and ``diagnose``."""
+    """Return cases with files of a user that ``skew`` and ``diagnose`` read."""
     for name, contents, says in TABLES:
         spec = f"table:path={name},label=y,client=client"
         yield case(f"skew-{name}", f"skew --skew natural --dataset {spec}", says, files={name: contents})
@@ -118,7 +118,7 @@ TABLES: list[tuple[str, str | bytes | Path, str]] = [
 
 
 def environments() -> Iterator[Case]:
-    """Variables of the environment."""
+    """Return cases with wrong environment variables."""
     for name, value, command, says in ENVIRONMENTS:
         yield case(f"env-{name}-{value}", command, says, env={name: value})
 
@@ -137,7 +137,7 @@ ENVIRONMENTS = [
 
 
 def stores() -> Iterator[Case]:
-    """Runs whose columns and facts are not what was written."""
+    """Return cases with run stores that were changed after they were written."""
     for i, (what, says) in enumerate(FACTS):
         verb = ("show 1", "report 1", "watch 1", "resume 1", "cite 1", "export 1")[i % 6]
         sql = f"UPDATE runs SET facts='{what}' WHERE id=1"

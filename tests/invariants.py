@@ -48,7 +48,7 @@ class NoClients:
 
 
 def watched(algorithm: Algorithm, given: Given) -> Algorithm:
-    """The same method, which notes what its hook ``aggregate`` is given."""
+    """Return the same method. It records the arguments of its hook ``aggregate``."""
     cls = type(algorithm)
 
     def aggregate(self: Any, server: ServerView, cohort: Cohort) -> Any:
@@ -130,7 +130,7 @@ def bytes_add_up(fed: Federation, outcome: Outcome) -> None:
 
 
 def kept_entries_stay(fed: Federation, x0: torch.Tensor, server: Server) -> None:
-    """The server's model is as it began where clients keep their own."""
+    """Check that entries that clients keep do not change in the server's model."""
     assert fed.kept is None or torch.equal(fed.kept.of_model(server.x), fed.kept.of_model(x0))
 
 
@@ -144,7 +144,7 @@ def others_keep_their_states(states: ClientStates, before: Any, outcome: Outcome
 
 
 def server_holds_the_mean(fed: Federation, attacked: bool, server: Server, states: ClientStates) -> None:
-    """An attacker's state is not what it sends."""
+    """Check that the server has the mean of the clients' values. Attackers are left out: they send other values than they store."""
     name = type(fed.algorithm).__name__
     ids, rows = states.export()
     if name not in DUAL or attacked or not len(ids):
@@ -169,7 +169,7 @@ def weights_sum_to_one(algorithm: Algorithm, server: ServerView, cohort: Cohort)
 
 
 def a_common_step_is_taken(algorithm: Algorithm, server: ServerView, cohort: Cohort) -> None:
-    """Where all clients send the same update a mean of updates is that update."""
+    """Check that the mean of equal updates is this update."""
     if type(algorithm).__name__ in OTHER_MEANS:
         return
     step = torch.linspace(-1, 1, len(server.x), dtype=server.x.dtype) / 100
@@ -180,7 +180,7 @@ def a_common_step_is_taken(algorithm: Algorithm, server: ServerView, cohort: Coh
 
 
 def resumed(fed: Federation, site: LocalClients, copy: Any, server: Server, states: ClientStates, rounds: int) -> None:
-    """The last round from exported states is the last round, to the last bit."""
+    """Check that the last round, played again from exported states, is bitwise equal."""
     before, (ids, rows) = copy
     again = ClientStates.restore(ids, map_leaves(torch.clone, rows))
     after = site.play_round(fed, before, again, False).server
@@ -217,6 +217,6 @@ def an_empty_first_round_is_only_counted(fed: Federation, site: LocalClients, x0
 
 
 def same(one: Any, two: Any) -> bool:
-    """Whether two trees hold the same numbers, to the last bit."""
+    """Return True if two trees have bitwise equal numbers."""
     a, b = dict(leaves(one)), dict(leaves(two))
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

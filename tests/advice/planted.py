@@ -33,7 +33,7 @@ def case(
 
 
 def planted(effects: Mapping[str, Callable[[float, float], float]], sets: int = 6, noise: float = 0.0) -> list[Case]:
-    """Cases of several data sets; the gain of a method is its effect of the label and the concept strength, plus noise."""
+    """Return cases of several data sets. The gain of a method is a linear function of label and concept strength, plus noise."""
     rng = np.random.default_rng(0)
     cases = []
     for name in range(sets):

@@ -36,7 +36,7 @@ def test_an_unknown_method_has_the_common_line() -> None:
 
 
 def test_the_ridge_solves_its_normal_equations() -> None:
-    """A method seen once lies on the line between the common one and its own gain, by the prior's weight."""
+    """The prediction for a method with one gain lies between the common prediction and this gain. The prior sets the weights."""
     cases = [case({}, ("only", 0.1), data="a")]
     model = fit(points_of(cases, "test"))
     # minimise (g - c - o)^2 + 3 c^2 + 3 o^2 with g = 0.2: c = o = g / (2 + 3)

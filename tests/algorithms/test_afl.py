@@ -85,7 +85,7 @@ def test_golden_round_of_a_cohort() -> None:
 
 
 def test_estimates_from_a_cohort_are_unbiased() -> None:
-    """Over all pairs of three clients, the mean of step and losses equals full participation's."""
+    """The mean of step and losses over all pairs of three clients equals step and losses with all clients."""
     rows, pairs = [[1.0, 0.0], [4.0, 3.0], [2.0, -1.0]], [(0, 1), (0, 2), (1, 2)]
 
     def server(members):
@@ -103,7 +103,7 @@ def test_estimates_from_a_cohort_are_unbiased() -> None:
 
 
 def test_equal_losses_leave_the_mixture_as_it_is() -> None:
-    """Rows 1/2 (w - 1)^2 and 1/2 (w + 1)^2 at 0, where the steps cancel: nothing moves at lambda = 1/2."""
+    """The losses are 1/2 (w - 1)^2 and 1/2 (w + 1)^2. At w = 0 and lambda = 1/2 the steps cancel, so nothing moves."""
     fed = exact_clients(Quadratic(), [[1.0, 1.0], [1.0, -1.0]], (1, 1), Afl(gamma=0.3), lr=0.1)
     for outcome in play(fed, [0.0], 3):
         assert_close(outcome.server.state["lambda"], [0.5, 0.5])
@@ -111,7 +111,7 @@ def test_equal_losses_leave_the_mixture_as_it_is() -> None:
 
 
 def test_the_losses_are_over_all_rows_before_training() -> None:
-    """Several steps on small batches: lambda only knows the full losses at the model that was sent."""
+    """With several steps on small batches, lambda depends only on the full losses at the model that was sent."""
     fed = ragged(Afl(gamma=0.01), local=Local(epochs=2, batch_size=4))
     outcome = play(fed, X0, 1)[0]
     rows = [fed.partition.rows(k) for k in range(len(RAGGED))]
@@ -172,7 +172,7 @@ def test_on_convex_losses_the_model_circles_and_its_mean_converges() -> None:
 
 
 def test_beyond_the_saddle_one_client_takes_all() -> None:
-    """c = 3: F_2 is the larger one wherever it counts, and its optimum is -1."""
+    """With c = 3, F_2 is always larger than F_1, and its optimum is -1."""
     server = play(game(3.0, 0.2, 0.2), [0.9], 150)[-1].server
     assert_close(server.state["lambda"], [0.0, 1.0])
     assert_close(server.x, [-1.0], 1e-9)

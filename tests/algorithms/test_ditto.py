@@ -73,7 +73,7 @@ def test_against_an_ordinary_loop_with_an_optimiser_of_its_own(solver, lam: floa
 
 
 def test_eta_lambda_1_starts_each_step_from_the_global_model() -> None:
-    """v <- x - eta grad F_k(v): after one step from v it has forgotten v but for the gradient."""
+    """v <- x - eta grad F_k(v): after a step only the gradient depends on the old v."""
     fed = exact_clients(Quadratic(), PAIR, (3, 3), Ditto(lam=10.0), lr=0.1)
     _, states = run(fed, [1.0], 1)
     expected = []
@@ -124,7 +124,7 @@ def test_adam_works_on_both_models() -> None:
 
 
 def test_a_personal_model_that_diverges_is_found_in_its_round() -> None:
-    """The global model is well: eta (lambda + 4) = 4.5 multiplies only the personal error, by 3.5 a step."""
+    """The global model converges. The personal error grows by a factor 3.5 each step, because eta (lambda + 4) = 4.5."""
     fed = exact_clients(Quadratic(), PAIR, (700, 700), Ditto(lam=41.0), lr=0.1)
     with pytest.raises(Diverged, match=r"round 1, client 0 and 1 more: its own model.* lr x lam = 4.1"):
         play(fed, [1.0], 1)

@@ -31,7 +31,7 @@ SILENT = {"clip": math.inf, "noise": 0.0}
 
 
 def drawn(seed: int, round_: int, size: int) -> Tensor:
-    """The standard normal numbers of a round."""
+    """Return the standard normal numbers of a round."""
     return torch.randn(size, generator=torch_stream(seed, "noise", round_), dtype=torch.float64)
 
 
@@ -72,13 +72,13 @@ def test_the_server_clips_received_updates() -> None:
 
 
 def sums(members: tuple[int, ...], algorithm: DpFedAvg) -> Tensor:
-    """What the server moves by in round 0, times q K."""
+    """Return the server's step in round 0, times q K."""
     outcome = play(replace(ragged(algorithm), selection=Only(members)), X0, 1)[0]
     return (outcome.server.x - X0) * algorithm.q * 7
 
 
 def test_one_client_changes_the_sum_by_the_clip_at_most_whoever_else_takes_part() -> None:
-    """Under the same noise; replacing a client may change it by twice as much."""
+    """The noise is the same in both runs. Replacing a client could change the sum by twice as much."""
     dp = DpFedAvg(clip=0.05, noise=1.0, q=0.3)
     both = sums((1, 2, 4, 5), dp)
     for left in ((1, 2, 4), (2, 4, 5), (1, 4, 5)):

@@ -42,13 +42,13 @@ def losses(x: float) -> torch.Tensor:
 
 
 def projected(v: torch.Tensor) -> torch.Tensor:
-    """Of two numbers: both less half the excess, or a corner."""
+    """Project two numbers onto the simplex: subtract half of the excess from both, or return a corner."""
     first = float((v[0] - v[1] + 1) / 2)
     return f64([min(max(first, 0.0), 1.0), 1 - min(max(first, 0.0), 1.0)])
 
 
 def test_golden_round_for_every_draw() -> None:
-    """With m = K = 2 the distinct clients tell how often each was drawn. All six cases come up."""
+    """With m = K = 2 the set of drawn clients shows how often each was drawn. All six cases occur."""
     seen = set()
     for seed in range(100):
         fed = seeded(sized_pair(Drfa(gamma=0.005)), seed)
@@ -82,7 +82,7 @@ def test_golden_mixture_in_plain_numbers() -> None:
 
 
 def convened(mixture, proposed, *, round_=1, seed=0, gamma=0.0, tau=0.0, answers=None):
-    """The state after the server has received the proposed clients' answers."""
+    """Return the state after the server has received the answers of the proposed clients."""
     k = len(mixture)
     method = Drfa(gamma=gamma)
     fed = exact_clients(Quadratic(), [[1.0, 0.0]] * k, (1,) * k, method, lr=0.1)

@@ -21,7 +21,7 @@ DTYPES = [torch.float32, torch.float64]
 
 
 def around(edge: float, dtype) -> list[Tensor]:
-    """The number below, the number itself, and the number above."""
+    """Return the next smaller floating-point number, the number itself, and the next larger one."""
     kind = {torch.float32: np.float32, torch.float64: np.float64}[dtype]
     at = kind(edge)
     return [torch.tensor(v) for v in (np.nextafter(at, kind(-1)), at, np.nextafter(at, kind(1)))]
@@ -96,7 +96,7 @@ def test_intra_at_the_edges_of_the_local_change(dtype, d_global, edge, factors) 
 
 
 def mu_next(d_local: float, d_global: float, lead: float, **options) -> float:
-    """The mu of a client of one row that had an accuracy of 1/2 and gains ``d_local``."""
+    """Return the new mu of a client with one row. Its accuracy was 1/2 and rises by ``d_local``."""
     method = DualMetric(**options)
     now, zero = 0.5 + d_local, f64(0.0)
     view = View(
@@ -184,7 +184,7 @@ def test_golden_four_rounds() -> None:
 
 
 def test_the_initial_model_is_no_last_accuracy() -> None:
-    """From 0 to 4/5 at once: were the initial accuracies counted, the second round would have 0.995."""
+    """The accuracy rises from 0 to 4/5 at once. If the initial accuracies counted, the second round would have factor 0.995."""
     fed = above([[0.1, 0.1, 0.1, 0.1, 5.0]] * 2, [0.1], DualMetric(mu=0.05), steps=1, lr=0.5)
     outcomes = play(fed, [0.0], 3)
     assert [o.done.uploads.report["mu"].tolist() for o in outcomes] == [[0.05, 0.05]] * 3
@@ -232,7 +232,7 @@ def test_a_client_at_a_threshold_keeps_its_mu_at_any_precision(dtype) -> None:
 
 
 def standing(method, leads: list[list[float]], own=(0.0,)):
-    """Clients whose model and accuracies do not move: the rate is next to nothing."""
+    """Return clients whose model and accuracies do not change, because the learning rate is almost 0."""
     return above(leads, list(own), method, steps=1, lr=1e-12)
 
 
@@ -264,7 +264,7 @@ def test_the_global_accuracy_is_on_the_servers_rows(count: int) -> None:
 
 
 def test_accuracies_belong_to_the_received_model() -> None:
-    """On all rows of a client and of the server, before training."""
+    """They are measured on all rows of a client and of the server, before training."""
     fed, states = ragged(DualMetric()), ClientStates()
     first, second = play(fed, X0, 2, states=states)
     x = first.server.x
@@ -303,7 +303,7 @@ def test_a_late_client_moves_its_mu_when_it_comes_back() -> None:
 
 
 def test_identical_clients_never_lead() -> None:
-    """What then moves mu is the change in accuracy alone, the same for all."""
+    """Then mu depends only on the change in accuracy, which is the same for all clients."""
     one, many = ragged(DualMetric(mu=0.05), sizes=[13]), ragged(DualMetric(mu=0.05), sizes=[13] * 3)
     many = replace(many, x=one.x.repeat(3, 1), y=one.y.repeat(3), planner=SameForAll(many.planner))
     ours, theirs = play(many, X0, 6), play(one, X0, 6)

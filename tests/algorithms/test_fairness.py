@@ -44,7 +44,7 @@ X0 = torch.randn(TASK.space.size, generator=torch.Generator().manual_seed(1), dt
 
 
 def people(n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Rows whose last column is the group, and labels that lean on it."""
+    """Return rows with the group as last column, and labels that depend on the group."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((n, 4))
     x[:, 3] = rng.integers(0, 2, n)
@@ -71,7 +71,7 @@ def federation(algorithm, *, selection=None, steps: int | None = None) -> Federa
 
 
 def plain_gap(w: Tensor, x: Tensor, y: Tensor) -> float:
-    """Equal-opportunity difference by plain counting."""
+    """Return the equal-opportunity difference, computed by simple counting."""
     predicted = TASK.logits(w, x).argmax(1).numpy()
     rate = []
     for group in (0, 1):

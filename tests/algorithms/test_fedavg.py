@@ -163,7 +163,7 @@ def test_uniform_fedsgd_descends_the_uniform_objective() -> None:
 @pytest.mark.parametrize("batches", ["shuffled", "independent"])
 @pytest.mark.parametrize("steps", [None, 4])
 def test_one_client_is_centralised_sgd(batches: str, steps: int | None) -> None:
-    """One uninterrupted run over the batches of all rounds, shorter last batch included."""
+    """FedAvg equals one SGD run over the batches of all rounds, also with a shorter last batch."""
     local = Local(epochs=2, steps=steps, batch_size=8, batches=batches)
     fed = ragged(FedAvg(), local=local, sizes=[37])
     everything = [batch for t in range(3) for batch in real_batches(fed, t, 0)]
@@ -226,7 +226,7 @@ def test_samples_weights_are_normalised_within_the_cohort() -> None:
 
 @dataclass(frozen=True)
 class Dealt:
-    """A partition written down."""
+    """A skew that returns a given partition."""
 
     parts: tuple[tuple[int, ...], ...]
 
@@ -249,7 +249,7 @@ def test_clients_without_data_change_nothing(weighting: str) -> None:
 
 @pytest.mark.parametrize(("local", "same"), [(FULL_BATCH, True), (Local(epochs=1, batch_size=4), False)])
 def test_splitting_a_client_changes_fedavg_but_not_fedsgd(local: Local, same: bool) -> None:
-    """Each half takes half of the steps."""
+    """Each half of the client takes half of the steps."""
     whole, halves = ragged(FedAvg(), local=local, sizes=[16, 8]), ragged(FedAvg(), local=local, sizes=[8, 8, 8])
     assert apart(play(whole, X0, 1)[0].server.x, play(halves, X0, 1)[0].server.x, 1e-12) is not same
 
@@ -269,7 +269,7 @@ def test_mean_number_of_local_steps_grows_with_the_spread_of_sizes(sizes: list[i
 
 
 def union_step(fed, w, round_: int) -> torch.Tensor:
-    """One SGD step on all clients' first batches together."""
+    """Take one SGD step on the union of all clients' first batches."""
     first = [real_batches(fed, round_, k)[0] for k in range(len(fed.partition))]
     x, y = (torch.cat(part) for part in zip(*first, strict=True))
     return w - fed.solver.lr * full_gradient(w, x, y)

@@ -25,7 +25,7 @@ from tests.small import RAGGED, TASK, X0, Quadratic, exact_clients, play
 
 
 def client_batch(n: int, padded: int, stranger: float = 9.0) -> Batch:
-    """n rows, and some more under a mask of 0."""
+    """Return a batch of n rows, and some more rows with mask 0."""
     rng = np.random.default_rng(n)
     x = torch.cat([torch.tensor(rng.standard_normal((n, 6))), torch.full((padded, 6), stranger).double()])
     y = torch.cat([torch.tensor(rng.integers(0, 3, n)), torch.zeros(padded, dtype=torch.long)])
@@ -82,7 +82,7 @@ def test_a_layer_of_another_kind_is_taken_row_by_row(model: str) -> None:
 
 
 def test_frozen_parameters_count_for_nothing() -> None:
-    """Each row's own backward pass, over the output layer alone."""
+    """The result equals one backward pass for each row, with the output layer only."""
     net = Experiment(model="mlp:hidden=[5]").model.build((6,), 3, torch.Generator().manual_seed(0)).double()
     for p in list(net.parameters())[:2]:
         p.requires_grad_(False)
@@ -272,7 +272,7 @@ def test_a_cold_mean_is_the_steadiest_client_alone() -> None:
 
 
 def test_clients_already_fitted_are_preferred() -> None:
-    """Its rows agree because their gradients vanish: the model never learns from the other one."""
+    """The gradients of a fitted client vanish, so its variance is small, and the model never learns from the other client."""
     rows = [[1.0, 1.0], [1.0, 1.0], [1.0, 3.0], [1.0, 7.0]]
     fed = exact_clients(Quadratic(), rows, (2, 2), FedBS(cohort=0.5), lr=0.1, sizes=[2, 2])
     outcomes, _ = run(fed, [1.0], 5)
@@ -281,7 +281,7 @@ def test_clients_already_fitted_are_preferred() -> None:
 
 
 def test_variances_keep_their_digits_next_to_large_gradients() -> None:
-    """In float32, rows whose gradients are 1000 +- 0.01: the squares are summed in float64."""
+    """The float32 gradients of the rows are 1000 +- 0.01. Their squares are summed in float64."""
     x = torch.tensor([[1.0, 1000.0], [1.0, 1000.015625]])
 
     class Flat(Quadratic):

@@ -87,7 +87,7 @@ def test_never_worse_on_the_servers_rows_than_any_client_or_their_average(score:
 
 
 def test_over_several_rounds_the_greedy_choice_can_end_worse_than_the_full_average() -> None:
-    """What is best now may be the worse place to start from, even if V is all training data."""
+    """The best subset in one round can be a worse start for the next rounds, even if V is all training data."""
     a = torch.diag_embed(f64([[2.2, 0.9], [0.9, 1.6], [2.8, 0.9]]))
     b = f64([[-2.3, -1.1], [-1.1, 2.3], [1.0, 1.3]])
     fed = matrix_clients(a, b, (1, 2, 1), FedGA(), lr=0.3)

@@ -39,7 +39,7 @@ def test_golden_round(denominator: str) -> None:
 
 
 def loss(algorithm: FedLc, z: Tensor, y: int, counts: list[float]) -> Tensor:
-    """The objective of one row of class y at the logits z."""
+    """Return the objective of a row of class y with logits z."""
     return algorithm.objective(Bias(len(z)), client_view(z, counts=counts), z, rows_of([y]))
 
 
@@ -92,7 +92,7 @@ def test_weak_calibration_leaves_a_small_gradient() -> None:
 
 
 def test_a_class_without_rows_is_not_pushed_down() -> None:
-    """The softmax runs over the classes that the client has."""
+    """The softmax contains only the classes of the client's rows."""
     _, slope = loss_and_slope(FedLc(tau=1.0), Z, 0, [5.0, 0.0, 5.0, 0.0])
     present = torch.softmax(Z[[0, 2]], 0)
     assert_close(slope, [float(present[0]) - 1, 0.0, float(present[1]), 0.0])
@@ -131,7 +131,7 @@ def test_with_as_many_rows_of_every_class_it_is_fedavg() -> None:
 
 @pytest.mark.parametrize("denominator", GOLDEN)
 def test_whole_local_training_in_its_textbook_form(denominator: str) -> None:
-    """An ordinary training loop; local models are measured by their logits as they are."""
+    """The run equals an ordinary training loop. Local models are measured with uncalibrated logits."""
     fed = ragged(FedLc(tau=0.8, denominator=denominator))
     outcome = play(fed, X0, 1)[0]
     for k, size in enumerate(RAGGED):

@@ -51,14 +51,14 @@ PUBLIC = Batch(torch.tensor([[1.0], [2.0]]).double(), torch.zeros(2, dtype=torch
 
 
 def pair(algorithm: FedMd) -> Federation:
-    """Clients with the rows (1, 0) and (1, 4), one step of 0.1, and the public inputs 1 and 2."""
+    """Return two clients with the rows (1, 0) and (1, 4), one step with rate 0.1, and the public inputs 1 and 2."""
     task = Regression(Classification(), LINE, ParameterSpace(LINE), 2)
     fed = exact_clients(task, [[1.0], [1.0]], (1, 1), algorithm, lr=0.1)
     return replace(fed, y=torch.tensor([0, 1]), server_data=PUBLIC)
 
 
 def own(states: ClientStates) -> Tensor:
-    """The clients' models by id, (K, P)."""
+    """Return the clients' models, sorted by id, (K, P)."""
     ids, kept = states.export()
     return kept[PART][torch.as_tensor(np.argsort(ids))]
 
@@ -192,7 +192,7 @@ def test_without_digest_every_client_trains_alone() -> None:
 @pytest.mark.parametrize("distance", ["absolute", "squared"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_single_client_agrees_with_itself(distance, dtype) -> None:
-    """Its digest loss is 0: to the rounding, which an absolute error would follow."""
+    """Its digest loss is 0 up to rounding. With an absolute error, the gradient would follow the sign of the rounding."""
     ends = []
     for steps in (0, 20):
         fed = ragged(FedMd(steps=steps, distance=distance), sizes=[23])
@@ -235,7 +235,7 @@ def test_scores_and_rows_belong_together_after_a_round_without_answers() -> None
 
 
 def test_after_an_empty_first_round_there_is_nothing_to_digest() -> None:
-    """The initial model's scores carry no knowledge: clients of other architectures would learn its random start."""
+    """The scores of the initial model contain no knowledge. Clients of other architectures would learn its random outputs."""
     fed = replace(ragged(FedMd(rows=9), selection=Everyone()), availability=NoClients(0))
     _, second, third = play(fed, X0, 3)
     assert second.work.view.extras.keys() == {"public"}

@@ -95,7 +95,7 @@ def test_local_only_takes_clients_of_different_architectures() -> None:
     ids=["sgd", "decay", "adamw"],
 )
 def test_the_warm_up_is_the_local_solver_on_the_servers_rows(solver: str, optimiser_of) -> None:
-    """Of every architecture, as `torch.optim` does it, weight decay included."""
+    """Each architecture gets the same result as with `torch.optim`, including weight decay."""
     cold, warm = (
         assemble(experiment(solver=solver, server_data={"share": 0.2, "warm_up": w}), small_data()) for w in (0, 6)
     )

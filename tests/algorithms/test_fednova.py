@@ -155,7 +155,7 @@ def test_equal_norms_give_fedavg_with_the_same_solver(momentum: float, mu: float
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform", "unbiased"])
 def test_equal_norms_give_fedavg_for_every_weighting_and_cohort(weighting: str) -> None:
-    """Unbiased weights do not sum to one: tau_eff must still be the mean of the norms."""
+    """tau_eff must be the mean of the norms, although unbiased weights do not sum to one."""
     local = Local(steps=4, batch_size=8)
     nova, plain = (
         ragged(a, local=local, selection=Uniform(clients=2))

@@ -52,7 +52,7 @@ def test_golden_round() -> None:
 
 
 def term(algorithm: FedNtd, z: Tensor, z_g: Tensor, y: int) -> Tensor:
-    """The objective less the cross-entropy at logits z, for a global model with the logits z_g."""
+    """Return the objective minus the cross-entropy at logits z. The global model has logits z_g."""
     batch = rows_of([y])
     return algorithm.objective(Bias(len(z)), client_view(z_g), z, batch) - F.cross_entropy(z[None], batch.y)
 
@@ -125,7 +125,7 @@ def test_the_first_local_step_of_every_round_is_fedavgs() -> None:
 
 
 def test_whole_local_training_in_its_textbook_form() -> None:
-    """An ordinary training loop whose not-true logits are gathered, not masked."""
+    """The run equals an ordinary training loop that gathers the not-true logits instead of masking the true ones."""
     fed, tau, beta = ragged(FedNtd(beta=0.8, tau=2.0)), 2.0, 0.8
     second = play(fed, X0, 2)[1]
     x = second.work.view.x

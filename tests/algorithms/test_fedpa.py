@@ -50,7 +50,7 @@ def test_golden_round() -> None:
 
 
 def sent(algorithm: FedPa, x: Tensor, samples: Tensor) -> Tensor:
-    """The delta of a client at x whose windows had these means (l, P)."""
+    """Return the delta of a client at x. Its windows had these means (l, P)."""
     number, one = len(samples), x.new_ones(())
     view = View(x, {}, {}, Info(*(one for _ in Info._fields)), {}, one, number * one)
     scratch = {"sums": 3 * (samples - x), "counts": x.new_full((number,), 3.0)}
@@ -124,7 +124,7 @@ def burnt(steps: int, share: str) -> int:
 @pytest.mark.parametrize("number", [1, 2, 4, 7])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_windows_divide_the_steps_after_the_burn_in(share: str, number: int, dtype: torch.dtype) -> None:
-    """In step t the model is e_t, so that a sample says which steps it is the mean of."""
+    """In step t the model is the unit vector e_t, so a sample shows the steps of its mean."""
     algorithm = FedPa(samples=number, burn_in=float(share))
     for steps in (*range(1, 13), 100):
         x = torch.zeros(steps, dtype=dtype)
@@ -145,7 +145,7 @@ def test_windows_divide_the_steps_after_the_burn_in(share: str, number: int, dty
 
 
 def path(fed, round_: int, client: int, x: Tensor) -> np.ndarray:
-    """The iterates (T, P) of an ordinary training loop."""
+    """Return the iterates (T, P) of an ordinary training loop."""
     seen: list[Tensor] = []
 
     def remember(net, inputs: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ def path(fed, round_: int, client: int, x: Tensor) -> np.ndarray:
 @pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
 @pytest.mark.parametrize("local", [Local(epochs=5, batch_size=7), Local(epochs=1, batch_size=7)], ids=["long", "short"])
 def test_whole_rounds_against_ordinary_training(engine, local: Local) -> None:
-    """Clients with 1 to 30 steps, some with fewer than samples: each makes as many samples as it can."""
+    """Clients take 1 to 30 steps. A client with fewer steps than samples makes only as many samples as it has steps."""
     algorithm = FedPa(rho=0.7, samples=4, burn_in=0.2, weighting="uniform")
     solver = Sgd(lr=0.2, momentum=0.5, weight_decay=0.01)
     fed = ragged(algorithm, local=local, solver=solver)

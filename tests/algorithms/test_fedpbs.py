@@ -68,7 +68,7 @@ def test_golden_round_with_soft_weights() -> None:
 
 
 def mu_of(x: float = 1.0, **options) -> list[float]:
-    """What each client multiplies its distance with, in the first round."""
+    """Return the mu of each client in the first round."""
     return play(three(FedPBS(mu=0.5, **options)), [x], 1)[0].done.uploads.report["mu"].tolist()
 
 
@@ -134,7 +134,7 @@ def test_the_steadiest_may_be_chosen() -> None:
 
 
 def test_one_client() -> None:
-    """Its batch is the largest, and its variance is compared with its own last one."""
+    """A single client has the largest batch. Its variance is compared with its own variance in the last round."""
     x = [1.0]
     fed = exact_clients(Quadratic(), ROWS[1], (2,), FedPBS(mu=0.5), lr=0.1, sizes=[2])
     outcomes = play(fed, x, 3)
@@ -145,7 +145,7 @@ def test_one_client() -> None:
 
 
 def test_bytes_sent_down_and_up() -> None:
-    """Down two thresholds with the model; up a variance and a mu with it."""
+    """The server sends the model and two thresholds. A client sends an update, a variance and a mu."""
     model, m = 8 * len(X0), 4
     outcome = play(ragged(FedPBS(), selection=Uniform(clients=m)), X0, 1)[0]
     assert outcome.bytes_down == m * (model + 2 * 16)  # the thresholds go to the surveyed and to the training clients

@@ -161,7 +161,7 @@ def test_round_zero_is_fedavg_and_the_next_is_not() -> None:
 
 @pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
 def test_one_clients_prototypes_are_its_class_means(monkeypatch, engine) -> None:
-    """Of the model after training, over all its rows, also where a pass takes several batches."""
+    """They are computed with the model after training, over all rows, also if a pass takes several batches."""
     monkeypatch.setattr("fedskew.loop.plan.PASS_ROWS", 4)
     fed = ragged(FedProc(alpha=0.5), sizes=[13])
     for outcome in play(fed, X0, 2, engine):
@@ -173,7 +173,7 @@ def test_one_clients_prototypes_are_its_class_means(monkeypatch, engine) -> None
 
 
 def test_identical_models_give_the_pooled_class_means() -> None:
-    """Clients of 1 to 40 rows that do not move: rows count, not clients."""
+    """The clients have 1 to 40 rows and do not train. Each row has the same weight, not each client."""
     fed = ragged(FedProc(), solver=Sgd(lr=1e-30))
     z = TASK.outputs(X0, fed.x)[0]
     means = torch.stack([z[fed.y == j].mean(0) for j in range(3)])

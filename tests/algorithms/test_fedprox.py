@@ -115,7 +115,7 @@ def test_the_first_implicit_step_is_shortened_by_one_plus_eta_mu() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_anchor_is_this_rounds_global_model_not_the_first(form: str) -> None:
-    """Rounds on a linear loss all move alike; an anchor left at x0 would slow them."""
+    """With a linear loss all rounds take the same step. If the anchor stayed at x0, later steps would be shorter."""
     fed = exact_clients(Linear(), [[1.0]], (4,), FedProx(mu=2.0, step=form), lr=0.2)
     moves = trajectory(play(fed, [0.0], 4))[:, 0]
     assert_close(moves.diff(), moves[0].expand(3))
@@ -164,7 +164,7 @@ def test_the_explicit_proximal_part_contracts_by_one_minus_eta_mu(eta_mu: float)
 )
 def test_limit_of_stability(form: str, lr: float, mu: float, grows: bool) -> None:
     def distance(steps: int) -> float:
-        """Distance to the proximal solution."""
+        """Return the distance to the proximal solution."""
         fed = exact_clients(Quadratic(), [[2.0, 0.0]], (steps,), FedProx(mu=mu, step=form), lr=lr)
         return abs(float(play(fed, [1.0], 1)[0].server.x) - mu / (2 + mu))
 

@@ -188,7 +188,7 @@ class Multiplied(MatrixQuadratic):
 
 @pytest.mark.parametrize("factor", [1e-9, 7.0, 1e9])
 def test_the_scale_of_the_loss_does_not_change_the_perturbation(factor: float) -> None:
-    """Under a rate over the factor the trajectories agree."""
+    """If the loss is scaled by a factor and the rate is divided by it, the trajectories agree."""
     a, b = matrices(3)
     rows = torch.cat([a.reshape(3, -1), b], dim=1).tolist()
     ours, plain = (

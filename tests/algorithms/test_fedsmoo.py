@@ -132,7 +132,7 @@ def test_without_rho_it_is_feddyn_with_its_states(weighting: str, beta: float) -
 
 
 def test_the_first_step_of_all_is_fedsams() -> None:
-    """With every dual variable still 0, and no distance yet to be penalised."""
+    """All dual variables are still 0, and the model has not moved, so the penalty is 0."""
     local = Local(steps=1, batch_size=8)
     ours, sam = (play(ragged(a, local=local), X0, 1)[0] for a in (FedSmoo(rho=0.3, beta=1.0), FedSam(rho=0.3)))
     assert_close(ours.done.uploads.delta, sam.done.uploads.delta)

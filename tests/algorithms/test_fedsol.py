@@ -55,7 +55,7 @@ class Plain(nn.Module):
 
 
 def labelled(rows, labels, steps: int, algorithm, lr: float):
-    """One labelled row a client, under `Plain`."""
+    """Return clients with one labelled row each, for the task `Plain`."""
     net = Plain().double()
     task = ModelTask(Classification(), net, ParameterSpace(net), 3)
     fed = exact_clients(task, rows, [steps] * len(rows), algorithm, lr=lr)
@@ -149,7 +149,7 @@ def in_float32(fed):
 @pytest.mark.parametrize("proximal", ["kl", "l2"])
 @pytest.mark.parametrize("scale", ["adaptive", "fixed"])
 def test_the_first_step_of_a_round_is_fedavgs_in_single_precision_too(proximal: str, scale: str, engine) -> None:
-    """Rounding must not be taken for a direction: at x the perturbation is 0 to the last bit."""
+    """At x the perturbation is exactly 0. A rounding error must not become a direction."""
     ends = []
     for algorithm in (FedSol(rho=2.0, proximal=proximal, scale=scale), FedAvg()):
         fed = in_float32(ragged(algorithm, local=Local(steps=1, batch_size=8)))

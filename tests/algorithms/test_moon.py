@@ -39,7 +39,7 @@ class Direct(Linear):
 
 @dataclass(frozen=True)
 class Scaled(ModelTask):
-    """The same network with its features, but not its logits, multiplied."""
+    """The same network. Its features are multiplied by a factor, but its logits are not."""
 
     factor: float = 1.0
 
@@ -113,7 +113,7 @@ def test_a_clients_first_participation_is_plain_training_in_any_round() -> None:
 
 
 def test_equal_reference_models_give_the_constant_log_two() -> None:
-    """For any local model, with zero gradient."""
+    """This holds for any local model. The gradient is 0."""
     for mu in (1.0, 3.0):
         value, gradient = contrastive(Moon(mu=mu), other(1), X0, X0)
         assert_close(value, mu * log(2))
@@ -166,7 +166,7 @@ def test_the_length_of_the_features_does_not_matter() -> None:
 
 
 def test_the_reference_models_are_frozen() -> None:
-    """The gradient of l_con is taken through z alone."""
+    """The gradient of l_con flows only through z, the features of the local model."""
     w, previous = other(1), other(2)
     _, gradient = contrastive(Moon(mu=1.0), w, w, previous)
     # at w = x the positive similarity is stationary, so finite differences of the rest must agree

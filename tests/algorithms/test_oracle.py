@@ -69,7 +69,7 @@ WORK = [
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize(("selection", "local"), WORK, ids=["epochs", "steps"])
 def test_fedavg_with_every_solver(solver: str, local: Local, selection) -> None:
-    """A fresh optimiser in each round, each batch loss the mean over its own rows."""
+    """Each round has a new optimiser. The loss of a batch is the mean over its rows."""
     s = SOLVERS[solver]
     fed = ragged(FedAvg(), solver=s, local=local, selection=selection)
 
@@ -88,7 +88,7 @@ def test_fedavg_with_every_solver(solver: str, local: Local, selection) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("decay", [0.0, 0.2])
 def test_adamw_where_gradients_are_zero_or_next_to_it(dtype: torch.dtype, decay: float) -> None:
-    """Weights without a gradient stay or decay, and squares below the smallest normal number do no harm."""
+    """Weights without a gradient stay or decay. Squared gradients below the smallest normal number cause no error."""
     tiny = torch.finfo(dtype).tiny
     scale = torch.tensor([0.0, tiny, tiny**0.5 / 8, 1e-15, 1e-8, 1e-3, 10.0], dtype=dtype)
     generator = torch.Generator().manual_seed(0)

@@ -73,7 +73,7 @@ def test_one_client(q: float) -> None:
 
 
 def cohort_of(losses, delta) -> Cohort:
-    """Clients with these losses before training that moved so, at eta = 0.1."""
+    """Return clients with these losses before training and these updates, at eta = 0.1."""
     delta, n = f64(delta), len(losses)
     info = Info(torch.arange(n), f64([1.0] * n), f64([[1.0]] * n), f64([1.0] * n))
     return Cohort(info, Upload(delta, {}, {"F": f64(losses), "LD2": delta.square().sum(1) / 0.1}))

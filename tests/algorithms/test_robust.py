@@ -34,7 +34,7 @@ EVERY = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 
 def result(algorithm, deltas: Tensor) -> Tensor:
-    """What the method makes of these updates (C, P)."""
+    """Return the method's aggregate of these updates (C, P)."""
     info = Info(*(torch.arange(len(deltas)) + 1.0 for _ in Info._fields))
     return algorithm.aggregate(SERVER, Cohort(info, Upload(deltas, {}, {})))[0]
 
@@ -164,7 +164,7 @@ def test_a_trimmed_mean_cut_to_the_middle_is_the_median_and_uncut_the_mean() -> 
 @pytest.mark.parametrize("value", [1e30, -1e30])
 @EVERY
 def test_two_broken_clients_of_nine_stay_without_effect(method, value: float, dtype: torch.dtype) -> None:
-    """Each coordinate stays within the range of the honest ones, and Krum takes honest updates only."""
+    """Each coordinate stays within the range of the honest updates. Krum selects only honest updates."""
     honest = updates(7).to(dtype)
     low, high = honest.min(0).values, honest.max(0).values
     for at in (0, 4, 7):
@@ -205,7 +205,7 @@ def test_updates_whose_squares_overflow_are_far_from_everybody() -> None:
 
 @pytest.mark.parametrize("method", [Median(), TrimmedMean(beta=0.2), Krum(f=1)], ids=["median", "trimmed", "krum"])
 def test_a_run_survives_a_diverging_client(method) -> None:
-    """Client 2's curvature is far beyond 2 / lr; FedAvg stops and names it."""
+    """Client 2 diverges, because its curvature is far above 2 / lr. FedAvg stops and names this client."""
     rows = [[1.0, 0.5], [1.2, 1.0], [1e150, -1.0], [0.8, 0.7], [1.1, 0.9], [0.9, 0.6]]
     fed = exact_clients(Quadratic(), rows, (4,) * 6, method, lr=0.5)
     end = play(fed, [3.0], 20)[-1].server.x

@@ -37,7 +37,7 @@ EVERY = pytest.mark.parametrize("name", METHODS)
 
 @EVERY
 def test_relabelling_clients_changes_nothing(name: str) -> None:
-    """Full batches, so that no random stream depends on the name."""
+    """Batches are full, so that no random number depends on a client's number."""
     fed = ragged(METHODS[name], local=Local(epochs=2, batch_size="all"))
     order = np.random.default_rng(1).permutation(len(RAGGED))
     rows = np.concatenate([fed.partition.rows(k) for k in order])

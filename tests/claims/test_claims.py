@@ -118,7 +118,7 @@ def test_counted_quantities_decide_without_chance(values: list[float], expect: s
 
 
 def test_a_verdict_is_the_t_interval_against_the_region() -> None:
-    """Over many samples with no effect, `holds` and `fails` together come up in 5 %."""
+    """Over many samples without an effect, 5 % of the verdicts are `holds` or `fails`."""
     rng = np.random.default_rng(1)
     found = [verdict(claim(), list(rng.normal(0, 1, 5))) for _ in range(600)]
     assert 0.03 < 1 - found.count("undecided") / 600 < 0.07

@@ -145,7 +145,7 @@ def test_a_reproduction_runs_once_goes_on_and_gives_verdicts(tmp_path) -> None:
 
 
 def test_the_estimate_counts_every_run() -> None:
-    """The rounds are 2, 5 and 2 long, and as many seeds as there are."""
+    """The arms have 2, 5 and 2 rounds, and all seeds are counted."""
     seconds = estimate(plan(tiny(), "quick"), jobs=1)
     assert 0 < seconds < 30
     assert estimate([], jobs=1) == 0

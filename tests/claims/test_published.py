@@ -32,7 +32,7 @@ Load = Callable[[str], ModuleType]
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Load:
-    """Loads a script by its path; what it writes goes to the test's folder."""
+    """Return a function that loads a script by its path. The script's output goes to the test's folder."""
 
     def load(path: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
@@ -96,7 +96,7 @@ def test_the_generated_pages_are_written(script: Load, monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_an_export_of_results_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As the files in docs/results, from a document of six short runs."""
+    """The export has the same files as docs/results. Its document has six short runs."""
     tiny = dataclasses.replace(two_arms(), name="fedpbs")
     monkeypatch.setattr(reproduce, "load", lambda name: tiny)
     words = ["reproduce", "fedpbs", "--jobs", "1", "--runs", str(tmp_path), "--export", str(tmp_path / "x.json")]

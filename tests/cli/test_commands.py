@@ -142,7 +142,7 @@ def test_console_raises_broken_pipe_error() -> None:
 
 
 def test_run_imports_no_slow_library_before_its_first_round(tmp_path: Path) -> None:
-    """Before the first round: what reads tables, draws, tests or fits is loaded when it is used."""
+    """Libraries that read tables, draw, test or fit are imported only when they are used."""
     script = (
         "import sys; from fedskew.cli import main; import fedskew.experiment.site as run\n"
         "def round(*_, **__):\n"
@@ -242,7 +242,7 @@ def test_divergence_exits_with_3_and_names_its_cause(tmp_path, capsys) -> None:
 
 
 def test_reproduce_prints_verdicts_and_writes_a_page_once(tmp_path: Path, capsys, monkeypatch) -> None:
-    """Two arms of three rounds; the second call finds everything in the store."""
+    """There are two arms of three rounds. The second call finds all runs in the store."""
     from fedskew.claims import document
     from fedskew.cli import reproduce
 

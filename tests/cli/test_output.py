@@ -29,7 +29,7 @@ METHODS = (
 
 @pytest.fixture
 def eight(tmp_path: Path) -> RunStore:
-    """Eight methods with options, three seeds; the intervals of the first leave the possible range."""
+    """Return runs of eight methods with options and three seeds. The first method's intervals leave the possible range."""
     store = RunStore(tmp_path)
     for at, method in enumerate(METHODS):
         for seed in range(3):

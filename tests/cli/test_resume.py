@@ -19,7 +19,7 @@ def start_run(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def wait_for_round(folder: Path, run: int, round_: int) -> None:
-    """Until the store has that round of the run."""
+    """Wait until the store has this round of the run."""
     for _ in range(3000):
         if (folder / "fedskew.db").exists():
             db = sqlite3.connect(folder / "fedskew.db", timeout=30)
@@ -50,7 +50,7 @@ LONG += ["--set", "training.threads=1", "--set", "checkpoint.every=7"]
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory: pytest.TempPathFactory) -> list[tuple]:
-    """The measurements of an uninterrupted run."""
+    """Return the measurements of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole")
     assert main([*LONG, "--runs", str(folder)]) == 0
     return stored(folder, 1)

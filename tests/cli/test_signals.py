@@ -34,7 +34,7 @@ def test_each_way_to_end_a_command_asks_for_a_stop(number: signal.Signals, capsy
 
 
 def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
-    """As under ``nohup``."""
+    """The command ``nohup`` does this."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with stop_on_signal() as stopper:

@@ -52,7 +52,7 @@ CELLS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _traced_once():
-    """Keep the traced graphs of every program to the end: tracing takes most of the time."""
+    """Keep the traced graphs of all programs until the end, because tracing takes most of the time."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("fedskew.loop.federation.program", cache(program.__wrapped__))
         patched.setattr("fedskew.engine.stacked.vectorised", cache(Steps))
@@ -97,7 +97,7 @@ def test_a_client_on_each_thread_changes_no_bit(spec):
 
 @pytest.mark.parametrize("spec", FIRST)
 def test_engines_agree_where_a_pass_takes_several_batches(monkeypatch, spec):
-    """Also with held-out rows, which are what local models are measured on."""
+    """They also agree with held-out rows, on which local models are measured."""
     monkeypatch.setattr("fedskew.loop.plan.PASS_ROWS", 7)
     fed = with_held_out(federation(spec))
     expected = run(fed, Sequential(), 2)

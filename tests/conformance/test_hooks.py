@@ -14,7 +14,7 @@ from fedskew.core.algorithm import Algorithm, uses_weighting
 
 
 def wrong(hook: str, function: Callable[..., object]) -> Algorithm:
-    """A method with this hook."""
+    """Return a method with this wrong hook."""
     cls = type("Wrong", (Algorithm,), {hook: function, "idea": "an example", "changes": "nothing"})
     made: Algorithm = dataclass(frozen=True, kw_only=True)(cls)()
     return made

@@ -45,7 +45,7 @@ def spec_of(variant: Any) -> str:
 
 @pytest.mark.parametrize("spec", VARIANTS)
 def test_every_method_keeps_every_promise(spec: str) -> None:
-    """A server optimiser with a state takes part. Weightings alone do not change what engines compute."""
+    """The server's optimiser has a state. Engines are not compared for variants that differ only in the weighting."""
     subject = Subject(algorithm(spec), Yogi(lr=0.05, bias_correction=True), ALGORITHMS)
     for promise in PROMISES:
         if promise is engines_agree and spec not in FIRST and options_of(spec) <= {"weighting"}:
@@ -55,7 +55,7 @@ def test_every_method_keeps_every_promise(spec: str) -> None:
 
 
 def options_of(spec: str) -> set[str]:
-    """The options that differ from the method's first variant."""
+    """Return the options that differ from the method's first variant."""
     method, plain = algorithm(spec), algorithm(next(s for s in FIRST if s.partition(":")[0] == spec.partition(":")[0]))
     return {name for name, value in vars(method).items() if value != getattr(plain, name)}
 
@@ -149,7 +149,7 @@ BY_NUMBER = ("drfa", "fedga:weighting=uniform,score=accuracy")
 
 
 def relabelled(fed: Federation) -> Federation:
-    """The same clients under other numbers."""
+    """Return the same clients with other numbers."""
     part = fed.partition
     rows = [part.rows(k) for k in ORDER]
     other = replace(part, indices=np.concatenate(rows), offsets=np.cumsum([0, *map(len, rows)]))

@@ -51,7 +51,7 @@ Cells = Callable[..., ModuleType]
 
 @pytest.fixture
 def cells(monkeypatch: pytest.MonkeyPatch) -> Cells:
-    """Runs texts one after the other as cells of a notebook whose module is ``__main__``."""
+    """Return a function that runs texts as cells of a notebook, one after the other. The notebook's module is ``__main__``."""
     program = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", program)
 

@@ -24,7 +24,7 @@ fedga-alignment feddf data-sharing top-k qsgd dp-fedavg ditto per-fedavg ifca fe
 
 
 def test_entries_parse_completely() -> None:
-    """Nothing of the file is lost: as many entries as there are @ at a line's start, and every field line is read."""
+    """The file has as many entries as lines that start with @, and every line of a field is read."""
     entries = {id(e): e for e in references().values()}.values()
     assert len(entries) == len(re.findall(r"^@", TEXT, re.M)) > 40
     assert sum(len(e.fields) for e in entries) == len(re.findall(r"^  ", TEXT, re.M))

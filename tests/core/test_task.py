@@ -40,7 +40,7 @@ def test_flatten_is_a_copy():
 
 
 def test_the_gradient_arrives_in_the_vector():
-    """Of (sum of squares) / 2 over all views: the vector itself."""
+    """The gradient of (sum of squares) / 2 over all views is the vector itself."""
     gradient = grad(lambda w: sum(v.square().sum() / 2 for v in TASK.space.unflatten(w).values()))(X0)
     assert torch.equal(gradient, X0)
 

@@ -45,7 +45,7 @@ READING = (["cite", "1"], ["list", "runs"], ["show", "1"], ["report", "1"], ["wa
 
 
 def named(kind: str, folder: Path) -> dict[str, Any]:
-    """Sections that name a file, which leaves a mark where it is run."""
+    """Return sections that name a file of code. The file writes a mark when it is run."""
     path, template = folder / f"{kind[:5]}.py", MODEL if kind == "model" else METHOD
     path.write_text(template.format(marker=str(folder / "ran")))
     found = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
@@ -58,7 +58,7 @@ def named(kind: str, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(params=["method", "method without a hash", "model"])
 def store(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RunStore:
-    """One interrupted run whose experiment names a file that this person never ran."""
+    """Return a store with an interrupted run. Its experiment names a file that this user has never run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(trust.FOLDER, str(tmp_path / "configuration"))
     made = run(small(rounds=2, checkpoint={"every": 1}), runs="runs").store

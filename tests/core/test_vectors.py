@@ -24,12 +24,12 @@ ROWS = hnp.arrays(np.float32, st.tuples(st.integers(1, 19), st.integers(1, 40)),
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of few columns, so that small matrices have several."""
+    """Use blocks of few columns, so that small matrices have several blocks."""
     monkeypatch.setattr(vectors, "CHUNK", 1000)
 
 
 def whole_numbers(clients: int, columns: int) -> Tensor:
-    """Small whole numbers: float64 adds them up without rounding in any order."""
+    """Return small whole numbers. float64 adds them without rounding, in any order."""
     return torch.tensor(np.random.default_rng(0).integers(-60, 61, (clients, columns)), dtype=torch.float32)
 
 
@@ -122,7 +122,7 @@ def test_a_known_sum_is_taken_for_its_own_rows_and_weights_only() -> None:
 def test_updates_are_summed_once_a_round(
     codec: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The measures' pass over the updates also gives their mean, unless a codec changed the updates."""
+    """Measuring the updates also gives their mean. Only if a codec changed the updates, they are summed again."""
     calls = []
 
     def counted(weights: Tensor, rows: Tensor) -> Tensor:

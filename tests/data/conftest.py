@@ -9,7 +9,7 @@ from fedskew.data.find import VARIABLE
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty data folder, with an empty cache folder after it."""
+    """Return an empty data folder. Data sets are searched there and then in an empty cache folder."""
     monkeypatch.setenv(VARIABLE, str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "data").mkdir()

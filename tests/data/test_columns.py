@@ -52,7 +52,7 @@ def test_missing_words_are_zeros_and_counted():
     ("rows", "notes"), [((), []), ((3,), ["column 'amount': 1 missing, not numbers or too large, set to the mean"])]
 )
 def test_numbers_missing_in_other_rows_only_are_counted(rows, notes):
-    """The model was fitted to no such rows, so that no column marks them."""
+    """The preprocessing was fitted to rows without such gaps, so it has no column that marks them."""
     table = pa.table({"amount": [float(i) for i in range(20)], "colour": ["red", "blue"] * 10})
     encode = schema.fit(table, "t.csv")
     other = pa.table({"amount": [None if i in rows else float(i) for i in range(20)], "colour": [None] * 20})
@@ -65,7 +65,7 @@ def test_numbers_missing_in_other_rows_only_are_counted(rows, notes):
 @pytest.mark.parametrize("size", [1.0, 1e-200, 1e200, 1.5e308])
 @pytest.mark.filterwarnings("error")
 def test_numbers_of_any_size_are_standardised(size):
-    """The sum of the squares of large numbers is infinite."""
+    """They may be so large that the sum of their squares is infinite."""
     table = pa.table({"a": [size, -size] * 10, "b": [0.0, 1.0] * 10})
     assert schema.fit(table, "t.csv")(table)[:, 0].tolist() == [1.0, -1.0] * 10
 

@@ -24,7 +24,7 @@ SUM = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Server(ThreadingHTTPServer):
-    """Serves ``content`` under any name, with the faults that a test sets."""
+    """A server that answers any name with ``content``. A test can set faults."""
 
     content = CONTENT
     cut = 0  # bytes after which the next answers end
@@ -79,7 +79,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that downloads go to; no proxy stands between."""
+    """Return the folder for downloads. No proxy is used."""
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -181,7 +181,7 @@ def test_endless_download_stops(server, folder, monkeypatch):
 
 
 def test_slow_download_stops(server, monkeypatch):
-    """A server that sends a byte now and then would hold the program for hours."""
+    """Otherwise, a server that sends single bytes with pauses could stop the program for hours."""
     times = iter([0.0, download.TIMEOUT, download.TIMEOUT + 1e6])
     monkeypatch.setattr(download, "monotonic", lambda: next(times))
     fails(server.files(), "less than 1,000 bytes a second", "try again")

@@ -9,7 +9,7 @@ from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
 
 
 def test_softmax_follows_the_listing():
-    """Algorithms note 3.2: means, labels, features, each from one generator, and nothing between them."""
+    """Algorithms note 3.2: one generator draws means, labels and features in this order, and nothing else."""
     rng = np.random.default_rng(0)
     means = rng.standard_normal((6, 30)) * 0.45
     labels = rng.integers(0, 6, size=12000)
@@ -73,7 +73,7 @@ def test_softmax_checks_its_options(options):
 
 
 def test_synthetic_labels_follow_each_devices_own_model():
-    """The first device of the IID form, drawn again with the same generator."""
+    """The test draws the first device of the IID form again, with the same generator."""
     data = Synthetic(iid=True, devices=3, data_seed=4).load()
     rng = np.random.default_rng(4)
     sizes = (np.floor(rng.lognormal(4, 2, 3)) + 50).clip(max=10_000).astype(int)

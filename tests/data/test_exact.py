@@ -54,5 +54,5 @@ def test_agrees_with_numpy(name):
 
 
 def test_equal_numbers_have_no_deviation():
-    """NumPy finds 1e-17 for 0.1, because its mean is rounded."""
+    """NumPy's standard deviation of equal numbers 0.1 is 1e-17, because their mean is rounded."""
     assert mean_and_deviation([moments(np.full(997, 0.1)), moments(np.full(3, 0.1))]) == (0.1, 0.0)

@@ -116,7 +116,7 @@ def test_random_sample_keeps_the_clients_shares(tmp_path):
 
 
 def test_labels_and_clients_stay_text_as_written(tmp_path, monkeypatch):
-    """A leading zero, a number of twenty digits, and a word in the last row only."""
+    """The columns have a leading zero, a number of twenty digits, and a word in only the last row."""
     monkeypatch.setattr(files, "BLOCK", 1000)
     ids = np.array(["01", "1", "02", "12345678901234567890"], dtype=object)[np.arange(3000) % 4]
     ids[-1] = "V04"
@@ -128,7 +128,7 @@ def test_labels_and_clients_stay_text_as_written(tmp_path, monkeypatch):
 
 
 def test_column_may_change_its_type(tmp_path, monkeypatch):
-    """Whole numbers, then fractions, then words, each in blocks of their own."""
+    """The column has whole numbers, then fractions, then words, each in separate blocks."""
     monkeypatch.setattr(files, "BLOCK", 1000)
     table = frame(3000)
     table["age"] = [str(i) for i in range(1000)] + [f"{i}.5" for i in range(1000)] + ["old"] * 50 + ["7"] * 950
@@ -188,7 +188,7 @@ def test_malformed_line_that_is_not_utf8_prints_nothing(tmp_path, capfd):
 
 
 def test_json_lines_may_lack_keys_and_mix_whole_numbers_with_fractions(tmp_path, monkeypatch):
-    """Also a key that a whole block lacks, blank lines, a line longer than a block, and a last line without an end."""
+    """The file also has a block without a key, blank lines, a line longer than a block, and no newline at its end."""
     monkeypatch.setattr(files, "BLOCK", 1000)
     table = frame(300).astype({"age": object})
     table["age"] = [*range(150), *(i + 0.5 for i in range(150))]

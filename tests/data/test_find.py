@@ -8,7 +8,7 @@ from fedskew.data.find import VARIABLE, Files, folders
 
 
 def one_line(error: pytest.ExceptionInfo[BadInput], *words: str) -> None:
-    """The error is one line with all these words."""
+    """Check that the error is one line and contains all these words."""
     text = str(error.value)
     assert "\n" not in text
     for word in words:

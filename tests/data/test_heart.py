@@ -81,7 +81,7 @@ def test_values_of_test_rows_change_no_training_row(tmp_path, monkeypatch: pytes
 
 
 def test_logistic_regression_reaches_the_known_accuracy() -> None:
-    """Centralised, over five splits."""
+    """The model is trained on the pooled rows, over five splits."""
     splits = [Heart(split_seed=seed).load() for seed in range(5)]
     scores = [LogisticRegression(max_iter=500).fit(d.x, d.y).score(d.x_test, d.y_test) for d in splits]
     assert np.mean(scores) == pytest.approx(0.80, abs=0.03)

@@ -199,7 +199,7 @@ def test_uci_har_reads_the_official_files_packed_or_not(folder):
 
 
 def test_hostile_archive_of_uci_har_writes_nothing(folder):
-    """Names that leave the folder, and a link, inside the archive and inside the one in it."""
+    """The archive, and the archive inside it, contain a link and names that lead out of the folder."""
     path = folder / UciHar.files.remotes[0].file
     official_zip(path, nested=True)
     with zipfile.ZipFile(path, "a") as archive:

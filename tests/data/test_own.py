@@ -68,7 +68,7 @@ def test_bad_torch_data_is_one_line(train, test, words):
 
 
 class Split(dict[str, list[object]]):
-    """Columns, and the names of the classes of the column label."""
+    """A split of a data set: columns, and the class names of the column ``label``."""
 
     def __init__(self, names: list[str] | None = None, **columns: list[object]) -> None:
         super().__init__(columns)
@@ -78,7 +78,7 @@ class Split(dict[str, list[object]]):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """The hub's data sets by name, for the test to fill."""
+    """Return an empty dict: name -> data set on the hub. The test fills it."""
     known: dict[str, dict[str, Split]] = {}
 
     def load_dataset(path: str, subset: str | None) -> dict[str, Split]:

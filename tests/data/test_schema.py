@@ -36,7 +36,7 @@ def patients(n: int, rng: np.random.Generator) -> pa.Table:
 
 
 def sent(sites: dict[str, pa.Table]) -> dict[str, Summary]:
-    """The summaries as they arrive at the server."""
+    """Return the summaries as the server receives them."""
     return {
         name: msgspec.msgpack.decode(msgspec.msgpack.encode(summary(table)), type=Summary)
         for name, table in sites.items()
@@ -66,7 +66,7 @@ def test_order_of_sites_does_not_matter():
 
 
 def test_column_that_differs_only_between_sites_is_used():
-    """At each site alone it would be left out."""
+    """Each single site would leave it out, because there it is constant."""
     sites = {name: pa.table({"machine": [name] * 5, "dose": [float(at)] * 5}) for at, name in enumerate(HOSPITALS)}
     assert merged(sent(sites))(sites["genf"])[0].tolist() == [0, 1, 0, 0]
 
@@ -89,7 +89,7 @@ BASE = pa.table({"chol": np.linspace(150, 300, 40), "sex": ["Male", "Female"] * 
 
 
 def sites_with(**changed: object) -> dict[str, Summary]:
-    """Three equal sites; the last has other columns."""
+    """Return three equal sites, but the last one has other columns."""
     held = {name: BASE[name] for name in BASE.column_names} | changed
     last = pa.table({name: values for name, values in held.items() if values is not None})
     return sent({"bern": BASE, "genf": BASE, "sion": last})
@@ -155,7 +155,7 @@ def test_sites_that_agree_get_no_notes():
 
 
 def write_sites(folder: Path, mapping: str) -> list[Path]:
-    """Two hospitals; the second one has other names, units and words."""
+    """Write the files of two hospitals. The second has other names, units and words."""
     frame = pd.DataFrame(
         {"chol": [200.0, 240.0] * 10, "sex": ["male", "female"] * 10, "ca": [0, 1] * 10, "ill": [0, 1] * 10}
     )

@@ -16,7 +16,7 @@ from fedskew.data.shared import SharedDataset, mapped, shared
 
 
 def full_dataset(kind: type = np.float32, columns: int = 7) -> Dataset:
-    """A data set with every optional part, and an odd number of bytes."""
+    """Return a data set with all optional parts, and with an odd number of bytes."""
     drawn = np.random.default_rng(0)
     y = np.arange(3001) % 2
     return Dataset(
@@ -43,7 +43,7 @@ class Descriptor:
 
 
 def received(found: SharedDataset | None) -> Dataset:
-    """The data set as a worker gets it."""
+    """Return the data set as a worker receives it."""
     assert found is not None
     return mapped(Descriptor(found.file.fileno()), found.places, found.rest)
 

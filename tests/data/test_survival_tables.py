@@ -11,7 +11,7 @@ from fedskew.experiment.config import Experiment
 
 
 def table(folder: Path, *, days: str = "{}", died: str = "{}", rows: int = 40) -> Path:
-    """Four sites; every third row is an event. ``days`` and ``died`` format the last row's cells."""
+    """Write a table of four sites. Every third row is an event. ``days`` and ``died`` format the cells of the last row."""
     lines = ["days,died,age,site"]
     for i in range(rows):
         cells = (str(i + 1), str(int(i % 3 == 0)))

@@ -104,7 +104,7 @@ def test_table_that_does_not_fit_is_refused_with_a_number_of_rows(tmp_path, monk
 
 
 def reviews(path, rows=120, **changes):
-    """Reviews of three shops, good and bad; a tenth of them without a word."""
+    """Return good and bad reviews of three shops. A tenth of the reviews has no words."""
     rng = np.random.default_rng(0)
     good = rng.random(rows) < 0.5
     said = np.where(good, "great works again", "poor broke at once")

@@ -136,7 +136,7 @@ def test_feature_skews_refuse_word_ids():
 
 
 def shop() -> Dataset:
-    """Ten texts, each with one word that no other has, and one test text with all words."""
+    """Return ten texts. Each has a word that no other text has. One test text has all words."""
     texts = [f"word{row} order" for row in range(10)]
     return dataset(texts, [" ".join(texts)], [0, 1] * 5, [0], length=20)
 

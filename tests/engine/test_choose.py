@@ -29,7 +29,7 @@ def work_of():
 
 
 def takes(fed, engine, work):
-    """Seconds on a machine on which a run costs ``BESIDE`` once, and ``STEP`` for each step of the longest client."""
+    """Return the seconds of a run on a machine: ``BESIDE``, plus ``STEP`` for each step of the client with most steps."""
     return BESIDE + STEP * max(len(plan.index) for plan in work.plans)
 
 

@@ -9,7 +9,7 @@ from fedskew.engine.states import ClientStates
 
 
 def test_states_equal_a_dictionarys():
-    """Over many rounds in which the population grows."""
+    """The states are compared over many rounds, in which the population grows."""
     rng, states, plain = np.random.default_rng(0), ClientStates(), {}
 
     def fresh() -> dict[str, Any]:

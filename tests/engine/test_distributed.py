@@ -59,7 +59,7 @@ SAMPLE = [
 
 
 def equals_one_process(case: str, group: Group) -> None:
-    """To the last bits, which may depend on where in memory a client's row begins, and on the width of a stack."""
+    """Compare up to the last bits. These may depend on where a client's row begins in memory, and on the width of a stack."""
     (recipe, engine), records = CASES[case], []
     for driver in (Distributed(engine, group), engine):
         (fed, x0), states = recipe(), ClientStates()

@@ -26,7 +26,7 @@ COHORTS = st.lists(st.lists(st.integers(0, CLIENTS - 1), unique=True), max_size=
 
 
 def fresh() -> dict:
-    """One client's state: numbers of several types and shapes, without any order of alignment."""
+    """Return one client's state: numbers of several types and shapes, not sorted by alignment."""
     return {
         "flag": torch.tensor(True),
         "half": torch.zeros(3, dtype=torch.bfloat16),
@@ -37,7 +37,7 @@ def fresh() -> dict:
 
 
 def states_of(clients: np.ndarray, draw: int) -> dict:
-    """New states of a cohort, all different."""
+    """Return new states of a cohort, which are all different."""
     n, base = len(clients), torch.as_tensor(clients) + 100 * draw
     return {
         "flag": base % 2 == 0,
@@ -81,7 +81,7 @@ def test_disk_equals_memory_and_goes_back_to_its_checkpoint(tmp_path_factory, fi
 
 
 def test_the_file_holds_at_most_two_checkpoints_of_records(tmp_path: Path) -> None:
-    """Two checkpoints' worth of records is all that a file ever holds."""
+    """The size of the file is at most the records of two checkpoints."""
     disk, clients = DiskStates((tmp_path / "s").open("w+b"), 1000), np.arange(1000)
     for draw in range(20):
         disk.put(clients, {"v": torch.full((1000, 4), float(draw))})
@@ -143,7 +143,7 @@ def test_a_process_that_lost_its_lease_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_landscape_writes_no_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It plays a round of a run that another process may be carrying out."""
+    """A landscape plays a round of a run, and another process may be carrying out this run."""
     monkeypatch.setattr("fedskew.experiment.landscape.sharp", lambda *_: SimpleNamespace())
     made = Experiment(
         algorithm="scaffold",

@@ -55,7 +55,7 @@ ENDS = {
 
 
 def step_of(end, classes=CLASSES):
-    """One client's step of softmax regression, stacked."""
+    """Return a stacked step of softmax regression for one client."""
 
     def loss(w, x, y, mask):
         logits = F.linear(x, w[: INPUTS * classes].view(classes, INPUTS), w[INPUTS * classes :])
@@ -92,7 +92,7 @@ def by_loop(step, classes=CLASSES):
 
 
 def by_record(step, classes=CLASSES):
-    """The carry after the steps, and the graph."""
+    """Return the carry after the steps, and the traced graph."""
     traced = Traced(step)
     with torch.no_grad():
         carry = traced.repeat(*start(classes), batches(classes))
@@ -129,7 +129,7 @@ def test_weights_change_in_place_only_where_nothing_else_needs_them(end):
 
 
 def test_a_step_calls_only_what_it_needs():
-    """It computes no loss and makes no constant anew."""
+    """A step computes no loss and makes no constant again."""
     code = code_of(by_record(step_of("plain"))[1])
     assert "addcmul_" in code
     assert not any(f"{gone}(" in code for gone in ("arange", "ones", "addcmul", "detach", "alias"))
@@ -153,7 +153,7 @@ def test_two_inputs_that_are_one_tensor_stay_two():
 
 
 def test_random_numbers_are_drawn_in_every_step():
-    """Also in the shape of a tensor that never changes."""
+    """This holds even if the numbers have the shape of a constant tensor."""
     traced = Traced(lambda view, carry, x: {"w": carry["w"] + x * (torch.rand(()) + torch.rand_like(view["lr"]))})
     after = traced.repeat({"lr": torch.tensor(0.1)}, {"w": torch.zeros(4)}, ((x,) for x in torch.eye(4)))["w"]
     assert len(set(after.tolist())) == 4

@@ -19,7 +19,7 @@ METHODS = ("fedavg", "scaffold", "krum", "fedper")
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rates, two passes of one seed or two, one round, few permutations."""
+    """Shorten the protocol: two rates, two passes with one or two seeds, one round, few permutations."""
     monkeypatch.setattr(evidence, "RATES", (0.1, 0.3))
     monkeypatch.setattr(evidence, "PASSES", ((0, 1), (2,)))
     monkeypatch.setattr(evidence, "SEEDS", (0, 1, 2))

@@ -55,7 +55,7 @@ def small(method: str = "fedavg", rounds: int = 4, **changes) -> Experiment:
 
 
 def numbers(runs) -> list[tuple]:
-    """Every stored number but the times, exactly."""
+    """Return all stored numbers except times."""
     frame = runs.measurements().query("name != 'seconds'")
     frame = frame.assign(client=frame["client"].fillna(-1).astype(int))
     rows = frame[["round", "client", "split", "name", "value"]].itertuples(index=False)
@@ -63,7 +63,7 @@ def numbers(runs) -> list[tuple]:
 
 
 def assert_resumes_exactly(experiment: Experiment, folder: Path) -> None:
-    """A run that stops after every round, and is resumed each time, stores the same numbers as an uninterrupted one."""
+    """Check that a run that stops and resumes after every round stores the same numbers as an uninterrupted run."""
     whole = run(experiment, data=DATA, runs=folder / "whole")
     store = RunStore(folder / "parts")
     number = register(store, from_toml(whole.records[0].experiment))
@@ -120,7 +120,7 @@ def test_a_client_without_rows_never_enters_a_cohort_and_is_counted(tmp_path) ->
 
 
 def test_the_servers_images_lie_as_convolutions_are_fastest() -> None:
-    """A pixel's channels side by side."""
+    """The channels of a pixel are neighbours in memory."""
     numbers = np.random.default_rng(0).random((12, 3, 4, 4))
     images = Dataset(x=numbers, y=np.arange(12) % 2, x_test=numbers, y_test=np.arange(12) % 2, classes=("a", "b"))
     settings = {"model": "cnn:hidden=4", "skew": "iid", "clients": {"number": 2}, "server_data": {"share": 0.5}}
@@ -298,7 +298,7 @@ def test_other_data_are_refused_on_resume(tmp_path) -> None:
 
 @pytest.mark.parametrize("changed", [{}, {"local__epochs": 2}])
 def test_a_checkpoint_of_another_run_is_not_taken_up(tmp_path, changed) -> None:
-    """A store was deleted, or a folder copied: the new run of that number refuses what lies in its folder."""
+    """After a store was deleted or a folder copied, a new run with the same number refuses the old checkpoint in its folder."""
     whole = run(small(rounds=2), data=DATA, runs=tmp_path / "one")
     old = next((tmp_path / "one" / "1").glob("*.safetensors"))
     store = RunStore(tmp_path / "two")
@@ -322,13 +322,13 @@ def test_a_checkpoint_of_another_run_is_not_taken_up(tmp_path, changed) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_cohort_by_chance_may_be_empty_in_any_round(tmp_path, seed) -> None:
-    """Whether the first round's draw is empty decides nothing."""
+    """An empty draw in the first round must not stop the run."""
     given = small("median", selection="poisson:rate=0.3", training__seed=seed)
     assert run(given, data=DATA, runs=tmp_path).records[0].status == "finished"
 
 
 def test_forgetting_is_the_fall_of_each_class_below_its_highest_so_far(tmp_path) -> None:
-    """Also where the run was interrupted: the store knows the rounds before."""
+    """This also holds for a resumed run, because the store has the earlier rounds."""
     experiment = small(
         rounds=6,
         evaluation={"classes": True},

@@ -83,7 +83,7 @@ def test_missing_onnx_is_refused_in_one_line(stored: RunStore, monkeypatch: pyte
 
 @pytest.mark.parametrize("method", ["fedmd", "local-only"])
 def test_export_is_refused_if_no_whole_model_is_shared(tmp_path: Path, method: str) -> None:
-    """The server's vector is not trained there, or not all of it."""
+    """In such runs the server's vector is not trained, or only a part of it."""
     experiment = with_method(Experiment(model="softmax", engine="sequential"), method)
     share = 0.1 if method == "fedmd" else 0.0
     experiment = experiment.replace(training__rounds=1, local__epochs=1, server_data__share=share)
@@ -114,7 +114,7 @@ def test_a_place_that_cannot_be_written_is_one_line(stored: RunStore, form: str,
 
 
 def test_a_file_is_written_through_and_may_be_read_by_others(stored: RunStore, tmp_path: Path) -> None:
-    """What is there is not replaced by another file: it may be a device, or a link."""
+    """An existing file is written to, not replaced, because it may be a device or a link."""
     existing = tmp_path / "there"
     existing.write_text("")
     existing.chmod(0o644)

@@ -21,7 +21,7 @@ from tests.experiment.test_predict import QUICK, stored, trained_on
 
 
 def program(folder: Path) -> ModuleType:
-    """The Python file of an exported folder."""
+    """Return the Python file of an exported folder."""
     pytest.importorskip("onnxruntime")
     spec = importlib.util.spec_from_file_location("exported", folder / "predict.py")
     assert spec
@@ -172,7 +172,7 @@ def test_program_prints_a_probability_for_each_class(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_folder_needs_onnxruntime_alone(tmp_path: Path) -> None:
-    """In an environment of its own; skipped where the package cannot be installed."""
+    """The folder runs in a new environment. The test is skipped if the package cannot be installed."""
     runs = trained_on(tmp_path, leave_out="note")
     folder = fs.export(runs, tmp_path / "model")
     venv.create(tmp_path / "env", with_pip=True)

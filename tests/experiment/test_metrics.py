@@ -61,7 +61,7 @@ class Lost(Right):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No measure of these tests stays for others."""
+    """Remove the measures of each test after it."""
     monkeypatch.setattr(registry, "OWN", {})
 
 

@@ -38,13 +38,13 @@ QUICK = ["--rounds", "1", "--epochs", "1", "--engine", "stacked", "--set", "trai
 
 @pytest.fixture(autouse=True)
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports take longer than these runs, and are tested elsewhere."""
+    """Make no reports: they take longer than these runs, and other tests cover them."""
     monkeypatch.setattr("fedskew.report.html.write_report", lambda store, records, path, *_: path)
 
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The page's file in the working directory."""
+    """Write the file of the page to the working directory."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "mine.py"
     path.write_text(MINE)
@@ -294,7 +294,7 @@ def test_check_reports_a_broken_promise(mine: Path, capsys: pytest.CaptureFixtur
 
 @pytest.fixture
 def package(mine: Path) -> Path:
-    """A folder as if a package with two methods, one of them broken, were installed in it."""
+    """Return a folder that looks like an installed package with two methods. One method is broken."""
     folder = mine.parent / "site"
     info = folder / "theirs-1.2.dist-info"
     info.mkdir(parents=True)

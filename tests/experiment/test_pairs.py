@@ -44,7 +44,7 @@ def slots() -> dict[str, dict[str, Any]]:
 
 
 def chosen(case: Case) -> dict[str, Any]:
-    """The slots of a case."""
+    """Return the slots of a case."""
     return {slot: slots()[slot][name] for slot, name in case.items() if slot != "method"}
 
 
@@ -57,7 +57,7 @@ def allowed(case: Case) -> bool:
 
 
 def cases(method: str) -> list[Case]:
-    """All pairs of a method and an option, and of two options, in few cases; only `UNLIKE` methods for one of these."""
+    """Return few cases that contain all pairs of a method and an option, and all pairs of two options."""
     return cases_with(UNLIKE if method in UNLIKE else tuple(METHODS))
 
 
@@ -67,7 +67,7 @@ def cases_with(methods: tuple[str, ...]) -> list[Case]:
 
 
 def failure(method: str, case: Case) -> str:
-    """What does not hold in a case; empty if all does, or where the method says that it has too few updates."""
+    """Return the failure of a case. It is empty if all checks hold, or if the method says that it has too few updates."""
     assembly = made(METHODS[method], **chosen(case))
     if isinstance(assembly, str):
         return f"refused although each two of its options go together: {assembly}"
@@ -81,7 +81,7 @@ def failure(method: str, case: Case) -> str:
 
 
 def report(method: str, case: Case) -> str:
-    """A failure with the smallest combination that shows it."""
+    """Return a failure with the smallest combination that causes it."""
     found = failure(method, case)
     if not found:
         return ""

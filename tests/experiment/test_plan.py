@@ -24,7 +24,7 @@ def settled(experiment: Experiment, jobs: int = 1) -> tuple[Experiment, Trial | 
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[object]:
-    """The calls of a function, by their first argument."""
+    """Return a list. Each call of the function appends its first argument."""
     calls, real = [], getattr(module, name)
 
     def call(first, *rest, **named):
@@ -50,7 +50,7 @@ def test_a_comparison_deals_once_for_each_seed(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_warm_up_runs_on_the_threads_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Sums over all rows of the server depend on the number of threads, and a repeat must give the same bits."""
+    """Sums over the server's rows depend on the number of threads, and a repeated run must have the same bits."""
     threads = []
     real = build.warmed_up
     monkeypatch.setattr(build, "warmed_up", lambda *of: threads.append(torch.get_num_threads()) or real(*of))
@@ -62,7 +62,7 @@ def test_the_warm_up_runs_on_the_threads_of_the_run(monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def thread_choices(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The threads that trials were to choose from; the trial takes the most of them."""
+    """Return the numbers of threads that the trials were offered. The fake trial takes the largest."""
     seen: list[list[int]] = []
 
     def choose(fed, work, threads):
@@ -80,7 +80,7 @@ def thread_choices(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     ("jobs", "given", "threads"), [(1, 0, [1, 6]), (2, 0, [1, 4]), (8, 0, [1]), (99, 0, [1]), (2, 3, [3])]
 )
 def test_threads_to_choose_from(thread_choices: list[list[int]], jobs: int, given: int, threads: list[int]) -> None:
-    """One or all of PyTorch's; a share of the cores for runs side by side; those that the user gives."""
+    """The choices are one thread or all of PyTorch's, a share of the cores for parallel runs, or the user's number."""
     made, facts = settled(AUTO.replace(training__threads=given), jobs)
     assert thread_choices == [threads]
     assert made.engine == Stacked()

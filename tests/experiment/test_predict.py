@@ -65,7 +65,7 @@ def test_a_regression_predicts_in_the_unit_of_the_target(tmp_path: Path) -> None
 
 
 def scans(folder: Path, target: str) -> tuple[Path, Runs]:
-    """A table with two labels and a survival time, and a run that learns the target from its first 60 rows."""
+    """Return a table with two labels and a survival time, and a run that learns the target from the first 60 rows."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(90, 3))
     table = pd.DataFrame(x, columns=["a", "b", "c"]).assign(
@@ -104,7 +104,7 @@ def test_labels_are_answered_by_name_and_probability(tmp_path: Path) -> None:
 
 
 def sequences(folder: Path) -> tuple[np.ndarray, Runs]:
-    """Rows in which after a comes b, then c, then a again, and a run that learns it."""
+    """Return rows in which a, b and c follow each other in a circle, and a run that learns this."""
     x = np.array([[0, 1, 2, 0], [1, 2, 0, -1], [2, 0, -1, -1]] * 20)
     y = np.where(x >= 0, (x + 1) % 3, -1)
     data = Dataset(x=x, y=y, x_test=x[:3], y_test=y[:3], classes=("a", "b", "c"))

@@ -32,7 +32,7 @@ LOUD = f"dp-fedavg:clip={CLIP},noise=1.0,q={Q}"
 
 @dataclass(frozen=True)
 class Without:
-    """Everyone who is there but one client; -1: everyone."""
+    """A selection of all available clients except one. With -1 it selects all."""
 
     left_out: int
 
@@ -41,7 +41,7 @@ class Without:
 
 
 def largest_change(fed: Federation, x0: torch.Tensor) -> float:
-    """By how much, in units of the clip, leaving out one client changes the sum of the second round."""
+    """Return how much the sum of the second round changes without one client, in units of the clip."""
     server, states = start(fed, x0), ClientStates()
     server, sums = play_round(fed, Sequential(), server, states, False).server._replace(opt={}), {}
     for left_out in (-1, *range(len(fed.partition))):
@@ -52,7 +52,7 @@ def largest_change(fed: Federation, x0: torch.Tensor) -> float:
 
 
 def slots() -> dict[str, dict[str, Any]]:
-    """All slots that act in a round but the selection, which the method prescribes."""
+    """Return all slots that act in a round, except the selection: the method sets it."""
     return {slot: tried for slot, tried in options().items() if slot not in ("selection", "evaluation")}
 
 
@@ -105,7 +105,7 @@ def test_parts_that_break_the_guarantee_are_refused_with_a_remedy(method: str, s
 
 
 def components() -> list[tuple[str, type]]:
-    """Every component that a field of an experiment can hold, but what is settled before round 0 and the methods."""
+    """Return the components of all fields of an experiment, except methods and fields with effects only before round 0."""
     found = []
     for field in dataclasses.fields(Experiment):
         if field.metadata == GIVEN or field.name == "algorithm":
@@ -117,7 +117,7 @@ def components() -> list[tuple[str, type]]:
 
 @pytest.mark.parametrize(("section", "cls"), components(), ids=lambda one: getattr(one, "__name__", one))
 def test_a_new_component_of_every_kind_is_refused_until_it_answers(section: str, cls: type) -> None:
-    """Even one that only extends a component of ours, which answered for its own code."""
+    """This includes a component that extends one of ours, because ours answers only for its own code."""
     assert "private" in vars(cls)
     new = dataclass(frozen=True, kw_only=True)(type("New", (cls,), {}))
     table = {"fraction": 0.5} if cls.__name__ == "Uniform" else {}

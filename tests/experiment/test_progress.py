@@ -8,7 +8,7 @@ from fedskew.experiment.run import Progress
 
 
 class Clock:
-    """A clock that tests set."""
+    """A clock with a time that tests set."""
 
     now = 100.0
 

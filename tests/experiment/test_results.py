@@ -16,7 +16,7 @@ from fedskew.store.runs import RunStore
 
 
 def two_arms() -> Document:
-    """One table; a claim on the ends, one on whole curves, one of a quantity that the table does not show."""
+    """Return a document with one table and three claims: on final values, on curves, and on a number outside the table."""
     claims = [("ends", "difference", "accuracy", "> 0"), ("curves", "share of rounds", "accuracy", "> 0.5"),
               ("drift", "ratio", "drift", "< 1")]  # fmt: skip
     return document_from(
@@ -36,7 +36,7 @@ def two_arms() -> Document:
 
 
 def filled(store: RunStore, document: Document) -> Results:
-    """Its runs with made-up numbers; the worst client was not measured."""
+    """Return its runs with invented numbers. The worst client was not measured."""
     random = np.random.default_rng(0)
     planned = plan(document, "quick")
     for number in registered(store, planned, "t"):
@@ -125,7 +125,7 @@ def test_an_export_of_nothing_is_refused(tmp_path, capsys) -> None:
     "name", [name if name == "fedpbs" else pytest.param(name, marks=pytest.mark.slow) for name in DOCUMENTS]
 )
 def test_every_number_of_a_document_is_in_its_export(tmp_path, name: str) -> None:
-    """Tables and claims of each document are made from an export of its own alone, whatever they are about."""
+    """All tables and claims of a document can be made from its export alone."""
     document, store = load(name).at("quick"), RunStore(tmp_path)
     planned = plan(document, "quick")
     for number in registered(store, planned[: 2 * len(document.arms)], name):

@@ -11,7 +11,7 @@ V, T = 4, 6
 
 
 def sequences(**changes) -> fs.Dataset:
-    """Symbols that go round in a circle, in rows of 1 to 6 symbols of two clients."""
+    """Return rows of 1 to 6 symbols of two clients. The symbols follow each other in a circle."""
     rng = np.random.default_rng(0)
     symbols = (rng.integers(0, V, (40, 1)) + np.arange(T + 1)) % V
     ended = rng.integers(1, T + 1, (40, 1)) <= np.arange(T)

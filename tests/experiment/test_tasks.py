@@ -33,7 +33,7 @@ SOURCE = Path(fedskew.__file__).parent
 
 @pytest.fixture(scope="module")
 def air(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four stations of 60 hours: the target depends on two columns and the station."""
+    """Return a table of four stations with 60 hours each. The target depends on two columns and the station."""
     path, rng = tmp_path_factory.mktemp("air") / "air.csv", np.random.default_rng(0)
     with path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
@@ -84,7 +84,7 @@ def test_the_target_decides_the_task_and_its_metric_everything_else(air, tmp_pat
 
 @by_primary_metric
 def in_views(store: RunStore, records: list[RunRecord]) -> tuple[str, list[str]]:
-    """The answer and the columns of the table."""
+    """Return the answer and the columns of the table."""
     summary = tables.summary(store, records)
     assert set(summary["verdict"]) <= {"", "higher", "lower", "undecided"}
     return answer(summary), [measure.key for measure in tables.columns(summary, "table")]
@@ -234,7 +234,7 @@ def test_a_task_of_ones_own_brings_its_loss(air, tmp_path) -> None:
 
 
 def compared_with_names(tree: ast.AST, names: set[str]) -> Iterator[int]:
-    """Lines that compare something with a task's name, or ask whether it is a task's class."""
+    """Return the lines of code that compare a value with the name of a task, or test for a task's class."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare | ast.match_case):
             found = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}

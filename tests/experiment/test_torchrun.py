@@ -28,7 +28,7 @@ SECONDS = 100
 
 
 def quick(**training: object) -> Experiment:
-    """SCAFFOLD with personal models and inexactness, which uses the engine as well."""
+    """Return a short run of SCAFFOLD with personal models and inexactness. Both use the engine."""
     return Experiment(
         algorithm="scaffold",
         selection="uniform:clients=5",
@@ -41,7 +41,7 @@ def quick(**training: object) -> Experiment:
 
 
 def long(states: str = "auto") -> Experiment:
-    """Many rounds with few measurements, so that a signal meets the run while it is going on."""
+    """Return a run with many rounds and few measurements, so that a signal arrives while it is training."""
     return quick(rounds=150, states=states).replace(evaluation={"every": 50, "adapt_steps": 1})
 
 
@@ -49,13 +49,13 @@ Numbers = dict[tuple, float]
 
 
 def numbers(store: RunStore, number: int) -> Numbers:
-    """All that was measured, but the seconds."""
+    """Return all measurements except seconds."""
     rows = store.db.execute("SELECT * FROM measurements WHERE run = ? AND name != 'seconds'", (number,))
     return {tuple(row)[1:-1]: tuple(row)[-1] for row in rows}
 
 
 class Ranks:
-    """The same command on two ranks, each started as `torchrun` does it."""
+    """Runs the same command on two ranks, started in the same way as by `torchrun`."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -80,7 +80,7 @@ class Ranks:
             process.wait(timeout=10)
 
     def codes(self) -> list[int]:
-        """The exit codes; fails with what was printed if they take too long."""
+        """Return the exit codes. If the ranks take too long, fail with their output."""
         try:
             return [process.wait(timeout=SECONDS) for process in self.processes]
         except subprocess.TimeoutExpired:
@@ -152,7 +152,7 @@ def test_without_rank_0_the_others_end_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_torchrun_starts_the_same_command_in_every_process(tmp_path: Path, toml: Path) -> None:
-    """A comparison where one run diverges: the ranks go on with the next one together."""
+    """One run of the comparison diverges. All ranks continue with the next run."""
     words = ["--standalone", "--nproc-per-node", "2", "-m", "fedskew", "compare", str(toml), "--runs", str(tmp_path)]
     done = subprocess.run(
         [
@@ -207,7 +207,7 @@ def test_without_a_launcher_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_script_under_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would play every run on every rank."""
+    """Without the refusal, each rank would play each run."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(BadInput, match="torchrun shares the runs of `fedskew"):
@@ -269,7 +269,7 @@ def test_jobs_and_torchrun_exclude_each_other(
 
 
 def test_processes_far_beyond_the_cores_are_refused_before_any_starts(tmp_path: Path) -> None:
-    """Each loads PyTorch: of a typing error's many, memory would run out."""
+    """Each process loads PyTorch, so a typing error in the number of processes could use all memory."""
     from fedskew.experiment.results import compare as compare_methods
 
     with pytest.raises(BadInput, match="99999 processes at a time are too many for this machine; use at most"):

@@ -22,7 +22,7 @@ class Mine(Algorithm):
 
 
 def test_workers_have_the_environment_of_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process that forks them is as old as the first comparison."""
+    """The process that forks the workers was started by the first comparison and has its old environment."""
     file = tmp_path / "needs.py"
     file.write_text(NEEDS)
     options = {"dataset": "digits", "clients": 3, "rounds": 1, "epochs": 1, "engine": "sequential", "jobs": 2}

@@ -19,7 +19,7 @@ def blocks(heading: str) -> list[tuple[str, str]]:
 
 
 def execute(text: str, folder: Path) -> None:
-    """Run lines of a shell."""
+    """Run lines in a shell."""
     done = subprocess.run(["sh", "-ec", text], cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
@@ -34,7 +34,7 @@ def make_certificate(folder: Path, names: str) -> Path:
 
 
 def make_key(path: Path) -> Path:
-    """The private key of a node, with the public one beside it."""
+    """Make the private key of a node, and a file with the public key next to it."""
     if not shutil.which("ssh-keygen"):
         pytest.skip("needs ssh-keygen")
     execute(blocks(CERTIFIED)[1][1].splitlines()[0].replace("node-0", path.name), path.parent)

@@ -44,7 +44,7 @@ def old(data: bytes) -> bytes:
 
 
 def other_control(data: bytes) -> bytes:
-    """SCAFFOLD's change of the control variate, far too long."""
+    """Return a much too long change of SCAFFOLD's control variate."""
     reply, tree = unpack(data, Reply)
     return pack(reply, {**tree, "extras": {"c": tree["extras"]["c"] * 1e10}})
 
@@ -70,7 +70,7 @@ class Away:
 
 
 def simulated(experiment: Experiment, away: list[int]) -> torch.Tensor:
-    """The model of the same rounds in the simulator. This client is unreachable in each round."""
+    """Return the model after the same rounds in the simulator. The client is not reachable in any round."""
     assembly = assemble(experiment, experiment.dataset.load())
     fed, states = assembly.federation, ClientStates()
     server = start(fed, assembly.x0)
@@ -80,7 +80,7 @@ def simulated(experiment: Experiment, away: list[int]) -> torch.Tensor:
 
 
 def deployed(experiment: Experiment, folder: Path, spoil: Spoil, **options: object) -> tuple[torch.Tensor, list, list]:
-    """The model, the faults as (round, client, name, number), and the number of clients in each round."""
+    """Return the model, the faults as (round, client, name, number), and the number of clients in each round."""
     channel = Direct(nodes_of(experiment, folder), spoil)
     number = serve(channel, configuration(experiment, folder, **{"measure": False, **options}), VERSIONS)
     store = RunStore(folder / "runs")

@@ -35,7 +35,7 @@ def final(store: RunStore, number: int) -> dict[str, torch.Tensor]:
 
 
 def same_as_simulated(experiment: Experiment, folder: Path, **options: object) -> Direct:
-    """The model to the last bit, and every stored number except seconds and measures of updates before a codec."""
+    """Check that the models are bitwise equal, and all stored numbers except seconds and measures of uncoded updates."""
     simulated = run(experiment, runs=folder / "simulated")
     channel, encoded = Direct(nodes_of(experiment, folder)), type(experiment.codec) is not Uncompressed
     number = serve(channel, configuration(experiment, folder, **options), VERSIONS)

@@ -29,7 +29,7 @@ QUICK = Deployment(wait=0.1)
 
 
 def sites(folder: Path, fewest: int = 5, **limits: Any) -> list[Node]:
-    """Three hospitals, each with its own table. The second one is older."""
+    """Write the tables of three hospitals. The patients of the second are older."""
     made = []
     for k in range(3):
         path = folder / f"site-{k}.csv"
@@ -41,7 +41,7 @@ def sites(folder: Path, fewest: int = 5, **limits: Any) -> list[Node]:
 
 
 def site(node: Node) -> Site:
-    """The same site in a rehearsal."""
+    """Return the same site for a rehearsal."""
     assert node.table
     found, own = node.table.surveyed(str(node.rows)), Answers(node.table, node.folder, node.limits)
     made = site_of(found.table, found.y, found.classes, node.limits.fewest)
@@ -133,7 +133,7 @@ def test_a_node_answers_as_many_diagnoses_as_its_owner_allows(tmp_path: Path) ->
 
 
 def reply_of(data: bytes, **facts: Any) -> bytes:
-    """The same reply with other bytes in its body."""
+    """Return the reply with other bytes in its body."""
     reply, _ = unpack(data, Reply)
     return pack(reply, **facts)
 

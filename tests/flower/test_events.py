@@ -78,7 +78,7 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 
 def test_the_printed_services_start_commands_that_exist() -> None:
-    """systemd itself is not here."""
+    """The test does not need systemd."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "operate.md").read_text()
     commands = re.findall(r"^ExecStart=(.*)", page.replace("\\\n", " "), re.M)
     assert [shlex.split(line)[0] for line in commands] == [

@@ -44,7 +44,7 @@ def await_true(check: Callable[[], object], seconds: float) -> None:
 
 
 def weights(folder: Path) -> torch.Tensor:
-    """The model of the only run of a store, when it has ended."""
+    """Wait until the only run of a store has ended, and return its model."""
     await_true(lambda: [r for r in RunStore(folder).runs() if r.status not in ("planned", "running")], 900)
     store = RunStore(folder)
     record = store.runs()[0]
@@ -80,7 +80,7 @@ def test_five_rounds_give_the_simulators_weights_to_the_last_bit(tmp_path: Path)
 def test_every_task_gives_the_simulators_weights(
     data: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Numbers, times, symbols, sets of labels, texts."""
+    """The tasks have numbers, survival times, symbols, sets of labels, and texts."""
     monkeypatch.chdir(tmp_path)
     patients(120, 0).to_csv("rows.csv", index=False)
     experiment = small(dataset=data, model=model, skew="iid", rounds=2).replace(clients__held_out=0.0)
@@ -139,7 +139,7 @@ def test_a_stopped_node_leaves_no_file_behind(tmp_path: Path) -> None:
 
 
 def alive(process: int) -> bool:
-    """Whether a process exists, and is no zombie."""
+    """Return True if a process exists and is no zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -46,13 +46,13 @@ def known(monkeypatch: pytest.MonkeyPatch, *made: bytes) -> None:
 
 
 def models(channel: Direct) -> dict[int, Tensor]:
-    """The models that nodes received, by the number of rounds finished."""
+    """Return number of finished rounds -> model that the nodes received."""
     received = [unpack(request, Request) for _, kind, request, _ in channel.seen if kind != "meet"]
     return {request.round: tree["x"] for request, tree in received}
 
 
 def updates(channel: Direct, round_: int) -> dict[int, Tensor]:
-    """The update of each client in a round."""
+    """Return the update of each client in a round."""
     replies = [unpack(reply, Reply) for _, kind, _, reply in channel.seen if kind == "train"]
     return {reply.client: tree["delta"]["values"] for reply, tree in replies if reply.round == round_}
 
@@ -163,7 +163,7 @@ def test_lost_rounds_and_one_more_at_each_restart_count_in_the_privacy_loss(tmp_
 
 
 def forms(secret: bytes) -> list[bytes]:
-    """Ways to write a secret."""
+    """Return the forms in which a secret could be written."""
     numbers = [int.from_bytes(secret, order) for order in ("little", "big")]
     texts = [secret.hex(), base64.b64encode(secret).decode().rstrip("="), *map(str, numbers), str(list(secret))]
     return [secret, secret[:8], secret[-8:], repr(secret)[2:-1].encode(), *(text.encode() for text in texts)]
@@ -192,7 +192,7 @@ def test_no_message_file_or_output_holds_the_secret_or_the_noise(
 
 
 def test_a_secret_is_random_and_does_not_show_when_it_is_printed() -> None:
-    """256 bits of the operating system."""
+    """The secret has 256 random bits of the operating system."""
     made = {Secret.fresh() for _ in range(50)}
     assert len(made) == 50
     assert {len(one) for one in made} == {32}

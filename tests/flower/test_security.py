@@ -43,7 +43,7 @@ def refusal(node: Node, data: bytes) -> str:
 
 
 def test_another_version_is_named(tmp_path: Path) -> None:
-    """Even if its messages have other fields."""
+    """This also holds for messages with other fields."""
     later = {**msgspec.to_builtins(request(small())), "protocol": 7, "new": 1}
     other = msgspec.defstruct("Later", [(name, object) for name in later])(**later)
     reason = f"its protocol is 7, ours {PROTOCOL}; install the same fedskew on all machines"

@@ -12,7 +12,7 @@ from fedskew.flower.superlink import SuperLink
 
 
 def saying(monkeypatch: pytest.MonkeyPatch, *texts: str) -> tuple[SuperLink, list[tuple[str, ...]]]:
-    """A SuperLink whose command prints these texts one after the other, and what it was asked."""
+    """Return a SuperLink and a list of its commands. The commands print these texts, one after the other."""
     left, asked = list(texts), []
 
     def flwr(self: SuperLink, *arguments: str, check: bool = True) -> str:

@@ -61,7 +61,7 @@ def patients(rows: int, seed: int) -> pd.DataFrame:
 
 
 def columns(option: str) -> list[str]:
-    """The columns of inputs, of targets and of the client."""
+    """Return the columns of inputs, of targets and of the client."""
     named = [name for part in option.split(",") for name in part.partition("=")[2].split("|")]
     return [*dict.fromkeys(["age", "city", *named]), "hospital"]
 
@@ -159,7 +159,7 @@ def test_a_pretrained_model_must_be_allowed_and_the_same_at_the_site(
 
 
 def refused(change: Callable[[pd.DataFrame], pd.DataFrame], folder: Path, option: str = "label=outcome") -> str:
-    """The reason why the first site's file is refused."""
+    """Return the reason why the first site's file is refused."""
     experiment, nodes = deployment(folder, "label=outcome")
     change(pd.read_csv(nodes[0].rows)).to_csv(nodes[0].rows, index=False)
     table = Table(path=str(nodes[0].rows), **dict([option.split("=")]))

@@ -15,7 +15,7 @@ FILES = [f"tests/flower/test_{name}.py" for name in ("loopback", "secure", "reci
 
 
 def tried(version: str, folder: Path, options: list[str]) -> bool:
-    """Whether the tests of deployed runs pass with this version."""
+    """Return True if the tests of deployed runs pass with this version."""
     venv.create(folder)
     python = folder / "bin" / "python"
     own = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))

@@ -42,7 +42,7 @@ def experiment(method: str) -> Experiment:
 
 
 def curve(method: str, engine: Engine) -> Curve:
-    """The rounds under an engine, on one thread."""
+    """Return the measurements of the rounds with an engine, on one thread."""
     with on_threads(1):
         made = assemble(experiment(method), experiment(method).dataset.load())
         fed = made.federation
@@ -63,7 +63,7 @@ def curve(method: str, engine: Engine) -> Curve:
 
 
 def made_on() -> str:
-    """What numbers hold to the last bit on: the kind of processor, what PyTorch uses of it, and the versions."""
+    """Return what the last bits depend on: the processor, the instructions that PyTorch uses, and the versions."""
     return f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
@@ -76,7 +76,7 @@ def make() -> None:
 
 
 def read() -> tuple[str, dict[str, Curve]]:
-    """What the curves were made on, and the curves."""
+    """Return the machine on which the curves were made, and the curves."""
     held: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     curves = {
         method: [{name: float.fromhex(value) for name, value in point.items()} for point in points]

@@ -64,7 +64,7 @@ def test_data_that_do_not_differ_need_no_method() -> None:
     assert alone["command"].endswith("--tuned --algorithms fedavg")
 
 
-def test_evidence_on_classes_says_nothing_about_numbers() -> None:
+def test_evidence_on_classes_gives_no_advice_for_numbers() -> None:
     advised = advise(planted(EFFECTS), "label", {"label": 0.5}, target="number")
     assert advised["methods"] == []
     assert advised["caution"] == "We cannot say which method is best here: all our experiments have classes."

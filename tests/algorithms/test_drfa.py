@@ -282,7 +282,7 @@ def test_without_its_own_rate_the_mixture_stays() -> None:
 
 
 @pytest.mark.slow
-def test_ends_near_the_model_where_the_worst_loss_is_least() -> None:
+def test_ends_near_the_model_with_the_smallest_worst_loss() -> None:
     """The losses of the pair are equal at 2, while the uniform optimum is 2.4."""
     late = trajectory(play(sized_pair(Drfa(gamma=0.01), (2, 2), lr=0.03), [1.0], 600))[-400:, 0]
     plain = trajectory(play(sized_pair(Drfa(gamma=0.0), (2, 2), lr=0.03), [1.0], 400))[-300:, 0]

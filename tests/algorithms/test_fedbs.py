@@ -81,7 +81,7 @@ def test_a_layer_of_another_kind_is_taken_row_by_row(model: str) -> None:
     assert float(moments("gradient", task, w, batch._replace(x=x))["square"]) > 0
 
 
-def test_frozen_parameters_count_for_nothing() -> None:
+def test_frozen_parameters_do_not_count() -> None:
     """The result equals one backward pass for each row, with the output layer only."""
     net = Experiment(model="mlp:hidden=[5]").model.build((6,), 3, torch.Generator().manual_seed(0)).double()
     for p in list(net.parameters())[:2]:

@@ -310,7 +310,7 @@ def test_batch_of_one_class_has_the_full_gradient_for_absent_classes() -> None:
     assert_close(g.sum(-1), torch.zeros(4).double())
 
 
-def test_padded_rows_count_for_nothing() -> None:
+def test_padded_rows_do_not_count() -> None:
     logits = some_logits(5)
     whole, g = aligned(logits[:3].clone(), [0, 0, 1])
     padded, g_padded = aligned(logits.clone(), [0, 0, 1, 2, 1], [1, 1, 1, 0, 0])

@@ -76,7 +76,7 @@ def test_a_common_shift_does_nothing() -> None:
 
 
 @pytest.mark.parametrize("tau", [0.5, 1.0])
-def test_a_client_with_one_class_has_nothing_left_to_learn(tau: float) -> None:
+def test_a_client_with_one_class_has_a_gradient_near_zero(tau: float) -> None:
     value, slope = loss_and_slope(FedLc(tau=tau), Z, 0, [5.0, 0.0, 0.0, 0.0])
     assert float(value) < 1e-19
     assert float(slope.abs().max()) < 1e-19

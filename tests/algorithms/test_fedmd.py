@@ -151,7 +151,7 @@ def by_plain_torch(fed: Federation, x0: Tensor, nets: list[nn.Module], method: F
 
 @pytest.mark.parametrize("engine", [Sequential(), Stacked(), Stacked(width=2)], ids=repr)
 @pytest.mark.parametrize("distance", ["absolute", "squared"])
-def test_architectures_learn_from_each_other_as_plain_torch_says(engine, distance) -> None:
+def test_architectures_learn_from_each_other_as_in_plain_torch(engine, distance) -> None:
     method = FedMd(rows=11, steps=3, batch_size=7, distance=distance)
     fed, x0, nets = two_architectures(method)
     expected = by_plain_torch(fed, x0, nets, method, rounds=3)
@@ -234,7 +234,7 @@ def test_scores_and_rows_belong_together_after_a_round_without_answers() -> None
     assert torch.equal(later, fed.server_data.x[outcomes[2].server.state["rows"]])
 
 
-def test_after_an_empty_first_round_there_is_nothing_to_digest() -> None:
+def test_after_an_empty_first_round_clients_do_not_digest() -> None:
     """The scores of the initial model contain no knowledge. Clients of other architectures would learn its random outputs."""
     fed = replace(ragged(FedMd(rows=9), selection=Everyone()), availability=NoClients(0))
     _, second, third = play(fed, X0, 3)

@@ -87,7 +87,7 @@ def test_fedavg_with_every_solver(solver: str, local: Local, selection) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("decay", [0.0, 0.2])
-def test_adamw_where_gradients_are_zero_or_next_to_it(dtype: torch.dtype, decay: float) -> None:
+def test_adamw_with_zero_and_almost_zero_gradients(dtype: torch.dtype, decay: float) -> None:
     """Weights without a gradient stay or decay. Squared gradients below the smallest normal number cause no error."""
     tiny = torch.finfo(dtype).tiny
     scale = torch.tensor([0.0, tiny, tiny**0.5 / 8, 1e-15, 1e-8, 1e-3, 10.0], dtype=dtype)

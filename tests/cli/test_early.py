@@ -66,7 +66,7 @@ def test_wrong_input_is_refused_without_pytorch(tmp_path: Path) -> None:
         "diagnose --dataset digits --skew iid",
     ],
 )
-def test_what_only_the_experiment_can_judge_is_left_to_it(
+def test_options_that_only_the_experiment_can_check_pass(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

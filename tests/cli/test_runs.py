@@ -75,7 +75,7 @@ def test_rm_makes_no_store(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_list_says_what_each_number_is(
+def test_list_names_the_measure_of_each_number(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")

@@ -104,7 +104,7 @@ def test_a_report_with_another_interval_is_another_file(tmp_path: Path, capsys) 
         assert capsys.readouterr().out == f"report: {store.folder / name}\n"
 
 
-def test_the_table_says_the_tuned_settings(tmp_path: Path, capsys) -> None:
+def test_the_table_shows_the_tuned_settings(tmp_path: Path, capsys) -> None:
     store = mixed_store(tmp_path)
     tried = [{"setting": f"solver.lr={lr}", "best": lr == 0.3} for lr in (0.1, 0.3)]
     for record in store.runs():

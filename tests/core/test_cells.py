@@ -113,7 +113,7 @@ def test_module_classes_and_functions_are_models(cells: Cells) -> None:
         experiment(model=program.Net((4,), 2))
 
 
-def test_a_text_has_all_that_the_class_uses_and_nothing_else(cells: Cells) -> None:
+def test_a_text_has_exactly_the_code_that_the_class_uses(cells: Cells) -> None:
     text = text_of(cells(IMPORTS, METHOD, MODEL).Mine, "")
     assert "Mapping" not in text
     assert "SCALE = 0.5" in text

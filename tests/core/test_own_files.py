@@ -83,7 +83,7 @@ def test_two_files_of_one_name_are_not_one_client(tmp_path: Path) -> None:
     assert len(survey([tmp_path], "label").counts) == 2
 
 
-def test_an_array_is_not_unpacked_beyond_what_is_expected(tmp_path: Path) -> None:
+def test_an_array_is_not_unpacked_beyond_its_expected_size(tmp_path: Path) -> None:
     """A file of a megabyte can contain a gigabyte of zeros. This test uses less, and counts the unpacked bytes."""
     np.savez_compressed(tmp_path / "z.npz", zeros=np.zeros(1 << 20, dtype=np.uint8))
     with np.load(tmp_path / "z.npz", allow_pickle=False) as file:

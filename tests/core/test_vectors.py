@@ -91,7 +91,7 @@ def test_updates_that_differ_only_in_their_last_digits() -> None:
 
 @pytest.mark.parametrize("size", [1e-30, 1e-16, 1.0, 1e20, 1e30])
 @pytest.mark.parametrize("clients", [5, 12])
-def test_distances_of_numbers_whose_squares_float32_cannot_hold(size: float, clients: int) -> None:
+def test_distances_of_numbers_with_squares_beyond_float32(size: float, clients: int) -> None:
     drawn = np.random.default_rng(clients)
     rows = torch.tensor(drawn.standard_normal((clients, 2100)) * size, dtype=torch.float32)
     weights = torch.tensor(drawn.random(clients) + 0.1)

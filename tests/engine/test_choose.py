@@ -106,7 +106,7 @@ def test_a_long_run_tries_all_threads(machine) -> None:
     assert tried[2:] == ["stacked 4 threads"]
 
 
-def test_one_thread_stays_where_all_hardly_gain(machine) -> None:
+def test_one_thread_is_chosen_if_all_threads_are_hardly_faster(machine) -> None:
     machine(sequential=9, stacked=1, stacked_2_threads=0.95)
     assert chosen(1000, [1, 2]) == Option(Stacked())
 

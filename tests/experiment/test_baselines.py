@@ -52,7 +52,7 @@ def test_python_adds_them_and_leaves_them_out(tmp_path, capsys) -> None:
     assert [r.name for r in alone.records] == ["ditto"]
 
 
-def test_the_command_line_says_what_it_added(tmp_path, capsys) -> None:
+def test_the_command_line_lists_added_runs(tmp_path, capsys) -> None:
     words = ["compare", "--algorithms", "ditto", "--seeds", "1", "--rounds", "1", "--epochs", "1", "--model", "softmax"]
     words += ["--engine", "sequential", "--jobs", "1", "--runs", str(tmp_path)]
     assert main([*words, "--no-baselines"]) == 0

@@ -119,7 +119,7 @@ def test_a_client_without_rows_never_enters_a_cohort_and_is_counted(tmp_path) ->
 # numbers
 
 
-def test_the_servers_images_lie_as_convolutions_are_fastest() -> None:
+def test_the_servers_images_have_the_fastest_memory_format() -> None:
     """The channels of a pixel are neighbours in memory."""
     numbers = np.random.default_rng(0).random((12, 3, 4, 4))
     images = Dataset(x=numbers, y=np.arange(12) % 2, x_test=numbers, y_test=np.arange(12) % 2, classes=("a", "b"))

@@ -248,7 +248,7 @@ def test_a_wrong_file_is_refused_in_one_line(
         ("mine.py::Tensor", r"is not a subclass of fedskew.Algorithm; write @dataclass"),
     ],
 )
-def test_a_method_that_is_none_is_refused(mine: Path, spec: str, message: str) -> None:
+def test_a_class_that_is_no_method_is_refused(mine: Path, spec: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         Experiment(algorithm=spec)
 

@@ -82,6 +82,6 @@ def test_a_model_of_symbols_refuses_other_targets():
         fs.run(dataset="digits", model="transformer", rounds=1)
 
 
-def test_a_module_that_fails_behind_a_row_s_end_says_what_to_write():
+def test_a_module_that_fails_on_padding_is_told_to_use_clamp():
     with pytest.raises(BadInput, match=r"Fails: fails on -1, .* use x.clamp\(min=0\)"):
         run(sequences(), model=Fails)

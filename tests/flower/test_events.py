@@ -28,7 +28,7 @@ def page(port: int, path: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_a_node_counts_its_answers_and_says_whether_it_is_well(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_node_counts_its_answers_and_reports_its_health(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     node, port, wrong = nodes_of(small(), tmp_path)[0], free_port(), [""]
     with observed(port, True, lambda: wrong[0]):
         node.answer(pack(request(small())))

@@ -44,7 +44,7 @@ def test_a_run_that_is_interrupted_is_stopped_at_flower(monkeypatch: pytest.Monk
     assert asked[-1] == ("stop", "7", "ours")
 
 
-def test_the_last_line_is_no_hint_where_to_read_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_line_is_not_flowers_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     there, _ = saying(monkeypatch, "a\nPermissionError: b\n\nFor more information, visit: <https://flower.ai>\n")
     assert there.last_line("7") == "PermissionError: b"
 

@@ -91,7 +91,7 @@ def test_keeping_nothing_changes_nothing(method, engine) -> None:
 
 @pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
 @pytest.mark.parametrize("solver", [Sgd(lr=0.1), Sgd(lr=0.05, momentum=0.9, weight_decay=0.1)], ids=["sgd", "momentum"])
-def test_with_everything_kept_clients_train_alone_and_send_nothing(engine, solver) -> None:
+def test_if_all_parameters_are_kept_clients_train_alone_and_send_nothing(engine, solver) -> None:
     fed = keeping(ragged(FedAvg(), solver=solver, selection=Uniform(clients=4)), range(P))
     states = ClientStates()
     outcomes = play(fed, X0, 3, engine, states=states)

@@ -155,7 +155,7 @@ def test_clients_who_share_nothing_have_no_model_for_a_new_one(tmp_path) -> None
         ({"held_out": 0.2, "unseen": 1.0}, "unseen is a share, at least 0 and below 1"),
     ],
 )
-def test_what_makes_no_sense_is_refused(clients, reason: str) -> None:
+def test_impossible_numbers_of_unseen_clients_are_refused(clients, reason: str) -> None:
     with pytest.raises(BadInput, match=reason):
         assemble(small(skew="iid", clients=clients), DATA)
 

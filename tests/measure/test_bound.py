@@ -63,7 +63,7 @@ def test_with_a_common_hessian_the_distance_is_the_closed_form() -> None:
     assert float(found.zeta) == pytest.approx(float(((centres - centres.mean(0)) @ a).norm(dim=1).max()), rel=1e-12)
 
 
-def test_alike_clients_do_not_drift() -> None:
+def test_equal_clients_do_not_drift() -> None:
     hessians, centres, w = random_problem(4, common=True)
     found = bound(*quadratics(hessians, centres[:1].expand(4, -1)), w, 4, 0.1, 5, 1.0)
     assert float(found.farthest.max()) < 1e-12
@@ -93,7 +93,7 @@ def test_on_the_books_data_the_bounds_hold_and_are_drawn() -> None:
     assert list(lines[2].get_ydata()) == pytest.approx(found["sorted by label"].farthest.tolist())
 
 
-def test_the_books_objective_is_as_smooth_as_is_said() -> None:
+def test_the_books_objective_has_the_stated_smoothness() -> None:
     """L is half the largest eigenvalue of X'X / n; two steps' bound zeta (2 rate + rate^2 L) shows which L was used."""
     x = SyntheticSoftmax(test="train").draw(np.random.default_rng(0)).x
     for part in drift_bound(rate=0.1, steps=2).values():

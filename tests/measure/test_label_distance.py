@@ -46,7 +46,7 @@ def test_label_distance_weighs_clients_by_their_rows():
     assert label_distance(np.array([[30, 0], [0, 10]])) == pytest.approx(0.375)
 
 
-def test_a_client_without_rows_counts_for_nothing():
+def test_a_client_without_rows_does_not_count():
     counts = np.array([[5, 7], [9, 2]])
     more = np.vstack([counts, [[0, 0]]])
     assert label_distance(more) == pytest.approx(label_distance(counts))

@@ -147,7 +147,7 @@ def test_intervals_equal_scipys(n, confidence):
 
 
 @pytest.mark.parametrize("n", [2, 5])
-def test_the_interval_covers_the_truth_as_often_as_it_says(n):
+def test_the_interval_covers_the_truth_with_its_stated_probability(n):
     samples = np.random.default_rng(n).normal(2.0, 0.7, (1500, n))
     covered = np.mean([abs(mean - 2.0) <= half for mean, half in map(mean_interval, samples)])
     assert 0.93 <= covered <= 0.97

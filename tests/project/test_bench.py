@@ -248,7 +248,7 @@ def test_a_round_draws_its_clients_from_a_population():
     assert measure(work, repeats=1, processes=1)["largest_difference"] < 1e-6
 
 
-def test_the_full_work_is_the_same_but_for_the_images():
+def test_the_full_work_is_the_same_except_for_images():
     for quick, full in zip(WORKLOADS, FULL, strict=True):
         assert full.rows == (5000 if quick.model == "cnn" else quick.rows)
         assert f"x {full.rows}," in full.name

@@ -326,7 +326,7 @@ PHRASES = (
 
 
 @pytest.mark.parametrize("phrase", PHRASES)
-def test_phrases_that_stopped_readers_are_gone(phrase: str) -> None:
+def test_phrases_that_confused_readers_are_gone(phrase: str) -> None:
     found = [(path, match) for path, text in prose().items() for match in re.finditer(phrase, text)]
     assert [f"{path}: ...{match.string[max(0, match.start() - 40) : match.end()]}" for path, match in found] == []
 

@@ -60,7 +60,7 @@ def test_script_has_title_paragraph_and_picture(path: Path, examples: ModuleType
     assert code.splitlines()[-1].startswith(f'figure.savefig("{path.stem}.png"')
 
 
-def test_every_script_stands_in_the_gallery_once(examples: ModuleType) -> None:
+def test_every_script_is_in_the_gallery_once(examples: ModuleType) -> None:
     listed = [name for section in examples.SECTIONS.values() for name in section]
     assert sorted(listed) == names(SCRIPTS)
     assert len(listed) >= 20

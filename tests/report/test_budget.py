@@ -133,7 +133,7 @@ def test_a_budget_ends_at_rounds_that_were_measured(tmp_path, requested: str, lo
 @pytest.mark.parametrize(
     ("requested", "enough"), [("rounds=3", "rounds=4"), ("bytes=15", "bytes=16"), ("steps=1", "steps=8")]
 )
-def test_the_untrained_model_stands_for_no_method(tmp_path, requested: str, enough: str) -> None:
+def test_the_untrained_model_is_not_a_methods_result(tmp_path, requested: str, enough: str) -> None:
     made = sparse(tmp_path, 4)
     with pytest.raises(BadInput, match=f"at no amount up to {requested} .* write {enough} or more, or run again with"):
         summary(made, made.runs(), budget_from(requested))

@@ -24,7 +24,7 @@ def store(tmp_path_factory) -> RunStore:
     return mixed_store(tmp_path_factory.mktemp("files") / "runs")
 
 
-def test_the_tables_hold_what_arithmetic_says(store, tmp_path) -> None:
+def test_the_tables_have_the_numbers_computed_by_hand(store, tmp_path) -> None:
     written = write_tables(store, store.runs(), tmp_path)
     assert {"methods.csv", "methods.tex", "methods.md", "accuracy.csv", "clients.csv"} <= {f.name for f in written}
     with (tmp_path / "methods.csv").open() as file:

@@ -235,7 +235,7 @@ def test_bands_and_lines_follow_the_interval_that_was_asked_for(tmp_path: Path) 
 
 @pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize(("kind", "place"), [("collapsed", "partition"), ("oscillating", "header")])
-def test_a_warning_about_the_partition_stands_beside_the_partition(tmp_path: Path, kind: str, place: str) -> None:
+def test_a_warning_about_the_partition_is_next_to_it(tmp_path: Path, kind: str, place: str) -> None:
     store = RunStore(tmp_path / "runs")
     run = add(store, "a", 0, [0.1, 0.5])
     warned = Warned(kind, 1, "something was seen", "threshold 1", "a study", "something else")

@@ -77,7 +77,7 @@ def test_every_round_is_sent_once_and_every_run_is_ended(store: RunStore) -> Non
     assert other[-1] == (99, "diverged")
 
 
-def test_tensorboard_holds_what_the_store_holds_even_when_sent_twice(store: RunStore, tmp_path: Path) -> None:
+def test_tensorboard_has_the_stores_numbers_even_if_they_are_sent_twice(store: RunStore, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = tmp_path / "logs"
@@ -239,7 +239,7 @@ def test_a_password_in_an_address_is_refused_and_none_reaches_the_store(store: R
 @pytest.mark.skipif(
     importlib.util.find_spec("mlflow") is None, reason="needs mlflow-skinny (pip install 'fedskew[mlflow]')"
 )
-def test_mlflow_holds_what_the_store_holds(store: RunStore, tmp_path: Path, monkeypatch) -> None:
+def test_mlflow_has_the_stores_numbers(store: RunStore, tmp_path: Path, monkeypatch) -> None:
     from mlflow.tracking import MlflowClient
 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -257,7 +257,7 @@ def test_mlflow_holds_what_the_store_holds(store: RunStore, tmp_path: Path, monk
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs wandb (pip install 'fedskew[wandb]')")
-def test_wandb_offline_holds_what_the_store_holds(store: RunStore, tmp_path: Path) -> None:
+def test_wandb_offline_has_the_stores_numbers(store: RunStore, tmp_path: Path) -> None:
     with Feed(store, [build("sink", SINKS, f"wandb:mode=offline,folder={tmp_path}")]) as feed:
         feed.send([store.run(1)])
     end = time.monotonic() + 20  # its own process writes the file, a little later

@@ -49,7 +49,7 @@ def rng() -> np.random.Generator:
         ([3], 2, [2]),
     ],
 )
-def test_level_fills_the_small_ones_first(room: list[int], size: int, counts: list[int]) -> None:
+def test_counts_are_as_equal_as_the_room_allows(room: list[int], size: int, counts: list[int]) -> None:
     assert level(room, size) == counts
 
 
@@ -200,7 +200,7 @@ def own_and_drawn(part: Partition, shared: np.ndarray) -> list[tuple[list[int], 
 
 @pytest.mark.parametrize("skew", DEALERS)
 @pytest.mark.parametrize("held_out", [0.0, 0.3])
-def test_every_client_gets_its_part_beside_its_own_rows(skew: str, held_out: float) -> None:
+def test_every_client_gets_its_part_in_addition_to_its_own_rows(skew: str, held_out: float) -> None:
     data = {"shared_data": {"beta": 0.25, "alpha": 0.5}, "server_data": {"share": 0.1}}
     experiment = small(skew=skew, clients={"number": 3, "held_out": held_out}, **data)
     server, shared = server_rows(experiment, DATA), shared_rows(experiment, DATA)
@@ -286,7 +286,7 @@ def jensen_shannon(counts: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("measure", [label_distance, jensen_shannon])
-def test_a_larger_share_makes_clients_more_alike(measure) -> None:
+def test_a_larger_share_makes_clients_more_similar(measure) -> None:
     counts = [[40, 5, 0], [5, 30, 25], [15, 25, 35]]
     distances = [measure(shared_between(counts, beta)) for beta in (0.0, 0.05, 0.1, 0.3, 0.6, 1.0)]
     assert all(a > b for a, b in itertools.pairwise(distances))

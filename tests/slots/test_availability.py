@@ -28,7 +28,7 @@ def times(availability: Any, clients: Info, rounds: int, seed: int = SEED) -> np
     return np.stack([availability.available(clients, t, seed) for t in range(rounds)])
 
 
-def test_always_is_everybody() -> None:
+def test_availability_always_includes_all_clients() -> None:
     assert times(Always(), population([0] * 5, 2), 4).all()
 
 

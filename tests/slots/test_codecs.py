@@ -60,7 +60,7 @@ def test_top_k_by_hand() -> None:
     assert_close(memory["error"][0], [2, 0, 0, 1, 0], 0.0)
 
 
-def test_of_equals_the_first_ones_stay() -> None:
+def test_top_k_keeps_the_first_of_equal_entries() -> None:
     rows = [[1.0, -1.0, 1.0, -1.0, 1.0], [-2.0, 1.0, 1.0, 3.0, -1.0], [0.0] * 5]
     assert_close(decoded(TopK(share=0.6), rows), [[1, -1, 1, 0, 0], [-2, 1, 0, 3, 0], [0.0] * 5], 0.0)
 

@@ -73,7 +73,7 @@ def test_special_numbers_survive(tmp_path):
     assert made["x"].view(torch.int64).equal(got["x"].view(torch.int64))
 
 
-def test_views_and_shared_memory_are_stored_as_what_they_show(tmp_path):
+def test_views_and_shared_memory_are_stored_as_their_values(tmp_path):
     base = torch.arange(12.0).view(3, 4)
     made = {"whole": base, "same": base, "column": base[:, 1], "turned": base.T, "rows": base[1:]}
     made["grad"] = base.clone().requires_grad_()

@@ -95,7 +95,7 @@ def test_a_store_whose_tables_are_not_readable_is_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_numbers_of_runs_whose_store_is_gone_are_not_given_again(tmp_path):
+def test_run_numbers_of_a_deleted_store_are_not_used_again(tmp_path):
     """What the earlier runs have in their folders stays, and so do their pages."""
     (tmp_path / "7").mkdir()
     (tmp_path / "c3.html").write_text("a page")

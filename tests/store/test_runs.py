@@ -118,7 +118,7 @@ def dying(rows, error):
 @pytest.mark.parametrize(
     "error", [Killed(), KeyboardInterrupt(), RuntimeError("bug"), sqlite3.OperationalError("disk")]
 )
-def test_nothing_remains_of_a_round_that_was_cut_short(store, error):
+def test_an_interrupted_round_leaves_no_trace(store, error):
     run = add(store)
     store.write_round(run, 1, ROUND)
     store.write_round(run, 2, ROUND)

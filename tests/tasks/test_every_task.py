@@ -82,7 +82,7 @@ def test_methods_that_need_classes_are_refused(spec: str) -> None:
         assert set(re.findall(r"[a-z]+", instead)) & set(free) == {"fedprox", "moon"}
 
 
-def test_no_file_but_its_own_branches_on_the_name_of_a_task() -> None:
+def test_only_a_tasks_own_file_branches_on_its_name() -> None:
     source = Path(fedskew.__file__).parent
     branches = [
         f"{path.relative_to(source)}:{node.lineno}"

@@ -123,7 +123,7 @@ class Claim:
 
 
 def evidence_for(claim: Claim, values: Sequence[float], in_document: float | None = None) -> Evidence:
-    """Test on which side of the claimed region's ends the values lie, one value a seed.
+    """Test if the values (one for each seed) are inside or outside the claimed region.
 
     Each finite end is a paired test of its own, as in a table of methods. A mean inside the region needs all of them, so the
     largest p counts. Outside, the p of the end that it has crossed counts.
@@ -139,12 +139,12 @@ def evidence_for(claim: Claim, values: Sequence[float], in_document: float | Non
 
 
 def beyond(values: Sequence[float], end: float) -> list[float]:
-    """The values minus an end of the region. A number on the end, but for rounding, is not beyond it."""
+    """Return the values minus an end of the region. A value that differs from the end only by rounding gives 0."""
     return [0.0 if math.isclose(value, end, rel_tol=1e-9) else value - end for value in values]
 
 
 def judge(evidence: Evidence, p: float) -> Verdict:
-    """``holds`` inside the region and ``fails`` outside if ``p``, corrected for all claims, is below 0.05; else ``undecided``."""
+    """Return ``undecided`` unless ``p``, corrected for all claims, is below 0.05; else ``holds`` or ``fails``."""
     if not evidence.values:
         return "not run"
     if not p < LEVEL:

@@ -72,7 +72,7 @@ def interval(mean: float, half: float) -> str:
 
 
 def verdicts(document: Document, known: Known[OfRun]) -> list[Judged]:
-    """Each claim on the seeds that all its arms have; the document's own numbers do not affect a verdict.
+    """Decide each claim, from the seeds that all its arms have. The document's own numbers do not affect a verdict.
 
     Holm's method corrects for all claims of the document that chance could decide.
     """
@@ -103,13 +103,13 @@ def verdicts(document: Document, known: Known[OfRun]) -> list[Judged]:
 
 
 def corrected(p: Sequence[float]) -> list[float]:
-    """Holm's correction of the tests of all claims. A p of 0 stays, and does not count: chance could not decide that claim."""
+    """Correct the p of all claims by Holm's method. A p of 0 does not change or count: chance could not decide this claim."""
     by_chance = holm([math.nan if one == 0 else one for one in p])
     return [0.0 if one == 0 else changed for one, changed in zip(p, by_chance, strict=True)]
 
 
 def shared_seeds(known: Known[OfRun], arms: Sequence[str]) -> list[int]:
-    """The seeds that all these arms have, in order."""
+    """Return the sorted seeds that all these arms have."""
     return sorted(set.intersection(*(set(known.get(arm, {})) for arm in arms)))
 
 

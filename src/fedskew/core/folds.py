@@ -1,4 +1,4 @@
-"""The folds of cross-validation, as users write them: ``5`` or ``4:clients``."""
+"""Reads the folds of cross-validation in the form that users write: ``5`` or ``4:clients``."""
 
 import re
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from fedskew.core.errors import require
 
 
 class Folds(NamedTuple):
-    """How the rows are cut into folds: each row is in one fold, and ``of_clients`` all rows of a client are in the same."""
+    """A split into folds. Each row is in one fold. If ``of_clients``, all rows of a client are in the same fold."""
 
     number: int
     of_clients: bool

@@ -24,10 +24,10 @@ EndListener = Callable[[Ended], None]
 
 
 def cross(base: Experiment, methods: Sequence[object], seeds: Sequence[int], folds: str = "") -> list[Experiment]:
-    """One experiment for each method and seed, seed by seed, so that an unfinished comparison is still paired.
+    """Return one experiment for each method and seed. Partition, training and drawn test rows use the same seed.
 
-    Partition and training use the same seed, and so do test rows that are drawn. All methods use the same seeds. With ``folds``,
-    such as ``5`` or ``4:clients``, each seed tests another fold.
+    The order is seed by seed, so that an unfinished comparison has all methods on its first seeds. With ``folds``, such as ``5``
+    or ``4:clients``, each seed tests another fold.
     """
     require(bool(methods), "compare: name at least one algorithm")
     require(
@@ -138,9 +138,9 @@ def worst_error(results: Sequence[Ended]) -> FedskewError | None:
 
 
 def seeds_from(given: Sequence[int] | int | None, first: int = 0, folds: str = "") -> list[int]:
-    """A number ``n`` gives the seeds first .. first + n - 1, and with K ``folds`` n x K seeds; a list is returned as it is.
+    """Return seeds. A list is returned unchanged. A number ``n`` gives first, ..., first + n - 1, or n x K seeds with K ``folds``.
 
-    The default is 5, or one repetition of the folds.
+    The default is 5 seeds, or one repetition of the folds.
     """
     if given is None:
         given = 1 if folds else 5

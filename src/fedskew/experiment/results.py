@@ -84,9 +84,9 @@ def compare(
     ``seeds`` is a number, 5 by default, or a list. ``folds=5`` is cross-validation: each seed tests another fold of the rows, and
     ``seeds`` is the number of repetitions, 1 by default. ``folds="4:clients"`` leaves out whole clients.
 
-    An `Experiment` may stand before the methods. Without methods it compares the same as `fedskew compare`. ``jobs`` processes work
-    side by side. Fine-tuned FedAvg and ``local-only`` are added beside methods with a model for each client, unless ``baselines``
-    is False. `run` explains the other keywords.
+    The first argument may also be an `Experiment`, followed by the methods. Without methods it runs those of `fedskew compare`.
+    ``jobs`` is the number of processes. If a method gives each client its own model, fine-tuned FedAvg and ``local-only`` are
+    added, unless ``baselines`` is False. `run` explains the other keywords.
     """
     base = experiment if isinstance(experiment, Experiment) else None
     if experiment is not None and base is None:

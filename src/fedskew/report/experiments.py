@@ -14,7 +14,7 @@ SEEDS = (("training", "seed"), ("clients", "partition_seed"))
 """Section and key of the two seeds. Both have their own lines in the table of settings."""
 
 SPLIT = (("dataset", "split_seed"), ("dataset", "redraw"))
-"""The same of the seed that draws the test rows, where each seed of a comparison draws its own; the fold becomes ``folds``."""
+"""Section and key of the seed that draws the test rows, if each seed of a comparison draws its own. ``fold`` becomes ``folds``."""
 
 FIRST = ("dataset", "skew", "clients", "model", "algorithm")
 """Sections of an experiment that are shown first."""
@@ -267,7 +267,7 @@ def differing_settings(records: Sequence[RunRecord]) -> list[tuple[tuple[str, st
 
 
 def split(record: RunRecord) -> str:
-    """The seed that drew the test rows, and their fold, where each seed of a comparison draws its own; else nothing."""
+    """Return the seed that drew the run's test rows, and their fold. Empty if all seeds of a comparison have the same test rows."""
     dataset = parsed(record).get("dataset")
     if not isinstance(dataset, dict) or dataset.get("redraw") is not True:
         return ""

@@ -32,7 +32,7 @@ def without_numbers(records: Sequence[RunRecord]) -> list[str]:
 
 
 def without_model(records: Sequence[RunRecord]) -> list[str]:
-    """The primary metric of answers without a model on each data set's test rows; a range over several test sets."""
+    """Give the primary metric that answers without a model reach on each data set's test rows, as a range over test sets."""
     measure = primary()
     found: dict[str, dict[str, set[float]]] = {}
     for record in records:

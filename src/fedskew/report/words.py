@@ -56,9 +56,9 @@ BY_SPLITS = " by the corrected resampled t test (Nadeau and Bengio 2003), others
 
 
 def covers(table: pd.DataFrame) -> str:
-    """What the intervals of the primary measure cover: one of the above if this holds for all methods, else `SEEDS`.
+    """Return what the intervals of the primary measure cover. If this differs between methods, return `SEEDS`.
 
-    Methods without a number do not count, such as `local-only`, which has no shared model to test.
+    Methods without a number do not count. An example is `local-only`: it has no shared model to test.
     """
     found = set(table.loc[table[primary().key].notna(), "covers"])
     return found.pop() if len(found) == 1 else SEEDS

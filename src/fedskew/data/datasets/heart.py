@@ -33,12 +33,12 @@ NEVER_ZERO = ("trestbps", "chol")
 
 @dataclass(frozen=True, kw_only=True)
 class Heart(Redrawn):
-    """13 facts of each person as 22 columns: codes without an order are one-hot. A class is ``num`` = 0 or above 0.
+    """13 facts of each person as 22 columns. Codes that have no order are one-hot. The classes are ``num`` = 0 and ``num`` > 0.
 
-    The test set is a random third of each class in each hospital, drawn by ``split_seed``; with ``redraw`` each seed of a
-    comparison draws its own. ``fold=2/5`` tests the second of five folds of the rows, ``fold=2/4:clients`` one hospital. Columns
-    are standardised with the known values of the training rows. A missing value becomes their mean, 0. A cholesterol or blood
-    pressure of 0 is missing.
+    The test set is a random third of each class in each hospital, drawn with ``split_seed``. With ``redraw``, each seed of a
+    comparison draws its own test set. ``fold=2/5`` tests the second of five folds of the rows, ``fold=2/4:clients`` one hospital.
+    Columns are standardised with the known values of the training rows. A missing value becomes their mean, 0. A cholesterol or
+    blood pressure of 0 is missing.
     """
 
     model: ClassVar[str] = "softmax"

@@ -108,7 +108,7 @@ Record = dict[str, Tensor]
 
 
 def facts_of(outcome: Outcome) -> Record:
-    """Every number of a round."""
+    """Return every number of a round."""
     tree = {
         "x": outcome.server.x,
         "opt": outcome.server.opt,
@@ -125,7 +125,7 @@ def facts_of(outcome: Outcome) -> Record:
 
 
 def record(outcomes: list[Outcome], states: ClientStates) -> Record:
-    """Every number of a run, by name."""
+    """Return every number of a run, by name."""
     flat = {f"{o.server.round}/{name}": value for o in outcomes for name, value in facts_of(o).items()}
     ids, rows = states.export()
     order = torch.as_tensor(np.argsort(ids))

@@ -1,4 +1,4 @@
-"""The code blocks of README and docs, in page order, with the reason why one is not run."""
+"""Lists the code blocks of README and docs in page order. A block that is not run has a reason."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Block:
 
     @property
     def lines(self) -> list[str]:
-        """The commands of a shell block: continued lines joined, comments cut off."""
+        """Return the commands of a shell block. Continued lines are joined, and comments are removed."""
         lines = self.text.replace("\\\n", " ").splitlines()
         return [line for raw in lines if (line := re.split(r"\s+#\s", f" {raw}")[0].strip()) and line[0] != "#"]
 

@@ -22,7 +22,7 @@ FACES = {
 
 
 def diagnosed(dataset: str, skew: str, seed: int, permutations: int) -> Diagnosis:
-    """What `fedskew diagnose --dataset ... --skew ... --clients 10` measures."""
+    """Return the result of `fedskew diagnose --dataset ... --skew ... --clients 10`."""
     experiment = Experiment(dataset=dataset, skew=skew, clients={"number": 10, "partition_seed": seed})
     subject = from_experiment(experiment, skew)
     return diagnose(subject.x, subject.y, subject.client, counts=subject.counts, permutations=permutations, seed=seed)

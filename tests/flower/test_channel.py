@@ -26,7 +26,7 @@ class Grid:
         for message in messages:
             ids.append(str(len(self.pushed)))
             self.pushed[ids[-1]] = (message.metadata.dst_node_id, time.monotonic() + message.metadata.ttl)
-        time.sleep(0.05)  # handing over takes its time
+        time.sleep(0.05)  # Flower needs some time to take the messages
         return ids
 
     def pull_messages(self, ids: list[str]) -> list[Any]:

@@ -21,7 +21,7 @@ def data(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def by_hand(x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
-    """Loss and accuracy one row at a time."""
+    """Return loss and accuracy, computed row by row."""
     logits = [TASK.logits(X0, row[None])[0] for row in x]
     losses = [float(torch.logsumexp(z, 0) - z[k]) for z, k in zip(logits, y, strict=True)]
     right = [float(int(z.argmax()) == int(k)) for z, k in zip(logits, y, strict=True)]

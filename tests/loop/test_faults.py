@@ -33,7 +33,7 @@ def last(experiment: Experiment, folder: Path) -> tuple[torch.Tensor, object]:
 
 @dataclass(frozen=True)
 class Away:
-    """Availability without these clients, by round."""
+    """An availability that leaves out given clients in each round."""
 
     gone: tuple[frozenset[int], ...]
 

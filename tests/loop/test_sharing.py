@@ -285,7 +285,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method
     ids=["mlp", "cnn", "cnn1d"],
 )
 def test_fedbn_keeps_the_normalisation_layers_that_the_client_trained(model, shape) -> None:
-    """On both engines, against training with autograd and `torch.optim`."""
+    """Both engines give the same result as training with autograd and `torch.optim`."""
     net, space = made(model, shape)
     net = net.double()
     sizes, rng = [5, 1, 9], np.random.default_rng(0)

@@ -165,7 +165,7 @@ def test_the_label_measures_rank_alphas(name):
         assert values == sorted(values), (name, values)
 
 
-def test_faces_are_bounded_and_the_interval_holds_the_number():
+def test_strengths_are_in_0_1_and_values_inside_their_intervals():
     found = diagnosed("digits", "label-dirichlet:alpha=0.5", 3, 19)
     assert [face.name for face in found.faces] == list(MEANINGS)
     for face in found.faces:

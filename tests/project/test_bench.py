@@ -205,7 +205,7 @@ def test_half_precision_is_measured_against_our_own_float32():
     assert 0 < found["largest_difference"] < 0.01
 
 
-def test_what_a_round_needs_by_hand():
+def test_operations_and_parameters_of_a_round_by_hand():
     """Rows 3 x 20 in 2 epochs: a product of 30 by 6 forward, one for its weights backward, 2 operations each; 186 parameters."""
     assert limits.needs(SMALL[0]) == limits.Needs(
         operations=120 * 2 * 2 * 30 * 6, bytes=60 * 30 * 4 + 3 * 3 * 186 * 4, steps=3 * 2 * 3

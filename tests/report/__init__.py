@@ -31,7 +31,7 @@ def toml(name: str, seed: int, partition_seed: int, rounds: int, **more: Any) ->
 
 
 def measured(round_: int, accuracy: float, clients: Sequence[float]) -> list[Row]:
-    """The rows of a round; before training the clients are half as accurate as they become."""
+    """Return the measurements of a round. Before training, the clients have half of their final accuracy."""
     clients = [value if round_ else value / 2 for value in clients]
     rows: list[Row] = [(None, "test", "accuracy", accuracy), (None, "test", "loss", 1 - accuracy)]
     if clients:
@@ -73,7 +73,7 @@ def add(
     experiment: str | None = None,
     **more: Any,
 ) -> int:
-    """A run whose test accuracy after round 0, 1, ... is given."""
+    """Add a run with given test accuracies after round 0, 1, ..."""
     rounds = len(accuracies) - 1 if rounds is None else rounds
     text = toml(name, seed, partition_seed, rounds, **more) if experiment is None else experiment
     run = store.add_run(
@@ -92,7 +92,7 @@ def add(
 
 
 def mixed_store(folder: Path) -> RunStore:
-    """Three methods, seeds in mixed order, one run diverged, one interrupted."""
+    """Return a store with three methods and seeds in mixed order. One run diverged, one was interrupted."""
     made = RunStore(folder)
     comparison = made.add_comparison("Which method?")
     add(made, "fedavg", 2, [0.1, 0.9, 0.84], comparison=comparison)
@@ -133,7 +133,7 @@ def compared(tmp_path: Path, methods: Mapping[str, Mapping[int, float]]) -> RunS
 
 
 def diagnosed() -> dict[str, Any]:
-    """The diagnosis of four clients whose labels, sizes and first column differ."""
+    """Return the diagnosis of four clients with different labels, sizes and first columns."""
     random = np.random.default_rng(0)
     client = np.repeat(np.arange(4), (40, 60, 80, 120))
     y = np.where(random.random(len(client)) < 0.7, client % 2, random.integers(0, 3, len(client)))

@@ -16,13 +16,13 @@ def store(tmp_path: Path) -> RunStore:
 
 @pytest.fixture
 def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages without the figures over rounds, which take most of a page's time."""
+    """Make pages without the figures over rounds, because these take most of the time."""
     for figures in ("curve_figures", "part_figures"):
         monkeypatch.setattr(html, figures, lambda *_: [])
 
 
 @pytest.fixture(scope="package")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The report on `mixed_store`."""
+    """Return the report on `mixed_store`."""
     folder = tmp_path_factory.mktemp("report")
     return report(mixed_store(folder / "runs"), folder)

@@ -32,7 +32,7 @@ axe.run().then(found => found.violations.filter(fault => ['serious', 'critical']
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The addresses of the three pages."""
+    """Return the addresses of the three pages."""
     folder = tmp_path_factory.mktemp("pages")
     store = mixed_store(folder / "runs")
     found = {

@@ -132,5 +132,5 @@ def seconds_to_open(page: Path, chromium: Browser, width: int, dark: bool) -> fl
 
 
 def brightness(colour: str) -> int:
-    """Of ``rgb(r, g, b)``."""
+    """Return the brightness of a colour ``rgb(r, g, b)``."""
     return sum(map(int, colour.removeprefix("rgb(").rstrip(")").split(",")))

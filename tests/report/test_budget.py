@@ -26,7 +26,7 @@ def add(
     toml: str = "",
     clients: int = 0,
 ) -> None:
-    """A finished run; every round costs ``cost`` in everything that costs, and gives each client a tenth of accuracy."""
+    """Add a finished run. Each round costs ``cost`` of every resource, and adds 0.1 to each client's accuracy."""
     run = store.add_run(
         name=name, experiment=toml, experiment_hash="", seed=seed, partition_seed=seed, rounds=len(accuracies)
     )
@@ -40,7 +40,7 @@ def add(
 
 @pytest.fixture
 def store(tmp_path) -> RunStore:
-    """``dear`` costs three times as much a round as ``cheap``."""
+    """Return a store. A round of ``dear`` costs three times as much as a round of ``cheap``."""
     made = RunStore(tmp_path)
     for seed in (0, 1, 2):
         add(made, "cheap", seed, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
@@ -87,7 +87,7 @@ def test_the_report_says_its_budget(store: RunStore) -> None:
 
 
 def sparse(folder, every: int) -> RunStore:
-    """Twelve rounds of two methods, measured before the first and at equal distances; ``dear`` costs twice as much a round."""
+    """Run two methods for twelve rounds, measured before round 1 and every few rounds. ``dear`` costs twice as much a round."""
     made = RunStore(folder)
     for seed in (0, 1, 2):
         for name, cost in (("cheap", 1.0), ("dear", 2.0)):
@@ -121,7 +121,7 @@ def sparse(folder, every: int) -> RunStore:
     ],
 )
 def test_a_budget_ends_at_rounds_that_were_measured(tmp_path, requested: str, lowered: str, rounds: list[str]) -> None:
-    """All numbers of a row are those that the lowered budget gives where every round was measured."""
+    """The numbers of a row equal those of a run with all rounds measured, at the lowered budget."""
     some, every = sparse(tmp_path / "some", 4), sparse(tmp_path / "every", 1)
     table = summary(some, some.runs(), budget_from(requested))
     assert table["after_round"].tolist() == rounds
@@ -142,7 +142,7 @@ def test_the_untrained_model_is_not_a_methods_result(tmp_path, requested: str, e
 
 @pytest.mark.slow
 def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, capsys, monkeypatch) -> None:
-    """``late`` wins in the end and ``early`` after one round. Two data sets; one was run for longer."""
+    """``early`` wins after one round, ``late`` at the end. There are two data sets, and one has more rounds."""
     monkeypatch.setattr("fedskew.report.files.FORMATS", ("png",))
     made = RunStore(tmp_path)
     for number, rounds in enumerate((2, 3)):
@@ -175,7 +175,7 @@ def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, capsy
 
 
 def test_verdicts_are_corrected_for_the_number_of_comparisons(tmp_path) -> None:
-    """One method alone is higher at 5 %; beside four others the same evidence is not enough."""
+    """A single method is higher at the level of 5 %. If there are four others, the same differences are undecided."""
     gaps = (0.01, 0.02, 0.07)
     assert 0.05 / 5 < (p := paired_p([0.1 + g for g in gaps])) < 0.05 / 2
     made = RunStore(tmp_path)

@@ -25,7 +25,7 @@ OTHERS = {
 
 
 def store(folder: Path, margin: float | None, others: dict[str, tuple[float, ...]]) -> RunStore:
-    """A comparison of methods with FedAvg on six seeds."""
+    """Return a store with a comparison of methods with FedAvg on six seeds."""
     made = RunStore(folder)
     for name, values in {"fedavg": FIRST, **others}.items():
         for seed, value in enumerate(values):

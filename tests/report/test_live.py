@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> RunStore:
 
 @pytest.fixture
 def server(store: RunStore) -> Iterator[Live]:
-    """In a thread of its own, with a connection of its own to the store."""
+    """Start a server in another thread, with its own connection to the store."""
     made: list[Live] = []
 
     def serve() -> None:
@@ -96,7 +96,7 @@ def test_nothing_else_is_served(server: Live) -> None:
 
 
 def test_unreadable_store_is_reported_and_the_page_is_kept(server: Live, store: RunStore) -> None:
-    """The script takes nothing but a page for one."""
+    """The script replaces the page only by a page."""
     with store.transaction():
         store.db.execute("DELETE FROM runs")
     for path in ("/", "/version"):
@@ -116,7 +116,7 @@ def test_a_reader_who_goes_away_leaves_no_trace(server: Live, capsys) -> None:
 
 
 def test_slow_connection_blocks_no_other_and_is_closed(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte now and then never ran into the timeout of a single read."""
+    """A timeout for each read would not stop a client that sends single bytes with pauses."""
     monkeypatch.setattr("fedskew.cli.live.PATIENCE", 0.5)
     with socket.create_connection((HOST, server.server_port), timeout=30) as slow:
         slow.sendall(b"GET / HT")

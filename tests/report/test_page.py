@@ -27,7 +27,7 @@ from tests.report import OF_ONE_DATA_SET, add, compared, report
 
 
 class Outline(HTMLParser):
-    """Ids, references and nesting of a page."""
+    """Reads the ids, references and nesting of a page."""
 
     VOID = ("meta", "link", "br", "wbr", "path", "use")
 
@@ -137,7 +137,7 @@ def test_the_policy_of_the_page_allows_its_own_script_only(page: str) -> None:
 
 
 def values_of(page: str, figure: str) -> dict[str, Any]:
-    """The values that a figure shows under the pointer."""
+    """Return the values that a figure shows under the pointer."""
     [attribute] = re.findall(rf"data-tips='([^']*)'>\s*<svg [^>]*aria-label=\"{figure}\"", page)
     return json.loads(unescape(attribute))
 

@@ -135,7 +135,7 @@ def test_bands_end_at_possible_values(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_eight_colours_stay_apart_for_all_readers(dark: bool) -> None:
-    """In Oklab, as seen with protanopia, deuteranopia and tritanopia too (Machado et al. 2009), and 3 to 1 against the page."""
+    """Distances are measured in Oklab, also as seen with colour blindness (Machado et al. 2009). Contrast to the page is 3 to 1."""
     css = (files("fedskew.report") / "page.css").read_text(encoding="utf-8")
     light, _, rest = css.partition("prefers-color-scheme: dark")
     colours = [to_rgb(c) for c in re.findall(r"--series-\d: (#\w{6});", rest.partition("\n}\n")[0] if dark else light)]

@@ -46,7 +46,7 @@ def between(values: torch.Tensor) -> torch.Tensor:
 
 
 class Sink:
-    """Keeps the names that it is sent."""
+    """A sink that stores the names of the metrics it receives."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -62,7 +62,7 @@ class Sink:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
-    """A run of two rounds with two more measures than fedskew has."""
+    """Return a store with a run of two rounds. It has two measures that fedskew does not know."""
     rows = np.random.default_rng(0).standard_normal((60, 4))
     data = Dataset(x=rows, y=np.arange(60) % 2, x_test=rows, y_test=np.arange(60) % 2, classes=("no", "yes"))
     experiment = Experiment(

@@ -24,7 +24,7 @@ EXPERIMENT = '[solver]\nname = "sgd"\nlr = 0.1\n'
 
 @pytest.fixture
 def store(tmp_path: Path) -> RunStore:
-    """Run 1 is after round 2 of 3; run 2 has diverged after round 1."""
+    """Return a store. Run 1 has finished round 2 of 3. Run 2 diverged after round 1."""
     made = RunStore(tmp_path / "runs")
     for name, rounds, status in (("fedprox:mu=0.1", 2, "running"), ("scaffold", 1, "diverged")):
         run = made.add_run(name=name, experiment=EXPERIMENT, experiment_hash="h", seed=4, partition_seed=4, rounds=3)
@@ -43,7 +43,7 @@ def rows_of(round_: int) -> list[Any]:
 
 
 class Recorder:
-    """A sink that remembers."""
+    """A sink that stores what it receives."""
 
     def __init__(self) -> None:
         self.received: list[tuple[str, int, Any]] = []
@@ -109,7 +109,7 @@ def test_watch_follows_into_a_sink_until_all_have_ended(store: RunStore, tmp_pat
 
 
 class Mlflow:
-    """Notes what a client of MLflow is asked."""
+    """A fake MLflow client. It records its calls."""
 
     def __init__(self, uri: str | None) -> None:
         self.calls: list[Any] = [("uri", uri)]
@@ -218,7 +218,7 @@ def test_sink_that_fails_at_the_end_is_one_line_and_the_other_sinks_end(store: R
 
 
 def test_a_run_that_goes_on_after_its_end_gets_a_page_with_all_its_rounds(store: RunStore) -> None:
-    """TensorBoard hides what an earlier page of the run held."""
+    """TensorBoard would hide the rounds in the run's earlier page."""
     sink = Recorder()
     with Feed(store, [sink]) as feed:
         feed.send([store.run(2)])

@@ -27,7 +27,7 @@ from tests.report import add
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[RunStore]:
-    """Two methods on three seeds and ten test rows; the second is right on one row more on every seed."""
+    """Return a store with two methods, three seeds and ten test rows. The second method is right on one more row on each seed."""
     made = RunStore(tmp_path / "runs")
     for name, right in (("fedavg", (5, 6, 7)), ("scaffold", (6, 7, 8))):
         for seed, count in enumerate(right):
@@ -82,14 +82,14 @@ def test_many_rows_are_stored_as_means_of_groups(store: RunStore) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ByAuc(Classification):
-    """Classification judged by AUC."""
+    """Classification with AUC as the primary metric."""
 
     primary: ClassVar[str] = "auc"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread(Regression):
-    """Regression judged by a metric that is computed from all rows, and is not known without each row."""
+    """Regression with a primary metric of all rows together. It has no values with a single row left out."""
 
     metrics: ClassVar[tuple[TaskMetric, ...]] = (
         *REGRESSION,

@@ -130,7 +130,7 @@ def test_intervals_as_people_read_them() -> None:
 def test_answer_reads_a_primary_measure_that_is_better_when_lower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, losses: dict[str, tuple[float, ...]], expected: str
 ) -> None:
-    """A loss is 1 minus the accuracy in these stores."""
+    """In these stores the loss is 1 - accuracy."""
     monkeypatch.setattr(registry, "PRIMARY", "loss")
     methods = {name: {seed: 1 - loss for seed, loss in enumerate(values)} for name, values in losses.items()}
     store = compared(tmp_path, methods)

@@ -37,7 +37,7 @@ def test_concepts_disagree_on_all_exchanged_classes(classes: int, clusters: int,
 
 
 def test_no_single_labelling_beats_one_half_under_two_equal_concepts() -> None:
-    """2.A.14: under two equal clusters and a full flip the best single model has 50 %, one a cluster 100 %."""
+    """2.A.14: with two equal clusters and a full flip, the best single model has 50 %. One model for each cluster has 100 %."""
     data = client_data(small(skew=["iid", "concept-swap"], clients={"number": 2}), DATA)
     y, test = data.labels.at(0), data.test_labels.at(0)
     owner = np.repeat([0, 1], data.partition.sizes)
@@ -119,7 +119,7 @@ def test_rows_change_in_the_order_of_their_numbers() -> None:
 
 @pytest.mark.parametrize("course", ["gradual", "incremental"])
 def test_no_row_changes_in_the_round_of_the_start(course: str) -> None:
-    """Its turn is 0, and the reach in the round of the start is 0, too."""
+    """The reach in the round of the start is 0, so not even a row with turn 0 changes."""
     labels = layer(ConceptSwap(at_round=4, course=course, rounds=4), [0.0], start=4)
     assert [labels.at(r).tolist() for r in range(3, 7)] == [[0], [0], [1], [1]]
 
@@ -211,7 +211,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path) -> None:
 
 
 def test_the_model_is_measured_on_the_concept_of_the_round(tmp_path) -> None:
-    """Well separated classes; when all clients change labels at round 8 the accuracy falls, and comes back."""
+    """Classes are well separated. All clients change labels at round 8: the accuracy falls, and then rises again."""
     rng = np.random.default_rng(0)
     y = np.arange(240) % 3
     x = (4 * np.eye(3)[y] + 0.1 * rng.standard_normal((240, 3))).astype(np.float32)

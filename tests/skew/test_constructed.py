@@ -87,7 +87,7 @@ def test_all_classes_a_client_are_an_even_split() -> None:
 
 @pytest.mark.parametrize("similarity", [0.0, 0.1, 0.5, 1.0])
 def test_similarity_is_the_share_that_is_dealt_iid(similarity: float) -> None:
-    """Ten classes on ten clients: the sorted part gives each client one class; in the random part each class is about a tenth."""
+    """Ten classes on ten clients: each client has one class in the sorted part, and about a tenth of each in the random part."""
     labels = labels_of(*[300] * 10)
     counts = counts_of(LabelSimilarity(similarity=similarity).deal(labels, None, 10, rng()), labels)
     assert (counts.sum(1) == 300).all()
@@ -189,7 +189,7 @@ def test_a_mixture_hits_sizes_exactly_and_deals_every_row_once(case) -> None:
 @QUICK
 @given(st.integers(1, 6), st.integers(2, 4), st.integers(0, 10**6))
 def test_fitted_counts_are_the_nearest_there_are(clients: int, classes: int, seed: int) -> None:
-    """Against linear programming: least sum |N - D| with the rows of D and no column above the room."""
+    """Linear programming gives the same smallest sum |N - D|, with the row sums of D and no column sum above the room."""
     draw = rng(seed)
     p = draw.dirichlet([0.3] * classes, clients)
     sizes = draw.integers(1, 12, clients)
@@ -227,7 +227,7 @@ def test_largest_remainders_get_the_rest() -> None:
 
 
 def test_fitted_counts_use_any_class_where_the_wanted_one_is_empty() -> None:
-    """A client that wants one class only would otherwise draw it forever."""
+    """Otherwise a client that wants only one class would draw this class forever."""
     counts = fitted(np.asarray([[3, 0], [3, 0]]), np.asarray([[1.0, 0.0], [1.0, 0.0]]), np.asarray([3, 4]), rng())
     assert counts.sum(0).tolist() == [3, 3]
     assert counts.sum(1).tolist() == [3, 3]
@@ -257,7 +257,7 @@ def test_listed_sizes_leave_the_other_rows_unassigned() -> None:
     ids=str,
 )
 def test_ten_thousand_clients_take_less_than_two_seconds(spec) -> None:
-    """60,000 rows into 10,000 clients; CPU seconds, which other programs do not change."""
+    """60,000 rows are dealt to 10,000 clients. The test counts CPU seconds, which other programs do not change."""
     labels = rng().integers(0, 10, 60_000)
     began = process_time()
     deal(mixture(skews_of(spec)), labels, None, 10_000, 0, 0.2)

@@ -54,7 +54,7 @@ def balanced(num_rows: int, num_classes: int) -> np.ndarray:
 
 
 def deal_some(*args) -> Partition:
-    """`deal`; skips tiny examples without enough rows or classes, and those whose rows the paper's rule drops."""
+    """Deal the rows. Skip tiny examples with too few rows or classes, and examples in which the paper's rule drops rows."""
     try:
         return deal(*args)
     except BadInput:
@@ -65,7 +65,7 @@ def deal_some(*args) -> Partition:
 
 @st.composite
 def cases(draw):
-    """Labels, groups, a number of clients, a skew that fits them, a seed, a held-out share."""
+    """Draw labels, groups, a number of clients, a skew that fits them, a seed and a held-out share."""
     labels = np.asarray(draw(st.lists(st.integers(0, 5), min_size=1, max_size=120)), dtype=np.int64)
     n = len(labels)
     groups = np.asarray(draw(st.lists(st.integers(0, 9), min_size=n, max_size=n)), dtype=np.int64)

@@ -194,7 +194,7 @@ def parts_of(part: Partition) -> list[np.ndarray]:
 
 
 def own_and_drawn(part: Partition, shared: np.ndarray) -> list[tuple[list[int], list[int]]]:
-    """Each client's own rows and those it got of the share, in ascending order."""
+    """Return each client's own rows, and its rows of the shared part, both in ascending order."""
     return [(sorted(set(rows) - set(shared)), sorted(set(rows) & set(shared))) for rows in parts_of(part)]
 
 
@@ -247,7 +247,7 @@ def test_beta_0_is_fedavg(tmp_path) -> None:
 
 
 def shared_between(counts: list[list[int]], beta: float) -> np.ndarray:
-    """Label counts of clients who own rows of these counts and all get one share of ``beta`` times their rows, uniform."""
+    """Return label counts of clients that own rows with these counts, and get a uniform share of ``beta`` times their rows."""
     labels = np.concatenate([np.repeat(np.arange(len(own)), own) for own in counts])
     sizes = [sum(own) for own in counts]
     names = tuple(str(k) for k in range(len(counts)))
@@ -275,7 +275,7 @@ def test_share_as_large_as_all_clients_divides_the_label_distance_by_clients_plu
 
 
 def jensen_shannon(counts: np.ndarray) -> float:
-    """The entropy of the mixture minus the mean entropy of the clients, by sizes, in bits."""
+    """Return the entropy of the mixture minus the mean entropy of the clients, weighted by sizes, in bits."""
 
     def entropy(p: np.ndarray) -> float:
         return float(-(p[p > 0] * np.log2(p[p > 0])).sum())

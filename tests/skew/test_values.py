@@ -49,7 +49,7 @@ def test_a_large_alpha_gives_every_client_the_same_bins(clients: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_tiny_alpha_gives_a_client_one_bin_until_the_bin_is_empty(seed: int) -> None:
-    """Every bin has room for two of the 16 clients: those hold one bin unless a third wants it, too."""
+    """Each bin has rows for two of the 16 clients. A client has only rows of its bin, unless a third client wants it, too."""
     labels = quantile_bins(RNG.permutation(800), 8)
     dealt = BinDirichlet(alpha=1e-9).deal(labels, None, 16, np.random.default_rng(seed))
     wanted = dirichlet(1e-9, (16, 8), np.random.default_rng(seed)).argmax(1)

@@ -16,7 +16,7 @@ SEED = 3
 
 
 def population(labels: list[int], num_classes: int) -> Info:
-    """One client a label, with most of its rows of that class."""
+    """Return one client for each label. Most of its rows have this label."""
     counts = np.ones((len(labels), num_classes))
     counts[np.arange(len(labels)), labels] = 5
     k = torch.arange(len(labels))
@@ -24,7 +24,7 @@ def population(labels: list[int], num_classes: int) -> Info:
 
 
 def times(availability: Any, clients: Info, rounds: int, seed: int = SEED) -> np.ndarray[Any, Any]:
-    """(rounds, K): True where a client is available in a round."""
+    """Return (rounds, K): True if a client is available in a round."""
     return np.stack([availability.available(clients, t, seed) for t in range(rounds)])
 
 

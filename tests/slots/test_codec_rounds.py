@@ -22,7 +22,7 @@ from tests.small import RAGGED, X0, Linear, exact_clients, play
 
 
 def memories(states: ClientStates) -> Tensor:
-    """(K, P) of all seven clients; zero for those that never took part."""
+    """Return the memories (K, P) of all seven clients. Clients that never took part have 0."""
     ids, tree = states.export()
     table = torch.zeros(7, len(X0), dtype=torch.float64)
     if len(ids):
@@ -32,7 +32,7 @@ def memories(states: ClientStates) -> Tensor:
 
 @pytest.mark.parametrize("method", ["fedavg", "feddyn:alpha=0.2"])
 def test_memories_belong_to_clients_and_the_server_gets_what_is_decoded(method: str) -> None:
-    """x moves by eta sum p (Delta + e_old - e_new), weighted after compression; who is absent keeps its memory."""
+    """x moves by eta sum p (Delta + e_old - e_new). Weights apply after compression. Absent clients keep their memory."""
     fed = replace(federation(method, server=ServerSgd(lr=0.7)), codec=TopK(share=0.1))
     states, server = ClientStates(), None
     for t in range(4):
@@ -100,7 +100,7 @@ def test_engines_agree_with_every_codec(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", LOSSY)
 def test_a_message_does_not_depend_on_who_else_takes_part(spec: str) -> None:
-    """Bit for bit, with memories from two rounds."""
+    """Messages are bitwise equal, with memories from two rounds."""
     fed = replace(federation("fedavg"), codec=codec(spec))
     _, _, work = halfway(fed)
     done = Sequential().run(fed.program, work, fed.x, fed.y)

@@ -32,7 +32,7 @@ def codec(spec: str):
 
 
 def decoded(made, rows, draws=None) -> Tensor:
-    """What a server without memory of the clients decodes."""
+    """Return the updates that the server decodes if clients have no memory."""
     rows = f64(rows)
     memory = {name: torch.zeros_like(rows) for name in made.init(rows[0])}
     draws = DRAWS[:, : rows.shape[1]] if draws is None else f64(draws)
@@ -160,7 +160,7 @@ TENSORS = TASK.space.sizes
 
 
 def scales(rows: Tensor) -> Tensor:
-    """A 127th of the largest size in each parameter tensor, for each number."""
+    """Return for each number max |w| / 127 over its parameter tensor."""
     return torch.cat([(p.abs().amax(1, keepdim=True) / 127).expand_as(p) for p in rows.split(TENSORS, dim=1)], dim=1)
 
 

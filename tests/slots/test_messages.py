@@ -29,7 +29,7 @@ def test_message_decodes_to_the_same_update_and_has_the_counted_length(spec: str
 
 
 def read(made, message: Tree) -> torch.Tensor:
-    """The update (P,) that a server decodes from a message."""
+    """Return the update (P,) that a server decodes from a message."""
     return made.decode(map_leaves(lambda leaf: leaf[None], made.unpack(message, TASK)), TASK)[0]
 
 

@@ -27,7 +27,7 @@ from tests.small import TASK, X0, play, ragged
 
 
 class FreeLogits:
-    """Two classes; the parameters are the logits of each row."""
+    """A task with two classes. The parameters are the logits of each row."""
 
     num_classes = 2
 
@@ -36,7 +36,7 @@ class FreeLogits:
 
 
 def two_clients(refinement, x, **changes) -> Tensor:
-    """One row, the models (log 4, 0) and (log 9, log 9), whose mean logits give q = softmax(log 6, log 3) = (2/3, 1/3)."""
+    """Return one row and two models, (log 4, 0) and (log 9, log 9). The mean logits give q = softmax(log 6, log 3) = (2/3, 1/3)."""
     fed = ragged(FedAvg())
     server = fed.view(start(fed, X0))
     data = Batch(f64([[0.0]]), torch.zeros(1, dtype=torch.long), f64([1.0]))
@@ -72,13 +72,13 @@ def test_golden_adam_steps() -> None:
 
 
 def test_the_teacher_is_the_softmax_of_mean_logits_not_the_mean_of_probabilities() -> None:
-    """(4/5 + 1/2) / 2 = 0.65 would be the other one."""
+    """The mean of probabilities would be (4/5 + 1/2) / 2 = 0.65."""
     x = two_clients(Distillation(steps=400, lr=2.0, optimiser="sgd", schedule="constant"), [0.0, 0.0])
     assert_close(f64(p_1(x)), 2 / 3, 1e-5)
 
 
 def plain_distillation(fed, outcome, averaged: Tensor, options: Distillation) -> Tensor:
-    """The same with torch's own optimiser and schedule."""
+    """Distil with torch's optimiser and schedule."""
     data, t = fed.server_data.x, outcome.server.round - 1
     with torch.no_grad():
         logits = torch.stack([TASK.logits(w, data) for w in local_models(outcome)]).mean(0)
@@ -123,7 +123,7 @@ def test_the_labels_of_the_servers_rows_are_not_used() -> None:
 
 
 def agreeing(dtype: torch.dtype):
-    """Three clients with one and the same update, and the model that averages them."""
+    """Return three clients with equal updates, and the model that averages them."""
     fed = ragged(FedAvg())
     server = fed.view(start(fed, X0.to(dtype)))
     server = server._replace(data=server.data._replace(x=server.data.x.to(dtype)))

@@ -19,7 +19,7 @@ DELTAS = torch.randn(60, DIM, generator=G, dtype=torch.float64)
 
 
 def walk(optimiser, deltas: Tensor = DELTAS, start: Tensor = START) -> Tensor:
-    """The model after each round, (R, P)."""
+    """Return the model after each round, (R, P)."""
     x, opt, path = start, optimiser.init(start), []
     for delta in deltas:
         x, opt = optimiser.update(-delta, opt, x)
@@ -37,7 +37,7 @@ def second_moments(optimiser, deltas: Tensor = DELTAS) -> Tensor:
 
 
 def torch_walk(make, deltas: Tensor = DELTAS, before_step=None) -> Tensor:
-    """The same with an optimiser of torch, whose gradient is minus the movement."""
+    """Return the same with an optimiser of torch. Its gradient is minus the mean update."""
     w = START.clone().requires_grad_()
     optimiser, path = make([w]), []
     for t, delta in enumerate(deltas):
@@ -147,8 +147,8 @@ def test_adam_with_frozen_zero_v_is_momentum_in_ema_form() -> None:
 
 @pytest.mark.parametrize("optimiser", [Adagrad, Adam, Yogi])
 @pytest.mark.parametrize("initial_v", ["zero", "tau-squared"])
-def test_coordinates_that_do_not_move(optimiser, initial_v: str) -> None:
-    """No NaN; such a coordinate changes only by momentum."""
+def test_coordinates_without_updates_change_only_by_momentum(optimiser, initial_v: str) -> None:
+    """Such a coordinate is never NaN, and changes only by momentum."""
     still = DELTAS.clone()
     still[:, 0] = 0.0
     still[1:, 1] = 0.0

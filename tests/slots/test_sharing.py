@@ -23,7 +23,7 @@ def made(model, shape=(1, 4, 4), classes: int = 3) -> tuple[nn.Module, Parameter
 
 
 def names(sharing, model, shape=(1, 4, 4)) -> list[str]:
-    """The names of the kept parameters. Each is kept whole."""
+    """Return the names of the kept parameters. Each is kept completely."""
     net, space = made(model, shape)
     at = sharing.kept(net, space)
     assert at.tolist() == sorted(set(at.tolist()))
@@ -121,7 +121,7 @@ def test_local_only_beats_chance_without_a_server(tmp_path) -> None:
 
 
 def test_runs_of_one_model_share_one_program() -> None:
-    """Engines trace a program once, not once a run."""
+    """Engines trace a program only once for several runs."""
     one, two = (assemble(small("fedper", training__seed=seed), DATA).federation for seed in (0, 1))
     assert one.kept is two.kept
     assert one.program is two.program

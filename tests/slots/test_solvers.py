@@ -12,7 +12,7 @@ from tests.slots.test_server import DELTAS, DIM, START
 
 
 def solve(solver, gradient, steps: int, lr: float, start: Tensor = START) -> Tensor:
-    """The path of a solver along ``gradient(w, t)``."""
+    """Return the path of a solver with gradients ``gradient(w, t)``."""
     w, opt, path = start, solver.init(start), []
     for t in range(steps):
         w, opt = solver.update(gradient(w, t), opt, w, f64(lr))

@@ -196,7 +196,7 @@ def test_next_write_removes_files_of_a_killed_write(tmp_path):
 
 
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path):
-    """One flipped bit in the tensors' bytes, which safetensors itself does not notice; then a file cut short."""
+    """The damage is a flipped bit in a tensor, which safetensors does not notice, or a truncated file."""
     kept = checkpoints.save(tmp_path, 5, tree(), {"round": 5}, keep=2)
     path = checkpoints.save(tmp_path, 10, tree(), {"round": 10}, keep=2)
     assert checkpoints.newest(tmp_path)[1] == {"round": 10}
@@ -223,7 +223,7 @@ def test_the_given_number_of_checkpoints_is_kept(tmp_path):
 
 
 def test_a_checkpoint_may_hold_empty_arrays(tmp_path):
-    """Before anybody took part there are no clients to keep."""
+    """Before the first round no client has a state."""
     checkpoints.save(tmp_path, 1, {"x": torch.ones(3), "ids": torch.zeros(0, dtype=torch.int64)}, {"round": 1})
     tree, facts = checkpoints.load(checkpoints.latest(tmp_path))
     assert facts["round"] == 1

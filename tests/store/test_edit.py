@@ -14,7 +14,7 @@ from tests.report import add
 
 @pytest.fixture
 def made(tmp_path: Path) -> RunStore:
-    """Runs 1 and 2 of c1, and run 3."""
+    """Return a store with runs 1 and 2 of comparison c1, and run 3."""
     store = RunStore(tmp_path / "runs")
     comparison = store.add_comparison("fedavg vs scaffold")
     for name in ("fedavg", "scaffold"):

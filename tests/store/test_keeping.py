@@ -41,7 +41,7 @@ def test_resume_from_an_older_checkpoint_warns_and_changes_no_number(
 @pytest.mark.parametrize("states", ["memory", "disk"])
 @pytest.mark.parametrize("lost", ["rows", "checkpoints"])
 def test_rounds_that_a_power_cut_took_are_played_again(tmp_path: Path, states: str, lost: str) -> None:
-    """The store may lack the last rounds of the newest checkpoint, or all checkpoints may be gone: no number may be missing."""
+    """The store may lack rounds before the newest checkpoint, or all checkpoints may be lost. Rounds are played again."""
     experiment = small("scaffold", rounds=6).replace(checkpoint__every=2, training__states=states)
     whole = run(experiment, runs=tmp_path / "whole")
     store = RunStore(tmp_path / "runs")
@@ -65,7 +65,7 @@ def test_rounds_that_a_power_cut_took_are_played_again(tmp_path: Path, states: s
 
 
 def test_rounds_are_synced_to_disk_before_their_checkpoint(tmp_path: Path) -> None:
-    """SQLite syncs a commit under FULL (2), and may lose it in a power cut under NORMAL (1)."""
+    """With FULL (2) SQLite syncs each commit to disk. With NORMAL (1) a power cut may lose the commit."""
     store, seen = RunStore(tmp_path), []
     number = register(store, small(rounds=3).replace(checkpoint__every=2))
     write = store.write_round
@@ -93,7 +93,7 @@ def test_reading_an_older_checkpoint_warns_and_keeps_the_store(
         assert main([*words, "--runs", str(tmp_path)]) == 0
         assert capsys.readouterr().err.strip() == ""
     newest.write_bytes(newest.read_bytes()[:-8])
-    line = "run 1: the checkpoint round-000004.safetensors is damaged; this is the one before, after round 2"
+    line = "run 1: the checkpoint round-000004.safetensors is damaged; using the checkpoint before it, after round 2"
     for words in commands.values():
         assert main([*words, "--runs", str(tmp_path)]) == 0
         assert capsys.readouterr().err.strip() == f"fedskew: {line}"

@@ -118,7 +118,7 @@ def test_a_process_whose_run_was_taken_over_writes_nothing_more(tmp_path: Path) 
 
 
 class Store:
-    """What `numbers` asks of `Runs`."""
+    """The part of `Runs` that `numbers` uses."""
 
     def __init__(self, store: RunStore, number: int) -> None:
         self.store, self.number = store, number
@@ -128,5 +128,5 @@ class Store:
 
 
 def own_data(folder: Path) -> str:
-    """The experiment as a run on `DATA` stores it."""
+    """Return the experiment in the form that a run on `DATA` stores."""
     return run(small(rounds=6), data=DATA, runs=folder / "model").records[0].experiment

@@ -63,7 +63,7 @@ def test_a_folder_that_may_not_be_written(ready):
 
 
 def as_unprivileged_user(folder: Path) -> str:
-    """What opening the store ends in for another user, without its reason."""
+    """Return the error message, without its reason, that another user gets from opening the store."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -83,7 +83,7 @@ def as_unprivileged_user(folder: Path) -> str:
 
 
 def test_a_store_whose_tables_are_not_readable_is_one_line(tmp_path):
-    """SQLite prints the whole statement that it cannot parse, on several lines."""
+    """SQLite's own message has several lines: it contains the whole statement."""
     store = RunStore(tmp_path)
     store.close()
     (place,) = (path for path in tmp_path.iterdir() if path.read_bytes()[:6] == b"SQLite")
@@ -96,7 +96,7 @@ def test_a_store_whose_tables_are_not_readable_is_one_line(tmp_path):
 
 
 def test_run_numbers_of_a_deleted_store_are_not_used_again(tmp_path):
-    """What the earlier runs have in their folders stays, and so do their pages."""
+    """The folders and pages of the earlier runs are not overwritten."""
     (tmp_path / "7").mkdir()
     (tmp_path / "c3.html").write_text("a page")
     store = RunStore(tmp_path)
@@ -139,7 +139,7 @@ print([record.name for record in store.select(["latest"])], len(store.measuremen
 
 @pytest.mark.parametrize("writer", ["has ended", "goes on"])
 def test_a_store_that_may_not_be_written_can_be_read(writer):
-    """As another user, where nothing else keeps this one from writing."""
+    """If this user could write any file, the test opens the store as another user."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     try:
         store = RunStore(folder)

@@ -107,7 +107,7 @@ def test_a_round_written_again_is_replaced_with_all_later_ones(store):
 
 
 class Killed(BaseException):
-    """Not an Exception, as KeyboardInterrupt is not."""
+    """Like KeyboardInterrupt, this is no subclass of Exception."""
 
 
 def dying(rows, error):
@@ -222,7 +222,7 @@ def test_two_processes_write_to_one_store(tmp_path):
 
 
 def test_several_processes_may_make_the_store_at_the_same_moment(tmp_path):
-    """The first process creates it; none is refused."""
+    """The first process makes the store, and no process fails."""
     for attempt in range(3):
         at = time.time() + 0.4
         writers = [start(WRITER, tmp_path / str(attempt), name, at, 1) for name in "abcd"]
@@ -277,7 +277,7 @@ def test_readers_see_whole_rounds_while_one_is_written(store):
 
 @pytest.fixture
 def chosen(store):
-    """Runs 1, 2 alone; 3, 4 in comparison 1; 5 alone; 6 in comparison 2."""
+    """Return a store. Runs 3 and 4 are in comparison 1, run 6 in comparison 2. Runs 1, 2 and 5 are in none."""
     one, two = store.add_comparison("x"), store.add_comparison("y")
     for comparison in (None, None, one, one, None, two):
         add(store, comparison=comparison)

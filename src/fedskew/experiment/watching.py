@@ -82,4 +82,4 @@ def note_where(store: RunStore, run: int, used: int, every: int) -> None:
 def tell_where(warn: Callable[[str], None], store: RunStore, run: int, used: int) -> None:
     """Call ``warn`` with one line if a newer checkpoint than the one after ``used`` rounds exists but cannot be used."""
     if reason := passed_over(store, run, used):
-        warn(f"run {run}: {reason}; this is the one before, after round {used}")
+        warn(f"run {run}: {reason}; using the checkpoint before it, after round {used}")

@@ -174,7 +174,7 @@ class Table(Redrawn):
                 held = held_out(client, self.test_share, self.split_seed, stratum)
             require(
                 bool(held.any()),
-                f"{self.path}: no client has {1 / self.test_share:.0f} rows for a test share; give test=FILE",
+                f"{self.path}: no client has the {1 / self.test_share:.0f} rows that one test row needs; give test=FILE",
             )
             test_table, y_test = table.filter(held), y[held]
             table, y, client = table.filter(~held), y[~held], client[~held]

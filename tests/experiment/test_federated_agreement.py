@@ -87,17 +87,19 @@ def test_a_planted_face_dominates_in_nineteen_of_twenty_seeds(skew):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fewest", [1, 5])
-def test_iid_sites_are_seldom_called_skewed(fewest):
-    """The level of 0.05 is not reached: chance without rows is a little too small for features and concepts. 11 were found."""
+@pytest.mark.parametrize(("number", "fewest"), [(6, 1), (6, 5), (2, 1)])
+def test_iid_sites_are_seldom_called_skewed(number, fewest):
+    """The faces are tested together at the level of 0.05."""
     called = []
     for seed in range(100):
         rng = np.random.default_rng(seed)
-        y, site = rng.integers(0, 3, 600), rng.integers(0, 6, 600)
-        x = rng.standard_normal((600, 8)) + 1.5 * np.eye(8)[y]
+        rows = 100 * number
+        y, site = rng.integers(0, 3, rows), rng.integers(0, number, rows)
+        x = rng.standard_normal((rows, 8)) + 1.5 * np.eye(8)[y]
         sites = {
             str(k): Site(pa.table({str(i): x[site == k, i] for i in range(8)}), y[site == k].astype(str), fewest)
-            for k in range(6)
+            for k in range(number)
         }
         called += [rehearse(sites, Facts("iid"), seed)["dominant"]]
-    assert sum(map(bool, called)) <= 15, called
+    print(number, "sites, fewest", fewest, sum(map(bool, called)), "of 100 seeds called skewed")
+    assert sum(map(bool, called)) <= 7, called

@@ -90,7 +90,7 @@ class Inquiry:
         held = self.numbers("moments", shapes, frame)
         own, kinds = of_sites.kinds(held, int(fewest.max()), self.seed)
         asked = {**frame, **of_sites.classifiers(held), **kinds}
-        shapes = {"beyond thresholds": (2, k, c, 2), "rows by kind": (c, len(kinds["centres"]))}
+        shapes = {"beyond thresholds": (2, k, c, 2), "rows by kind": (c, kinds["centres"].shape[1])}
         last = self.numbers("faces", shapes, *({**asked, **one} for one in own))
         found = of_sites.faces(last, counts, fewest, self.seed)
 

@@ -17,7 +17,7 @@ from fedskew.measure.heterogeneity.diagnose import TABLES, Diagnosis, check, com
 from fedskew.measure.heterogeneity.feature import discriminants
 from fedskew.measure.heterogeneity.label import label_measures
 from fedskew.measure.heterogeneity.rounding import rounded, rounded_pairs
-from fedskew.measure.heterogeneity.rows import CLIP, WIDTH, Floats, Ints, divided, largest, remainder, table
+from fedskew.measure.heterogeneity.rows import CLIP, WIDTH, Floats, Ints, divided, largest, remainder, sums_by, table
 
 Numbers = Mapping[str, NDArray[np.float64]]
 
@@ -119,65 +119,98 @@ MOMENTS = ("rows by class", "sums by class", "products by half")
 
 
 def kinds(answers: Sequence[Numbers], fewest: int, seed: int) -> tuple[list[dict[str, Floats]], dict[str, Floats]]:
-    """The kinds of inputs, as in `concept.clusters`: each site's alignment, and directions and centres for all.
+    """The kinds of inputs, as in `concept.clusters`: each site's alignment, and directions and centres (2, ...) of both halves.
 
-    The centres are clusters of normal points with the moments of each site's classes. There are as many as leave twice ``fewest``
-    rows of each kind in a typical class of a site.
+    The centres are clusters of normal points with the moments of each site's classes. A half has kinds of its own, so that the
+    rows of the other one can be counted by them; clusters of the second half start from those of the first. There are as many as
+    leave twice ``fewest`` rows of each kind in a typical class of a site.
     """
     from sklearn.cluster import KMeans
 
-    counts, sums, products = (np.stack([a[name] for a in answers]).sum(1) for name in MOMENTS)
-    classes = counts.shape[1]
-    width = sums.shape[2] // 2
-    sums, squares = sums[:, :, :width], sums[:, :, width:] + counts[:, :, None]
-    centre, scale, shift = alignment(counts, (sums.sum(0), squares.sum(0)), (sums.sum(1), squares.sum(1)))
-    means = divided(sums, counts[:, :, None])
-    # around the mean of each site's class, in aligned columns
-    inside = products[:, :width, :width] - np.einsum("kc,kci,kcj->kij", counts, means, means)
-    within = np.einsum("kij,ki,kj->ij", inside, scale, scale) / counts.sum()
-    means = (means - centre[:, None]) * scale[:, None] + (centre + shift)[:, None]
-    sizes = counts.ravel().astype(np.int64)
-    cells = means.reshape(-1, width)
-    lines = separating(cells, np.repeat(centre + shift, classes, axis=0), sizes, within)[:, -directions_for(classes) :]
+    counts, sums, products = (np.stack([a[name] for a in answers], axis=1) for name in MOMENTS)
+    classes, width = counts.shape[2], sums.shape[3] // 2
+    sums, squares = sums[..., :width], sums[..., width:] + counts[..., None]
+    of_class, of_site = ((sums.sum((0, axis)), squares.sum((0, axis))) for axis in (1, 2))
+    sizes = counts.sum(0)
+    centre, scale, shift = alignment(sizes, of_class, of_site)
     rng = stream(seed, "diagnose", 4)
-    points = np.repeat(cells, np.ceil(sizes * min(1.0, DRAWN / sizes.sum())).astype(np.int64), axis=0) @ lines
-    values, vectors = np.linalg.eigh(lines.T @ within @ lines)
-    points += rng.standard_normal(points.shape) @ (vectors * np.sqrt(np.maximum(values, 0))).T
+
+    def of_half(half: int) -> tuple[Floats, Floats]:
+        """Directions (width, q), and points (m, width)."""
+        n = counts[half]
+        means = divided(sums[half], n[..., None])
+        # around the mean of each site's class, in aligned columns
+        inside = products[half][:, :width, :width] - np.einsum("kc,kci,kcj->kij", n, means, means)
+        within = np.einsum("kij,ki,kj->ij", inside, scale, scale) / n.sum()
+        means = (means - centre[:, None]) * scale[:, None] + (centre + shift)[:, None]
+        cells, often = means.reshape(-1, width), n.ravel().astype(np.int64)
+        lines = separating(cells, np.repeat(centre + shift, classes, axis=0), often, within)
+        points = np.repeat(cells, np.ceil(often * min(1.0, DRAWN / often.sum())).astype(np.int64), axis=0)
+        values, vectors = np.linalg.eigh(within)
+        points += rng.standard_normal(points.shape) @ (vectors * np.sqrt(np.maximum(values, 0))).T
+        return lines[:, -directions_for(classes) :], points
+
     number = kinds_for(int(sizes.sum()), classes)
     if fewest > 1:
         number = int(np.clip(np.median(sizes[sizes > 0]) // (2 * fewest), 2, number))
-    found = KMeans(number, n_init=1, max_iter=15, random_state=0).fit(points)
-    order = np.argsort(found.cluster_centers_[:, -1])
+    (lines, points), (other_lines, other_points) = of_half(0), of_half(1)
+    found = KMeans(number, n_init=1, max_iter=15, random_state=0).fit(points @ lines)
+    kind = found.labels_.astype(np.int64)
+    start = divided(sums_by(kind, number, points @ other_lines), np.bincount(kind, minlength=number)[:, None])
+    other = KMeans(number, init=start, n_init=1, max_iter=15).fit(other_points @ other_lines)
+    centres = np.stack([found.cluster_centers_, other.cluster_centers_]).astype(np.float64)
     own = [
         dict(zip(("centre", "stretch", "shift"), parts, strict=True))
         for parts in zip(centre, scale, shift, strict=True)
     ]
-    return own, {"lines": lines, "centres": np.asarray(found.cluster_centers_, dtype=np.float64)[order]}
+    # by the last direction, so that neighbours are alike
+    return own, {"lines": np.stack([lines, other_lines]), "centres": centres[:, np.argsort(centres[0, :, -1])]}
 
 
 def face_counts(z: Floats, y: Ints, classes: int, asked: Numbers) -> dict[str, Floats]:
-    """A site's last counts: rows of its unseen half beyond each classifier's threshold by class, and rows by kind and class."""
+    """A site's last counts: rows beyond each classifier's threshold by class, and rows by kind and class.
+
+    Classifiers and kinds are made of one half of the rows, and count those of the other half.
+    """
     phi, half = np.column_stack([z, z * z - 1]), halves(y)
     hits, tested = [], table(1 - half, y, (2, classes))
     for fold in (0, 1):
         beyond = phi[half != fold] @ asked["classifiers"][fold].T > asked["thresholds"][fold]
         hits.append(np.stack([beyond[y[half != fold] == c].sum(0) for c in range(classes)], axis=1))
     centre = asked["centre"]
-    aligned = ((z - centre) * asked["stretch"] + centre + asked["shift"]) @ asked["lines"]
-    kind = ((asked["centres"] ** 2).sum(1) - 2 * aligned @ asked["centres"].T).argmin(1)
+    aligned = (z - centre) * asked["stretch"] + centre + asked["shift"]
+    kind = np.zeros(len(z), dtype=np.int64)
+    for fold, (lines, centres) in enumerate(zip(asked["lines"], asked["centres"], strict=True)):
+        places = aligned[half != fold] @ lines
+        kind[half != fold] = ((centres**2).sum(1) - 2 * places @ centres.T).argmin(1)
     beyond = np.stack(hits).astype(float)
     return {
         "beyond thresholds": np.stack([beyond, tested[:, None] - beyond], axis=-1),
-        "rows by kind": table(y, kind, (classes, len(asked["centres"]))),
+        "rows by kind": table(y, kind, (classes, asked["centres"].shape[1])),
     }
+
+
+def opposition(weights: Floats) -> float:
+    """Standard deviation of the feature face by chance, as a multiple of the one of independent sites.
+
+    ``weights`` (sites,) are the sites' shares of all rows. Where one site lies on one side of the pooled mean, the others lie on
+    the other: so do their classifiers, and rows that count for one site lack at the others. The correlations are those of
+    normal inputs.
+    """
+    odds = np.sqrt(weights / (1 - weights))
+    shared = np.outer(weights, weights) * np.arcsin(np.minimum(np.outer(odds, odds), 1)) * 2 / np.pi
+    alone = weights * (1 - weights)
+    np.fill_diagonal(shared, alone)
+    return float(np.sqrt(shared.sum() / alone.sum()))
 
 
 def faces(answers: Sequence[Numbers], counts: Ints, fewest: Ints, seed: int) -> Diagnosis:
     """The diagnosis, from the last answers of all sites, their rows of each class (sites, classes), and their ``fewest`` (sites,).
 
     Chance needs no rows. Given a classifier, the rows of a site beyond its threshold are, by chance, draws without replacement from
-    the rows of all sites with the same class. Given the kinds, each class has a random table of sites and kinds. Small
-    counts are rounded as the sites do it.
+    the rows of all sites with the same class. The classifiers of the two halves are alike, so both halves are high at once: their
+    draws are added by rank, and no dependence makes a sum vary more. Given the kinds, each class has a random table of sites and
+    kinds. Small counts are rounded as the sites do it.
     """
     sizes = counts.sum(1)
     check(sizes)
@@ -193,12 +226,13 @@ def faces(answers: Sequence[Numbers], counts: Ints, fewest: Ints, seed: int) -> 
     rows = tested.sum(-1)
     false = (tested * divided(everyone[..., 0], everyone.sum(-1))).sum(-1)
     feature = divided(own[..., 0].sum(-1) - false, rows).mean(0)
-    chance_feature = []
+    of_halves = []
     for _ in range(TABLES):
         drawn = rng.hypergeometric(everyone[..., 0], everyone[..., 1], tested)
         for at in np.flatnonzero(fewest > 1).tolist():
             drawn[:, at] = rounded_pairs(drawn[:, at], tested[:, at], int(fewest[at]), rng)
-        chance_feature.append(float(weights @ divided(drawn.sum(-1) - false, rows).mean(0)))
+        of_halves.append(divided(drawn.sum(-1) - false, rows) @ weights)
+    chance_feature = (opposition(weights) * np.sort(of_halves, axis=0).mean(1)).tolist()
 
     def rounded_by_sites(tables: NDArray[Any]) -> Ints:
         return np.stack([rounded(one, int(few), rng) for one, few in zip(tables, fewest, strict=True)])

@@ -133,7 +133,7 @@ def test_images_and_numbers_of_the_hub(hub):
         ({"path": "odd", "x": "v", "test": "validation"}, "no split 'validation', there are train, test"),
         ({"path": "odd", "x": "u"}, "no column 'u', there are v, w, label"),
         ({"path": "odd", "x": "v"}, "different shapes"),
-        ({"path": "odd", "x": "w"}, "no row of 3"),
+        ({"path": "odd", "x": "w"}, "has rows of 3, but the training part has none"),
     ],
 )
 def test_bad_data_of_the_hub_is_one_line(hub, options, words):
@@ -167,7 +167,7 @@ def test_run_on_files_is_repeated_from_any_folder(table, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     command = ["run", "--rounds", "1", "--clients", "3", "--skew", "iid", "--engine", "sequential"]
     assert main([*command, "--dataset", "table:path=t.csv,label=y,test=t.csv"]) == 0
-    assert "table:path=t.csv,label=y,test=t.csv,redraw=false, 3 clients" in capsys.readouterr().err.replace("\n", " ")
+    assert "table:redraw=false,path=t.csv,label=y,test=t.csv, 3 clients" in capsys.readouterr().err.replace("\n", " ")
     other = tmp_path / "other"
     other.mkdir()
     monkeypatch.chdir(other)

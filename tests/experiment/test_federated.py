@@ -5,13 +5,14 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.data.guard import guarded_summary
+from fedskew.data.guard import guarded, guarded_summary
 from fedskew.experiment.federated import Facts, federated
 from fedskew.experiment.federated_site import Site
 from fedskew.experiment.questions import LEAVES, Answer, Array, Question
@@ -110,6 +111,24 @@ def test_a_column_with_few_numbers_has_a_range_of_fewest_rows_or_its_mean(known,
     values = [float(at) if at < known else None for at in range(40)]
     held = guarded_summary(pa.table({"ca": pa.array(values)}), 5).columns["ca"].numbers
     assert (held.low, held.high) == ends
+
+
+def test_a_gap_in_codes_becomes_a_code():
+    codes = np.repeat([0.0, 1.0, np.nan], [10, 9, 1])
+    dates = pd.Series(pd.date_range("2026-01-01", periods=20)).mask(np.arange(20) == 3)
+    found, _ = guarded(
+        pa.table(
+            {
+                "codes": pa.array(codes, from_pandas=True),
+                "half": pa.array(codes + 0.5, from_pandas=True),
+                "dates": dates,
+            }
+        ),
+        5,
+    )
+    assert found["codes"].to_pylist()[-1] == 0
+    assert found["half"].to_pylist()[-1] == pytest.approx(9 / 19 + 0.5)
+    assert found["dates"].null_count == 0
 
 
 def test_enough_rows_reach_both_ends_of_a_range():

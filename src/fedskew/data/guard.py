@@ -13,7 +13,7 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
     """The table, and notes on what was changed.
 
     Words with fewer than ``fewest`` rows become missing. Of a column with fewer missing values than ``fewest``, the gaps become its
-    mean or its most frequent word; with fewer values, it is left empty.
+    mean, rounded if all its numbers are whole, or its most frequent word; with fewer values, it is left empty.
     """
     notes: list[str] = []
     frame = to_pandas(table)
@@ -29,9 +29,14 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
         if 0 < len(changed) - gaps < fewest:
             changed = changed.mask(changed.notna())
         elif 0 < gaps < fewest:
-            whole = changed.dropna()
-            changed = changed.astype(object if text else values.dtype)
-            changed = changed.fillna(whole.mode()[0] if text or pa.types.is_boolean(kind) else whole.mean())
+            known = changed.dropna()
+            if text or pa.types.is_boolean(kind):
+                usual = known.mode()[0]
+            else:
+                usual = known.mean()
+                # codes must stay whole: they have no unit
+                usual = round(usual) if known.dtype.kind in "iuf" and (known % 1 == 0).all() else usual
+            changed = changed.astype(object if text else values.dtype).fillna(usual)
         if not changed.equals(values):
             notes.append(f"column {field.name!r}: words and gaps of fewer than {fewest} rows are hidden")
             table = table.set_column(at, field.name, pa.Array.from_pandas(changed))

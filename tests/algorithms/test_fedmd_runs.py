@@ -50,8 +50,8 @@ def test_a_run_measures_the_clients_own_models(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"algorithm": "fedavg"}, "no parameters in common"),
-        ({"algorithm": "fedavg", "sharing": "personal"}, "no parameters in common"),
+        ({"algorithm": "fedavg"}, "no common parameters"),
+        ({"algorithm": "fedavg", "sharing": "personal"}, "no common parameters"),
         ({"server_data": {}}, "--server-data"),
         ({"server": "adam"}, "exchanges no models"),
         ({"codec": "int8"}, "exchanges no models"),

@@ -157,7 +157,7 @@ def test_a_larger_power_makes_the_losses_more_even() -> None:
 @pytest.mark.parametrize("solver", ["sgd:momentum=0.9", "adamw"])
 def test_solvers_whose_steps_are_no_gradients_are_refused(solver: str) -> None:
     """L = 1 / eta makes Dw a gradient under plain SGD alone; at q = 0 it cancels, and any solver is FedAvg's."""
-    with pytest.raises(BadInput, match=r"qfedavg takes a local step .* use --solver sgd without momentum"):
+    with pytest.raises(BadInput, match=r"qfedavg assumes .* use --solver sgd without momentum"):
         check_needs(small("qfedavg:q=1.0", solver=solver))
     check_needs(small("qfedavg:q=0", solver=solver))
     check_needs(small("qfedavg:q=1.0", solver="sgd:weight_decay=0.01"))

@@ -82,7 +82,7 @@ def test_one_client_changes_the_sum_by_the_clip_at_most_beside_all_that_is_accep
 @pytest.mark.parametrize(
     ("slots", "words"),
     [
-        ({"refine": "distillation:steps=2"}, ["refine distillation", "without their noise", "--refine none"]),
+        ({"refine": "distillation:steps=2"}, ["refine distillation", "before noise is added", "--refine none"]),
         ({"selection": "everyone"}, ["selection", "--selection poisson:rate=0.7"]),
         ({"selection": "poisson:rate=0.6"}, ["selection", "--selection poisson:rate=0.7"]),
         ({"availability": "blocks:phase=label"}, ["availability blocks", "phase=random"]),
@@ -122,7 +122,7 @@ def test_a_new_component_of_every_kind_is_refused_until_it_answers(section: str,
     new = dataclass(frozen=True, kw_only=True)(type("New", (cls,), {}))
     table = {"fraction": 0.5} if cls.__name__ == "Uniform" else {}
     with pytest.raises(
-        BadInput, match=f"{section} New does not say .*; use another, or write `private = alone` into New"
+        BadInput, match=f"{section} New does not say .*; use another one, or write `private = alone` into New"
     ):
         check_part("dp-fedavg", section, new(**table), Privacy(Q, 1.0, 1e-5))
     new.private = alone

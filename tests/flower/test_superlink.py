@@ -67,4 +67,4 @@ def test_a_limit_that_has_an_option_of_its_own_is_not_lost(
     table = f"{tmp_path / 'a.csv'},label=label"
     command = ["flower", "node", "--client", "0", "--table", table, "--superlink", "here:1", "--limit", name]
     assert main(command) == 2
-    assert f"--limit {name.partition('=')[0]}: it has an option of its own" in capsys.readouterr().err
+    assert f"--limit {name.partition('=')[0]}: use the separate option instead" in capsys.readouterr().err

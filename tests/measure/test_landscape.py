@@ -172,7 +172,7 @@ def test_the_command_draws_and_says_what_is_wrong(store: RunStore, tmp_path, cap
     for wrong, message in (
         (["--clients", "0", "10"], "there is no client 10; they are 0 to 9"),
         (["--clients", "3"], "name two"),
-        (["--output", "plane.doc"], "end it in svg, png, pdf"),
+        (["--output", "plane.doc"], "it must end in svg, png, pdf"),
         (["--points", "2"], "points must be at least 3"),
     ):
         assert main([*words, *wrong]) == 2

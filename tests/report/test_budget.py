@@ -121,7 +121,7 @@ def sparse(folder, every: int) -> RunStore:
     ],
 )
 def test_a_budget_ends_at_rounds_that_were_measured(tmp_path, requested: str, lowered: str, rounds: list[str]) -> None:
-    """The numbers of a row equal those of a run with all rounds measured, at the lowered budget."""
+    """A row has the same numbers as if all rounds were measured, at the lowered budget."""
     some, every = sparse(tmp_path / "some", 4), sparse(tmp_path / "every", 1)
     table = summary(some, some.runs(), budget_from(requested))
     assert table["after_round"].tolist() == rounds

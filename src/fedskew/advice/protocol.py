@@ -1,6 +1,6 @@
 """The fixed protocol behind the packaged evidence: data sets, skews, methods, learning rates and seeds.
 
-In a case all methods have the same partitions, batches and rounds. A method's learning rate is the one of `RATES` with the best
+In a case all methods have the same partitions, batches and rounds. A method's learning rate is the value in `RATES` with the best
 result on the clients' held-out rows, for `TUNING_SEED`. Then `SEEDS` are measured in two passes over all cases, so that the
 first pass alone is useful.
 """

@@ -32,5 +32,5 @@ def export(parsed: argparse.Namespace) -> int:
             path = write_folder(store, run, place, client, warn)
         else:
             path = write(store, run, form, place, warn, client=client)
-        Console().print(f"wrote {path}")
+        Console().print(f"wrote {path}", soft_wrap=True)
     return 0

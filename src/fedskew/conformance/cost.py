@@ -120,7 +120,7 @@ class Counted:
                 def grad_fn(w: Tensor) -> tuple[Tensor, Tensor]:
                     before = tally.forwards["step"]
                     result = inner(w)
-                    # a gradient without a forward pass, such as that of a penalty, is not counted
+                    # a gradient without a forward pass, such as a penalty's, is not counted
                     tally.gradients += tally.forwards["step"] > before
                     return result
 

@@ -1,4 +1,4 @@
-"""A catalogue of components of one kind by name: built-in ones, those of installed packages, and users' own classes."""
+"""A catalogue of components of one kind by name: built-in ones, installed packages' ones, and users' own classes."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ def canonical(name: str, known: Iterable[str]) -> str:
 
 
 class Catalogue(Mapping[str, type]):
-    """Built-in components, then those of installed packages, which are loaded on access and never replace a built-in one.
+    """Built-in components, then installed packages' components, which are loaded on access and never replace a built-in one.
 
     ``kinds`` is the kind's plural; packages offer components under the entry points ``fedskew.KINDS``. A class that is not
     built in must fit one of the ``contracts``, except for their ``optional`` members. Without contracts only built-in components

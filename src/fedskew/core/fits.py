@@ -1,4 +1,4 @@
-"""Check that a user's class has the members that its kind needs: those of a protocol, or of a base class.
+"""Check that a user's class has the members of its kind's protocol or base class.
 
 A misspelt or missing hook, or one with other arguments, is refused, and the message names it. Otherwise it would have no effect, or
 fail in a round.

@@ -69,7 +69,7 @@ class Files:
 
     @property
     def forms(self) -> list[tuple[str, ...]]:
-        """The sets of file names that the loader reads; those of the public source come first."""
+        """The sets of file names that the loader reads; the public source's names come first."""
         canonical = tuple(remote.file for remote in self.remotes)
         return [*([canonical] if canonical else []), *self.others]
 

@@ -1,4 +1,4 @@
-"""Features of windows of motion signals, in time and in frequency, like those of UCI-HAR's authors.
+"""Features of windows of motion signals, in time and in frequency, like the features of UCI-HAR's authors.
 
 They are the same kinds of features as in Anguita et al., "A Public Domain Dataset for Human Activity Recognition Using Smartphones"
 (ESANN 2013, tables 2 and 3), but from the raw windows. Without the authors' filters and normalisation, the values differ.

@@ -20,7 +20,7 @@ VERSION = 1
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
     """Everything except weights that turns new rows into predictions.
 
-    ``preprocessing`` is None if unknown; ``shape`` is that of one preprocessed row. ``categories`` is the number of classes,
+    ``preprocessing`` is None if unknown; ``shape`` is the shape of one preprocessed row. ``categories`` is the number of classes,
     labels or symbols. ``task`` and ``model`` are options of these components, as fitted to the training rows.
     """
 

@@ -96,7 +96,7 @@ def found(store: RunStore, experiment: Experiment) -> int | None:
 
 
 def stored(record: RunRecord, experiment: Experiment) -> Experiment | None:
-    """Read a stored run's experiment, with engine and threads replaced by those of ``experiment``; None if it is not valid."""
+    """Read a stored run's experiment, with engine and threads taken from ``experiment``; None if it is not valid."""
     try:
         known = from_toml(record.experiment)
     except BadInput:

@@ -84,7 +84,7 @@ def compare(
     ``seeds`` is a number, 5 by default, or a list. ``folds=5`` is cross-validation: each seed tests another fold of the rows, and
     ``seeds`` is the number of repetitions, 1 by default. ``folds="4:clients"`` leaves out whole clients.
 
-    The first argument may also be an `Experiment`, followed by the methods. Without methods it runs those of `fedskew compare`.
+    The first argument may also be an `Experiment`, followed by the methods. Without methods it runs the default ones.
     ``jobs`` is the number of processes. If a method gives each client its own model, fine-tuned FedAvg and ``local-only`` are
     added, unless ``baselines`` is False. `run` explains the other keywords.
     """

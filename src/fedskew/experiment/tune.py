@@ -171,7 +171,7 @@ def tune(
 def tuned_methods(
     methods: Sequence[str], seeds: Sequence[int], search: Search, one: Callable[[str], Tuned]
 ) -> dict[str, Tuned]:
-    """Tune each method with ``one(method)``. ``seeds`` are those of the later comparison.
+    """Tune each method with ``one(method)``. The later comparison uses ``seeds``.
 
     Raises `BadInput` if a tuning seed is among ``seeds``, and for unknown keys.
     """

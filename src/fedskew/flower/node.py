@@ -91,8 +91,6 @@ class Visit:
             )
             return
         path = node.file(request.run)
-        if request.kind == "meet":
-            node.states(request.run).mkdir(mode=0o700, parents=True, exist_ok=True)
         if node.table and request.kind == "meet":
             write_rows(path, rows_of_table(node.table, request, self.experiment))
         self.held = read_rows(path)

@@ -78,7 +78,7 @@ def deployment_of(config: Mapping[str, object]) -> Deployment:
 
 
 class Channel(Protocol):
-    """Sends messages to nodes. The numbers of nodes are not those of clients."""
+    """Sends messages to nodes. A node's number is not its client's."""
 
     def nodes(self) -> Sequence[int]:
         """Return the numbers of all connected nodes."""

@@ -181,7 +181,7 @@ def declare_metrics(metrics: Iterable[TaskMetric]) -> None:
 
 
 def measures() -> tuple[Measure, ...]:
-    """Return the measures of fedskew, then those of users."""
+    """Return the measures of fedskew, then the users'."""
     return (*MEASURES, *OWN.values())
 
 

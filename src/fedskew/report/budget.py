@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Budget:
-    """A budget: how much (``amount``) of which cost (``of``). None stands for the smallest total of the finished runs."""
+    """A budget: the ``amount`` of a cost (``of``). None stands for the smallest total of the finished runs."""
 
     of: str
     amount: float | None = None

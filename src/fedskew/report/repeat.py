@@ -48,5 +48,5 @@ def base(record: RunRecord) -> str:
 
 
 def others(record: RunRecord) -> dict[str, str]:
-    """Return the run's settings, except those of the method."""
+    """Return the run's settings without the method's own."""
     return {key: text for key, text in settings_of(record).items() if key.split(".")[0] != "algorithm"}

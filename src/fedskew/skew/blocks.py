@@ -167,7 +167,7 @@ def fitted(counts: Ints, p: NDArray[np.float64], room: Ints, rng: np.random.Gene
 
     If clients request more rows of a class than it has, a random draw decides. The other requests become rows of other classes, in
     the client's proportions ``p`` (K, C), or of any class if the client has no other. Only counts above the room move, so that the
-    result is as close as possible in total variation. The sum of all counts must be at most that of the room.
+    result is as close as possible in total variation. The sum of all counts must be at most the sum of the room.
     """
     sizes, spare = counts.sum(1), room.copy()
     taken, requested = np.zeros_like(counts), counts

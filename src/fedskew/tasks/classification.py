@@ -25,7 +25,7 @@ from fedskew.tasks.ranking import (
 )
 
 LARGEST = 2_000_000
-"""AUC is left out if rows x classes is larger, because sorting so many scores takes longer than a round."""
+"""AUC is left out if rows x classes is larger, because sorting the scores takes longer than a round."""
 
 
 @dataclass(frozen=True, kw_only=True)

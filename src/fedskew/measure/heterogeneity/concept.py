@@ -51,7 +51,7 @@ def fitted(seed: Floats, rows: Floats, columns: Floats) -> Floats:
 def residual_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: int, response: Floats) -> Floats:
     """Return each client's distance (clients,) like `concept_distance`, for numbers as targets.
 
-    The tables count rows by kind of input and residual. The residuals, in `BINS` bins, are those of one regression of
+    The tables count rows by kind of input and residual. The residuals, in `BINS` bins, come from one regression of
     ``response`` (n,) on the inputs of all clients. The expected table has the client's total of each kind, and within each kind
     the residuals of all clients. ``y`` (n,) are bins of the targets, which align the inputs. If only the clients' targets differ
     and p(y | x) is equal, a small distance remains. Rows dealt at random within bins of ``y`` have the same distance.

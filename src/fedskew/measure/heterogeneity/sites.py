@@ -122,7 +122,7 @@ def kinds(answers: Sequence[Numbers], fewest: int, seed: int) -> tuple[list[dict
     """The kinds of inputs, as in `concept.clusters`: each site's alignment, and directions and centres (2, ...) of both halves.
 
     The centres are clusters of normal points with the moments of each site's classes. A half has kinds of its own, so that the
-    rows of the other one can be counted by them; clusters of the second half start from those of the first. There are as many as
+    rows of the other one can be counted by them; the first half's clusters start the second half's. There are as many as
     leave twice ``fewest`` rows of each kind in a typical class of a site.
     """
     from sklearn.cluster import KMeans
@@ -170,7 +170,7 @@ def kinds(answers: Sequence[Numbers], fewest: int, seed: int) -> tuple[list[dict
 def face_counts(z: Floats, y: Ints, classes: int, asked: Numbers) -> dict[str, Floats]:
     """A site's last counts: rows beyond each classifier's threshold by class, and rows by kind and class.
 
-    Classifiers and kinds are made of one half of the rows, and count those of the other half.
+    Classifiers and kinds are made of one half of the rows, and count the other half.
     """
     phi, half = np.column_stack([z, z * z - 1]), halves(y)
     hits, tested = [], table(1 - half, y, (2, classes))
@@ -191,10 +191,10 @@ def face_counts(z: Floats, y: Ints, classes: int, asked: Numbers) -> dict[str, F
 
 
 def opposition(weights: Floats) -> float:
-    """Standard deviation of the feature face by chance, as a multiple of the one of independent sites.
+    """Standard deviation of the feature face by chance, as a multiple of its value for independent sites.
 
     ``weights`` (sites,) are the sites' shares of all rows. Where one site lies on one side of the pooled mean, the others lie on
-    the other: so do their classifiers, and rows that count for one site lack at the others. The correlations are those of
+    the other: so do their classifiers, and rows that count for one site lack at the others. The correlations assume
     normal inputs.
     """
     odds = np.sqrt(weights / (1 - weights))

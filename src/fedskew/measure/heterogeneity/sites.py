@@ -121,8 +121,8 @@ MOMENTS = ("rows by class", "sums by class", "products by half")
 def kinds(answers: Sequence[Numbers], fewest: int, seed: int) -> tuple[list[dict[str, Floats]], dict[str, Floats]]:
     """The kinds of inputs, as in `concept.clusters`: each site's alignment, and directions and centres (2, ...) of both halves.
 
-    The centres are clusters of normal points with the moments of each site's classes. A half has kinds of its own, so that the
-    rows of the other one can be counted by them; the first half's clusters start the second half's. There are as many as
+    The centres are clusters of normal points with the moments of each site's classes. Each half has its own kinds, and they
+    count the rows of the other half. The first half's clusters are where the second half's clusters start. There are as many as
     leave twice ``fewest`` rows of each kind in a typical class of a site.
     """
     from sklearn.cluster import KMeans
@@ -191,11 +191,10 @@ def face_counts(z: Floats, y: Ints, classes: int, asked: Numbers) -> dict[str, F
 
 
 def opposition(weights: Floats) -> float:
-    """Standard deviation of the feature face by chance, as a multiple of its value for independent sites.
+    """Return the feature face's standard deviation by chance, divided by its value for independent sites.
 
-    ``weights`` (sites,) are the sites' shares of all rows. Where one site lies on one side of the pooled mean, the others lie on
-    the other: so do their classifiers, and rows that count for one site lack at the others. The correlations assume
-    normal inputs.
+    ``weights`` (sites,) are the sites' shares of all rows. A site's mean and the other sites' mean lie on opposite sides of the
+    pooled mean. So their classifiers point apart, and their numbers rise together. Normal inputs give the correlations.
     """
     odds = np.sqrt(weights / (1 - weights))
     shared = np.outer(weights, weights) * np.arcsin(np.minimum(np.outer(odds, odds), 1)) * 2 / np.pi

@@ -27,7 +27,7 @@ def test_the_projection_is_the_nearest_point(v: Tensor) -> None:
     p = project_onto_simplex(v)
     assert float(p.min()) >= 0
     assert_close(p.sum(), 1.0)
-    # the nearest point p of a convex set is the one with <v - p, q - p> <= 0 for all of its points q: here, its corners
+    # p is nearest to v in a convex set if <v - p, q - p> <= 0 for all corners q of the set
     assert float(((v - p) @ (torch.eye(len(v), dtype=torch.float64) - p).T).max()) < 1e-10
     assert_close(project_onto_simplex(p), p)
     assert_close(project_onto_simplex(v + 3.7), p)

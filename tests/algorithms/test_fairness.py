@@ -237,7 +237,7 @@ def test_adult_counts() -> None:
         assert other.x.shape[1] == 5 + 53 + {"sex": 5, "race": 2}[sensitive] + 1
 
 
-def test_a_damaged_file_is_one_line(tmp_path, monkeypatch) -> None:
+def test_a_damaged_file_gives_a_one_line_error(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("FEDSKEW_DATA", str(tmp_path))
     with pytest.raises(BadInput, match=r"data set adult: no file adult\.data or adult\.data\.gz in"):
         Adult().load()

@@ -225,7 +225,7 @@ def test_missing_data_set_error_names_folder_and_source(tmp_path, monkeypatch, c
     assert "Human Activity Recognition" in err
 
 
-def test_an_unwritable_store_is_one_line(tmp_path, capsys) -> None:
+def test_an_unwritable_store_gives_a_one_line_error(tmp_path, capsys) -> None:
     (tmp_path / "runs").write_text("a file, not a folder")
     code, _, err = call(capsys, "run", *QUICK, "--runs", str(tmp_path / "runs"))
     assert code == 2

@@ -159,7 +159,7 @@ def test_a_number_that_is_not_finite_ends_the_check() -> None:
     assert list(check(NotFinite())) == [Verdict(NUMBER["trains"], False, "round 1: server state/log is not finite")]
 
 
-def test_an_error_of_the_method_is_one_line() -> None:
+def test_an_error_of_the_method_gives_a_one_line_error() -> None:
     assert list(check(Raises())) == [Verdict(NUMBER["trains"], False, "KeyError: 'gone'")]
 
 

@@ -88,7 +88,7 @@ def test_a_method_of_a_cell_is_stored_and_repeated(
     run(from_toml(stored), runs=tmp_path / "b")
     a, b = (RunStore(tmp_path / f).measurements([1]).query("name != 'seconds'")["value"].tolist() for f in "ab")
     assert a == b
-    # another person's store does not run it
+    # a person who has not confirmed the code cannot run it from a store
     monkeypatch.setenv(trust.FOLDER, str(tmp_path / "other"))
     with pytest.raises(BadInput, match="Mine> is code that you have not run or confirmed before"):
         from_toml(stored)

@@ -60,7 +60,7 @@ def test_names_may_be_arrays_and_client_ids_may_be_letters():
         ({"x_test": np.zeros((0, 3)), "y_test": np.zeros(0, dtype=int)}, ["no test rows"]),
     ],
 )
-def test_bad_arrays_are_one_line(changes, words):
+def test_bad_arrays_give_one_line_errors(changes, words):
     with pytest.raises(BadInput) as error:
         Dataset(**valid(**changes))
     assert "\n" not in str(error.value)

@@ -166,7 +166,7 @@ def test_altered_file_is_not_kept(server, folder, at):
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "１", "9" * 30])
-def test_size_that_is_no_number_is_one_line(server, length):
+def test_size_that_is_no_number_gives_a_one_line_error(server, length):
     server.length = length.encode().decode("latin-1")
     fails(server.files(), "which is no number")
 
@@ -187,7 +187,7 @@ def test_slow_download_stops(server, monkeypatch):
     fails(server.files(), "less than 1,000 bytes a second", "try again")
 
 
-def test_missing_file_and_closed_server_are_one_line(server, folder):
+def test_missing_file_and_closed_server_give_one_line_errors(server, folder):
     server.status = 404
     fails(server.files(), "404", "put thing.bin from", str(folder))
     assert names(folder) == []
@@ -216,7 +216,7 @@ def test_full_disk_leaves_nothing(server, folder, monkeypatch):
     assert names(folder) == []
 
 
-def test_folder_that_cannot_be_made_is_one_line(server, folder):
+def test_folder_that_cannot_be_made_gives_a_one_line_error(server, folder):
     folder.parent.rmdir()
     folder.parent.write_text("a file")
     fails(server.files(), "cannot make", str(folder))
@@ -281,7 +281,7 @@ def test_get_downloads_once_and_verify_finds_damage(server, folder, capsys, monk
         (["verify", "imagenet"], "unknown data set 'imagenet'"),
     ],
 )
-def test_wrong_requests_are_one_line(arguments, words, capsys):
+def test_wrong_requests_give_one_line_errors(arguments, words, capsys):
     assert main(["data", *arguments]) == 2
     error = capsys.readouterr().err
     assert words in error

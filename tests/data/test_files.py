@@ -225,7 +225,7 @@ def test_json_lines_may_lack_keys_and_mix_whole_numbers_with_fractions(tmp_path,
         ('{"x": ' + "[" * 100_000 + "]" * 100_000 + "}", "more than 60 nested objects or lists"),
     ],
 )
-def test_bad_json_lines_are_one_line(tmp_path, line, words):
+def test_bad_json_lines_give_one_line_errors(tmp_path, line, words):
     path = write(frame(20), tmp_path / "t.jsonl")
     path.write_text(path.read_text() + line + "\n")
     refused(path, "t.jsonl: cannot be read as JSON lines: ", words)
@@ -309,14 +309,14 @@ def test_more_clients_than_can_be_compared_are_refused(tmp_path, monkeypatch):
         ("blank.csv", b"a,who,label\n1,x,\n", "no row has both a label"),
     ],
 )
-def test_bad_files_are_one_line(tmp_path, monkeypatch, name, content, words):
+def test_bad_files_give_one_line_errors(tmp_path, monkeypatch, name, content, words):
     monkeypatch.setattr(files, "BLOCK", 1000)
     if content is not None:
         (tmp_path / name).write_bytes(content)
     refused(tmp_path / name, words)
 
 
-def test_bad_columns_are_one_line(tmp_path):
+def test_bad_columns_give_one_line_errors(tmp_path):
     path = write(frame(), tmp_path / "t.csv")
     refused(path, "no column 'lable'", "did you mean 'label'", label="lable")
     refused(path, "no column 'whom'", "did you mean 'who'", client="whom")

@@ -38,7 +38,7 @@ def test_files_placed_by_hand_are_found_and_verified(folder, capsys):
     assert "does not have the published SHA-256" in capsys.readouterr().out
 
 
-def test_images_of_another_size_are_one_line(folder):
+def test_images_of_another_size_give_one_line_errors(folder):
     mnist_by_hand(folder, side=32)
     with pytest.raises(BadInput, match=r"have shape \(32, 32\), expected \(28, 28\)"):
         Mnist().load()
@@ -90,14 +90,14 @@ def test_hostile_archive_writes_nothing(folder, tmp_path):
         ({"test_batch": bytes([77]) + b"\0" * 3072}, "test labels must lie in 0..9, found 77..77"),
     ],
 )
-def test_cifar_archive_that_is_not_one_is_one_line(folder, members, words):
+def test_cifar_archive_that_is_not_one_gives_a_one_line_error(folder, members, words):
     path = folder / "cifar-10" / "cifar-10-binary.tar.gz"
     cifar_archive(path, **members)
     with pytest.raises(BadInput, match=words):
         Cifar10().load()
 
 
-def test_truncated_archive_is_one_line(folder):
+def test_truncated_archive_gives_a_one_line_error(folder):
     path = folder / "cifar-10" / "cifar-10-binary.tar.gz"
     cifar_archive(path)
     path.write_bytes(path.read_bytes()[:-200])
@@ -115,7 +115,7 @@ def test_cifar_100_reads_fine_and_coarse_labels(folder):
     assert (fine.num_classes, coarse.num_classes) == (100, 20)
 
 
-def test_mosaics_of_another_size_are_one_line(folder):
+def test_mosaics_of_another_size_give_one_line_errors(folder):
     buffer = io.BytesIO()
     Image.new("RGB", (64, 64)).save(buffer, "WEBP", lossless=True)
     packed = np.frombuffer(buffer.getvalue(), dtype=np.uint8)
@@ -132,7 +132,7 @@ def test_mosaics_of_another_size_are_one_line(folder):
     assert "\n" not in str(error.value)
 
 
-def test_binary_images_of_another_size_are_one_line(folder):
+def test_binary_images_of_another_size_give_one_line_errors(folder):
     rows = bytes(2 * (2 + 28 * 28))
     tar_of(folder / "cifar-100-binary.tar.gz", {f"cifar-100-binary/{part}.bin": rows for part in ("train", "test")})
     with pytest.raises(BadInput, match=r"do not hold rows of 2 \+ 3072 bytes"):

@@ -46,6 +46,6 @@ def test_a_test_file_has_the_same_labels(scans: Path) -> None:
         ("labels=fracture|nodul", "no column 'nodul'; did you mean 'nodule'"),
     ],
 )
-def test_bad_label_columns_are_one_line(scans: Path, options: str, message: str) -> None:
+def test_bad_label_columns_give_one_line_errors(scans: Path, options: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         Experiment(dataset=f"table:path={scans},{options}").dataset.load()

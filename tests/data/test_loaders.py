@@ -114,7 +114,7 @@ def test_npz_of_uci_har_is_read(folder):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.3, 0.9, 0.999])
-def test_truncated_npz_is_one_line(folder, share):
+def test_truncated_npz_gives_a_one_line_error(folder, share):
     small_signals(folder / FILE)
     whole = (folder / FILE).read_bytes()
     (folder / FILE).write_bytes(whole[: int(share * len(whole))])
@@ -123,7 +123,7 @@ def test_truncated_npz_is_one_line(folder, share):
 
 @pytest.mark.parametrize("compress", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("place", [0.1, 0.3, 0.6])
-def test_damaged_npz_is_one_line(folder, monkeypatch, place, compress):
+def test_damaged_npz_gives_a_one_line_error(folder, monkeypatch, place, compress):
     monkeypatch.setattr(np, "savez_compressed", compress)
     small_signals(folder / FILE)
     whole = bytearray((folder / FILE).read_bytes())
@@ -133,7 +133,7 @@ def test_damaged_npz_is_one_line(folder, monkeypatch, place, compress):
     fails(folder / FILE)
 
 
-def test_other_formats_under_the_name_are_one_line(folder):
+def test_other_formats_under_the_name_give_one_line_errors(folder):
     with (folder / FILE).open("wb") as file:
         np.save(file, np.ones(3))
     fails(folder / FILE)
@@ -156,7 +156,7 @@ def test_other_formats_under_the_name_are_one_line(folder):
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_arrays_that_do_not_fit_are_one_line(folder, changes):
+def test_arrays_that_do_not_fit_give_one_line_errors(folder, changes):
     small_signals(folder / FILE, **changes)
     with pytest.raises(BadInput, match=r"^[^\n]*uci-har[^\n]*$"):
         UciHar().load()

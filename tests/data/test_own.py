@@ -58,7 +58,7 @@ def test_torch_dataset_trains(tmp_path):
         ((X[:2], Y[:2]), (X, Y), "mine: the test part has rows of 2, but the training part has none"),
     ],
 )
-def test_bad_torch_data_is_one_line(train, test, words):
+def test_bad_torch_data_gives_a_one_line_error(train, test, words):
     with pytest.raises(fs.BadInput, match=words) as error:
         from_torch(train, test, name="mine")
     assert "\n" not in str(error.value)
@@ -136,7 +136,7 @@ def test_images_and_numbers_of_the_hub(hub):
         ({"path": "odd", "x": "w"}, "has rows of 3, but the training part has none"),
     ],
 )
-def test_bad_data_of_the_hub_is_one_line(hub, options, words):
+def test_bad_data_of_the_hub_gives_a_one_line_error(hub, options, words):
     hub["odd"] = {
         "train": Split(v=[[1], [2, 3]], w=[[1], [2]], label=[0, 1]),
         "test": Split(v=[[1], [2]], w=[[1], [2]], label=[0, 1 if options.get("x") == "v" else 3]),

@@ -120,7 +120,7 @@ def test_no_data_set_is_not_shared() -> None:
         assert found is None
 
 
-def test_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.BytesIO):
         def write(self, block: object) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")

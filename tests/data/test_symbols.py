@@ -97,7 +97,7 @@ def test_texts_without_anything_to_predict_are_refused(tmp_path, texts, line):
         Text(path=str(folder_of(tmp_path, **texts))).load()
 
 
-def test_a_missing_text_and_one_in_another_encoding_are_one_line(tmp_path):
+def test_a_missing_text_and_one_in_another_encoding_give_one_line_errors(tmp_path):
     with pytest.raises(BadInput, match=r"none\.txt: no such file or folder"):
         Text(path=str(tmp_path / "none.txt")).load()
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00")

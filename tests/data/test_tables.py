@@ -164,7 +164,7 @@ def test_test_file_of_texts_needs_no_other_columns(tmp_path):
     assert "1 classes with 1 rows are in the test set only: strange; test: 1 of 3 rows dropped" in data.notes
 
 
-def test_bad_text_options_are_one_line(tmp_path):
+def test_bad_text_options_give_one_line_errors(tmp_path):
     path = reviews(tmp_path / "t.csv", review=" ")
     with pytest.raises(BadInput, match="no column 'reviw'; did you mean 'review'"):
         Table(path=str(path), label="stars", text="reviw").load()

@@ -70,7 +70,7 @@ def test_vocabulary_has_words_of_the_training_part_only():
         (["a", "b"], ["b"], [0, 0], [1], "tiny: the test part has rows of y"),
     ],
 )
-def test_bad_texts_are_one_line(train, test, y, y_test, expected):
+def test_bad_texts_give_one_line_errors(train, test, y, y_test, expected):
     with pytest.raises(BadInput, match=expected):
         dataset(train, test, y, y_test)
 

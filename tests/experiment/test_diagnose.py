@@ -221,7 +221,7 @@ def test_diagnosis_uses_one_thread(monkeypatch):
         (["--dataset", "digits", "--seed", "-1"], "seed must be at least 0, got -1"),
     ],
 )
-def test_bad_requests_are_one_line(arguments, words, capsys, tmp_path, monkeypatch):
+def test_bad_requests_give_one_line_errors(arguments, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "iid" in arguments:
         (tmp_path / "a.csv").write_text("x,y\n1,2\n")

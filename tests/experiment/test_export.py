@@ -102,7 +102,9 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["safetensors", "torchscript", pytest.param("onnx", marks=pytest.mark.slow)])
-def test_a_place_that_cannot_be_written_is_one_line(stored: RunStore, form: str, tmp_path: Path, capsys) -> None:
+def test_a_place_that_cannot_be_written_gives_a_one_line_error(
+    stored: RunStore, form: str, tmp_path: Path, capsys
+) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     if form == "onnx":

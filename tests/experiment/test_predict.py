@@ -271,7 +271,7 @@ def test_values_without_a_training_row_are_named(made: tuple[Path, Runs]) -> Non
     assert answers[OUTSIDE].tolist()[1:] == ["ward unknown, such as 'Z'", ""]
 
 
-def test_missing_columns_are_one_line(made: tuple[Path, Runs]) -> None:
+def test_missing_columns_give_one_line_errors(made: tuple[Path, Runs]) -> None:
     folder, runs = made
     frame = pd.read_csv(folder / "test.csv").drop(columns=["age", "seen"])
     with pytest.raises(BadInput, match=r"^predict: the rows lack the columns age, seen, which the model of run 1"):

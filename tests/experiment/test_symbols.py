@@ -70,7 +70,7 @@ def test_arrays_of_symbols_are_learnt_without_naming_a_task(model):
         ({"y": 0 * sequences().y - 1}, {}, "no training row has a symbol"),
     ],
 )
-def test_symbols_that_cannot_be_learnt_are_one_line(changes, options, line):
+def test_symbols_that_cannot_be_learnt_give_one_line_errors(changes, options, line):
     with pytest.raises(BadInput, match=line):
         run(sequences(**changes), **options)
 

@@ -95,7 +95,7 @@ def test_the_command_line_reaches_the_system(tmp_path, capsys) -> None:
     ("text", "expected"),
     [("straglers=1", "did you mean 'stragglers'"), ("stragglers", "OPTION=VALUE"), ("dropout=much", "dropout")],
 )
-def test_a_wrong_system_on_the_command_line_is_one_line(tmp_path, capsys, text: str, expected: str) -> None:
+def test_a_wrong_system_on_the_command_line_gives_a_one_line_error(tmp_path, capsys, text: str, expected: str) -> None:
     assert main(["run", "--system", text, "--runs", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert expected in error

@@ -186,7 +186,7 @@ def test_torchrun_starts_the_same_command_in_every_process(tmp_path: Path, toml:
         ({"RANK": "0", "WORLD_SIZE": "2"}, "RANK=0, WORLD_SIZE=2, but MASTER_ADDR and MASTER_PORT not set"),
     ],
 )
-def test_a_wrong_environment_is_one_line(
+def test_a_wrong_environment_gives_a_one_line_error(
     environment: dict[str, str],
     message: str,
     tmp_path: Path,

@@ -23,7 +23,7 @@ def saying(monkeypatch: pytest.MonkeyPatch, *texts: str) -> tuple[SuperLink, lis
     return SuperLink(Path(), {}, "ours"), asked
 
 
-def test_a_failure_that_flower_reports_with_code_0_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_that_flower_reports_with_code_0_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     there, _ = saying(monkeypatch, '{"success": false, "error-message": "\\nno connection\\n\\n\'ours\'"}')
     with pytest.raises(FedskewError, match=r"^flower: flwr run failed: no connection 'ours'$"):
         there.submit(Path("app"))

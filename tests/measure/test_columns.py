@@ -25,7 +25,7 @@ def test_a_shifted_client_is_named_with_its_mean() -> None:
     assert found.text.startswith("pressure is higher in east: mean 15.")
 
 
-def test_the_word_or_gap_that_differs_most_stands_for_its_column() -> None:
+def test_a_column_is_named_by_its_strongest_difference() -> None:
     rng = np.random.default_rng(1)
     word = (rng.random(200) < 0.2) | (CLIENT == 0)
     gaps = np.where(CLIENT == 3, rng.random(200) < 0.5, 0).astype(float)

@@ -99,7 +99,7 @@ def test_a_planted_cause_is_the_first_named_in_nineteen_of_twenty_seeds(cause: s
     assert hits >= 19
 
 
-def test_a_number_computed_from_a_row_is_in_no_unit():
+def test_numbers_computed_from_a_row_have_no_unit():
     own = np.random.default_rng(0).normal(10, 1, 300) * np.where(MINE, 2.54, 1)
     for kind, unit in (("mean", True), ("content", False)):
         [found] = explained([("c", kind, "", own)], CLIENTS, HOSPITALS)[0]

@@ -240,5 +240,5 @@ def test_label_without_a_fitted_row_drops_only_the_pooled_fit(monkeypatch):
 @pytest.mark.parametrize(
     ("rows", "classes", "kinds"), [(10_000, 10, 30), (10_000, 1, 6), (300, 10, 10), (60, 10, 6), (10**6, 100, 40)]
 )
-def test_kinds_of_inputs_are_three_a_class_of_at_least_thirty_rows(rows: int, classes: int, kinds: int) -> None:
+def test_each_class_has_three_kinds_of_inputs_if_kinds_have_thirty_rows(rows: int, classes: int, kinds: int) -> None:
     assert kinds_for(rows, classes) == kinds

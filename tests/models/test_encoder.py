@@ -53,7 +53,7 @@ def test_everything_is_trained_if_nothing_is_frozen(bert):
     )
 
 
-def test_distilberts_trainable_part_is_the_documents():
+def test_distilbert_trains_the_documents_number_of_parameters():
     """66,956,548 parameters; the last two layers and the head are 14,769,412 of them, 22 % (four classes)."""
     import transformers
 

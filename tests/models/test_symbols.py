@@ -106,6 +106,6 @@ def test_positions_are_sines_and_cosines():
         (lambda: made(Transformer(), 1), "transformer needs at least 2 symbols, these are 1"),
     ],
 )
-def test_wrong_options_and_rows_are_one_line(build, line):
+def test_wrong_options_and_rows_give_one_line_errors(build, line):
     with pytest.raises(BadInput, match=line):
         build()

@@ -102,7 +102,7 @@ def test_a_wrong_option_is_refused(monkeypatch, capsys, wrong):
     assert "error: " in capsys.readouterr().err
 
 
-# other simulators, played by a process of our own
+# a process of ours stands in for other simulators
 
 
 FAKE = Peer("Fake", "fake==1", "tests.fake_peer", alone=False)
@@ -115,7 +115,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(peers, "environment", lambda *_: {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
 
 
-def test_a_peer_plays_the_same_rounds_and_its_end_is_one_line(fake):
+def test_a_peer_plays_the_same_rounds_and_its_end_gives_a_one_line_error(fake):
     work = SMALL[0]
     fed = work.federation()
     x0 = fed.task.space.flatten(fed.task.model)
@@ -135,7 +135,7 @@ def test_failure_of_the_second_process_shows_its_last_line(fake):
         side(fed.task.space.flatten(fed.task.model) + 1e7)
 
 
-def test_a_peer_that_fails_between_its_greeting_and_its_rounds_is_one_line(fake):
+def test_a_peer_that_fails_between_its_greeting_and_its_rounds_gives_a_one_line_error(fake):
     work = dataclasses.replace(SMALL[0], name="not for me")
     with (
         pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ValueError: not for me$"),
@@ -155,7 +155,7 @@ def test_peers_end_at_once_if_the_with_block_raises(fake, monkeypatch):
     assert [process.returncode for process in made] == [0, 0]
 
 
-def test_a_peer_that_does_not_start_is_one_line(fake):
+def test_a_peer_that_does_not_start_gives_a_one_line_error(fake):
     with (
         pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ModuleNotFoundError: .*no_such_module"),
         peers.started(dataclasses.replace(FAKE, module="no_such_module"), SMALL[0], 1),
@@ -163,7 +163,7 @@ def test_a_peer_that_does_not_start_is_one_line(fake):
         pass
 
 
-def test_a_folder_too_long_for_a_socket_is_one_line(fake, monkeypatch, tmp_path):
+def test_a_folder_too_long_for_a_socket_gives_a_one_line_error(fake, monkeypatch, tmp_path):
     folder = tmp_path / ("x" * 110)
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -228,7 +228,7 @@ def test_the_limit_is_the_longer_of_arithmetic_and_memory():
     assert limits.limit(SMALL[0], dataclasses.replace(of, memory=1.0))["seconds"] == needed.bytes
 
 
-def test_the_machine_is_measured_and_its_best_counts():
+def test_the_best_measured_rate_of_the_machine_counts():
     found = limits.rates()
     assert min(found.float32, found.bf16, found.memory) > 1e8
     assert limits.Rates(1, 5, 3).or_better(limits.Rates(2, 4, 3)) == limits.Rates(2, 5, 3)

@@ -72,7 +72,7 @@ def test_a_budget_that_a_run_cannot_spend_is_refused(store: RunStore) -> None:
 
 
 @pytest.mark.parametrize("text", ["parsec", "bytes=many", "bytes=-1", "rounds=0", "u=inf"])
-def test_wrong_budgets_are_one_line(text: str) -> None:
+def test_wrong_budgets_give_one_line_errors(text: str) -> None:
     with pytest.raises(BadInput) as error:
         budget_from(text)
     assert "\n" not in str(error.value)

@@ -127,7 +127,7 @@ def test_slow_connection_blocks_no_other_and_is_closed(server: Live, monkeypatch
             pass
 
 
-def test_a_taken_port_gives_way_to_the_next_and_all_taken_are_one_line(store: RunStore, monkeypatch) -> None:
+def test_a_taken_port_gives_way_to_the_next_and_all_taken_give_one_line_errors(store: RunStore, monkeypatch) -> None:
     with opened(store, [1], free_port()) as first, opened(store, [1], first.server_port) as second:
         assert first.server_port < second.server_port < first.server_port + TRIED
     monkeypatch.setattr("fedskew.cli.live.TRIED", 1)

@@ -1,4 +1,4 @@
-"""Sinks: each round of a followed run reaches them once; TensorBoard's files are read back, the others' calls recorded."""
+"""Each round of a followed run reaches a sink once. TensorBoard's files are read back; the other sinks' calls are recorded."""
 
 import importlib.util
 import math
@@ -181,7 +181,7 @@ def test_wandb_receives_settings_and_measurements(store: RunStore, monkeypatch) 
 
 
 @pytest.mark.parametrize("package", SINKS)
-def test_a_missing_package_is_one_line(store: RunStore, monkeypatch, capsys, package: str) -> None:
+def test_a_missing_package_gives_a_one_line_error(store: RunStore, monkeypatch, capsys, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     assert main(["watch", "2", "--to", package, "--runs", str(store.folder)]) == BadInput.exit_code
     assert f"pip install 'fedskew[{package}]'" in capsys.readouterr().err

@@ -95,7 +95,7 @@ def test_similarity_is_the_share_that_is_dealt_iid(similarity: float) -> None:
     assert own == pytest.approx(1 - similarity + similarity / 10, abs=0.05)
 
 
-def test_similarity_zero_is_the_sorted_cut() -> None:
+def test_similarity_zero_cuts_the_sorted_rows() -> None:
     labels = labels_of(30, 45, 25)
     counts = counts_of(LabelSimilarity(similarity=0.0).deal(labels, None, 4, rng()), labels)
     assert counts.tolist() == [[25, 0, 0], [5, 20, 0], [0, 25, 0], [0, 0, 25]]

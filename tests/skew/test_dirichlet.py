@@ -96,7 +96,7 @@ def test_small_classes_may_leave_clients_empty():
     ids=repr,
 )
 @pytest.mark.parametrize("seed", range(5))
-def test_large_alpha_is_even(skew, seed):
+def test_a_large_alpha_deals_evenly(skew, seed):
     labels, clients = np.repeat(np.arange(4), [100, 250, 333, 400]), 7
     counts = deal(skew, labels, None, clients, seed).label_counts(labels, 4)
     assert np.abs(counts - np.bincount(labels) / clients).max() <= 2

@@ -88,7 +88,7 @@ def test_engines_train_on_the_same_images():
 
 
 @pytest.mark.parametrize("augment", ["crop-flip:padding=6", "crop-flip:padding=-1"])
-def test_a_padding_that_cannot_be_is_one_line(augment):
+def test_a_padding_that_cannot_be_gives_a_one_line_error(augment):
     with pytest.raises(BadInput, match="padding"):
         trained("sequential", augment)
 

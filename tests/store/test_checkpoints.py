@@ -102,7 +102,7 @@ def test_latest_takes_the_highest_round_and_nothing_else(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5, 0.9, 0.999])
-def test_a_truncated_checkpoint_is_one_line(tmp_path, share):
+def test_a_truncated_checkpoint_gives_a_one_line_error(tmp_path, share):
     path = checkpoints.save(tmp_path, 1, tree(), FACTS)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
@@ -168,7 +168,7 @@ def test_a_checkpoint_written_again_is_whole_at_every_moment(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("below", [False, True], ids=["file", "below-a-file"])
-def test_a_file_in_the_place_of_the_checkpoint_folder_is_one_line(tmp_path, below):
+def test_a_file_in_the_place_of_the_checkpoint_folder_gives_a_one_line_error(tmp_path, below):
     (tmp_path / "7").write_text("not a folder")
     folder = tmp_path / "7" / "deeper" if below else tmp_path / "7"
     with refused(FedskewError, str(folder)):

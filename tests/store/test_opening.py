@@ -28,7 +28,7 @@ def written(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("spoil", UNUSABLE.values(), ids=UNUSABLE)
-def test_a_folder_that_cannot_hold_a_store_is_one_line(tmp_path, spoil):
+def test_a_folder_that_cannot_hold_a_store_gives_a_one_line_error(tmp_path, spoil):
     folder = tmp_path / "parent" / "runs"
     if "parent" not in spoil.__code__.co_names:
         folder.parent.mkdir()
@@ -82,7 +82,7 @@ def as_unprivileged_user(folder: Path) -> str:
         return file.read()
 
 
-def test_a_store_whose_tables_are_not_readable_is_one_line(tmp_path):
+def test_a_store_whose_tables_are_not_readable_gives_a_one_line_error(tmp_path):
     """SQLite's own message has several lines: it contains the whole statement."""
     store = RunStore(tmp_path)
     store.close()

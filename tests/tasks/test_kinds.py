@@ -84,7 +84,7 @@ def test_symbols_may_have_a_vocabulary_without_names() -> None:
         ("size", TARGETS["number"], "unknown target 'size'"),
     ],
 )
-def test_bad_targets_are_one_line(kind: str, y: np.ndarray, message: str) -> None:
+def test_bad_targets_give_one_line_errors(kind: str, y: np.ndarray, message: str) -> None:
     names = ("a", "b", "c") if kind in ("labels", "symbols") else ()
     with pytest.raises(BadInput, match=f"^own data: .*{message}") as error:
         Dataset(x=ROWS, y=y, x_test=ROWS, y_test=y, target=kind, classes=names)

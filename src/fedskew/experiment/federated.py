@@ -185,7 +185,7 @@ class Inquiry:
 
 
 def moments_of(parts: Sequence[ColumnSummary]) -> ClientMoments:
-    """The moments of a column of numbers at each site."""
+    """Return rows, mean, deviation, smallest and largest number of a column at each site, each (sites,)."""
     held = [part.numbers for part in parts]
     both = np.array([mean_and_deviation([one]) if one.rows else (0.0, 0.0) for one in held])
     rows, low, high = (np.array([getattr(one, name) for one in held]) for name in ("rows", "low", "high"))

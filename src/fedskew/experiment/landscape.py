@@ -113,7 +113,7 @@ def landscape(
     fed = assembly.federation
     require(
         not fed.others and fed.contract.shares_model,
-        f"landscape: the clients of run {run} have separate models, so there is no single model to measure around",
+        f"landscape: the clients of run {run} have separate models; name a run whose clients share one model",
     )
     require(points >= 3, f"landscape: points must be at least 3, got {points}")
     require(0 < reach < math.inf, f"landscape: reach must be a finite number above 0, got {reach:g}")

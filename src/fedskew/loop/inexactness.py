@@ -44,7 +44,7 @@ def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
 
 @lru_cache(maxsize=32)
 def surveying(algorithm: Algorithm, task: Task, solver: Solver, kept: Kept | None) -> Program:
-    """Return a program whose survey sums the local problem's gradient over all rows, at the start and at the local model."""
+    """Return a program for two gradients of the local problem: at the start and at the local model, each summed over all rows."""
 
     def before(view: View, batch: Batch) -> Tree:
         own, rows = view._replace(state=view.state["own"]), batch.mask.sum()

@@ -11,9 +11,11 @@ from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import assemble
 from fedskew.experiment.config import from_toml
-from fedskew.experiment.results import run
+from fedskew.experiment.results import compare, run
 from fedskew.models import MODELS, Mixed
 from fedskew.models.mixed import MixedNet
+from fedskew.report.remarks import remarks
+from fedskew.report.tables import summary
 
 
 def small_data() -> Dataset:
@@ -34,6 +36,23 @@ def experiment(**changes) -> Experiment:
         "engine": "sequential",
     }
     return Experiment(**(options | changes))
+
+
+def test_the_servers_untrained_model_is_not_compared(tmp_path) -> None:
+    runs = compare(
+        experiment(model="softmax", training={"rounds": 1}),
+        ["fedavg", "fedmd:steps=1"],
+        seeds=2,
+        data=small_data(),
+        runs=tmp_path,
+        baselines=False,
+        progress=False,
+    )
+    table = summary(runs.store, runs.records)
+    assert table["accuracy"].isna().tolist() == [False, True]
+    assert table["verdict"].tolist() == ["", ""]
+    assert table["personal"][1] > 0
+    assert any("clients share no model" in line for line in remarks(runs.records))
 
 
 def test_a_run_measures_the_clients_own_models(tmp_path) -> None:

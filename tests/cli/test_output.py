@@ -95,7 +95,7 @@ def test_a_model_that_was_never_trained_is_not_compared(tmp_path: Path, capsys: 
     row = next(line for line in out if line.startswith("Local only")).removeprefix("Local only").split()
     assert row[:4] == ["–", "–", "75.0", "±"]  # accuracy, worst client, personal
     assert "lower" not in " ".join(out)
-    expected = "Local only: nothing is shared, so the server has no trained model to measure"
+    expected = "Local only: clients share no model, so the server has no trained model to measure"
     assert expected in " ".join(" ".join(out).split())
     table = summary(store, store.runs())
     assert table["verdict"].tolist() == ["", ""]

@@ -85,7 +85,7 @@ def test_the_least_and_the_largest_number_tried_are_edges(best: float, edges: li
 
 
 def test_poisoned_test_rows_change_nothing(tmp_path) -> None:
-    """The test labels are permuted so that on the test set the best rate is one that learns nothing."""
+    """The test labels are permuted. So the best rate on the test set is a rate at which the model learns nothing."""
     search = Search(space={"solver.lr": (1e-7, 0.1)})
     poisoned = dataclasses.replace(DATA, y_test=(DATA.y_test + 1) % 3)
     results = []

@@ -13,7 +13,7 @@ from fedskew.cli.terminal import Console, say
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, require
 from fedskew.measure.registry import primary_of
-from fedskew.report.experiments import parsed, shares_nothing
+from fedskew.report.experiments import parsed, shares_no_model
 from fedskew.report.names import display_name
 from fedskew.report.words import heading, plain, ranges, value
 from fedskew.store import edit
@@ -65,7 +65,7 @@ def newest(store: RunStore, record: RunRecord) -> float:
     measure, split = primary_of([record]), record.facts.get("tuning", {}).get("by", "clients")
     of = (split, f"{measure.name}_mean") if is_trial(record) else (measure.split, measure.name)
     try:
-        found = [] if shares_nothing(record) and not is_trial(record) else store.query(NEWEST, (record.id, *of))
+        found = [] if shares_no_model(record) and not is_trial(record) else store.query(NEWEST, (record.id, *of))
     except FedskewError:
         return math.nan
     number = found[0][0] if found else None

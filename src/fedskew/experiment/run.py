@@ -285,6 +285,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     facts["partition"] = assembly.partition_facts()
     facts["measured_every"] = measured_every(assembly)
     facts["parameters"] = int(assembly.x0.numel())
+    facts["shares_model"] = assembly.federation.contract.shares_model
     facts["layers"] = list(assembly.federation.task.space.layers())
     facts["classes"] = list(assembly.dataset.classes if assembly.dataset.target == "labels" else assembly.strata)
     if assembly.data.unseen is not None:

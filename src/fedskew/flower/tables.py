@@ -46,7 +46,7 @@ def table_of(experiment: Experiment) -> Table:
 def agreed(channel: Channel, request: Request, deployment: Deployment, most_rows: int, target: str) -> Tabular:
     """Ask all clients for summaries of their columns, and merge these into one preprocessing.
 
-    Raises `BadInput` if a client's columns differ. The message names the client, and tells its owner what to write.
+    Raises `BadInput` if a client's columns differ. The message names the client and the setting that its owner must write.
     """
     from fedskew.data.schema import merged
 

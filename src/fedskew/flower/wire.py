@@ -40,7 +40,7 @@ class Rejected(FedskewError):
 
 
 class Encoding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Tells a node how to convert its table to the run's rows."""
+    """Instructions to a node: how it converts its table to the run's rows."""
 
     preprocessing: Preprocessing
     classes: tuple[str, ...] = ()

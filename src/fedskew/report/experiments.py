@@ -97,9 +97,9 @@ def pooled(record: RunRecord) -> bool:
     return "pooled" in skews(record)
 
 
-def shares_nothing(record: RunRecord) -> bool:
-    """True if every client trains alone, so that the server's model stays the initial one."""
-    return parsed(record).get("sharing", {}).get("layers") == ["*"]
+def shares_no_model(record: RunRecord) -> bool:
+    """True if the clients share no model, so that the server's model stays the initial one."""
+    return not record.facts.get("shares_model", True) or parsed(record).get("sharing", {}).get("layers") == ["*"]
 
 
 def own_clients(record: RunRecord) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedskew.measure.registry import primary
-from fedskew.report.experiments import pooled, shares_nothing
+from fedskew.report.experiments import pooled, shares_no_model
 from fedskew.report.words import heading, listed, plain
 from fedskew.store.runs import RunRecord
 
@@ -11,10 +11,10 @@ from fedskew.store.runs import RunRecord
 def remarks(records: Sequence[RunRecord]) -> list[str]:
     """Return the remarks: methods without comparable values, clients without measured rows, baselines without a model."""
     one = dict.fromkeys(record.name for record in records if pooled(record))
-    alone = dict.fromkeys(record.name for record in records if shares_nothing(record))
+    alone = dict.fromkeys(record.name for record in records if shares_no_model(record))
     texts = {
         "one client holds all rows, so there is no worst client": one,
-        "nothing is shared, so the server has no trained model to measure": alone,
+        "clients share no model, so the server has no trained model to measure": alone,
     }
     found = [f"{listed(list(names))}: {text}" for text, names in texts.items() if names]
     return found + without_numbers(records) + without_model(records)

@@ -12,7 +12,7 @@ import numpy as np
 from fedskew.measure.registry import OF_MODELS, Measure, by_primary_metric, primary, shown
 from fedskew.measure.student import t_quantile
 from fedskew.report.budget import Budget
-from fedskew.report.experiments import distinct, own_clients, parsed, pooled, shares_nothing
+from fedskew.report.experiments import distinct, own_clients, parsed, pooled, shares_no_model
 from fedskew.report.tables import OBSERVATION, methods, read, rows_of
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -141,13 +141,13 @@ def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | N
     """Return the global model's primary measure on each client's rows, at the last measured round of the finished runs.
 
     Runs with different partition seeds have different clients. Therefore clients are ranked within each run, from worst (1) to
-    best, and each rank is averaged over the runs. Runs in which one client holds all rows, or nothing is shared, are left out.
+    best, and each rank is averaged over the runs. Runs in which one client holds all rows, or clients share no model, are left out.
     Columns are method, rank, the measure, runs (number of runs with this rank), and client_name: the client that has the rank
     in all runs of the method, or an empty text.
     """
     import pandas as pd
 
-    records = [record for record in distinct(records) if not (pooled(record) or shares_nothing(record))]
+    records = [record for record in distinct(records) if not (pooled(record) or shares_no_model(record))]
     score = primary().name
     ids = list(dict.fromkeys(record.id for record in records))
     marks = ",".join("?" * len(ids))

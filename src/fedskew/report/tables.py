@@ -28,7 +28,7 @@ from fedskew.measure.statistics import (
 )
 from fedskew.report import test_rows, words
 from fedskew.report.budget import Budget, within
-from fedskew.report.experiments import client_rows, distinct, pooled, shares_nothing
+from fedskew.report.experiments import client_rows, distinct, pooled, shares_no_model
 from fedskew.report.stated import margin, splits
 from fedskew.report.test_rows import ByRow
 from fedskew.store.runs import RunRecord, RunStore
@@ -53,7 +53,7 @@ def read(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     """All measurements that belong to no client, in one query; under a budget, only from rounds within it.
 
     Numbers of clients are left out where one client holds all rows: its worst client compares with no other run's. Numbers of
-    the server's model are left out where nothing is shared: it is the initial one.
+    the server's model are left out where clients share no model: it is the initial one.
 
     Columns run, round, split, name, value, method, partition_seed, seed, status. Raises `BadInput` without records.
     """
@@ -63,7 +63,7 @@ def read(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     known = {r.id: (r.id, r.name, r.partition_seed, r.seed, r.status) for r in records}
     about = pd.DataFrame(list(known.values()), columns=["run", *OBSERVATION, "status"])
     frame = store.measurements(list(known), per_client=False).drop(columns="client").merge(about, on="run")
-    for without, parts in ((pooled, ["clients", "personal"]), (shares_nothing, ["test", "clients"])):
+    for without, parts in ((pooled, ["clients", "personal"]), (shares_no_model, ["test", "clients"])):
         runs = frame["run"].isin([record.id for record in records if without(record)])
         frame = frame[~(runs & frame["split"].isin(parts))]
     return within(frame, budget) if budget else frame

@@ -44,7 +44,7 @@ def symmetric_root(s: Floats) -> Floats:
 
 
 def classifier_auc(a: Floats, b: Floats, seed: int = 0) -> float:
-    """Return the AUC, by five-fold cross-validation, of a classifier that tells the two sets apart.
+    """Return the AUC, by five-fold cross-validation, of a classifier that separates the two sets.
 
     The classifier is a logistic regression on the columns and their squares. 0.5: the sets are alike; 1: they are separate. Each
     set needs at least five rows (Lopez-Paz and Oquab 2017).

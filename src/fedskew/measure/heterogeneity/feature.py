@@ -14,7 +14,7 @@ RIDGE = 0.1
 def feature_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: int, half: Ints) -> Floats:
     """Return each client's distance (clients,) from pooled rows with the same labels; at most 1, on average 0 by chance.
 
-    A classifier tells the client's rows from pooled rows, which are weighted to the client's label frequencies. The distance is
+    A classifier separates the client's rows from pooled rows, which are weighted to the client's label frequencies. The distance is
     its true positive rate minus its false positive rate. This is a lower bound of the total variation between p_k(x) and
     sum_y p_k(y) p(x | y). The classifier is a discriminant on the columns ``z`` (n, d) and their squares, with the pooled
     covariance. It is fitted on the rows of one ``half`` (n,), 0 or 1, and tested on the other; both ways are averaged. Label

@@ -308,8 +308,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     store.add_facts(run, facts)
     write_toml(store, run, experiment)
     keep(store, run, assembly)
-    counts = assembly.label_counts()
-    classes = assembly.strata
+    counts, classes = assembly.label_counts(), assembly.strata
     store.set_partition(
         run,
         [

@@ -20,11 +20,14 @@ def tried(version: str, folder: Path, options: list[str]) -> bool:
     python = folder / "bin" / "python"
     own = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
     (own / "tests.pth").write_text(sysconfig.get_path("purelib"))
+    command = folder / "bin" / "fedskew"
+    command.write_text(f'#!/bin/sh\nexec {python} -m fedskew "$@"\n')
+    command.chmod(0o755)
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", f"flwr=={version}"]
     subprocess.run(pip, check=True, timeout=600)
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "slow or not slow", *FILES, *options]
+    tests = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "slow or not slow", *FILES, *options]
     environment = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(command, env=environment, timeout=7200).returncode == 0
+    return subprocess.run(tests, env=environment, timeout=7200).returncode == 0
 
 
 def main(arguments: list[str]) -> int:

@@ -1,10 +1,15 @@
-"""Sites of a diagnosis without pooling."""
+"""Sites of a diagnosis without pooling, and all that leaves them."""
 
+from collections.abc import Iterator
+
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from fedskew.experiment.federated import Facts, federated
 from fedskew.experiment.federated_site import Site
+from fedskew.experiment.questions import Answer, Question
 
 HOSPITALS = ("bern", "genf", "sion")
 
@@ -39,3 +44,52 @@ def wide_sites(fewest: int) -> dict[str, Site]:
     # the first rows occur twice
     rows = pa.array([0, 1, 2, 3, *range(4, 90), 0, 1, 2, 3])
     return {name: Site(table.take(rows), y[rows.to_numpy()], fewest) for name in HOSPITALS}
+
+
+def with_epsilon(site: Site, epsilon: float) -> Site:
+    return Site(site.table, site.y, site.fewest, site.seed, epsilon)
+
+
+def leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Every value that is no table or list, with its path."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if parts is None:
+        yield path, value
+    for key, part in parts or ():
+        yield from leaves(part, (*path, str(key)))
+
+
+class Recorder:
+    """Sites whose answers are recorded as bytes."""
+
+    def __init__(self, sites: dict[str, Site]) -> None:
+        self.sites, self.sent = sites, list[bytes]()
+
+    def ask(self, questions: dict[str, Question]) -> dict[str, Answer]:
+        found = {}
+        for name, question in questions.items():
+            self.sent.append(self.sites[name].reply(msgspec.msgpack.encode(question)))
+            found[name] = msgspec.msgpack.decode(self.sent[-1], type=Answer)
+        return found
+
+
+def named_leaf(step: str, path: tuple[str, ...]) -> tuple[str, str]:
+    """The line of `LEAVES` that a value of an answer belongs to."""
+    if path[0] == "numbers":
+        return step, path[1]
+    if path[:2] == ("summary", "columns"):
+        rest = path[3:]
+        return step, ".".join(rest[:2]) if rest[0] == "numbers" else rest[0]
+    return step, path[0]
+
+
+def recorded(sites: dict[str, Site]) -> tuple[Recorder, list[tuple[str, str]]]:
+    made = Recorder(sites)
+    federated(list(sites), made.ask, Facts("recorded"))
+    found = []
+    for data in made.sent:
+        answer = msgspec.msgpack.decode(data)
+        assert "refused" not in answer
+        step = answer.pop("step")
+        found += [named_leaf(step, path) for path, _ in leaves(answer) if path]
+    return made, found

@@ -1,6 +1,5 @@
 """The diagnosis without pooling: what leaves a site, and that it agrees with the diagnosis of pooled rows."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,7 @@ from fedskew.experiment.federated import Facts, federated
 from fedskew.experiment.federated_site import Site
 from fedskew.experiment.questions import LEAVES, Answer, Array, Question
 from fedskew.experiment.rehearsal import by_bytes, rehearse, sites_of_files
-from tests.federated import HOSPITALS, frame, wide_sites
+from tests.federated import HOSPITALS, frame, recorded, wide_sites, with_epsilon
 
 
 @pytest.fixture(scope="module")
@@ -27,53 +26,10 @@ def table(tmp_path_factory) -> Path:
     return path
 
 
-def leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Every value that is no table or list, with its path."""
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
-    if parts is None:
-        yield path, value
-    for key, part in parts or ():
-        yield from leaves(part, (*path, str(key)))
-
-
-class Recorder:
-    """Sites whose answers are recorded as bytes."""
-
-    def __init__(self, sites: dict[str, Site]) -> None:
-        self.sites, self.sent = sites, list[bytes]()
-
-    def ask(self, questions: dict[str, Question]) -> dict[str, Answer]:
-        found = {}
-        for name, question in questions.items():
-            self.sent.append(self.sites[name].reply(msgspec.msgpack.encode(question)))
-            found[name] = msgspec.msgpack.decode(self.sent[-1], type=Answer)
-        return found
-
-
-def named_leaf(step: str, path: tuple[str, ...]) -> tuple[str, str]:
-    """The line of `LEAVES` that a value of an answer belongs to."""
-    if path[0] == "numbers":
-        return step, path[1]
-    if path[:2] == ("summary", "columns"):
-        rest = path[3:]
-        return step, ".".join(rest[:2]) if rest[0] == "numbers" else rest[0]
-    return step, path[0]
-
-
-def recorded(sites: dict[str, Site]) -> tuple[Recorder, list[tuple[str, str]]]:
-    made = Recorder(sites)
-    federated(list(sites), made.ask, Facts("recorded"))
-    found = []
-    for data in made.sent:
-        answer = msgspec.msgpack.decode(data)
-        assert "refused" not in answer
-        step = answer.pop("step")
-        found += [named_leaf(step, path) for path, _ in leaves(answer) if path]
-    return made, found
-
-
 def test_every_number_that_leaves_a_site_is_in_the_list_and_no_other_leaves():
     _, sent = recorded(wide_sites(2))
+    _, with_noise = recorded({**wide_sites(2), "bern": with_epsilon(wide_sites(2)["bern"], 5)})
+    sent += with_noise
     listed = {(leaf.step, leaf.name) for leaf in LEAVES}
     assert set(sent) <= listed, "a number leaves a site that is not on the owner's list"
     assert listed <= set(sent), "the list names a number that does not leave"
@@ -259,6 +215,9 @@ def test_the_list_names_every_number(capsys):
         (["--target", "age", "--federated"], "name the column of classes by --label"),
         (["--label", "ill", "--fewest", "3"], "--fewest needs --federated"),
         (["--label", "ill", "--federated", "--fewest", "0"], "fewest must be at least 1"),
+        (["--label", "ill", "--epsilon", "1"], "--epsilon needs --federated"),
+        (["--label", "ill", "--federated", "--epsilon", "0"], "epsilon must be at least 0.001, got 0"),
+        (["--label", "ill", "--federated", "--epsilon", "nan"], "epsilon must be at least 0.001, got nan"),
     ],
 )
 def test_wrong_options_are_refused(table, capsys, options, words):

@@ -102,6 +102,23 @@ def test_the_owner_chooses_the_fewest_rows(tmp_path: Path) -> None:
                 assert client != 2 or min(answer.classes.values()) >= 9
 
 
+def test_the_owner_chooses_noise(tmp_path: Path) -> None:
+    """No column, sum or exact count is in any message of a node with --epsilon."""
+    nodes = sites(tmp_path, epsilon=2.0)
+    channel = Direct(nodes)
+    found = diagnosed(channel, 3, QUICK)
+    assert [face["face"] for face in found["faces"]] == ["label", "quantity"]
+    steps = []
+    for _, kind, _, data in channel.seen:
+        if kind == "diagnose":
+            answer = msgspec.msgpack.decode(carried_bytes(unpack(data, Reply)[1]), type=Answer)
+            steps.append(answer.step)
+            assert (answer.summary, answer.copies) == (None, 0)
+            assert set(answer.numbers) <= {"rows of classes"}
+    assert steps == ["columns"] * 3 + ["counts"] * 3
+    assert found["label_counts"] != [[(site(node).y == word).sum() for word in ("ill", "well")] for node in nodes]
+
+
 def test_a_step_is_answered_once_a_run_and_the_same_question_in_the_same_way(tmp_path: Path) -> None:
     node = sites(tmp_path)[0]
     answers = Answers(node.table, node.folder, node.limits)

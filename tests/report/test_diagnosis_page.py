@@ -31,7 +31,7 @@ def test_page_is_whole_and_needs_no_network(text: str) -> None:
 
 
 def test_faces_and_columns_are_pictures_with_values(text: str) -> None:
-    faces = tips(text, "the four faces against chance")
+    faces = tips(text, "the faces against chance")
     assert [line.partition(":")[0] for line in faces] == ["label", "feature", "quantity", "concept"]
     assert all("by chance 0." in line for line in faces)
     columns = tips(text, "columns that differ, by client")

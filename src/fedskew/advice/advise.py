@@ -75,7 +75,7 @@ def advise(
     if not dominant:
         return {
             "methods": [],
-            "because": "Nothing differs beyond chance. Train with FedAvg, and tune its learning rate.",
+            "because": "No measured face differs beyond chance. Train with FedAvg, and tune its learning rate.",
             "checked": [],
             "caution": "Differences that are too small to show in so few rows may exist.",
             "command": command(["fedavg"], data),

@@ -75,9 +75,14 @@ def node(parsed: argparse.Namespace) -> int:
     if not table:
         read_rows(rows)
     given = dict(parse("limits:" + ",".join(parsed.limit), "--limit")[1])
-    for name in sorted(given.keys() & {"allow", "summary", "diagnosis", "fewest"}):
+    for name in sorted(given.keys() & {"allow", "summary", "diagnosis", "fewest", "epsilon"}):
         raise BadInput(f"--limit {name}: use the separate option instead; see fedskew flower node --help")
-    agreed = {"summary": parsed.share_summary, "diagnosis": parsed.share_diagnosis, "fewest": parsed.fewest}
+    agreed = {
+        "summary": parsed.share_summary,
+        "diagnosis": parsed.share_diagnosis,
+        "fewest": parsed.fewest,
+        **({} if parsed.epsilon is None else {"epsilon": parsed.epsilon}),
+    }
     limits = from_table(Limits, {**given, "allow": parsed.allow, **agreed}, "--limit")
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):
         Console(stderr=True).print(f"warning: {warning}")

@@ -41,7 +41,8 @@ def diagnose(parsed: argparse.Namespace) -> int:
     if parsed.list:
         show_leaves(Console(), parsed.json)
         return 0
-    require(parsed.federated or parsed.fewest is None, "diagnose: --fewest needs --federated")
+    for name in ("fewest", "epsilon"):
+        require(parsed.federated or getattr(parsed, name) is None, f"diagnose: --{name} needs --federated")
     with bar("reading") as show_bar:
 
         def on_progress(what: str, share: float) -> None:
@@ -65,7 +66,9 @@ def diagnose(parsed: argparse.Namespace) -> int:
 
         if parsed.federated:
             fewest = FEWEST if parsed.fewest is None else parsed.fewest
-            found = without_pooling(parsed.paths, label, client, subject, fewest, parsed.seed, on_progress)
+            found = without_pooling(
+                parsed.paths, label, client, subject, fewest, parsed.seed, on_progress, parsed.epsilon
+            )
         else:
             found = diagnosis(subject(), parsed.seed, on_progress, parsed.runs)
     present(found, parsed.html, parsed.json)

@@ -22,9 +22,15 @@ from fedskew.measure.heterogeneity import sites as of_sites
 from fedskew.measure.heterogeneity.columns import Difference, Tested, listed
 from fedskew.measure.heterogeneity.details import of_counts
 from fedskew.measure.heterogeneity.histograms import BINS, ClientMoments, edges, of_numbers, of_shares
+from fedskew.measure.heterogeneity.noise import DELTA, faces_of_counts, noisy
+from fedskew.measure.heterogeneity.rounding import rounded
 
 Ask = Callable[[Mapping[str, Question]], Mapping[str, Answer]]
 """Send each site its question, and return their answers."""
+
+
+MOST_ROWS = 1 << 40
+"""Rows of a class that a site can say it has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +73,13 @@ class Inquiry:
             [[answer.classes.get(word, 0) for word in classes] for answer in first.values()], dtype=np.int64
         )
         require(len(self.sites) >= 2, "diagnose: only one site; there is nothing to compare it with")
-        require(len(classes) >= 2, "diagnose: all rows have the same label; choose another label column")
+        noise = any(answer.epsilon for answer in first.values())
+        cure = (
+            "noise hides the others; give more rows or a larger --epsilon" if noise else "choose another label column"
+        )
+        require(len(classes) >= 2, f"diagnose: all rows have the same label; {cure}")
+        if noise:
+            return self.of_counts(facts, first, classes)
         summaries = {site: answer.summary for site, answer in first.items() if answer.summary is not None}
         require(len(summaries) == len(self.sites), f"diagnose: {set(self.sites) - set(summaries)} sent no summary")
         encode = merged(summaries)
@@ -108,22 +120,43 @@ class Inquiry:
             ),
             *of_shares("rows", "copied", "", counts.sum(1), np.array([answer.copies for answer in first.values()])),
         ]
-        return self.values(facts, int(fewest.min()), counts, classes, encode, found, listed(tested, self.sites))
+        few = int(fewest.min())
+        how = f": no count that leaves a site is of fewer than {few} rows" if few > 1 else ""
+        return self.values(facts, how, classes, found, encode.notes, listed(tested, self.sites))
+
+    def of_counts(self, facts: Facts, first: Mapping[str, Answer], classes: tuple[str, ...]) -> dict[str, Any]:
+        """The faces of rows of each class alone, where at least one site adds noise."""
+        self.question = replace(self.question, classes=classes)
+        counts = np.stack(
+            [one["rows of classes"] for one in self.numbers("counts", {"rows of classes": (len(classes),)}, {})]
+        )
+        for site, rows in zip(self.sites, counts, strict=True):
+            possible = (rows >= 0) & (rows < MOST_ROWS) & (rows == np.round(rows))
+            require(bool(possible.all()), f"{site}: its rows of classes are no numbers of rows: {rows.tolist()[:5]}")
+            require(rows.sum() > 0, f"{site}: noise hides all its rows; its owner can choose a larger --epsilon")
+        few, noise = (np.array([getattr(answer, name) for answer in first.values()]) for name in ("fewest", "epsilon"))
+
+        def changed(table: Ints, rng: np.random.Generator) -> Ints:
+            rows = zip(table, few, noise, strict=True)
+            return np.stack([noisy(row, e / 2, rng) if e else rounded(row, k, rng) for row, k, e in rows])
+
+        found = faces_of_counts(counts.astype(np.int64), changed, self.seed)
+        how = (
+            f": only rows of each class left a site, with noise of epsilon {noise.max():g} and delta {DELTA:g}; inputs and "
+            "concepts are not measured, and the advice takes them as equal"
+        )
+        return self.values(facts, how, classes, found, (), listed([], self.sites))
 
     def values(
         self,
         facts: Facts,
-        fewest: int,
-        counts: Ints,
+        how: str,
         classes: tuple[str, ...],
-        encode: Columns,
         found: of_sites.Diagnosis,
+        notes: tuple[str, ...],
         differences: tuple[list[Difference], list[list[Difference]]],
     ) -> dict[str, Any]:
-        none = np.zeros(0, dtype=np.int64)
-        how = "diagnosed without pooling rows" + (
-            f": no count that leaves a site is of fewer than {fewest} rows" if fewest > 1 else ""
-        )
+        none, counts = np.zeros(0, dtype=np.int64), found.counts
         subject = Subject(
             title=facts.title,
             x=none,
@@ -133,11 +166,11 @@ class Inquiry:
             classes=classes,
             clients=self.sites,
             notes=(
-                how,
+                f"diagnosed without pooling rows{how}",
                 *facts.notes,
-                *(note for note in encode.notes if "columns.toml" in note),
+                *(note for note in notes if "columns.toml" in note),
             ),
-            column_notes=tuple(note for note in encode.notes if "columns.toml" not in note),
+            column_notes=tuple(note for note in notes if "columns.toml" not in note),
             name=facts.name,
             arguments=facts.arguments,
         )

@@ -1,5 +1,8 @@
 """A site in a diagnosis without pooling: it sees its own rows, and answers questions with counts and sums of them."""
 
+import hashlib
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,29 +21,36 @@ from fedskew.data.guard import guarded, guarded_summary
 from fedskew.data.preprocessing import Number, Tabular
 from fedskew.experiment.questions import Answer, Numbers, Question, Step, arrays, numbers_of
 from fedskew.measure.heterogeneity.histograms import histogram
+from fedskew.measure.heterogeneity.noise import frequent, noisy
 from fedskew.measure.heterogeneity.rounding import rounded
 from fedskew.measure.heterogeneity.rows import Ints
 from fedskew.measure.heterogeneity.sites import coordinates, face_counts, moment_sums, outer_sums, scale_sums
 
-FEWEST = 5
-"""Rows that a count has at least, unless it is 0."""
+FEWEST, LEAST_EPSILON = 5, 0.001
+"""Rows that a count has at least, unless it is 0. The noise of a smaller epsilon would hide all counts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
     """The rows of one site: a table of inputs, and the class (n,) of each row.
 
-    ``fewest`` is the site's own choice, and ``seed`` its secret.
+    ``fewest`` is the site's own choice, and ``seed`` its secret. With ``epsilon``, only rows of each class leave, with noise:
+    all answers of a diagnosis together are (epsilon, `DELTA`)-differentially private for adding or removing one row.
     """
 
     table: pa.Table
     y: NDArray[np.str_]
     fewest: int = FEWEST
     seed: Seed = 0
+    epsilon: float | None = None
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         require(self.fewest >= 1, f"fewest must be at least 1, got {self.fewest}")
+        require(
+            self.epsilon is None or LEAST_EPSILON <= self.epsilon < math.inf,
+            f"epsilon must be at least {LEAST_EPSILON}, got {self.epsilon}",
+        )
 
     @cached_property
     def held(self) -> pa.Table:
@@ -73,6 +83,8 @@ class Site:
 
     def answer(self, question: Question) -> Answer:
         """The answer to a question. Raises `BadInput` if it does not fit the site's rows."""
+        if self.epsilon or question.step == "counts":
+            return self.counted(question)
         table, y = self.held, self.y
         require(bool(self.known.any()), f"no class has {2 * self.fewest} rows; this site sends no sums of fewer")
         if question.step == "columns":
@@ -94,6 +106,34 @@ class Site:
         asked = numbers_of("question", question.numbers)
         made = self.made(question, asked, question.preprocessing, np.array([number[word] for word in y]))
         return Answer(step=question.step, numbers=arrays(made))
+
+    def counted(self, question: Question) -> Answer:
+        """The answer with rows of classes only: first the names of the site's classes, then rows of all sites' classes.
+
+        With noise, each of both has half of ``epsilon``.
+        """
+        words, often = np.unique(self.y, return_counts=True)
+        own = dict(zip(words.tolist(), often.tolist(), strict=True))
+        if question.step == "columns" and self.epsilon:
+            named = frequent(often, self.epsilon / 2, self.fresh(question, own))
+            return Answer(
+                step="columns",
+                classes={word: number for word, number in zip(own, named.tolist(), strict=True) if number},
+                epsilon=self.epsilon,
+            )
+        require(question.step == "counts", "this site sends only rows of each class, with noise")
+        require(len(set(question.classes)) == len(question.classes), "the question names a class twice")
+        counts = np.array([own.get(word, 0) for word in question.classes], dtype=np.int64)
+        made = noisy(counts, self.epsilon / 2, self.fresh(question, own)) if self.epsilon else self.rounded(counts)
+        return Answer(step="counts", numbers=arrays({"rows of classes": made.astype(np.float64)}))
+
+    def fresh(self, question: Question, own: Mapping[str, int]) -> np.random.Generator:
+        """A generator for noise: the same for the same question about the same rows, independent for all others.
+
+        The difference of two answers then tells no more than the noise allows.
+        """
+        text = repr((question.step, question.classes, self.epsilon, sorted(own.items())))
+        return stream(self.seed, "diagnose", 6, int.from_bytes(hashlib.sha256(text.encode()).digest()))
 
     def made(self, question: Question, asked: Numbers, preprocessing: Tabular, y: Ints) -> Numbers:
         """The numbers of each step after the first."""

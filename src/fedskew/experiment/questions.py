@@ -10,7 +10,7 @@ from fedskew.core.errors import BadInput
 from fedskew.data.preprocessing import Tabular
 from fedskew.data.summaries import Summary
 
-Step = Literal["columns", "scale", "products", "directions", "moments", "faces"]
+Step = Literal["columns", "scale", "products", "directions", "moments", "faces", "counts"]
 Numbers = dict[str, NDArray[np.float64]]
 
 
@@ -31,13 +31,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a site answers. The first answer has the fields up to ``fewest``, the others have ``numbers``."""
+    """What a site answers. The first answer has the fields up to ``epsilon``, the others have ``numbers``."""
 
     step: Step
     summary: Summary | None = None
     classes: dict[str, int] = {}
     copies: int = 0
     fewest: int = 1
+    epsilon: float = 0.0
     numbers: dict[str, Array] = {}
     refused: str = ""
 
@@ -55,6 +56,7 @@ LEAVES = (
     Leaf("columns", "classes", "classes", "rows of each class, with its name"),
     Leaf("columns", "copies", "1", "rows that are equal to another row of the site"),
     Leaf("columns", "fewest", "1", "rows that a count has at least, unless it is 0"),
+    Leaf("columns", "epsilon", "1", "with noise only: its epsilon; then only classes, counts and this leave"),
     Leaf("columns", "type", "columns", "number, time, text or another type, with the column's name"),
     Leaf("columns", "rows", "columns", "rows"),
     Leaf("columns", "valid", "columns", "rows with a value"),
@@ -91,6 +93,7 @@ LEAVES = (
         "rows beyond and below the threshold of each site's classifier",
     ),
     Leaf("faces", "rows by kind", "classes x up to 40 kinds", "rows of each class and kind of input"),
+    Leaf("counts", "rows of classes", "classes", "rows of each class of any site; only if a site adds noise"),
 )
 """Every number that leaves a site."""
 

@@ -1,6 +1,7 @@
 """A federated diagnosis on one machine. Each site is a separate object that exchanges only encoded messages."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,12 @@ def without_pooling(
     fewest: int,
     seed: int,
     on_progress: OnProgress,
+    epsilon: float | None = None,
 ) -> dict[str, Any]:
     """Diagnose files with classes, or else the data set that ``named()`` returns, without pooling rows."""
     sites, facts = sites_of_files(paths, label, client, fewest) if paths else sites_of_subject(named(), fewest)
-    return rehearse(sites, facts, seed, on_progress)
+    noisy = {name: replace(site, epsilon=epsilon) for name, site in sites.items()}
+    return rehearse(noisy, facts, seed, on_progress)
 
 
 def rehearse(

@@ -61,7 +61,7 @@ class Answers:
         """Return the answer to a question. Raises `BadInput` if the question is not allowed."""
         table, question = self.check(), carried_bytes(tensors)
         self.admit(run, question)
-        return carried(site_of(table, self.limits.fewest, self.secret(), run).reply(question))
+        return carried(site_of(table, self.limits, self.secret(), run).reply(question))
 
     def admit(self, run: str, question: bytes) -> None:
         """Raise `BadInput` if the run asked another question in this step before, or if too many runs have asked."""
@@ -94,7 +94,7 @@ class Answers:
 
 
 @lru_cache(maxsize=1)
-def site_of(table: Table, fewest: int, secret: Secret, run: str) -> Site:
+def site_of(table: Table, limits: Limits, secret: Secret, run: str) -> Site:
     """Return the rows of a table. They are read once for each diagnosis, so that all its questions are about the same rows."""
     found = table.surveyed(table.path)
-    return Site(found.table, np.array(found.classes)[found.y], fewest, secret)
+    return Site(found.table, np.array(found.classes)[found.y], limits.fewest, secret, limits.epsilon)

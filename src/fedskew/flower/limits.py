@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,7 +17,7 @@ from fedskew.core.toml import toml_table
 from fedskew.core.trust import admit_module
 from fedskew.experiment.build import DTYPES, check_needs, device_of, setup_of
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
-from fedskew.experiment.federated_site import FEWEST
+from fedskew.experiment.federated_site import FEWEST, LEAST_EPSILON
 from fedskew.experiment.prepare import frozen_of, tasks_of
 from fedskew.flower.wire import Request
 from fedskew.loop.plan import Planner, SeededPlanner
@@ -32,7 +33,8 @@ class Limits:
     and ``bytes`` of a message.
     ``allow`` names other code that a recipe may use: components that other packages offer by name, and classes as MODULE::CLASS.
     With ``summary`` the node sends counts, sums and words of its table's columns. With ``diagnosis`` it answers questions on how
-    its rows differ from others', in at most ``diagnoses`` diagnoses. Counts in its answers are 0 or at least ``fewest`` rows.
+    its rows differ from others', in at most ``diagnoses`` diagnoses. Counts in its answers are 0 or at least ``fewest`` rows; with
+    ``epsilon``, the answers are only rows of each class, with noise.
     """
 
     clients: int = 100_000
@@ -45,10 +47,15 @@ class Limits:
     summary: bool = False
     diagnosis: bool = False
     fewest: int = FEWEST
+    epsilon: float | None = None
     diagnoses: int = 3
 
     def __post_init__(self) -> None:
         require(self.fewest >= 1, f"--fewest must be at least 1, got {self.fewest}")
+        require(
+            self.epsilon is None or LEAST_EPSILON <= self.epsilon < math.inf,
+            f"--epsilon must be at least {LEAST_EPSILON}, got {self.epsilon}",
+        )
 
     def check(self, name: str, requested: int) -> None:
         """Raise `BadInput` if a server asks for more than the limit of this name, or for a negative number."""

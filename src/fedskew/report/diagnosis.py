@@ -11,6 +11,7 @@ import numpy as np
 
 from fedskew.core.counting import count, percent
 from fedskew.core.errors import FedskewError
+from fedskew.measure.heterogeneity.diagnose import MEANINGS
 from fedskew.report import words
 from fedskew.report.html import figure, partition_figure
 from fedskew.report.names import name_of
@@ -32,17 +33,20 @@ FAINT, DEEPEST = 0.05, 2.0
 
 
 def answer(found: Mapping[str, Any]) -> str:
-    """Sum up the diagnosis in one or two sentences."""
-    if not found["dominant"]:
-        return "Nothing differs beyond chance: the clients look like fair samples of one population."
+    """Sum up the diagnosis in a few sentences."""
     by_name = {face["face"]: face for face in found["faces"]}
+    missing = [name for name in MEANINGS if name not in by_name]
+    unknown = f" Not measured: {words.listed(missing)}." if missing else ""
+    if not found["dominant"]:
+        alike = "" if missing else ": the clients look like fair samples of one population"
+        return f"{'No measured face' if missing else 'Nothing'} differs beyond chance{alike}.{unknown}"
     first = by_name[found["dominant"]]
     others = [f for f in found["faces"] if f is not first and f["p"] <= 0.05 and f["strength"] >= 0.05]
     text = f"The clients differ mostly by {first['face']}: {first['verdict']}, strength {first['strength']:.2f}."
     if others:
         named = [f"{face['face']} ({face['verdict']}, {face['strength']:.2f})" for face in others]
         text += f" Also {words.listed(named)}."
-    return text
+    return f"{text}{unknown}"
 
 
 def write_diagnosis(found: Mapping[str, Any], path: str | Path) -> Path:
@@ -65,7 +69,7 @@ def page(found: Mapping[str, Any]) -> str:
         "two": two,
         "title": lambda m: str(name_of(m)),
     }
-    faces = "the four faces against chance"
+    faces = "the faces against chance"
     return rendered(
         "diagnosis.html",
         filters,

@@ -90,8 +90,8 @@ class Diagnosis:
 
     @property
     def strengths(self) -> dict[str, float]:
-        """The strength of each face by name; 0 if the face is not significantly above chance."""
-        return {face.name: face.strength if face.real else 0.0 for face in self.faces}
+        """The strength of each face by name; 0 if the face is not significantly above chance, or not measured."""
+        return dict.fromkeys(MEANINGS, 0.0) | {face.name: face.strength for face in self.faces if face.real}
 
     @property
     def dominant(self) -> str:
@@ -176,12 +176,14 @@ def compared(
 ) -> tuple[Face, ...]:
     """Make the faces; the quantity face is added here.
 
-    ``each`` has the clients' distances (clients,) by face, ``by_chance`` the mean distances of random partitions by face.
+    ``each`` has the clients' distances (clients,) by face, ``by_chance`` the mean distances of random partitions by face. Without
+    ``quantity`` in ``by_chance``, each row goes to any client with equal probability.
     """
     clients, weights = len(sizes), sizes / sizes.sum()
     each["quantity"] = np.abs(weights - 1 / clients) * clients / 2
     equal = np.full(clients, 1 / clients)
-    by_chance["quantity"] = [size_distance(n) for n in rng.multinomial(int(sizes.sum()), equal, TABLES)]
+    if "quantity" not in by_chance:
+        by_chance["quantity"] = [size_distance(n) for n in rng.multinomial(int(sizes.sum()), equal, TABLES)]
     # a face's value is the mean over clients, weighted by rows except for quantity
     totals = {name: values if name == "quantity" else weights * clients * values for name, values in each.items()}
     names = [name for name in MEANINGS if name in each]
@@ -226,13 +228,15 @@ def label_chance(
     ``weights`` (clients,) sum to 1; by default they are proportional to the counts. ``changed`` is applied to each table. It
     repeats what was done to the counts, for example rounding.
     """
-    sizes, n = counts.sum(1), counts.sum()
-    pooled = counts.sum(0) / n
-    factors = (sizes / n if weights is None else weights) / (2 * sizes)
-    tables = stats.random_table(sizes, counts.sum(0))
+    tables = stats.random_table(counts.sum(1), counts.sum(0))
+
+    def value(held: NDArray[Any]) -> float:
+        sizes, n = held.sum(1), held.sum()
+        factors = (sizes / n if weights is None else weights) / (2 * np.maximum(sizes, 1))
+        return float(np.abs(held - sizes[:, None] * (held.sum(0) / n)).sum(-1) @ factors)
+
     # one table at a time: all together need 8 kB for each client and class
-    drawn = (changed(tables.rvs(random_state=rng)) for _ in range(TABLES))
-    return [float(np.abs(t - sizes[:, None] * pooled).sum(-1) @ factors) for t in drawn]
+    return [value(changed(tables.rvs(random_state=rng))) for _ in range(TABLES)]
 
 
 def p_value(value: float, by_chance: Sequence[float]) -> float:

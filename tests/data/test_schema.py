@@ -10,6 +10,8 @@ import pytest
 
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.heart import CSV
+from fedskew.data.datasets.table import Table
+from fedskew.data.guard import shared
 from fedskew.data.schema import fit, merged
 from fedskew.data.summaries import Summary, summary
 from fedskew.data.tables import survey
@@ -83,6 +85,78 @@ def test_column_without_values_at_a_site_counts_as_missing_there():
     found = merged(sent(sites))
     assert "column 'a': 3 missing or not numbers, set to the mean and marked" in found.notes
     assert found.preprocessing.columns[0].mean == 1.5
+
+
+def visits(n: int, seed: int) -> pd.DataFrame:
+    """Rows with a word, a largest number and a gap that few people have, and texts that few have."""
+    rng = np.random.default_rng(seed)
+    frame = patients(n, rng).to_pandas()
+    frame["job"] = ["bishop", "bishop", *rng.choice(["nurse", "cook"], n - 2)]
+    frame["income"] = [1e7, *rng.normal(5000, 900, n - 1)]
+    frame["dose"] = [np.nan, *rng.integers(1, 4, n - 1)]
+    frame["room"] = [f"{at % 45}" for at in range(n)]
+    frame["code"] = ["secret", *map(str, range(1, n))]
+    return frame.assign(ill=rng.integers(0, 2, n), hospital=rng.choice(HOSPITALS, n))
+
+
+def test_a_summary_without_a_guard_hides_nothing():
+    table = pa.Table.from_pandas(visits(120, 0))
+    assert shared(table, 1) == (summary(table), [])
+
+
+@pytest.mark.parametrize("fewest", [2, 5])
+def test_no_word_of_few_rows_no_extreme_and_no_small_count_is_in_the_bytes_that_leave(fewest):
+    frame = visits(120, 0)
+    made, notes = shared(pa.Table.from_pandas(frame), fewest)
+    data = msgspec.msgpack.encode(made)
+    sent = msgspec.msgpack.decode(data, type=Summary).columns
+    for name in frame:
+        rare = frame[name].astype(str).value_counts() < fewest
+        texts = [word for word in rare.index[rare] if frame[name].dtype == object and not word.isdigit()]
+        assert not [word for word in texts if word.encode() in data], name
+        held = sent[name]
+        counts = [held.valid, held.rows - held.valid, held.numbers.rows, held.valid - held.numbers.rows]
+        counts += [*held.words.values(), *held.buckets.values()]
+        if name not in ("room", "remark"):
+            assert min(count for count in counts if count) >= fewest, name
+    for name in ("age", "chol", "lactate", "income"):
+        values, ends = frame[name].dropna(), sent[name].numbers
+        assert min((values <= ends.low).sum(), (values >= ends.high).sum()) >= fewest
+    assert any("column 'dose': words and gaps of fewer than" in note for note in notes)
+
+
+def test_a_column_of_texts_that_are_all_rare_is_no_error():
+    wards = [f"ward{at % 45}" for at in range(60)]
+    made = merged({name: shared(pa.table({"ward": wards, "age": range(60)}), 5)[0] for name in HOSPITALS})
+    assert made.preprocessing.columns[0].counts == {}
+
+
+@pytest.mark.parametrize("fewest", [1, 5])
+def test_a_table_makes_the_preprocessing_of_its_clients_guarded_summaries(tmp_path, fewest):
+    path = tmp_path / "visits.csv"
+    frame = visits(300, 1)
+    frame.to_csv(path, index=False)
+    test = tmp_path / "test.csv"
+    frame.to_csv(test, index=False)
+    data = Table(path=str(path), test=str(test), label="ill", client="hospital", fewest=fewest).load()
+    found = survey([path], "ill", "hospital", most=1000, fair=False)
+    sites = split(found.table, found.client)
+    assert (
+        data.preprocessing == merged({name: shared(own, fewest)[0] for name, own in sites.items()}, "ill").preprocessing
+    )
+    assert (data.preprocessing == fit(found.table, "all", "ill").preprocessing) == (fewest == 1)
+    jobs = [at for at, name in enumerate(data.columns) if name.startswith("job = ")]
+    assert ("job = bishop" in data.columns) == (fewest == 1)
+    assert (data.x[0, jobs].sum() == 0) == (fewest > 1), "a rare word is unknown in training"
+
+
+def test_a_table_without_clients_hides_nothing_and_says_so(tmp_path):
+    path = tmp_path / "visits.csv"
+    visits(60, 1).to_csv(path, index=False)
+    with pytest.raises(BadInput, match="fewest=5 is about the rows of each client; give client=COLUMN"):
+        Table(path=str(path), label="ill", fewest=5).load()
+    with pytest.raises(BadInput, match="fewest must be at least 1"):
+        Table(path=str(path), label="ill", client="hospital", fewest=0)
 
 
 BASE = pa.table({"chol": np.linspace(150, 300, 40), "sex": ["Male", "Female"] * 20, "pain": ["typical", "none"] * 20})

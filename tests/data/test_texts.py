@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -13,7 +14,19 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.ag_news import AgNews
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Texts
-from fedskew.data.texts import PAD, UNKNOWN, encoded, held_out_rows, of_texts, reworded, vocabulary_of, words
+from fedskew.data.texts import (
+    PAD,
+    UNKNOWN,
+    SiteWords,
+    encoded,
+    held_out_rows,
+    merged_vocabulary,
+    of_texts,
+    reworded,
+    site_words,
+    vocabulary_of,
+    words,
+)
 from fedskew.engine import ENGINES
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble
@@ -22,9 +35,9 @@ from fedskew.experiment.deal import client_data
 from fedskew.loop.round import play_round, start
 
 
-def dataset(train, test, y=(0, 1), y_test=(0, 1), length=2, vocabulary=100, classes=("x", "y")) -> Dataset:
+def dataset(train, test, y=(0, 1), y_test=(0, 1), length=2, vocabulary=100, classes=("x", "y"), **more) -> Dataset:
     files, options = Files(dataset="tiny", licence="", classes=2), AgNews(length=length, vocabulary=vocabulary)
-    return of_texts(files, (train, np.array(y)), (test, np.array(y_test)), classes, options)
+    return of_texts(files, (train, np.array(y)), (test, np.array(y_test)), classes, options, **more)
 
 
 def test_words_are_lower_case_runs_of_letters_digits_and_apostrophes():
@@ -182,3 +195,48 @@ def test_word_frequencies_come_from_the_chosen_rows():
 def test_rows_without_word_ids_are_not_reworded():
     bare = dataclasses.replace(shop(), vocabulary=0)
     assert reworded(bare, np.array([0]))[1] is bare.x_test
+
+
+def notes(seed: int, rows: int = 200) -> tuple[list[str], np.ndarray]:
+    """Texts with many equally frequent words, and the client of each."""
+    rng = np.random.default_rng(seed)
+    zipf = rng.zipf(1.5, (rows, 12)).clip(max=400)
+    return [" ".join(f"w{word}" for word in row) for row in zipf], rng.integers(0, 4, rows)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("size", [10, 50, 1000])
+def test_merged_words_of_sites_are_the_vocabulary_of_the_pooled_texts(seed, size):
+    texts, client = notes(seed)
+    sites = [site_words([texts[row] for row in np.flatnonzero(client == k)], 9, 1).counts for k in range(4)]
+    pooled = vocabulary_of(texts, size, 9)
+    assert list(merged_vocabulary(sites, size).items()) == list(pooled.items())
+    assert list(merged_vocabulary(reversed(sites), size).items()) == list(pooled.items())
+
+
+def test_no_word_of_few_texts_is_in_the_bytes_that_leave():
+    texts, _ = notes(0)
+    texts[0] += " Anna Anna Anna Anna Anna Anna"
+    data = msgspec.msgpack.encode(site_words(texts, 20, 5))
+    sent = msgspec.msgpack.decode(data, type=SiteWords).counts
+    for word in {word for text in texts for word in words(text)}:
+        rows = sum(word in words(text) for text in texts)
+        assert (sent.get(word, 0) >= 5) == (rows >= 5)
+        assert (word in sent) == (rows >= 5)
+    assert b"anna" not in data
+
+
+def test_a_vocabulary_has_words_of_enough_texts_of_one_client_also_after_rows_are_held_out():
+    train = ["a b", "a c", "a", "b c", "b", "c"]
+    owner = np.array([0, 0, 0, 1, 1, 1])
+    known = vocabulary_of(train, 10, 5, owner, 2)
+    assert known == {"a": 2, "b": 3, "c": 4}
+    data = dataset(train, ["a b c"], [0, 1] * 3, [0], length=5, clients=(owner, ("x", "y")), fewest=2)
+    assert data.preprocessing.vocabulary == ("a", "b", "c")
+    assert reworded(data, np.array([0, 1, 3, 4]))[2].vocabulary == ("a", "b")
+
+
+@pytest.mark.parametrize("counts", [{"a": 0}, {"a b": 1}, {"A": 1}, {"\n": 1}, {"": 1}])
+def test_words_that_no_text_gives_are_refused(counts):
+    with pytest.raises(msgspec.ValidationError, match="counts of no texts"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode({"counts": counts}), type=SiteWords)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,13 +16,14 @@ pytest.importorskip("flwr")
 
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
-from fedskew.flower.local import Loopback, loopback
+from fedskew.flower.local import HOST, Loopback, free_port, loopback
 from fedskew.flower.template import write_app
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
+from tests.flower.test_agree import agreeing
 from tests.flower.test_deployed import OTHER_TARGETS
 from tests.flower.test_reach import serving
-from tests.flower.test_tables import patients
+from tests.flower.test_tables import TARGETS, deployment, patients
 from tests.flower_nodes import nodes_of, small
 
 METHODS = ("fedavg", "scaffold", "moon")
@@ -88,6 +90,25 @@ def test_every_task_gives_the_simulators_weights(
     with loopback(tmp_path / "flower", nodes, environment=OFFLINE) as link:
         link.submit(write_app(tmp_path / "app", experiment, str(tmp_path / "runs")))
         run(experiment, runs=tmp_path / "simulated")
+        assert torch.equal(weights(tmp_path / "runs"), weights(tmp_path / "simulated"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fewest", [1, 5])
+def test_sites_that_agree_on_a_vocabulary_give_the_simulators_weights(fewest: int, tmp_path: Path) -> None:
+    option = TARGETS["text"]
+    pooled, _ = deployment(tmp_path, option, "text-cnn")
+    run(pooled.replace(dataset=replace(pooled.dataset, fewest=fewest)), runs=tmp_path / "simulated")
+    experiment, nodes = agreeing(tmp_path, option, "text-cnn")
+    options = tmp_path / "options.toml"
+    options.write_text(tomli_w.dumps({"deployment.agree": True, "deployment.most_rows": 90}))
+    with loopback(tmp_path / "flower", environment=OFFLINE) as link:
+        for node in nodes:
+            own = ["--client", str(node.client), "--table", f"{node.rows},{option}", "--states", str(node.folder)]
+            own += ["--share-summary", "--fewest", str(fewest), "--superlink", f"{HOST}:{link.port}"]
+            flower = ["--insecure", "--host", HOST, "--port", str(free_port())]
+            link.start(f"node-{node.client}", [sys.executable, "-m", "fedskew", "flower", "node", *own, "--", *flower])
+        link.submit(write_app(tmp_path / "app", experiment, str(tmp_path / "runs")), options)
         assert torch.equal(weights(tmp_path / "runs"), weights(tmp_path / "simulated"))
 
 

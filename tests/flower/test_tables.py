@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedskew.core.errors import BadInput, TooFew
+from fedskew.core.errors import BadInput
 from fedskew.data.datasets.table import Table
 from fedskew.experiment import prepare
 from fedskew.experiment.build import assemble
@@ -23,7 +22,7 @@ from fedskew.experiment.results import run
 from fedskew.flower.limits import Limits
 from fedskew.flower.node import Node
 from fedskew.flower.server import serve
-from fedskew.flower.tables import check_table, opened
+from fedskew.flower.tables import check_table
 from fedskew.flower.wire import Reply, pack, unpack
 from fedskew.store.runs import RunStore
 from tests.flower.test_deployed import VERSIONS, final
@@ -41,10 +40,10 @@ TARGETS = {
 
 
 def patients(rows: int, seed: int) -> pd.DataFrame:
-    """People of three hospitals, with a missing age here and there."""
+    """People of three hospitals, with a missing age here and there. One of the second has a city and words that no one else has."""
     rng = np.random.default_rng(seed)
     age = rng.integers(20, 90, rows).astype(float)
-    return pd.DataFrame(
+    frame = pd.DataFrame(
         {
             "age": np.where(rng.random(rows) < 0.1, np.nan, age),
             "city": rng.choice(["Bern", "Genf", "Chur"], rows),
@@ -58,6 +57,8 @@ def patients(rows: int, seed: int) -> pd.DataFrame:
             "hospital": np.arange(rows) % 3,
         }
     )
+    frame.loc[1, ["city", "note"]] = "Zug", "pain since Wilhelm"
+    return frame
 
 
 def columns(option: str) -> list[str]:
@@ -212,83 +213,5 @@ def test_a_sites_table_names_no_clients(tmp_path: Path) -> None:
     patients(20, 0).to_csv(tmp_path / "rows.csv", index=False)
     with pytest.raises(BadInput, match="leave out client"):
         check_table(Table(path=str(tmp_path / "rows.csv"), label="outcome", client="hospital"))
-
-
-def agreeing(folder: Path, **limits: bool) -> tuple[Experiment, list[Node]]:
-    """An experiment whose server has the rows of the first site only, and nodes that send their columns."""
-    experiment, nodes = deployment(folder, "label=outcome")
-    for node in nodes:
-        pd.read_csv(node.rows)[["age", "city", "outcome"]].to_csv(node.rows, index=False)
-    data = f"table:{nodes[0].rows},test={folder}/test.csv,label=outcome"
-    nodes = [replace(node, limits=Limits(**{"summary": True, **limits})) for node in nodes]
-    return experiment.replace(dataset=data, clients__number=3), nodes
-
-
-def test_a_run_on_agreed_columns_equals_its_simulation_on_the_pooled_rows(tmp_path: Path) -> None:
-    """The server's table has other means, scales and gaps. A restarted server keeps what was agreed."""
-    simulated = run(deployment(tmp_path, "label=outcome")[0], runs=tmp_path / "simulated")
-    experiment, nodes = agreeing(tmp_path)
-    experiment = experiment.replace(checkpoint__every=1)
-    channel, options = Direct(nodes), configuration(experiment, tmp_path, agree=True, most_rows=90)
-    dead = {"on": True}
-
-    def spoil(client: int, kind: str, round_: int, data: bytes) -> bytes:
-        if dead["on"] and round_ == 2:
-            raise KeyboardInterrupt
-        return data
-
-    channel.spoil = spoil
-    with pytest.raises(KeyboardInterrupt):
-        serve(channel, options, VERSIONS)
-    dead["on"] = False
-    serve(channel, {**options, "resume": 1}, VERSIONS)
-    store = RunStore(tmp_path / "runs")
-    assert torch.equal(final(store, 1)["x"], final(simulated.store, simulated.ids[0])["x"])
-    known = [load(s, 1).made.learned.preprocessing for s in (store, simulated.store)]
-    assert known[0] == known[1]
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda rows: rows.drop(columns="age"), "client 1: no column 'age', which other sites have"),
-        (
-            lambda rows: rows.assign(age="old"),
-            "client 1: column 'age' holds words, such as 'old', but at other sites numbers",
-        ),
-    ],
-)
-def test_a_site_whose_columns_differ_is_named_before_training(change, reason: str, tmp_path: Path) -> None:
-    experiment, nodes = agreeing(tmp_path)
-    change(pd.read_csv(nodes[1].rows)).to_csv(nodes[1].rows, index=False)
-    with pytest.raises(BadInput, match=reason):
-        serve(Direct(nodes), configuration(experiment, tmp_path, agree=True, most_rows=90), VERSIONS)
-
-
-def test_a_node_sends_its_columns_only_if_its_owner_agreed(tmp_path: Path) -> None:
-    experiment, nodes = agreeing(tmp_path, summary=False)
-    with pytest.raises(TooFew, match="its owner can start it with --share-summary"):
-        serve(Direct(nodes), configuration(experiment, tmp_path, agree=True, wait=0.1), VERSIONS)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"numbers": {"rows": 1 << 60}},
-        {"numbers": {"rows": 3, "power": 1 << 40, "low": 0.0, "high": 1.0}},
-        {"numbers": {"rows": 3, "sum": [1e300], "low": 0.0, "high": 1.0}},
-        {"numbers": {"rows": 3, "low": 1.0, "high": 0.0}},
-        {"numbers": {"rows": 3, "sum": [float("nan")], "low": 0.0, "high": 1.0}},
-        {"words": {str(i): 1 for i in range(41)}},
-        {"words": {"a": 10**15}},
-        {"buckets": {1 << 40: 1}},
-        {"valid": 9},
-    ],
-)
-def test_a_summary_that_no_table_gives_is_refused(change: dict[str, object]) -> None:
-    column = {"type": "number", "rows": 5, "valid": 5, **change}
-    made = msgspec.msgpack.encode({"columns": {"age": column}})
-    with pytest.raises(
-        BadInput, match=r"client 2: its summary cannot be read: (moments of no numbers|counts of no column)"
-    ):
-        opened(Reply(kind="meet", run="0", round=0, client=2, summary=made))
+    with pytest.raises(BadInput, match="leave out fewest; use --fewest 3"):
+        check_table(Table(path=str(tmp_path / "rows.csv"), label="outcome", fewest=3))

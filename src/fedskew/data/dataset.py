@@ -38,6 +38,7 @@ class Dataset:
     columns: the names of x's columns (of a table), or of its channels (of signals); empty if they have no names.
     texts: training and test rows as texts, for models that have their own tokenizer; None if the rows are no texts.
     vocabulary: the maximum number of ids, if x holds ids of words (`fedskew.data.texts`) or symbols; else 0.
+    fewest: a word of the vocabulary has at least this many training texts at a client; at other clients it counts as none.
     sensitive: the name of the sensitive attribute, if the last column of x holds one as 0 and 1.
     baselines: metrics of predictions without a model on the test rows, by the baseline's name, then by the metric's (``rmse``).
     preprocessing: how x was made from raw columns, texts or arrays; None: new rows look like x.
@@ -56,6 +57,7 @@ class Dataset:
     columns: tuple[str, ...] = ()
     texts: tuple[Sequence[str], Sequence[str]] | None = None
     vocabulary: int = 0
+    fewest: int = 1
     sensitive: str = ""
     preprocessing: Preprocessing | None = None
     baselines: Baselines = field(default_factory=dict)

@@ -12,8 +12,9 @@ from fedskew.data.summaries import CATEGORIES, ColumnSummary, Summary, of_column
 def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
     """The table, and notes on what was changed.
 
-    Words with fewer than ``fewest`` rows become missing. Of a column with fewer missing values than ``fewest``, the gaps become its
-    mean, rounded if all its numbers are whole, or its most frequent word; with fewer values, it is left empty.
+    Words with fewer than ``fewest`` rows become missing, and so do fewer words than that between numbers. Of a column with fewer
+    missing values than ``fewest``, the gaps become its mean, rounded if all its numbers are whole, or its most frequent word; with
+    fewer values, it is left empty.
     """
     notes: list[str] = []
     frame = to_pandas(table)
@@ -23,7 +24,11 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
             continue
         values = frame[field.name]
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
-        rare = values.map(values.value_counts()) < fewest if text and values.nunique() <= CATEGORIES else values.isna()
+        rare = values.isna()
+        if text and values.nunique() <= CATEGORIES:
+            rare = values.map(values.value_counts()) < fewest
+        elif text and (odd := values.notna() & np.isnan(numbers(values))).sum() < fewest:
+            rare = odd
         changed = values.mask(rare) if text else values
         gaps = int(changed.isna().sum())
         if 0 < len(changed) - gaps < fewest:
@@ -41,6 +46,12 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
             notes.append(f"column {field.name!r}: words and gaps of fewer than {fewest} rows are hidden")
             table = table.set_column(at, field.name, pa.Array.from_pandas(changed))
     return table, notes
+
+
+def shared(table: pa.Table, fewest: int) -> tuple[Summary, list[str]]:
+    """The summary that leaves a site for the preprocessing of a run, and notes on what it hides. With 1 it hides nothing."""
+    held, notes = guarded(table, fewest)
+    return guarded_summary(held, fewest), notes
 
 
 def guarded_summary(table: pa.Table, fewest: int) -> Summary:

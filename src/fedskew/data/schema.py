@@ -98,7 +98,7 @@ def fit_texts(name: str, parts: Sequence[ColumnSummary]) -> Text:
     """Fit a column of texts, see `Text`."""
     counts = Counter[int]()
     for part in parts:
-        counts.update(part.buckets or buckets_of(part.words))
+        counts.update(part.buckets or (buckets_of(part.words) if part.words else {}))
     return Text(name=name, documents=sum(part.valid for part in parts), counts=dict(sorted(counts.items())))
 
 

@@ -1,10 +1,12 @@
 """Texts as word ids. The vocabulary comes from training rows only, and similar texts stay in the same part."""
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
@@ -18,6 +20,9 @@ from fedskew.data.text_inputs import Texts
 
 PAD, UNKNOWN = 0, 1
 """Ids of padding after a text's end, and of words that are not in the vocabulary."""
+
+MOST_WORDS = 100_000
+"""Maximum number of words that a site sends: its most frequent ones."""
 
 Labelled = tuple[Sequence[str], Ints]
 """Texts and their labels."""
@@ -44,14 +49,56 @@ def words(text: str) -> list[str]:
     return re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower())
 
 
-def vocabulary_of(texts: Iterable[str], size: int, length: int) -> dict[str, int]:
+class SiteWords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often each word occurs in the texts of a site. Sites agree on a vocabulary with it, without pooling texts."""
+
+    counts: dict[str, int]
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for words and counts of no texts, which another machine might send."""
+        if len(self.counts) > MOST_WORDS or not all(n > 0 and words(word) == [word] for word, n in self.counts.items()):
+            raise ValueError("counts of no texts")
+
+
+def word_counts(texts: Sequence[str], length: int, fewest: int = 1) -> Counter[str]:
+    """Count the words among the first ``length`` words of each text, without words of fewer than ``fewest`` texts."""
+    counts = Counter(word for text in texts for word in words(text)[:length])
+    if fewest < 2:
+        return counts
+    held = Counter(word for text in texts for word in {*words(text)[:length]})
+    return Counter({word: n for word, n in counts.items() if held[word] >= fewest})
+
+
+def by_frequency(counts: Counter[str]) -> list[str]:
+    """Return the words, the most frequent one first. Equally frequent words are in alphabetical order."""
+    return sorted(counts, key=lambda word: (-counts[word], word))
+
+
+def site_words(texts: Sequence[str], length: int, fewest: int) -> SiteWords:
+    """Return what leaves a site: at most `MOST_WORDS` words, none of fewer than ``fewest`` texts."""
+    counts = word_counts(texts, length, fewest)
+    return SiteWords(counts={word: counts[word] for word in by_frequency(counts)[:MOST_WORDS]})
+
+
+def merged_vocabulary(sites: Iterable[Mapping[str, int]], size: int) -> dict[str, int]:
+    """Return ids, from 2 to ``size`` - 1, of the most frequent words of all sites together."""
+    counts = Counter[str]()
+    for site in sites:
+        counts.update(site)
+    return {word: at for at, word in enumerate(by_frequency(counts)[: size - 2], start=2)}
+
+
+def vocabulary_of(
+    texts: Sequence[str], size: int, length: int, clients: Ints | None = None, fewest: int = 1
+) -> dict[str, int]:
     """Return ids, from 2 to ``size`` - 1, of the most frequent words among the first ``length`` words of each text.
 
-    Equally frequent words are in alphabetical order.
+    A word of fewer than ``fewest`` texts of a client counts as none there. ``clients`` (n,) is the client of each text.
     """
-    counts = Counter(word for text in texts for word in words(text)[:length])
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))[: size - 2]
-    return {word: at for at, word in enumerate(ranked, start=2)}
+    held = defaultdict[int, list[str]](list)
+    for text, client in zip(texts, repeat(0) if clients is None else clients.tolist(), strict=False):
+        held[client].append(text)
+    return merged_vocabulary((word_counts(own, length, fewest) for own in held.values()), size)
 
 
 def encoded(texts: Sequence[str], known: dict[str, int], length: int) -> Ints:
@@ -108,10 +155,13 @@ def of_texts(
     column: str = "text",
     target: str = "",
     others: tuple[str, ...] = (),
+    fewest: int = 1,
+    known: Sequence[str] | None = None,
 ) -> Dataset:
     """Make a data set of labelled texts, with word ids as ``x``.
 
     In files of new rows ``column`` has the texts, and ``target`` the labels; ``others`` are further columns of the target.
+    The vocabulary has no words of fewer than ``fewest`` texts of a client. ``known`` is a vocabulary that sites agreed on.
 
     Raises `BadInput` for empty texts, and for a class that only the test part has, unless ``test_only_classes``.
     """
@@ -119,17 +169,20 @@ def of_texts(
         check_all_trained(f"data set {files.dataset}", classes, train[1], test[1])
     check_texts(files.dataset, "the training part", train[0])
     check_texts(files.dataset, "the test part", test[0])
-    known = vocabulary_of(train[0], options.vocabulary, options.length)
+    if known is None:
+        owner = clients[0] if clients else None
+        ids = vocabulary_of(train[0], options.vocabulary, options.length, owner, fewest)
+    else:
+        ids = {word: at for at, word in enumerate(known, start=2)}
     return files.build(
-        (encoded(train[0], known, options.length), train[1]),
-        (encoded(test[0], known, options.length), test[1]),
+        (encoded(train[0], ids, options.length), train[1]),
+        (encoded(test[0], ids, options.length), test[1]),
         classes,
         clients=clients,
         texts=(tuple(train[0]), tuple(test[0])),
         vocabulary=options.vocabulary,
-        preprocessing=Texts(
-            column=column, vocabulary=tuple(known), length=options.length, target=target, others=others
-        ),
+        fewest=fewest,
+        preprocessing=Texts(column=column, vocabulary=tuple(ids), length=options.length, target=target, others=others),
         notes=notes,
     )
 
@@ -148,7 +201,8 @@ def reworded(dataset: Dataset, rows: Ints, rewritten: bool = False) -> tuple[Row
         return dataset.x, dataset.x_test, made
     train, test = dataset.texts
     length = dataset.shape[0]
-    known = vocabulary_of((train[row] for row in used), dataset.vocabulary, length)
+    owner = None if dataset.groups is None else dataset.groups[used]
+    known = vocabulary_of([train[row] for row in used], dataset.vocabulary, length, owner, dataset.fewest)
     if isinstance(made, Texts):
         made = replace(made, vocabulary=tuple(known))
     return encoded(train, known, length), encoded(test, known, length), made

@@ -33,8 +33,8 @@ class Limits:
     and ``bytes`` of a message.
     ``allow`` names other code that a recipe may use: components that other packages offer by name, and classes as MODULE::CLASS.
     With ``summary`` the node sends counts, sums and words of its table's columns. With ``diagnosis`` it answers questions on how
-    its rows differ from others', in at most ``diagnoses`` diagnoses. Counts in its answers are 0 or at least ``fewest`` rows; with
-    ``epsilon``, the answers are only rows of each class, with noise.
+    its rows differ from others', in at most ``diagnoses`` diagnoses. Counts in both are 0 or at least ``fewest`` rows; with
+    ``epsilon``, the answers to a diagnosis are only rows of each class, with noise.
     """
 
     clients: int = 100_000

@@ -105,7 +105,7 @@ class Visit:
                 self.answers.answer(r.run, self.tensors) if r.kind == "diagnose" else {}
             )
         if r.purpose == "columns":
-            rows, columns = summary_of(self.node.table)
+            rows, columns = summary_of(self.node.table, self.experiment, self.node.limits.fewest)
             return msgspec.structs.replace(reply, rows=rows, summary=columns), {}
         y = self.held.y
         if self.experiment.training.threads:

@@ -15,6 +15,7 @@ from fedskew.core.own import ORIGINS
 from fedskew.core.seeding import Secret
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import Preprocessing, Tabular, as_it_is
+from fedskew.data.text_inputs import Texts
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import Assembly, assemble, check_needs, setup_of, with_engine
 from fedskew.experiment.config import Experiment, from_toml
@@ -29,7 +30,7 @@ from fedskew.flower.limits import tasks_on, weights_of
 from fedskew.flower.nodes import Channel, Deployment, Nodes, deployment_of
 from fedskew.flower.remote import RemoteClients
 from fedskew.flower.rows import consecutive
-from fedskew.flower.tables import agreed, table_of
+from fedskew.flower.tables import agreed, sized, table_of
 from fedskew.flower.updates import Decoded
 from fedskew.flower.wire import Encoding, Reply, Request
 from fedskew.models.encoder import Encoder
@@ -111,10 +112,11 @@ def begin(
     if deployment.agree:
         learned = kept(store, run)
         known = learned.preprocessing if learned else None
-        if not isinstance(known, Tabular):
+        if not isinstance(known, Tabular | Texts):
             request = replace(first_request(facts["token"], experiment, dataset), purpose="columns")
-            known = agreed(channel, request, deployment, most_rows, table_of(experiment).column)
+            known = agreed(channel, request, deployment, most_rows, table_of(experiment))
         dataset = table_of(experiment).load(known)
+        experiment = experiment.replace(model=sized(experiment.model, known))
     experiment = suited(experiment, dataset)
     # the server's rows set the size of a vocabulary and the scale of a loss
     model, x, _ = fitted(experiment.model, dataset, dataset.x, dataset.x_test)

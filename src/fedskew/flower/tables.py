@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from logging import WARNING
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -9,41 +10,68 @@ import numpy as np
 from fedskew.core.errors import BadInput, require
 from fedskew.data.datasets.table import Table, held_out
 from fedskew.data.preprocessing import Array, Tabular
-from fedskew.data.summaries import Summary, summary
+from fedskew.data.summaries import Summary
 from fedskew.data.targets import TARGETS
-from fedskew.data.text_inputs import Symbols
-from fedskew.experiment.config import Experiment
-from fedskew.experiment.predict import inputs_of
+from fedskew.data.text_inputs import Symbols, Texts
+from fedskew.data.texts import SiteWords, merged_vocabulary, site_words
+from fedskew.experiment.config import Architecture, Experiment
+from fedskew.experiment.predict import inputs_of, words_of
 from fedskew.flower.events import event
 from fedskew.flower.nodes import Channel, Deployment, Nodes
 from fedskew.flower.rows import Rows, padded
 from fedskew.flower.wire import Reply, Request
+from fedskew.models import TextCnn
+from fedskew.models.encoder import Encoder
 
 
 def check_table(table: Table) -> None:
     """Raise `BadInput` if the table cannot be read, or sets an option that only the server may set."""
     for name in ("client", "test"):
         require(not getattr(table, name), f"--table: leave out {name}; all rows of the table belong to this client")
+    require(table.fewest == 1, f"--table: leave out fewest; use --fewest {table.fewest}")
     table.surveyed(table.path)
 
 
-def summary_of(table: Table | None) -> tuple[int, bytes]:
-    """Return the number of rows of a table, and the summary of its columns as bytes."""
+def summary_of(table: Table | None, experiment: Experiment, fewest: int) -> tuple[int, bytes]:
+    """Return the number of rows of a table, and the summary of its columns as bytes; of texts, the counts of words.
+
+    No count in it is of fewer than ``fewest`` rows. The owner's table says how many words of a text count: differences between
+    answers to other numbers would reveal words of fewer rows.
+    """
+    from fedskew.data.columns import to_pandas
+    from fedskew.data.guard import shared
+
     if table is None:
         raise BadInput("the run agrees on the columns of tables; start the node with --table FILE,label=COLUMN")
+    asked = table_of(experiment)
+    options = f"text={asked.text},length={asked.length}" if asked.text else "no text=COLUMN"
+    require(
+        (table.text, table.length) == (asked.text, asked.length),
+        f"table {table.path}: the run's table has {options}; start the node with the same",
+    )
     found = table.surveyed(table.path)
-    return len(found.y), msgspec.msgpack.encode(summary(found.table))
+    if table.text:
+        texts = words_of(to_pandas(found.table)[table.text])
+        return len(found.y), msgspec.msgpack.encode(site_words(texts.tolist(), table.length, fewest))
+    summary, notes = shared(found.table, fewest)
+    for note in notes:
+        event(f"for the server, {note}")
+    return len(found.y), msgspec.msgpack.encode(summary)
 
 
 def table_of(experiment: Experiment) -> Table:
-    """Return the server's table. Raises `BadInput` if the experiment has none."""
+    """Return the server's table. Raises `BadInput` if the experiment has none, or a model with a vocabulary of its own."""
     table = experiment.dataset
-    if not isinstance(table, Table) or table.text:
+    if not isinstance(table, Table):
         raise BadInput("deployment.agree: sites agree on the columns of tables; use --dataset table:FILE,label=COLUMN")
+    require(
+        not isinstance(experiment.model, Encoder),
+        "deployment.agree: a pretrained model has its own tokens, so there is nothing to agree on; leave it out",
+    )
     return table
 
 
-def agreed(channel: Channel, request: Request, deployment: Deployment, most_rows: int, target: str) -> Tabular:
+def agreed(channel: Channel, request: Request, deployment: Deployment, most_rows: int, table: Table) -> Tabular | Texts:
     """Ask all clients for summaries of their columns, and merge these into one preprocessing.
 
     Raises `BadInput` if a client's columns differ. The message names the client and the setting that its owner must write.
@@ -52,17 +80,32 @@ def agreed(channel: Channel, request: Request, deployment: Deployment, most_rows
 
     nodes = Nodes(channel, request, replace(deployment, labels=False), most_rows)
     nodes.await_clients(request.clients)
-    columns = merged({f"client {k}": opened(nodes.met[k]) for k in range(request.clients)}, target)
+    met = [nodes.met[k] for k in range(request.clients)]
+    if table.text:
+        words = merged_vocabulary((opened(reply, SiteWords).counts for reply in met), table.vocabulary)
+        return Texts(column=table.text, vocabulary=tuple(words), length=table.length)
+    columns = merged({f"client {reply.client}": opened(reply, Summary) for reply in met}, table.column)
     for line in columns.notes:
         event(line, level=WARNING)
     return columns.preprocessing
 
 
-def opened(reply: Reply) -> Summary:
+Sent = TypeVar("Sent", Summary, SiteWords)
+
+
+def opened(reply: Reply, kind: type[Sent]) -> Sent:
+    """Return the summary in a reply. Raises `BadInput`, which names the client, if no table gives it."""
     try:
-        return msgspec.msgpack.decode(reply.summary, type=Summary)
+        return msgspec.msgpack.decode(reply.summary, type=kind)
     except msgspec.MsgspecError as error:
         raise BadInput(f"client {reply.client}: its summary cannot be read: {error}") from None
+
+
+def sized(model: Architecture, known: Tabular | Texts) -> Architecture:
+    """Return the model with as many ids as the agreed vocabulary has. The server's own rows may lack some words."""
+    if isinstance(known, Texts) and isinstance(model, TextCnn) and not model.vocabulary:
+        return replace(model, vocabulary=len(known.vocabulary) + 2)
+    return model
 
 
 def rows_of_table(table: Table, request: Request, experiment: Experiment) -> Rows:

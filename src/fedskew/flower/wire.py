@@ -27,7 +27,7 @@ Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
 """Path of a leaf to its shape and type."""
 
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Changes with every change of the messages."""
 
 
@@ -79,7 +79,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rows: int = 0  # training rows
     measured_rows: int = 0  # held-out rows; 0: the client is measured on its training rows
     label_counts: tuple[int, ...] = ()
-    summary: bytes = b""  # of the table's columns, a `fedskew.data.summaries.Summary` in MessagePack
+    summary: bytes = b""  # of the table's columns, a `Summary` or `SiteWords` of `fedskew.data` in MessagePack
     reason: str = ""  # reason of a refusal
     protocol: int = PROTOCOL
 

@@ -16,10 +16,14 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Tabular
 from fedskew.data.splits import Redrawn, held_out, in_fold
-from fedskew.data.targets import TARGETS
+from fedskew.data.targets import TARGETS, Numbered
+from fedskew.data.text_inputs import Texts
 from fedskew.data.texts import check_options, of_texts
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fedskew.data.columns import Columns
     from fedskew.data.tables import Survey
 
 
@@ -40,6 +44,9 @@ class Table(Redrawn):
 
     With ``text``, the rows are the texts of this column; other columns are not used. A row has the ids of the first ``length``
     words, with the ``vocabulary`` most frequent words, or the tokens of a pretrained encoder.
+
+    With ``fewest=K`` the preprocessing is made of what nodes with ``--fewest K`` send: each natural client hides words of fewer
+    than K of its rows, and its largest and smallest values.
     """
 
     path: str
@@ -55,6 +62,7 @@ class Table(Redrawn):
     rows: int = 0
     length: int = 64
     vocabulary: int = 20_000
+    fewest: int = 1
 
     takes: ClassVar[str] = "path"
     idea: ClassVar[str] = (
@@ -91,6 +99,7 @@ class Table(Redrawn):
             f"column {self.text!r} cannot be both the text and the label or the client",
         )
         check_options(self)
+        require(self.fewest >= 1, f"fewest must be at least 1, got {self.fewest}")
         require(self.rows >= 0, f"rows must be at least 1, or 0 for all, got {self.rows}")
         object.__setattr__(self, "path", whole_path(self.path))
         object.__setattr__(self, "test", whole_path(self.test))
@@ -138,9 +147,21 @@ class Table(Redrawn):
         )
         return with_labels(made, self.label_columns, path) if self.labels else made
 
-    def load(self, known: Tabular | None = None) -> Dataset:
+    def fitted(self, table: pa.Table, clients: Numbered | None) -> Columns:
+        """Fit the preprocessing to these rows. With ``fewest``, fit it to the summaries of the natural clients."""
+        from fedskew.data.guard import shared
+        from fedskew.data.schema import fit, merged
+
+        if clients is None or self.fewest == 1:
+            return fit(table, self.path, self.column)
+        owner, names = clients
+        made = {names[at]: shared(table.filter(owner == at), self.fewest) for at in np.unique(owner)}
+        encode = merged({name: summary for name, (summary, _) in made.items()}, self.column)
+        hidden = tuple(f"{name}: {note}" for name, (_, notes) in made.items() for note in notes)
+        return replace(encode, notes=(*encode.notes, *hidden))
+
+    def load(self, known: Tabular | Texts | None = None) -> Dataset:
         """Load the rows. ``known`` is a preprocessing that sites agreed on; without it, one is fitted to these rows."""
-        from fedskew.data import schema
         from fedskew.data.columns import Columns
         from fedskew.data.tables import many_numbers
 
@@ -179,6 +200,10 @@ class Table(Redrawn):
             test_table, y_test = table.filter(held), y[held]
             table, y, client = table.filter(~held), y[~held], client[~held]
         natural = bool(self.client) or len(found.clients) > 1
+        require(
+            natural or self.fewest == 1,
+            f"{self.path}: fewest={self.fewest} is about the rows of each client; give client=COLUMN, or a file a client",
+        )
         clients = (client, found.clients) if natural else None
         files = Files(dataset=Path(self.path).name, licence="", classes=len(classes), source=self.path)
         if self.text:
@@ -195,11 +220,14 @@ class Table(Redrawn):
                 column=self.text,
                 target=self.column,
                 others=self.others,
+                fewest=self.fewest,
+                known=known.vocabulary if isinstance(known, Texts) else None,
             )
+        assert not isinstance(known, Texts)
         if known:
             missing = [name for name in known.names if name not in table.column_names]
             require(not missing, f"{self.path}: has no column {', '.join(missing)}, on which the sites agreed")
-        encode = Columns(known, ()) if known else schema.fit(table, self.path, self.column)
+        encode = Columns(known, ()) if known else self.fitted(table, clients)
         notes += [*encode.notes, *(f"test: {note}" for note in encode.gaps(test_table))]
         return files.build(
             (encode(table), y),

@@ -11,7 +11,7 @@ import pytest
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.heart import CSV
 from fedskew.data.datasets.table import Table
-from fedskew.data.guard import shared
+from fedskew.data.guard import as_own_file, shared
 from fedskew.data.schema import fit, merged
 from fedskew.data.summaries import Summary, summary
 from fedskew.data.tables import survey
@@ -140,7 +140,7 @@ def test_a_table_makes_the_preprocessing_of_its_clients_guarded_summaries(tmp_pa
     frame.to_csv(test, index=False)
     data = Table(path=str(path), test=str(test), label="ill", client="hospital", fewest=fewest).load()
     found = survey([path], "ill", "hospital", most=1000, fair=False)
-    sites = split(found.table, found.client)
+    sites = {name: as_own_file(own) for name, own in split(found.table, found.client).items()}
     assert (
         data.preprocessing == merged({name: shared(own, fewest)[0] for name, own in sites.items()}, "ill").preprocessing
     )
@@ -148,6 +148,25 @@ def test_a_table_makes_the_preprocessing_of_its_clients_guarded_summaries(tmp_pa
     jobs = [at for at, name in enumerate(data.columns) if name.startswith("job = ")]
     assert ("job = bishop" in data.columns) == (fewest == 1)
     assert (data.x[0, jobs].sum() == 0) == (fewest > 1), "a rare word is unknown in training"
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("fewest", [1, 2, 5])
+def test_a_table_makes_the_preprocessing_of_sites_with_files_of_their_own(tmp_path, seed, fewest):
+    """One site marks gaps with a question mark, so in the table of all rows this column is text."""
+    frame = visits(300, seed)
+    stages = np.random.default_rng(seed).choice(["0", "1", "2", "7"], 300, p=[0.6, 0.3, 0.09, 0.01])
+    gone = (frame["hospital"] == "bern") & (np.arange(300) % 11 == 0)
+    frame["stage"] = np.where(gone, "?", stages)
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    sent = {}
+    for name, own in frame.groupby("hospital"):
+        own.drop(columns="hospital").to_csv(tmp_path / f"{name}.csv", index=False)
+        sent[name] = shared(survey([tmp_path / f"{name}.csv"], "ill", most=1000, fair=False).table, fewest)[0]
+    assert {made.columns["stage"].type for made in sent.values()} == {"text", "number"}
+    options = {"label": "ill", "client": "hospital", "test": str(tmp_path / "all.csv")}
+    data = Table(path=str(tmp_path / "all.csv"), fewest=fewest, **options).load()
+    assert data.preprocessing == merged(sent, "ill").preprocessing
 
 
 def test_a_table_without_clients_hides_nothing_and_says_so(tmp_path):

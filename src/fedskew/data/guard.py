@@ -1,12 +1,13 @@
 """No number that leaves a site is about fewer than ``fewest`` rows: the site changes its table before it counts anything."""
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from msgspec.structs import replace
 
 from fedskew.data.columns import numbers, to_pandas
 from fedskew.data.exact import Moments, mean_and_deviation
-from fedskew.data.summaries import CATEGORIES, ColumnSummary, Summary, of_column
+from fedskew.data.summaries import CATEGORIES, ColumnSummary, Summary, is_text, of_column
 
 
 def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
@@ -23,7 +24,7 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
         if pa.types.is_nested(kind) or pa.types.is_binary(kind) or fewest < 2:
             continue
         values = frame[field.name]
-        text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
+        text = is_text(kind)
         rare = values.isna()
         if text and values.nunique() <= CATEGORIES:
             rare = values.map(values.value_counts()) < fewest
@@ -46,6 +47,16 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
             notes.append(f"column {field.name!r}: words and gaps of fewer than {fewest} rows are hidden")
             table = table.set_column(at, field.name, pa.Array.from_pandas(changed))
     return table, notes
+
+
+def as_own_file(table: pa.Table) -> pa.Table:
+    """The table of one site with the types of a file of its own: texts that are all numbers become numbers."""
+    frame = to_pandas(table)
+    for at, field in enumerate(table.schema):
+        values = frame[field.name]
+        if is_text(field.type) and not (values.notna() & np.isnan(numbers(values))).any():
+            table = table.set_column(at, field.name, pa.Array.from_pandas(pd.to_numeric(values)))
+    return table
 
 
 def shared(table: pa.Table, fewest: int) -> tuple[Summary, list[str]]:

@@ -65,6 +65,11 @@ def summary(table: pa.Table) -> Summary:
     return Summary(columns={name: of_column(frame[name], table.schema.field(name).type) for name in table.column_names})
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether the cells of this type are texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
+
+
 def of_column(values: Values, kind: pa.DataType) -> ColumnSummary:
     """Summarise a column. ``kind`` is its Arrow type."""
     valid = values.dropna()
@@ -72,7 +77,7 @@ def of_column(values: Values, kind: pa.DataType) -> ColumnSummary:
         return ColumnSummary(type=str(kind), rows=len(values), valid=len(valid))
     found = numbers(valid)
     known = moments(found[~np.isnan(found)])
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
+    if is_text(kind):
         return of_texts(valid.astype(str), len(values), known)
     counting = pa.types.is_integer(kind) and len(valid) == len(values)
     return ColumnSummary(

@@ -149,13 +149,14 @@ class Table(Redrawn):
 
     def fitted(self, table: pa.Table, clients: Numbered | None) -> Columns:
         """Fit the preprocessing to these rows. With ``fewest``, fit it to the summaries of the natural clients."""
-        from fedskew.data.guard import shared
+        from fedskew.data.guard import as_own_file, shared
         from fedskew.data.schema import fit, merged
 
         if clients is None or self.fewest == 1:
             return fit(table, self.path, self.column)
         owner, names = clients
-        made = {names[at]: shared(table.filter(owner == at), self.fewest) for at in np.unique(owner)}
+        sites = {names[at]: as_own_file(table.filter(owner == at)) for at in np.unique(owner)}
+        made = {name: shared(own, self.fewest) for name, own in sites.items()}
         encode = merged({name: summary for name, (summary, _) in made.items()}, self.column)
         hidden = tuple(f"{name}: {note}" for name, (_, notes) in made.items() for note in notes)
         return replace(encode, notes=(*encode.notes, *hidden))

@@ -56,3 +56,13 @@ def test_agrees_with_numpy(name):
 def test_equal_numbers_have_no_deviation():
     """NumPy's standard deviation of equal numbers 0.1 is 1e-17, because their mean is rounded."""
     assert mean_and_deviation([moments(np.full(997, 0.1)), moments(np.full(3, 0.1))]) == (0.1, 0.0)
+
+
+def test_moments_follow_from_the_sums_alone():
+    """Other numbers with the same sums have the same moments: nothing tells the largest number."""
+    one = np.repeat([2.0, 6.0, 7.0], 300)
+    other = one.copy()
+    other[[0, 300, 600]] = 3, 4, 8
+    first, second = moments(one), moments(other)
+    assert (first.sum, first.squares, first.power) == (second.sum, second.squares, second.power)
+    assert (first.high, second.high) == (7, 8)

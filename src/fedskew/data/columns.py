@@ -81,7 +81,10 @@ def numbers(values: Values) -> Floats:
     if pd.api.types.is_datetime64_any_dtype(values):
         seconds = values.dt.tz_localize(None).to_numpy().astype("datetime64[us]").astype(np.int64) / 1e6
         return np.where(values.isna(), np.nan, seconds)
-    made = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    try:
+        made = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    except TypeError:  # times of the day, which pandas cannot convert
+        return np.full(len(values), np.nan)
     return np.where(np.isfinite(made), made, np.nan)
 
 

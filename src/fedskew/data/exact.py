@@ -60,14 +60,29 @@ def moments(values: Floats) -> Moments:
     a = SPLIT * scaled
     a = a - (a - scaled)
     b = scaled - a
+    total = exact(exact_sum(scaled), power)
+    squares = sum((exact(exact_sum(product), 2 * power) for product in (a * a, 2 * a * b, b * b)), Fraction())
+    # a power and parts that follow from the sums alone: the power of the largest number would tell that number
+    power = math.frexp(root(squares / len(values)))[1]
+    scale = Fraction(2) ** power
     return Moments(
         rows=len(values),
         power=power,
-        sum=exact_sum(scaled),
-        squares=tuple(part for product in (a * a, 2 * a * b, b * b) for part in exact_sum(product)),
+        sum=parts_of(total / scale),
+        squares=parts_of(squares / scale**2),
         low=low,
         high=high,
     )
+
+
+def parts_of(number: Fraction) -> tuple[float, ...]:
+    """Return floating-point numbers, the largest first, that add up to ``number`` exactly. It must be a sum of powers of 2."""
+    found = []
+    # a rest too small for floating point is left out
+    while part := float(number):
+        found.append(part)
+        number -= Fraction(part)
+    return tuple(found)
 
 
 def exact_sum(values: Floats) -> tuple[float, ...]:

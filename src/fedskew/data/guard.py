@@ -5,7 +5,7 @@ import pandas as pd
 import pyarrow as pa
 from msgspec.structs import replace
 
-from fedskew.data.columns import numbers, to_pandas
+from fedskew.data.columns import Values, numbers, to_pandas
 from fedskew.data.exact import Moments, mean_and_deviation
 from fedskew.data.summaries import CATEGORIES, ColumnSummary, Summary, is_text, of_column
 
@@ -21,10 +21,10 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
     frame = to_pandas(table)
     for at, field in enumerate(table.schema):
         kind = field.type
-        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or fewest < 2:
+        if fewest < 2 or not countable(kind):
             continue
-        values = frame[field.name]
         text = is_text(kind)
+        values = frame[field.name].astype(object) if text else finite(frame[field.name])
         rare = values.isna()
         if text and values.nunique() <= CATEGORIES:
             rare = values.map(values.value_counts()) < fewest
@@ -43,10 +43,25 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
                 # codes must stay whole: they have no unit
                 usual = round(usual) if known.dtype.kind in "iuf" and (known % 1 == 0).all() else usual
             changed = changed.astype(object if text else values.dtype).fillna(usual)
-        if not changed.equals(values):
+        if not changed.equals(frame[field.name].astype(object) if text else frame[field.name]):
             notes.append(f"column {field.name!r}: words and gaps of fewer than {fewest} rows are hidden")
-            table = table.set_column(at, field.name, pa.Array.from_pandas(changed))
+            table = table.set_column(
+                at, field.name, pa.Array.from_pandas(changed.map(str, na_action="ignore") if text else changed)
+            )
     return table, notes
+
+
+def countable(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds numbers, times or texts. Of others only the number of rows leaves."""
+    known = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, is_text)
+    return pa.types.is_timestamp(kind) or pa.types.is_date(kind) or any(of(kind) for of in known)
+
+
+def finite(values: Values) -> Values:
+    """The numbers or times, with infinite ones as missing values."""
+    if values.dtype == object:
+        values = pd.to_numeric(values)
+    return values.where(np.isfinite(values)) if values.dtype.kind == "f" else values
 
 
 def as_own_file(table: pa.Table) -> pa.Table:
@@ -74,6 +89,8 @@ def guarded_summary(table: pa.Table, fewest: int) -> Summary:
     made: dict[str, ColumnSummary] = {}
     for name in table.column_names:
         one = of_column(frame[name], table.schema.field(name).type)
+        if fewest > 1 and not countable(table.schema.field(name).type):
+            one = replace(one, valid=one.rows)
         if one.numbers.rows < fewest:
             one = replace(one, numbers=Moments())
         else:

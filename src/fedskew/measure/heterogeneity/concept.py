@@ -52,18 +52,31 @@ def residual_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: i
     """Return each client's distance (clients,) like `concept_distance`, for numbers as targets.
 
     The tables count rows by kind of input and residual. The residuals, in `BINS` bins, come from one regression of
-    ``response`` (n,) on the inputs of all clients. The expected table has the client's total of each kind, and within each kind
-    the residuals of all clients. ``y`` (n,) are bins of the targets, which align the inputs. If only the clients' targets differ
-    and p(y | x) is equal, a small distance remains. Rows dealt at random within bins of ``y`` have the same distance.
+    ``response`` (n,) on the inputs of all clients. ``y`` (n,) are bins of the targets, which align the inputs. If only the
+    clients' targets differ and p(y | x) is equal, a small distance remains. Rows dealt at random within bins of ``y`` have the
+    same distance.
     """
     z = aligned(z, y, client, clients, classes)
     kinds = clusters(z, y, client, (clients, classes), RESIDUAL_DIRECTIONS, KINDS)
     columns = np.column_stack([np.ones(len(z)), z, z * z - 1])
-    penalty = RIDGE * len(z) * np.eye(columns.shape[1])
-    penalty[0, 0] = 0
-    error = response - columns @ np.linalg.solve(columns.T @ columns + penalty, columns.T @ response)
+    error = response - columns @ regression(columns.T @ columns, columns.T @ response)
     held = np.searchsorted(np.quantile(error, np.arange(1, BINS) / BINS), error)
     counts = table(client * KINDS + kinds, held, (clients * KINDS, BINS)).reshape(clients, KINDS, BINS)
+    return residual_table_distance(counts)
+
+
+def regression(products: Floats, with_target: Floats) -> Floats:
+    """Return the coefficients (c,) of a ridge regression, from the sums of the products of its columns, the first one constant."""
+    penalty = RIDGE * products[0, 0] * np.eye(len(products))
+    penalty[0, 0] = 0
+    return np.asarray(np.linalg.solve(products + penalty, with_target))
+
+
+def residual_table_distance(counts: Floats) -> Floats:
+    """Return each client's total variation (clients,) between its table (kinds, bins of residuals) and the expected one.
+
+    The expected table has the client's total of each kind, and within each kind the residuals of all clients.
+    """
     of_kind = counts.sum(0)
     expected = counts.sum(2)[:, :, None] * divided(of_kind, of_kind.sum(1, keepdims=True))
     return divided(np.abs(counts - expected).sum((1, 2)) / 2, counts.sum((1, 2)))

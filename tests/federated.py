@@ -46,6 +46,12 @@ def wide_sites(fewest: int) -> dict[str, Site]:
     return {name: Site(table.take(rows), y[rows.to_numpy()], fewest) for name in HOSPITALS}
 
 
+def number_sites(fewest: int) -> dict[str, Site]:
+    """Return these sites with numbers as targets."""
+    y = np.random.default_rng(1).normal(size=94)
+    return {name: Site(site.table, y, fewest) for name, site in wide_sites(fewest).items()}
+
+
 def with_epsilon(site: Site, epsilon: float) -> Site:
     return Site(site.table, site.y, site.fewest, site.seed, epsilon)
 

@@ -46,8 +46,8 @@ def numbers(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x, x @ w / np.linalg.norm(w) + 0.5 * rng.standard_normal(2000)
 
 
-def diagnosed_numbers(skew: str, seed: int, permutations: int) -> Diagnosis:
-    """Ten clients. In odd ones a planted concept turns the targets around, or has further weights of its own."""
+def planted_numbers(skew: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Inputs, targets and clients of ten clients. In odd ones a planted concept turns targets around, or has further weights."""
     x, y = numbers(seed)
     data = Dataset(x=x, y=y, x_test=x[:9], y_test=y[:9])
     dealt = "iid" if skew.startswith("concept") else skew
@@ -59,4 +59,9 @@ def diagnosed_numbers(skew: str, seed: int, permutations: int) -> Diagnosis:
     if skew == "concept-weights":
         w = np.random.default_rng(seed).standard_normal((2, 12))
         y = y + (x * w[client % 2]).sum(1) / 3
+    return x, y, client
+
+
+def diagnosed_numbers(skew: str, seed: int, permutations: int) -> Diagnosis:
+    x, y, client = planted_numbers(skew, seed)
     return diagnose(x, quantile_bins(y, 10), client, response=y, permutations=permutations, seed=seed)

@@ -12,11 +12,12 @@ import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.guard import guarded, guarded_summary
+from fedskew.data.schema import merged
 from fedskew.experiment.federated import Facts, federated
 from fedskew.experiment.federated_site import Site
-from fedskew.experiment.questions import LEAVES, Answer, Array, Question
+from fedskew.experiment.questions import LEAVES, Answer, Array, Question, numbers_of
 from fedskew.experiment.rehearsal import by_bytes, rehearse, sites_of_files
-from tests.federated import HOSPITALS, frame, recorded, wide_sites, with_epsilon
+from tests.federated import HOSPITALS, frame, number_sites, recorded, wide_sites, with_epsilon
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def table(tmp_path_factory) -> Path:
 def test_every_number_that_leaves_a_site_is_in_the_list_and_no_other_leaves():
     _, sent = recorded(wide_sites(2))
     _, with_noise = recorded({**wide_sites(2), "bern": with_epsilon(wide_sites(2)["bern"], 5)})
-    sent += with_noise
+    sent += with_noise + recorded(number_sites(2))[1]
     listed = {(leaf.step, leaf.name) for leaf in LEAVES}
     assert set(sent) <= listed, "a number leaves a site that is not on the owner's list"
     assert listed <= set(sent), "the list names a number that does not leave"
@@ -44,8 +45,9 @@ def test_records_have_no_further_fields():
     assert names == {leaf.name for leaf in LEAVES if leaf.step == "columns"}
 
 
-def test_no_count_that_leaves_is_of_few_rows(table):
-    sites, _ = sites_of_files([table], "ill", "hospital", 5)
+@pytest.mark.parametrize("columns", [{"label": "ill"}, {"label": "", "target": "pulse"}])
+def test_no_count_that_leaves_is_of_few_rows(table, columns):
+    sites, _ = sites_of_files([table], client="hospital", fewest=5, **columns)
     sent = recorded(sites)[0].sent
     counts = []
     for data in sent:
@@ -54,7 +56,7 @@ def test_no_count_that_leaves_is_of_few_rows(table):
         for column in answer.summary.columns.values() if answer.summary else ():
             gaps = column.rows - column.valid
             counts += [column.rows, column.valid, gaps, column.numbers.rows, *column.words.values()]
-        for name in ("histograms", "rows by class", "beyond thresholds", "rows by kind"):
+        for name in ("histogram", "histograms", "rows by class", "beyond thresholds", "rows by kind"):
             if name in answer.numbers:
                 counts += np.frombuffer(answer.numbers[name].data).astype(int).tolist()
     assert len(counts) > 1000
@@ -98,6 +100,17 @@ def test_rows_of_rare_classes_stay_out_and_the_site_is_told():
     site = Site(pa.table({"a": np.arange(69.0)}), y, 5)
     assert site.answer(Question(step="columns")).classes == {"x": 30, "y": 30, "z": 9}
     assert site.notes == ["9 rows count by class only: their classes have fewer than 10 rows"]
+
+
+def test_the_server_need_not_know_classes_of_few_rows():
+    y = np.array(["x"] * 30 + ["y"] * 30 + ["z"] * 2)
+    site = Site(pa.table({"a": np.arange(62.0)}), y, 5)
+    known = merged({"bern": site.answer(Question(step="columns")).summary}).preprocessing
+    asked = Question(step="moments", preprocessing=known, classes=("x", "y"))
+    rows = numbers_of("bern", site.answer(asked).numbers)["rows by class"]
+    assert rows.sum(0).tolist() == [30, 30]
+    with pytest.raises(BadInput, match="the server does not know all classes"):
+        site.answer(msgspec.structs.replace(asked, classes=("x", "w")))
 
 
 def test_rare_words_and_gaps_are_hidden():
@@ -212,7 +225,9 @@ def test_the_list_names_every_number(capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--target", "age", "--federated"], "name the column of classes by --label"),
+        (["--federated"], "name the column of classes by --label, or the column of numbers by --target"),
+        (["--target", "age", "--label", "ill", "--federated"], "--target, not both"),
+        (["--target", "age", "--federated", "--epsilon", "1"], "the targets are numbers; leave out --epsilon"),
         (["--label", "ill", "--fewest", "3"], "--fewest needs --federated"),
         (["--label", "ill", "--federated", "--fewest", "0"], "fewest must be at least 1"),
         (["--label", "ill", "--epsilon", "1"], "--epsilon needs --federated"),

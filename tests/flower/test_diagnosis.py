@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -14,8 +14,9 @@ from fedskew.core.errors import BadInput, FedskewError, TooFew
 from fedskew.data.datasets.table import Table
 from fedskew.experiment.federated import Facts
 from fedskew.experiment.federated_site import Site
-from fedskew.experiment.questions import Answer, Question
-from fedskew.experiment.rehearsal import rehearse, site_of
+from fedskew.experiment.questions import Answer, Question, Step, arrays
+from fedskew.experiment.rehearsal import rehearse
+from fedskew.experiment.site_targets import targets_in
 from fedskew.flower.answers import Answers, carried, carried_bytes
 from fedskew.flower.diagnosis import CLIENTS, OUTPUT, diagnosed, write_diagnosis
 from fedskew.flower.limits import Limits
@@ -28,15 +29,15 @@ from tests.flower_nodes import Direct
 QUICK = Deployment(wait=0.1)
 
 
-def sites(folder: Path, fewest: int = 5, **limits: Any) -> list[Node]:
+def sites(folder: Path, fewest: int = 5, target: str = "label=outcome", **limits: Any) -> list[Node]:
     """Write the tables of three hospitals. The patients of the second are older."""
-    made = []
+    made, (option, column) = [], target.split("=")
     for k in range(3):
         path = folder / f"site-{k}.csv"
-        frame = patients(60, k)[["age", "city", "outcome"]]
+        frame = patients(60, k)[["age", "city", column]]
         frame.assign(age=frame["age"] + 20 * (k == 1)).to_csv(path, index=False)
         allowed = Limits(**{"diagnosis": True, "fewest": fewest, **limits})
-        made.append(Node(k, path, folder / f"states-{k}", allowed, Table(path=str(path), label="outcome")))
+        made.append(Node(k, path, folder / f"states-{k}", allowed, Table(path=str(path), **{option: column})))
     return made
 
 
@@ -44,13 +45,13 @@ def site(node: Node) -> Site:
     """Return the same site for a rehearsal."""
     assert node.table
     found, own = node.table.surveyed(str(node.rows)), Answers(node.table, node.folder, node.limits)
-    made = site_of(found.table, found.y, found.classes, node.limits.fewest)
-    return Site(made.table, made.y, node.limits.fewest, own.secret())
+    return Site(found.table, targets_in(found), node.limits.fewest, own.secret())
 
 
+@pytest.mark.parametrize("target", ["label=outcome", "target=cost"])
 @pytest.mark.parametrize("fewest", [1, 5])
-def test_nodes_give_the_numbers_of_a_rehearsal(fewest: int, tmp_path: Path) -> None:
-    nodes = sites(tmp_path, fewest)
+def test_nodes_give_the_numbers_of_a_rehearsal(fewest: int, target: str, tmp_path: Path) -> None:
+    nodes = sites(tmp_path, fewest, target)
     for k, node in enumerate(nodes):
         node.folder.mkdir(parents=True, exist_ok=True)
         (node.folder / "secret").write_bytes(bytes([k] * 32))  # with a few secrets, rounding hides the older site
@@ -82,11 +83,11 @@ def test_a_node_answers_only_if_its_owner_agreed(tmp_path: Path) -> None:
         diagnosed(Direct(nodes), 3, QUICK)
 
 
-@pytest.mark.parametrize("table", [None, "target=age"])
-def test_a_node_without_classes_says_what_it_needs(table: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [{}, {"time": "age", "event": "outcome"}, {"labels": "age|outcome"}])
+def test_a_node_with_other_targets_says_what_it_needs(columns: dict[str, str], tmp_path: Path) -> None:
     node = sites(tmp_path)[0]
-    other = Table(path=str(node.rows), target="age") if table else None
-    with pytest.raises(TooFew, match=r"client 0: a diagnosis needs a table with classes.*label=COLUMN"):
+    other = Table(path=str(node.rows), **columns) if columns else None
+    with pytest.raises(TooFew, match=r"client 0: a diagnosis needs a table with classes or numbers.*target=COLUMN"):
         diagnosed(Direct([Node(0, node.rows, node.folder, node.limits, other)]), 2, QUICK)
 
 
@@ -132,6 +133,18 @@ def test_a_step_is_answered_once_a_run_and_the_same_question_in_the_same_way(tmp
     elsewhere = Answers(node.table, tmp_path / "elsewhere", node.limits)
     elsewhere.answer("r", carried(first))
     assert elsewhere.secret() != answers.secret()
+
+
+@pytest.mark.parametrize("changed", ["target edges", "strata"])
+def test_all_steps_have_the_same_strata_of_numbers(changed: str, tmp_path: Path) -> None:
+    """The difference of sums by two divisions of the target would be counts of few rows."""
+    node = sites(tmp_path, target="target=cost")[0]
+    answers = Answers(node.table, node.folder, node.limits)
+    asked = {"target edges": np.arange(255.0), "strata": np.arange(256.0) // 128}
+    other = {**asked, changed: asked[changed] + np.eye(1, len(asked[changed]), 9)[0]}
+    answers.answer("r", carried(msgspec.msgpack.encode(Question(step="moments", numbers=arrays(asked)))))
+    with pytest.raises(BadInput, match=f"the server asks for {changed} twice"):
+        answers.answer("r", carried(msgspec.msgpack.encode(Question(step="faces", numbers=arrays(other)))))
 
 
 def test_all_questions_of_a_diagnosis_are_about_the_same_rows(tmp_path: Path) -> None:
@@ -191,7 +204,7 @@ def test_an_answer_that_does_not_fit_ends_the_diagnosis_in_one_line(
 @pytest.mark.parametrize("name", ["answer", "number"])
 def test_an_answer_of_other_shapes_or_values_names_the_site(name: str, tmp_path: Path) -> None:
     def spoil(client: int, kind: str, round_: int, data: bytes) -> bytes:
-        if (client, kind, round_) != (2, "diagnose", 1):
+        if (client, kind, round_) != (2, "diagnose", get_args(Step).index("scale")):
             return data
         answer = msgspec.msgpack.decode(carried_bytes(unpack(data, Reply)[1]))
         total = answer["numbers"]["sum"]

@@ -67,7 +67,15 @@ def diagnose(parsed: argparse.Namespace) -> int:
         if parsed.federated:
             fewest = FEWEST if parsed.fewest is None else parsed.fewest
             found = without_pooling(
-                parsed.paths, label, client, subject, fewest, parsed.seed, on_progress, parsed.epsilon
+                parsed.paths,
+                label,
+                parsed.target or "",
+                client,
+                subject,
+                fewest,
+                parsed.seed,
+                on_progress,
+                parsed.epsilon,
             )
         else:
             found = diagnosis(subject(), parsed.seed, on_progress, parsed.runs)

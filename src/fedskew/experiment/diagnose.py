@@ -83,12 +83,11 @@ def from_files(
         facts=tuple(encode.features(found.table)),
         arguments=table_arguments(paths, label, client, fitting(found), target),
     )
-    return of_numbers(subject) if target else subject
+    return of_numbers(subject, found.y.astype(np.float64)) if target else subject
 
 
-def of_numbers(subject: Subject) -> Subject:
-    """Turn numeric targets ``y`` into strata: the tenth of all values in which each lies."""
-    y = subject.y.astype(np.float64)
+def of_numbers(subject: Subject, y: NDArray[np.float64]) -> Subject:
+    """The subject with the targets ``y`` (n,). Strata are the tenths of all targets in which each lies."""
     strata, names = tenths(y)
     counts = counts_of(strata[:, None], subject.client, len(subject.clients), len(names))
     return replace(

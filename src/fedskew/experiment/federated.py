@@ -9,19 +9,16 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from fedskew.core.errors import require
-from fedskew.data.columns import Columns
-from fedskew.data.exact import mean_and_deviation
-from fedskew.data.preprocessing import Number, Words
 from fedskew.data.schema import merged
-from fedskew.data.summaries import ColumnSummary
-from fedskew.data.tables import in_order
+from fedskew.experiment.federated_columns import in_columns, inner_edges, moments_of
 from fedskew.experiment.federated_site import measured
+from fedskew.experiment.federated_targets import ClassTargets, Targets, targets_of
 from fedskew.experiment.questions import Answer, Numbers, Question, arrays, numbers_of
 from fedskew.experiment.subject import Ints, Subject, values_of
 from fedskew.measure.heterogeneity import sites as of_sites
-from fedskew.measure.heterogeneity.columns import Difference, Tested, listed
+from fedskew.measure.heterogeneity.columns import Difference, listed
 from fedskew.measure.heterogeneity.details import of_counts
-from fedskew.measure.heterogeneity.histograms import BINS, ClientMoments, edges, of_numbers, of_shares
+from fedskew.measure.heterogeneity.histograms import BINS, of_shares
 from fedskew.measure.heterogeneity.noise import DELTA, faces_of_counts, noisy
 from fedskew.measure.heterogeneity.rounding import rounded
 
@@ -68,43 +65,39 @@ class Inquiry:
     def result(self, facts: Facts) -> dict[str, Any]:
         """Ask, and measure. Raises `BadInput` if sites do not fit together, or if one refuses."""
         first = self.ask([replace(self.question, step="columns")] * len(self.sites))
-        classes = in_order({word for answer in first.values() for word in answer.classes})
-        counts = np.array(
-            [[answer.classes.get(word, 0) for word in classes] for answer in first.values()], dtype=np.int64
-        )
         require(len(self.sites) >= 2, "diagnose: only one site; there is nothing to compare it with")
-        noise = any(answer.epsilon for answer in first.values())
-        cure = (
-            "noise hides the others; give more rows or a larger --epsilon" if noise else "choose another label column"
+        targets = targets_of(
+            first, lambda inner: self.numbers("targets", {"histogram": (BINS,)}, {"target edges": inner})
         )
-        require(len(classes) >= 2, f"diagnose: all rows have the same label; {cure}")
-        if noise:
-            return self.of_counts(facts, first, classes)
+        if any(answer.epsilon for answer in first.values()):
+            return self.of_counts(facts, first, targets.names)
         summaries = {site: answer.summary for site, answer in first.items() if answer.summary is not None}
         require(len(summaries) == len(self.sites), f"diagnose: {set(self.sites) - set(summaries)} sent no summary")
         encode = merged(summaries)
-        self.question = replace(self.question, preprocessing=encode.preprocessing, classes=classes)
+        self.question = replace(self.question, preprocessing=encode.preprocessing, classes=targets.names)
         columns = {
             name: [summary.columns[name] for summary in summaries.values()] for name in encode.preprocessing.names
         }
-        rows, fewest = int(counts.sum()), np.array([answer.fewest for answer in first.values()])
+        sizes, fewest = targets.held.sum(1), targets.fewest
 
         named = measured(encode.preprocessing)
         moments = {name: moments_of(columns[name]) for name in named}
         inner = np.array([inner_edges(moments[name], columns[name]) for name in named]).reshape(len(named), BINS - 1)
-        width = len(encode.inputs)
+        width, rows = len(encode.inputs), int(sizes.sum())
         shapes: dict[str, tuple[int, ...]] = {"sum": (width,), "square": (width,), "histograms": (len(named), BINS)}
         scaled = self.numbers("scale", shapes if named else {**shapes, "histograms": (0, 0)}, {"edges": inner})
         frame = self.with_directions(of_sites.first_frame(scaled, rows), rows)
 
-        d, c, k = self.inputs(frame), len(classes), len(self.sites)
+        d, c, k = self.inputs(frame), targets.strata, len(self.sites)
         shapes = {"rows by class": (2, c), "sums by class": (2, c, 2 * d), "products by half": (2, 2 * d, 2 * d)}
-        held = self.numbers("moments", shapes, frame)
-        own, kinds = of_sites.kinds(held, int(fewest.max()), self.seed)
-        asked = {**frame, **of_sites.classifiers(held), **kinds}
-        shapes = {"beyond thresholds": (2, k, c, 2), "rows by kind": (c, kinds["centres"].shape[1])}
+        frame = {**frame, **targets.asked}
+        held = self.numbers("moments", {**shapes, **targets.sums(2 * d)}, frame)
+        number = targets.kinds(np.stack([one["rows by class"].sum(0) for one in held]))
+        own, kinds = of_sites.kinds(held, targets.directions, number, self.seed)
+        asked = {**frame, **of_sites.classifiers(held), **kinds, **targets.model(held, own)}
+        shapes = {"beyond thresholds": (2, k, c, 2), "rows by kind": targets.cells(number)}
         last = self.numbers("faces", shapes, *({**asked, **one} for one in own))
-        found = of_sites.faces(last, counts, fewest, self.seed)
+        found = of_sites.faces(last, targets.held, targets.class_of, fewest, targets.distance, self.seed)
 
         tested = [
             *in_columns(
@@ -113,16 +106,12 @@ class Inquiry:
                 moments,
                 {name: (np.stack([s["histograms"][at] for s in scaled]), inner[at]) for at, name in enumerate(named)},
             ),
-            *(
-                one
-                for at, word in enumerate(classes)
-                for one in of_shares("label", "share", word, counts.sum(1), counts[:, at])
-            ),
-            *of_shares("rows", "copied", "", counts.sum(1), np.array([answer.copies for answer in first.values()])),
+            *targets.tested(),
+            *of_shares("rows", "copied", "", sizes, np.array([answer.copies for answer in first.values()])),
         ]
         few = int(fewest.min())
         how = f": no count that leaves a site is of fewer than {few} rows" if few > 1 else ""
-        return self.values(facts, how, classes, found, encode.notes, listed(tested, self.sites))
+        return self.values(facts, how, targets, found, encode.notes, listed(tested, self.sites))
 
     def of_counts(self, facts: Facts, first: Mapping[str, Answer], classes: tuple[str, ...]) -> dict[str, Any]:
         """The faces of rows of each class alone, where at least one site adds noise."""
@@ -140,30 +129,31 @@ class Inquiry:
             rows = zip(table, few, noise, strict=True)
             return np.stack([noisy(row, e / 2, rng) if e else rounded(row, k, rng) for row, k, e in rows])
 
-        found = faces_of_counts(counts.astype(np.int64), changed, self.seed)
+        targets = ClassTargets(classes, counts.astype(np.int64), few)
+        found = faces_of_counts(targets.held, changed, self.seed)
         how = (
             f": only rows of each class left a site, with noise of epsilon {noise.max():g} and delta {DELTA:g}; inputs and "
             "concepts are not measured, and the advice takes them as equal"
         )
-        return self.values(facts, how, classes, found, (), listed([], self.sites))
+        return self.values(facts, how, targets, found, (), listed([], self.sites))
 
     def values(
         self,
         facts: Facts,
         how: str,
-        classes: tuple[str, ...],
+        targets: Targets,
         found: of_sites.Diagnosis,
         notes: tuple[str, ...],
         differences: tuple[list[Difference], list[list[Difference]]],
     ) -> dict[str, Any]:
-        none, counts = np.zeros(0, dtype=np.int64), found.counts
+        none = np.zeros(0, dtype=np.int64)
         subject = Subject(
             title=facts.title,
             x=none,
             y=none,
             client=none,
-            counts=counts,
-            classes=classes,
+            counts=none,
+            classes=(),
             clients=self.sites,
             notes=(
                 f"diagnosed without pooling rows{how}",
@@ -174,7 +164,8 @@ class Inquiry:
             name=facts.name,
             arguments=facts.arguments,
         )
-        return values_of(subject, found, of_counts(counts, counts.sum(1)), differences)
+        measures = of_counts(found.counts, found.counts.sum(1))
+        return values_of(targets.of(subject), found, measures, differences)
 
     def with_directions(self, frame: Numbers, rows: int) -> Numbers:
         """The frame, with the principal directions of wide rows."""
@@ -215,36 +206,3 @@ class Inquiry:
             require(not answers[site].refused, f"{site}: {answers[site].refused}")
             require(answers[site].step == step, f"{site}: answers {answers[site].step} instead of {step}")
         return {site: answers[site] for site in self.sites}
-
-
-def moments_of(parts: Sequence[ColumnSummary]) -> ClientMoments:
-    """Return rows, mean, deviation, smallest and largest number of a column at each site, each (sites,)."""
-    held = [part.numbers for part in parts]
-    both = np.array([mean_and_deviation([one]) if one.rows else (0.0, 0.0) for one in held])
-    rows, low, high = (np.array([getattr(one, name) for one in held]) for name in ("rows", "low", "high"))
-    return ClientMoments(rows, both[:, 0], both[:, 1], low, high)
-
-
-def inner_edges(held: ClientMoments, parts: Sequence[ColumnSummary]) -> of_sites.Floats:
-    return edges(held.of(np.ones(len(held.rows))), all(part.whole for part in parts))
-
-
-def in_columns(
-    encode: Columns,
-    columns: Mapping[str, Sequence[ColumnSummary]],
-    moments: Mapping[str, ClientMoments],
-    histograms: Mapping[str, tuple[of_sites.Floats, of_sites.Floats]],
-) -> list[Tested]:
-    """Compare the sites' columns: numbers, words and missing values."""
-    found: list[Tested] = []
-    for part in encode.preprocessing.columns:
-        name, held = part.name, columns[part.name]
-        rows = np.array([one.rows for one in held])
-        valid = np.array([one.numbers.rows if isinstance(part, Number) else one.valid for one in held])
-        if name in moments:
-            counts, inner = histograms[name]
-            found += of_numbers(name, moments[name], counts.astype(np.int64), inner)
-        for word in part.known if isinstance(part, Words) else ():
-            found += of_shares(name, "share", word, valid, np.array([one.words.get(word, 0) for one in held]))
-        found += of_shares(name, "missing", "", rows, rows - valid)
-    return found

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
@@ -20,8 +21,10 @@ from fedskew.data.columns import Columns, numbers, to_pandas
 from fedskew.data.guard import guarded, guarded_summary
 from fedskew.data.preprocessing import Number, Tabular
 from fedskew.experiment.questions import Answer, Numbers, Question, Step, arrays, numbers_of
+from fedskew.experiment.site_targets import OwnClasses, OwnNumbers
 from fedskew.measure.heterogeneity.histograms import histogram
 from fedskew.measure.heterogeneity.noise import frequent, noisy
+from fedskew.measure.heterogeneity.residuals import target_sums
 from fedskew.measure.heterogeneity.rounding import rounded
 from fedskew.measure.heterogeneity.rows import Ints
 from fedskew.measure.heterogeneity.sites import coordinates, face_counts, moment_sums, outer_sums, scale_sums
@@ -32,14 +35,14 @@ FEWEST, LEAST_EPSILON = 5, 0.001
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """The rows of one site: a table of inputs, and the class (n,) of each row.
+    """The rows of one site: a table of inputs, and the target (n,) of each row, a class or a number.
 
     ``fewest`` is the site's own choice, and ``seed`` its secret. With ``epsilon``, only rows of each class leave, with noise:
     all answers of a diagnosis together are (epsilon, `DELTA`)-differentially private for adding or removing one row.
     """
 
     table: pa.Table
-    y: NDArray[np.str_]
+    y: NDArray[np.str_] | NDArray[np.float64]
     fewest: int = FEWEST
     seed: Seed = 0
     epsilon: float | None = None
@@ -51,24 +54,33 @@ class Site:
             self.epsilon is None or LEAST_EPSILON <= self.epsilon < math.inf,
             f"epsilon must be at least {LEAST_EPSILON}, got {self.epsilon}",
         )
+        require(
+            self.epsilon is None or isinstance(self.targets, OwnClasses),
+            "noise is for rows of classes, but the targets are numbers; leave out --epsilon",
+        )
 
     @cached_property
     def held(self) -> pa.Table:
         """The table without words and gaps of few rows."""
         table, notes = guarded(self.table, self.fewest)
-        rare = int((~self.known).sum())
-        if rare:
-            notes.append(
-                f"{count(rare, 'row')} count by class only: their classes have fewer than {2 * self.fewest} rows"
-            )
-        self.notes[:] = notes
+        self.notes.extend(notes)
         return table
 
     @cached_property
-    def known(self) -> NDArray[np.bool_]:
-        """(n,) whether a row's class has enough rows for sums of both halves of the rows."""
-        words, often = np.unique(self.y, return_counts=True)
-        return np.isin(self.y, words[often >= (2 * self.fewest if self.fewest > 1 else 1)])
+    def targets(self) -> OwnClasses | OwnNumbers:
+        if self.y.dtype.kind == "f":
+            return OwnNumbers(self.y.astype(np.float64), self.rounded)
+        return OwnClasses(self.y.astype(str), self.rounded)
+
+    def known(self, group: Ints) -> NDArray[np.bool_]:
+        """(n,) whether a row's group has enough rows for sums of both halves of the rows."""
+        least = 2 * self.fewest if self.fewest > 1 else 1
+        found = (np.bincount(group) >= least)[group]
+        require(bool(found.any()), f"no {self.targets.word} has {least} rows; this site sends no sums of fewer")
+        if rare := int((~found).sum()):
+            note = f"{count(rare, 'row')} count {self.targets.rest} fewer than {least} rows"
+            self.notes.extend([note] * (note not in self.notes))
+        return found
 
     def reply(self, data: bytes) -> bytes:
         """The answer to a question, both as bytes. An error becomes a refusal of one line."""
@@ -85,33 +97,29 @@ class Site:
         """The answer to a question. Raises `BadInput` if it does not fit the site's rows."""
         if self.epsilon or question.step == "counts":
             return self.counted(question)
-        table, y = self.held, self.y
-        require(bool(self.known.any()), f"no class has {2 * self.fewest} rows; this site sends no sums of fewer")
         if question.step == "columns":
-            words, often = np.unique(y, return_counts=True)
-            often = self.rounded(often).astype(np.int64)
-            return Answer(
-                step="columns",
-                summary=guarded_summary(table, self.fewest),
-                classes={word: number for word, number in zip(words.tolist(), often.tolist(), strict=True) if number},
-                copies=int(self.rounded(self.copies(table))[0]),
+            self.known(self.targets.groups())
+            return replace(
+                self.targets.first(self.fewest),
+                summary=guarded_summary(self.held, self.fewest),
+                copies=int(self.rounded(self.copies(self.held))[0]),
                 fewest=self.fewest,
             )
+        asked = numbers_of("question", question.numbers)
+        if question.step == "targets":
+            return Answer(step=question.step, numbers=arrays({"histogram": self.targets.counts(asked)}))
         require(question.preprocessing is not None, "the question has no preprocessing")
         assert question.preprocessing is not None
-        number = {word: at for at, word in enumerate(question.classes)}
-        y = y[self.known]
-        unknown = set(y.tolist()) - number.keys()
-        require(not unknown, f"the server does not know the classes {sorted(unknown)[:5]}")
-        asked = numbers_of("question", question.numbers)
-        made = self.made(question, asked, question.preprocessing, np.array([number[word] for word in y]))
-        return Answer(step=question.step, numbers=arrays(made))
+        return Answer(step=question.step, numbers=arrays(self.made(question, asked, question.preprocessing)))
 
     def counted(self, question: Question) -> Answer:
         """The answer with rows of classes only: first the names of the site's classes, then rows of all sites' classes.
 
         With noise, each of both has half of ``epsilon``.
         """
+        require(
+            isinstance(self.targets, OwnClasses), "its targets are numbers, but the server asks for rows of classes"
+        )
         words, often = np.unique(self.y, return_counts=True)
         own = dict(zip(words.tolist(), often.tolist(), strict=True))
         if question.step == "columns" and self.epsilon:
@@ -135,7 +143,7 @@ class Site:
         text = repr((question.step, question.classes, self.epsilon, sorted(own.items())))
         return stream(self.seed, "diagnose", 6, int.from_bytes(hashlib.sha256(text.encode()).digest()))
 
-    def made(self, question: Question, asked: Numbers, preprocessing: Tabular, y: Ints) -> Numbers:
+    def made(self, question: Question, asked: Numbers, preprocessing: Tabular) -> Numbers:
         """The numbers of each step after the first."""
         z = coordinates(Columns(preprocessing, ())(self.held), asked)
         if question.step == "scale":
@@ -144,10 +152,13 @@ class Site:
             return outer_sums(z)
         if question.step == "directions":
             return scale_sums(z)
-        z = z[self.known]
+        (y, strata), response = self.targets.strata(question, asked), self.targets.response(asked)
+        known = self.known(y)
+        z, y, response = z[known], y[known], None if response is None else response[known]
+        require(int(y.max()) < strata, "the server does not know all classes of this site")
         if question.step == "moments":
-            return moment_sums(z, y, len(question.classes))
-        made = face_counts(z, y, len(question.classes), asked)
+            return {**moment_sums(z, y, strata), **({} if response is None else target_sums(z, response))}
+        made = face_counts(z, y, strata, asked, response)
         return {name: self.rounded(counts) for name, counts in made.items()}
 
     def histograms(self, preprocessing: Tabular, edges: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput
 from fedskew.data.preprocessing import Tabular
-from fedskew.data.summaries import Summary
+from fedskew.data.summaries import ColumnSummary, Summary
 
-Step = Literal["columns", "scale", "products", "directions", "moments", "faces", "counts"]
+Step = Literal["columns", "targets", "scale", "products", "directions", "moments", "faces", "counts"]
 Numbers = dict[str, NDArray[np.float64]]
 
 
@@ -22,7 +22,7 @@ class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the server asks of each site. All steps but the first have the agreed preprocessing and the classes."""
+    """What the server asks of each site. Steps after ``columns`` and ``targets`` have the agreed preprocessing and classes."""
 
     step: Step
     preprocessing: Tabular | None = None
@@ -31,11 +31,15 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a site answers. The first answer has the fields up to ``epsilon``, the others have ``numbers``."""
+    """What a site answers. The first answer has the fields up to ``epsilon``, the others have ``numbers``.
+
+    Targets are either ``classes`` or numbers, with the summary ``target``.
+    """
 
     step: Step
     summary: Summary | None = None
     classes: dict[str, int] = {}
+    target: ColumnSummary | None = None
     copies: int = 0
     fewest: int = 1
     epsilon: float = 0.0
@@ -54,6 +58,9 @@ class Leaf(NamedTuple):
 
 LEAVES = (
     Leaf("columns", "classes", "classes", "rows of each class, with its name"),
+    Leaf(
+        "columns", "target", "1 column", "of targets that are numbers: what is listed below of a column, without words"
+    ),
     Leaf("columns", "copies", "1", "rows that are equal to another row of the site"),
     Leaf("columns", "fewest", "1", "rows that a count has at least, unless it is 0"),
     Leaf("columns", "epsilon", "1", "with noise only: its epsilon; then only classes, counts and this leave"),
@@ -72,13 +79,16 @@ LEAVES = (
     Leaf("columns", "unique", "columns", "whether every text is a different single word"),
     Leaf("columns", "whole", "columns", "whether every number is a whole one"),
     Leaf("columns", "numbered", "columns", "whether the column numbers the rows"),
+    Leaf("targets", "histogram", "256", "rows in each bin of the targets; numbers only, as all with the word target"),
     Leaf("scale", "sum", "inputs", "sum of each input of the model"),
     Leaf("scale", "square", "inputs", "sum of its squares"),
     Leaf("scale", "histograms", "columns of numbers x 256", "rows in each bin of a column"),
     Leaf("products", "products", "inputs x inputs", "sums of the products of two inputs; above 48 inputs only"),
     Leaf("directions", "sum", "49", "sum along each principal direction; above 48 inputs only"),
     Leaf("directions", "square", "49", "sum of its squares; above 48 inputs only"),
-    Leaf("moments", "rows by class", "2 x classes", "rows of each class in two random halves"),
+    Leaf(
+        "moments", "rows by class", "2 x classes", "rows of each class, or stratum of the target, in two random halves"
+    ),
     Leaf(
         "moments",
         "sums by class",
@@ -86,13 +96,19 @@ LEAVES = (
         "sums of the inputs and of their squares by half and class",
     ),
     Leaf("moments", "products by half", "2 x 2 inputs x 2 inputs", "sums of the products of two of these by half"),
+    Leaf("moments", "products with target", "2 inputs + 2", "sums of the target's products with 1, these, and itself"),
     Leaf(
         "faces",
         "beyond thresholds",
         "2 x sites x classes x 2",
         "rows beyond and below the threshold of each site's classifier",
     ),
-    Leaf("faces", "rows by kind", "classes x up to 40 kinds", "rows of each class and kind of input"),
+    Leaf(
+        "faces",
+        "rows by kind",
+        "classes x up to 40 kinds",
+        "rows of each class and kind of input; of numbers by stratum of the target, 8 kinds and 5 bins of residuals",
+    ),
     Leaf("counts", "rows of classes", "classes", "rows of each class of any site; only if a site adds noise"),
 )
 """Every number that leaves a site."""

@@ -17,6 +17,7 @@ from fedskew.experiment.federated import Ask, Facts, federated
 from fedskew.experiment.federated_site import FEWEST, Site
 from fedskew.experiment.holdings import CLASSES
 from fedskew.experiment.questions import Answer, Question
+from fedskew.experiment.site_targets import targets_in
 from fedskew.experiment.subject import Subject
 from fedskew.measure.heterogeneity.rows import flat
 
@@ -24,6 +25,7 @@ from fedskew.measure.heterogeneity.rows import flat
 def without_pooling(
     paths: Sequence[Path],
     label: str,
+    target: str,
     client: str,
     named: Callable[[], Subject],
     fewest: int,
@@ -31,8 +33,8 @@ def without_pooling(
     on_progress: OnProgress,
     epsilon: float | None = None,
 ) -> dict[str, Any]:
-    """Diagnose files with classes, or else the data set that ``named()`` returns, without pooling rows."""
-    sites, facts = sites_of_files(paths, label, client, fewest) if paths else sites_of_subject(named(), fewest)
+    """Diagnose files with classes or numbers, or else the data set that ``named()`` returns, without pooling rows."""
+    sites, facts = sites_of_files(paths, label, client, fewest, target) if paths else sites_of_subject(named(), fewest)
     noisy = {name: replace(site, epsilon=epsilon) for name, site in sites.items()}
     return rehearse(noisy, facts, seed, on_progress)
 
@@ -62,45 +64,42 @@ def by_bytes(sites: Mapping[str, Site]) -> Ask:
 
 
 def sites_of_files(
-    paths: Sequence[Path], label: str, client: str = "", fewest: int = FEWEST
+    paths: Sequence[Path], label: str, client: str = "", fewest: int = FEWEST, target: str = ""
 ) -> tuple[dict[str, Site], Facts]:
     """Make one site for each value of the column ``client``. Without this column, make one for each file."""
     require(
-        bool(label), "diagnose --federated: name the column of classes by --label; targets of numbers need pooled rows"
+        bool(label) != bool(target),
+        "diagnose --federated: name the column of classes by --label, or the column of numbers by --target"
+        + (", not both" if label else ""),
     )
+    column, numeric = label or target, bool(target)
     if client:
-        found = survey(paths, label, client)
+        found = survey(paths, column, client, numeric=numeric)
         sites = {
-            name: site_of(
-                found.table.filter(pa.array(found.client == at)), found.y[found.client == at], found.classes, fewest
-            )
+            name: Site(found.table.filter(pa.array(found.client == at)), targets_in(found)[found.client == at], fewest)
             for at, name in enumerate(found.clients)
         }
         notes = list(found.notes)
     else:
         sites, notes = {}, []
         for path in files_of(paths):
-            found = survey([path], label, fair=False)
-            sites[stem(path)] = site_of(found.table, found.y, found.classes, fewest)
+            found = survey([path], column, numeric=numeric, fair=False)
+            sites[stem(path)] = Site(found.table, targets_in(found), fewest)
             notes += [f"{stem(path)}: {note}" for note in found.notes]
     title = ", ".join(path.name for path in paths)
-    return sites, Facts(title, arguments=table_arguments(paths, label, client), notes=tuple(notes))
-
-
-def site_of(table: pa.Table, y: Any, classes: Sequence[str], fewest: int) -> Site:
-    return Site(table, np.array(classes)[y], fewest)
+    return sites, Facts(title, arguments=table_arguments(paths, label, client, target=target), notes=tuple(notes))
 
 
 def sites_of_subject(subject: Subject, fewest: int = FEWEST) -> tuple[dict[str, Site], Facts]:
     """Make one site for each client of a named data set."""
     require(
-        subject.kind == CLASSES, f"diagnose --federated: {subject.name} has no classes; other targets need pooled rows"
+        subject.kind in (CLASSES, "number"),
+        f"diagnose --federated: {subject.name} has neither classes nor numbers; other targets need pooled rows",
     )
-    x = flat(subject.x)
+    x, y = flat(subject.x), np.array(subject.classes)[subject.y] if subject.response is None else subject.response
     names = [*subject.inputs] if len(subject.inputs) == x.shape[1] else [f"input {at}" for at in range(x.shape[1])]
     sites = {}
     for at, name in enumerate(subject.clients):
         mine = subject.client == at
-        table = pa.table(dict(zip(names, x[mine].T, strict=True)))
-        sites[name] = site_of(table, subject.y[mine], subject.classes, fewest)
+        sites[name] = Site(pa.table(dict(zip(names, x[mine].T, strict=True))), y[mine], fewest)
     return sites, Facts(subject.title, subject.name, subject.arguments, subject.notes)

@@ -232,7 +232,8 @@ def diagnose(
             return subject_of(files, label, client, dataset, skew, clients, partition_seed, seed, on_progress, target)
 
         if federated:
-            return Found(without_pooling(files, label, client, subject, fewest, seed, on_progress, epsilon))
+            found = without_pooling(files, label, target, client, subject, fewest, seed, on_progress, epsilon)
+            return Found(found)
         return Found(diagnosis(subject(), seed, on_progress))
 
 

@@ -7,7 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from fedskew.core.trees import Tree
 from fedskew.data.datasets.table import Table
 from fedskew.experiment.federated_site import Site
 from fedskew.experiment.questions import Question
+from fedskew.experiment.site_targets import targets_in
 from fedskew.flower.limits import Limits
 from fedskew.flower.wire import Rejected, first_line
 
@@ -51,10 +51,13 @@ class Answers:
     limits: Limits
 
     def check(self) -> Table:
-        """Return the node's table. Raises `BadInput` if the owner allows no diagnosis, or if there is no table with classes."""
+        """Return the node's table. Raises `BadInput` if the owner allows no diagnosis, or if the table has other targets."""
         require(self.limits.diagnosis, REFUSED)
-        if self.table is None or not self.table.label:
-            raise BadInput("a diagnosis needs a table with classes; start the node with --table FILE,label=COLUMN")
+        if self.table is None or not (self.table.label or self.table.target):
+            raise BadInput(
+                "a diagnosis needs a table with classes or numbers; start the node with --table FILE,label=COLUMN or "
+                "FILE,target=COLUMN"
+            )
         return self.table
 
     def answer(self, run: str, tensors: Tree) -> Tree:
@@ -64,19 +67,27 @@ class Answers:
         return carried(site_of(table, self.limits, self.secret(), run).reply(question))
 
     def admit(self, run: str, question: bytes) -> None:
-        """Raise `BadInput` if the run asked another question in this step before, or if too many runs have asked."""
+        """Raise `BadInput` if the run asked another question in this step before, or if too many runs have asked.
+
+        All steps have the same strata of numbers: the difference of other strata would reveal small counts, too.
+        """
         try:
-            step = msgspec.msgpack.decode(question, type=Question).step
+            read = msgspec.msgpack.decode(question, type=Question)
         except msgspec.MsgspecError as error:
             raise BadInput(f"the question cannot be read: {first_line(error)}") from None
         path = self.folder / "diagnoses.json"
         asked: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
         steps = asked.setdefault(run, {})
         self.limits.check("diagnoses", len(asked))
-        digest = hashlib.sha256(question).hexdigest()
-        require(
-            steps.setdefault(step, digest) == digest, f"the server asks for {step} twice, with two different questions"
-        )
+        same: dict[str, bytes] = {
+            name: read.numbers[name].data for name in ("target edges", "strata") if name in read.numbers
+        }
+        for what, data in (*same.items(), (read.step, question)):
+            digest = hashlib.sha256(data).hexdigest()
+            require(
+                steps.setdefault(what, digest) == digest,
+                f"the server asks for {what} twice, with two different questions",
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         written = path.with_suffix(".new")
         written.write_text(json.dumps(asked))
@@ -97,4 +108,4 @@ class Answers:
 def site_of(table: Table, limits: Limits, secret: Secret, run: str) -> Site:
     """Return the rows of a table. They are read once for each diagnosis, so that all its questions are about the same rows."""
     found = table.surveyed(table.path)
-    return Site(found.table, np.array(found.classes)[found.y], limits.fewest, secret, limits.epsilon)
+    return Site(found.table, targets_in(found), limits.fewest, secret, limits.epsilon)

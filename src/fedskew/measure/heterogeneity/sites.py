@@ -4,7 +4,7 @@ A site computes `scale_sums`, `outer_sums`, `moment_sums` and `face_counts` of t
 the next question of all sites' answers (`first_frame`, `classifiers`, `kinds`), and the faces of the last ones (`faces`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedskew.core.seeding import stream
-from fedskew.measure.heterogeneity.concept import alignment, directions_for, kinds_for, separating, table_distance
+from fedskew.measure.heterogeneity.concept import BINS, alignment, separating
 from fedskew.measure.heterogeneity.diagnose import TABLES, Diagnosis, check, compared, label_chance
 from fedskew.measure.heterogeneity.feature import discriminants
 from fedskew.measure.heterogeneity.label import label_measures
+from fedskew.measure.heterogeneity.residuals import cells
 from fedskew.measure.heterogeneity.rounding import rounded, rounded_pairs
 from fedskew.measure.heterogeneity.rows import CLIP, WIDTH, Floats, Ints, divided, largest, remainder, sums_by, table
 
@@ -118,12 +119,13 @@ def classifiers(answers: Sequence[Numbers]) -> dict[str, Floats]:
 MOMENTS = ("rows by class", "sums by class", "products by half")
 
 
-def kinds(answers: Sequence[Numbers], fewest: int, seed: int) -> tuple[list[dict[str, Floats]], dict[str, Floats]]:
+def kinds(
+    answers: Sequence[Numbers], directions: int, number: int, seed: int
+) -> tuple[list[dict[str, Floats]], dict[str, Floats]]:
     """The kinds of inputs, as in `concept.clusters`: each site's alignment, and directions and centres (2, ...) of both halves.
 
     The centres are clusters of normal points with the moments of each site's classes. Each half has its own kinds, and they
-    count the rows of the other half. The first half's clusters are where the second half's clusters start. There are as many as
-    leave twice ``fewest`` rows of each kind in a typical class of a site.
+    count the rows of the other half. The first half's ``number`` clusters are where the second half's clusters start.
     """
     from sklearn.cluster import KMeans
 
@@ -148,11 +150,8 @@ def kinds(answers: Sequence[Numbers], fewest: int, seed: int) -> tuple[list[dict
         points = np.repeat(cells, np.ceil(often * min(1.0, DRAWN / often.sum())).astype(np.int64), axis=0)
         values, vectors = np.linalg.eigh(within)
         points += rng.standard_normal(points.shape) @ (vectors * np.sqrt(np.maximum(values, 0))).T
-        return lines[:, -directions_for(classes) :], points
+        return lines[:, -directions:], points
 
-    number = kinds_for(int(sizes.sum()), classes)
-    if fewest > 1:
-        number = int(np.clip(np.median(sizes[sizes > 0]) // (2 * fewest), 2, number))
     (lines, points), (other_lines, other_points) = of_half(0), of_half(1)
     found = KMeans(number, n_init=1, max_iter=15, random_state=0).fit(points @ lines)
     kind = found.labels_.astype(np.int64)
@@ -167,10 +166,11 @@ def kinds(answers: Sequence[Numbers], fewest: int, seed: int) -> tuple[list[dict
     return own, {"lines": np.stack([lines, other_lines]), "centres": centres[:, np.argsort(centres[0, :, -1])]}
 
 
-def face_counts(z: Floats, y: Ints, classes: int, asked: Numbers) -> dict[str, Floats]:
+def face_counts(z: Floats, y: Ints, classes: int, asked: Numbers, response: Floats | None = None) -> dict[str, Floats]:
     """A site's last counts: rows beyond each classifier's threshold by class, and rows by kind and class.
 
-    Classifiers and kinds are made of one half of the rows, and count the other half.
+    Classifiers and kinds are made of one half of the rows, and count the other half. If the targets are numbers, ``response`` (n,)
+    has them and ``y`` their strata, and each kind is divided by residuals.
     """
     phi, half = np.column_stack([z, z * z - 1]), halves(y)
     hits, tested = [], table(1 - half, y, (2, classes))
@@ -183,11 +183,13 @@ def face_counts(z: Floats, y: Ints, classes: int, asked: Numbers) -> dict[str, F
     for fold, (lines, centres) in enumerate(zip(asked["lines"], asked["centres"], strict=True)):
         places = aligned[half != fold] @ lines
         kind[half != fold] = ((centres**2).sum(1) - 2 * places @ centres.T).argmin(1)
-    beyond = np.stack(hits).astype(float)
-    return {
-        "beyond thresholds": np.stack([beyond, tested[:, None] - beyond], axis=-1),
-        "rows by kind": table(y, kind, (classes, asked["centres"].shape[1])),
-    }
+    beyond, number = np.stack(hits).astype(float), asked["centres"].shape[1]
+    by_kind = table(y, kind, (classes, number))
+    if response is not None:
+        group = asked["groups"].astype(np.int64)
+        of_cells = cells(aligned, response, kind, asked)
+        by_kind = table(group[y], of_cells, (group.max() + 1, number * BINS))
+    return {"beyond thresholds": np.stack([beyond, tested[:, None] - beyond], axis=-1), "rows by kind": by_kind}
 
 
 def opposition(weights: Floats) -> float:
@@ -203,16 +205,27 @@ def opposition(weights: Floats) -> float:
     return float(np.sqrt(shared.sum() / alone.sum()))
 
 
-def faces(answers: Sequence[Numbers], counts: Ints, fewest: Ints, seed: int) -> Diagnosis:
-    """The diagnosis, from the last answers of all sites, their rows of each class (sites, classes), and their ``fewest`` (sites,).
+def faces(
+    answers: Sequence[Numbers],
+    held: Ints,
+    class_of: Ints,
+    fewest: Ints,
+    distance: Callable[[Floats], Floats],
+    seed: int,
+) -> Diagnosis:
+    """The diagnosis, from the last answers of all sites, and their ``fewest`` (sites,).
+
+    ``held`` (sites, bins) are their rows of each class, or of each bin of targets; ``class_of`` (bins,) is the class or tenth of a
+    bin. ``distance`` turns tables (sites, classes, kinds) into the concept face of each site (sites,).
 
     Chance needs no rows. Given a classifier, the rows of a site beyond its threshold are, by chance, draws without replacement from
     the rows of all sites with the same class. The classifiers of the two halves are alike, so both halves are high at once: their
-    draws are added by rank, and no dependence makes a sum vary more. Given the kinds, each class has a random table of sites and
-    kinds. Small counts are rounded as the sites do it.
+    draws are added by rank, and no dependence makes a sum vary more. For concepts see `concept_chance`. Small counts are rounded as
+    the sites do it.
     """
-    sizes = counts.sum(1)
+    sizes, members = held.sum(1), np.eye(class_of.max() + 1, dtype=np.int64)[class_of]
     check(sizes)
+    counts = held @ members
     rng, weights = stream(seed, "diagnose"), sizes / sizes.sum()
     beyond = np.stack([a["beyond thresholds"] for a in answers]).astype(
         np.int64
@@ -233,20 +246,43 @@ def faces(answers: Sequence[Numbers], counts: Ints, fewest: Ints, seed: int) -> 
         of_halves.append(divided(drawn.sum(-1) - false, rows) @ weights)
     chance_feature = (opposition(weights) * np.sort(of_halves, axis=0).mean(1)).tolist()
 
-    def rounded_by_sites(tables: NDArray[Any]) -> Ints:
-        return np.stack([rounded(one, int(few), rng) for one, few in zip(tables, fewest, strict=True)])
-
-    concept = table_distance(np.swapaxes(by_kind, 1, 2).astype(float))
-    dealt = [stats.random_table(t.sum(1), t.sum(0)) for t in np.moveaxis(by_kind, 1, 0) if t.sum()]
-    chance_concept = []
-    for _ in range(CONCEPT_TABLES):
-        made = np.stack([one.rvs(random_state=rng) for one in dealt], axis=1)
-        chance_concept.append(float(weights @ table_distance(np.swapaxes(rounded_by_sites(made), 1, 2).astype(float))))
+    concept = distance(by_kind.astype(float))
+    chance_concept = concept_chance(by_kind, fewest, lambda drawn: float(weights @ distance(drawn.astype(float))), rng)
     each = {"label": label_measures(counts)["total variation"], "feature": feature, "concept": concept}
     by_chance = {
-        "label": label_chance(counts, rng, changed=rounded_by_sites),
+        "label": label_chance(held, rng, changed=lambda drawn: rounded_by_sites(drawn, fewest, rng) @ members),
         "feature": chance_feature,
         "concept": chance_concept,
     }
     alone = counts[:, (counts > 0).sum(0) == 1].sum()
     return Diagnosis(compared(each, by_chance, sizes, rng), counts, int(sizes.sum()), int(alone))
+
+
+def concept_chance(
+    by_kind: Ints, fewest: Ints, value: Callable[[Ints], float], rng: np.random.Generator
+) -> list[float]:
+    """Return the values of random tables (sites, classes, kinds) with the margins of ``by_kind``, rounded as the sites do it.
+
+    Margins of rounded tables are uneven, and random tables with uneven margins have smaller values. How much smaller, a second
+    random table with the margins of each random table shows. This is added.
+    """
+
+    def dealt(tables: Ints) -> Ints:
+        made = np.zeros_like(tables)
+        for at in np.flatnonzero(tables.sum((0, 2))).tolist():
+            margins = tables[:, at].sum(1), tables[:, at].sum(0)
+            made[:, at] = stats.random_table(*margins).rvs(random_state=rng)
+        return rounded_by_sites(made, fewest, rng)
+
+    found, again = np.zeros((2, CONCEPT_TABLES))
+    for at in range(CONCEPT_TABLES):
+        made = dealt(by_kind)
+        found[at] = value(made)
+        again[at] = value(dealt(made)) if fewest.max() > 1 else found[at]
+    values: list[float] = (found + max(0.0, found.mean() - again.mean())).tolist()
+    return values
+
+
+def rounded_by_sites(tables: NDArray[Any], fewest: Ints, rng: np.random.Generator) -> Ints:
+    """Round each site's table as the site does it."""
+    return np.stack([rounded(one, int(few), rng) for one, few in zip(tables, fewest, strict=True)])

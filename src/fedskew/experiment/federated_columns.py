@@ -1,0 +1,48 @@
+"""Columns of a diagnosis without pooling: moments and histograms of the sites, and how the sites differ in them."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.data.columns import Columns
+from fedskew.data.exact import mean_and_deviation
+from fedskew.data.preprocessing import Number, Words
+from fedskew.data.summaries import ColumnSummary
+from fedskew.measure.heterogeneity.columns import Tested
+from fedskew.measure.heterogeneity.histograms import ClientMoments, edges, of_numbers, of_shares
+
+Floats = NDArray[np.float64]
+
+
+def moments_of(parts: Sequence[ColumnSummary]) -> ClientMoments:
+    """Return rows, mean, deviation, smallest and largest number of a column at each site, each (sites,)."""
+    held = [part.numbers for part in parts]
+    both = np.array([mean_and_deviation([one]) if one.rows else (0.0, 0.0) for one in held])
+    rows, low, high = (np.array([getattr(one, name) for one in held]) for name in ("rows", "low", "high"))
+    return ClientMoments(rows, both[:, 0], both[:, 1], low, high)
+
+
+def inner_edges(held: ClientMoments, parts: Sequence[ColumnSummary]) -> Floats:
+    return edges(held.of(np.ones(len(held.rows))), all(part.whole for part in parts))
+
+
+def in_columns(
+    encode: Columns,
+    columns: Mapping[str, Sequence[ColumnSummary]],
+    moments: Mapping[str, ClientMoments],
+    histograms: Mapping[str, tuple[Floats, Floats]],
+) -> list[Tested]:
+    """Compare the sites' columns: numbers, words and missing values."""
+    found: list[Tested] = []
+    for part in encode.preprocessing.columns:
+        name, held = part.name, columns[part.name]
+        rows = np.array([one.rows for one in held])
+        valid = np.array([one.numbers.rows if isinstance(part, Number) else one.valid for one in held])
+        if name in moments:
+            counts, inner = histograms[name]
+            found += of_numbers(name, moments[name], counts.astype(np.int64), inner)
+        for word in part.known if isinstance(part, Words) else ():
+            found += of_shares(name, "share", word, valid, np.array([one.words.get(word, 0) for one in held]))
+        found += of_shares(name, "missing", "", rows, rows - valid)
+    return found

@@ -189,3 +189,11 @@ def test_a_label_of_many_numbers_is_noted(tmp_path):
     notes = Table(path=str(tmp_path / "t.csv"), label="days").load().notes
     assert "'days' has 30 different numbers, and each one is a class of its own" in notes
     assert "different numbers" not in Table(path=str(tmp_path / "t.csv"), label="size").load().notes
+
+
+def test_a_class_that_is_a_number_has_the_same_name_whatever_other_rows_hold(tmp_path):
+    path = tmp_path / "t.parquet"
+    for extra in ([], [0.5], [2.0**60], [float("nan")], [None]):
+        y = [1e10] * 30 + [-2.0] * 30 + extra
+        pd.DataFrame({"y": pd.array(y, dtype="Float64"), "x": range(len(y))}).to_parquet(path)
+        assert {"10000000000", "-2"} <= set(Table(path=str(path), label="y").surveyed(str(path)).classes)

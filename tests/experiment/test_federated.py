@@ -17,7 +17,7 @@ from fedskew.experiment.federated import Facts, federated
 from fedskew.experiment.federated_site import Site
 from fedskew.experiment.questions import LEAVES, Answer, Array, Question, numbers_of
 from fedskew.experiment.rehearsal import by_bytes, rehearse, sites_of_files
-from tests.federated import HOSPITALS, frame, number_sites, recorded, wide_sites, with_epsilon
+from tests.federated import HOSPITALS, Recorder, frame, number_sites, recorded, wide_sites, with_epsilon
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,39 @@ def test_rows_of_rare_classes_stay_out_and_the_site_is_told():
     y = np.array(["x"] * 30 + ["y"] * 30 + ["z"] * 9)
     site = Site(pa.table({"a": np.arange(69.0)}), y, 5)
     assert site.answer(Question(step="columns")).classes == {"x": 30, "y": 30, "z": 9}
-    assert site.notes == ["9 rows count by class only: their classes have fewer than 10 rows"]
+    assert site.held.num_rows == 69, "nine rows are enough for sums of all rows"
+    assert site.notes == ["9 rows of rare classes or targets are in no sum by class"]
+
+
+@pytest.mark.parametrize("rare", [["z"], ["z", "z", "w", "w"], ["z"] * 3 + ["w"] * 2, ["z"] * 9])
+def test_sums_of_all_rows_less_sums_by_class_are_about_no_row_or_enough(rare):
+    rng = np.random.default_rng(0)
+    y = np.array(["x"] * 60 + ["y"] * 40 + rare)
+    made = Recorder(
+        {
+            "one": Site(pa.table({"age": rng.normal(60, 9, len(y)), "sex": rng.choice(["f", "m"], len(y))}), y, 5),
+            "two": Site(pa.table({"age": rng.normal(60, 9, 100), "sex": rng.choice(["f", "m"], 100)}), y[:100], 5),
+        }
+    )
+    federated(["one", "two"], made.ask, Facts("rare"))
+    answers = {a.step: a for a in (msgspec.msgpack.decode(data, type=Answer) for data in made.sent[::2])}
+    rows = (
+        answers["columns"].summary.columns["age"].rows
+        - numbers_of("", answers["moments"].numbers)["rows by class"].sum()
+    )
+    assert rows == 0 or rows >= 5
+    assert rows == (len(rare) if len(rare) >= 5 else 0)
+    counts = answers["columns"].classes
+    assert all(number >= 5 for number in counts.values())
+
+
+def test_a_count_of_rows_of_a_class_is_the_same_however_the_server_asks():
+    y = np.array(["x"] * 30 + ["y"] * 30 + ["z"] * 4 + ["w"] * 3)
+    site = Site(pa.table({"a": np.arange(67.0)}), y, 5)
+    named = site.answer(Question(step="columns")).classes
+    for classes in (("x", "y"), ("w", "x", "z", "y"), ("z",)):
+        made = numbers_of("", site.answer(Question(step="counts", classes=classes)).numbers)["rows of classes"]
+        assert made.tolist() == [named.get(word, 0) for word in classes]
 
 
 def test_the_server_need_not_know_classes_of_few_rows():

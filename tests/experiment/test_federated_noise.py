@@ -38,6 +38,10 @@ def test_noise_cannot_be_averaged_away():
     again = with_epsilon(wide_sites(2)["bern"], 0.5)
     assert site.answer(question) == again.answer(question)
     fewer = Site(site.table.slice(1), site.y[1:], 2, site.seed, 0.5)
+    for classes in (("b", "a"), ("b",)):
+        counts = np.frombuffer(site.answer(Question(step="counts", classes=classes)).numbers["rows of classes"].data)
+        every = np.frombuffer(site.answer(question).numbers["rows of classes"].data)
+        assert counts.tolist() == [every["abc".index(word)] for word in classes]
     noises = set()
     for one in (site, fewer):
         for epsilon in (0.5, 0.50001, 0.50002):
@@ -62,8 +66,16 @@ def test_a_diagnosis_with_noise_has_the_faces_of_counts(tmp_path: Path, capsys):
         assert face["each"] == next(one for one in exact["faces"] if one["face"] == face["face"])["each"]
     assert found["columns"] == []
     assert "noise of epsilon 100 and delta 1e-06" in found["notes"][0]
+    assert "look different" not in found["notes"][0]
     assert main(["diagnose", *options, "--epsilon", "1"]) == 0
     assert "Not measured: feature and concept." in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_note_says_how_many_classes_are_small_beside_the_noise():
+    found = rehearse({name: with_epsilon(site, 0.7) for name, site in wide_sites(2).items()}, Facts("small"))
+    assert (
+        "; 2 classes have fewer than 57 rows at each site, and may make alike sites look different" in found["notes"][0]
+    )
 
 
 def test_sites_with_and_without_noise_are_compared_by_their_counts():

@@ -12,12 +12,13 @@ import pytest
 
 from fedskew.core.errors import BadInput, FedskewError, TooFew
 from fedskew.data.datasets.table import Table
+from fedskew.experiment.config import Experiment
 from fedskew.experiment.federated import Facts
 from fedskew.experiment.federated_site import Site
 from fedskew.experiment.questions import Answer, Question, Step, arrays
 from fedskew.experiment.rehearsal import rehearse
 from fedskew.experiment.site_targets import targets_in
-from fedskew.flower.answers import Answers, carried, carried_bytes
+from fedskew.flower.answers import IN_PROGRESS, Answers, carried, carried_bytes
 from fedskew.flower.diagnosis import CLIENTS, OUTPUT, diagnosed, write_diagnosis
 from fedskew.flower.limits import Limits
 from fedskew.flower.node import Node
@@ -34,6 +35,7 @@ def sites(folder: Path, fewest: int = 5, target: str = "label=outcome", **limits
     made, (option, column) = [], target.split("=")
     for k in range(3):
         path = folder / f"site-{k}.csv"
+        folder.mkdir(exist_ok=True)
         frame = patients(60, k)[["age", "city", column]]
         frame.assign(age=frame["age"] + 20 * (k == 1)).to_csv(path, index=False)
         allowed = Limits(**{"diagnosis": True, "fewest": fewest, **limits})
@@ -155,6 +157,45 @@ def test_all_questions_of_a_diagnosis_are_about_the_same_rows(tmp_path: Path) ->
     node.rows.write_text("".join(node.rows.read_text().splitlines(keepends=True)[:40]))
     assert carried_bytes(answers.answer("r", question)) == said
     assert carried_bytes(answers.answer("s", question)) != said
+    with pytest.raises(BadInput, match="begun another diagnosis, and reads its rows once a diagnosis; start a new one"):
+        answers.answer("r", question)
+    IN_PROGRESS.clear()
+    with pytest.raises(BadInput, match="the node has restarted, or begun another diagnosis"):
+        answers.answer("s", question)
+
+
+def test_with_noise_an_error_does_not_tell_what_is_in_the_table(tmp_path: Path) -> None:
+    plain, noisy = sites(tmp_path)[0], sites(tmp_path / "noisy", epsilon=1.0)[0]
+    question = carried(msgspec.msgpack.encode(Question(step="columns")))
+    for node, words in ((plain, "'outcome'"), (noisy, "^its table cannot be read; the node's log says why$")):
+        node.rows.write_text("age,city\n3,x\n")
+        with pytest.raises(BadInput, match=words):
+            Answers(node.table, node.folder, node.limits).answer("r", question)
+
+
+def test_a_node_with_noise_sends_no_exact_rows_of_classes(tmp_path: Path) -> None:
+    node = sites(tmp_path, epsilon=1.0)[0]
+    asked = Request(
+        kind="meet",
+        run="0" * 32,
+        round=0,
+        client=-1,
+        clients=3,
+        recipe=Experiment(model="softmax", engine="sequential").toml(),
+        classes=2,
+        shape=(9,),
+        labels=True,
+    )
+    reply, _ = unpack(node.answer(pack(asked)), Reply)
+    assert "this node sends rows of each class with noise only" in reply.reason
+    assert not reply.label_counts
+
+
+@pytest.mark.parametrize("run", ["secret", "diagnoses.json", "..", "0" * 31, "G" * 32])
+def test_a_run_of_another_name_is_refused(run: str, tmp_path: Path) -> None:
+    """It would name a file of the node."""
+    with pytest.raises(BadInput, match="32 hexadecimal digits"):
+        sites(tmp_path)[0].states(run)
 
 
 def test_a_node_answers_as_many_diagnoses_as_its_owner_allows(tmp_path: Path) -> None:

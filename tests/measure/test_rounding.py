@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedskew.measure.heterogeneity.rounding import rounded, rounded_pairs
+from fedskew.measure.heterogeneity.rounding import rounded, rounded_alone, rounded_pairs
 
 ROWS = ([3, 50], [3, 4], [1, 6], [4, 4, 4], [1, 0, 2, 1, 90, 3, 4, 2], [2, 1, 8], [1, 1, 6], [9, 7, 0], [2, 5, 3])
 
@@ -22,6 +22,16 @@ def test_rows_of_too_few_become_zero_and_one_allows_all():
     rng = np.random.default_rng(0)
     assert rounded(np.array([[1, 2], [0, 0], [0, 9]]), 5, rng).tolist() == [[0, 0], [0, 0], [0, 9]]
     assert rounded(np.array([1, 2]), 1, rng).tolist() == [1, 2]
+
+
+def test_counts_rounded_alone_are_none_or_enough_and_right_on_average():
+    counts = np.arange(9)
+    drawn = np.array([rounded_alone(counts, 5, rng) for rng in map(np.random.default_rng, range(4000))])
+    assert ((drawn == 0) | (drawn >= 5)).all()
+    assert (drawn[:, 5:] == counts[5:]).all()
+    assert (drawn[:, 0] == 0).all()
+    assert drawn.mean(0) == pytest.approx(counts, abs=6 * 2.5 / np.sqrt(4000))
+    assert rounded_alone(counts, 1, np.random.default_rng(0)).tolist() == counts.tolist()
 
 
 def test_pairs_are_rounded_in_the_same_way():

@@ -84,6 +84,10 @@ def node(parsed: argparse.Namespace) -> int:
         **({} if parsed.epsilon is None else {"epsilon": parsed.epsilon}),
     }
     limits = from_table(Limits, {**given, "allow": parsed.allow, **agreed}, "--limit")
+    require(
+        not (limits.epsilon and table and table.rows),
+        "--table: leave out rows with --epsilon; which rows a sample has depends on the number of rows",
+    )
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):
         Console(stderr=True).print(f"warning: {warning}")
     states = parsed.states or rows.with_name(f"{rows.stem}-states")

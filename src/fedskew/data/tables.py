@@ -269,11 +269,12 @@ def present(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def words(part: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
-    """Return a column's values as text. 1.0 becomes 1; 01 stays 01. Raises `BadInput` for other types, such as lists."""
+    """Return a column's values as text, each by itself. 1.0 becomes 1; 01 stays 01. Raises `BadInput` for types such as lists."""
     column = part[name]
-    if pa.types.is_floating(column.type) and bool(pc.all(pc.less(pc.abs(column), 2**53)).as_py()):
-        whole = pc.equal(column, pc.round(column))
-        column = column.cast(pa.int64()) if pc.all(whole).as_py() else column
+    if pa.types.is_floating(column.type):
+        whole = pc.and_(pc.equal(column, pc.round(column)), pc.less(pc.abs(column), 2**53))
+        numbers_in = pc.if_else(whole, column, 0).cast(pa.int64())
+        column = pc.if_else(whole, numbers_in.cast(pa.string()), column.cast(pa.string()))
     try:
         text = pc.utf8_trim_whitespace(column.cast(pa.string()))
     except pa.ArrowException:

@@ -20,11 +20,14 @@ from fedskew.measure.heterogeneity.columns import Difference, listed
 from fedskew.measure.heterogeneity.details import of_counts
 from fedskew.measure.heterogeneity.histograms import BINS, of_shares
 from fedskew.measure.heterogeneity.noise import DELTA, faces_of_counts, noisy
-from fedskew.measure.heterogeneity.rounding import rounded
+from fedskew.measure.heterogeneity.rounding import rounded_alone
 
 Ask = Callable[[Mapping[str, Question]], Mapping[str, Answer]]
 """Send each site its question, and return their answers."""
 
+
+MANY = 40
+"""Rows of a class, times epsilon, from which noise does not decide which classes are named."""
 
 MOST_ROWS = 1 << 40
 """Rows of a class that a site can say it has."""
@@ -78,7 +81,8 @@ class Inquiry:
         columns = {
             name: [summary.columns[name] for summary in summaries.values()] for name in encode.preprocessing.names
         }
-        sizes, fewest = targets.held.sum(1), targets.fewest
+        sizes = np.array([next(iter(part.columns.values())).rows for part in summaries.values()])
+        fewest = targets.fewest
 
         named = measured(encode.preprocessing)
         moments = {name: moments_of(columns[name]) for name in named}
@@ -97,7 +101,9 @@ class Inquiry:
         asked = {**frame, **of_sites.classifiers(held), **kinds, **targets.model(held, own)}
         shapes = {"beyond thresholds": (2, k, c, 2), "rows by kind": targets.cells(number)}
         last = self.numbers("faces", shapes, *({**asked, **one} for one in own))
-        found = of_sites.faces(last, targets.held, targets.class_of, fewest, targets.distance, self.seed)
+        found = of_sites.faces(
+            last, targets.held, targets.class_of, fewest, targets.rounded, targets.distance, self.seed
+        )
 
         tested = [
             *in_columns(
@@ -127,7 +133,7 @@ class Inquiry:
 
         def changed(table: Ints, rng: np.random.Generator) -> Ints:
             rows = zip(table, few, noise, strict=True)
-            return np.stack([noisy(row, e / 2, rng) if e else rounded(row, k, rng) for row, k, e in rows])
+            return np.stack([noisy(row, e / 2, rng) if e else rounded_alone(row, k, rng) for row, k, e in rows])
 
         targets = ClassTargets(classes, counts.astype(np.int64), few)
         found = faces_of_counts(targets.held, changed, self.seed)
@@ -135,6 +141,10 @@ class Inquiry:
             f": only rows of each class left a site, with noise of epsilon {noise.max():g} and delta {DELTA:g}; inputs and "
             "concepts are not measured, and the advice takes them as equal"
         )
+        enough = MANY / noise[noise > 0].min()
+        if small := int((counts.max(0) < enough).sum()):
+            named = "1 class has" if small == 1 else f"{small} classes have"
+            how += f"; {named} fewer than {enough:.0f} rows at each site, and may make alike sites look different"
         return self.values(facts, how, targets, found, (), listed([], self.sites))
 
     def values(

@@ -1,8 +1,6 @@
 """A site in a diagnosis without pooling: it sees its own rows, and answers questions with counts and sums of them."""
 
-import hashlib
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,16 +19,19 @@ from fedskew.data.columns import Columns, numbers, to_pandas
 from fedskew.data.guard import guarded, guarded_summary
 from fedskew.data.preprocessing import Number, Tabular
 from fedskew.experiment.questions import Answer, Numbers, Question, Step, arrays, numbers_of
-from fedskew.experiment.site_targets import OwnClasses, OwnNumbers
+from fedskew.experiment.site_targets import OwnClasses, OwnNumbers, least
 from fedskew.measure.heterogeneity.histograms import histogram
-from fedskew.measure.heterogeneity.noise import frequent, noisy
 from fedskew.measure.heterogeneity.residuals import target_sums
 from fedskew.measure.heterogeneity.rounding import rounded
-from fedskew.measure.heterogeneity.rows import Ints
+from fedskew.measure.heterogeneity.rows import WIDTH, Ints
 from fedskew.measure.heterogeneity.sites import coordinates, face_counts, moment_sums, outer_sums, scale_sums
 
 FEWEST, LEAST_EPSILON = 5, 0.001
 """Rows that a count has at least, unless it is 0. The noise of a smaller epsilon would hide all counts."""
+
+
+MOST_INPUTS = 5_792
+"""Inputs whose products fill a message of 256 MiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,26 +61,34 @@ class Site:
         )
 
     @cached_property
+    def targets(self) -> OwnClasses | OwnNumbers:
+        if self.y.dtype.kind == "f":
+            return OwnNumbers(self.y.astype(np.float64), self.fewest, self.rounded)
+        return OwnClasses(self.y.astype(str), self.fewest, self.seed, self.epsilon)
+
+    @cached_property
+    def kept(self) -> NDArray[np.bool_]:
+        """(n,) Rows that count by more than their class.
+
+        If the rows of rare classes are few in all, they are left out: else the sums of all rows, less the sums by class, would be
+        about these few.
+        """
+        enough = self.enough(self.targets.groups())
+        self.note_rare(enough)
+        return enough if (~enough).sum() < self.fewest else np.ones_like(enough)
+
+    @cached_property
     def held(self) -> pa.Table:
-        """The table without words and gaps of few rows."""
-        table, notes = guarded(self.table, self.fewest)
+        """The table without words, gaps and classes of few rows."""
+        table, notes = guarded(self.table.filter(pa.array(self.kept)), self.fewest)
         self.notes.extend(notes)
         return table
 
-    @cached_property
-    def targets(self) -> OwnClasses | OwnNumbers:
-        if self.y.dtype.kind == "f":
-            return OwnNumbers(self.y.astype(np.float64), self.rounded)
-        return OwnClasses(self.y.astype(str), self.rounded)
-
-    def known(self, group: Ints) -> NDArray[np.bool_]:
+    def enough(self, group: Ints) -> NDArray[np.bool_]:
         """(n,) whether a row's group has enough rows for sums of both halves of the rows."""
-        least = 2 * self.fewest if self.fewest > 1 else 1
-        found = (np.bincount(group) >= least)[group]
-        require(bool(found.any()), f"no {self.targets.word} has {least} rows; this site sends no sums of fewer")
-        if rare := int((~found).sum()):
-            note = f"{count(rare, 'row')} count {self.targets.rest} fewer than {least} rows"
-            self.notes.extend([note] * (note not in self.notes))
+        found = (np.bincount(group) >= least(self.fewest))[group]
+        words = f"no {self.targets.word} has {least(self.fewest)} rows; this site sends no sums of fewer"
+        require(bool(found.any()), words)
         return found
 
     def reply(self, data: bytes) -> bytes:
@@ -96,11 +105,10 @@ class Site:
     def answer(self, question: Question) -> Answer:
         """The answer to a question. Raises `BadInput` if it does not fit the site's rows."""
         if self.epsilon or question.step == "counts":
-            return self.counted(question)
+            return self.targets.first() if question.step == "columns" else self.targets.counted(question)
         if question.step == "columns":
-            self.known(self.targets.groups())
             return replace(
-                self.targets.first(self.fewest),
+                self.targets.first(),
                 summary=guarded_summary(self.held, self.fewest),
                 copies=int(self.rounded(self.copies(self.held))[0]),
                 fewest=self.fewest,
@@ -112,54 +120,33 @@ class Site:
         assert question.preprocessing is not None
         return Answer(step=question.step, numbers=arrays(self.made(question, asked, question.preprocessing)))
 
-    def counted(self, question: Question) -> Answer:
-        """The answer with rows of classes only: first the names of the site's classes, then rows of all sites' classes.
-
-        With noise, each of both has half of ``epsilon``.
-        """
-        require(
-            isinstance(self.targets, OwnClasses), "its targets are numbers, but the server asks for rows of classes"
-        )
-        words, often = np.unique(self.y, return_counts=True)
-        own = dict(zip(words.tolist(), often.tolist(), strict=True))
-        if question.step == "columns" and self.epsilon:
-            named = frequent(often, self.epsilon / 2, self.fresh(question, own))
-            return Answer(
-                step="columns",
-                classes={word: number for word, number in zip(own, named.tolist(), strict=True) if number},
-                epsilon=self.epsilon,
-            )
-        require(question.step == "counts", "this site sends only rows of each class, with noise")
-        require(len(set(question.classes)) == len(question.classes), "the question names a class twice")
-        counts = np.array([own.get(word, 0) for word in question.classes], dtype=np.int64)
-        made = noisy(counts, self.epsilon / 2, self.fresh(question, own)) if self.epsilon else self.rounded(counts)
-        return Answer(step="counts", numbers=arrays({"rows of classes": made.astype(np.float64)}))
-
-    def fresh(self, question: Question, own: Mapping[str, int]) -> np.random.Generator:
-        """A generator for noise: the same for the same question about the same rows, independent for all others.
-
-        The difference of two answers then tells no more than the noise allows.
-        """
-        text = repr((question.step, question.classes, self.epsilon, sorted(own.items())))
-        return stream(self.seed, "diagnose", 6, int.from_bytes(hashlib.sha256(text.encode()).digest()))
-
     def made(self, question: Question, asked: Numbers, preprocessing: Tabular) -> Numbers:
         """The numbers of each step after the first."""
         z = coordinates(Columns(preprocessing, ())(self.held), asked)
         if question.step == "scale":
             return {**scale_sums(z), "histograms": self.histograms(preprocessing, asked["edges"])}
         if question.step == "products":
+            check_width(z, MOST_INPUTS)
             return outer_sums(z)
         if question.step == "directions":
             return scale_sums(z)
         (y, strata), response = self.targets.strata(question, asked), self.targets.response(asked)
-        known = self.known(y)
-        z, y, response = z[known], y[known], None if response is None else response[known]
+        y, response = y[self.kept], None if response is None else response[self.kept]
+        enough = self.enough(y)
+        self.note_rare(enough)
+        z, y, response = z[enough], y[enough], None if response is None else response[enough]
+        check_width(z, WIDTH + 1)
         require(int(y.max()) < strata, "the server does not know all classes of this site")
         if question.step == "moments":
             return {**moment_sums(z, y, strata), **({} if response is None else target_sums(z, response))}
         made = face_counts(z, y, strata, asked, response)
         return {name: self.rounded(counts) for name, counts in made.items()}
+
+    def note_rare(self, enough: NDArray[np.bool_]) -> None:
+        """Note that some rows are in no sum by class."""
+        note = f"{count(int((~enough).sum()), 'row')} of rare classes or targets are in no sum by class"
+        if not enough.all() and note not in self.notes:
+            self.notes.append(note)
 
     def histograms(self, preprocessing: Tabular, edges: NDArray[np.float64]) -> NDArray[np.float64]:
         """The counts (columns, bins) of each column of numbers that is no time."""
@@ -178,6 +165,10 @@ class Site:
         frame = to_pandas(table)
         found = int(frame.astype(str).duplicated(keep=False).sum())
         return np.array([found, len(frame) - found])
+
+
+def check_width(z: NDArray[np.float64], most: int) -> None:
+    require(z.shape[1] <= most, f"the server asks for products of {z.shape[1]:,} inputs; at most {most:,} leave a site")
 
 
 def measured(preprocessing: Tabular) -> list[str]:

@@ -21,6 +21,8 @@ from fedskew.measure.heterogeneity import histograms, residuals
 from fedskew.measure.heterogeneity.columns import Tested
 from fedskew.measure.heterogeneity.concept import BINS as RESIDUALS
 from fedskew.measure.heterogeneity.concept import KINDS, RESIDUAL_DIRECTIONS, directions_for, kinds_for, table_distance
+from fedskew.measure.heterogeneity.rounding import rounded_alone
+from fedskew.measure.heterogeneity.sites import rounded_by_sites
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -83,6 +85,11 @@ class ClassTargets:
     def distance(self, counts: Floats) -> Floats:
         """The concept distance (sites,) of tables (sites, ...)."""
         return table_distance(np.swapaxes(counts, 1, 2))
+
+    def rounded(self, held: Ints, rng: np.random.Generator) -> Ints:
+        """Round counts like ``held`` as the sites do it."""
+        rows = zip(held, self.fewest, strict=True)
+        return np.stack([rounded_alone(one, int(few), rng) for one, few in rows])
 
     def tested(self) -> list[Tested]:
         """How the sites' targets differ."""
@@ -187,6 +194,9 @@ class NumberTargets:
 
     def distance(self, counts: Floats) -> Floats:
         return residuals.distance(counts)
+
+    def rounded(self, held: Ints, rng: np.random.Generator) -> Ints:
+        return rounded_by_sites(held, self.fewest, rng)
 
     def tested(self) -> list[Tested]:
         return histograms.of_numbers("target", moments_of(self.parts), self.held, self.inner)

@@ -1,7 +1,9 @@
 """A site's own targets in a diagnosis without pooling: what it says of them, and the stratum in which each row counts."""
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -9,10 +11,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require
+from fedskew.core.seeding import Seed, stream
 from fedskew.data.guard import guarded_summary
 from fedskew.data.tables import Survey
-from fedskew.experiment.questions import Answer, Numbers, Question
+from fedskew.experiment.questions import Answer, Numbers, Question, Step, arrays
 from fedskew.measure.heterogeneity.histograms import BINS, histogram
+from fedskew.measure.heterogeneity.noise import frequent, noisy
+from fedskew.measure.heterogeneity.rounding import rounded_alone
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -22,21 +27,48 @@ Rounded: TypeAlias = Callable[[NDArray[Any]], Floats]
 
 @dataclass(frozen=True, eq=False)
 class OwnClasses:
-    """The class (n,) of each row."""
+    """The class (n,) of each row, and the site's ``fewest``, ``seed`` and ``epsilon``."""
 
     y: NDArray[np.str_]
-    rounded: Rounded
+    fewest: int
+    seed: Seed
+    epsilon: float | None
     word: ClassVar = "class"
-    rest: ClassVar = "by class only: their classes have"
 
-    def first(self, fewest: int) -> Answer:
+    def first(self) -> Answer:
         """The first answer, without columns."""
+        counts = self.counts_of("columns", self.own)
+        named = {word: number for word, number in zip(self.own, counts.tolist(), strict=True) if number}
+        return Answer(step="columns", classes=named, epsilon=self.epsilon or 0.0)
+
+    def counted(self, question: Question) -> Answer:
+        """The second answer if a site adds noise: the rows of all sites' classes."""
+        require(question.step == "counts", "this site sends only rows of each class, with noise")
+        require(len(set(question.classes)) == len(question.classes), "the question names a class twice")
+        counts = self.counts_of("counts", question.classes).astype(np.float64)
+        return Answer(step="counts", numbers=arrays({"rows of classes": counts}))
+
+    @cached_property
+    def own(self) -> dict[str, int]:
+        """The rows of each class."""
         words, often = np.unique(self.y, return_counts=True)
-        counts = self.rounded(often).astype(np.int64).tolist()
-        return Answer(
-            step="columns",
-            classes={word: number for word, number in zip(words.tolist(), counts, strict=True) if number},
-        )
+        return dict(zip(words.tolist(), often.tolist(), strict=True))
+
+    def counts_of(self, step: Step, words: Iterable[str]) -> Ints:
+        """The rows of each class (words,), rounded, or with noise for half of epsilon in each step.
+
+        The random numbers of a count follow from the class and its rows, so each count is the same however the server asks.
+        """
+        made = []
+        for word in words:
+            rows = np.array([self.own.get(word, 0)])
+            text = repr((step if self.epsilon else "", word, int(rows[0]), self.epsilon))
+            rng = stream(self.seed, "diagnose", 6, int.from_bytes(hashlib.sha256(text.encode()).digest()))
+            if not self.epsilon:
+                made.append(rounded_alone(rows, self.fewest, rng))
+            else:
+                made.append((frequent if step == "columns" else noisy)(rows, self.epsilon / 2, rng))
+        return np.concatenate(made) if made else np.zeros(0, dtype=np.int64)
 
     def groups(self) -> Ints:
         """A number (n,) for each row. Rows of a number that few rows have leave in no sum."""
@@ -59,16 +91,19 @@ class OwnClasses:
 
 @dataclass(frozen=True, eq=False)
 class OwnNumbers:
-    """The number (n,) of each row that a model predicts."""
+    """The number (n,) of each row that a model predicts. ``rounded`` hides counts below ``fewest``."""
 
     y: Floats
+    fewest: int
     rounded: Rounded
     word: ClassVar = "stratum of the target"
-    rest: ClassVar = "in histograms only: their strata of the target have"
 
-    def first(self, fewest: int) -> Answer:
+    def first(self) -> Answer:
         column = pa.table({"target": self.y})
-        return Answer(step="columns", target=guarded_summary(column, fewest).columns["target"])
+        return Answer(step="columns", target=guarded_summary(column, self.fewest).columns["target"])
+
+    def counted(self, question: Question) -> Answer:
+        raise BadInput("its targets are numbers, but the server asks for rows of classes")
 
     def groups(self) -> Ints:
         return np.zeros(len(self.y), dtype=np.int64)
@@ -86,11 +121,29 @@ class OwnNumbers:
         require(of_bin.shape == (BINS,) and 0 <= of_bin.min() <= of_bin.max() < BINS, "the question has no strata")
         found = np.empty(len(self.y), dtype=np.int64)
         found[np.argsort(self.y, kind="stable")] = np.repeat(of_bin, self.counts(asked).astype(np.int64))
-        return found, int(of_bin.max()) + 1
+        strata = int(of_bin.max()) + 1
+        return self.without_few(found, strata), strata
+
+    def without_few(self, stratum: Ints, strata: int) -> Ints:
+        """The strata (n,). If the rows of small strata are few in all, they move to the nearest stratum of enough rows.
+
+        Else the sums of all rows, less the sums by stratum, would be about these few.
+        """
+        rows = np.bincount(stratum, minlength=strata)
+        enough = rows >= least(self.fewest)
+        if enough.any() and 0 < rows[~enough].sum() < self.fewest:
+            large = np.flatnonzero(enough)
+            stratum = large[np.abs(np.arange(strata)[:, None] - large).argmin(1)][stratum]
+        return stratum
 
     def response(self, asked: Numbers) -> Floats | None:
         mean, deviation = asked["target scale"]
         return np.asarray((self.y - mean) / deviation)
+
+
+def least(fewest: int) -> int:
+    """The rows of a class or stratum from which sums of both halves of its rows leave."""
+    return 2 * fewest if fewest > 1 else 1
 
 
 def targets_in(found: Survey) -> NDArray[np.str_] | Floats:

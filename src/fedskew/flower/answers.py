@@ -3,20 +3,21 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from logging import WARNING
 from pathlib import Path
 
 import msgspec
 import torch
 from torch import Tensor
 
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.seeding import Secret
 from fedskew.core.trees import Tree
 from fedskew.data.datasets.table import Table
 from fedskew.experiment.federated_site import Site
 from fedskew.experiment.questions import Question
 from fedskew.experiment.site_targets import targets_in
+from fedskew.flower.events import event
 from fedskew.flower.limits import Limits
 from fedskew.flower.wire import Rejected, first_line
 
@@ -39,11 +40,17 @@ def carried_bytes(tensors: Tree) -> bytes:
     return held.numpy().tobytes()
 
 
+IN_PROGRESS: dict[Path, tuple[str, Site]] = {}
+"""By the folder of a node: the run of its latest diagnosis, and the rows as that diagnosis found them."""
+
+
 @dataclass(frozen=True)
 class Answers:
     """The answers of the node whose states lie in ``folder``.
 
-    A server cannot ask a step twice with different questions: the difference of the answers would reveal small counts.
+    A server cannot ask a step twice with different questions: the difference of the answers would reveal small counts. For the same
+    reason all questions of a diagnosis are about the same rows: the node reads them once, and answers no question after it has
+    restarted, or begun another diagnosis.
     """
 
     table: Table | None
@@ -63,11 +70,29 @@ class Answers:
     def answer(self, run: str, tensors: Tree) -> Tree:
         """Return the answer to a question. Raises `BadInput` if the question is not allowed."""
         table, question = self.check(), carried_bytes(tensors)
-        self.admit(run, question)
-        return carried(site_of(table, self.limits, self.secret(), run).reply(question))
+        if self.admit(run, question):
+            IN_PROGRESS[self.folder] = run, self.site(table)
+        begun, site = IN_PROGRESS.get(self.folder, ("", None))
+        require(
+            begun == run,
+            "the node has restarted, or begun another diagnosis, and reads its rows once a diagnosis; start a new one",
+        )
+        assert site is not None
+        return carried(site.reply(question))
 
-    def admit(self, run: str, question: bytes) -> None:
-        """Raise `BadInput` if the run asked another question in this step before, or if too many runs have asked.
+    def site(self, table: Table) -> Site:
+        """Read the table. With noise, an error does not tell the server what is in it."""
+        try:
+            found = table.surveyed(table.path)
+        except FedskewError as error:
+            if self.limits.epsilon is None:
+                raise
+            event(f"diagnosis: {first_line(error)}", level=WARNING)
+            raise BadInput("its table cannot be read; the node's log says why") from None
+        return Site(found.table, targets_in(found), self.limits.fewest, self.secret(), self.limits.epsilon)
+
+    def admit(self, run: str, question: bytes) -> bool:
+        """Return True for a run's first question. Raise `BadInput` for a second one in the same step, and for too many runs.
 
         All steps have the same strata of numbers: the difference of other strata would reveal small counts, too.
         """
@@ -76,7 +101,9 @@ class Answers:
         except msgspec.MsgspecError as error:
             raise BadInput(f"the question cannot be read: {first_line(error)}") from None
         path = self.folder / "diagnoses.json"
+        self.limits.check("classes", len(read.classes))
         asked: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
+        first = run not in asked
         steps = asked.setdefault(run, {})
         self.limits.check("diagnoses", len(asked))
         same: dict[str, bytes] = {
@@ -92,6 +119,7 @@ class Answers:
         written = path.with_suffix(".new")
         written.write_text(json.dumps(asked))
         written.replace(path)
+        return first
 
     def secret(self) -> Secret:
         """Return the secret that rounds small counts. It never changes, because averages over many roundings would be exact."""
@@ -102,10 +130,3 @@ class Answers:
             new.write_bytes(Secret.fresh())
             new.replace(path)
         return Secret(path.read_bytes())
-
-
-@lru_cache(maxsize=1)
-def site_of(table: Table, limits: Limits, secret: Secret, run: str) -> Site:
-    """Return the rows of a table. They are read once for each diagnosis, so that all its questions are about the same rows."""
-    found = table.surveyed(table.path)
-    return Site(found.table, targets_in(found), limits.fewest, secret, limits.epsilon)

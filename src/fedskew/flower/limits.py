@@ -64,7 +64,11 @@ class Limits:
         require(0 <= requested <= most, f"the server asks for {requested} {name}, but this node allows {most}; {cure}")
 
     def check_request(self, request: Request) -> None:
-        """Raise `BadInput` if a number in the request is above its limit."""
+        """Raise `BadInput` if a number in the request is above its limit, or if it asks for rows of classes without noise."""
+        require(
+            not (request.labels and self.epsilon),
+            "this node sends rows of each class with noise only, in a diagnosis; leave out deployment.labels",
+        )
         for name in ("clients", "classes", "steps"):
             self.check(name, getattr(request, name))
 

@@ -1,5 +1,6 @@
 """A node: one client with its own rows, and its state on its own disk. It answers the server's requests. It needs no Flower."""
 
+import re
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -64,7 +65,7 @@ class Node:
 
     def states(self, run: str) -> Path:
         """Return the folder of this client's states in one run."""
-        require(run.isalnum(), "the run's name must be letters and digits")
+        require(re.fullmatch("[0-9a-f]{32}", run) is not None, "the run's name must be 32 hexadecimal digits")
         return self.folder / run
 
     def file(self, run: str) -> Path:

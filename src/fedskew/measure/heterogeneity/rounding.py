@@ -63,3 +63,9 @@ def rounded_pairs(hits: Ints, rows: Ints, fewest: int, rng: np.random.Generator)
     made = np.where(few == hits, near, rows - near)
     made = np.where(rows < 2 * fewest, whole, made)
     return np.where(rows < fewest, 0, np.where((few == 0) | (few >= fewest), hits, made))
+
+
+def rounded_alone(counts: NDArray[Any], fewest: int, rng: np.random.Generator) -> Ints:
+    """Round each count by itself: to 0 or ``fewest``, if it is smaller. The expected value of each is its count."""
+    up = rng.random(counts.shape) * fewest < counts
+    return np.where((counts > 0) & (counts < fewest), np.where(up, fewest, 0), counts).astype(np.int64)

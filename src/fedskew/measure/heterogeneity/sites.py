@@ -210,13 +210,15 @@ def faces(
     held: Ints,
     class_of: Ints,
     fewest: Ints,
+    rounding: Callable[[Ints, np.random.Generator], Ints],
     distance: Callable[[Floats], Floats],
     seed: int,
 ) -> Diagnosis:
     """The diagnosis, from the last answers of all sites, and their ``fewest`` (sites,).
 
     ``held`` (sites, bins) are their rows of each class, or of each bin of targets; ``class_of`` (bins,) is the class or tenth of a
-    bin. ``distance`` turns tables (sites, classes, kinds) into the concept face of each site (sites,).
+    bin. ``rounding`` rounds counts like ``held`` as the sites do it.
+    ``distance`` turns tables (sites, classes, kinds) into the concept face of each site (sites,).
 
     Chance needs no rows. Given a classifier, the rows of a site beyond its threshold are, by chance, draws without replacement from
     the rows of all sites with the same class. The classifiers of the two halves are alike, so both halves are high at once: their
@@ -250,12 +252,12 @@ def faces(
     chance_concept = concept_chance(by_kind, fewest, lambda drawn: float(weights @ distance(drawn.astype(float))), rng)
     each = {"label": label_measures(counts)["total variation"], "feature": feature, "concept": concept}
     by_chance = {
-        "label": label_chance(held, rng, changed=lambda drawn: rounded_by_sites(drawn, fewest, rng) @ members),
+        "label": label_chance(held, rng, changed=lambda drawn: rounding(drawn, rng) @ members),
         "feature": chance_feature,
         "concept": chance_concept,
     }
     alone = counts[:, (counts > 0).sum(0) == 1].sum()
-    return Diagnosis(compared(each, by_chance, sizes, rng), counts, int(sizes.sum()), int(alone))
+    return Diagnosis(compared(each, by_chance, sizes, rng), counts, int(by_kind.sum()), int(alone))
 
 
 def concept_chance(

@@ -154,6 +154,19 @@ def test_rare_words_and_gaps_are_hidden():
     assert summary["age"].numbers.rows == 40
 
 
+@pytest.mark.parametrize(("codes", "noted"), [((0, 1, 2), []), ((0.5, 1.5, 2.5), ["code"])])
+def test_codes_are_in_no_other_unit(codes, noted):
+    """Two sites whose numbers are a factor of two apart."""
+    rng = np.random.default_rng(0)
+    sites = {}
+    for name, factor in (("bern", 1), ("genf", 2)):
+        values = rng.choice(codes, 600) * factor
+        sites[name] = Site(pa.table({"code": values, "age": rng.normal(60, 9, 600)}), rng.choice(["a", "b"], 600))
+    found = rehearse(sites, Facts("codes"))
+    assert found["columns"][0]["column"] == "code"
+    assert [one["column"] for one in found["columns"] if "times as large" in one["text"]] == noted
+
+
 # sites that do not fit, and wrong answers
 
 

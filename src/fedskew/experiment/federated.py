@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from fedskew.core.errors import require
 from fedskew.data.schema import merged
-from fedskew.experiment.federated_columns import in_columns, inner_edges, moments_of
+from fedskew.experiment.federated_columns import in_columns, moments_of
 from fedskew.experiment.federated_site import measured
 from fedskew.experiment.federated_targets import ClassTargets, Targets, targets_of
 from fedskew.experiment.questions import Answer, Numbers, Question, arrays, numbers_of
@@ -18,7 +18,7 @@ from fedskew.experiment.subject import Ints, Subject, values_of
 from fedskew.measure.heterogeneity import sites as of_sites
 from fedskew.measure.heterogeneity.columns import Difference, listed
 from fedskew.measure.heterogeneity.details import of_counts
-from fedskew.measure.heterogeneity.histograms import BINS, of_shares
+from fedskew.measure.heterogeneity.histograms import BINS, edges, of_shares
 from fedskew.measure.heterogeneity.noise import DELTA, faces_of_counts, noisy
 from fedskew.measure.heterogeneity.rounding import rounded_alone
 
@@ -86,7 +86,7 @@ class Inquiry:
 
         named = measured(encode.preprocessing)
         moments = {name: moments_of(columns[name]) for name in named}
-        inner = np.array([inner_edges(moments[name], columns[name]) for name in named]).reshape(len(named), BINS - 1)
+        inner = np.array([edges(moments[name]) for name in named]).reshape(len(named), BINS - 1)
         width, rows = len(encode.inputs), int(sizes.sum())
         shapes: dict[str, tuple[int, ...]] = {"sum": (width,), "square": (width,), "histograms": (len(named), BINS)}
         scaled = self.numbers("scale", shapes if named else {**shapes, "histograms": (0, 0)}, {"edges": inner})

@@ -10,7 +10,7 @@ from fedskew.data.exact import mean_and_deviation
 from fedskew.data.preprocessing import Number, Words
 from fedskew.data.summaries import ColumnSummary
 from fedskew.measure.heterogeneity.columns import Tested
-from fedskew.measure.heterogeneity.histograms import ClientMoments, edges, of_numbers, of_shares
+from fedskew.measure.heterogeneity.histograms import ClientMoments, of_numbers, of_shares
 
 Floats = NDArray[np.float64]
 
@@ -20,11 +20,7 @@ def moments_of(parts: Sequence[ColumnSummary]) -> ClientMoments:
     held = [part.numbers for part in parts]
     both = np.array([mean_and_deviation([one]) if one.rows else (0.0, 0.0) for one in held])
     rows, low, high = (np.array([getattr(one, name) for one in held]) for name in ("rows", "low", "high"))
-    return ClientMoments(rows, both[:, 0], both[:, 1], low, high)
-
-
-def inner_edges(held: ClientMoments, parts: Sequence[ColumnSummary]) -> Floats:
-    return edges(held.of(np.ones(len(held.rows))), all(part.whole for part in parts))
+    return ClientMoments(rows, both[:, 0], both[:, 1], low, high, np.array([part.whole for part in parts]))
 
 
 def in_columns(

@@ -14,7 +14,7 @@ from fedskew.data.summaries import ColumnSummary
 from fedskew.data.tables import in_order
 from fedskew.data.targets import tenths
 from fedskew.experiment.diagnose import of_numbers
-from fedskew.experiment.federated_columns import inner_edges, moments_of
+from fedskew.experiment.federated_columns import moments_of
 from fedskew.experiment.questions import Answer, Numbers
 from fedskew.experiment.subject import Subject
 from fedskew.measure.heterogeneity import histograms, residuals
@@ -239,7 +239,7 @@ def targets_of(first: Mapping[str, Answer], ask: Callable[[Floats], list[Numbers
         require(part.numbers.rows == part.rows > 0, f"{site}: some of its targets are no numbers")
     rows = sum(part.rows for part in parts)
     require(rows <= MOST_NUMBERS, f"diagnose: {rows:,} targets, but at most {MOST_NUMBERS:,} numbers are compared")
-    inner = inner_edges(moments_of(parts), parts)
+    inner = histograms.edges(moments_of(parts))
     held = np.stack([one["histogram"] for one in ask(inner)]).astype(np.int64)
     for site, part, counts in zip(first, parts, held, strict=True):
         right = counts.min() >= 0 and counts.sum() == part.rows

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from fedskew.measure.heterogeneity.columns import MOSTLY, SHIFTED, Group, Kind, Tested, chance, normal, shares
@@ -16,13 +17,17 @@ NARROW = 1.5
 
 
 class ClientMoments(NamedTuple):
-    """Number of rows, mean, deviation, minimum and maximum of a column at each client; arrays are (clients,)."""
+    """Number of rows, mean, deviation, minimum and maximum of a column at each client; arrays are (clients,).
+
+    ``whole``: whether all numbers of a client are whole.
+    """
 
     rows: Ints
     mean: Floats
     deviation: Floats
     low: Floats
     high: Floats
+    whole: NDArray[np.bool_]
 
     def of(self, chosen: Floats) -> Group:
         """Return the moments of some clients together. ``chosen`` (clients,) is 1 for these clients, else 0."""
@@ -32,15 +37,13 @@ class ClientMoments(NamedTuple):
         square = float(divided(rows @ (self.deviation**2 + (self.mean - mean) ** 2), np.asarray(total)))
         held = rows > 0
         low, high = self.low[held].min(initial=np.inf), self.high[held].max(initial=-np.inf)
-        return Group(int(total), mean, square**0.5, float(low), float(high))
+        return Group(int(total), mean, square**0.5, float(low), float(high), bool(self.whole[held].all()))
 
 
-def edges(every: Group, whole: bool) -> Floats:
-    """Return the `BINS` - 1 inner edges of a column's bins. ``every`` are its moments over all clients.
-
-    A value on an edge belongs to the bin below. ``whole``: all values are whole numbers.
-    """
-    if whole and every.high - every.low < BINS:
+def edges(held: ClientMoments) -> Floats:
+    """Return the `BINS` - 1 inner edges of a column's bins. A value on an edge belongs to the bin below."""
+    every = held.of(np.ones(len(held.rows)))
+    if every.whole and every.high - every.low < BINS:
         return np.asarray(every.low + 0.5 + np.arange(BINS - 1), dtype=np.float64)
     ends = max(every.high - every.mean, every.mean - every.low) / ((every.deviation or 1.0) * NARROW)
     places = np.linspace(-1, 1, BINS - 1) * np.arcsinh(max(ends, 1.0))

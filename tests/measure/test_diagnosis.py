@@ -13,7 +13,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.experiment.diagnose import from_experiment
 from fedskew.measure.heterogeneity.concept import concept_distance, kinds_for
 from fedskew.measure.heterogeneity.details import details
-from fedskew.measure.heterogeneity.diagnose import MEANINGS, diagnose, label_chance, p_value, shuffled
+from fedskew.measure.heterogeneity.diagnose import MEANINGS, diagnose, label_chance, p_value, random_tables, shuffled
 from fedskew.measure.heterogeneity.feature import feature_distance
 from fedskew.measure.heterogeneity.label import (
     dirichlet_alpha,
@@ -36,6 +36,17 @@ def digits():
 
 
 # chance
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"), [([0, 0, 385], [27, 71, 287, 0]), ([3, 0, 4], [0, 5, 2, 0]), ([5], [0, 5])]
+)
+def test_random_tables_have_their_margins_also_where_these_are_zero(rows, columns):
+    draw = random_tables(np.array(rows), np.array(columns))
+    for seed in range(20):
+        table = draw(np.random.default_rng(seed))
+        assert (table.sum(1).tolist(), table.sum(0).tolist()) == (rows, columns)
+        assert table.min() >= 0
 
 
 def test_chance_levels_of_labels_agree_with_theory():

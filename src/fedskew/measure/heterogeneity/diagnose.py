@@ -228,7 +228,7 @@ def label_chance(
     ``weights`` (clients,) sum to 1; by default they are proportional to the counts. ``changed`` is applied to each table. It
     repeats what was done to the counts, for example rounding.
     """
-    tables = stats.random_table(counts.sum(1), counts.sum(0))
+    drawn = random_tables(counts.sum(1), counts.sum(0))
 
     def value(held: NDArray[Any]) -> float:
         sizes, n = held.sum(1), held.sum()
@@ -236,7 +236,26 @@ def label_chance(
         return float(np.abs(held - sizes[:, None] * (held.sum(0) / n)).sum(-1) @ factors)
 
     # one table at a time: all together need 8 kB for each client and class
-    return [value(changed(tables.rvs(random_state=rng))) for _ in range(TABLES)]
+    return [value(changed(drawn(rng))) for _ in range(TABLES)]
+
+
+def random_tables(rows: Ints, columns: Ints) -> Callable[[np.random.Generator], Ints]:
+    """Return a function that draws tables (rows, columns) with these margins.
+
+    SciPy draws wrong counts if only one row or column is above 0. Then there is only one table.
+    """
+    held = rows > 0, columns > 0
+    if min(np.count_nonzero(above) for above in held) < 2:
+        only = np.outer(rows, columns) // max(int(rows.sum()), 1)
+        return lambda rng: only
+    tables = stats.random_table(rows[held[0]], columns[held[1]])
+
+    def draw(rng: np.random.Generator) -> Ints:
+        made = np.zeros((len(rows), len(columns)), dtype=np.int64)
+        made[np.ix_(*held)] = tables.rvs(random_state=rng)
+        return made
+
+    return draw
 
 
 def p_value(value: float, by_chance: Sequence[float]) -> float:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from fedskew.core.seeding import stream
 from fedskew.measure.heterogeneity.concept import BINS, alignment, separating
-from fedskew.measure.heterogeneity.diagnose import TABLES, Diagnosis, check, compared, label_chance
+from fedskew.measure.heterogeneity.diagnose import TABLES, Diagnosis, check, compared, label_chance, random_tables
 from fedskew.measure.heterogeneity.feature import discriminants
 from fedskew.measure.heterogeneity.label import label_measures
 from fedskew.measure.heterogeneity.residuals import cells
@@ -272,8 +271,7 @@ def concept_chance(
     def dealt(tables: Ints) -> Ints:
         made = np.zeros_like(tables)
         for at in np.flatnonzero(tables.sum((0, 2))).tolist():
-            margins = tables[:, at].sum(1), tables[:, at].sum(0)
-            made[:, at] = stats.random_table(*margins).rvs(random_state=rng)
+            made[:, at] = random_tables(tables[:, at].sum(1), tables[:, at].sum(0))(rng)
         return rounded_by_sites(made, fewest, rng)
 
     found, again = np.zeros((2, CONCEPT_TABLES))

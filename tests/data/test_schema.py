@@ -240,6 +240,16 @@ def test_codes_get_no_note_on_units_and_a_planted_unit_of_heart_does():
         assert [word in note for word, note in zip(words, notes, strict=True)] == [True] * len(words)
 
 
+@pytest.mark.parametrize("sites", [3, 4])
+def test_one_site_in_fahrenheit_makes_no_other_site_odd(sites):
+    """Mean and deviation of all others together are about 2.2 times as large as of a site in °C, as if these were pounds."""
+    rng = np.random.default_rng(0)
+    celsius = [rng.normal(13.5, 11.4, 2000) for _ in range(sites)]
+    celsius[0] = celsius[0] * 1.8 + 32
+    held = {f"site {k}": pa.table({"temperature": values}) for k, values in enumerate(celsius)}
+    assert [note for note in merged(sent(held)).notes if "[units]" in note] == []
+
+
 def test_sites_that_agree_get_no_notes():
     rng = np.random.default_rng(0)
     for _ in range(20):

@@ -143,6 +143,14 @@ def test_the_factor_between_units_needs_mean_and_deviation() -> None:
     assert unit(-2 * inches, inches) == 0
 
 
+def test_one_client_in_fahrenheit_makes_no_other_client_odd() -> None:
+    rng = np.random.default_rng(0)
+    client, names = np.repeat(np.arange(4), 2000), ("bern", "genf", "sion", "chur")
+    values = rng.normal(13.5, 11.4, 8000) * np.where(client == 0, 1.8, 1) + 32 * (client == 0)
+    _, by_client = explained([("temperature", "mean", "", values)], client, names)
+    assert [one.factor for own in by_client for one in own if one.kind == "mean"] == [0.0] * 4
+
+
 @pytest.mark.parametrize(
     ("column", "there", "all_of_it", "unit"),
     [("restecg", 1, 1, 0), ("restecg", 1, 0.1, 0.56), ("age", 2.54, 1, 2.6)],

@@ -1,6 +1,7 @@
 """Detect two columns of the same quantity in different units, which differ by a constant factor."""
 
 import math
+from collections.abc import Sequence
 
 UNIT, CLOSE = 1.5, 0.1
 """A factor between two units is at least `UNIT`. The logarithms of the factors of mean and deviation may differ by `CLOSE`."""
@@ -44,6 +45,16 @@ def unit_factor(mean: float, rest: float, deviation: float, spread: float, rows:
     gap = min(abs(by_mean) / 2, CLOSE + 2 / math.sqrt(rows))
     far = abs(by_mean) >= math.log(UNIT) and abs(by_mean - by_spread) <= gap
     return math.exp(by_mean) if far else 0.0
+
+
+def from_most(mean: float, others: Sequence[float], factor: float) -> bool:
+    """Whether ``mean`` is about ``factor`` times the middle ones of the others' means, so that this client is the odd one.
+
+    Else one client in another unit would make all others look odd.
+    """
+    held = sorted(other for other in others if math.isfinite(other))
+    middle = held[(len(held) - 1) // 2], held[len(held) // 2]
+    return all(mean * one > 0 and abs(math.log(mean / one / factor)) <= math.log(UNIT) / 2 for one in middle)
 
 
 def usual_factor(factor: float) -> tuple[float, str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from fedskew.core.errors import BadInput, suggestion
-from fedskew.core.units import are_codes, unit_factor, usual_factor
+from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor
 from fedskew.data.exact import mean_and_deviation
 from fedskew.data.summaries import MOSTLY_NUMBERS, ColumnSummary, Summary
 
@@ -120,7 +120,7 @@ def other_units(name: str, held: Parts) -> Iterator[str]:
             continue
         (mean, deviation), (other, spread) = mean_and_deviation([own]), mean_and_deviation(rest)
         factor = unit_factor(mean, other, deviation, spread, own.rows)
-        if factor:
+        if factor and from_most(mean, [mean_and_deviation([one])[0] for one in rest], factor):
             usual, units = usual_factor(factor)
             yield (
                 f"{where}: column {name!r} is {factor:.3g} times as large as elsewhere (mean {mean:,.4g} and {other:,.4g}); "

@@ -12,7 +12,7 @@ from scipy.special import bdtr, bdtrc, ndtr
 from scipy.stats import rankdata
 
 from fedskew.core.counting import percent
-from fedskew.core.units import are_codes, unit_factor, usual_factor
+from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, members
 
 LEVEL = 0.01
@@ -126,7 +126,9 @@ def listed(found: Sequence[Tested], names: Sequence[str]) -> tuple[list[Differen
             min(1.0, float(one.p[k]) * number),
         )
         made = Difference(one.column, one.kind, one.word, names[k], *numbers)
-        made = replace(made, factor=factor_of(made, *one.groups(k)))
+        factor = factor_of(made, *one.groups(k))
+        if factor and from_most(numbers[0], np.delete(one.here, k).tolist(), factor):
+            made = replace(made, factor=factor)
         return replace(made, text=said(made, *one.groups(k)))
 
     columns: dict[str, Difference] = {}

@@ -53,16 +53,17 @@ def predict(parsed: argparse.Namespace) -> int:
     import numpy as np
     import pandas as pd
 
-    from fedskew.experiment.predict import load
+    from fedskew.experiment.predict import as_written, load
 
     model = load(store, chosen[0].id, parsed.client, warn)
     rows = model.read(parsed.rows)
     answers = model.predict(rows, warn)
     metrics = measured(model, rows)
     if not isinstance(rows, np.ndarray):
-        twice = [name for name in answers if name in rows]
+        own = rows if parsed.rows.suffix == ".txt" else as_written(parsed.rows)
+        twice = [name for name in answers if name in own]
         require(not twice, f"predict {parsed.rows}: it has a column {str(*twice[:1])!r} already; rename it")
-        answers = pd.concat([rows, answers], axis=1)
+        answers = pd.concat([own, answers], axis=1)
     if output is None:
         answers.to_csv(sys.stdout, index=False)
     else:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from fedskew.core.errors import BadInput, require
 from fedskew.core.places import require_exists
 from fedskew.data.find import opened
-from fedskew.data.mapping import mapping_of
+from fedskew.data.mapping import Mapping, mapping_of
 from fedskew.data.quotes import check_quotes, ends_in_quotes, has_line_breaks
 
 FORMATS = {
@@ -50,6 +50,7 @@ class Reading:
     files: Sequence[Path]
     words: frozenset[str] = frozenset()  # CSV columns that stay text, so that 01 does not become 1
     text: str = ""  # the column in which cells may contain line breaks
+    raw: bool = False  # keep names and cells as the file has them: no mapping, and CSV cells stay text
     malformed: int = 0  # lines of CSV files with too few or too many cells
     empty: list[str] = field(default_factory=list)  # names of files without rows
     notes: list[str] = field(default_factory=list)
@@ -60,10 +61,10 @@ class Reading:
         total = max(1, sum(path.stat().st_size for path in self.files))
         before, columns = 0, None
         for path in self.files:
-            size, rows, mapping = path.stat().st_size, 0, mapping_of(path)
+            size, rows, mapping = path.stat().st_size, 0, Mapping() if self.raw else mapping_of(path)
             try:
                 for part, fraction in self.parts(path, mapping.texts(self.words)) if size else ():
-                    part = mapping(with_plain_names(part, path), path)
+                    part = part if self.raw else mapping(with_plain_names(part, path), path)
                     columns = columns or set(part.column_names)
                     require(
                         set(part.column_names) == columns,
@@ -134,13 +135,13 @@ class Reading:
                 pa.transcoding_input_stream(unpacked(path, raw), "utf-8-sig", "utf-8"),
                 pacsv.ReadOptions(block_size=BLOCK),
                 pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip),
-                pacsv.ConvertOptions(strings_can_be_null=True, column_types=dict.fromkeys(header, pa.string())),
+                pacsv.ConvertOptions(strings_can_be_null=not self.raw, column_types=dict.fromkeys(header, pa.string())),
             )
             for batch in reader:
                 part = pa.Table.from_batches([batch])
                 before = before or [pa.string()] * part.num_columns
                 cells = [
-                    column if name.strip() in words else typed(column, kind, decimal_comma=delimiter == ";")
+                    column if self.raw or name.strip() in words else typed(column, kind, decimal_comma=delimiter == ";")
                     for name, column, kind in zip(part.column_names, part.columns, before, strict=True)
                 ]
                 before = [column.type for column in cells]

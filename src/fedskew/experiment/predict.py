@@ -308,6 +308,17 @@ def frame_of(rows: object, words: set[str], texts: str = "") -> pd.DataFrame:
     raise BadInput("predict: give a data frame, a table, or a file with the columns of the training rows")
 
 
+def as_written(path: Path) -> pd.DataFrame:
+    """The columns of a file of rows as it has them: the cells of a CSV as text, else the values in their types."""
+    import pandas as pd
+
+    from fedskew.data.files import Reading
+    from fedskew.data.tables import joined
+
+    parts = [part for _, part in Reading([path], raw=True).tables()]
+    return pd.DataFrame(joined(parts).to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True))
+
+
 def load(
     store: RunStore,
     run: int,

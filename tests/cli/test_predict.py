@@ -1,0 +1,64 @@
+"""`fedskew predict` on files as people have them: the file's own cells stay, and mistakes are one line."""
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedskew.cli.main import main
+from fedskew.experiment.runs import Runs
+from tests.experiment.test_predict import trained_on
+
+CELLS = ("007", "12345678901234567890", "NA", "null", "true", "2020-01-01 10:00", " 1.50 ", "1e3", "", '"a,b"')
+"""Cells of columns that the model does not read."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Runs]:
+    folder = tmp_path_factory.mktemp("predict")
+    return folder, trained_on(folder, leave_out="note")
+
+
+def predicted(folder: Path, rows: Path, *words: str) -> int:
+    return main(["predict", "1", str(rows), "--runs", str(folder / "runs"), *words])
+
+
+def test_cells_of_a_csv_stay_as_they_are_written(made: tuple[Path, Runs], tmp_path: Path, capsys) -> None:
+    folder, _ = made
+    head, *rows = (folder / "test.csv").read_text().splitlines()
+    names = [f"own{at}" for at in range(len(CELLS))]
+    given = [",".join([head, *names]), *(",".join([row, *CELLS]) for row in rows[:3])]
+    (tmp_path / "new.csv").write_text("\n".join(given))
+    (tmp_path / "new.columns.toml").write_text('[rename]\nown0 = "patient"\n')
+    assert predicted(folder, tmp_path / "new.csv") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line[: len(own)] for line, own in zip(printed, given, strict=True)] == given
+    assert predicted(folder, tmp_path / "new.csv", "--output", str(tmp_path / "out.parquet")) == 0
+    written = pd.read_parquet(tmp_path / "out.parquet")
+    assert written[names].iloc[2].tolist() == [*CELLS[:-1], "a,b"]
+
+
+def test_values_of_a_parquet_file_keep_their_types(made: tuple[Path, Runs], tmp_path: Path) -> None:
+    folder, _ = made
+    table = pa.Table.from_pandas(pd.read_csv(folder / "test.csv").head(3), preserve_index=False)
+    own = {
+        "id": pa.array([9007199254740993, None, 1]),
+        "day": pa.array([18000, None, 1], pa.date32()),
+        "yes": pa.array([True, None, False]),
+        "tags": pa.array([["a"], [], None]),
+    }
+    for name, cells in own.items():
+        table = table.append_column(name, cells)
+    pq.write_table(table, tmp_path / "new.parquet")
+    assert predicted(folder, tmp_path / "new.parquet", "--output", str(tmp_path / "out.parquet")) == 0
+    written = pq.read_table(tmp_path / "out.parquet")
+    assert written.select(table.column_names).replace_schema_metadata().equals(table.replace_schema_metadata())
+    assert predicted(folder, tmp_path / "new.parquet", "--output", str(tmp_path / "out.csv")) == 0
+    csv = pd.read_csv(tmp_path / "out.csv", dtype=str, keep_default_na=False)
+    assert csv[["id", "day", "yes"]].to_numpy().tolist() == [
+        ["9007199254740993", "2019-04-14", "True"],
+        ["", "", ""],
+        ["1", "1970-01-02", "False"],
+    ]

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.places import replacing
 from fedskew.measure.statistics import Verdict, decided, holm
 
 Face = Literal["label", "feature", "quantity", "concept"]
@@ -149,6 +150,7 @@ def add_case(path: Path, case: Case) -> None:
     others = [one for one in found.cases if one.title != case.title]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text_of(Evidence(found.made_by, (*others, case))), encoding="utf-8")
+        with replacing(path) as partial:
+            partial.write_text(text_of(Evidence(found.made_by, (*others, case))), encoding="utf-8")
     except OSError as error:
         raise FedskewError(f"evidence {path}: cannot be written: {error.strerror}") from None

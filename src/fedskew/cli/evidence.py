@@ -11,6 +11,7 @@ from fedskew.advice.table import cells, checked, described, summary
 from fedskew.cli.output import print_columns, print_json
 from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.places import replacing
 from fedskew.experiment.evidence import run_protocol
 from fedskew.experiment.gains import case_of_comparison
 from fedskew.experiment.progress import stop_on_signal
@@ -108,7 +109,8 @@ def write_page(parsed: argparse.Namespace) -> int:
     cases: Sequence[Case] = known(parsed.runs)
     path = Path(parsed.output or "evidence.html")
     try:
-        path.write_text(page(list(cells(cases)), described(cases)), encoding="utf-8")
+        with replacing(path) as partial:
+            partial.write_text(page(list(cells(cases)), described(cases)), encoding="utf-8")
     except OSError as error:
         raise FedskewError(f"page {path}: cannot be written: {error.strerror}") from None
     say(f"page: {path}")

@@ -17,6 +17,7 @@ from fedskew.cli.request import jobs_for
 from fedskew.cli.terminal import Console
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, require
+from fedskew.core.places import replacing
 from fedskew.experiment.documents import EXTRAS
 from fedskew.experiment.documents.extra import Extra
 from fedskew.experiment.machine import cores, processor
@@ -86,7 +87,8 @@ def write(store: RunStore, document: Document, parsed: argparse.Namespace, known
 def to_file(path: Path, text: str) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with replacing(path) as partial:
+            partial.write_text(text, encoding="utf-8")
     except OSError as error:
         raise FedskewError(f"{path}: cannot be written: {error.strerror}") from None
     return path

@@ -1,6 +1,10 @@
-"""Paths of files that an experiment names."""
+"""Paths of files that an experiment or a user names."""
 
 import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedskew.core.errors import require
@@ -16,6 +20,29 @@ def read_small(path: Path) -> bytes:
     if len(found) > MOST_BYTES:
         raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB")
     return found
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path in the same folder to write to. Its file then replaces ``path`` in one step; after an error it is removed.
+
+    If ``path`` is a link, its target is replaced. A device or pipe is written to. Raises `OSError`.
+    """
+    try:
+        target = path.resolve()
+    except RuntimeError:
+        raise OSError(errno.ELOOP, "its links lead in a circle") from None
+    if target.exists() and not target.is_file():
+        yield target
+        return
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        if target.exists():
+            shutil.copymode(target, partial)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def whole_path(path: str) -> str:

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.places import replacing
 from fedskew.core.task import ModelTask, Probabilistic, TaskKind
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import DTYPES, kept_of
@@ -70,10 +71,11 @@ def export(
     made = trained(store, run, warn, dataset, client)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if form == "safetensors":
-            path.write_bytes(save(named_weights(made)))
-        else:
-            write_program(Answers(made.net, made.kind).eval(), made.example, form, path)
+        with replacing(path) as partial:
+            if form == "safetensors":
+                partial.write_bytes(save(named_weights(made)))
+            else:
+                write_program(Answers(made.net, made.kind).eval(), made.example, form, partial)
     except OSError as error:
         raise FedskewError(f"export {path}: cannot be written: {error.strerror}") from None
     return path

@@ -6,6 +6,7 @@ import msgspec
 
 from fedskew.core.component import plain
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.places import replacing
 from fedskew.data.preprocessing import Preprocessing
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.config import Experiment
@@ -51,7 +52,8 @@ def keep(store: RunStore, run: int, assembly: Assembly) -> None:
     path = store.run_folder(run) / FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.encode(learned_of(assembly.experiment, assembly.data)))
+        with replacing(path) as partial:
+            partial.write_bytes(msgspec.json.encode(learned_of(assembly.experiment, assembly.data)))
     except OSError as error:
         raise FedskewError(f"run {run}: cannot write {path}: {error.strerror}") from None
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedskew.core.counting import count, percent
 from fedskew.core.errors import FedskewError
+from fedskew.core.places import replacing
 from fedskew.measure.heterogeneity.diagnose import MEANINGS
 from fedskew.report import words
 from fedskew.report.html import figure, partition_figure
@@ -54,7 +55,8 @@ def write_diagnosis(found: Mapping[str, Any], path: str | Path) -> Path:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page(found), encoding="utf-8")
+        with replacing(path) as partial:
+            partial.write_text(page(found), encoding="utf-8")
     except OSError as error:
         raise FedskewError(f"page {path}: cannot be written: {error.strerror}") from None
     return path

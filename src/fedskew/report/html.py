@@ -5,7 +5,6 @@ Its only script shows a figure's values under the pointer. The page's policy nam
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError
+from fedskew.core.places import replacing
 from fedskew.measure.registry import by_primary_metric, primary
 from fedskew.report import experiments, parts, plots, profile, series, slices, tables, tips, words
 from fedskew.report.answer import answer
@@ -76,21 +76,11 @@ def write_report(
     """
     path, text = Path(path), page(store, records, budget, layout=layout)
     try:
-        target = path.resolve()
-        if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8")
-            return path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-        try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as partial:
             partial.write_text(text, encoding="utf-8")
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
     except OSError as error:
         raise FedskewError(f"report {path}: cannot be written: {error.strerror}") from None
-    except RuntimeError:
-        raise FedskewError(f"report {path}: cannot be written: its links lead in a circle") from None
     return path
 
 

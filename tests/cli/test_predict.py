@@ -8,7 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
 from fedskew.experiment.runs import Runs
+from tests.disk import largest_file
 from tests.experiment.test_predict import trained_on
 
 CELLS = ("007", "12345678901234567890", "NA", "null", "true", "2020-01-01 10:00", " 1.50 ", "1e3", "", '"a,b"')
@@ -62,3 +64,31 @@ def test_values_of_a_parquet_file_keep_their_types(made: tuple[Path, Runs], tmp_
         ["", "", ""],
         ["1", "1970-01-02", "False"],
     ]
+
+
+def test_one_file_is_answered_and_never_overwritten(made: tuple[Path, Runs], tmp_path: Path, capsys) -> None:
+    folder, runs = made
+    text = (folder / "test.csv").read_text()
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text(text)
+    assert predicted(folder, tmp_path) == 2
+    assert capsys.readouterr().err == f"fedskew: predict {tmp_path}: it is a folder; give one file\n"
+    with pytest.raises(BadInput, match="it is a folder; give one file"):
+        runs.predict(tmp_path)
+    (tmp_path / "link.csv").symlink_to(tmp_path / "a.csv")
+    assert predicted(folder, tmp_path / "a.csv", "--output", str(tmp_path / "link.csv")) == 2
+    assert "it is the file of the rows; give another name" in capsys.readouterr().err
+    assert (tmp_path / "a.csv").read_text() == text
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_answers_that_do_not_fit_on_the_disk_leave_the_earlier_ones(
+    made: tuple[Path, Runs], tmp_path: Path, kind: str, capsys
+) -> None:
+    out = tmp_path / f"out.{kind}"
+    out.write_text("earlier answers")
+    with largest_file(1000):
+        assert predicted(made[0], made[0] / "test.csv", "--output", str(out)) == 1
+    assert f"predict {out}: cannot be written: " in capsys.readouterr().err
+    assert out.read_text() == "earlier answers"
+    assert [*tmp_path.iterdir()] == [out]

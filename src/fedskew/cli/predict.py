@@ -10,6 +10,7 @@ from fedskew.cli.request import confirm
 from fedskew.cli.terminal import say
 from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.places import replacing
 from fedskew.report.experiments import parsed as parsed_experiment
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -45,6 +46,10 @@ def predict(parsed: argparse.Namespace) -> int:
         output is None or output.suffix in TABLES,
         f"predict --output {output}: unknown kind of file; write {' or '.join(TABLES)}",
     )
+    require(
+        output is None or not (output.exists() and parsed.rows.exists() and output.samefile(parsed.rows)),
+        f"predict --output {output}: it is the file of the rows; give another name",
+    )
     store = RunStore(parsed.runs, read_only=True)
     chosen = store.select([parsed.run])
     require(len(chosen) == 1, f"predict: {parsed.run} names {len(chosen)} runs; name one")
@@ -68,9 +73,9 @@ def predict(parsed: argparse.Namespace) -> int:
         answers.to_csv(sys.stdout, index=False)
     else:
         try:
-            answers.to_parquet(output, index=False) if output.suffix == ".parquet" else answers.to_csv(
-                output, index=False
-            )
+            with replacing(output) as partial:
+                write = answers.to_parquet if output.suffix == ".parquet" else answers.to_csv
+                write(partial, index=False)
         except OSError as error:
             raise FedskewError(f"predict {output}: cannot be written: {error.strerror or error}") from None
     if parsed.json:

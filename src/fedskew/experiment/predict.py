@@ -292,7 +292,8 @@ def frame_of(rows: object, words: set[str], texts: str = "") -> pd.DataFrame:
             require_exists(Path(rows))
             with reading("text", Path(rows)):
                 return pd.DataFrame({texts: [Path(rows).read_text(encoding="utf-8")]})
-        [path] = files_of([Path(rows)])[:1]
+        require(not Path(rows).is_dir(), f"predict {rows}: it is a folder; give one file")
+        [path] = files_of([Path(rows)])
         table = Reading([path], frozenset(words), texts)
         parts = [part for _, part in table.tables()]
         require(bool(parts), f"predict {path}: no rows")

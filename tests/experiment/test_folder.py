@@ -14,9 +14,10 @@ import pytest
 
 import fedskew as fs
 from fedskew.cli.main import main
-from fedskew.core.errors import BadInput
+from fedskew.core.errors import BadInput, FedskewError
 from fedskew.data.datasets.heart import CSV, Heart, choose_test_rows
 from fedskew.experiment.predict import PREDICTION
+from tests.disk import largest_file
 from tests.experiment.test_predict import QUICK, stored, trained_on
 
 
@@ -46,6 +47,38 @@ def test_folder_without_onnx_says_why(tmp_path: Path) -> None:
     assert "There is no ONNX file: export: column 'note' holds texts" in card
     assert f"| accuracy | {100 * stored(runs, 'accuracy'):.1f}" in card
     assert "## Privacy" in card
+
+
+def test_a_folder_holds_the_files_of_one_export(tmp_path: Path) -> None:
+    runs, folder = trained_on(tmp_path), tmp_path / "model"
+    with pytest.warns(UserWarning, match=r"has no model.onnx"):
+        fs.export(runs, folder)
+    for name in ("model.onnx", "predict.py", "mine.csv"):
+        (folder / name).write_text("of another run")
+    with pytest.warns(UserWarning, match=r"removed model.onnx, predict.py of an earlier export"):
+        fs.export(runs, folder)
+    names = {"model.safetensors", "preprocessing.json", "experiment.toml", "README.md", "mine.csv"}
+    assert {path.name for path in folder.iterdir()} == names
+
+
+def test_an_export_leaves_files_of_the_user(tmp_path: Path) -> None:
+    runs, folder = trained_on(tmp_path), tmp_path / "project"
+    folder.mkdir()
+    (folder / "README.md").write_text("mine")
+    with pytest.raises(BadInput, match=r"project holds README.md, which is of no export; give another folder"):
+        fs.export(runs, folder)
+    assert [path.read_text() for path in folder.iterdir()] == ["mine"]
+
+
+def test_an_export_that_does_not_fit_on_the_disk_leaves_the_earlier_one(tmp_path: Path) -> None:
+    runs, folder = trained_on(tmp_path), tmp_path / "model"
+    with pytest.warns(UserWarning, match="no model.onnx"):
+        fs.export(runs, folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (folder / "README.md").write_text("earlier")
+    with pytest.raises(FedskewError, match="cannot be written"), largest_file(len(before["model.safetensors"]) - 1):
+        fs.export(runs, folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {**before, "README.md": b"earlier"}
 
 
 def test_the_ending_of_the_output_names_the_format(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.task import TaskKind
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.export import Trained, answered, named_weights, network_graph, trained
@@ -20,6 +21,8 @@ from fedskew.store.runs import RunStore
 
 PROGRAM = Path(__file__).with_name("predict_onnx.py")
 """The Python file that is copied into the folder."""
+NAMES = ("README.md", "experiment.toml", "model.onnx", "model.safetensors", "predict.py", "preprocessing.json")
+"""The files of a folder. If there is no ``model.onnx``, there is no ``predict.py`` either."""
 
 
 def write_folder(
@@ -33,22 +36,35 @@ def write_folder(
     """Write the folder of a run's global model, or of a client's personal model; return its path.
 
     If the package onnxscript is missing, or ONNX cannot compute the model, there is no ``model.onnx``; ``warn`` gets the reason.
+    The files replace those of an earlier export. Raises `BadInput` if a user's file has such a name.
     """
     folder = path or store.run_folder(run) / ("model" if client is None else f"model-of-client-{client}")
     made = trained(store, run, warn, dataset, client)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "model.safetensors").write_bytes(save(named_weights(made)))
-        (folder / "preprocessing.json").write_bytes(msgspec.json.format(msgspec.json.encode(made.learned)))
-        (folder / "experiment.toml").write_text(store.run(run).experiment, encoding="utf-8")
-        try:
-            write_graph(made, folder / "model.onnx")
-            shutil.copyfile(PROGRAM, folder / "predict.py")
-            reason = ""
-        except BadInput as error:
-            reason = str(error)
-            warn(f"{folder} has no model.onnx: {reason}")
-        (folder / "README.md").write_text(card(store, run, client, reason), encoding="utf-8")
+        there = [name for name in NAMES if (folder / name).exists()]
+        others = [name for name in there if not name.startswith("model.") and "preprocessing.json" not in there]
+        require(not others, f"export: {folder} holds {', '.join(others)}, which is of no export; give another folder")
+        with TemporaryDirectory(prefix=".export-", dir=folder) as partial:
+            new = Path(partial)
+            (new / "model.safetensors").write_bytes(save(named_weights(made)))
+            (new / "preprocessing.json").write_bytes(msgspec.json.format(msgspec.json.encode(made.learned)))
+            (new / "experiment.toml").write_text(store.run(run).experiment, encoding="utf-8")
+            try:
+                write_graph(made, new / "model.onnx")
+                shutil.copyfile(PROGRAM, new / "predict.py")
+                reason = ""
+            except BadInput as error:
+                reason = str(error)
+                warn(f"{folder} has no model.onnx: {reason}")
+            (new / "README.md").write_text(card(store, run, client, reason), encoding="utf-8")
+            stale = [name for name in there if not (new / name).exists()]
+            for path in new.iterdir():
+                path.replace(folder / path.name)
+        for name in stale:
+            (folder / name).unlink()
+        if stale:
+            warn(f"{folder}: removed {', '.join(stale)} of an earlier export")
     except OSError as error:
         raise FedskewError(f"export {folder}: cannot be written: {error.strerror}") from None
     return folder

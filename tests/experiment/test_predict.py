@@ -331,3 +331,23 @@ def test_personal_models_are_named_by_their_client(tmp_path: Path) -> None:
     assert not each[0].equals(each[1])
     with pytest.raises(BadInput, match=r"^run 1: there is no client 'Rome'; they are 0, 1$"):
         runs.predict(tmp_path / "test.csv", client="Rome")
+
+
+@pytest.mark.parametrize("zone", ["+01:00", "mixed"])
+def test_times_with_an_offset_are_read_in_utc(made: tuple[Path, Runs], tmp_path: Path, zone: str) -> None:
+    """The instant counts, in a CSV with and without cells that are no times, as texts, and as times with a zone."""
+    folder, runs = made
+    frame = pd.read_csv(folder / "test.csv").head(3)
+    offsets = ["+01:00", "+02:00" if zone == "mixed" else "+01:00", "+01:00"]
+    local = ["2020-01-01 10:00:00", "2020-01-02 11:00:00", "2020-01-03 23:30:00"]
+    texts = [time + offset for time, offset in zip(local, offsets, strict=True)]
+    utc = pd.to_datetime(pd.Series(texts), utc=True)
+    model = fs.load_model(1, runs=folder / "runs")
+    expected = model.inputs(frame.assign(seen=utc.dt.tz_localize(None)))
+    given = [texts, utc.dt.tz_convert("Asia/Tokyo"), [pd.Timestamp(text).to_pydatetime() for text in texts]]
+    for seen in given:
+        assert torch.equal(model.inputs(frame.assign(seen=seen)), expected)
+    frame.assign(seen=texts).to_csv(tmp_path / "all.csv", index=False)
+    assert torch.equal(model.inputs(model.read(tmp_path / "all.csv")), expected)
+    frame.assign(seen=[*texts[:2], "later"]).to_csv(tmp_path / "odd.csv", index=False)
+    assert torch.equal(model.inputs(model.read(tmp_path / "odd.csv"))[:2], expected[:2])

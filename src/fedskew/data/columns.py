@@ -63,11 +63,11 @@ def cells_of(frame: pd.DataFrame, preprocessing: Tabular) -> dict[str, Cells]:
 
 
 def cells_for(part: Column, values: Values) -> Cells:
-    """Return a column's cells (n,) in the form that its preprocessing reads: words, numbers, or times as seconds."""
+    """Return a column's cells (n,) in the form that its preprocessing reads: words, numbers, or times as seconds in UTC."""
     if part.text:
         return strings(values).to_numpy(dtype=object)
     if isinstance(part, Number) and part.time and not pd.api.types.is_numeric_dtype(values):
-        values = pd.to_datetime(values, errors="coerce", format="ISO8601")
+        values = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
     return numbers(values)
 
 
@@ -77,9 +77,12 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
 
 
 def numbers(values: Values) -> Floats:
-    """Convert values to floating-point numbers (n,). Times become seconds; any other value becomes NaN."""
+    """Convert values to floating-point numbers (n,). Times become seconds in UTC; any other value becomes NaN."""
     if pd.api.types.is_datetime64_any_dtype(values):
-        seconds = values.dt.tz_localize(None).to_numpy().astype("datetime64[us]").astype(np.int64) / 1e6
+        seconds = (
+            pd.to_datetime(values, utc=True).dt.tz_localize(None).to_numpy().astype("datetime64[us]").astype(np.int64)
+            / 1e6
+        )
         return np.where(values.isna(), np.nan, seconds)
     try:
         made = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(dtype=float, na_value=np.nan)

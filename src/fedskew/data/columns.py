@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedskew.data.facts import Fact, Held, of_column
-from fedskew.data.preprocessing import TEXT_WIDTH, Cells, Column, Number, Tabular, Words
+from fedskew.data.preprocessing import TEXT_WIDTH, Cells, Column, Number, Tabular, Unseen, Words
 
 Floats = NDArray[np.float64]
 Values: TypeAlias = "pd.Series[Any]"
@@ -69,6 +69,18 @@ def cells_for(part: Column, values: Values) -> Cells:
     if isinstance(part, Number) and part.time and not pd.api.types.is_numeric_dtype(values):
         values = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
     return numbers(values)
+
+
+def unseen(part: Column, values: Values) -> list[Unseen]:
+    """Return what no training row held in a column's cells. A cell that is no number is not called missing."""
+    cells = cells_for(part, values)
+    found = part.unseen(cells)
+    if not isinstance(part, Number) or part.gaps:
+        return found
+    odd = np.isnan(cells) & values.astype(str).where(values.notna(), "").str.strip().ne("").to_numpy()
+    found = [(at & ~odd, what) for at, what in found]
+    kind = "a time" if part.time else "a number"
+    return [*found, (odd, f"not {kind}, such as {str(values[odd].iloc[0])!r}")] if odd.any() else found
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:

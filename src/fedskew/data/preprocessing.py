@@ -45,9 +45,13 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
     gaps: bool = False
     time: bool = False
 
+    def known(self, values: Cells) -> Floats:
+        """Return the numbers (n,), with NaN for missing values."""
+        return np.where(np.isin(values, self.missing), np.nan, values) if self.missing else values
+
     def raw(self, values: Cells) -> Floats:
         """Return the numbers (n, 1), with NaN for missing values and for numbers too large for float32 after scaling."""
-        known = np.where(np.isin(values, self.missing), np.nan, values) if self.missing else values
+        known = self.known(values)
         with np.errstate(over="ignore"):
             size = np.abs((known - self.mean) / self.scale)
         return np.where(size <= LARGEST, known, np.nan)[:, None]
@@ -68,7 +72,7 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
         return np.where(gone, np.nan, made[:, 0] * self.scale + self.mean)
 
     def unseen(self, values: Cells) -> list[Unseen]:
-        known = self.raw(values)[:, 0]
+        known = self.known(values)
         found = [((known < self.low) | (known > self.high), f"outside {self.shown(self.low, self.high)}")]
         return found if self.gaps else [*found, (np.isnan(known), "missing")]
 

@@ -204,15 +204,14 @@ class TrainedModel:
 
     def unseen(self, rows: pd.DataFrame | Rows) -> list[Unseen]:
         """What no training row held, with the name of the column."""
-        from fedskew.data.columns import cells_of, strings
+        from fedskew.data.columns import strings, unseen
 
         known = self.made.learned.preprocessing
         if isinstance(rows, np.ndarray):
             assert isinstance(known, Array)
             found = known.unseen(rows)
         elif isinstance(known, Tabular):
-            cells = cells_of(rows, known)
-            found = [(at, f"{p.name} {what}") for p in known.columns for at, what in p.unseen(cells[p.name])]
+            found = [(at, f"{p.name} {what}") for p in known.columns for at, what in unseen(p, rows[p.name])]
         elif isinstance(known, Symbols):
             texts = strings(rows[known.column])
             odd = [known.unknown(text) for text in texts]

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from fedskew.data import schema
+from fedskew.data.columns import strings
 from fedskew.data.preprocessing import TEXT_WIDTH
 
 
@@ -77,3 +78,8 @@ def test_number_too_large_for_float32_once_standardised_counts_as_missing():
     assert np.isfinite(encode(other)).all()
     assert encode(other)[:3, 0].tolist() == [0, 0, 0]
     assert encode.gaps(other) == ["column 'a': 2 missing, not numbers or too large, set to the mean"]
+
+
+def test_whole_numbers_beyond_64_bits_are_words() -> None:
+    assert strings(pd.Series([1e19, 2.0, np.nan])).tolist() == ["1e+19", "2.0", ""]
+    assert strings(pd.Series([2.0**53, 2.0])).tolist() == ["9007199254740992", "2"]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 
@@ -372,3 +373,17 @@ def test_cells_that_are_not_numbers_are_named_as_such(made: tuple[Path, Runs]) -
         "age not a number, such as '63 years'",
         "age outside 27.3 to 76.51",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({"age": 63, "ward": "A"}, "give a list of values for each column, all of one length"),
+        ({"age": [63, 41], "ward": ["A"]}, "give a list of values for each column, all of one length"),
+        (pd.DataFrame([[63, 63, "A"]], columns=["age", "age", "ward"]), "two columns are called 'age'"),
+        (pa.table([[63], [63], ["A"]], names=["age", "age", "ward"]), "two columns are called 'age'"),
+    ],
+)
+def test_rows_of_the_wrong_shape_give_one_line_errors(made: tuple[Path, Runs], rows: object, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        made[1].predict(rows)

@@ -105,6 +105,7 @@ def numbers(values: Values) -> Floats:
 
 def strings(column: Values) -> Values:
     """Return the values as strings. A missing value becomes an empty string. Whole numbers have no decimal point."""
-    if pd.api.types.is_float_dtype(column) and (column.dropna() % 1 == 0).all():
+    known = column.dropna()
+    if pd.api.types.is_float_dtype(column) and ((known % 1 == 0) & (known.abs() < 2**63)).all():
         column = column.astype("Int64")
     return column.astype(object).where(column.notna(), "").astype(str)

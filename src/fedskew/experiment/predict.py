@@ -144,6 +144,8 @@ class TrainedModel:
         texts = "" if isinstance(known, Tabular) else known.column
         words = {part.name for part in known.columns if part.text} if isinstance(known, Tabular) else {texts}
         frame = frame_of(rows, {*words, known.target} if self.made.kind.target == "classes" else words, texts)
+        twice = frame.columns[frame.columns.duplicated()]
+        require(twice.empty, f"predict: two columns are called {str(*twice[:1])!r}; give each its own name")
         missing = [name for name in known.names if name not in frame]
         columns = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
         require(
@@ -304,7 +306,10 @@ def frame_of(rows: object, words: set[str], texts: str = "") -> pd.DataFrame:
     if isinstance(rows, pa.Table):
         return pd.DataFrame(rows.to_pandas())
     if isinstance(rows, Mapping):
-        return pd.DataFrame(dict(rows))
+        try:
+            return pd.DataFrame(dict(rows))
+        except ValueError:
+            raise BadInput("predict: give a list of values for each column, all of one length") from None
     raise BadInput("predict: give a data frame, a table, or a file with the columns of the training rows")
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import subprocess
 import sys
 import venv
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +18,7 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.data.datasets.heart import CSV, Heart, choose_test_rows
 from fedskew.experiment.predict import PREDICTION
+from fedskew.experiment.runs import Runs
 from tests.disk import largest_file
 from tests.experiment.test_predict import QUICK, stored, trained_on
 
@@ -33,8 +35,8 @@ def program(folder: Path) -> ModuleType:
 
 
 def answers(folder: Path, rows: Path) -> tuple[np.ndarray, list[str]]:
-    with rows.open(newline="") as file:
-        return program(folder).answers(list(csv.DictReader(file)))[:2]
+    made = program(folder)
+    return made.answers(made.read(rows))[:2]
 
 
 def test_folder_without_onnx_says_why(tmp_path: Path) -> None:
@@ -186,6 +188,106 @@ def test_texts_and_images_give_the_same_answers(tmp_path: Path) -> None:
     found, classes = answers(fs.export(digits), tmp_path / "digits.csv")
     own = digits.predict(rows)
     assert found == pytest.approx(own[[f"probability_{c}" for c in classes]].to_numpy(), abs=1e-6)
+
+
+ROW = "50,A,2020-02-01 10:00,3,true"
+HEAD = "age,ward,seen,dose,smokes"
+CELLS = {
+    "numbers": ("age", ["50", " 51", "1e1", "+5", ".5", "5.", "NA", "", "1e400"]),
+    "not numbers": ("age", ["1_000", "１２", "true", "old", "1 000", "inf", "nan", "5\u00a0", "0x10", "7"]),
+    "flags": ("age", ["true", "FALSE", "1", "0", "", "null"]),
+    "flags of the model": ("smokes", ["True", "false", "", "1"]),
+    "words": ("ward", ["A", "B", " A", "a", "NA", "", "C"]),
+    "times": ("seen", ["2020-02-01", "2020-02-01T10:00:00.5", "2020-02-01 10", "20200201T100000"]),
+    "offsets": ("seen", ["2020-02-01T10:00Z", "2020-02-01 10:00+01:00", "2020-02-01 10:00:00 -0530"]),
+    "not times": ("seen", ["20200201", "2020-W09-5", "01.02.2020", "2020-02-01x10:00", "", "now-ish", "1580000000"]),
+    "numbers as times": ("seen", ["20200201", "1580000000", ""]),
+}
+"""Cells that Python, pandas and PyArrow read in different ways, by column."""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, Path]:
+    pytest.importorskip("onnxscript")
+    folder = tmp_path_factory.mktemp("exported")
+    runs = trained_on(folder, leave_out="note")
+    return runs, fs.export(runs, folder / "model")
+
+
+def same(exported: tuple[Runs, Path], rows: Path) -> None:
+    runs, folder = exported
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = runs.predict(rows)
+    found, classes = answers(folder, rows)
+    assert found == pytest.approx(own[[f"probability_{name}" for name in classes]].to_numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_the_program_reads_cells_as_predict_does(exported: tuple[Runs, Path], kind: str, tmp_path: Path) -> None:
+    name, cells = CELLS[kind]
+    frame = pd.DataFrame([ROW.split(",")] * len(cells), columns=HEAD.split(",")).assign(**{name: cells})
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    same(exported, tmp_path / "new.csv")
+
+
+def test_the_program_maps_columns_as_predict_does(exported: tuple[Runs, Path], tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("Alter, ward,seen,smokes\n5,eins,2020-02-01,true\n,B,2020-02-02,false\n")
+    (tmp_path / "new.columns.toml").write_text(
+        'absent = ["dose"]\n[rename]\nAlter = "age"\n[units]\nage = 10\n[words.ward]\neins = "A"\n'
+    )
+    same(exported, tmp_path / "new.csv")
+
+
+MISTAKES: dict[str, tuple[str | bytes, str, str]] = {
+    "column": ("age,ward\n50,A\n", "", "no column 'seen'"),
+    "semicolon": (f"{HEAD}\n{ROW}\n".replace(",", ";"), "", "put commas between cells"),
+    "short": (f"{HEAD}\n50,A\n", "", "1 of 1 rows have too few or too many cells, such as '50,A'"),
+    "latin-1": (f"{HEAD}\nä{ROW}\n".encode("latin-1"), "", "'utf-8' codec can't decode"),
+    "doubled": (f"age,{HEAD}\n50,{ROW}\n", "", "two columns are called 'age'"),
+    "empty": ("", "", "no rows"),
+    "header": (f"{HEAD}\n", "", "no rows"),
+    "quote": (f'{HEAD}\n"{ROW}\n', "", "unexpected end of data"),
+    "toml": (f"{HEAD}\n{ROW}\n", "rename = 1 1", "Expected newline"),
+    "key": (f"{HEAD}\n{ROW}\n", "[renamed]\n", "wrong 'renamed'; write absent, [rename]"),
+    "type": (f"{HEAD}\n{ROW}\n", "absent = 'dose'\n", "wrong 'absent'; write absent"),
+    "rename": (f"{HEAD}\n{ROW}\n", "[rename]\nold = 'age'\n", "no column 'old', which"),
+    "unit": (f"{HEAD}\n{ROW}\n", "[units]\nward = 2\n", "holds 'A', which is no number"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_the_program_refuses_mistakes_in_one_line(exported: tuple[Runs, Path], mistake: str, tmp_path: Path) -> None:
+    text, mapping, said = MISTAKES[mistake]
+    path = tmp_path / "new.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    if mapping:
+        (tmp_path / "new.columns.toml").write_text(mapping)
+    refused(exported[1], said, f"'{path}'")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "write python predict.py rows.csv"),
+        ("nowhere.csv", "No such file or directory"),
+        ("{rows} > /dev/full", "No space left on device"),
+        ("{rows} | true", "Broken pipe"),
+    ],
+)
+def test_the_program_ends_in_one_line(exported: tuple[Runs, Path], words: str, said: str, tmp_path: Path) -> None:
+    # more than a pipe holds
+    (tmp_path / "rows.csv").write_text("\n".join([HEAD, *[ROW] * 9000]))
+    refused(exported[1], said, words.format(rows=tmp_path / "rows.csv"))
+
+
+def refused(folder: Path, said: str, words: str) -> None:
+    command = f"set -o pipefail; {sys.executable} {folder / 'predict.py'} {words}"
+    found = subprocess.run(["bash", "-c", command], check=False, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 2
+    assert found.stderr.startswith("predict.py ")
+    assert said in found.stderr
+    assert found.stderr.count("\n") == 1
 
 
 def test_program_prints_a_probability_for_each_class(tmp_path: Path) -> None:

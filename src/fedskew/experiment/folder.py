@@ -36,7 +36,7 @@ def write_folder(
     """Write the folder of a run's global model, or of a client's personal model; return its path.
 
     If the package onnxscript is missing, or ONNX cannot compute the model, there is no ``model.onnx``; ``warn`` gets the reason.
-    The files replace those of an earlier export. Raises `BadInput` if a user's file has such a name.
+    They replace the files of an earlier export. Raises `BadInput` if a user's file has such a name.
     """
     folder = path or store.run_folder(run) / ("model" if client is None else f"model-of-client-{client}")
     made = trained(store, run, warn, dataset, client)

@@ -9,6 +9,7 @@ import pytest
 
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
+from fedskew.experiment.predict import as_written
 from fedskew.experiment.runs import Runs
 from tests.disk import largest_file
 from tests.experiment.test_predict import trained_on
@@ -92,3 +93,9 @@ def test_answers_that_do_not_fit_on_the_disk_leave_the_earlier_ones(
     assert f"predict {out}: cannot be written: " in capsys.readouterr().err
     assert out.read_text() == "earlier answers"
     assert [*tmp_path.iterdir()] == [out]
+
+
+def test_texts_of_many_lines_stay_as_they_are_written(tmp_path: Path) -> None:
+    text = 'one\n\ntwo "2"\nthree\nfour\nfive\n'
+    pd.DataFrame({"text": [text, "NA"]}).to_csv(tmp_path / "new.csv", index=False)
+    assert as_written(tmp_path / "new.csv")["text"].tolist() == [text, "NA"]

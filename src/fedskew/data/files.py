@@ -50,7 +50,7 @@ class Reading:
     files: Sequence[Path]
     words: frozenset[str] = frozenset()  # CSV columns that stay text, so that 01 does not become 1
     text: str = ""  # the column in which cells may contain line breaks
-    raw: bool = False  # keep names and cells as the file has them: no mapping, and CSV cells stay text
+    raw: bool = False  # keep names and cells as the file has them: no mapping, no check of quotes, CSV cells stay text
     malformed: int = 0  # lines of CSV files with too few or too many cells
     empty: list[str] = field(default_factory=list)  # names of files without rows
     notes: list[str] = field(default_factory=list)
@@ -152,7 +152,7 @@ class Reading:
             # a stray quote may have made a cell longer than a block
             check_quotes(path, delimiter, words, self.text)
             raise
-        if suspect or ends_in_quotes(path):
+        if not self.raw and (suspect or ends_in_quotes(path)):
             self.notes += check_quotes(path, delimiter, words, self.text)
 
 

@@ -171,6 +171,17 @@ def test_semicolons_decimal_commas_and_spaces_around_names(tmp_path):
     assert found.table["age"].to_pylist() == table["age"].tolist()
 
 
+def test_targets_may_have_decimal_commas_as_inputs_do(tmp_path):
+    path = tmp_path / "t.csv"
+    frame().to_csv(path, index=False, sep=";", decimal=",")
+    found = survey([path], "height", "who", numeric=True)
+    assert found.y.tolist() == pytest.approx(frame()["height"].tolist())
+    path.write_text("size;time;event;who\n1,5;2,5;1;anna\n2;3,5;0;ben\n")
+    assert survey([path], "time", "who", event="event", numeric=True).y.tolist() == [[2.5, 1], [3.5, 0]]
+    path.write_text("size;y;who\n1;1,5;anna\n2;many;ben\n")
+    refused(path, "column 'y' is the target and holds words, such as 'many'", label="y", numeric=True)
+
+
 def test_lines_with_too_many_cells_are_counted(tmp_path):
     path = write(frame(20), tmp_path / "t.csv")
     path.write_text(path.read_text() + "1,2,3\n")

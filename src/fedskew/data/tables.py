@@ -101,7 +101,8 @@ def survey(
     files = files_of(paths)
     check_clients(files, client, fair)
     needed = list(dict.fromkeys(filter(None, (label, client, text, event))))
-    reading, labels, owners = Reading(files, frozenset([*needed, *words_in]), text), Codes(), Codes()
+    as_written = {*needed, *words_in} - {event, label if numeric else ""}
+    reading, labels, owners = Reading(files, frozenset(as_written), text), Codes(), Codes()
     counts = np.zeros((1, 1), dtype=np.int64)
     sample = RowSample(most, fair, stream(seed, "diagnose", 1))
     dropped = dict.fromkeys(needed, 0)
@@ -287,7 +288,8 @@ def numbers(part: pa.Table, name: str, path: Path, what: str = TARGET) -> NDArra
     try:
         found = np.asarray(part[name].cast(pa.float64()), dtype=np.float64)
     except pa.ArrowException:
-        held = next((word for word in words(part, name, path).unique().to_pylist() if not number_like(word)), "")
+        odd = [word for word in words(part, name, path).unique().to_pylist() if not number_like(word)]
+        held = next((word for word in odd if not number_like(word.replace(",", "."))), next(iter(odd), ""))
         raise BadInput(f"{path}: column {name!r} {what.format(held=repr(held), name=name)}") from None
     infinite = int(np.isinf(found).sum())
     require(

@@ -71,6 +71,12 @@ def test_a_column_with_few_numbers_has_a_range_of_fewest_rows_or_its_mean(known,
     assert (held.low, held.high) == ends
 
 
+def test_a_column_without_a_value_has_none_to_count():
+    """Else such a site would make a column of numbers look like words where another site has a single word."""
+    held = guarded_summary(pa.table({"chol": pa.nulls(50)}), 5).columns["chol"]
+    assert (held.rows, held.valid) == (50, 0)
+
+
 def test_a_gap_in_codes_becomes_a_code():
     codes = np.repeat([0.0, 1.0, np.nan], [10, 9, 1])
     dates = pd.Series(pd.date_range("2026-01-01", periods=20)).mask(np.arange(20) == 3)

@@ -65,7 +65,7 @@ def cells_of(frame: pd.DataFrame, preprocessing: Tabular) -> dict[str, Cells]:
 def cells_for(part: Column, values: Values) -> Cells:
     """Return a column's cells (n,) in the form that its preprocessing reads: words, numbers, or times as seconds in UTC."""
     if part.text:
-        return strings(values).to_numpy(dtype=object)
+        return strings(values).str.strip().to_numpy(dtype=object)
     if isinstance(part, Number) and part.time and not pd.api.types.is_numeric_dtype(values):
         values = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
     return numbers(values)

@@ -15,10 +15,10 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.places import require_exists
 from fedskew.data.find import opened
-from fedskew.data.mapping import Mapping, mapping_of
+from fedskew.data.mapping import Mapping, mapping_of, mapping_path, replaced, trimmed
 from fedskew.data.quotes import check_quotes, ends_in_quotes, has_line_breaks
 
 FORMATS = {
@@ -54,6 +54,7 @@ class Reading:
     malformed: int = 0  # lines of CSV files with too few or too many cells
     empty: list[str] = field(default_factory=list)  # names of files without rows
     notes: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)  # columns of which no word to map was found, as error messages
     fraction: float = 0.0  # share of the bytes that is read so far
 
     def tables(self) -> Iterator[tuple[Path, pa.Table]]:
@@ -62,9 +63,10 @@ class Reading:
         before, columns = 0, None
         for path in self.files:
             size, rows, mapping = path.stat().st_size, 0, Mapping() if self.raw else mapping_of(path)
+            seen: dict[str, set[str]] = {}
             try:
                 for part, fraction in self.parts(path, mapping.texts(self.words)) if size else ():
-                    part = part if self.raw else mapping(with_plain_names(part, path), path)
+                    part = part if self.raw else self.mapped(mapping, with_plain_names(part, path), path, seen)
                     columns = columns or set(part.column_names)
                     require(
                         set(part.column_names) == columns,
@@ -84,9 +86,29 @@ class Reading:
             except (OSError, EOFError, pa.ArrowException) as error:
                 reason = " ".join(str(error).split())[:200]
                 raise BadInput(f"{path}: cannot be read as {format_of(path)}: {reason}") from None
-            if not rows:
+            if rows:
+                self.note_unused(mapping, path, seen)
+            else:
                 self.empty.append(path.name)
             before += size
+
+    def mapped(self, mapping: Mapping, part: pa.Table, path: Path, seen: dict[str, set[str]]) -> pa.Table:
+        """Return the table with the agreed columns and words, and without spaces around words, except in the column ``text``."""
+        cells = [part[name] if name == self.text else trimmed(part[name]) for name in part.column_names]
+        part = mapping(pa.Table.from_arrays(cells, names=part.column_names), path, seen)
+        comma = bool(mapping.words) and format_of(path) == "csv" and first_line(path)[0] == ";"
+        for name in mapping.words.keys() - self.words:
+            part = replaced(part, name, typed(part[name], pa.string(), comma))
+        return part
+
+    def note_unused(self, mapping: Mapping, path: Path, seen: dict[str, set[str]]) -> None:
+        """Note words to map that a file does not hold."""
+        for name, words in mapping.unused(seen).items():
+            line = (
+                f"{mapping_path(path)}: [words.{name}]: no cell of {path.name} is {words[0]!r}; "
+                f"{suggestion(words[0], sorted(seen[name])[:20])}"
+            )
+            (self.unused if len(words) == len(mapping.words[name]) else self.notes).append(line)
 
     def parts(self, path: Path, words: frozenset[str]) -> Iterator[tuple[pa.Table, float]]:
         """Yield tables, each with the share of the file that is read so far. CSV columns in ``words`` stay text."""
@@ -169,8 +191,8 @@ def typed(column: pa.ChunkedArray, before: pa.DataType, decimal_comma: bool) -> 
     if before == pa.float64():
         with suppress(pa.ArrowInvalid):
             return cells.cast(before)
-    for trimmed in (False, True):
-        cells = pc.ascii_trim_whitespace(cells) if trimmed else cells
+    for as_written in (True, False):
+        cells = cells if as_written else trimmed(cells)
         for kind in CELL_TYPES:
             with suppress(pa.ArrowInvalid):
                 cells[:10].cast(kind)  # try a few cells first, because a failing cast takes 20 times as long

@@ -53,7 +53,14 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
 
 def countable(kind: pa.DataType) -> bool:
     """Whether a column of this type holds numbers, times, texts or nothing. Of others only the number of rows leaves."""
-    known = (pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, is_text)
+    known = (
+        pa.types.is_null,
+        pa.types.is_boolean,
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal,
+        is_text,
+    )
     return pa.types.is_timestamp(kind) or pa.types.is_date(kind) or any(of(kind) for of in known)
 
 

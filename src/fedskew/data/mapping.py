@@ -1,9 +1,12 @@
 """Map a site's table to the columns that the sites agreed on. The file ``rows.columns.toml`` beside ``rows.csv`` says how.
 
 ``absent = ["ca"]`` names columns that the site does not have. ``[rename]`` maps the site's names: ``cholesterol = "chol"``.
-``[units]`` has factors: ``chol = 38.67`` multiplies the numbers. ``[words.sex]`` maps the site's words: ``m = "male"``.
+``[units]`` has factors: ``chol = 38.67`` multiplies the numbers. ``[words.sex]`` maps the site's words: ``m = "male"``. An empty
+word is a missing value: ``unknown = ""``. Spaces around words do not count.
 """
 
+import codecs
+import math
 from pathlib import Path
 
 import msgspec
@@ -27,16 +30,26 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         agreed = words | self.words.keys()
         return agreed | {own for own, name in self.rename.items() if name in agreed}
 
-    def __call__(self, part: pa.Table, path: Path) -> pa.Table:
-        """Return the table with the agreed columns. ``path`` is its file. Raises `BadInput` if a column to map is missing."""
+    def unused(self, seen: dict[str, set[str]]) -> dict[str, list[str]]:
+        """Return the words to map, by column, that are not among the words ``seen`` in it."""
+        left = {name: [own for own in words if own.strip() not in seen[name]] for name, words in self.words.items()}
+        return {name: words for name, words in left.items() if words}
+
+    def __call__(self, part: pa.Table, path: Path, seen: dict[str, set[str]]) -> pa.Table:
+        """Return the table with the agreed columns. ``path`` is its file. Raises `BadInput` if a column to map is missing.
+
+        The words in columns with mapped words are added to ``seen``.
+        """
         where = mapping_path(path)
         for name in self.rename:
             require(
                 name in part.column_names, f"{where}: rename: no column {name!r}; {suggestion(name, part.column_names)}"
             )
         names = [self.rename.get(name, name) for name in part.column_names]
-        twice = [name for name in (*self.rename.values(), *self.absent) if [*names, *self.absent].count(name) > 1]
+        twice = [name for name in self.rename.values() if names.count(name) > 1]
         require(not twice, f"{where}: column {twice[:1]} would be there twice; rename the other one, too")
+        there = [name for name in self.absent if name in names]
+        require(not there, f"{where}: absent: {path.name} has a column {''.join(there[:1])!r}; leave it out of absent")
         part = part.rename_columns(names)
         for name in self.absent:
             part = part.append_column(name, pa.nulls(len(part)))
@@ -45,12 +58,21 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, factor in self.units.items():
             part = replaced(part, name, scaled(part[name], factor, f"{where}: units: column {name!r}"))
         for name, words in self.words.items():
-            cells = part[name].cast(pa.string())
+            cells = trimmed(part[name].cast(pa.string()))
+            seen.setdefault(name, set()).update(cells.drop_null().unique().to_pylist())
             found = cells
             for own, agreed in words.items():
-                found = pc.if_else(pc.equal(pc.utf8_trim_whitespace(cells), own), agreed, found)
+                found = pc.if_else(pc.equal(cells, own.strip()), agreed.strip() or pa.scalar(None, pa.string()), found)
             part = replaced(part, name, found)
         return part
+
+
+def trimmed(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return texts without spaces around them. A text of spaces is missing. Other cells stay as they are."""
+    if not (pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type)):
+        return cells
+    text = pc.utf8_trim_whitespace(cells)
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, cells.type), text)
 
 
 def replaced(part: pa.Table, name: str, cells: pa.ChunkedArray) -> pa.Table:
@@ -76,6 +98,12 @@ def mapping_of(path: Path) -> Mapping:
     if not where.is_file():
         return Mapping()
     try:
-        return msgspec.toml.decode(read_small(where), type=Mapping)
+        made = msgspec.toml.decode(read_small(where).removeprefix(codecs.BOM_UTF8), type=Mapping)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise BadInput(f"{where}: {error}; write absent, [rename], [units] and [words.COLUMN]") from None
+        raise BadInput(
+            f"{where}: {error}; write absent, [rename], [units] and [words.COLUMN], each entry on a line of its own below its "
+            'table, and names other than letters, digits, _ and - in quotes: "Größe" = "size"'
+        ) from None
+    for name, factor in made.units.items():
+        require(0 < factor < math.inf, f"{where}: units: {name!r} must have a finite factor above 0, got {factor:g}")
+    return made

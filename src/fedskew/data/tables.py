@@ -145,6 +145,7 @@ def survey(
         f"{files[0]}: {reading.malformed} lines have too few or too many cells, {rows} rows the right number; is a quote not "
         "closed, or a text with commas not in quotes?",
     )
+    require(not reading.unused, "".join(reading.unused[:1]))
     require(rows > 0, f"{files[0]}: no rows" + (f" in {len(files)} files" if len(files) > 1 else ""))
     require(
         bool(owners.of),

@@ -112,7 +112,7 @@ def head(plans: Sequence[Plan], title: str) -> None:
     console.print(described(plans[0].experiment))
     engines = {plan.experiment.name: plan.trial for plan in plans if plan.trial}
     if plans[0].notes:
-        console.print(f"data: {plans[0].notes}", style="dim")
+        console.print(f"data: {plans[0].notes}")
     for chosen in dict.fromkeys(trial["choice"] for trial in engines.values()):
         trials = [t for t in engines.values() if t["choice"] == chosen]
         names = [name for name, t in engines.items() if t["choice"] == chosen]

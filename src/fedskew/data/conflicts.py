@@ -4,9 +4,10 @@ Each message says what to write into the site's ``NAME.columns.toml`` (see `feds
 """
 
 import difflib
+import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
 from fedskew.core.errors import BadInput, suggestion
@@ -36,7 +37,7 @@ def check(sites: Mapping[str, Summary]) -> None:
                 near = suggestion(name, spare) if spare else ""
                 raise BadInput(
                     f"{where}: no column {name!r}, which other sites have{f'; {near}' if near else ''}; in NAME.columns.toml "
-                    f'write [rename] ITS-NAME = "{name}", or absent = ["{name}"] if it has none'
+                    f"write {entry('rename', 'ITS-NAME', name)}; or absent = [{quoted(name)}] if it has none"
                 )
         check_types(name, held_by(sites, name))
 
@@ -46,18 +47,49 @@ def check_types(name: str, held: Parts) -> None:
     known, valid = sum(part.numbers.rows for part in held.values()), sum(part.valid for part in held.values())
     if len(types) < 2 or (types.keys() == {"number", "text"} and known >= MOSTLY_NUMBERS * valid):
         return
-    most = types.most_common(1)[0][0]
+    most = max(types, key=lambda kind: (types[kind], kind != "text"))
     where, own = next((where, part) for where, part in held.items() if part.type != most)
     other = next(part for part in held.values() if part.type == most)
+    if own.type == "text":
+        raise BadInput(misfit(where, name, own.words, most))
     raise BadInput(
-        f"{where}: column {name!r} holds {shown(own)}, but at other sites {shown(other)}; change its cells, or map them in "
-        f'NAME.columns.toml: [words.{key(name)}] CELL = "WORD"'
+        f"{where}: column {name!r} holds {shown(own)}, but at other sites {shown(other)}; change its cells, or in "
+        f"NAME.columns.toml write {entry(f'words.{key(name)}', 'CELL', 'WORD')}"
     )
+
+
+def misfit(where: str, name: str, words: Iterable[str], wanted: str) -> str:
+    """Say that a site's column holds words where others have numbers or times, and what to write.
+
+    ``words`` are some of them; there may be none. ``wanted`` is what other sites hold, as in `ColumnSummary.type`.
+    """
+    words = list(words)
+    decimal = next((word for word in words if re.fullmatch(r"[-+]?\d+,\d+", word)), "")
+    other = next((word for word in words if not re.fullmatch(r"[-+]?\d+([.,]\d+)?", word)), "WORD")
+    if wanted == "time":
+        cure = "write dates as 2020-01-31"
+    elif decimal:
+        cure = f"write {decimal.replace(',', '.')}, or separate its cells by semicolons, not commas"
+    else:
+        cure = f"in NAME.columns.toml write {entry(f'words.{key(name)}', other, '')}; then this word is a missing value"
+    such = f", such as {decimal or other!r}" if words else ""
+    return f"{where}: column {name!r} holds words{such}, but at other sites {KINDS.get(wanted, wanted)}; {cure}"
 
 
 def key(name: str) -> str:
     """Return the name as a TOML key, quoted if necessary."""
-    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else f'"{name}"'
+    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else quoted(name)
+
+
+def quoted(text: str) -> str:
+    """Return the text as a TOML string."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def entry(table: str, name: str, value: str | float) -> str:
+    """Say how to write an entry of a TOML table, in one line."""
+    written = quoted(value) if isinstance(value, str) else f"{value:.4g}"
+    return f"[{table}] and on the next line {key(name)} = {written}"
 
 
 def shown(part: ColumnSummary) -> str:
@@ -76,28 +108,32 @@ def doubts(sites: Mapping[str, Summary]) -> list[str]:
     found: list[str] = []
     for name in next(iter(sites.values())).columns:
         held = held_by(sites, name)
-        found += [*other_words(name, held), *other_units(name, held)]
+        words = {where: part.words for where, part in held.items()}
+        found += [*other_words(name, words), *other_units(name, held)]
     return found
 
 
-def other_words(name: str, held: Parts) -> Iterator[str]:
-    """Yield a line for each word that only one site has, if it resembles a word that this site does not have."""
-    sites = Counter(word for part in held.values() for word in part.words)
-    for where, part in held.items():
-        others = [word for word in sites if word not in part.words]
-        for word in (own for own in part.words if sites[own] == 1):
+def other_words(name: str, held: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Yield a line for each word that only one site has, if it resembles a word that this site does not have.
+
+    ``held`` are the words of the column ``name``, by site.
+    """
+    sites = Counter(word for words in held.values() for word in words)
+    for where, words in held.items():
+        others = [word for word in sites if word not in words]
+        for word in (own for own in words if sites[own] == 1):
             near = resembling(word, others)
             if near:
                 yield (
                     f"{where}: column {name!r} holds {word!r}, but at other sites {near!r}; if both mean the same, write "
-                    f'[words.{key(name)}] {key(word)} = "{near}" in one site\'s NAME.columns.toml'
+                    f"{entry(f'words.{key(name)}', word, near)} in one site's NAME.columns.toml"
                 )
 
 
 def resembling(word: str, others: list[str]) -> str:
     """Return another word that may mean the same; empty if there is none."""
-    plain = {re.sub(r"\W|_", "", other.casefold()): other for other in others}
-    own = re.sub(r"\W|_", "", word.casefold())
+    plain = {plain_word(other): other for other in others}
+    own = plain_word(word)
     if own in plain:
         return plain[own]
     if not own or own.isdecimal():
@@ -105,6 +141,11 @@ def resembling(word: str, others: list[str]) -> str:
     longer = [other for key, other in plain.items() if key.startswith(own) or (key and own.startswith(key))]
     near = difflib.get_close_matches(own, plain, n=1, cutoff=ALIKE)
     return longer[0] if len(longer) == 1 else plain[near[0]] if near and not near[0].isdecimal() else ""
+
+
+def plain_word(word: str) -> str:
+    """Return the word in small letters without punctuation. Signs that tell classes of numbers apart stay: <=50K and >50K."""
+    return re.sub(r"[^\w<>=+-]|_", "", word.casefold())
 
 
 def other_units(name: str, held: Parts) -> Iterator[str]:
@@ -124,6 +165,6 @@ def other_units(name: str, held: Parts) -> Iterator[str]:
             usual, units = usual_factor(factor)
             yield (
                 f"{where}: column {name!r} is {factor:.3g} times as large as elsewhere (mean {mean:,.4g} and {other:,.4g}); "
-                f"if it has another unit{f', {units}' if units else ''}, write [units] {key(name)} = {1 / usual:.4g} in "
+                f"if it has another unit{f', {units}' if units else ''}, write {entry('units', name, 1 / usual)} in "
                 "NAME.columns.toml"
             )

@@ -16,6 +16,7 @@ from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.sampling import fair_sample, level
 from fedskew.core.seeding import stream
 from fedskew.data.files import Reading, files_of, stem
+from fedskew.data.misfits import Kinds
 
 Ints = NDArray[np.int64]
 
@@ -104,6 +105,7 @@ def survey(
     as_written = {*needed, *words_in} - {event, label if numeric else ""}
     reading, labels, owners = Reading(files, frozenset(as_written), text), Codes(), Codes()
     counts = np.zeros((1, 1), dtype=np.int64)
+    kinds = Kinds()
     sample = RowSample(most, fair, stream(seed, "diagnose", 1))
     dropped = dict.fromkeys(needed, 0)
     rows = read = 0
@@ -111,6 +113,7 @@ def survey(
         require_columns(path, part, needed)
         if most is not None and fair:
             sample.most = min(most, max(FEWEST_ROWS, MOST_VALUES // len(part.column_names)))
+        kinds.add(path.name, part.drop_columns(needed))
         rows, read = rows + len(part), read + part.nbytes + ROW_BYTES * len(part)
         require(
             most is not None or read <= MOST_BYTES,
@@ -157,7 +160,7 @@ def survey(
         f"{files[0]}: column {label!r} has {len(labels.of)} different values in {rows} rows; {BINS}",
     )
     notes = [f"{n} of {count(rows, 'row')} dropped: no value in {name!r}" for name, n in dropped.items() if n]
-    notes += reading.notes
+    notes += [*reading.notes, *kinds.notes()]
     if reading.malformed:
         notes.append(f"{count(reading.malformed, 'line')} dropped: too few or too many cells")
     if reading.empty:

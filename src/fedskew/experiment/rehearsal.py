@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require
 from fedskew.data.files import files_of, stem
+from fedskew.data.misfits import Kinds
 from fedskew.data.tables import survey
 from fedskew.experiment.diagnose import OnProgress, table_arguments
 from fedskew.experiment.federated import Ask, Facts, federated
@@ -46,9 +47,18 @@ def rehearse(
     on_progress: OnProgress = lambda stage, fraction: None,
 ) -> dict[str, Any]:
     """Diagnose the sites. Each site receives and sends only encoded messages."""
-    found = federated(list(sites), by_bytes(sites), facts, seed, on_progress)
+    kinds = Kinds()
+    for name, site in sites.items():
+        kinds.add(name, site.table)
+    misfits = list(kinds.notes())
+    try:
+        found = federated(list(sites), by_bytes(sites), facts, seed, on_progress)
+    except BadInput as error:
+        # on one machine the line can show a cell, which the server does not see
+        line = str(error).partition(", but at other sites")[0]
+        raise BadInput(next((note for note in misfits if note.startswith(f"{line}, such as")), str(error))) from None
     kept = [f"{name}: {note}" for name, site in sites.items() for note in site.notes]
-    return {**found, "column_notes": [*found["column_notes"], *kept]}
+    return {**found, "notes": [*found["notes"], *misfits], "column_notes": [*found["column_notes"], *kept]}
 
 
 def by_bytes(sites: Mapping[str, Site]) -> Ask:

@@ -1,0 +1,56 @@
+"""Find files in which a column holds words, while it holds numbers or times in other files."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from fedskew.data.columns import numbers
+from fedskew.data.conflicts import misfit
+from fedskew.data.summaries import MOSTLY_NUMBERS, is_text
+
+CELLS = 100
+"""Number of cells of a file that are kept for each column of words."""
+
+
+@dataclass
+class Kinds:
+    """What the columns of each file hold: numbers, times, or some of their words."""
+
+    held: dict[str, dict[str, list[str] | str]] = field(default_factory=dict)  # by column and file
+
+    def add(self, where: str, part: pa.Table) -> None:
+        """Add rows of the file ``where``. A file holds words in a column if some of its rows do."""
+        for column, kind in zip(part.columns, part.schema, strict=True):
+            if is_text(kind.type):
+                known: list[str] | str = column.drop_null()[:CELLS].to_pylist()
+            elif pa.types.is_null(kind.type):
+                continue
+            else:
+                known = "time" if pa.types.is_timestamp(kind.type) or pa.types.is_date(kind.type) else "number"
+            files = self.held.setdefault(kind.name, {})
+            if known and not isinstance(files.get(where), list):
+                files[where] = known
+
+    def notes(self) -> Iterator[str]:
+        """Yield a line for each file whose words do not fit to the numbers or times of most other files with this column."""
+        for name, files in self.held.items():
+            kinds = Counter(known for known in files.values() if isinstance(known, str))
+            words = {where: known for where, known in files.items() if isinstance(known, list)}
+            if not kinds or len(words) > kinds.total():
+                continue
+            wanted = kinds.most_common(1)[0][0]
+            for where, cells in words.items():
+                odd = odd_cells(cells, wanted)
+                if wanted == "time" or len(odd) > (1 - MOSTLY_NUMBERS) * len(cells):
+                    yield f"{misfit(where, name, odd, wanted)}; until then they count as words or missing values"
+
+
+def odd_cells(cells: list[str], wanted: str) -> list[str]:
+    """Return the cells that are no numbers, or no times."""
+    values = pd.Series(cells, dtype=object)
+    known = pd.to_datetime(values, errors="coerce", format="ISO8601") if wanted == "time" else numbers(values)
+    return [cell for cell, missing in zip(cells, np.asarray(pd.isna(known)), strict=True) if missing]

@@ -1,0 +1,84 @@
+"""A column of numbers or times that holds words in one file is named, with the file, one of its cells and what to write."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
+from fedskew.data.datasets.table import Table
+from fedskew.data.tables import survey
+from fedskew.experiment.federated import Facts
+from fedskew.experiment.rehearsal import rehearse, sites_of_files
+
+DAYS = pd.date_range("2013-03-01", periods=56)
+
+
+def three(folder: Path, name: str, cells: dict[str, list[str]]) -> Path:
+    """Write the files of three sites. ``cells`` are those of the column ``name`` by file; else it has numbers."""
+    rng = np.random.default_rng(0)
+    for site in ("a", "b", "c"):
+        frame = pd.DataFrame({"x": rng.normal(size=56), name: rng.normal(140, 5, 56).round(1), "y": ["no", "yes"] * 28})
+        frame.assign(**({name: cells[site]} if site in cells else {})).to_csv(folder / f"{site}.csv", index=False)
+    return folder
+
+
+COMMAS = {"b": [f"140,{i}" for i in range(56)]}
+DATES = {site: [*DAYS.strftime("%d.%m.%Y" if site == "b" else "%Y-%m-%d")] for site in ("a", "b", "c")}
+WORDS = {"b": ["high", "140"] * 28}
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (
+            COMMAS,
+            "b.csv: column 'z' holds words, such as '140,0', but at other sites numbers; write 140.0, or separate",
+        ),
+        (DATES, "b.csv: column 'z' holds words, such as '01.03.2013', but at other sites times; write dates as 2020"),
+        (
+            WORDS,
+            "b.csv: column 'z' holds words, such as 'high', but at other sites numbers; in NAME.columns.toml "
+            'write [words.z] and on the next line high = ""',
+        ),
+        ({"b": ["140"] * 55 + ["unknown"]}, ""),
+        ({"a": ["low"] * 56, "b": ["high"] * 56}, ""),
+    ],
+)
+def test_a_file_with_words_where_others_have_numbers_is_noted(tmp_path, cells, words):
+    for notes in (
+        survey([three(tmp_path, "z", cells)], "y").notes,
+        [Table(path=str(tmp_path), label="y").load().notes],
+    ):
+        assert any("but at other sites" in note for note in notes) == bool(words)
+        assert any(words in note for note in notes) or not words
+
+
+def test_the_note_is_none_of_the_routine_ones(tmp_path, capsys):
+    assert main(["diagnose", str(three(tmp_path, "z", COMMAS)), "--label", "y"]) == 0
+    assert "note: b.csv: column 'z' holds words, such as '140,0'" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("cells", [COMMAS, DATES])
+def test_a_rehearsal_shows_the_cell_that_the_server_does_not_see(tmp_path, cells):
+    sites, _ = sites_of_files([three(tmp_path, "z", cells)], "y", fewest=5)
+    with pytest.raises(BadInput, match=r"b: column 'z' holds words, such as '\d+.\d+.*', but at other sites"):
+        rehearse(sites, Facts("t"))
+
+
+def test_a_rehearsal_notes_words_that_are_all_hidden(tmp_path):
+    cells = {site: [*map(str, days[:28])] * 2 for site, days in DATES.items()}
+    sites, _ = sites_of_files([three(tmp_path, "z", cells)], "y", fewest=5)
+    assert any(
+        "b: column 'z' holds words, such as '01.03.2013'" in note for note in rehearse(sites, Facts("t"))["notes"]
+    )
+
+
+def test_two_sites_name_the_one_with_words(tmp_path):
+    three(tmp_path, "z", {"a": [f"140,{i}" for i in range(56)]})
+    (tmp_path / "c.csv").unlink()
+    sites, _ = sites_of_files([tmp_path], "y", fewest=1)
+    with pytest.raises(BadInput, match="a: column 'z' holds words"):
+        rehearse(sites, Facts("t"))

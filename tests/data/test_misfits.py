@@ -82,3 +82,29 @@ def test_two_sites_name_the_one_with_words(tmp_path):
     sites, _ = sites_of_files([tmp_path], "y", fewest=1)
     with pytest.raises(BadInput, match="a: column 'z' holds words"):
         rehearse(sites, Facts("t"))
+
+
+@pytest.mark.parametrize(
+    ("classes", "words"),
+    [
+        (
+            ("ill", "Ill", "well"),
+            "c: column 'y' holds 'Ill', but at other sites 'ill'; if both mean the same, write [words.y]",
+        ),
+        (("<=50K", "<=50K.", ">50K"), '[words.y] and on the next line "<=50K." = "<=50K"'),
+        (("1.5", "15", "1"), ""),
+        (("<=50K", ">50K", ">50K"), ""),
+    ],
+)
+def test_another_spelling_of_a_class_is_noted(tmp_path, classes, words):
+    first, last, other = classes
+    for site, own in (("a", first), ("b", first), ("c", last)):
+        frame = pd.DataFrame({"x": np.arange(40) * 1.5, "y": [own, other] * 20})
+        frame.to_csv(tmp_path / f"{site}.csv", index=False)
+    found = [
+        *(survey([tmp_path], "y").notes, rehearse(*sites_of_files([tmp_path], "y"))["notes"]),
+        [Table(path=str(tmp_path), label="y").load().notes],
+    ]
+    for notes in found:
+        assert any("if both mean the same" in note for note in notes) == bool(words)
+        assert any(words in note for note in notes) or not words

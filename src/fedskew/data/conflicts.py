@@ -131,7 +131,9 @@ def other_words(name: str, held: Mapping[str, Collection[str]]) -> Iterator[str]
 
 
 def resembling(word: str, others: list[str]) -> str:
-    """Return another word that may mean the same; empty if there is none."""
+    """Return another word that may mean the same; empty if there is none, and for numbers."""
+    if re.fullmatch(r"[-+]?[\d.,]+", word):
+        return ""
     plain = {plain_word(other): other for other in others}
     own = plain_word(word)
     if own in plain:

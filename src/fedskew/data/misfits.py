@@ -1,4 +1,4 @@
-"""Find files in which a column holds words, while it holds numbers or times in other files."""
+"""Find files whose words do not fit to the numbers or times of other files, and classes that are spelt in two ways."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from fedskew.data.columns import numbers
-from fedskew.data.conflicts import misfit
+from fedskew.data.conflicts import misfit, other_words
 from fedskew.data.summaries import MOSTLY_NUMBERS, is_text
 
 CELLS = 100
@@ -54,3 +55,11 @@ def odd_cells(cells: list[str], wanted: str) -> list[str]:
     values = pd.Series(cells, dtype=object)
     known = pd.to_datetime(values, errors="coerce", format="ISO8601") if wanted == "time" else numbers(values)
     return [cell for cell, missing in zip(cells, np.asarray(pd.isna(known)), strict=True) if missing]
+
+
+def other_classes(
+    label: str, clients: tuple[str, ...], classes: tuple[str, ...], counts: NDArray[np.int64]
+) -> list[str]:
+    """Return a line for each class that only one client has, if it may be another spelling. ``counts`` is (clients, classes)."""
+    held = {client: [classes[at] for at in np.flatnonzero(rows)] for client, rows in zip(clients, counts, strict=True)}
+    return list(other_words(label, held))

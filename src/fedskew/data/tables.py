@@ -16,7 +16,7 @@ from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.sampling import fair_sample, level
 from fedskew.core.seeding import stream
 from fedskew.data.files import Reading, files_of, stem
-from fedskew.data.misfits import Kinds
+from fedskew.data.misfits import Kinds, other_classes
 
 Ints = NDArray[np.int64]
 
@@ -177,6 +177,8 @@ def survey(
     elif len(y) < counts.sum():
         notes.append(f"{len(y)} of {counts.sum()} rows taken at random")
     (classes, class_codes), (clients, client_codes) = labels.sorted(), owners.sorted()
+    if not (numeric or client):
+        notes += other_classes(label, clients, classes, counts[client_codes][:, class_codes])
     return Survey(
         table=table,
         y=y if numeric else np.argsort(class_codes)[y.astype(np.int64)],

@@ -1,5 +1,6 @@
 """The diagnosis of sites that do not pool their rows: questions to all of them, and one result of their answers."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from fedskew.core.errors import require
+from fedskew.data.conflicts import other_words
 from fedskew.data.schema import merged
 from fedskew.experiment.federated_columns import in_columns, moments_of
 from fedskew.experiment.federated_site import measured
@@ -41,6 +43,7 @@ class Facts:
     name: str = ""
     arguments: str = ""
     notes: tuple[str, ...] = ()
+    label: str = "LABEL"  # the column of classes, if the server knows its name
 
 
 def federated(
@@ -72,6 +75,8 @@ class Inquiry:
         targets = targets_of(
             first, lambda inner: self.numbers("targets", {"histogram": (BINS,)}, {"target edges": inner})
         )
+        spelt = other_words(facts.label, {site: answer.classes for site, answer in first.items()})
+        facts = dataclasses.replace(facts, notes=(*facts.notes, *spelt))
         if any(answer.epsilon for answer in first.values()):
             return self.of_counts(facts, first, targets.names)
         summaries = {site: answer.summary for site, answer in first.items() if answer.summary is not None}

@@ -97,7 +97,8 @@ def sites_of_files(
             sites[stem(path)] = Site(found.table, targets_in(found), fewest)
             notes += [f"{stem(path)}: {note}" for note in found.notes]
     title = ", ".join(path.name for path in paths)
-    return sites, Facts(title, arguments=table_arguments(paths, label, client, target=target), notes=tuple(notes))
+    arguments = table_arguments(paths, label, client, target=target)
+    return sites, Facts(title, arguments=arguments, notes=tuple(notes), label=label)
 
 
 def sites_of_subject(subject: Subject, fewest: int = FEWEST) -> tuple[dict[str, Site], Facts]:

@@ -262,10 +262,13 @@ def test_reproduce_prints_verdicts_and_writes_a_page_once(tmp_path: Path, capsys
     assert {c["verdict"] for c in json.loads(out)["claims"]} <= {"holds", "fails", "undecided"}
 
 
-def test_interrupt_before_a_run_exits_with_130(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("verb", "said"), [("run", "; `fedskew resume` continues runs that had started"), ("diagnose", "")]
+)
+def test_interrupt_exits_with_130_and_names_resume_if_there_may_be_runs(verb, said, monkeypatch, capsys):
     def stop(name):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedskew.cli.verbs.import_module", stop)
-    assert main(["run"]) == 130
-    assert capsys.readouterr().err == "fedskew: interrupted; `fedskew resume` continues runs that had started\n"
+    assert main([verb]) == 130
+    assert capsys.readouterr().err == f"fedskew: interrupted{said}\n"

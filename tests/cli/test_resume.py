@@ -82,6 +82,6 @@ def test_an_interrupted_comparison_is_resumed_and_complete(tmp_path: Path, capsy
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "fedskew resume c1" in err
+    assert f"`fedskew resume c1 --runs {tmp_path}` continues" in err
     assert main(["resume", "c1", "--json", "--jobs", "1", "--runs", str(tmp_path)]) == 0
     assert [r["status"] for r in json.loads(capsys.readouterr().out)["runs"]] == ["finished"] * 2

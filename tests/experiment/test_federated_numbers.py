@@ -160,7 +160,10 @@ def test_sites_with_numbers_and_sites_with_classes_are_refused_in_one_line():
     [
         (np.zeros(94), "all targets are the same; name a column whose values differ"),
         (np.where(np.arange(94) == 3, np.nan, 1.0), "some of its targets are no numbers"),
-        (np.arange(94.0), "bern: no stratum of the target has 120 rows; this site sends no sums of fewer"),
+        (
+            np.arange(94.0),
+            "bern: no stratum of the target has 120 rows, twice --fewest 60; this site sends no sums of fewer",
+        ),
     ],
 )
 def test_targets_that_say_nothing_are_refused(y, words):

@@ -99,7 +99,7 @@ def test_the_trained_model_gives_the_stored_accuracy(compared) -> None:
     assert np.mean(found.numpy() == data.y_test) == compared[1].table()["accuracy"][0]
     with pytest.raises(BadInput, match=r"these are 4 runs, 1 to 4; choose one, such as runs\[1\]"):
         compared.model()
-    with pytest.raises(BadInput, match="run 1: its clients have no personal models; leave out client=0"):
+    with pytest.raises(BadInput, match=r"run 1: its clients have no personal models; leave out --client \(client=0\)"):
         compared[1].model(client=0)
 
 

@@ -153,7 +153,7 @@ def show(found: Mapping[str, Any], console: Console) -> None:
         share = found["rows_of_a_class_held_by_one_client"] / found["measured_rows"]
         console.print(
             f"{100 * share:.0f} % of the rows are of a class that one client holds alone: here a difference of inputs "
-            "or concepts look like a difference of labels.",
+            "or concepts looks like a difference of labels.",
         )
     if found["columns"]:
         console.print("\nWhat differs most, and for whom", style="bold")

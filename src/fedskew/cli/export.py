@@ -3,7 +3,7 @@
 import argparse
 
 from fedskew.cli.output import warn
-from fedskew.cli.request import confirm
+from fedskew.cli.request import confirm, require_one
 from fedskew.cli.terminal import Console
 from fedskew.core.errors import require
 from fedskew.store.runs import RunStore
@@ -18,7 +18,7 @@ def export(parsed: argparse.Namespace) -> int:
 
     store = RunStore(parsed.runs, read_only=True)
     chosen = store.select([parsed.run])
-    require(len(chosen) == 1, f"export: {parsed.run} names {len(chosen)} runs; name one")
+    require_one("export", chosen)
     confirm(parsed, chosen)
     run, output = chosen[0].id, parsed.output
     of_name = {suffix: form for form, suffix in SUFFIX.items()}

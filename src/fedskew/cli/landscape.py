@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedskew.cli.bar import bar
 from fedskew.cli.output import number, print_json, save_figure, warn
-from fedskew.cli.request import confirm
+from fedskew.cli.request import confirm, require_one
 from fedskew.cli.terminal import Console
 from fedskew.core.errors import require
 from fedskew.experiment.landscape import Landscape, landscape
@@ -19,7 +19,7 @@ def picture(parsed: argparse.Namespace) -> int:
     """Draw slices of the loss landscape of one run."""
     store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
-    require(len(records) == 1, f"landscape: {len(records)} runs are named; name one")
+    require_one("landscape", records)
     confirm(parsed, records)
     path: Path = parsed.output or store.run_folder(records[0].id) / f"landscape-{parsed.kind}.svg"
     require(

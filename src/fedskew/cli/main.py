@@ -17,6 +17,9 @@ from fedskew.cli.verbs import GROUPS, VERBS, Verb
 from fedskew.core.errors import BadInput, FedskewError, visible
 from fedskew.experiment.keywords import OTHER_NAMES
 
+RESUMED = {"run", "compare", "resume"}
+"""The verbs that make or continue runs."""
+
 NUMBERS = {"int": "a whole number", "float": "a number"}
 
 
@@ -96,7 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fedskew: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("fedskew: interrupted; `fedskew resume` continues runs that had started", file=sys.stderr)
+        given = sys.argv[1:] if arguments is None else arguments
+        resumed = "; `fedskew resume` continues runs that had started" if {*given[:1]} & RESUMED else ""
+        print(f"fedskew: interrupted{resumed}", file=sys.stderr)
         return 130
     except OSError as error:
         if not isinstance(error, BrokenPipeError):  # the reader has ended, as in `fedskew list | head`

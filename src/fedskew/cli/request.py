@@ -79,3 +79,9 @@ def jobs_for(parsed: argparse.Namespace, runs: int = 1 << 16) -> int:
     require(jobs >= 1, f"--jobs must be at least 1, got {jobs}")
     check_processes(jobs)
     return max(1, min(jobs, runs))
+
+
+def require_one(verb: str, records: Sequence[RunRecord]) -> None:
+    """Raise `BadInput`, which lists the runs, unless exactly one is chosen."""
+    numbers = ", ".join(str(record.id) for record in records[:20]) + (", ..." if len(records) > 20 else "")
+    require(len(records) == 1, f"{verb}: this names {count(len(records), 'run')}, {numbers}; name one of them")

@@ -46,7 +46,7 @@ def run(parsed: argparse.Namespace) -> int:
     store = RunStore(parsed.runs)
     number = register(store, plan.experiment, plan.trial)
     head([plan], f"run {number}")
-    return carry_out(store, {number: plan}, dataset, 1, parsed, f"fedskew resume {number}")
+    return carry_out(store, {number: plan}, dataset, 1, parsed, store.resume_command(number))
 
 
 @on_ranks
@@ -81,7 +81,7 @@ def compare(parsed: argparse.Namespace) -> int:
     comparison = f"c{store.run(min(runs)).comparison}"
     of = f" (folds {parsed.folds})" if parsed.folds else ""
     head(plans, f"comparison {comparison}: {count(len(seeds), 'seed')}{of}, {jobs} at a time")
-    return carry_out(store, runs, dataset, jobs, parsed, f"fedskew resume {comparison}")
+    return carry_out(store, runs, dataset, jobs, parsed, store.resume_command(comparison))
 
 
 @on_ranks
@@ -96,7 +96,7 @@ def resume(parsed: argparse.Namespace) -> int:
         Console(stderr=True).print(f"nothing to resume: {count(len(chosen), 'run')}, {states}")
         return 0
     jobs = jobs_for(parsed, len(ids))
-    again = " ".join(["fedskew resume", *parsed.runs_wanted])
+    again = store.resume_command(*parsed.runs_wanted)
     return carry_out(store, dict.fromkeys(ids), None, jobs, parsed, again, shown=[r.id for r in chosen])
 
 

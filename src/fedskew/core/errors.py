@@ -91,7 +91,8 @@ def require_storable(what: str, value: object) -> None:
 def suggestion(wrong: str, known: Iterable[str]) -> str:
     """Return the end of an error message for an unknown name: the nearest known name, or all known names."""
     known = sorted(known)
-    near = difflib.get_close_matches(wrong.lower(), known, n=1, cutoff=0.5)
+    small = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(wrong.lower(), small, n=1, cutoff=0.5)
     if near:
-        return f"did you mean {near[0]!r}?"
+        return f"did you mean {small[near[0]]!r}?"
     return "known are: " + ", ".join(known) if known else "none are known"

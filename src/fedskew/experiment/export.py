@@ -178,7 +178,9 @@ def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tenso
     """Return the parameters (P,) of a client's personal model."""
     assembly, server, states = state_of(store, run, dataset)
     fed = assembly.federation
-    require(measures_personal(fed), f"run {run}: its clients have no personal models; leave out client={client}")
+    require(
+        measures_personal(fed), f"run {run}: its clients have no personal models; leave out --client (client={client})"
+    )
     require(
         0 <= client < len(fed.clients), f"run {run}: there is no client {client}; they are 0 to {len(fed.clients) - 1}"
     )

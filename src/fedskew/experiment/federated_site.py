@@ -53,7 +53,7 @@ class Site:
         require(self.fewest >= 1, f"fewest must be at least 1, got {self.fewest}")
         require(
             self.epsilon is None or LEAST_EPSILON <= self.epsilon < math.inf,
-            f"epsilon must be at least {LEAST_EPSILON}, got {self.epsilon}",
+            f"epsilon must be finite and at least {LEAST_EPSILON}, got {self.epsilon}",
         )
         require(
             self.epsilon is None or isinstance(self.targets, OwnClasses),
@@ -87,7 +87,10 @@ class Site:
     def enough(self, group: Ints) -> NDArray[np.bool_]:
         """(n,) whether a row's group has enough rows for sums of both halves of the rows."""
         found = (np.bincount(group) >= least(self.fewest))[group]
-        words = f"no {self.targets.word} has {least(self.fewest)} rows; this site sends no sums of fewer"
+        words = (
+            f"no {self.targets.word} has {least(self.fewest)} rows, twice --fewest {self.fewest}; this site sends no sums of "
+            "fewer; choose a smaller --fewest, such as --fewest 1, or leave the site out"
+        )
         require(bool(found.any()), words)
         return found
 

@@ -184,7 +184,7 @@ def state_of(store: RunStore, run: int, dataset: Dataset | None = None) -> tuple
     record = store.run(run)
     require(
         record.rounds_done > 0,
-        f"run {run} has not finished a round yet; `fedskew resume {run}` continues it",
+        f"run {run} has not finished a round yet; `{store.resume_command(run)}` continues it",
     )
     experiment = from_toml(record.experiment, f"run {run}")
     require(not isinstance(experiment.engine, Auto), f"run {run} has not chosen its engine yet")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.counting import count
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.places import require_exists
 from fedskew.core.records import channels_last, rows_of, targets_of
 from fedskew.core.task import Probabilistic
@@ -149,7 +149,9 @@ class TrainedModel:
         missing = [name for name in known.names if name not in frame]
         columns = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
         require(
-            not missing, f"predict: the rows lack the {columns}, which the model of run {self.run} was trained with"
+            not missing,
+            f"predict: the rows lack the {columns}, which the model of run {self.run} was trained with; "
+            f"{suggestion(''.join(missing[:1]), map(str, frame))}",
         )
         return frame
 

@@ -250,9 +250,8 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
                     states.saved()
             listener(progress(run, assembly, at, rows, seconds))
             if stopping:
-                raise Interrupted(
-                    f"run {run} stopped after round {at.round} of {rounds}; `fedskew resume {run}` continues"
-                )
+                again = store.resume_command(run)
+                raise Interrupted(f"run {run} stopped after round {at.round} of {rounds}; `{again}` continues")
     store.update(run, status="finished")
 
 

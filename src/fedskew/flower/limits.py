@@ -54,7 +54,7 @@ class Limits:
         require(self.fewest >= 1, f"--fewest must be at least 1, got {self.fewest}")
         require(
             self.epsilon is None or LEAST_EPSILON <= self.epsilon < math.inf,
-            f"--epsilon must be at least {LEAST_EPSILON}, got {self.epsilon}",
+            f"--epsilon must be finite and at least {LEAST_EPSILON}, got {self.epsilon}",
         )
 
     def check(self, name: str, requested: int) -> None:

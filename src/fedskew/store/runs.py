@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -54,6 +55,11 @@ class RunStore:
             raise BadInput(f"run store {self.folder}: cannot be {what}: {error}") from None
         if version != VERSION:
             raise BadInput(f"run store {self.folder}: made by another version of fedskew (schema {version})")
+
+    def resume_command(self, *wanted: object) -> str:
+        """The command that continues runs of this store."""
+        folder = [] if self.folder == Path("runs") else ["--runs", shlex.quote(str(self.folder))]
+        return " ".join(["fedskew resume", *map(str, wanted), *folder])
 
     def close(self) -> None:
         self.db.close()

@@ -17,7 +17,7 @@ DAYS = pd.date_range("2013-03-01", periods=56)
 
 
 def three(folder: Path, name: str, cells: dict[str, list[str]]) -> Path:
-    """Write the files of three sites. ``cells`` are those of the column ``name`` by file; else it has numbers."""
+    """Write the files of three sites. The column ``name`` has ``cells`` in the files named there, and numbers in others."""
     rng = np.random.default_rng(0)
     for site in ("a", "b", "c"):
         frame = pd.DataFrame({"x": rng.normal(size=56), name: rng.normal(140, 5, 56).round(1), "y": ["no", "yes"] * 28})

@@ -54,7 +54,7 @@ class Reading:
     malformed: int = 0  # lines of CSV files with too few or too many cells
     empty: list[str] = field(default_factory=list)  # names of files without rows
     notes: list[str] = field(default_factory=list)
-    unused: list[str] = field(default_factory=list)  # columns of which no word to map was found, as error messages
+    unused: list[str] = field(default_factory=list)  # error messages: no cell is a word that a file's TOML file maps
     fraction: float = 0.0  # share of the bytes that is read so far
 
     def tables(self) -> Iterator[tuple[Path, pa.Table]]:

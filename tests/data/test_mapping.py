@@ -1,0 +1,112 @@
+"""A site's ``NAME.columns.toml`` maps its names, units and words, and mistakes in it are refused in one line."""
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from fedskew.core.errors import BadInput
+from fedskew.data.schema import fit
+from fedskew.data.tables import survey
+
+
+def write_sites(folder: Path, mapping: str) -> list[Path]:
+    """Write the files of two hospitals. The second has other names, units and words."""
+    frame = pd.DataFrame(
+        {"chol": [200.0, 240.0] * 10, "sex": ["male", "female"] * 10, "ca": [0, 1] * 10, "ill": [0, 1] * 10}
+    )
+    frame.to_csv(folder / "bern.csv", index=False)
+    other = pd.DataFrame({"cholesterol": frame.chol / 40, "sex": [1, 0] * 10, "ill": ["no", "yes"] * 10})
+    other.to_csv(folder / "genf.csv", index=False)
+    (folder / "genf.columns.toml").write_text(mapping, encoding="utf-8")
+    return [folder / "bern.csv", folder / "genf.csv"]
+
+
+MAPPING = """
+absent = ["ca"]
+[rename]
+cholesterol = "chol"
+[units]
+chol = 40
+[words.sex]
+0 = "female"
+1 = "male"
+[words.ill]
+no = "0"
+yes = "1"
+"""
+
+
+def test_a_site_maps_its_columns_in_a_file_beside_its_table(tmp_path):
+    found = survey(write_sites(tmp_path, MAPPING), "ill")
+    frame = found.table.to_pandas()
+    assert found.classes == ("0", "1")
+    assert found.counts.tolist() == [[10, 10], [10, 10]]
+    assert frame.chol.tolist() == [200, 240] * 20
+    assert frame.sex.tolist() == ["male", "female"] * 20
+    assert frame.ca.isna().tolist() == [False] * 20 + [True] * 20
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_word_that_is_mapped_to_nothing_is_a_missing_number(tmp_path, separator):
+    frame = pd.DataFrame({"chol": [200.5, 240.0] * 10, "ill": [0, 1] * 10})
+    for name, cells in (("bern", frame), ("genf", frame.assign(chol=["200.5", "unknown"] * 10))):
+        text = cells.to_csv(index=False, sep=separator)
+        (tmp_path / f"{name}.csv").write_text(text.replace(".", ",") if separator == ";" else text)
+    (tmp_path / "genf.columns.toml").write_bytes(b'\xef\xbb\xbf[words.chol]\nunknown = ""\n')
+    found = survey([tmp_path], "ill").table["chol"]
+    assert str(found.type) == "double"
+    assert found.to_pylist() == [200.5, 240] * 10 + [200.5, None] * 10
+
+
+def test_spaces_around_words_do_not_count(tmp_path):
+    cells = {"bern": ["healthy", "ill"], "genf": [" Healthy ", "ill "]}
+    for name, (well, ill) in cells.items():
+        (tmp_path / f"{name}.csv").write_text(f"x,sex,y\n1, male,{well}\n2,male ,{ill}\n3, ,{well}\n4,,{ill}\n")
+    (tmp_path / "genf.columns.toml").write_text('[words.y]\n"Healthy " = " healthy"')
+    found = survey([tmp_path], "y")
+    assert found.classes == ("healthy", "ill")
+    assert found.table["sex"].to_pylist() == ["male", "male", None, None] * 2
+    encode = fit(found.table, "t")
+    frame = pa.table({"x": [1], "sex": [" male"]})
+    assert encode(frame)[0, -1] == 1
+
+
+def test_a_word_to_map_that_is_in_no_cell_is_noted_beside_others(tmp_path):
+    found = survey(write_sites(tmp_path, MAPPING + 'mybe = "1"'), "ill")
+    assert any("genf.columns.toml: [words.ill]: no cell of genf.csv is 'mybe'" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        (
+            "[rename]\ncolesterol = 'chol'",
+            "genf.columns.toml: rename: no column 'colesterol'; did you mean 'cholesterol'?",
+        ),
+        ("[rename]\ncholesterol = 'sex'", "genf.columns.toml: column ['sex'] would be there twice"),
+        ("[units]\nchol = 40", "genf.columns.toml: no column 'chol'; did you mean 'cholesterol'?"),
+        ("[units]\nill = 40", "genf.columns.toml: units: column 'ill' holds string, not numbers"),
+        (
+            "units = 3",
+            "genf.columns.toml: Expected `object`, got `int` - at `$.units`; write absent, [rename], [units]",
+        ),
+        ("scale = 3", "genf.columns.toml: Object contains unknown field `scale`; write absent"),
+        ("[units", "genf.columns.toml: "),
+        ("[rename] cholesterol = 'chol'", "each entry on a line of its own below its table"),
+        ("[rename]\nGröße = 'chol'", 'in quotes: "Größe" = "size"'),
+        ("absent = ['sex']", "genf.columns.toml: absent: genf.csv has a column 'sex'; leave it out of absent"),
+        ("[units]\nsex = 0", "genf.columns.toml: units: 'sex' must have a finite factor above 0, got 0"),
+        ("[units]\nsex = inf", "got inf"),
+        (
+            "absent = ['ca']\n[rename]\ncholesterol = 'chol'\n[words.ill]\nye = '1'",
+            "[words.ill]: no cell of genf.csv is 'ye'; did you mean 'yes'?",
+        ),
+    ],
+)
+def test_wrong_mapping_is_refused_in_one_line(tmp_path, mapping, words):
+    with pytest.raises(BadInput) as error:
+        survey(write_sites(tmp_path, mapping), "ill")
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedskew.data.columns import numbers
 from fedskew.data.conflicts import misfit, other_words
+from fedskew.data.guard import countable
 from fedskew.data.summaries import MOSTLY_NUMBERS, is_text
 
 CELLS = 100
@@ -26,15 +27,14 @@ class Kinds:
     def add(self, where: str, part: pa.Table) -> None:
         """Add rows of the file ``where``. A file holds words in a column if some of its rows do."""
         for column, kind in zip(part.columns, part.schema, strict=True):
-            if is_text(kind.type):
-                known: list[str] | str = column.drop_null()[:CELLS].to_pylist()
-            elif pa.types.is_null(kind.type):
-                continue
-            else:
-                known = "time" if pa.types.is_timestamp(kind.type) or pa.types.is_date(kind.type) else "number"
             files = self.held.setdefault(kind.name, {})
-            if known and not isinstance(files.get(where), list):
-                files[where] = known
+            if isinstance(files.get(where), list):
+                continue
+            if is_text(kind.type):
+                if cells := column.drop_null()[:CELLS].to_pylist():
+                    files[where] = cells
+            elif countable(kind.type) and not pa.types.is_null(kind.type):
+                files[where] = "time" if pa.types.is_timestamp(kind.type) or pa.types.is_date(kind.type) else "number"
 
     def notes(self) -> Iterator[str]:
         """Yield a line for each file whose words do not fit to the numbers or times of most other files with this column."""

@@ -147,12 +147,9 @@ class TrainedModel:
         twice = frame.columns[frame.columns.duplicated()]
         require(twice.empty, f"predict: two columns are called {str(*twice[:1])!r}; give each its own name")
         missing = [name for name in known.names if name not in frame]
-        columns = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
-        require(
-            not missing,
-            f"predict: the rows lack the {columns}, which the model of run {self.run} was trained with; "
-            f"{suggestion(''.join(missing[:1]), map(str, frame))}",
-        )
+        lack = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}, which the model of run {self.run} was trained with"
+        near = suggestion("".join(missing[:1]), map(str, frame))
+        require(not missing, f"predict: the rows lack the {lack}; {near}")
         return frame
 
     def inputs(self, rows: pd.DataFrame | Rows) -> Tensor:

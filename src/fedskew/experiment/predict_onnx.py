@@ -42,7 +42,7 @@ Columns = dict[str, list[str]]
 
 
 def number(cell: str) -> float:
-    return float(cell) if NUMBER.fullmatch(cell) else NAN
+    return float(cell) if NUMBER.fullmatch(cell.strip()) else NAN
 
 
 def seconds(cell: str) -> float:
@@ -69,7 +69,7 @@ def read(path: Path) -> Columns:
     if len(header) == 1 and re.search("[;\t]", header[0]):
         raise ValueError(f"put commas between cells; the first line is {header[0][:60]!r}")
     toml = path.with_name(f"{path.name.partition('.')[0]}.columns.toml")
-    mapping: dict[str, Any] = tomllib.loads(toml.read_text(encoding="utf-8")) if toml.is_file() else {}
+    mapping: dict[str, Any] = tomllib.loads(toml.read_text(encoding="utf-8-sig")) if toml.is_file() else {}
     kinds = {"absent": list, "rename": dict, "units": dict, "words": dict}
     if strange := [key for key in mapping if not isinstance(mapping[key], kinds.get(key, ()))]:
         raise ValueError(f"{toml}: wrong {strange[0]!r}; write absent, [rename], [units] and [words.COLUMN]")
@@ -89,10 +89,13 @@ def read(path: Path) -> Columns:
     columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
     columns |= {name: [""] * len(rows) for name in absent}
     for name, factor in units.items():
-        if text := [cell for cell in column(columns, name) if cell not in MISSING and not NUMBER.fullmatch(cell)]:
+        if text := [
+            cell for cell in column(columns, name) if cell not in MISSING and not NUMBER.fullmatch(cell.strip())
+        ]:
             raise ValueError(f"column {name!r} has a unit in {toml}, but holds {text[0]!r}, which is no number")
         columns[name] = [repr(number(cell) * factor) for cell in columns[name]]
     for name, agreed in words.items():
+        agreed = {own.strip(): word.strip() for own, word in agreed.items()}
         columns[name] = [agreed.get(cell.strip(), cell) for cell in column(columns, name)]
     return columns
 
@@ -118,7 +121,7 @@ def answers(columns: Columns) -> tuple[Any, list[str], bool]:
             flat = np.array([[float(cell) for cell in cells] for cells in columns.values()]).T
             feed[part.name] = flat.reshape(len(flat), *part.shape[1:])
         elif part.type == "tensor(string)":
-            cells = ["" if cell in MISSING else cell for cell in column(columns, part.name)]
+            cells = ["" if cell in MISSING else cell.strip() for cell in column(columns, part.name)]
             feed[part.name] = np.array(cells, dtype=object)
         else:
             feed[part.name] = np.array(numbers(column(columns, part.name), part.name in times))

@@ -59,7 +59,7 @@ def test_equal_numbers_have_no_deviation():
 
 
 def test_moments_follow_from_the_sums_alone():
-    """Other numbers with the same sums have the same moments: nothing tells the largest number."""
+    """Other numbers with the same sums have the same moments: the largest number does not show."""
     one = np.repeat([2.0, 6.0, 7.0], 300)
     other = one.copy()
     other[[0, 300, 600]] = 3, 4, 8

@@ -35,8 +35,8 @@ def check_table(table: Table) -> None:
 def summary_of(table: Table | None, experiment: Experiment, fewest: int) -> tuple[int, bytes]:
     """Return the number of rows of a table, and the summary of its columns as bytes; of texts, the counts of words.
 
-    No count in it is of fewer than ``fewest`` rows. The owner's table says how many words of a text count: differences between
-    answers to other numbers would reveal words of fewer rows.
+    Each count covers at least ``fewest`` rows. The owner's table says how many words of each text are counted. If the server chose
+    this number, the difference of two answers could reveal words of fewer rows.
     """
     from fedskew.data.columns import to_pandas
     from fedskew.data.guard import shared

@@ -160,6 +160,17 @@ def test_rare_words_and_gaps_are_hidden():
     assert summary["age"].numbers.rows == 40
 
 
+@pytest.mark.parametrize(("step", "most"), [("products", 5792), ("moments", 49)])
+def test_a_server_that_asks_for_too_many_products_is_refused(step, most):
+    """Their number grows with the square of the inputs, and a hostile server may name a column many times."""
+    site = Site(pa.table({"a": np.arange(40.0)}), np.array(["x", "y"] * 20), 1)
+    known = merged({"one": site.answer(Question(step="columns")).summary}).preprocessing
+    many = msgspec.structs.replace(known, columns=known.columns * (most + 1))
+    asked = msgspec.msgpack.encode(Question(step=step, preprocessing=many, classes=("x", "y")))
+    refused = msgspec.msgpack.decode(site.reply(asked), type=Answer).refused
+    assert refused == f"the server asks for products of {most + 1:,} inputs; at most {most:,} leave a site"
+
+
 @pytest.mark.parametrize(("codes", "noted"), [((0, 1, 2), []), ((0.5, 1.5, 2.5), ["code"])])
 def test_codes_are_in_no_other_unit(codes, noted):
     """Two sites whose numbers are a factor of two apart."""

@@ -70,7 +70,7 @@ def node(parsed: argparse.Namespace) -> int:
     table: Table | None = None
     if parsed.table:
         table = build("dataset", {"table": Table}, f"table:{parsed.table}", "--table")
-        check_table(table)
+        check_table(table, parsed.epsilon)
     rows = Path(table.path if table else parsed.rows).expanduser().resolve()
     if not table:
         read_rows(rows)
@@ -84,10 +84,6 @@ def node(parsed: argparse.Namespace) -> int:
         **({} if parsed.epsilon is None else {"epsilon": parsed.epsilon}),
     }
     limits = from_table(Limits, {**given, "allow": parsed.allow, **agreed}, "--limit")
-    require(
-        not (limits.epsilon and table and table.rows),
-        "--table: leave out rows with --epsilon; which rows a sample has depends on the number of rows",
-    )
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):
         Console(stderr=True).print(f"warning: {warning}")
     states = parsed.states or rows.with_name(f"{rows.stem}-states")

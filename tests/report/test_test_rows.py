@@ -75,9 +75,64 @@ def test_values_of_an_earlier_round_are_not_taken_for_the_last_models(store: Run
 
 def test_many_rows_are_stored_as_means_of_groups(store: RunStore) -> None:
     test_rows.write(store, 1, 1, np.arange(2 * test_rows.MOST, dtype=float))
-    _, values = test_rows.read(store, [1])[1]
+    values = test_rows.read(store, [1])[1].values
     assert len(values) == test_rows.MOST
     assert values.mean() == pytest.approx(test_rows.MOST - 0.5)
+
+
+def test_rows_of_a_unit_become_one_value(store: RunStore) -> None:
+    values, person = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0]), np.array([7, 7, -2, 7, 2**62, 7])
+    test_rows.write(store, 1, 1, values, person)
+    found = test_rows.read(store, [1])[1]
+    assert found.units is not None
+    assert found.units.tolist() == [-2, 7, 2**62]
+    # two rows a unit on average, 2/3 of all rows right; unit 7 has four rows, one of them wrong
+    assert found.values.tolist() == pytest.approx([2 / 3 + 1 / 3 / 2, 2 / 3 + (3 / 4 - 2 / 3) * 2, 2 / 3 - 2 / 3 / 2])
+    assert found.values.mean() == pytest.approx(values.mean())
+    # a row that is its own unit keeps its value
+    test_rows.write(store, 1, 1, values, np.array([9, 4, 5, 1, 0, 3]))
+    assert test_rows.read(store, [1])[1].values.tolist() == [0.0, 1.0, 1.0, 0.0, 1.0, 1.0]
+
+
+def test_many_units_share_values_in_every_split(store: RunStore) -> None:
+    rng, rows = np.random.default_rng(0), 3 * test_rows.MOST // 2
+    units = rng.choice(10 * test_rows.MOST, rows, replace=False)
+    values = units % test_rows.MOST / test_rows.MOST
+    test_rows.write(store, 1, 1, values, units)
+    found = test_rows.read(store, [1])[1]
+    assert found.units is not None
+    assert found.units.tolist() == np.unique(units % test_rows.MOST).tolist()
+    assert found.values.mean() == pytest.approx(values.mean())
+
+
+def test_units_take_little_room(store: RunStore) -> None:
+    units = np.flatnonzero(np.random.default_rng(0).random(50_000) < 0.2)[: test_rows.MOST]
+    test_rows.write(store, 1, 1, np.zeros(len(units)), units)
+    assert store.query("SELECT length(compressed) FROM test_units")[0][0] < 0.6 * len(units)
+
+
+def test_a_store_without_units_is_read(store: RunStore) -> None:
+    test_rows.write(store, 1, 1, np.zeros(10), np.arange(10))
+    store.db.execute("DROP TABLE test_units")  # a store of an older version
+    assert test_rows.read(store, [1])[1].units is None
+    assert len(by_method(store, store.runs())["fedavg"]) == 3
+
+
+def test_splits_give_a_row_the_same_unit(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("x,site,y\n" + "".join(f"{i**1.5:.2f},{'abcd'[i % 4]},{'ny'[i // 4 % 2]}\n" for i in range(80)))
+    for source in ("label=y,client=site", "target=x,client=site", "label=y"):
+        for fold in ("", "1/3", "2/3"):
+            data = fs.load(f"table:path={path},{source},split_seed=3" + f",fold={fold}" * bool(fold))
+            assert data.test_units is not None
+            if source == "label=y,client=site":
+                # x is standardised
+                assert np.corrcoef(data.test_units**1.5, data.x_test[:, 0])[0, 1] > 1 - 1e-9
+            assert len(np.unique(data.test_units)) == len(data.y_test)
+    clients = [fs.load(f"table:path={path},label=y,client=site,fold={k}/2:clients").test_units for k in (1, 2)]
+    assert sorted({*clients[0].tolist()} | {*clients[1].tolist()}) == [0, 1, 2, 3]
+    assert not {*clients[0].tolist()} & {*clients[1].tolist()}
+    assert fs.load(f"table:path={path},label=y,client=site,test={path}").test_units is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +171,9 @@ def test_a_run_stores_its_test_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     data = fs.load("heart") if metric in ("accuracy", "auc") else numbers(survival=metric == "c_index")
     runs = fs.run(dataset=data, task=task, rounds=2, clients=4, skew="iid", runs=tmp_path / "runs")
     stored = runs.measurements().query("split == 'test' and name == @metric")["value"].iloc[-1]
-    (_, values), *_ = test_rows.read(runs.store, [runs.records[0].id]).values()
+    _, values, units = test_rows.read(runs.store, [runs.records[0].id])[runs.records[0].id]
     assert len(values) == len(data.y_test)
+    assert (units is not None) == (metric in ("accuracy", "auc"))
     assert values.mean() == pytest.approx(stored, rel=0.02)
     if metric == "accuracy":
         assert set(np.round(values.tolist(), 6)) == {0.0, 1.0}

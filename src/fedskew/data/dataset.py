@@ -40,6 +40,8 @@ class Dataset:
     vocabulary: the maximum number of ids, if x holds ids of words (`fedskew.data.texts`) or symbols; else 0.
     fewest: a word of the vocabulary has at least this many training texts at a client; at other clients it counts as none.
     sensitive: the name of the sensitive attribute, if the last column of x holds one as 0 and 1.
+    test_units: (n_test,) the id of each test row's unit: a person, a client, or the row itself. Values of one unit depend on each
+    other. Splits of the same rows give a unit the same id. None: each test row is a unit, and all splits have the same test rows.
     baselines: metrics of predictions without a model on the test rows, by the baseline's name, then by the metric's (``rmse``).
     preprocessing: how x was made from raw columns, texts or arrays; None: new rows look like x.
     Raises `BadInput` for different lengths, for targets that do not match their kind or are all equal, and for values that are
@@ -59,6 +61,7 @@ class Dataset:
     vocabulary: int = 0
     fewest: int = 1
     sensitive: str = ""
+    test_units: Ints | None = None
     preprocessing: Preprocessing | None = None
     baselines: Baselines = field(default_factory=dict)
     name: str = "own data"
@@ -104,6 +107,10 @@ class Dataset:
         require(
             self.groups is None or len(self.groups) == lengths[0],
             f"{name}: the client ids (groups) must have one entry a training row",
+        )
+        require(
+            self.test_units is None or len(self.test_units) == lengths[1],
+            f"{name}: test_units must have one entry a test row",
         )
         require(
             self.groups is None or not self.group_names or int(self.groups.max()) < len(self.group_names),

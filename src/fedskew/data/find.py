@@ -19,7 +19,7 @@ import platformdirs
 
 from fedskew.core.errors import DAMAGED, BadInput
 from fedskew.core.npz import bounded
-from fedskew.data.dataset import Baselines, Dataset, Numbered, Rows
+from fedskew.data.dataset import Baselines, Dataset, Ints, Numbered, Rows
 from fedskew.data.preprocessing import Preprocessing
 
 VARIABLE = "FEDSKEW_DATA"
@@ -116,13 +116,14 @@ class Files:
         vocabulary: int = 0,
         fewest: int = 1,
         sensitive: str = "",
+        test_units: Ints | None = None,
         preprocessing: Preprocessing | None = None,
         baselines: Baselines | None = None,
         notes: str = "",
     ) -> Dataset:
         """Make the data set. ``train`` and ``test`` are (rows, targets).
 
-        ``clients`` has the natural client (n,) of each training row, and the clients' names.
+        ``clients`` has the natural client (n,) of each training row, and the clients' names. ``test_units`` is as in `Dataset`.
         """
         groups, group_names = clients or (None, ())
         return Dataset(
@@ -139,6 +140,7 @@ class Files:
             vocabulary=vocabulary,
             fewest=fewest,
             sensitive=sensitive,
+            test_units=test_units,
             preprocessing=preprocessing,
             baselines=baselines or {},
             name=self.dataset,

@@ -106,3 +106,8 @@ def held_out(client: Ints, fraction: float, seed: int = 0, stratum: Ints | None 
     held = np.zeros(len(client), dtype=bool)
     held[order] = (np.arange(len(client)) - starts[cell][order]) < taken[cell][order]
     return held
+
+
+def units_of(test: NDArray[np.bool_], client: Ints, fold: str) -> Ints:
+    """The unit of each test row (rows,), as in `Dataset`: the client in folds of clients, else the row's number among all rows."""
+    return client[test] if fold.endswith(":clients") else np.flatnonzero(test)

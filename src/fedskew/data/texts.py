@@ -157,6 +157,7 @@ def of_texts(
     others: tuple[str, ...] = (),
     fewest: int = 1,
     known: Sequence[str] | None = None,
+    test_units: Ints | None = None,
 ) -> Dataset:
     """Make a data set of labelled texts, with word ids as ``x``.
 
@@ -182,6 +183,7 @@ def of_texts(
         texts=(tuple(train[0]), tuple(test[0])),
         vocabulary=options.vocabulary,
         fewest=fewest,
+        test_units=test_units,
         preprocessing=Texts(column=column, vocabulary=tuple(ids), length=options.length, target=target, others=others),
         notes=notes,
     )

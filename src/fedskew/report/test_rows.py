@@ -23,10 +23,10 @@ def by_method(store: RunStore, records: Sequence[RunRecord]) -> ByRow:
     found = test_rows.read(store, [record.id for record in finished])
     gathered: dict[str, dict[Seeds, list[NDArray[np.floating]]]] = {}
     for record in finished:
-        at, values = found.get(record.id, (-1, None))
-        if values is not None and at == record.rounds:
+        stored = found.get(record.id)
+        if stored and stored.round == record.rounds:
             own = gathered.setdefault(record.name, {})
-            own.setdefault((record.partition_seed, record.seed), []).append(values)
+            own.setdefault((record.partition_seed, record.seed), []).append(stored.values)
     return {
         method: {seeds: np.mean(values, axis=0) for seeds, values in own.items() if len({*map(len, values)}) == 1}
         for method, own in gathered.items()

@@ -59,7 +59,13 @@ CREATE TABLE IF NOT EXISTS test_rows (
   compressed BLOB NOT NULL         -- primary metric of each test row: float32, little-endian, compressed by zlib
 )
 """
-LATER = (LEASES, TEST_ROWS)
+TEST_UNITS = """
+CREATE TABLE IF NOT EXISTS test_units (
+  run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
+  compressed BLOB NOT NULL         -- ids of the units of the values in test_rows, ascending: `test_rows.packed`
+)
+"""
+LATER = (LEASES, TEST_ROWS, TEST_UNITS)
 """Tables that older stores do not have. They are created when the store is next opened for writing."""
 
 

@@ -1,7 +1,11 @@
-"""The primary metric of each test row under a run's last model, in the run store."""
+"""The primary metric under a run's last model for each unit of the test rows, in the run store.
+
+A unit is a test row, or all test rows of a person or client (`Dataset.test_units`).
+"""
 
 import zlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,27 +13,77 @@ from numpy.typing import NDArray
 from fedskew.store.runs import RunStore
 
 MOST = 10_000
-"""Maximum number of values for a run. If there are more rows, row i joins group i modulo `MOST`, and group means are stored."""
+"""Maximum number of values for a run. If there are more units, unit u joins unit u modulo `MOST`."""
 
-Values = NDArray[np.float32]
+Ints = NDArray[np.int64]
 
 
-def write(store: RunStore, run: int, round_: int, values: NDArray[np.floating]) -> None:
-    """Store one value for each test row, shape (rows,), of the model after ``round_``. Their mean is the model's metric."""
-    if len(values) > MOST:
-        group = np.arange(len(values)) % MOST
-        values = np.bincount(group, values) / np.bincount(group)
+class Stored(NamedTuple):
+    """Values of the model after ``round``, one for each unit (units,). Their mean is the model's metric."""
+
+    round: int
+    values: NDArray[np.float32]
+    units: (
+        Ints | None
+    )  # (units,) ids, ascending; None: all runs have the same test rows, or the store is of an older version
+
+
+def by_unit(values: NDArray[np.floating], units: Ints) -> tuple[Ints, NDArray[np.float64]]:
+    """Return the ids of the units, ascending, and one value for each. ``values`` and ``units`` are (rows,).
+
+    The value of a unit with n rows is m + (mean of its rows - m) n / n_mean, with the mean m of all rows. So the mean of the
+    units' values is m, and their variance is that of a mean over clusters of different sizes.
+    """
+    ids, unit, sizes = np.unique(units, return_inverse=True, return_counts=True)
+    mean = values.mean(dtype=np.float64)
+    return ids, mean + np.bincount(unit, values - mean) / sizes.mean()
+
+
+def write(
+    store: RunStore, run: int, round_: int, values: NDArray[np.floating], units: NDArray[np.integer] | None = None
+) -> None:
+    """Store one value for each unit of the test rows, of the model after ``round_``.
+
+    ``values`` (rows,) are those of the rows; their mean is the model's metric. ``units`` (rows,) are the rows' units; None: each
+    row is a unit.
+    """
+    ids = np.arange(len(values)) if units is None else np.asarray(units, dtype=np.int64)
+    if len(np.unique(ids)) > MOST:
+        ids = ids % MOST
+    ids, values = by_unit(values, ids)
     data = zlib.compress(values.astype("<f4").tobytes())
     with store.transaction():
         store.check_lease(run)
         store.db.execute("INSERT OR REPLACE INTO test_rows VALUES (?, ?, ?)", (run, round_, data))
+        if units is not None:
+            store.db.execute("INSERT OR REPLACE INTO test_units VALUES (?, ?)", (run, packed(ids)))
 
 
-def read(store: RunStore, runs: Sequence[int]) -> dict[int, tuple[int, Values]]:
-    """Return, by run, the round and the values of shape (rows,). Runs without stored values are left out."""
-    if not store.query("SELECT 1 FROM sqlite_master WHERE name='test_rows'"):
+def read(store: RunStore, runs: Sequence[int]) -> dict[int, Stored]:
+    """Return the values by run. Runs without stored values are left out."""
+    tables = {name for (name,) in store.query("SELECT name FROM sqlite_master WHERE type='table'")}
+    if "test_rows" not in tables:
         return {}
+    of_units = "(SELECT compressed FROM test_units AS u WHERE u.run=t.run)" if "test_units" in tables else "NULL"
     marks = ",".join("?" * len(runs))
-    found = store.query(f"SELECT run, round, compressed FROM test_rows WHERE run IN ({marks})", list(runs))
+    query = f"SELECT run, round, compressed, {of_units} FROM test_rows AS t WHERE run IN ({marks})"
     with store.reading():
-        return {run: (at, np.frombuffer(zlib.decompress(data), "<f4")) for run, at, data in found}
+        return {
+            run: Stored(at, np.frombuffer(zlib.decompress(data), "<f4"), None if ids is None else unpacked(ids))
+            for run, at, data, ids in store.query(query, list(runs))
+        }
+
+
+def packed(ids: Ints) -> bytes:
+    """Compress ascending ids: the lowest byte of each difference, then the next byte of each, and so on.
+
+    Most of the higher bytes are 0, so that an id needs about half a byte.
+    """
+    steps = np.diff(ids, prepend=0).astype("<i8")
+    return zlib.compress(steps.view(np.uint8).reshape(-1, 8).T.tobytes())
+
+
+def unpacked(data: bytes) -> Ints:
+    """Return the ids that `packed` has compressed."""
+    planes = np.frombuffer(zlib.decompress(data), np.uint8).reshape(8, -1)
+    return np.cumsum(np.ascontiguousarray(planes.T).view("<i8")[:, 0])

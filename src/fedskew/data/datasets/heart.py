@@ -17,7 +17,7 @@ from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset, Ints, numbered
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Number, Words, fitted
-from fedskew.data.splits import Redrawn, in_fold
+from fedskew.data.splits import Redrawn, in_fold, units_of
 
 CSV = Path(__file__).with_name("heart.csv")
 CATEGORIES: dict[str, tuple[int, ...]] = {
@@ -70,6 +70,7 @@ class Heart(Redrawn):
             (x[test], y[test]),
             ("healthy", "ill"),
             clients=(hospital[~test], names),
+            test_units=units_of(test, hospital, self.fold),
             columns=tuple(title for name in table for title in titles(name)),
             preprocessing=preprocessing,
             notes=f"{sum(missing.values()):,} of {len(y) * len(missing):,} values are missing and become the training mean, "

@@ -15,7 +15,7 @@ from fedskew.core.places import whole_path
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Tabular
-from fedskew.data.splits import Redrawn, held_out, in_fold
+from fedskew.data.splits import Redrawn, held_out, in_fold, units_of
 from fedskew.data.targets import TARGETS, Numbered
 from fedskew.data.text_inputs import Texts
 from fedskew.data.texts import check_options, of_texts
@@ -173,6 +173,7 @@ class Table(Redrawn):
             len(classes) > 1 or not self.label,
             f"{self.path}: all rows have the label {''.join(classes)!r}; choose another column",
         )
+        units = None
         if self.test:
             other = self.surveyed(self.test)
             unseen = [at for at, word in enumerate(other.classes) if word not in classes]
@@ -198,7 +199,7 @@ class Table(Redrawn):
                 bool(held.any()),
                 f"{self.path}: no client has the {1 / self.test_share:.0f} rows that one test row needs; give test=FILE",
             )
-            test_table, y_test = table.filter(held), y[held]
+            test_table, y_test, units = table.filter(held), y[held], units_of(held, client, self.fold)
             table, y, client = table.filter(~held), y[~held], client[~held]
         natural = bool(self.client) or len(found.clients) > 1
         require(
@@ -223,6 +224,7 @@ class Table(Redrawn):
                 others=self.others,
                 fewest=self.fewest,
                 known=known.vocabulary if isinstance(known, Texts) else None,
+                test_units=units,
             )
         assert not isinstance(known, Texts)
         if known:
@@ -236,6 +238,7 @@ class Table(Redrawn):
             classes,
             columns=encode.inputs,
             clients=clients,
+            test_units=units,
             preprocessing=structs.replace(encode.preprocessing, others=self.others),
             notes="; ".join(notes),
         )

@@ -34,7 +34,7 @@ def accuracy(defence: str, attack: str, seed: int) -> float:
     """The accuracy after the last round; if the run diverged, the accuracy of guessing."""
     experiment = Experiment(
         dataset="digits",
-        skew="label-dirichlet:alpha=1",
+        skew="label-dirichlet:alpha=1,remainder=drop",
         model="softmax",
         solver="sgd:lr=0.1",
         local={"epochs": 2, "batch_size": 16},

@@ -107,7 +107,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 def base(dataset: str) -> Experiment:
     """What is common to all runs."""
     return Experiment(
-        skew="label-dirichlet:alpha=0.1",
+        skew="label-dirichlet:alpha=0.1,remainder=drop",
         clients={"number": 10, "held_out": 0.2},
         evaluation={"local_models": False},
         server_data={"share": 0.05},

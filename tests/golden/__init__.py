@@ -31,7 +31,7 @@ Curve = list[dict[str, float]]
 def experiment(method: str) -> Experiment:
     base = Experiment(
         model="mlp:hidden=[16]",
-        skew="label-dirichlet:alpha=0.1",
+        skew="label-dirichlet:alpha=0.1,remainder=drop",
         clients={"number": 8, "held_out": 0.0},
         selection={"name": "uniform", "clients": 5},
         local={"epochs": 1, "batch_size": 32},

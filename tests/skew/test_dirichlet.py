@@ -82,14 +82,14 @@ def test_no_client_is_empty_if_every_class_has_a_row_for_each_client_and_class(a
 
 def test_small_classes_may_leave_clients_empty():
     labels = np.repeat(np.arange(4), 3)
-    assert any(deal(LabelDirichlet(alpha=0.01), labels, None, 8, seed).empty for seed in range(20))
+    assert any(deal(LabelDirichlet(alpha=0.01, remainder="drop"), labels, None, 8, seed).empty for seed in range(20))
 
 
 @pytest.mark.parametrize(
     "skew",
     [
         LabelDirichlet(alpha=1e6),
-        LabelDirichlet(alpha=1e6, remainder="largest"),
+        LabelDirichlet(alpha=1e6, remainder="drop"),
         LabelDirichletPerClass(alpha=1e6, min_size=0),
         LabelDirichletPerClass(alpha=1e6, min_size=0, balance=False),
     ],
@@ -107,11 +107,11 @@ def test_a_large_alpha_deals_evenly(skew, seed):
     "make",
     [
         lambda a: LabelDirichlet(alpha=a),
-        lambda a: LabelDirichlet(alpha=a, remainder="largest"),
+        lambda a: LabelDirichlet(alpha=a, remainder="drop"),
         lambda a: LabelDirichletPerClass(alpha=a, min_size=10),
         lambda a: LabelDirichletPerClass(alpha=a, min_size=0, balance=False),
     ],
-    ids=["alg3", "alg3-largest", "per-class", "per-class-plain"],
+    ids=["alg3", "alg3-floor", "per-class", "per-class-plain"],
 )
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_tiny_alpha_neither_fails_nor_hangs(make, alpha):
@@ -147,7 +147,7 @@ def test_executed_averages_of_failure_modes():
     for alpha in (0.1, 0.01):
         above5, above95, square, left, smallest = [], [], [], [], []
         for seed in range(partitions):
-            part = deal(LabelDirichlet(alpha=alpha), labels, None, 5, seed)
+            part = deal(LabelDirichlet(alpha=alpha, remainder="drop"), labels, None, 5, seed)
             assert len(part) == 5, "no client is empty"
             p = part.label_counts(labels, 4) / part.sizes[:, None]
             above5.append((p > 0.05).sum(1).mean())

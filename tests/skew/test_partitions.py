@@ -21,7 +21,7 @@ QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 RANDOM = [
-    *(Iid(), IidStratified(), LabelDirichlet(), LabelDirichlet(remainder="largest"), LabelDirichletPerClass()),
+    *(Iid(), IidStratified(), LabelDirichlet(), LabelDirichlet(remainder="drop"), LabelDirichletPerClass()),
     *(LabelDirichletBalanced(), LabelDirichletTopUp(), LabelShards(), LabelSimilarity()),
     *(QuantileDirichlet(), ColumnDirichlet(column="age")),
 ]
@@ -77,7 +77,7 @@ def cases(draw):
                 *FIXED,
                 Iid(),
                 LabelDirichlet(alpha=alpha),
-                LabelDirichlet(alpha=alpha, remainder="largest"),
+                LabelDirichlet(alpha=alpha, remainder="drop"),
                 LabelDirichletPerClass(alpha=alpha, min_size=0),
                 LabelDirichletPerClass(alpha=alpha, min_size=0, balance=False),
                 IidStratified(),

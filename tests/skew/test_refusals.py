@@ -80,7 +80,7 @@ def test_wrong_options_and_combinations_are_refused(spec, words: str) -> None:
         ("natural", 3, "natural"),
         ("label-dirichlet-per-class:min_size=10", 3, "30 rows"),
         # every client's share of a class is below one row
-        ("label-dirichlet:alpha=1e6", 20, "gives no client any rows"),
+        ("label-dirichlet:alpha=1e6,remainder=drop", 20, "gives no client any rows"),
         ("label-shards:shards=3", 10, "30 rows"),
         ("time-blocks:blocks=7", 3, "3 clients with 7 blocks each need 21 rows, the data set has 20"),
         ("label-classes:k=5", 3, "k = 5 of 4 classes"),

@@ -18,7 +18,7 @@ from fedskew.data.texts import reworded
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.skew import concept, feature
-from fedskew.skew.compose import KNOWN, Mixture, mixture, owners, pooled
+from fedskew.skew.compose import KNOWN, Mixture, left_out, mixture, owners, pooled
 from fedskew.skew.concept import Labels
 from fedskew.skew.exported import FromFolder
 from fedskew.skew.feature import Floats, Own
@@ -159,7 +159,7 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
         if skews.by_groups and dataset.group_names:
             names = tuple(dataset.group_names[int(name)] for name in partition.names)
             partition = dataclasses.replace(partition, names=names)
-    return partition
+    return dataclasses.replace(partition, left_out=left_out(skews, partition))
 
 
 def dealt_by(skews: Mixture, dataset: Dataset) -> Ints:
@@ -231,6 +231,7 @@ def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, 
         "clients": len(partition),
         "empty": partition.empty,
         "unassigned": partition.unassigned,
+        "left_out": partition.left_out,
         "rows": int(sizes.sum()),
         "held_out": 0 if partition.held_out is None else len(partition.held_out[0]),
         "unmeasured": partition.unmeasured,

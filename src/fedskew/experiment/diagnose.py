@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from fedskew.core.component import shown
-from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data import schema
 from fedskew.data.dataset import Dataset
@@ -176,8 +175,7 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
     kind, partition = data.target, held.partition
     y = held.labels.at(0) if kind == CLASSES else data.y
     client = np.repeat(np.arange(len(partition)), partition.sizes)
-    notes = [f"{count(partition.unassigned, 'row')} that no client got"] if partition.unassigned else []
-    notes += [f"{count(partition.empty, 'client')} without rows left out"] if partition.empty else []
+    notes = [partition.left_out] if partition.left_out else []
     notes += ["concepts change over the rounds; measured as in the first one"] if held.labels.change else []
     x, texts = held.x[partition.indices], None
     if held.dataset.texts is not None:

@@ -1,7 +1,7 @@
 """Plan experiments before anything is stored: check them, deal their rows, choose engine and threads."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -115,6 +115,14 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
         filled = with_engine(experiment, chosen.experiment.engine, chosen.experiment.training.threads)
         plans.append(Plan(filled, own_rows, chosen.trial, notes=chosen.notes))
     return plans, dataset
+
+
+def left_out(plans: Iterable[Plan | None]) -> str:
+    """Say what the first partition that leaves rows or clients out leaves out; empty if all are complete."""
+    dealt = {id(plan.dealt): plan.dealt.left_out for plan in plans if plan and plan.dealt}
+    texts = [text for text in dealt.values() if text]
+    first = f" 1 of {len(texts)}" if len(texts) > 1 else ""
+    return f"partition{first}: {texts[0]}" if texts else ""
 
 
 def check_processes(count: int) -> None:

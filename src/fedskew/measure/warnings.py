@@ -15,7 +15,7 @@ EXPLODED, WINDOW, SWING, DOMINATES, ABSENT, ONE_CLASS, LEARNT = 20.0, 10, 0.05, 
 
 SKEW = "Goel, Srivastava, Shah (Failure Modes), Table III, alpha = 0.01"
 SIGNS = {
-    "missing class": ("threshold: one row", SKEW, "another partition seed, or a milder skew"),
+    "missing class": ("threshold: one row", SKEW, "another partition seed, or a skew that deals all rows"),
     "exploding": (
         f"threshold {EXPLODED:g}",
         "Goel, Srivastava, Shah (Failure Modes), Figure 6",
@@ -35,7 +35,7 @@ SIGNS = {
     "collapsed": (
         f"thresholds {100 * ONE_CLASS:g} % of the rows and {100 * LEARNT:g} % right",
         SKEW,
-        "fewer local epochs, or a milder skew",
+        "fewer local epochs, a milder skew, or fewer clients with more rows each",
     ),
 }
 """Threshold, source and remedy of each warning."""

@@ -9,7 +9,7 @@ from fedskew.store.runs import RunRecord
 
 
 def remarks(records: Sequence[RunRecord]) -> list[str]:
-    """Return the remarks: methods without comparable values, clients without measured rows, baselines without a model."""
+    """Return the remarks: methods without comparable values, rows and clients that are left out or not measured, baselines."""
     one = dict.fromkeys(record.name for record in records if pooled(record))
     alone = dict.fromkeys(record.name for record in records if shares_no_model(record))
     texts = {
@@ -17,7 +17,8 @@ def remarks(records: Sequence[RunRecord]) -> list[str]:
         "clients share no model, so the server has no trained model to measure": alone,
     }
     found = [f"{listed(list(names))}: {text}" for text, names in texts.items() if names]
-    return found + without_numbers(records) + without_model(records)
+    dealt = dict.fromkeys(record.facts.get("partition", {}).get("left_out", "") for record in records)
+    return found + [text for text in dealt if text][:1] + without_numbers(records) + without_model(records)
 
 
 def without_numbers(records: Sequence[RunRecord]) -> list[str]:

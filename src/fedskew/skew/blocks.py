@@ -33,6 +33,7 @@ class LabelShards:
     shards: int = 2
 
     idea: ClassVar[str] = "sorted by label, cut into equal shards, a few of them dealt to each client"
+    deals_all: ClassVar[str] = "label-similarity:similarity=0 deals all rows in pieces that differ by one row"
     cites: ClassVar[tuple[str, ...]] = ("fedavg",)
 
     def __post_init__(self) -> None:
@@ -62,6 +63,7 @@ class LabelClasses:
     k: int = 2
 
     idea: ClassVar[str] = "each client holds exactly k classes"
+    deals_all: ClassVar[str] = "with more clients or a larger k every class has a client"
     cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
 
     def __post_init__(self) -> None:

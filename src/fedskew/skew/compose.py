@@ -1,7 +1,7 @@
 """Combine skews: one deals the rows, one may set the sizes, and any number change features and concepts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +114,24 @@ def written(skews: Sequence[Skew]) -> str:
     return " and ".join(label(skew, KNOWN) for skew in skews)
 
 
+def left_out(skews: Mixture, dealt: Partition) -> str:
+    """Say how many rows and clients the skews leave out, and what to write instead; empty if they leave out none."""
+    aside = 0 if dealt.held_out is None else len(dealt.held_out[0])
+    texts = []
+    if dealt.unassigned:
+        remedy = getattr(skews.quantity or skews.dealer, "deals_all", "")
+        rows = dealt.unassigned + len(dealt.indices) + aside
+        texts += [f"{dealt.unassigned:,} of {rows:,} rows go to no client" + (f" ({remedy})" if remedy else "")]
+    if dealt.empty:
+        remedy = (
+            "lower server_data and shared_data"
+            if skews.by_groups
+            else "use fewer clients, or a skew with min_size above 0"
+        )
+        texts += [f"{dealt.empty:,} of {dealt.empty + len(dealt):,} clients have no rows and take no part ({remedy})"]
+    return "; ".join(texts)
+
+
 def owners(partition: Partition, num_rows: int) -> Ints:
     """Return the client of each row, (n,); -1 for a row without a client."""
     owner = np.full(num_rows, -1)
@@ -127,11 +145,10 @@ def owners(partition: Partition, num_rows: int) -> Ints:
 def pooled(partition: Partition) -> Partition:
     """Return the partition with all clients' rows on one client."""
     held_out = partition.held_out
-    return Partition(
-        indices=partition.indices,
+    return replace(
+        partition,
         offsets=offsets([partition.indices]),
         names=("0",),
         empty=0,
-        unassigned=partition.unassigned,
         held_out=None if held_out is None else (held_out[0], offsets([held_out[0]])),
     )

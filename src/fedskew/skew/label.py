@@ -42,15 +42,16 @@ class LabelDirichlet:
     """Each client draws class proportions p_k ~ Dir(alpha). Each class is divided among the clients in proportion to p_kc.
 
     Algorithm 3 of Goel, Srivastava and Shah: client k gets floor(n_c p_kc / sum_j p_jc) rows of class c. This leaves up to
-    clients - 1 rows of each class. With ``remainder="drop"`` they stay unassigned, as in the paper; with ``"largest"`` they go to
-    the clients with the largest fractional parts. Client sizes differ. If every class has at least classes x clients rows, no
-    client is empty.
+    clients - 1 rows of each class, most where clients are alike. With ``remainder="largest"`` they go to the clients with the
+    largest fractional parts; with ``"drop"`` no client gets them, as in the paper. Client sizes differ. If every class has at
+    least classes x clients rows, no client is empty.
     """
 
     alpha: float = 0.1
-    remainder: Literal["drop", "largest"] = "drop"
+    remainder: Literal["drop", "largest"] = "largest"
 
     idea: ClassVar[str] = "each client draws its class proportions from Dir(alpha)"
+    deals_all: ClassVar[str] = "remainder=largest deals all rows"
     cites: ClassVar[tuple[str, ...]] = ("failure-modes",)
 
     def __post_init__(self) -> None:

@@ -122,6 +122,7 @@ class QuantitySizes:
     rows: tuple[int, ...]
 
     idea: ClassVar[str] = "client sizes as a list"
+    deals_all: ClassVar[str] = "larger sizes deal all rows"
 
     def __post_init__(self) -> None:
         require(

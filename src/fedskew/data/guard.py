@@ -46,9 +46,14 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
         if not changed.equals(frame[field.name].astype(object) if text else frame[field.name]):
             notes.append(f"column {field.name!r}: words and gaps of fewer than {fewest} rows are hidden")
             table = table.set_column(
-                at, field.name, pa.Array.from_pandas(changed.map(str, na_action="ignore") if text else changed)
+                at, *with_marks(field, pa.Array.from_pandas(changed.map(str, na_action="ignore") if text else changed))
             )
     return table, notes
+
+
+def with_marks(field: pa.Field, cells: pa.Array) -> tuple[pa.Field, pa.Array]:
+    """Return the cells with their field of the schema, which keeps the marks of ``field``."""
+    return field.with_type(cells.type), cells
 
 
 def countable(kind: pa.DataType) -> bool:
@@ -77,7 +82,7 @@ def as_own_file(table: pa.Table) -> pa.Table:
     for at, field in enumerate(table.schema):
         values = frame[field.name]
         if is_text(field.type) and not (values.notna() & np.isnan(numbers(values))).any():
-            table = table.set_column(at, field.name, pa.Array.from_pandas(pd.to_numeric(values)))
+            table = table.set_column(at, *with_marks(field, pa.Array.from_pandas(pd.to_numeric(values))))
     return table
 
 
@@ -95,7 +100,7 @@ def guarded_summary(table: pa.Table, fewest: int) -> Summary:
     frame = to_pandas(table)
     made: dict[str, ColumnSummary] = {}
     for name in table.column_names:
-        one = of_column(frame[name], table.schema.field(name).type)
+        one = of_column(frame[name], table.schema.field(name))
         if fewest > 1 and not countable(table.schema.field(name).type):
             one = replace(one, valid=one.rows)
         if one.numbers.rows < fewest:

@@ -1,4 +1,4 @@
-"""Find files whose words do not fit to the numbers or times of other files, and classes that are spelt in two ways."""
+"""What the columns of files hold, from all their rows: numbers of rows, words between numbers, and classes spelt in two ways."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedskew.data.columns import numbers
 from fedskew.data.conflicts import misfit, other_words
 from fedskew.data.guard import countable
-from fedskew.data.summaries import MOSTLY_NUMBERS, is_text
+from fedskew.data.summaries import MOSTLY_NUMBERS, NUMBERED, Steps, is_text, number_rows
 
 CELLS = 100
 """Number of cells of a file that are kept for each column of words."""
@@ -23,10 +23,12 @@ class Kinds:
     """What the columns of each file hold: numbers, times, or some of their words."""
 
     held: dict[str, dict[str, list[str] | str]] = field(default_factory=dict)  # by column and file
+    steps: dict[str, dict[str, Steps]] = field(default_factory=dict)  # by column and file
 
     def add(self, where: str, part: pa.Table) -> None:
         """Add rows of the file ``where``. A file holds words in a column if some of its rows do."""
         for column, kind in zip(part.columns, part.schema, strict=True):
+            self.steps.setdefault(kind.name, {}).setdefault(where, Steps()).add(column)
             files = self.held.setdefault(kind.name, {})
             if isinstance(files.get(where), list):
                 continue
@@ -35,6 +37,12 @@ class Kinds:
                     files[where] = cells
             elif countable(kind.type) and not pa.types.is_null(kind.type):
                 files[where] = "time" if pa.types.is_timestamp(kind.type) or pa.types.is_date(kind.type) else "number"
+
+    def marked(self, table: pa.Table) -> pa.Table:
+        """Return the table with marks in its schema: which columns number the rows of each file."""
+        marks = [number_rows(name, self.steps.get(name, {}).values()) for name in table.column_names]
+        fields = [kind.with_metadata({NUMBERED: str(int(at))}) for kind, at in zip(table.schema, marks, strict=True)]
+        return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))
 
     def notes(self) -> Iterator[str]:
         """Yield a line for each file whose words do not fit to the numbers or times of most other files with this column."""

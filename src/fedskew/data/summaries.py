@@ -4,7 +4,10 @@ A node sends ``summary(table)``. The server calls `fedskew.data.schema.merged` w
 ``Columns.preprocessing``. With it, each node turns its rows into inputs: ``Columns(preprocessing, ())(table)``.
 """
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -20,14 +23,58 @@ CATEGORIES = 40
 MOSTLY_NUMBERS = 0.9
 """If at least this share of a text column's values are numbers, it is numeric, and its other values are missing."""
 
+NUMBERED = "numbered"
+"""The mark of a field in a table's schema: 1 if the column numbers the rows of the whole file, else 0."""
+MOST_STEPS, FEWEST = 10_000, 10
+"""A column with more different steps between its rows does not number them. From `FEWEST` steps on, others than 1 count."""
+NAMELESS = re.compile(r"|Unnamed: \d+")
+"""Names of the column of row numbers that pandas writes, and then reads."""
+
+
+@dataclass
+class Steps:
+    """The differences between successive whole numbers of a file's column. Other columns have ``counts`` of None."""
+
+    counts: Counter[int] | None = field(default_factory=Counter)
+    last: list[int] = field(default_factory=list)  # the last number so far
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Add the next rows."""
+        if self.counts is None or not pa.types.is_integer(column.type) or column.null_count:
+            self.counts = None
+            return
+        values = np.asarray(column).astype(np.int64)
+        steps, times = np.unique(np.diff(values, prepend=np.array(self.last, dtype=np.int64)), return_counts=True)
+        self.counts.update(dict(zip(steps.tolist(), times.tolist(), strict=True)))
+        self.last = values[-1:].tolist() or self.last
+        if len(self.counts) > MOST_STEPS or min(self.counts, default=1) <= 0 <= max(self.counts, default=1):
+            self.counts = None
+
+
+def number_rows(name: str, files: Iterable[Steps]) -> bool:
+    """Whether a column numbers the rows of each file: its numbers only rise or only fall, most often by the same step.
+
+    A file of few rows has steps of 1 or -1 only. pandas writes the numbers of rows, in any order, as a column without a name.
+    """
+    known = [file.counts for file in files]
+    return NAMELESS.fullmatch(name) is not None or (any(known) and all(map(regular, known)))
+
+
+def regular(counts: Counter[int] | None) -> bool:
+    """Whether the steps are those of row numbers."""
+    if counts is None:
+        return False
+    rows = counts.total()
+    return counts.keys() <= {1} or counts.keys() <= {-1} or (rows >= FEWEST and max(counts.values()) > rows / 2)
+
 
 class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The summary of a column at one site.
 
     ``type`` is ``number``, ``time``, ``text``, or the name of a type that cannot be used. ``valid`` is the number of rows that are
     not missing. ``words`` counts each word, if there are at most `CATEGORIES` different ones; otherwise ``buckets`` counts the
-    texts in each hash bucket. ``unique``: all texts are different single words. ``whole``: all numbers are whole. ``numbered``:
-    the column numbers the rows.
+    texts in each hash bucket. ``unique``: all texts are different single words, or all numbers are whole and
+    different. ``whole``: all numbers are whole. ``numbered``: the column numbers the rows.
     """
 
     type: str
@@ -62,7 +109,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def summary(table: pa.Table) -> Summary:
     """Summarise a table."""
     frame = to_pandas(table)
-    return Summary(columns={name: of_column(frame[name], table.schema.field(name).type) for name in table.column_names})
+    return Summary(columns={name: of_column(frame[name], table.schema.field(name)) for name in table.column_names})
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -70,8 +117,9 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
 
 
-def of_column(values: Values, kind: pa.DataType) -> ColumnSummary:
-    """Summarise a column. ``kind`` is its Arrow type."""
+def of_column(values: Values, field: pa.Field) -> ColumnSummary:
+    """Summarise a column. ``field`` is its place in the table's schema."""
+    kind, marks = field.type, field.metadata or {}
     valid = values.dropna()
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return ColumnSummary(type=str(kind), rows=len(values), valid=len(valid))
@@ -79,14 +127,21 @@ def of_column(values: Values, kind: pa.DataType) -> ColumnSummary:
     known = moments(found[~np.isnan(found)])
     if is_text(kind):
         return of_texts(valid.astype(str), len(values), known)
-    counting = pa.types.is_integer(kind) and len(valid) == len(values)
+    whole = pa.types.is_integer(kind)
+    if NUMBERED.encode() in marks:
+        numbered = marks[NUMBERED.encode()] == b"1"
+    else:
+        steps = Steps()
+        steps.add(pa.chunked_array([pa.Array.from_pandas(values)]))
+        numbered = number_rows(field.name, [steps])
     return ColumnSummary(
         type="time" if pd.api.types.is_datetime64_any_dtype(values) else "number",
         rows=len(values),
         valid=len(valid),
         numbers=known,
         whole=bool((np.mod(found[~np.isnan(found)], 1) == 0).all()),
-        numbered=counting and bool((np.diff(found) == 1).all()),
+        unique=whole and len(np.unique(found)) == len(values),
+        numbered=numbered,
     )
 
 

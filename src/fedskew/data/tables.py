@@ -180,7 +180,7 @@ def survey(
     if not (numeric or client):
         notes += other_classes(label, clients, classes, counts[client_codes][:, class_codes])
     return Survey(
-        table=table,
+        table=kinds.marked(table),
         y=y if numeric else np.argsort(class_codes)[y.astype(np.int64)],
         client=np.argsort(client_codes)[owner],
         classes=classes,

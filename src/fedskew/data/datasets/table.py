@@ -23,7 +23,7 @@ from fedskew.data.texts import check_options, of_texts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fedskew.data.columns import Columns
+    from fedskew.data.summaries import Summary
     from fedskew.data.tables import Survey
 
 
@@ -147,23 +147,22 @@ class Table(Redrawn):
         )
         return with_labels(made, self.label_columns, path) if self.labels else made
 
-    def fitted(self, table: pa.Table, clients: Numbered | None) -> Columns:
-        """Fit the preprocessing to these rows. With ``fewest``, fit it to the summaries of the natural clients."""
+    def summaries(self, table: pa.Table, clients: Numbered | None) -> tuple[dict[str, Summary], tuple[str, ...]]:
+        """Return the summary of these rows; with ``fewest``, of each natural client, and notes on what these hide."""
         from fedskew.data.guard import as_own_file, shared
-        from fedskew.data.schema import fit, merged
+        from fedskew.data.summaries import summary
 
         if clients is None or self.fewest == 1:
-            return fit(table, self.path, self.column)
+            return {self.path: summary(table)}, ()
         owner, names = clients
-        sites = {names[at]: as_own_file(table.filter(owner == at)) for at in np.unique(owner)}
-        made = {name: shared(own, self.fewest) for name, own in sites.items()}
-        encode = merged({name: summary for name, (summary, _) in made.items()}, self.column)
+        made = {names[at]: shared(as_own_file(table.filter(owner == at)), self.fewest) for at in np.unique(owner)}
         hidden = tuple(f"{name}: {note}" for name, (_, notes) in made.items() for note in notes)
-        return replace(encode, notes=(*encode.notes, *hidden))
+        return {name: summary for name, (summary, _) in made.items()}, hidden
 
     def load(self, known: Tabular | Texts | None = None) -> Dataset:
         """Load the rows. ``known`` is a preprocessing that sites agreed on; without it, one is fitted to these rows."""
         from fedskew.data.columns import Columns
+        from fedskew.data.schema import kinds_of, merged
         from fedskew.data.tables import many_numbers
 
         found = self.surveyed(self.path, self.client)
@@ -174,6 +173,17 @@ class Table(Redrawn):
             f"{self.path}: all rows have the label {''.join(classes)!r}; choose another column",
         )
         units = None
+        natural = bool(self.client) or len(found.clients) > 1
+        require(
+            natural or self.fewest == 1,
+            f"{self.path}: fewest={self.fewest} is about the rows of each client; give client=COLUMN, or a file a client",
+        )
+        # what a column is, all rows decide; scales and words come from training rows alone
+        kinds = (
+            {}
+            if known or self.text
+            else kinds_of(self.summaries(table, (client, found.clients) if natural else None)[0])
+        )
         if self.test:
             other = self.surveyed(self.test)
             unseen = [at for at, word in enumerate(other.classes) if word not in classes]
@@ -201,11 +211,6 @@ class Table(Redrawn):
             )
             test_table, y_test, units = table.filter(held), y[held], units_of(held, client, self.fold)
             table, y, client = table.filter(~held), y[~held], client[~held]
-        natural = bool(self.client) or len(found.clients) > 1
-        require(
-            natural or self.fewest == 1,
-            f"{self.path}: fewest={self.fewest} is about the rows of each client; give client=COLUMN, or a file a client",
-        )
         clients = (client, found.clients) if natural else None
         files = Files(dataset=Path(self.path).name, licence="", classes=len(classes), source=self.path)
         if self.text:
@@ -230,8 +235,13 @@ class Table(Redrawn):
         if known:
             missing = [name for name in known.names if name not in table.column_names]
             require(not missing, f"{self.path}: has no column {', '.join(missing)}, on which the sites agreed")
-        encode = Columns(known, ()) if known else self.fitted(table, clients)
-        notes += [*encode.notes, *(f"test: {note}" for note in encode.gaps(test_table))]
+        if known:
+            encode = Columns(known, ())
+        else:
+            sites, hidden = self.summaries(table, clients)
+            encode = merged(sites, self.column, kinds)
+            notes += [*encode.notes, *hidden]
+        notes += [f"test: {note}" for note in encode.gaps(test_table)]
         return files.build(
             (encode(table), y),
             (encode(test_table), y_test),

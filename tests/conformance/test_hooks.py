@@ -3,19 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import get_args, get_type_hints
 
 import pytest
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.conformance.promises import check
-from fedskew.core.algorithm import Algorithm, uses_weighting
+from fedskew.core.algorithm import Algorithm
+from fedskew.experiment.build import setup_of
+from fedskew.experiment.config import Experiment
 
 
-def wrong(hook: str, function: Callable[..., object]) -> Algorithm:
+def wrong(hook: str, function: Callable[..., object], **attributes: object) -> Algorithm:
     """Return a method with this wrong hook."""
-    cls = type("Wrong", (Algorithm,), {hook: function, "idea": "an example", "changes": "nothing"})
+    cls = type("Wrong", (Algorithm,), {hook: function, "idea": "an example", "changes": "nothing", **attributes})
     made: Algorithm = dataclass(frozen=True, kw_only=True)(cls)()
     return made
 
@@ -54,11 +55,13 @@ def test_a_weighting_that_changes_nothing_is_refused() -> None:
     def helps(self, server, cohort):
         return self.mean_delta(server, cohort), server.state
 
-    setup = SimpleNamespace()
-    for function, uses in ((ignores, False), (helps, True)):
-        method = type(wrong("aggregate", function))
-        assert uses_weighting(method) == uses
-    refused = type(wrong("aggregate", ignores))(weighting="uniform").accepts(setup)
-    assert refused.startswith("weighting: Wrong.aggregate does not use it")
-    fixed = {name: get_args(get_type_hints(method)["weighting"]) for name, method in ALGORITHMS.items()}
-    assert [name for name, method in ALGORITHMS.items() if not uses_weighting(method) and len(fixed[name]) > 1] == []
+    silent, states = wrong("aggregate", ignores), wrong("aggregate", helps, weighted=True)
+    setup = setup_of(Experiment())
+    refused = type(silent)(weighting="uniform").accepts(setup)
+    assert refused.startswith("weighting: Wrong has its own aggregate; write weighted = True there")
+    assert type(states)(weighting="uniform").accepts(setup) == ""
+    choices = {name: get_args(get_type_hints(method)["weighting"]) for name, method in ALGORITHMS.items()}
+    own_aggregate = {name for name, method in ALGORITHMS.items() if method.aggregate is not Algorithm.aggregate}
+    assert {name for name in own_aggregate if len(choices[name]) > 1} == {
+        name for name in own_aggregate if ALGORITHMS[name].weighted
+    }

@@ -33,6 +33,7 @@ class Afl(Algorithm):
     weighting: Literal["samples", "uniform"] = "samples"
     gamma: float = 0.1
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "train for the worst mixture of the clients: those with large losses gain weight"
     changes: ClassVar[str] = "fairness"
     paper: ClassVar[str] = "Mohri, Sivek, Suresh 2019, arXiv:1902.00146"

@@ -40,6 +40,7 @@ class Drfa(Algorithm):
     weighting: Literal["samples", "uniform"] = "uniform"
     gamma: float = 0.01
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "draw clients by their weights in the worst mixture, measured at a random model of the round"
     changes: ClassVar[str] = "fairness"
     paper: ClassVar[str] = "Deng, Kamani, Mahdavi 2020, arXiv:2102.12660"

@@ -60,6 +60,7 @@ class DualMetric(Algorithm):
     mu_min: float = 0.001
     mu_max: float = 0.1
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "a proximal strength for each client that follows its own and the global accuracy"
     changes: ClassVar[str] = "loss landscape and fairness"
     paper: ClassVar[str] = "Gupta, Jorvekar 2025, Fairness-Aware Federated Learning for Text Classification"

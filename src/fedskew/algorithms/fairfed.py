@@ -35,6 +35,7 @@ class FairFed(Algorithm):
     gap: Literal["opportunity", "parity"] = "opportunity"
     column: int = -1
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "clients whose fairness gap is close to the global one gain weight"
     changes: ClassVar[str] = "fairness"
     paper: ClassVar[str] = "Ezzeldin et al. 2023, arXiv:2110.00857"

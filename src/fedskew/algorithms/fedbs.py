@@ -42,6 +42,7 @@ class FedBS(Algorithm):
     tau: float = 1.0
     tau_scale: Literal["relative", "absolute"] = "relative"
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "train the clients with the smallest gradient variance; a smaller one gives a larger weight"
     changes: ClassVar[str] = "aggregation"
     paper: ClassVar[str] = "AbouNassar, Elshall, Abdulah 2026, arXiv:2603.13909, eq. 8-11"

@@ -37,6 +37,7 @@ class FedDyn(Algorithm):
     weighting: Weighting = "uniform"
     alpha: float = 0.1
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "a linear term per client makes local and global stationary points agree"
     changes: ClassVar[str] = "loss landscape and update path"
     paper: ClassVar[str] = "Acar et al. 2021, arXiv:2111.04263"

@@ -32,6 +32,7 @@ class FedGA(Algorithm):
     score: Literal["loss", "accuracy"] = "loss"
     eps: float = 1e-4
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "add clients greedily to the average while they improve it on the server's own rows"
     changes: ClassVar[str] = "aggregation"
     paper: ClassVar[str] = "Cong et al. 2024, doi:10.1016/j.knosys.2024.112201"

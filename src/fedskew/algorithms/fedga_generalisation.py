@@ -35,6 +35,7 @@ from fedskew.core.vectors import weighted_sum
 class FedGAGeneralisation(Algorithm):
     d: float = 0.1
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "give more weight to clients whose loss rises most when models are averaged"
     changes: ClassVar[str] = "aggregation"
     paper: ClassVar[str] = "Zhang et al. 2023, CVPR, Federated Domain Generalization with Generalization Adjustment"

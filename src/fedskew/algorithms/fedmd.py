@@ -43,6 +43,7 @@ class FedMd(Algorithm):
     batch_size: int = 256
     distance: Literal["absolute", "squared"] = "absolute"
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "clients exchange class scores on public rows, not models, so that architectures may differ"
     changes: ClassVar[str] = "personalisation"
     paper: ClassVar[str] = "Li, Wang 2019, arXiv:1910.03581"

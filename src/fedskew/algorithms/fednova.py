@@ -34,6 +34,7 @@ class FedNova(Algorithm):
     mu: float = 0.0
     tau_eff: Literal["response", "steps"] = "response"
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "divide each update by its effective number of local steps"
     changes: ClassVar[str] = "aggregation"
     paper: ClassVar[str] = "Wang et al. 2020, arXiv:2007.07481"

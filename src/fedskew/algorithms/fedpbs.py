@@ -49,6 +49,7 @@ class FedPBS(Algorithm):
     tau: float = 1.0
     tau_scale: Literal["relative", "absolute"] = "relative"
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "a proximal term only for clients with small batches or scattered losses"
     changes: ClassVar[str] = "loss landscape and aggregation"
     paper: ClassVar[str] = "AbouNassar, Elshall, Abdulah 2026, arXiv:2603.13909"

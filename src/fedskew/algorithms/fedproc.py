@@ -35,6 +35,7 @@ from fedskew.core.trees import Tree
 class FedProc(Algorithm):
     alpha: float | None = None
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "pull local features towards the class means of all clients, most in early rounds"
     changes: ClassVar[str] = "loss landscape"
     paper: ClassVar[str] = "Mu et al. 2023, arXiv:2109.12273"

@@ -40,6 +40,7 @@ class FedSmoo(Algorithm):
     rho: float = 0.1
     beta: float = 10.0
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "FedDyn on the model and on its perturbation, so that clients find common flat regions"
     changes: ClassVar[str] = "loss landscape and update path"
     paper: ClassVar[str] = "Sun et al. 2023, arXiv:2305.11584"

@@ -39,6 +39,7 @@ class Ifca(Algorithm):
     spread: float = 0.5
     averaging: Literal["models", "gradients"] = "models"
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "several cluster models; each client trains the one that fits its data best"
     changes: ClassVar[str] = "personalisation"
     paper: ClassVar[str] = "Ghosh, Chung, Yin, Ramchandran 2020, arXiv:2006.04088"

@@ -37,6 +37,7 @@ class MoFedSam(Algorithm):
     rho: float = 0.1
     beta: float = 0.1
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "FedSAM's gradient, mixed with the previous round's mean direction"
     changes: ClassVar[str] = FedSam.changes
     paper: ClassVar[str] = FedSam.paper

@@ -38,6 +38,7 @@ class QFedAvg(Algorithm):
     weighting: Weighting = "uniform"
     q: float = 1.0
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "weigh each client by the q-th power of its loss, so that accuracies become more even"
     changes: ClassVar[str] = "aggregation"
     paper: ClassVar[str] = "Li, Sanjabi, Beirami, Smith 2020, arXiv:1905.10497"

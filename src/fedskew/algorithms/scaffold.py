@@ -36,6 +36,7 @@ class Scaffold(Algorithm):
     weighting: Weighting = "uniform"
     option: Literal["I", "II"] = "II"
 
+    weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "control variates correct each local gradient towards the global direction"
     changes: ClassVar[str] = "update path"
     paper: ClassVar[str] = "Karimireddy et al. 2020, arXiv:1910.06378"

@@ -6,7 +6,6 @@ values, or boolean indexing, because engines stack clients.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from types import FunctionType
 from typing import ClassVar, Literal, Protocol, final
 
 import torch
@@ -43,28 +42,6 @@ def local_loss(task: Task, w: Tensor, batch: Batch) -> Tensor:
     return batch.mean(task.loss(task.logits(w, batch.x), batch.y))
 
 
-def uses_weighting(method: type["Algorithm"]) -> bool:
-    """True if the option ``weighting`` has an effect: the method has no ``aggregate``, or its functions use the weights."""
-    if method.aggregate is Algorithm.aggregate:
-        return True
-    below = method.__mro__[: method.__mro__.index(Algorithm)]
-    own = {name: value for cls in below for name, value in vars(cls).items() if not name.startswith("__")}
-    waiting = [value for value in own.values() if isinstance(value, FunctionType)]
-    seen: dict[FunctionType, None] = {}
-    while waiting:
-        function = waiting.pop()
-        seen[function] = None
-        names = function.__code__.co_names
-        if {"weights", "shares", "mean_delta", "weighting"} & {*names}:
-            return True
-        helpers = [function.__globals__.get(name) for name in names]
-        near = [
-            value for value in helpers if isinstance(value, FunctionType) and value.__module__ == function.__module__
-        ]
-        waiting += [value for value in near if value not in seen]
-    return False
-
-
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """One method of federated learning.
@@ -81,6 +58,7 @@ class Algorithm:
     cites: ClassVar[tuple[str, ...]] = ()  # keys of its BibTeX entries
     ranges: ClassVar[Mapping[str, str]] = {}  # option to the values that are usually tried
     reduces_to: ClassVar[Mapping[str, str]] = {}  # own options to the method whose steps they reproduce
+    weighted: ClassVar[bool] = False  # True for a method with its own ``aggregate`` that uses the option ``weighting``
 
     def contract(self) -> Contract:
         """Needs and properties of the method: see `Contract`."""
@@ -90,9 +68,9 @@ class Algorithm:
     def accepts(self, setup: Setup) -> str:
         """Return why the method cannot work in this setup; empty if it can."""
         usual = next(f.default for f in fields(self) if f.name == "weighting")
-        if self.weighting != usual and not uses_weighting(type(self)):
+        if self.weighting != usual and not self.weighted and type(self).aggregate is not Algorithm.aggregate:
             name = type(self).__name__
-            return f"weighting: {name}.aggregate does not use it; call self.mean_delta or self.weights there, or leave it out"
+            return f"weighting: {name} has its own aggregate; write weighted = True there if it uses the weights, or leave it out"
         return self.contract().refusal(setup)
 
     # server

@@ -24,8 +24,10 @@ from fedskew.core.task import TaskKind
 from fedskew.core.trees import Tree
 from fedskew.tasks.metrics import SURVIVAL
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.floating]
+
+PAIRS = 2_000_000
+"""Maximum number of pairs of rows that are compared at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,37 +94,15 @@ def concordance(risk: Floats, time: Floats, event: Floats) -> float:
 
 def pairs_of_rows(risk: Floats, time: Floats, event: Floats) -> tuple[Floats, Floats]:
     """Return for each row (n,) the number of its pairs that `concordance` counts as right, and of its comparable pairs."""
-    had, right, pairs = event > 0, np.zeros(len(risk)), np.zeros(len(risk))
-    # groups of rows with equal targets, sorted so that rows that outlive others come first
-    _, group = np.unique(np.stack([-time, event]), axis=1, return_inverse=True)
-    order = np.argsort(group, kind="stable")
-    level = np.unique(risk, return_inverse=True)[1].astype(np.int64)
-    outlived = np.searchsorted(group[order], group[had])
-    lower, equal = counts_in_prefix(level[order], outlived, level[had])
-    right[had] += lower + equal / 2
-    pairs[had] += outlived
-    # count the same pairs for the row that outlives the other: row order[i] outlives the events with i < outlived
-    last_first = np.argsort(-outlived, kind="stable")
-    events = np.searchsorted(-outlived[last_first], -np.arange(len(risk)))
-    lower, equal = counts_in_prefix(level[had][last_first], events, level[order])
-    right[order] += events - lower - equal / 2
-    pairs[order] += events
+    right, pairs = np.zeros(len(risk)), np.zeros(len(risk))
+    events = np.flatnonzero(event > 0)
+    for rows in np.array_split(events, max(1, math.ceil(len(events) * len(risk) / PAIRS))):
+        at, score = time[rows, None], risk[rows, None]
+        outlives = (time > at) | ((time == at) & (event <= 0))
+        ordered = outlives * ((risk < score) + (risk == score) / 2)
+        right[rows] += ordered.sum(1)
+        pairs[rows] += outlives.sum(1)
+        # count the same pairs for the row that outlives the other
+        right += ordered.sum(0)
+        pairs += outlives.sum(0)
     return right, pairs
-
-
-def counts_in_prefix(values: Ints, ends: Ints, than: Ints) -> tuple[Ints, Ints]:
-    """Return for each query how many of ``values[:end]`` are lower than ``than``, and how many are equal. Takes n log n steps.
-
-    Values are sorted by one bit after the other, from the highest (a wavelet matrix). Each query follows its own bits. Where it
-    has bit 1, it counts the values with bit 0.
-    """
-    lower, start, end = np.zeros_like(ends), np.zeros_like(ends), ends
-    largest = max(int(values.max(initial=0)), int(than.max(initial=0)))
-    for bit in reversed(range(largest.bit_length())):
-        one = (values >> bit) & 1
-        zeros = np.concatenate([[0], np.cumsum(1 - one)])
-        low, high, own = zeros[start], zeros[end], (than >> bit) & 1 == 1
-        lower = lower + np.where(own, high - low, 0)
-        start, end = np.where(own, zeros[-1] + start - low, low), np.where(own, zeros[-1] + end - high, high)
-        values = values[np.argsort(one, kind="stable")]
-    return lower, end - start

@@ -134,3 +134,19 @@ def test_store_without_measurements_gives_one_line(store, capsys) -> None:
 def test_too_large_run_numbers_give_one_line(store, capsys, wanted: str) -> None:
     assert main(["watch", wanted, "--runs", str(store.folder)]) == BadInput.exit_code
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_report_watch_writes_a_page_that_reloads_until_the_runs_end(store, tmp_path, monkeypatch) -> None:
+    """While a run continues the page reloads itself; the last page does not."""
+    pages: list[str] = []
+    file = tmp_path / "page.html"
+
+    def sleep(seconds: float) -> None:
+        pages.append(file.read_text(encoding="utf-8"))
+        store.update(2, status="finished")
+
+    monkeypatch.setattr(watch.time, "sleep", sleep)
+    assert main(["report", "1-2", "--watch", "--output", str(file), "--runs", str(store.folder)]) == 0
+    assert len(pages) == 1
+    assert "<body data-live>" in pages[0]
+    assert "<body>" in file.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""axe-core finds no serious fault in the report, the diagnosis and the live page; a slow test.
+"""axe-core finds no serious fault in the report and the diagnosis; a slow test.
 
 axe-core is no part of this repository: ``npm install axe-core`` in its root, or name the file in the environment variable AXE.
 """
@@ -6,11 +6,9 @@ axe-core is no part of this repository: ``npm install axe-core`` in its root, or
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
-from fedskew.cli.live import HOST, opened
 from fedskew.report.diagnosis import write_diagnosis
 from fedskew.report.html import write_report
 from tests.browser import CHROMIUM, Browser, browser
@@ -31,21 +29,16 @@ axe.run().then(found => found.violations.filter(fault => ['serious', 'critical']
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Return the addresses of the three pages."""
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the addresses of the pages."""
     folder = tmp_path_factory.mktemp("pages")
     store = mixed_store(folder / "runs")
     found = {
         "report": write_report(store, store.runs(), folder / "report.html").as_uri(),
         "diagnosis": write_diagnosis(diagnosed(), folder / "diagnosis.html").as_uri(),
     }
-    with opened(store, [record.id for record in store.runs()], 8765) as live:
-        thread = Thread(target=live.serve_forever)
-        thread.start()
-        yield found | {"live": f"http://{HOST}:{live.server_port}/"}
-        live.shutdown()
-        thread.join(10)
     store.close()
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +49,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 768, 1440])
-@pytest.mark.parametrize("name", ["report", "diagnosis", "live"])
+@pytest.mark.parametrize("name", ["report", "diagnosis"])
 def test_page_has_no_serious_accessibility_fault(
     pages: dict[str, str], chromium: Browser, name: str, width: int, dark: bool
 ) -> None:

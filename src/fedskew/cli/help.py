@@ -104,7 +104,7 @@ Write one self-contained HTML page about some runs.
   fedskew report              the latest run or comparison
   fedskew report c2 --output c2.html
   fedskew report c2 --figures paper --tables paper
-  fedskew report --live       a page on this machine that follows the runs
+  fedskew report --watch      a page that follows the runs until they end
 """,
     "landscape": """\
 Draw the loss around the global model of a run, on the test set and on the rows

@@ -8,7 +8,6 @@ from typing import cast
 from rich.table import Table
 from rich.text import Text
 
-from fedskew.cli.live import serve
 from fedskew.cli.output import (
     layout_from,
     print_json,
@@ -21,6 +20,7 @@ from fedskew.cli.output import (
 )
 from fedskew.cli.runs import list_runs
 from fedskew.cli.terminal import Console, say
+from fedskew.cli.watch import follow, going_on
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import shown
@@ -40,6 +40,9 @@ from fedskew.report.tables import read
 from fedskew.report.words import heading, plain
 from fedskew.slots import All, ServerSgd
 from fedskew.store.runs import RunRecord, RunStore
+
+PAUSE = 2.0
+"""Seconds between two pages of ``report --watch``."""
 
 KINDS = {catalogue.kinds: section for section, catalogue in COMPONENTS.items()}
 
@@ -197,7 +200,7 @@ def print_curves(store: RunStore, record: RunRecord, budget: Budget | None = Non
 
 
 def report(parsed: argparse.Namespace) -> int:
-    """Write the HTML page, and figures and tables for a paper. With ``--live``, serve the page while its runs continue."""
+    """Write the HTML page, and figures and tables for a paper. With ``--watch``, do so again while the runs continue."""
     store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
     comparisons = {r.comparison for r in records}
@@ -206,13 +209,13 @@ def report(parsed: argparse.Namespace) -> int:
     interval = f"-{parsed.interval}" if parsed.interval != PLAIN.spread else ""
     path = parsed.output or store.folder / f"{name}{interval}.html"
     budget = budget_from(parsed.budget) if parsed.budget else None
-    if parsed.live:
-        require(
-            not (parsed.output or parsed.figures or parsed.tables or parsed.json),
-            "report: --live writes no file; leave out --output, --figures, --tables and --json",
-        )
-        return serve(store, records, parsed.port, budget)
     layout = layout_from(parsed)
+    if parsed.watch:
+        Console(stderr=True).print(f"report: {path} follows the runs; Ctrl-C stops it", soft_wrap=True)
+        for seen in follow(store, [str(record.id) for record in records], PAUSE):
+            if going_on(seen):
+                write_report(store, [run.record for run in seen], path, budget, layout, live=True)
+        records = [store.run(record.id) for record in records]
     path = write_report(store, records, path, budget, layout)
     figures = write_figures(store, records, parsed.figures, budget, layout) if parsed.figures else []
     files = figures + (write_tables(store, records, parsed.tables, budget, layout) if parsed.tables else [])

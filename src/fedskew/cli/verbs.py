@@ -83,8 +83,7 @@ DIAGNOSE = (
 
 REPORT = (
     option("--output", "FILE", "file to write (default: in the run store)", type=Path),
-    switch("--live", "serve the page on 127.0.0.1 while runs continue"),
-    option("--port", "N", "port of --live, or the next free one (default: 8765)", type=int, default=8765),
+    switch("--watch", "write the page again every few seconds while runs continue; it reloads itself"),
     option("--figures", "DIR", "also write every figure as PDF, SVG and PNG", type=Path),
     option("--tables", "DIR", "also write the tables as CSV, LaTeX and Markdown", type=Path),
 )

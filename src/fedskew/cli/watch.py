@@ -87,7 +87,7 @@ def watch(parsed: argparse.Namespace) -> int:
     store = RunStore(parsed.runs, read_only=True)
     console = Console()
     with Feed(store, [build("sink", SINKS, text, "--to") for text in parsed.to]) as feed:
-        following = follow(store, parsed, feed)
+        following = follow(store, parsed.runs_wanted, parsed.every, feed)
         seen = next(following)
         if console.is_terminal and not parsed.json:
             with Live(drawn(seen), console=console, auto_refresh=False) as live:
@@ -103,15 +103,16 @@ def watch(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def follow(store: RunStore, parsed: argparse.Namespace, feed: Feed) -> Iterator[list[Seen]]:
-    """Yield the runs after each pause, until all have ended. Send new measurements to the sinks."""
+def follow(store: RunStore, runs: Sequence[str], pause: float, feed: Feed | None = None) -> Iterator[list[Seen]]:
+    """Yield the ``runs`` every ``pause`` seconds, until all have ended. Send new measurements to the sinks of ``feed``."""
     while True:
-        seen = watched_runs(store, parsed.runs_wanted)
-        feed.send([s.record for s in seen])
+        seen = watched_runs(store, runs)
+        if feed:
+            feed.send([s.record for s in seen])
         yield seen
         if not going_on(seen):
             return
-        time.sleep(parsed.every)
+        time.sleep(pause)
 
 
 def going_on(seen: Sequence[Seen]) -> bool:

@@ -74,4 +74,7 @@ function mark() {
   document.querySelectorAll(".scroll").forEach((place) => place.classList.toggle("more", place.scrollWidth > place.clientWidth + 2));
 }
 addEventListener("resize", mark);
-document.addEventListener("DOMContentLoaded", () => { new MutationObserver(mark).observe(document.documentElement, { childList: true }); mark(); });
+document.addEventListener("DOMContentLoaded", mark);
+
+// The page of runs that continue is written again every few seconds. A browser keeps the reader's place when it reloads.
+addEventListener("load", () => "live" in document.body.dataset && setTimeout(() => location.reload(), 2000));

@@ -68,13 +68,14 @@ def write_report(
     path: str | Path,
     budget: Budget | None = None,
     layout: Layout = PLAIN,
+    live: bool = False,
 ) -> Path:
     """Write the report on ``records`` to ``path``; an earlier report is replaced in one step.
 
     If ``path`` is a link, its target is replaced. A device or pipe receives the text. Raises `BadInput` without records, and
     `FedskewError` if the file cannot be written.
     """
-    path, text = Path(path), page(store, records, budget, layout=layout)
+    path, text = Path(path), page(store, records, budget, layout, live)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:
@@ -89,12 +90,12 @@ def page(
     store: RunStore,
     records: Sequence[RunRecord],
     budget: Budget | None = None,
-    live: str = "",
     layout: Layout = PLAIN,
+    live: bool = False,
 ) -> str:
     """Return the report as HTML text. With a budget, each run counts up to its last round within the budget.
 
-    With a version in ``live``, the page loads the script ``live.js``, which redraws the page when the version changes.
+    A ``live`` page reloads itself every few seconds.
     """
     stored, records = records, titled(records)
     frame = tables.read(store, records, budget)

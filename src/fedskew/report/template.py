@@ -11,10 +11,10 @@ def rendered(
     filters: Mapping[str, Callable[..., object]],
     script_file: str = "chart.js",
     /,
-    live: str = "",
+    live: bool = False,
     **values: object,
 ) -> str:
-    """Render a page from its template, with the style sheet, the script and the script's hash."""
+    """Render a page from its template, with the style sheet, the script and the script's hash. A ``live`` page reloads itself."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 

@@ -52,10 +52,6 @@ def number_sites(fewest: int) -> dict[str, Site]:
     return {name: Site(site.table, y, fewest) for name, site in wide_sites(fewest).items()}
 
 
-def with_epsilon(site: Site, epsilon: float) -> Site:
-    return Site(site.table, site.y, site.fewest, site.seed, epsilon)
-
-
 def leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
     """Every value that is no table or list, with its path."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None

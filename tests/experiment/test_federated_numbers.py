@@ -208,7 +208,6 @@ def test_a_wrong_histogram_is_refused_with_the_site(counts, words):
         ("targets", {"target edges": np.zeros(3)}, "no 255 edges"),
         ("targets", {}, "target edges"),
         ("moments", {"target edges": np.arange(255.0), "strata": np.full(256, 1e9)}, "no strata"),
-        ("counts", {}, "its targets are numbers, but the server asks for rows of classes"),
     ],
 )
 def test_a_site_of_numbers_answers_nonsense_with_a_refusal_of_one_line(step, numbers, words):

@@ -12,7 +12,6 @@ import pytest
 
 from fedskew.core.errors import BadInput, FedskewError, TooFew
 from fedskew.data.datasets.table import Table
-from fedskew.experiment.config import Experiment
 from fedskew.experiment.federated import Facts
 from fedskew.experiment.federated_site import Site
 from fedskew.experiment.questions import Answer, Question, Step, arrays
@@ -105,23 +104,6 @@ def test_the_owner_chooses_the_fewest_rows(tmp_path: Path) -> None:
                 assert client != 2 or min(answer.classes.values()) >= 9
 
 
-def test_the_owner_chooses_noise(tmp_path: Path) -> None:
-    """No column, sum or exact count is in any message of a node with --epsilon."""
-    nodes = sites(tmp_path, epsilon=2.0)
-    channel = Direct(nodes)
-    found = diagnosed(channel, 3, QUICK)
-    assert [face["face"] for face in found["faces"]] == ["label", "quantity"]
-    steps = []
-    for _, kind, _, data in channel.seen:
-        if kind == "diagnose":
-            answer = msgspec.msgpack.decode(carried_bytes(unpack(data, Reply)[1]), type=Answer)
-            steps.append(answer.step)
-            assert (answer.summary, answer.copies) == (None, 0)
-            assert set(answer.numbers) <= {"rows of classes"}
-    assert steps == ["columns"] * 3 + ["counts"] * 3
-    assert found["label_counts"] != [[(site(node).y == word).sum() for word in ("ill", "well")] for node in nodes]
-
-
 def test_a_step_is_answered_once_a_run_and_the_same_question_in_the_same_way(tmp_path: Path) -> None:
     node = sites(tmp_path)[0]
     answers = Answers(node.table, node.folder, node.limits)
@@ -162,33 +144,6 @@ def test_all_questions_of_a_diagnosis_are_about_the_same_rows(tmp_path: Path) ->
     IN_PROGRESS.clear()
     with pytest.raises(BadInput, match="the node has restarted, or begun another diagnosis"):
         answers.answer("s", question)
-
-
-def test_with_noise_an_error_does_not_tell_what_is_in_the_table(tmp_path: Path) -> None:
-    plain, noisy = sites(tmp_path)[0], sites(tmp_path / "noisy", epsilon=1.0)[0]
-    question = carried(msgspec.msgpack.encode(Question(step="columns")))
-    for node, words in ((plain, "'outcome'"), (noisy, "^its table cannot be read; the node's log says why$")):
-        node.rows.write_text("age,city\n3,x\n")
-        with pytest.raises(BadInput, match=words):
-            Answers(node.table, node.folder, node.limits).answer("r", question)
-
-
-def test_a_node_with_noise_sends_no_exact_rows_of_classes(tmp_path: Path) -> None:
-    node = sites(tmp_path, epsilon=1.0)[0]
-    asked = Request(
-        kind="meet",
-        run="0" * 32,
-        round=0,
-        client=-1,
-        clients=3,
-        recipe=Experiment(model="softmax", engine="sequential").toml(),
-        classes=2,
-        shape=(9,),
-        labels=True,
-    )
-    reply, _ = unpack(node.answer(pack(asked)), Reply)
-    assert "this node sends rows of each class with noise only" in reply.reason
-    assert not reply.label_counts
 
 
 @pytest.mark.parametrize("run", ["secret", "diagnoses.json", "..", "0" * 31, "G" * 32])

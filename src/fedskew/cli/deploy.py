@@ -70,18 +70,17 @@ def node(parsed: argparse.Namespace) -> int:
     table: Table | None = None
     if parsed.table:
         table = build("dataset", {"table": Table}, f"table:{parsed.table}", "--table")
-        check_table(table, parsed.epsilon)
+        check_table(table)
     rows = Path(table.path if table else parsed.rows).expanduser().resolve()
     if not table:
         read_rows(rows)
     given = dict(parse("limits:" + ",".join(parsed.limit), "--limit")[1])
-    for name in sorted(given.keys() & {"allow", "summary", "diagnosis", "fewest", "epsilon"}):
+    for name in sorted(given.keys() & {"allow", "summary", "diagnosis", "fewest"}):
         raise BadInput(f"--limit {name}: use the separate option instead; see fedskew flower node --help")
     agreed = {
         "summary": parsed.share_summary,
         "diagnosis": parsed.share_diagnosis,
         "fewest": parsed.fewest,
-        **({} if parsed.epsilon is None else {"epsilon": parsed.epsilon}),
     }
     limits = from_table(Limits, {**given, "allow": parsed.allow, **agreed}, "--limit")
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):

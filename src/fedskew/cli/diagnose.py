@@ -41,8 +41,7 @@ def diagnose(parsed: argparse.Namespace) -> int:
     if parsed.list:
         show_leaves(Console(), parsed.json)
         return 0
-    for name in ("fewest", "epsilon"):
-        require(parsed.federated or getattr(parsed, name) is None, f"diagnose: --{name} needs --federated")
+    require(parsed.federated or parsed.fewest is None, "diagnose: --fewest needs --federated")
     with bar("reading") as show_bar:
 
         def on_progress(what: str, share: float) -> None:
@@ -75,7 +74,6 @@ def diagnose(parsed: argparse.Namespace) -> int:
                 fewest,
                 parsed.seed,
                 on_progress,
-                parsed.epsilon,
             )
         else:
             found = diagnosis(subject(), parsed.seed, on_progress, parsed.runs)

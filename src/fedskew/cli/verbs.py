@@ -77,7 +77,6 @@ DIAGNOSE = (
     option("--html", "FILE", "also write an HTML page", type=Path),
     switch("--federated", "pool no rows: only counts and sums leave a client"),
     option("--fewest", "K", "fewest rows of a count that leaves a client (default: 5)", type=int),
-    option("--epsilon", "E", "only rows of each class leave a client, with noise for this epsilon", type=float),
     switch("--list", "only list the numbers that leave a client"),
 )
 
@@ -150,7 +149,6 @@ NODE = (
     switch("--share-summary", "send the server counts, sums and words of the table's columns or texts, if it asks"),
     switch("--share-diagnosis", "answer a diagnosis; `fedskew diagnose --list` shows all numbers that leave"),
     option("--fewest", "K", "fewest rows of a word or count that leaves (default: 5)", type=int, default=5),
-    option("--epsilon", "E", "in a diagnosis, send only rows of each class, with noise for this epsilon", type=float),
     option("--states", "DIR", "folder of its state (default: next to the rows)", type=Path),
     option("--superlink", "HOST:PORT", "address of the SuperLink", required=True),
     option("--status", "PORT", "serve /health and /metrics on this port of 127.0.0.1", type=int, default=0),

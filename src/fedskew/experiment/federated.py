@@ -14,25 +14,16 @@ from fedskew.data.conflicts import other_words
 from fedskew.data.schema import merged
 from fedskew.experiment.federated_columns import in_columns, moments_of
 from fedskew.experiment.federated_site import measured
-from fedskew.experiment.federated_targets import ClassTargets, Targets, targets_of
+from fedskew.experiment.federated_targets import Targets, targets_of
 from fedskew.experiment.questions import Answer, Numbers, Question, arrays, numbers_of
-from fedskew.experiment.subject import Ints, Subject, values_of
+from fedskew.experiment.subject import Subject, values_of
 from fedskew.measure.heterogeneity import sites as of_sites
 from fedskew.measure.heterogeneity.columns import Difference, listed
 from fedskew.measure.heterogeneity.details import of_counts
 from fedskew.measure.heterogeneity.histograms import BINS, edges, of_shares
-from fedskew.measure.heterogeneity.noise import DELTA, faces_of_counts, noisy
-from fedskew.measure.heterogeneity.rounding import rounded_alone
 
 Ask = Callable[[Mapping[str, Question]], Mapping[str, Answer]]
 """Send each site its question, and return their answers."""
-
-
-MANY = 40
-"""Rows of a class, times epsilon, from which noise does not decide which classes are named."""
-
-MOST_ROWS = 1 << 40
-"""Rows of a class that a site can say it has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +68,6 @@ class Inquiry:
         )
         spelt = other_words(facts.label, {site: answer.classes for site, answer in first.items()})
         facts = dataclasses.replace(facts, notes=(*facts.notes, *spelt))
-        if any(answer.epsilon for answer in first.values()):
-            return self.of_counts(facts, first, targets.names)
         summaries = {site: answer.summary for site, answer in first.items() if answer.summary is not None}
         require(len(summaries) == len(self.sites), f"diagnose: {set(self.sites) - set(summaries)} sent no summary")
         encode = merged(summaries)
@@ -123,34 +112,6 @@ class Inquiry:
         few = int(fewest.min())
         how = f": no count that leaves a site is of fewer than {few} rows" if few > 1 else ""
         return self.values(facts, how, targets, found, encode.notes, listed(tested, self.sites))
-
-    def of_counts(self, facts: Facts, first: Mapping[str, Answer], classes: tuple[str, ...]) -> dict[str, Any]:
-        """The faces of rows of each class alone, where at least one site adds noise."""
-        self.question = replace(self.question, classes=classes)
-        counts = np.stack(
-            [one["rows of classes"] for one in self.numbers("counts", {"rows of classes": (len(classes),)}, {})]
-        )
-        for site, rows in zip(self.sites, counts, strict=True):
-            possible = (rows >= 0) & (rows < MOST_ROWS) & (rows == np.round(rows))
-            require(bool(possible.all()), f"{site}: its rows of classes are no numbers of rows: {rows.tolist()[:5]}")
-            require(rows.sum() > 0, f"{site}: noise hides all its rows; its owner can choose a larger --epsilon")
-        few, noise = (np.array([getattr(answer, name) for answer in first.values()]) for name in ("fewest", "epsilon"))
-
-        def changed(table: Ints, rng: np.random.Generator) -> Ints:
-            rows = zip(table, few, noise, strict=True)
-            return np.stack([noisy(row, e / 2, rng) if e else rounded_alone(row, k, rng) for row, k, e in rows])
-
-        targets = ClassTargets(classes, counts.astype(np.int64), few)
-        found = faces_of_counts(targets.held, changed, self.seed)
-        how = (
-            f": only rows of each class left a site, with noise of epsilon {noise.max():g} and delta {DELTA:g}; inputs and "
-            "concepts are not measured, and the advice takes them as equal"
-        )
-        enough = MANY / noise[noise > 0].min()
-        if small := int((counts.max(0) < enough).sum()):
-            named = "1 class has" if small == 1 else f"{small} classes have"
-            how += f"; {named} fewer than {enough:.0f} rows at each site, and may make alike sites look different"
-        return self.values(facts, how, targets, found, (), listed([], self.sites))
 
     def values(
         self,

@@ -1,6 +1,5 @@
 """A site in a diagnosis without pooling: it sees its own rows, and answers questions with counts and sums of them."""
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -26,8 +25,8 @@ from fedskew.measure.heterogeneity.rounding import rounded
 from fedskew.measure.heterogeneity.rows import WIDTH, Ints
 from fedskew.measure.heterogeneity.sites import coordinates, face_counts, moment_sums, outer_sums, scale_sums
 
-FEWEST, LEAST_EPSILON = 5, 0.001
-"""Rows that a count has at least, unless it is 0. The noise of a smaller epsilon would hide all counts."""
+FEWEST = 5
+"""Rows that a count has at least, unless it is 0."""
 
 
 MOST_INPUTS = 5_792
@@ -38,33 +37,23 @@ MOST_INPUTS = 5_792
 class Site:
     """The rows of one site: a table of inputs, and the target (n,) of each row, a class or a number.
 
-    ``fewest`` is the site's own choice, and ``seed`` its secret. With ``epsilon``, only rows of each class leave, with noise:
-    all answers of a diagnosis together are (epsilon, `DELTA`)-differentially private for adding or removing one row.
+    ``fewest`` is the site's own choice, and ``seed`` its secret.
     """
 
     table: pa.Table
     y: NDArray[np.str_] | NDArray[np.float64]
     fewest: int = FEWEST
     seed: Seed = 0
-    epsilon: float | None = None
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         require(self.fewest >= 1, f"fewest must be at least 1, got {self.fewest}")
-        require(
-            self.epsilon is None or LEAST_EPSILON <= self.epsilon < math.inf,
-            f"epsilon must be finite and at least {LEAST_EPSILON}, got {self.epsilon}",
-        )
-        require(
-            self.epsilon is None or isinstance(self.targets, OwnClasses),
-            "noise is for rows of classes, but the targets are numbers; leave out --epsilon",
-        )
 
     @cached_property
     def targets(self) -> OwnClasses | OwnNumbers:
         if self.y.dtype.kind == "f":
             return OwnNumbers(self.y.astype(np.float64), self.fewest, self.rounded)
-        return OwnClasses(self.y.astype(str), self.fewest, self.seed, self.epsilon)
+        return OwnClasses(self.y.astype(str), self.fewest, self.seed)
 
     @cached_property
     def kept(self) -> NDArray[np.bool_]:
@@ -107,8 +96,6 @@ class Site:
 
     def answer(self, question: Question) -> Answer:
         """The answer to a question. Raises `BadInput` if it does not fit the site's rows."""
-        if self.epsilon or question.step == "counts":
-            return self.targets.first() if question.step == "columns" else self.targets.counted(question)
         if question.step == "columns":
             return replace(
                 self.targets.first(),

@@ -223,11 +223,7 @@ def targets_of(first: Mapping[str, Answer], ask: Callable[[Floats], list[Numbers
     if not parts:
         names = in_order({word for answer in first.values() for word in answer.classes})
         each = [[answer.classes.get(word, 0) for word in names] for answer in first.values()]
-        noise = any(answer.epsilon for answer in first.values())
-        cure = (
-            "noise hides the others; give more rows or a larger --epsilon" if noise else "choose another label column"
-        )
-        require(len(names) >= 2, f"diagnose: all rows have the same label; {cure}")
+        require(len(names) >= 2, "diagnose: all rows have the same label; choose another label column")
         return ClassTargets(names, np.array(each, dtype=np.int64), fewest)
     mixed = {"numbers" if answer.target is not None else "classes": site for site, answer in first.items()}
     require(

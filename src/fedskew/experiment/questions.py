@@ -10,7 +10,7 @@ from fedskew.core.errors import BadInput
 from fedskew.data.preprocessing import Tabular
 from fedskew.data.summaries import ColumnSummary, Summary
 
-Step = Literal["columns", "targets", "scale", "products", "directions", "moments", "faces", "counts"]
+Step = Literal["columns", "targets", "scale", "products", "directions", "moments", "faces"]
 Numbers = dict[str, NDArray[np.float64]]
 
 
@@ -31,7 +31,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a site answers. The first answer has the fields up to ``epsilon``, the others have ``numbers``.
+    """What a site answers. The first answer has the fields up to ``fewest``, the others have ``numbers``.
 
     Targets are either ``classes`` or numbers, with the summary ``target``.
     """
@@ -42,7 +42,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     target: ColumnSummary | None = None
     copies: int = 0
     fewest: int = 1
-    epsilon: float = 0.0
     numbers: dict[str, Array] = {}
     refused: str = ""
 
@@ -63,7 +62,6 @@ LEAVES = (
     ),
     Leaf("columns", "copies", "1", "rows that are equal to another row of the site"),
     Leaf("columns", "fewest", "1", "rows that a count has at least, unless it is 0"),
-    Leaf("columns", "epsilon", "1", "with noise only: its epsilon; then only classes, counts and this leave"),
     Leaf("columns", "type", "columns", "number, time, text or another type, with the column's name"),
     Leaf("columns", "rows", "columns", "rows"),
     Leaf("columns", "valid", "columns", "rows with a value"),
@@ -109,7 +107,6 @@ LEAVES = (
         "classes x up to 40 kinds",
         "rows of each class and kind of input; of numbers by stratum of the target, 8 kinds and 5 bins of residuals",
     ),
-    Leaf("counts", "rows of classes", "classes", "rows of each class of any site; only if a site adds noise"),
 )
 """Every number that leaves a site."""
 

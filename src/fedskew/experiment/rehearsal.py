@@ -1,7 +1,6 @@
 """A federated diagnosis on one machine. Each site is a separate object that exchanges only encoded messages."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +31,10 @@ def without_pooling(
     fewest: int,
     seed: int,
     on_progress: OnProgress,
-    epsilon: float | None = None,
 ) -> dict[str, Any]:
     """Diagnose files with classes or numbers, or else the data set that ``named()`` returns, without pooling rows."""
     sites, facts = sites_of_files(paths, label, client, fewest, target) if paths else sites_of_subject(named(), fewest)
-    noisy = {name: replace(site, epsilon=epsilon) for name, site in sites.items()}
-    return rehearse(noisy, facts, seed, on_progress)
+    return rehearse(sites, facts, seed, on_progress)
 
 
 def rehearse(

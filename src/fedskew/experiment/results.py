@@ -208,13 +208,12 @@ def diagnose(
     target: str = "",
     federated: bool = False,
     fewest: int = 5,
-    epsilon: float | None = None,
 ) -> Found:
     """Measure how clients' data differ: ``diagnose("visits.csv", label="outcome", client="hospital")``.
 
     ``target`` names a column of numbers, instead of ``label``. ``diagnose(dataset="uci-har")`` measures a data set by name, or a
     `Dataset`; ``skew`` deals it to ``clients`` clients. With ``federated``, no rows are pooled: only counts and sums leave a
-    client, and each count covers at least ``fewest`` rows. With ``epsilon``, only rows of each class leave, with noise.
+    client, and each count covers at least ``fewest`` rows.
     """
     from fedskew.experiment.answers import Found
     from fedskew.experiment.diagnose import diagnosis, subject_of
@@ -232,7 +231,7 @@ def diagnose(
             return subject_of(files, label, client, dataset, skew, clients, partition_seed, seed, on_progress, target)
 
         if federated:
-            found = without_pooling(files, label, target, client, subject, fewest, seed, on_progress, epsilon)
+            found = without_pooling(files, label, target, client, subject, fewest, seed, on_progress)
             return Found(found)
         return Found(diagnosis(subject(), seed, on_progress))
 

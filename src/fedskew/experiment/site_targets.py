@@ -1,9 +1,8 @@
 """A site's own targets in a diagnosis without pooling: what it says of them, and the stratum in which each row counts."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -14,9 +13,8 @@ from fedskew.core.errors import BadInput, require
 from fedskew.core.seeding import Seed, stream
 from fedskew.data.guard import guarded_summary
 from fedskew.data.tables import Survey
-from fedskew.experiment.questions import Answer, Numbers, Question, Step, arrays
+from fedskew.experiment.questions import Answer, Numbers, Question
 from fedskew.measure.heterogeneity.histograms import BINS, histogram
-from fedskew.measure.heterogeneity.noise import frequent, noisy
 from fedskew.measure.heterogeneity.rounding import rounded_alone
 
 Ints = NDArray[np.int64]
@@ -27,48 +25,26 @@ Rounded: TypeAlias = Callable[[NDArray[Any]], Floats]
 
 @dataclass(frozen=True, eq=False)
 class OwnClasses:
-    """The class (n,) of each row, and the site's ``fewest``, ``seed`` and ``epsilon``."""
+    """The class (n,) of each row, and the site's ``fewest`` and ``seed``."""
 
     y: NDArray[np.str_]
     fewest: int
     seed: Seed
-    epsilon: float | None
     word: ClassVar = "class"
 
     def first(self) -> Answer:
-        """The first answer, without columns."""
-        counts = self.counts_of("columns", self.own)
-        named = {word: number for word, number in zip(self.own, counts.tolist(), strict=True) if number}
-        return Answer(step="columns", classes=named, epsilon=self.epsilon or 0.0)
+        """The first answer, without columns: the rows of each class, rounded.
 
-    def counted(self, question: Question) -> Answer:
-        """The second answer if a site adds noise: the rows of all sites' classes."""
-        require(question.step == "counts", "this site sends only rows of each class, with noise")
-        require(len(set(question.classes)) == len(question.classes), "the question names a class twice")
-        counts = self.counts_of("counts", question.classes).astype(np.float64)
-        return Answer(step="counts", numbers=arrays({"rows of classes": counts}))
-
-    @cached_property
-    def own(self) -> dict[str, int]:
-        """The rows of each class."""
-        words, often = np.unique(self.y, return_counts=True)
-        return dict(zip(words.tolist(), often.tolist(), strict=True))
-
-    def counts_of(self, step: Step, words: Iterable[str]) -> Ints:
-        """The rows of each class (words,), rounded, or with noise for half of epsilon in each step.
-
-        The random numbers of a count follow from the class and its rows, so each count is the same however the server asks.
+        The random numbers of a count follow from the class and its rows, so that it is the same in every diagnosis.
         """
-        made = []
-        for word in words:
-            rows = np.array([self.own.get(word, 0)])
-            text = repr((step if self.epsilon else "", word, int(rows[0]), self.epsilon))
-            rng = stream(self.seed, "diagnose", 6, int.from_bytes(hashlib.sha256(text.encode()).digest()))
-            if not self.epsilon:
-                made.append(rounded_alone(rows, self.fewest, rng))
-            else:
-                made.append((frequent if step == "columns" else noisy)(rows, self.epsilon / 2, rng))
-        return np.concatenate(made) if made else np.zeros(0, dtype=np.int64)
+        classes = {}
+        for word, rows in zip(*np.unique(self.y, return_counts=True), strict=True):
+            digest = hashlib.sha256(repr((str(word), int(rows))).encode()).digest()
+            rng = stream(self.seed, "diagnose", 6, int.from_bytes(digest))
+            [number] = rounded_alone(np.array([rows]), self.fewest, rng).tolist()
+            if number:
+                classes[str(word)] = number
+        return Answer(step="columns", classes=classes)
 
     def groups(self) -> Ints:
         """A number (n,) for each row. Rows of a number that few rows have leave in no sum."""
@@ -101,9 +77,6 @@ class OwnNumbers:
     def first(self) -> Answer:
         column = pa.table({"target": self.y})
         return Answer(step="columns", target=guarded_summary(column, self.fewest).columns["target"])
-
-    def counted(self, question: Question) -> Answer:
-        raise BadInput("its targets are numbers, but the server asks for rows of classes")
 
     def groups(self) -> Ints:
         return np.zeros(len(self.y), dtype=np.int64)

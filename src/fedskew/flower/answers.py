@@ -3,21 +3,19 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from logging import WARNING
 from pathlib import Path
 
 import msgspec
 import torch
 from torch import Tensor
 
-from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.seeding import Secret
 from fedskew.core.trees import Tree
 from fedskew.data.datasets.table import Table
 from fedskew.experiment.federated_site import Site
 from fedskew.experiment.questions import Question
 from fedskew.experiment.site_targets import targets_in
-from fedskew.flower.events import event
 from fedskew.flower.limits import Limits
 from fedskew.flower.wire import Rejected, first_line
 
@@ -81,15 +79,9 @@ class Answers:
         return carried(site.reply(question))
 
     def site(self, table: Table) -> Site:
-        """Read the table. With noise, an error does not tell the server what is in it."""
-        try:
-            found = table.surveyed(table.path)
-        except FedskewError as error:
-            if self.limits.epsilon is None:
-                raise
-            event(f"diagnosis: {first_line(error)}", level=WARNING)
-            raise BadInput("its table cannot be read; the node's log says why") from None
-        return Site(found.table, targets_in(found), self.limits.fewest, self.secret(), self.limits.epsilon)
+        """Read the table."""
+        found = table.surveyed(table.path)
+        return Site(found.table, targets_in(found), self.limits.fewest, self.secret())
 
     def admit(self, run: str, question: bytes) -> bool:
         """Return True for a run's first question. Raise `BadInput` for a second one in the same step, and for too many runs.

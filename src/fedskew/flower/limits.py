@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,7 +16,7 @@ from fedskew.core.toml import toml_table
 from fedskew.core.trust import admit_module
 from fedskew.experiment.build import DTYPES, check_needs, device_of, setup_of
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
-from fedskew.experiment.federated_site import FEWEST, LEAST_EPSILON
+from fedskew.experiment.federated_site import FEWEST
 from fedskew.experiment.prepare import frozen_of, tasks_of
 from fedskew.flower.wire import Request
 from fedskew.loop.plan import Planner, SeededPlanner
@@ -33,8 +32,7 @@ class Limits:
     and ``bytes`` of a message.
     ``allow`` names other code that a recipe may use: components that other packages offer by name, and classes as MODULE::CLASS.
     With ``summary`` the node sends counts, sums and words of its table's columns. With ``diagnosis`` it answers questions on how
-    its rows differ from others', in at most ``diagnoses`` diagnoses. Counts in both are 0 or at least ``fewest`` rows; with
-    ``epsilon``, the answers to a diagnosis are only rows of each class, with noise.
+    its rows differ from others', in at most ``diagnoses`` diagnoses. Counts in both are 0 or at least ``fewest`` rows.
     """
 
     clients: int = 100_000
@@ -47,15 +45,10 @@ class Limits:
     summary: bool = False
     diagnosis: bool = False
     fewest: int = FEWEST
-    epsilon: float | None = None
     diagnoses: int = 3
 
     def __post_init__(self) -> None:
         require(self.fewest >= 1, f"--fewest must be at least 1, got {self.fewest}")
-        require(
-            self.epsilon is None or LEAST_EPSILON <= self.epsilon < math.inf,
-            f"--epsilon must be finite and at least {LEAST_EPSILON}, got {self.epsilon}",
-        )
 
     def check(self, name: str, requested: int) -> None:
         """Raise `BadInput` if a server asks for more than the limit of this name, or for a negative number."""
@@ -64,11 +57,7 @@ class Limits:
         require(0 <= requested <= most, f"the server asks for {requested} {name}, but this node allows {most}; {cure}")
 
     def check_request(self, request: Request) -> None:
-        """Raise `BadInput` if a number in the request is above its limit, or if it asks for rows of classes without noise."""
-        require(
-            not (request.labels and self.epsilon),
-            "this node sends rows of each class with noise only, in a diagnosis; leave out deployment.labels",
-        )
+        """Raise `BadInput` if a number in the request is above its limit."""
         for name in ("clients", "classes", "steps"):
             self.check(name, getattr(request, name))
 

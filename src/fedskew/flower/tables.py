@@ -24,15 +24,11 @@ from fedskew.models import TextCnn
 from fedskew.models.encoder import Encoder
 
 
-def check_table(table: Table, epsilon: float | None = None) -> None:
-    """Raise `BadInput` if the table cannot be read, sets an option that only the server may set, or samples rows with noise."""
+def check_table(table: Table) -> None:
+    """Raise `BadInput` if the table cannot be read or sets an option that only the server may set."""
     for name in ("client", "test"):
         require(not getattr(table, name), f"--table: leave out {name}; all rows of the table belong to this client")
     require(table.fewest == 1, f"--table: leave out fewest; use --fewest {table.fewest}")
-    require(
-        epsilon is None or not table.rows,
-        "--table: leave out rows with --epsilon; which rows a sample has depends on the number of rows",
-    )
     table.surveyed(table.path)
 
 

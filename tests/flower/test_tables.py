@@ -215,7 +215,3 @@ def test_a_sites_table_names_no_clients(tmp_path: Path) -> None:
         check_table(Table(path=str(tmp_path / "rows.csv"), label="outcome", client="hospital"))
     with pytest.raises(BadInput, match="leave out fewest; use --fewest 3"):
         check_table(Table(path=str(tmp_path / "rows.csv"), label="outcome", fewest=3))
-    sample = Table(path=str(tmp_path / "rows.csv"), label="outcome", rows=9)
-    check_table(sample)
-    with pytest.raises(BadInput, match="leave out rows with --epsilon"):
-        check_table(sample, 1.0)

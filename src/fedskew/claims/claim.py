@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedskew.claims.quantities import Run, counted, curve, quantity
+from fedskew.claims.quantities import Measured, counted, curve, quantity
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import LEVEL, Floats, alike, paired_p
@@ -95,7 +95,7 @@ class Claim:
         """True if the settings alone determine its number, without chance."""
         return {self.of, self.against or self.of} <= counted()
 
-    def statistic(self, runs: Sequence[Run]) -> float:
+    def statistic(self, runs: Sequence[Measured]) -> float:
         """Compute the statistic of one seed from its run of each arm."""
         if self.kind in OVER_ROUNDS:
             return OVER_ROUNDS[self.kind](*(curve(self.of, run) for run in runs[:2]))

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from fedskew.claims.claim import Claim
+from fedskew.claims.quantities import OF_CLIENTS
 from fedskew.core.errors import BadInput, require, suggestion
 
 DOCUMENTS = ("drift-demo", "iid-to-noniid", "fedpbs", "failure-modes", "dualmetric", "contradictions")
@@ -45,7 +46,10 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table of arms (rows) and quantities (columns), with the numbers that the document prints."""
+    """A table of arms (rows) and quantities (columns), with the numbers that the document prints.
+
+    ``clients`` names the measures of each client or layer that its figure draws: ``local-model/loss``.
+    """
 
     name: str
     title: str
@@ -53,6 +57,10 @@ class Table:
     measures: tuple[str, ...]
     printed: dict[str, dict[str, float]] = field(default_factory=dict)
     note: str = ""
+    clients: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        known(f"table {self.name}: measures of clients", self.clients, OF_CLIENTS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,48 @@
-"""Exports: the numbers behind a document's tables and verdicts, in a small JSON file. They replace the run store."""
+"""Exports: the measurements of a document's runs in a JSON file, from which another store continues, and pages are made."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NotRequired, TypedDict, get_args
 
-from fedskew.claims.claim import OVER_ROUNDS, Verdict
+import msgspec
+import numpy as np
+
+from fedskew.claims.claim import Verdict
 from fedskew.claims.document import DOCUMENTS, Document, load
-from fedskew.claims.quantities import ExportedRun, Measured, Numbers, curve, quantity
-from fedskew.claims.verdicts import RULE, Known, markdown, verdicts
-from fedskew.core.errors import require
+from fedskew.claims.quantities import Measured, Series
+from fedskew.claims.verdicts import RULE, Results, markdown, verdicts
+from fedskew.core.errors import BadInput, require
+from fedskew.store.facts import Facts, Json
+from fedskew.store.records import RunRecord
+
+Number = float | None
+"""None (null in JSON) stands for a number that does not exist."""
+
+
+class Curves(TypedDict):
+    """Measures that a run has in the same ``rounds``. A single number stands for the same number in every round.
+
+    A name is ``split/name``, or ``split/name/client``.
+    """
+
+    rounds: list[int]
+    values: dict[str, Number | list[Number]]
+
+
+class ExportedRun(TypedDict):
+    """One run of an export. ``values`` and ``curves`` are the numbers of an export of an earlier version, which has no others."""
+
+    status: str
+    rounds: int  # rounds done
+    seconds: Number
+    hash: NotRequired[str]  # of the experiment
+    planned: NotRequired[int]  # rounds
+    began: NotRequired[str]
+    ended: NotRequired[str]
+    facts: NotRequired[Json]
+    measured: NotRequired[list[Curves]]
+    values: NotRequired[dict[str, Number]]
+    curves: NotRequired[dict[str, list[Number]]]
 
 
 class Export(TypedDict):
@@ -24,57 +58,113 @@ class Export(TypedDict):
     listing: NotRequired[list[Mapping[str, object]]]
 
 
-DIGITS = 9
-"""Number of significant digits in an export."""
+DIGITS = 6
+"""Number of significant digits in an export. Whole numbers have all digits."""
+
+FACTS = ("versions", "machine", "data", "partition", "primary", "layers", "classes", "parameters")
+"""The facts of a run that an export contains."""
+
+NOT_EXPORTED = {
+    "balanced_accuracy", "f1_macro", "auc", "ece", "accuracy_worst_decile", "accuracy_jain", "accuracy_entropy",
+    "signal_to_noise", "alignment",
+}  # fmt: skip
+"""Measures that no claim, table or figure of a document needs."""
 
 
-def exported(document: Document, scale: str, known: Known[Measured], hardware: Mapping[str, str]) -> Export:
-    """Return all numbers that the document's tables and claims need, by arm and seed, as plain values.
-
-    ``hardware`` describes the machine. Raises `BadInput` if no run is done.
-    """
+def exported(document: Document, scale: str, known: Results) -> Export:
+    """Return the measurements of all runs, by arm and seed, as plain values. There must be a run."""
     records = [run.record for runs in known.values() for run in runs.values()]
-    require(bool(records), f"reproduce: the store holds no finished run of {document.name} at scale {scale}")
-    versions = [record.facts.get("versions", {}) for record in records]
+    machines = [record.facts.get("machine", {}) for record in records]
     return {
         "document": document.name,
         "scale": scale,
         "began": min(record.created for record in records),
         "ended": max(record.updated for record in records),
-        "hardware": dict(hardware),
-        "versions": {key: sorted({v[key] for v in versions if key in v}) for key in dict.fromkeys(k for v in versions for k in v)},
+        "hardware": {key: " and ".join(names) for key, names in together(machines).items()},
+        "versions": together([record.facts.get("versions", {}) for record in records]),
         "runs": {
             arm: {str(seed): plain(document, arm, run) for seed, run in runs.items()} for arm, runs in known.items()
         },
-    }  # fmt: skip
+    }
+
+
+def together(facts: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """Return, by key, the different values that the runs have."""
+    return {key: sorted({f[key] for f in facts if key in f}) for key in dict.fromkeys(k for f in facts for k in f)}
 
 
 def plain(document: Document, arm: str, run: Measured) -> ExportedRun:
-    """Return one run of the export."""
-    claims = [claim for claim in document.claims if arm in claim.arms]
-    single = [claim for claim in claims if claim.kind not in OVER_ROUNDS]
-    names = [measure for table in document.tables if arm in table.arms for measure in table.measures]
-    names += [name for claim in single for name in (claim.of, claim.against) if name]
-    curves = dict.fromkeys(claim.of for claim in claims if claim.kind in OVER_ROUNDS)
+    """Return one run of the export. It has the measures of each client that the figures of its tables draw."""
+    of_clients = {name for table in document.tables if arm in table.arms for name in table.clients}
+    measured: dict[tuple[int, ...], Curves] = {}
+    for (split, name, client), (rounds, values) in run.series.items():
+        if name not in NOT_EXPORTED if client is None else f"{split}/{name}" in of_clients:
+            row = [rounded(float(value)) for value in values]
+            curves = measured.setdefault(tuple(rounds.tolist()), {"rounds": rounds.tolist(), "values": {}})
+            key = f"{split}/{name}" + ("" if client is None else f"/{client}")
+            curves["values"][key] = row[0] if len(set(row)) == 1 else row
+    record = run.record
     return {
         "status": run.status,
-        "rounds": run.record.rounds_done,
-        "seconds": rounded(float(run.curve("round", "seconds").sum())),
-        "values": {name: rounded(quantity(name, run)) for name in dict.fromkeys(names)},
-        "curves": {name: [rounded(float(value)) for value in curve(name, run)] for name in curves},
+        "rounds": record.rounds_done,
+        "seconds": rounded(math.fsum(rounded(value) or 0 for value in run.curve("round", "seconds").tolist())),
+        "hash": record.experiment_hash,
+        "planned": record.rounds,
+        "began": record.created,
+        "ended": record.updated,
+        "facts": {name: value for name, value in record.facts.items() if name in FACTS},
+        "measured": list(measured.values()),
     }
 
 
-def rounded(value: float) -> float | None:
+def rounded(value: float) -> Number:
     """Round to `DIGITS` significant digits; None if the value is not finite, because JSON has no such numbers."""
-    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    if not math.isfinite(value):
+        return None
+    return int(value) if value.is_integer() and abs(value) < 2**53 else float(f"{value:.{DIGITS}g}")
 
 
-def known(export: Export) -> Known[Numbers]:
+def read(text: bytes, where: str) -> tuple[Export, Results]:
+    """Parse an export; return it and its runs. Raises `BadInput` if it is not valid, or if an earlier version wrote it."""
+    try:
+        export = msgspec.json.decode(text, type=Export)
+        results = known(export)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise BadInput(f"{where}: not an export of `fedskew reproduce`: {error}; name another file") from None
+    hashed = all("hash" in run for run in runs(export))
+    require(hashed, f"{where}: an earlier version wrote it, without the hashes of the experiments; name another file")
+    return export, results
+
+
+def known(export: Export) -> Results:
     """Return the runs of an export, by arm and seed."""
     return {
-        arm: {int(seed): Numbers.read(table) for seed, table in runs.items()} for arm, runs in export["runs"].items()
+        arm: {int(seed): run_of(arm, int(seed), table) for seed, table in runs.items()}
+        for arm, runs in export["runs"].items()
     }
+
+
+def run_of(arm: str, seed: int, table: ExportedRun) -> Measured:
+    """Convert a run of an export; None becomes NaN."""
+    facts = msgspec.convert({k: v for k, v in table.get("facts", {}).items() if k in FACTS}, Facts)
+    rounds, (began, ended) = table["rounds"], (table.get("began", ""), table.get("ended", ""))
+    record = RunRecord(
+        id=0, comparison=None, name=arm, experiment="", experiment_hash=table.get("hash", ""), seed=seed, partition_seed=0,
+        status=table["status"], message="", rounds=table.get("planned", rounds), rounds_done=rounds, created=began,
+        updated=ended, facts=facts,
+    )  # fmt: skip
+    before = {("values", name): np.array(value, dtype=float) for name, value in table.get("values", {}).items()}
+    before |= {("curves", name): np.array(row, dtype=float) for name, row in table.get("curves", {}).items()}
+    return Measured(record, dict(series_of(table.get("measured", ()))), before)
+
+
+def series_of(measured: Sequence[Curves]) -> Iterator[tuple[tuple[str, str, int | None], Series]]:
+    for curves in measured:
+        rounds = np.array(curves["rounds"])
+        for key, row in curves["values"].items():
+            split, name, *client = key.split("/")
+            values = np.broadcast_to(np.array(row, dtype=float), rounds.shape)
+            yield (split, name, int(client[0]) if client else None), (rounds, values)
 
 
 def pages(exports: Sequence[Export]) -> dict[str, str]:

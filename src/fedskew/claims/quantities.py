@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, SupportsFloat, TypedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.measure import registry
@@ -23,15 +24,24 @@ SETTLED = 5
 """Number of first rounds that are ignored when clients' losses are compared (From IID to Non-IID, Figure 12)."""
 
 
+Series = tuple[NDArray[np.int64], Floats]
+"""The rounds of a measure and its values, in order of rounds."""
+
+OF_CLIENTS = ("local-model/loss", "global-model/accuracy", "layer/cosine")
+"""Measures of each client, or of each layer, that quantities and figures need."""
+
+
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The measurements of one run, which may be unfinished."""
+    """The measurements of one run, which may be unfinished.
+
+    ``series`` has them by split, name, and client or layer (None: neither). If the run is from an
+    export of an earlier version, ``before`` has its only numbers: by ``values`` or ``curves`` and their names in claims.
+    """
 
     record: RunRecord
-    frame: pd.DataFrame  # measurements without a client: round, split, name, value
-    clients: (
-        pd.DataFrame
-    )  # measurements of local models and of layers (layer number as client): round, client, name, value
+    series: Mapping[tuple[str, str, int | None], Series]
+    before: Mapping[tuple[str, str], float | Floats] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -39,9 +49,8 @@ class Measured:
 
     def curve(self, split: str, *names: str) -> Floats:
         """Return the values in order of rounds. The values of several names are added."""
-        found = self.frame[(self.frame["split"] == split) & self.frame["name"].isin(names)]
-        values: Floats = found.groupby("round")["value"].sum(min_count=1).to_numpy(dtype=float)
-        return values
+        parts = [self.series[key][1] for name in names if (key := (split, name, None)) in self.series]
+        return np.sum(parts, axis=0) if parts else np.zeros(0)
 
     def values(self, measure: Measure) -> Floats:
         """Return the measure after each round. The model before training is left out."""
@@ -49,58 +58,30 @@ class Measured:
 
     def layer(self, last: bool) -> Floats:
         """Return the first or the last layer's mean cosine over all pairs of updates, in order of rounds."""
-        rows = self.clients[self.clients["name"] == "cosine"]
-        chosen = rows[rows["client"] == (rows["client"].max() if last else 0)]
-        values: Floats = chosen.sort_values("round")["value"].to_numpy(dtype=float)
-        return values
+        layers = [
+            layer for split, name, layer in self.series if (split, name) == ("layer", "cosine") and layer is not None
+        ]
+        return self.series["layer", "cosine", max(layers) if last else 0][1] if layers else np.zeros(0)
 
+    def local_losses(self) -> pd.DataFrame:
+        """Return the losses of local models on their own rows: a row for each round, a column for each client."""
+        import pandas as pd
 
-class ExportedRun(TypedDict):
-    """One run of an export. None (null in JSON) stands for a number that does not exist."""
-
-    status: str
-    rounds: int
-    seconds: float | None
-    values: dict[str, float | None]
-    curves: dict[str, list[float | None]]
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """The numbers of one run from an export: quantities and curves by name. Missing numbers are NaN."""
-
-    status: str
-    rounds: int
-    seconds: float
-    values: Mapping[str, float]
-    curves: Mapping[str, Floats]
-
-    @classmethod
-    def read(cls, table: ExportedRun) -> Numbers:
-        """Convert a run of an export; None becomes NaN."""
-
-        def number(value: float | None) -> float:
-            return NAN if value is None else float(value)
-
-        return cls(
-            status=table["status"],
-            rounds=table["rounds"],
-            seconds=number(table["seconds"]),
-            values={name: number(value) for name, value in table["values"].items()},
-            curves={name: np.array([number(value) for value in row]) for name, row in table["curves"].items()},
-        )
-
-
-Run = Measured | Numbers
+        losses = {k: s for (split, name, k), s in self.series.items() if (split, name) == ("local-model", "loss")}
+        return pd.DataFrame({k: pd.Series(values, rounds) for k, (rounds, values) in losses.items()}).sort_index()
 
 
 def measured(store: RunStore, record: RunRecord) -> Measured:
     """Read a run's measurements from the store."""
-    import pandas as pd
-
-    frame = store.measurements([record.id], per_client=False)
-    query = "SELECT round, client, name, value FROM measurements WHERE run=? AND split IN ('local-model', 'layer')"
-    return Measured(record, frame, pd.read_sql_query(query, store.db, params=[record.id]))
+    query = "SELECT split, name, client, round, value FROM measurements WHERE run=?"
+    where = f" AND (client IS NULL OR split || '/' || name IN ({','.join('?' * len(OF_CLIENTS))})) ORDER BY round"
+    points: dict[tuple[str, str, int | None], list[tuple[int, float]]] = {}
+    for split, name, client, round_, value in store.query(query + where, (record.id, *OF_CLIENTS)):
+        points.setdefault((split, name, client), []).append((round_, NAN if value is None else value))
+    return Measured(
+        record,
+        {key: (np.array([r for r, _ in row]), np.array([v for _, v in row], float)) for key, row in points.items()},
+    )
 
 
 def statistic(fewest: int, of: Callable[[Floats], SupportsFloat]) -> Callable[[Floats], float]:
@@ -142,15 +123,13 @@ TREND = statistic(3, rank_trend)
 
 def client_loss_deviation(run: Measured) -> float:
     """Return the standard deviation of local models' losses over the clients, averaged over the rounds after the fifth."""
-    rows = run.clients[(run.clients["name"] == "loss") & (run.clients["round"] > SETTLED)]
-    return float(rows.groupby("round")["value"].std(ddof=0).mean()) if len(rows) else NAN
+    return float(run.local_losses().loc[SETTLED + 1 :].std(axis=1, ddof=0).mean())
 
 
 def local_loss(run: Measured, early: bool) -> float:
     """Return the mean loss of local models on their own rows, in the first ten rounds if ``early``, else in the last round."""
-    rows = run.clients[run.clients["name"] == "loss"]
-    chosen = rows["round"] <= 10 if early else rows["round"] == rows["round"].max()
-    return float(rows.loc[chosen, "value"].mean()) if len(rows) else NAN
+    losses = run.local_losses()
+    return float(np.nanmean((losses.loc[:10] if early else losses.tail(1)).to_numpy())) if len(losses) else NAN
 
 
 def partition(run: Measured, name: str) -> float:
@@ -244,23 +223,25 @@ def rounds_to(run: Measured, level: float) -> float:
     return float(reached[0] + 1 if len(reached) else run.record.rounds + 1)
 
 
-def quantity(name: str, run: Run) -> float:
-    """Return the quantity of this name. Raises `BadInput` for an unknown name, and for one that an export does not contain."""
-    if not isinstance(run, Numbers):
-        return reader(name)(run)
-    require(name in run.values, f"claim: the export has no {name}; write it again with `fedskew reproduce --export`")
-    return run.values[name]
+def quantity(name: str, run: Measured) -> float:
+    """Return the quantity of this name. Raises `BadInput` for an unknown name, and for one that an old export does not contain."""
+    value = earlier("values", name, run) if run.before else reader(name)(run)
+    return float(value)
 
 
-def curve(name: str, run: Run) -> Floats:
+def curve(name: str, run: Measured) -> Floats:
     """Return a measure after each round. Raises `BadInput` like `quantity`."""
-    if isinstance(run, Numbers):
-        require(
-            name in run.curves, f"claim: the export has no {name}; write it again with `fedskew reproduce --export`"
-        )
-        return run.curves[name]
+    if run.before:
+        return np.atleast_1d(earlier("curves", name, run))
     if name in CURVES:
         return CURVES[name](run)
     known = measures()
     require(name in known, f"claim: unknown curve {name!r}; {suggestion(name, [*known, *CURVES])}")
     return run.values(known[name])
+
+
+def earlier(kind: str, name: str, run: Measured) -> float | Floats:
+    require(
+        (kind, name) in run.before, f"claim: the export has no {name}; write it again with `fedskew reproduce --export`"
+    )
+    return run.before[kind, name]

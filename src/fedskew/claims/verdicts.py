@@ -4,23 +4,18 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
 from fedskew.claims.claim import Evidence, Verdict, evidence_for, judge
 from fedskew.claims.document import Document, Table
-from fedskew.claims.quantities import Measured, Run, quantity
+from fedskew.claims.quantities import Measured, quantity
 from fedskew.core.counting import count
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import alike, holm
 from fedskew.report.words import figures
 
-OfRun = TypeVar("OfRun", bound=Run)
-Known = Mapping[str, Mapping[int, OfRun]]
-"""Runs by arm and seed."""
-
-Results = Known[Measured]
+Results = Mapping[str, Mapping[int, Measured]]
 """Measurements of runs by arm and seed."""
 
 
@@ -71,7 +66,7 @@ def interval(mean: float, half: float) -> str:
     return f"{text} ± {figures(half, like=mean)}" if math.isfinite(half) else text
 
 
-def verdicts(document: Document, known: Known[OfRun]) -> list[Judged]:
+def verdicts(document: Document, known: Results) -> list[Judged]:
     """Decide each claim, from the seeds that all its arms have. The document's own numbers do not affect a verdict.
 
     Holm's method corrects for all claims of the document that chance could decide.
@@ -108,12 +103,12 @@ def corrected(p: Sequence[float]) -> list[float]:
     return [0.0 if one == 0 else changed for one, changed in zip(p, by_chance, strict=True)]
 
 
-def shared_seeds(known: Known[OfRun], arms: Sequence[str]) -> list[int]:
+def shared_seeds(known: Results, arms: Sequence[str]) -> list[int]:
     """Return the sorted seeds that all these arms have."""
     return sorted(set.intersection(*(set(known.get(arm, {})) for arm in arms)))
 
 
-def cells(table: Table, known: Known[OfRun]) -> dict[str, dict[str, Cell]]:
+def cells(table: Table, known: Results) -> dict[str, dict[str, Cell]]:
     """Return, by arm and measure, the document's number and ours over the seeds."""
     return {
         arm: {
@@ -124,13 +119,13 @@ def cells(table: Table, known: Known[OfRun]) -> dict[str, dict[str, Cell]]:
     }
 
 
-def over_seeds(measure: str, runs: Mapping[int, OfRun]) -> tuple[float, float]:
+def over_seeds(measure: str, runs: Mapping[int, Measured]) -> tuple[float, float]:
     """Return mean and half-width over the runs that have the number."""
     values = [value for run in runs.values() if math.isfinite(value := quantity(measure, run))]
     return mean_interval(values) if values else (math.nan, math.nan)
 
 
-def as_json(document: Document, scale: str, known: Known[OfRun]) -> dict[str, object]:
+def as_json(document: Document, scale: str, known: Results) -> dict[str, object]:
     """Return tables, claims and open settings as plain values."""
     return {
         "document": document.name,
@@ -161,7 +156,7 @@ RULE = (
 )
 
 
-def markdown(document: Document, scale: str, known: Known[OfRun], rule: str = RULE) -> str:
+def markdown(document: Document, scale: str, known: Results, rule: str = RULE) -> str:
     """Make a Markdown page of tables and claims. ``rule`` is a text that says how claims are decided."""
     chosen = document.scale(scale)
     how = f"`fedskew reproduce {document.name} --scale {scale}`: {chosen.seeds} seeds for every arm, the same ones."
@@ -182,7 +177,7 @@ def markdown(document: Document, scale: str, known: Known[OfRun], rule: str = RU
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def table_of(table: Table, known: Known[OfRun]) -> str:
+def table_of(table: Table, known: Results) -> str:
     """Make one table in Markdown with the arms that were run.
 
     A measure has a column for the document's numbers if the document prints any.

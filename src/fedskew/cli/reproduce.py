@@ -3,13 +3,12 @@
 import argparse
 import itertools
 import json
-import os
 from pathlib import Path
 
 from rich.table import Table
 
 from fedskew.claims.document import Document, load
-from fedskew.claims.export import exported
+from fedskew.claims.export import exported, read
 from fedskew.claims.verdicts import Judged, Results, as_json, cells, interval, markdown, tally, verdicts
 from fedskew.cli.bar import bar
 from fedskew.cli.output import print_json, save_figure
@@ -20,9 +19,8 @@ from fedskew.core.errors import FedskewError, require
 from fedskew.core.places import replacing
 from fedskew.experiment.documents import EXTRAS
 from fedskew.experiment.documents.extra import Extra
-from fedskew.experiment.machine import cores, processor
 from fedskew.experiment.progress import Board, duration, names_and_rounds, play
-from fedskew.experiment.reproduce import Planned, estimate, missing, plan, registered, results
+from fedskew.experiment.reproduce import Planned, estimate, missing, plan, registered, restore, results
 from fedskew.experiment.torchrun import on_ranks
 from fedskew.report.words import figures
 from fedskew.store.runs import RunStore
@@ -39,19 +37,25 @@ def reproduce(parsed: argparse.Namespace) -> int:
             print_json(extras[0].values)
         return code
     if parsed.only:
+        require(not parsed.export, "reproduce: --export writes a whole document; leave out --only")
         document = document.only(parsed.only)
     planned = plan(document, parsed.scale)
     store = RunStore(parsed.runs)
-    if not parsed.as_stored:
-        carry_out(store, document, planned, parsed)
-    known = results(store, planned)
     repeated: dict[str, object] = {"listing": []}
     for extra in extras:
         repeated |= extra.export
-    if parsed.export:
-        require(not parsed.only, "reproduce: --export writes a whole document; leave out --only")
-        made = exported(document, parsed.scale, known, hardware()) | repeated
-        to_file(parsed.export, json.dumps(made, separators=(",", ":")).replace('}},"', '}},\n"') + "\n")
+    if parsed.export and parsed.export.exists():
+        read_back(store, document, planned, parsed)
+    try:
+        if not parsed.as_stored:
+            carry_out(store, document, planned, parsed)
+    finally:
+        known = results(store, planned)
+        if parsed.export and known:
+            made = exported(document, parsed.scale, known) | repeated
+            to_file(parsed.export, json.dumps(made, separators=(",", ":")).replace('}]},"', '}]},\n"') + "\n")
+    empty = f"reproduce: the store holds no finished run of {document.name} at scale {parsed.scale}"
+    require(bool(known) or not parsed.export, empty)
     path = write(store, document, parsed, known)
     if parsed.json:
         print_json({**repeated, **as_json(document, parsed.scale, known), "page": str(path)})
@@ -59,6 +63,19 @@ def reproduce(parsed: argparse.Namespace) -> int:
         print_result(document, parsed.scale, known)
         Console().print(f"page: {path}", soft_wrap=True)
     return code
+
+
+def read_back(store: RunStore, document: Document, planned: list[Planned], parsed: argparse.Namespace) -> None:
+    """Add the runs of the export to the store. Print how many there are, and how many do not count."""
+    export, known = read(parsed.export.read_bytes(), str(parsed.export))
+    same = (export["document"], export["scale"]) == (document.name, parsed.scale)
+    require(same, f"{parsed.export}: of {export['document']} at scale {export['scale']}; name another file")
+    number = restore(store, planned, known, str(parsed.export))
+    others = sum(map(len, export["runs"].values())) - number
+    text = f"{parsed.export}: {count(number, 'run')} read"
+    if others:
+        text += f"; {count(others, 'run')} left out, of other experiments or seeds than the document now has"
+    Console(stderr=True).print(text, soft_wrap=True)
 
 
 def carry_out(store: RunStore, document: Document, planned: list[Planned], parsed: argparse.Namespace) -> None:
@@ -92,16 +109,6 @@ def to_file(path: Path, text: str) -> Path:
     except OSError as error:
         raise FedskewError(f"{path}: cannot be written: {error.strerror}") from None
     return path
-
-
-def hardware() -> dict[str, str]:
-    """Return the processor, number of cores and memory of this machine as text."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "processor": processor(),
-        "cores": f"{cores()} cores",
-        "memory": f"{memory / 2**30:.0f} GiB of memory",
-    }
 
 
 COLOUR = {"holds": "green", "fails": "red", "undecided": "yellow", "not run": "dim"}

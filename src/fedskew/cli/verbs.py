@@ -108,7 +108,7 @@ REPRODUCE = (
     option("--only", "TABLE", "one table or figure, e.g. table-4, with its claims"),
     JOBS,
     option("--output", "FILE", "page to write (default: in the run store)", type=Path),
-    option("--export", "FILE", "also write all numbers as JSON", type=Path),
+    option("--export", "FILE", "read finished runs from this JSON file if it exists, and write all back", type=Path),
     switch("--as-stored", "start no runs: judge the stored ones"),
 )
 

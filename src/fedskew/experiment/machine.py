@@ -18,3 +18,13 @@ def processor() -> str:
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def hardware() -> dict[str, str]:
+    """Return the processor, number of cores and memory of this machine as text."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "processor": processor(),
+        "cores": f"{cores()} cores",
+        "memory": f"{memory / 2**30:.0f} GiB of memory",
+    }

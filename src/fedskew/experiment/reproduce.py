@@ -119,6 +119,31 @@ def registered(store: RunStore, planned: Sequence[Planned], title: str) -> dict[
     return runs
 
 
+def restore(store: RunStore, planned: Sequence[Planned], known: Results, title: str) -> int:
+    """Add the done runs of an export that the store lacks; return the number of planned runs that the export has.
+
+    A run counts if its experiment has the same hash as the planned one.
+    """
+    done = [
+        (p, run)
+        for p in planned
+        if (run := known.get(p.arm, {}).get(p.seed))
+        and run.status in DONE
+        and run.record.experiment_hash == p.experiment.hash()
+    ]
+    absent = missing(store, [p for p, _ in done])
+    comparison = store.add_comparison(title) if absent else None
+    for p, run in done:
+        if p in absent:
+            rows = (
+                (int(round_), (client, split, name, value))
+                for (split, name, client), (rounds, values) in run.series.items()
+                for round_, value in zip(rounds, values.tolist(), strict=True)
+            )
+            store.copy_run(register(store, p.experiment, comparison=comparison), run.record, rows)
+    return len(done)
+
+
 def estimate(planned: Sequence[Planned], jobs: int, on_progress: Callable[[], None] = lambda: None) -> float:
     """Estimate the seconds of all runs, roughly, from a few timed steps and scored rows of each arm."""
     first = {p.arm: p.experiment for p in reversed(planned)}

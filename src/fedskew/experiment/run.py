@@ -27,6 +27,7 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.defaults import defaults
 from fedskew.experiment.history import forgetting_rows, recovery_rows
 from fedskew.experiment.learned import keep, write_toml
+from fedskew.experiment.machine import hardware
 from fedskew.experiment.measurements import measured_every, test_row_values
 from fedskew.experiment.metrics import own_metrics, row_of
 from fedskew.experiment.plan import Latest, Plan
@@ -274,6 +275,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
         "python": platform.python_version(),
         **{k: v for part in experiment.components() for k, v in offered_by(type(part)).items()},
     }
+    facts["machine"] = hardware()
     facts["data"] = {
         "name": dataset.name,
         "source": dataset.source,

@@ -56,6 +56,7 @@ class Facts(TypedDict, total=False):
     tuned: Json
     tuning: Json
     versions: dict[str, str]
+    machine: dict[str, str]
     layers: list[str]
     classes: list[str]
     adaptation: list[str]

@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 import sqlite3
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -155,6 +156,17 @@ class RunStore:
                 "INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)", ((run, round_, *row) for row in registered(rows))
             )
             self.db.execute("UPDATE runs SET rounds_done=?, updated=? WHERE id=?", (round_, now(), run))
+
+    def copy_run(self, run: int, record: RunRecord, rows: Iterable[tuple[int, Row]]) -> None:
+        """Fill a planned run with what another store has of it: status, rounds, times, facts, and ``rows`` with their rounds."""
+        values = [(run, round_, *row) for round_, row in rows]
+        deque(registered(row[2:] for row in values), maxlen=0)
+        with self.transaction():
+            self.db.executemany("INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)", values)
+            self.db.execute(
+                "UPDATE runs SET status=?, rounds_done=?, created=?, updated=?, facts=? WHERE id=?",
+                (record.status, record.rounds_done, record.created, record.updated, json.dumps(record.facts), run),
+            )
 
     def check_lease(self, run: int) -> None:
         """Raise `TakenOver` if this process has lost the run's lease to another process."""

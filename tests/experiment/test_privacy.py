@@ -10,6 +10,7 @@ import torch
 
 from fedskew.algorithms import DpFedAvg, FedAvg
 from fedskew.core.algorithm import Contract
+from fedskew.core.component import build
 from fedskew.core.errors import BadInput
 from fedskew.core.privacy import alone, check_part
 from fedskew.core.records import Privacy
@@ -19,9 +20,11 @@ from fedskew.experiment.config import COMPONENTS, GIVEN, SETTINGS, Experiment
 from fedskew.experiment.private import check_private
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import play_round, start
-from fedskew.slots import REFINES, Clip, ServerSgd, Uncompressed
+from fedskew.loop.system import System
+from fedskew.slots import REFINES, Clip, Poisson, ServerSgd, Uncompressed
 from tests.covering import covering
 from tests.slot_options import BASE, fits, made, method_of, options
+from tests.small import Linear, exact_clients
 
 torch.set_num_threads(1)
 
@@ -40,14 +43,25 @@ class Without:
         return clients[clients != self.left_out]
 
 
+def without_last(fed: Federation) -> Federation:
+    """Return the federation without its last client."""
+    return replace(fed, partition=fed.partition.only(np.arange(len(fed.partition) - 1)))
+
+
 def largest_change(fed: Federation, x0: torch.Tensor) -> float:
-    """Return how much the sum of the second round changes without one client, in units of the clip."""
+    """Return how much the sum of the second round changes without one client, in units of the clip.
+
+    A client is not selected, or (key K) the last one does not exist.
+    """
     server, states = start(fed, x0), ClientStates()
     server, sums = play_round(fed, Sequential(), server, states, False).server._replace(opt={}), {}
     for left_out in (-1, *range(len(fed.partition))):
         one = replace(fed, selection=Without(left_out), server_optimiser=ServerSgd())
         after = play_round(one, Sequential(), server, ClientStates.restore(*states.export()), False).server
         sums[left_out] = (after.x - server.x) * Q * len(fed.partition)
+    fewer = replace(without_last(fed), selection=Without(-1), server_optimiser=ServerSgd())
+    after = play_round(fewer, Sequential(), server, ClientStates.restore(*states.export()), False).server
+    sums[len(fed.partition)] = (after.x - server.x) * Q * len(fewer.partition)
     return max(float((sums[-1] - one).norm()) for one in sums.values()) / CLIP
 
 
@@ -85,7 +99,8 @@ def test_one_client_changes_the_sum_by_the_clip_at_most_beside_all_that_is_accep
         ({"refine": "distillation:steps=2"}, ["refine distillation", "before noise is added", "--refine none"]),
         ({"selection": "everyone"}, ["selection", "--selection poisson:rate=0.7"]),
         ({"selection": "poisson:rate=0.6"}, ["selection", "--selection poisson:rate=0.7"]),
-        ({"availability": "blocks:phase=label"}, ["availability blocks", "phase=random"]),
+        ({"availability": "blocks:phase=label"}, ["availability blocks", "one client changes the groups of others"]),
+        ({"availability": "blocks"}, ["availability blocks", "use random:p=0.5"]),
         ({"faults": {"share": 0.1, "kinds": ["missing"]}}, ["faults", "stop the run", "faults.share"]),
         ({"faults": {"longest": 1.0}}, ["faults", "stop the run", "faults.longest"]),
         (
@@ -183,11 +198,36 @@ def test_methods_without_a_bound_go_with_anything() -> None:
     assert "private" in vars(REFINES["none"])
 
 
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize(
+    "online", ["always", "random:p=0.7", "day-night:period=3", "unequal", "on-off:leave=0.3,join=0.3"]
+)
+def test_one_client_more_changes_the_sum_by_one_clip_in_every_round(online: str, dropout: float, drop: bool) -> None:
+    """Updates of neighbours are opposed. With ranks over all clients in place of coins, the sum changes by two clips."""
+    rows = [[3.0 * (-1) ** k, 0.0] for k in range(9)]
+    fed = replace(
+        exact_clients(Linear(), rows, (4,) * 9, DpFedAvg(clip=1.0, noise=0.0, q=Q), lr=0.1),
+        system=System(stragglers=0.5, drop_stragglers=drop, dropout=dropout),
+        availability=build("availability", COMPONENTS["availability"], online),
+        selection=Poisson(rate=Q),
+    )
+    changes = []
+    for round_ in range(40):
+        server, sums = start(fed, torch.zeros(2, dtype=torch.float64))._replace(round=round_), []
+        for one in (fed, without_last(fed)):
+            after = play_round(one, Sequential(), server, ClientStates(), False).server
+            sums.append(after.x * Q * len(one.partition))
+        changes.append(float((sums[0] - sums[1]).norm()))
+    assert 0.29 < max(changes) <= 1 + 1e-9
+
+
 def test_stragglers_do_not_depend_on_who_else_is_in_the_cohort() -> None:
     system = made("fedavg", system={"stragglers": 0.5}).federation.system
     for round_ in range(10):
         everyone = system.late(np.arange(9), 9, round_, 0)
-        assert len(everyone) == 5
+        for fewer in range(1, 9):
+            assert system.late(np.arange(fewer), fewer, round_, 0) == {k: v for k, v in everyone.items() if k < fewer}
         for left_out in range(9):
             others = np.delete(np.arange(9), left_out)
             assert system.late(others, 9, round_, 0) == {k: v for k, v in everyone.items() if k != left_out}

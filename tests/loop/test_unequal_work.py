@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +17,7 @@ from tests.small import Linear, Quadratic, exact_clients, play
 def test_rounds_with_stragglers_match_the_numbers_by_hand() -> None:
     """Two clients w and 4 (w - 3), two steps of 0.1 from 1: 0.81 and 2.28. If one is late, the other decides the model."""
     fed = exact_clients(Quadratic(), [[1.0, 0.0], [4.0, 3.0]], (2, 2), FedAvg(), lr=0.1)
-    for t in range(8):
+    for t in (t for t in range(30) if len(System(stragglers=0.5).late(np.arange(2), 2, 0, t)) == 1):
         dropping = replace(fed, system=System(stragglers=0.5, drop_stragglers=True), seed=t)
         outcome = play(dropping, [1.0], 1)[0]
         assert_close(outcome.server.x, [[0.81], [2.28]][int(outcome.work.clients[0])])
@@ -35,7 +36,7 @@ def test_stragglers_turn_the_direction_of_fedavg_but_not_of_fednova(momentum: fl
         fed = exact_clients(Linear(), g.tolist(), (6,) * 4, algorithm, lr=None, solver=Sgd(lr=0.1, momentum=momentum))
         fed = replace(fed, system=System(stragglers=0.5))
         outcomes = play(fed, [0.0, 0.0], 12)
-        assert all(o.work.turnout.stragglers == 2 and min(o.steps) < 6 for o in outcomes)
+        assert sum(0 < o.work.turnout.stragglers < 4 and min(o.steps) < 6 for o in outcomes) > 6
         moves = torch.diff(torch.stack([f64([0.0, 0.0])] + [o.server.x for o in outcomes]), dim=0)
         directions[type(algorithm)] = torch.cosine_similarity(moves, -g.mean(0)[None], dim=1)
     assert_close(directions[FedNova], torch.ones(12))

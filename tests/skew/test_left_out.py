@@ -21,7 +21,7 @@ FLOOR = "1,285 of 1,438 rows go to no client (remainder=largest deals all rows)"
 def test_label_dirichlet_deals_all_rows_of_even_clients() -> None:
     data = fs.load("digits")
     part = dealt_rows(Experiment(skew="label-dirichlet:alpha=1000", clients=150, held_out=0), data)
-    assert (part.unassigned, part.empty, part.left_out) == (0, 0, "")
+    assert (part.unassigned, part.empty, part.note) == (0, 0, "")
     assert (part.sizes.min(), part.sizes.max()) >= (8, 9)
 
 
@@ -56,8 +56,8 @@ def test_documents_keep_the_floor_of_their_rule(name: str) -> None:
 )  # fmt: skip
 def test_each_skew_that_leaves_something_out_says_so(skew: object, clients: int, text: str) -> None:
     part = dealt_rows(Experiment(skew=skew, clients=clients), fs.load("digits"))
-    assert part.left_out.startswith(text)
-    assert bool(part.left_out) == bool(text)
+    assert part.note.startswith(text)
+    assert bool(part.note) == bool(text)
 
 
 def test_no_skew_leaves_rows_or_clients_out_without_a_word() -> None:
@@ -71,7 +71,7 @@ def test_no_skew_leaves_rows_or_clients_out_without_a_word() -> None:
             part = dealt_rows(experiment, labels)
             used = len(part.indices) + (0 if part.held_out is None else len(part.held_out[0]))
             whole = used == len(labels.y) and (len(part) == experiment.clients.number or name == "pooled")
-            assert (part.left_out == "") == whole, (name, changes)
+            assert (part.note == "") == whole, (name, changes)
 
 
 def test_natural_clients_with_reserved_rows_only_are_counted() -> None:
@@ -81,9 +81,7 @@ def test_natural_clients_with_reserved_rows_only_are_counted() -> None:
     )
     part = dealt_rows(Experiment(skew="natural", server_data=0.5, held_out=0), data)
     assert part.empty > 0
-    assert (
-        part.left_out == f"{part.empty} of 30 clients have no rows and take no part (lower server_data and shared_data)"
-    )
+    assert part.note == f"{part.empty} of 30 clients have no rows and take no part (lower server_data and shared_data)"
 
 
 def test_runs_say_it_before_training_and_store_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +90,7 @@ def test_runs_say_it_before_training_and_store_it(tmp_path: Path, capsys: pytest
         engine="stacked",
     )  # fmt: skip
     assert f"partition 1 of 2: {FLOOR}; 38 of 150 clients have no rows" in capsys.readouterr().err.replace("\n", " ")
-    assert FLOOR in runs.records[0].facts["partition"]["left_out"]
+    assert FLOOR in runs.records[0].facts["partition"]["note"]
     assert sum(FLOOR in line for line in remarks(runs.records)) == 1
     assert FLOOR in Path(runs.report(tmp_path / "report.html")).read_text(encoding="utf-8")
 

@@ -99,5 +99,5 @@ def show(facts: Mapping[str, Any], names: tuple[str, ...], counts: NDArray[np.in
         if facts.get(key) not in (None, 0):
             value = facts[key]
             console.print(f"{text}: {number(value, 3) if isinstance(value, float) else value}")
-    if facts["left_out"]:
-        console.print(f"left out: {facts['left_out']}")
+    if facts["note"]:
+        console.print(f"note: {facts['note']}")

@@ -30,7 +30,7 @@ from fedskew.experiment.compare import (
     with_baselines,
     worst_error,
 )
-from fedskew.experiment.plan import Plan, Trial, left_out, prepare
+from fedskew.experiment.plan import Plan, Trial, partition_note, prepare
 from fedskew.experiment.progress import Board, duration, names_and_rounds, play
 from fedskew.experiment.run import register
 from fedskew.experiment.torchrun import on_ranks
@@ -113,7 +113,7 @@ def head(plans: Sequence[Plan], title: str) -> None:
     engines = {plan.experiment.name: plan.trial for plan in plans if plan.trial}
     if plans[0].notes:
         console.print(f"data: {plans[0].notes}")
-    if line := left_out(plans):
+    if line := partition_note(plans):
         warn(line)
     for chosen in dict.fromkeys(trial["choice"] for trial in engines.values()):
         trials = [t for t in engines.values() if t["choice"] == chosen]

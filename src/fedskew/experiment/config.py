@@ -131,9 +131,10 @@ SEVERAL: dict[str, Callable[[object], tuple[object, ...]]] = {"skew": skews_of, 
 
 
 def default_skew(dataset: DataSource) -> Skew:
-    """Return ``natural`` if the data set defines clients, in its files or in a column that the user named; else label skew."""
+    """Return ``natural`` if the data set defines clients: by a column, by a file for each client, or always; else label skew."""
     files = getattr(dataset, "files", None)
-    has_clients = bool(getattr(dataset, "client", "") or (isinstance(files, Files) and files.natural))
+    named = getattr(dataset, "client", "") or getattr(dataset, "file_a_client", False)
+    has_clients = bool(named or (isinstance(files, Files) and files.natural))
     return Natural() if has_clients else LabelDirichlet(alpha=0.1)
 
 

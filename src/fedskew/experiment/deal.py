@@ -18,7 +18,7 @@ from fedskew.data.texts import reworded
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.skew import concept, feature
-from fedskew.skew.compose import KNOWN, Mixture, left_out, mixture, owners, pooled
+from fedskew.skew.compose import KNOWN, Mixture, left_out, mixture, owners, pooled, written
 from fedskew.skew.concept import Labels
 from fedskew.skew.exported import FromFolder
 from fedskew.skew.feature import Floats, Own
@@ -159,7 +159,19 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
         if skews.by_groups and dataset.group_names:
             names = tuple(dataset.group_names[int(name)] for name in partition.names)
             partition = dataclasses.replace(partition, names=names)
-    return dataclasses.replace(partition, left_out=left_out(skews, partition))
+    texts = (of_files(experiment, dataset, skews), left_out(skews, partition))
+    return dataclasses.replace(partition, note="; ".join(filter(None, texts)))
+
+
+def of_files(experiment: Experiment, dataset: Dataset, skews: Mixture) -> str:
+    """Say whether the files of a folder are the clients; empty if the rows are no files without a column of clients."""
+    from_files = getattr(experiment.dataset, "file_a_client", False) and dataset.groups is not None
+    if not from_files or isinstance(skews.dealer, FromFolder):
+        return ""
+    files = f"{len(dataset.group_names)} files"
+    if skews.by_groups:
+        return f"each of {files} is a client (--skew iid, or another skew, deals the rows anew)"
+    return f"{written([skews.dealer])} deals the rows of {files} anew (--skew natural makes each file a client)"
 
 
 def dealt_by(skews: Mixture, dataset: Dataset) -> Ints:
@@ -231,7 +243,7 @@ def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, 
         "clients": len(partition),
         "empty": partition.empty,
         "unassigned": partition.unassigned,
-        "left_out": partition.left_out,
+        "note": partition.note,
         "rows": int(sizes.sum()),
         "held_out": 0 if partition.held_out is None else len(partition.held_out[0]),
         "unmeasured": partition.unmeasured,

@@ -175,7 +175,7 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
     kind, partition = data.target, held.partition
     y = held.labels.at(0) if kind == CLASSES else data.y
     client = np.repeat(np.arange(len(partition)), partition.sizes)
-    notes = [partition.left_out] if partition.left_out else []
+    notes = [partition.note] if partition.note else []
     notes += ["concepts change over the rounds; measured as in the first one"] if held.labels.change else []
     x, texts = held.x[partition.indices], None
     if held.dataset.texts is not None:

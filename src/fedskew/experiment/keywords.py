@@ -69,7 +69,7 @@ FAILURES = (
     Keyword(
         "system",
         "O=V,...",
-        "stragglers=0.5 (share with fewer epochs), drop_stragglers=true, dropout=0.1 (share of the selected), "
+        "stragglers=0.5 (probability of fewer epochs), drop_stragglers=true, dropout=0.1 (probability), "
         "epochs=1-5 or batch_sizes=[8,32] (each client has its own)",
     ),
     Keyword("availability", "A", "always, random:p=0.8, day-night:period=24, blocks:rounds=10", "availability"),

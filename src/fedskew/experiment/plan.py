@@ -117,11 +117,11 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
     return plans, dataset
 
 
-def left_out(plans: Iterable[Plan | None]) -> str:
-    """Say what the first partition that leaves rows or clients out leaves out; empty if all are complete."""
-    dealt = {id(plan.dealt): plan.dealt.left_out for plan in plans if plan and plan.dealt}
+def partition_note(plans: Iterable[Plan | None]) -> str:
+    """Return the first note on a partition of these plans, as a line; empty if there is none."""
+    dealt = {id(plan.dealt): plan.dealt.note for plan in plans if plan and plan.dealt}
     texts = [text for text in dealt.values() if text]
-    first = f" 1 of {len(texts)}" if len(texts) > 1 else ""
+    first = f" 1 of {len(texts)}" if len(set(texts)) > 1 else ""
     return f"partition{first}: {texts[0]}" if texts else ""
 
 

@@ -76,7 +76,8 @@ class Faults:
     def private(self, privacy: Privacy) -> str:
         """Return why these faults break the method's privacy guarantee; empty if they do not.
 
-        Attacks are clipped like any update. But a rejection reveals who took part.
+        Attacks are clipped like any update, and who attacks is drawn once, as the clients' rows are. But a rejection reveals who
+        took part.
         """
         if not self.share and not self.longest and self.strength <= HUGE:
             return ""

@@ -30,7 +30,7 @@ Late = Mapping[int, float]
 class System:
     """How reliable and how fast clients are. Without options, every client does all its work in every round.
 
-    ``stragglers`` is the share of all clients that do only a part of their work if they are selected. They are drawn anew in each
+    ``stragglers`` is the probability that a client does only a part of its work if it is selected, drawn anew for each client and
     round. The part is a number of epochs (or of steps, if ``local.steps`` is set), drawn uniformly from 1 to one less than all; a
     client with one epoch does it. The server aggregates this part, as in FedProx, or discards it with ``drop_stragglers``.
     ``dropout`` is the probability that a selected client does not answer. ``epochs`` and ``batch_sizes`` give each client its own
@@ -82,12 +82,11 @@ class System:
         return stream(seed, "dropout", round_).random(num_clients) >= self.dropout
 
     def late(self, cohort: Ints, num_clients: int, round_: int, seed: int) -> Late:
-        """Return the stragglers of a cohort. A client's number does not depend on the other clients of the cohort."""
+        """Return the stragglers of a cohort. Each client has its own coin, so that one client more or less changes no other one."""
         if not self.stragglers:
             return {}
         luck = stream(seed, "stragglers", round_).random((num_clients, 2))
-        first = luck[:, 0].argsort(kind="stable")[: int(self.stragglers * num_clients + 0.5)]
-        return {int(k): float(luck[k, 1]) for k in np.intersect1d(cohort, first)}
+        return {int(k): float(luck[k, 1]) for k in cohort if luck[k, 0] < self.stragglers}
 
 
 def values(option: str, choices: Choices) -> Sequence[int]:

@@ -17,7 +17,7 @@ def remarks(records: Sequence[RunRecord]) -> list[str]:
         "clients share no model, so the server has no trained model to measure": alone,
     }
     found = [f"{listed(list(names))}: {text}" for text, names in texts.items() if names]
-    dealt = dict.fromkeys(record.facts.get("partition", {}).get("left_out", "") for record in records)
+    dealt = dict.fromkeys(record.facts.get("partition", {}).get("note", "") for record in records)
     return found + [text for text in dealt if text][:1] + without_numbers(records) + without_model(records)
 
 

@@ -42,7 +42,7 @@ class Partition:
     empty: int  # number of clients that got no rows
     unassigned: int  # number of rows that no client got
     held_out: tuple[Ints, Ints] | None = None  # indices, offsets
-    left_out: str = ""  # how many rows and clients the skew leaves out, and what to write instead; empty if none
+    note: str = ""  # what the skew leaves out or takes for granted, and what to write instead; empty if nothing
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -111,10 +111,8 @@ class Blocks:
     idea: ClassVar[str] = "groups of clients take turns, dealt by chance or by their main class"
 
     def private(self, privacy: Privacy) -> str:
-        """Return why this is not private for ``phase="label"``: ranks by label depend on the rows of all clients."""
-        if self.phase == "random":
-            return ""
-        return "availability blocks by label depends on the labels of all clients; use phase=random"
+        """Return why this is not private: groups of equal size depend on all clients, by label on their rows, too."""
+        return "availability blocks deals groups of equal size, so one client changes the groups of others; use random:p=0.5"
 
     def __post_init__(self) -> None:
         require(self.blocks >= 1, f"blocks must be at least 1, got {self.blocks}")

@@ -120,6 +120,14 @@ class Table(Redrawn):
         return tuple(filter(None, self.labels.split("|")))
 
     @property
+    def file_a_client(self) -> bool:
+        """True if ``path`` is a folder with several files, and no column names the clients."""
+        # imported here, because other data sets need no PyArrow
+        from fedskew.data.files import files_of
+
+        return not self.client and Path(self.path).is_dir() and len(files_of([Path(self.path)])) > 1
+
+    @property
     def task(self) -> str:
         """The default task."""
         named = {"multi-label": self.labels, "survival": self.time, "regression": self.target}

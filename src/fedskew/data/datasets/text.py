@@ -38,9 +38,9 @@ class Text:
         object.__setattr__(self, "path", whole_path(self.path))
 
     @property
-    def client(self) -> str:
-        """``file`` if the path is a folder, in which each file is a client; otherwise empty."""
-        return "file" if Path(self.path).is_dir() else ""
+    def file_a_client(self) -> bool:
+        """True if the path is a folder, in which each file is a client."""
+        return Path(self.path).is_dir()
 
     def load(self) -> Dataset:
         place = Path(self.path)
@@ -56,4 +56,4 @@ class Text:
             with reading("text", path):
                 texts[path.stem] = path.read_text(encoding="utf-8")
         files = Files(dataset=place.name, licence="", classes=0, source=self.path)
-        return of_texts(files, texts, self, natural=bool(self.client))
+        return of_texts(files, texts, self, natural=self.file_a_client)

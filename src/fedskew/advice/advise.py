@@ -1,22 +1,21 @@
-"""Recommend methods. Each comes with its expected gain, the nearest cases, and a check of such advice on other data sets."""
+"""Recommend methods: the overall winner of the evidence, and what gained reliably in the nearest measured cases."""
 
 import math
 from collections.abc import Sequence
 from typing import TypedDict
 
-from fedskew.advice.check import Check, check
 from fedskew.advice.evidence import FACES, MEASURES, Case, Line, Measure, Strengths
-from fedskew.advice.model import Expected, advisable, fit, points_of
 from fedskew.advice.protocol import NEEDS
+from fedskew.advice.winner import Check, check, gains_of, winner
 from fedskew.core.counting import count, percent
 from fedskew.core.titles import title
 from fedskew.measure.statistics import Verdict
 
 NEAREST = 5
-"""Number of cases that are shown beside an expected gain."""
+"""Number of nearest cases that are shown."""
 
 MOST = 3
-"""Maximum number of recommended methods for each measure."""
+"""Maximum number of recommended methods."""
 
 FAIR = "--tuned"
 """Option of an advised comparison: each method needs its own learning rate."""
@@ -26,32 +25,36 @@ COMMON = ("scaffold", "fedprox:mu=0.1")
 
 
 class Near(TypedDict):
-    """The gain of a method in a case with similar strengths of the faces."""
+    """The best method of a case with similar strengths of the faces, on one measure."""
 
     data: str
     skew: str
     distance: float  # Euclidean, between the strengths of the faces
+    measure: Measure
+    meaning: str
+    method: str
     text: str  # the change of the metric
     verdict: Verdict
     seeds: int
 
 
 class Recommended(TypedDict):
-    """A method for one measure. ``expected`` is the share of FedAvg's error that it should remove, with its 95 % interval."""
+    """The overall winner on one measure. ``gain`` is the share of FedAvg's error that it removed, ``half`` of its 95 % interval."""
 
     method: str
     measure: Measure
     meaning: str
-    expected: float
-    low: float
-    high: float
-    evidence: list[Near]
+    gain: float
+    half: float
+    data_sets: int
+    methods: int  # number of methods that were compared
 
 
 class Advice(TypedDict):
-    """The recommended methods, best first, with reasons and the command that compares them."""
+    """The overall winners, the nearest cases, reasons, and the command that compares the methods."""
 
     methods: list[Recommended]
+    nearest: list[Near]
     because: str
     checked: list[str]
     caution: str
@@ -68,15 +71,15 @@ def advise(
 ) -> Advice:
     """Recommend methods for data with these ``strengths`` of the faces.
 
-    For each measure these are the methods with the largest expected gain, if it is above 0. Only cases with the same kind of
-    ``target`` count. ``data`` are the arguments of ``fedskew compare`` that name the data. Cases of the data set ``name`` are
-    counted.
+    These are the overall winner on each measure, and methods with the verdict *higher* in one of the nearest cases. Only cases with
+    the same kind of ``target`` count. ``data`` are the arguments of ``fedskew compare`` that name the data. Cases of the data set
+    ``name`` are counted.
     """
+    advice: Advice = {"methods": [], "nearest": [], "because": "", "checked": [], "caution": "", "command": ""}
     if not dominant:
         return {
-            "methods": [],
+            **advice,
             "because": "No measured face differs beyond chance. Train with FedAvg, and tune its learning rate.",
-            "checked": [],
             "caution": "Differences that are too small to show in so few rows may exist.",
             "command": command(["fedavg"], data),
         }
@@ -85,24 +88,27 @@ def advise(
     alike = [case for case in cases if case.target == target]
     if not alike:
         return {
-            "methods": [],
+            **advice,
             "because": f"{differ} Compare FedAvg with two widely used methods.",
-            "checked": [],
             "caution": f"We cannot say which method is best here: {missing(cases, target)}.",
             "command": command(["fedavg", *COMMON], data),
         }
-    near = sorted(alike, key=lambda case: distance(case, strengths))[:NEAREST]
-    methods = [
-        recommended(one, measure, near, strengths) for measure in MEASURES for one in best(alike, measure, strengths)
+    winners: list[Recommended] = [
+        {"measure": measure, "meaning": meaning, **best._asdict()}  # type: ignore[typeddict-item]
+        for measure, meaning in MEASURES.items()
+        if (best := winner(alike, measure))
     ]
-    order = list(dict.fromkeys(line["method"] for line in methods))
+    nearest = nearest_cases(alike, strengths)
+    reliable = [near["method"] for near in nearest if near["verdict"] == "higher"]
+    order = list(dict.fromkeys([*(line["method"] for line in winners), *reliable]))[:MOST]
     advised = (
         f"Compare FedAvg with {listed([title(method.partition(':')[0]) for method in order])}."
         if order
-        else "Train with FedAvg, and tune its learning rate: no method is expected to do better."
+        else "Train with FedAvg, and tune its learning rate: no method did better on average."
     )
     return {
-        "methods": methods,
+        "methods": winners,
+        "nearest": nearest,
         "because": f"{differ} {advised}",
         "checked": [verdict_on(check(alike, measure), measure) for measure in MEASURES],
         "caution": caution(alike, name),
@@ -110,36 +116,29 @@ def advise(
     }
 
 
-def best(cases: Sequence[Case], measure: Measure, strengths: Strengths) -> list[Expected]:
-    """Return the `MOST` methods with the largest expected gains, best first. Each expected gain is above 0."""
-    model = fit(points_of(cases, measure))
-    found = [model.expected(method, strengths) for method in advisable(cases, measure)]
-    return sorted((one for one in found if one.gain > 0), key=lambda one: -one.gain)[:MOST]
-
-
-def recommended(one: Expected, measure: Measure, near: Sequence[Case], strengths: Strengths) -> Recommended:
-    found: list[Near] = [
-        {
-            "data": case.data,
-            "skew": case.skew,
-            "distance": distance(case, strengths),
-            "text": change(case, line),
-            "verdict": case.verdicts()[line.method, measure],
-            "seeds": line.seeds,
-        }
-        for case in near
-        for line in case.methods
-        if (line.method, line.measure) == (one.method, measure)
-    ]
-    return {
-        "method": one.method,
-        "measure": measure,
-        "meaning": MEASURES[measure],
-        "expected": one.gain,
-        "low": one.low,
-        "high": one.high,
-        "evidence": found,
-    }
+def nearest_cases(cases: Sequence[Case], strengths: Strengths) -> list[Near]:
+    """Return the best method on each measure in the `NEAREST` cases with the most similar strengths, the nearest first."""
+    rows: list[Near] = []
+    for case in sorted(cases, key=lambda case: distance(case, strengths))[:NEAREST]:
+        for measure, meaning in MEASURES.items():
+            allowed = gains_of([case], measure)
+            lines = [line for line in case.methods if line.measure == measure and line.method in allowed]
+            if lines:
+                best = max(lines, key=lambda line: line.gain)
+                rows.append(
+                    {
+                        "data": case.data,
+                        "skew": case.skew,
+                        "distance": distance(case, strengths),
+                        "measure": measure,
+                        "meaning": meaning,
+                        "method": best.method,
+                        "text": change(case, best),
+                        "verdict": case.verdicts()[best.method, measure],
+                        "seeds": best.seeds,
+                    }
+                )
+    return rows
 
 
 def distance(case: Case, strengths: Strengths) -> float:
@@ -154,16 +153,14 @@ def change(case: Case, line: Line) -> str:
     return f"{case.metric} {-line.gain:+.3g} ± {line.half:.2g}"
 
 
-def verdict_on(found: Check | None, measure: Measure) -> str:
-    """Say in a sentence if such advice beat FedAvg on data sets that the model never saw."""
+def verdict_on(result: Check | None, measure: Measure) -> str:
+    """Say in a sentence if the winner of other data sets beat FedAvg on the data set that was left out."""
     where = MEASURES[measure]
-    if found is None:
-        return f"This advice was not checked {where}: that needs three data sets."
-    removed = f"{percent(found.advised.mean)} ± {100 * found.advised.half:.0f} of FedAvg's error"
-    checked = f"on {found.data_sets} data sets that it never saw"
-    if found.beats_fedavg:
-        return f"Checked {checked}, such advice beat FedAvg, tuned, {where}: it removed {removed}."
-    return f"Checked {checked}, such advice did not beat FedAvg, tuned, {where}: it removed {removed}, which is not above 0."
+    if result is None:
+        return f"The winner was not checked {where}: that needs three data sets."
+    removed = f"{percent(result.gain)} ± {100 * result.half:.0f} of FedAvg's error"
+    beat = "beat" if result.beats_fedavg else "did not beat"
+    return f"The winner of the other data sets {beat} FedAvg, tuned, on {result.data_sets} data sets {where}: it removed {removed}."
 
 
 def missing(cases: Sequence[Case], target: str) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
 from fedskew.advice.advise import change
-from fedskew.advice.check import Check, Interval
 from fedskew.advice.evidence import FACES, Case, Face, Line, Measure
 from fedskew.core.counting import percent
 from fedskew.core.titles import title
@@ -103,26 +102,3 @@ def described(cases: Sequence[Case]) -> str:
         f"{len(cases)} cases of {len(sets)} data sets, {len(methods)} methods beside FedAvg, {number} gains; {decided} of them are "
         "decided after Holm's correction."
     )
-
-
-def checked(found: Check) -> list[tuple[str, str]]:
-    """Return pairs of a name and a value for the numbers of a check."""
-
-    def share(value: Interval) -> str:
-        return f"{percent(value.mean)} ± {100 * value.half:.0f}"
-
-    def number(value: Interval) -> str:
-        return f"{value.mean:.2f} ± {value.half:.2f}"
-
-    return [
-        ("data sets left out, one at a time", str(found.data_sets)),
-        ("cases", str(found.cases)),
-        ("rank correlation of expected and measured gains", number(found.rank)),
-        ("rank correlation, the overall means as expected gains", number(found.rank_of_winner)),
-        ("measured gains inside their 95 % interval", share(found.covered)),
-        ("expected gain of the advised method, share of FedAvg's error", share(found.expected)),
-        ("its measured gain", share(found.advised)),
-        ("measured gain of always the overall winner", share(found.winner)),
-        ("measured gain of always FedAvg", "0 %"),
-        ("measured gain of the best method, known afterwards", share(found.best)),
-    ]

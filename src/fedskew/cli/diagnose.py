@@ -2,9 +2,7 @@
 
 import argparse
 import math
-from collections import Counter
 from collections.abc import Mapping
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,9 @@ SOME_CLIENTS = 6
 
 FEW_NOTES = 3
 """If there are more routine notes, only their number is printed."""
+
+NEAREST_PRINTED = 2
+"""Number of lines on the nearest measured cases; the page has all."""
 
 WIDTH = 14
 """Maximum width of a column in the table of clients, in characters."""
@@ -170,13 +171,16 @@ def show(found: Mapping[str, Any], console: Console) -> None:
     for repair in found["repairs"]:
         console.print(repair)
     console.print(advice["because"])
-    for meaning, lines in groupby(advice["methods"], key=lambda line: line["meaning"]):
-        console.print(f"Expected {meaning}, as a share of FedAvg's error, with its 95 % interval:")
-        for at, line in enumerate(lines, 1):
-            expected = f"{percent(line['expected'])} ({percent(line['low'])} to {percent(line['high'])})"
-            verdicts = Counter(near["verdict"] for near in line["evidence"])
-            near = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
-            console.print(f"{at}. {name_of(line['method'])}: {expected}; nearest experiments: {near}")
+    for line in advice["methods"]:
+        console.print(
+            f"Best of {line['methods']} methods {line['meaning']}: {name_of(line['method'])} removed {percent(line['gain'])} "
+            f"± {100 * line['half']:.0f} of FedAvg's error (mean over {count(line['data_sets'], 'data set')})."
+        )
+    for near in advice["nearest"][:NEAREST_PRINTED]:
+        console.print(
+            f"Nearest case {near['data']}, {near['skew']}, {near['meaning']}: {name_of(near['method'])} {near['text']}, "
+            f"{near['verdict']}"
+        )
     for sentence in advice["checked"]:
         console.print(sentence)
     console.print(advice["caution"])

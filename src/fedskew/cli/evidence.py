@@ -4,12 +4,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedskew.advice.check import Check, check
-from fedskew.advice.evidence import MEASURES, NAME, Case, Measure, add_case, known, read_file
+from fedskew.advice.advise import verdict_on
+from fedskew.advice.evidence import MEASURES, NAME, Case, add_case, known, read_file
 from fedskew.advice.protocol import CASES, METHODS, REFERENCE, SEEDS, Planned
-from fedskew.advice.table import cells, checked, described, summary
+from fedskew.advice.table import cells, described, summary
+from fedskew.advice.winner import check
 from fedskew.cli.output import print_columns, print_json
 from fedskew.cli.terminal import Console, say
+from fedskew.core.counting import percent
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.places import replacing
 from fedskew.experiment.evidence import run_protocol
@@ -20,7 +22,7 @@ from fedskew.store.runs import RunStore
 
 
 def evidence(parsed: argparse.Namespace) -> int:
-    act = {"show": show, "run": run, "check": check_, "add": add, "page": write_page}[parsed.action]
+    act = {"show": show, "run": run, "check": check_winner, "add": add, "page": write_page}[parsed.action]
     return act(parsed)
 
 
@@ -80,28 +82,16 @@ def add(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def check_(parsed: argparse.Namespace) -> int:
-    """Print the check of the advice on data sets that the model never saw."""
-    cases = known(parsed.runs)
-    found = {measure: check(cases, measure) for measure in MEASURES}
+def check_winner(parsed: argparse.Namespace) -> int:
+    """Print if the overall winner beats FedAvg on data sets that did not choose it."""
+    results = {measure: check(known(parsed.runs), measure) for measure in MEASURES}
     if parsed.json:
-        print_json({measure: one and one._asdict() for measure, one in found.items()})
+        print_json({measure: result and result._asdict() for measure, result in results.items()})
         return 0
-    for measure, one in found.items():
-        say(f"{MEASURES[measure]}:")
-        if one is None:
-            say("  not checked: that needs three data sets")
-            continue
-        rows = checked(one)
-        print_columns({"number": [a for a, _ in rows], "mean ± 95 %": [b for _, b in rows]}, ("number",))
-        say(verdict(one, measure))
+    for measure, result in results.items():
+        best = f" The best method, known afterwards, removed {percent(result.best)}." if result else ""
+        say(f"{verdict_on(result, measure)}{best}")
     return 0
-
-
-def verdict(found: Check, measure: Measure) -> str:
-    fedavg = "beats" if found.beats_fedavg else "does not beat"
-    winner = "beats" if found.beats_winner else "does not beat"
-    return f"The advice {fedavg} FedAvg, tuned, and {winner} the overall winner (paired t test over data sets at 5 %)."
 
 
 def write_page(parsed: argparse.Namespace) -> int:

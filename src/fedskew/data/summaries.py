@@ -61,7 +61,7 @@ def number_rows(name: str, files: Iterable[Steps]) -> bool:
 
 
 def regular(counts: Counter[int] | None) -> bool:
-    """Whether the steps are those of row numbers."""
+    """Whether the numbers step as row numbers do."""
     if counts is None:
         return False
     rows = counts.total()

@@ -32,7 +32,7 @@ def by_unit(values: NDArray[np.floating], units: Ints) -> tuple[Ints, NDArray[np
     """Return the ids of the units, ascending, and one value for each. ``values`` and ``units`` are (rows,).
 
     The value of a unit with n rows is m + (mean of its rows - m) n / n_mean, with the mean m of all rows. So the mean of the
-    units' values is m, and their variance is that of a mean over clusters of different sizes.
+    units' values is m, and they vary as a mean over clusters of different sizes.
     """
     ids, unit, sizes = np.unique(units, return_inverse=True, return_counts=True)
     mean = values.mean(dtype=np.float64)
@@ -44,7 +44,7 @@ def write(
 ) -> None:
     """Store one value for each unit of the test rows, of the model after ``round_``.
 
-    ``values`` (rows,) are those of the rows; their mean is the model's metric. ``units`` (rows,) are the rows' units; None: each
+    ``values`` (rows,) has one for each row; their mean is the model's metric. ``units`` (rows,) are the rows' units; None: each
     row is a unit.
     """
     ids = np.arange(len(values)) if units is None else np.asarray(units, dtype=np.int64)

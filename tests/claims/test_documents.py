@@ -1,5 +1,6 @@
 """Documents: each is whole and can be built; a reproduction resumes, and repeats nothing."""
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -149,6 +150,22 @@ def test_the_estimate_counts_every_run() -> None:
     seconds = estimate(plan(tiny(), "quick"), jobs=1)
     assert 0 < seconds < 30
     assert estimate([], jobs=1) == 0
+
+
+def test_an_estimate_times_no_further_arm_when_it_takes_too_long(monkeypatch) -> None:
+    """The first arm of 2 rounds takes 2 x 3 seconds. The others count as much. Their data sets are still looked for."""
+    document = tiny()
+    planned, runs = plan(document, "quick"), document.scale("quick").seeds * len(document.arms)
+    monkeypatch.setattr(reproduce, "a_round", lambda experiment, dataset: 3.0)
+    rounds = [p.experiment.training.rounds for p in planned]
+    assert estimate(planned, jobs=2) == 3.0 * sum(rounds) / 2
+    monkeypatch.setattr(reproduce, "PATIENCE", -1.0)
+    assert estimate(planned, jobs=1) == 3.0 * rounds[0] * runs
+    absent = dataclasses.replace(document, arms={**document.arms, "last": {"dataset": "mnist"}})
+    monkeypatch.setenv("FEDSKEW_DATA", "/nowhere")
+    monkeypatch.setenv("HOME", "/nowhere")
+    with pytest.raises(BadInput, match="mnist"):
+        estimate(plan(absent, "quick"), jobs=1)
 
 
 def test_scoring_time_of_some_rows_is_scaled_to_all_rows(monkeypatch) -> None:

@@ -29,6 +29,9 @@ from fedskew.store.runs import RunRecord, RunStore
 SCORED = 512
 """Maximum number of rows that are scored to estimate the time for all rows."""
 
+PATIENCE = 6.0
+"""Seconds after which an estimate times no further arm."""
+
 DONE = ("finished", "diverged")
 """Final statuses. A run that diverged is not repeated, because it would diverge again."""
 
@@ -145,16 +148,21 @@ def restore(store: RunStore, planned: Sequence[Planned], known: Results, title: 
 
 
 def estimate(planned: Sequence[Planned], jobs: int, on_progress: Callable[[], None] = lambda: None) -> float:
-    """Estimate the seconds of all runs, roughly, from a few timed steps and scored rows of each arm."""
+    """Estimate the seconds of all runs, roughly, from a few timed steps and scored rows of each arm.
+
+    Arms that are not timed within `PATIENCE` seconds count as the mean of the others.
+    """
+    began = time.perf_counter()
     first = {p.arm: p.experiment for p in reversed(planned)}
-    data: dict[str, Dataset] = {}
+    data = {key: e.dataset.load() for key, e in {repr(e.dataset): e for e in first.values()}.items()}
     seconds: dict[str, float] = {}
     for arm, experiment in first.items():
-        key = repr(experiment.dataset)
-        data[key] = data.get(key) or experiment.dataset.load()
-        seconds[arm] = experiment.training.rounds * a_round(experiment, data[key])
+        if seconds and time.perf_counter() - began > PATIENCE:
+            break
+        seconds[arm] = experiment.training.rounds * a_round(experiment, data[repr(experiment.dataset)])
         on_progress()
-    return sum(seconds[p.arm] for p in planned) / jobs
+    mean = sum(seconds.values()) / max(len(seconds), 1)
+    return sum(seconds.get(p.arm, mean) for p in planned) / jobs
 
 
 def a_round(experiment: Experiment, dataset: Dataset) -> float:

@@ -1,20 +1,23 @@
 """Experiments with slow, failing and absent clients: described, stored, resumed, reported."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.cli.request import described
-from fedskew.core.errors import BadInput
+from fedskew.core.errors import BadInput, TooFew
 from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.results import compare, run
 from fedskew.loop.system import System
 from fedskew.slots import Blocks, DayNight, Random
+from fedskew.store.runs import RunStore
 from tests.experiment.test_experiment import DATA, assert_resumes_exactly, numbers, small
 
 torch.set_num_threads(1)
@@ -181,18 +184,80 @@ def test_rounds_without_clients_are_stored_without_drift_and_change_nothing(tmp_
     assert float(runs.table()["drift"].iloc[0]) == pytest.approx(np.mean(list(drift.values())))
 
 
-def test_a_run_without_any_answers_is_reported(tmp_path, capsys) -> None:
+def test_a_run_without_any_answers_has_no_result(tmp_path, capsys) -> None:
     words = ["--rounds", "2", "--epochs", "1", "--runs", str(tmp_path), "--seeds", "2", "--jobs", "1"]
-    assert main(["compare", "--algorithms", "fedavg", "scaffold", "--system", "dropout=1.0", *words]) == 0
-    out = capsys.readouterr().out
-    assert "FedAvg" in out
-    assert "report: " in out
-    assert main(["show", "1", "--runs", str(tmp_path)]) == 0
-    assert "drift" not in capsys.readouterr().out.partition("test accuracy")[0]
+    assert main(["compare", "--algorithms", "fedavg", "scaffold", "--system", "dropout=1.0", *words]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "no client took part in any of 2 rounds, mostly because none answered. The model was never trained" in out
+    assert "try a lower system.dropout" in out
     assert main(["show", "c1", "--json", "--runs", str(tmp_path)]) == 0
     methods = json.loads(capsys.readouterr().out)["methods"]
-    assert [row["drift"] for row in methods] == [None, None]
-    assert [row["megabytes_up"] for row in methods] == [0, 0]
-    page = (tmp_path / "c1.html").read_text()
-    assert "figure-accuracy" in page
-    assert "figure-drift" not in page
+    assert [(row["accuracy"], row["drift"]) for row in methods] == [(None, None)] * 2
+    assert "The model was never trained" in (tmp_path / "c1.html").read_text(encoding="utf-8")
+
+
+def deaf(**settings) -> Experiment:
+    return small(**{"rounds": 3, "method": settings.pop("algorithm", "fedavg"), "selection": "everyone", **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"selection": "poisson:rate=1e-9"}, "none was selected. .* a selection with a higher rate"),
+        ({"system": {"dropout": 1.0}}, "none answered. .* a lower system.dropout"),
+        ({"system": {"stragglers": 1.0, "drop_stragglers": True}}, "none was in time. .*system.drop_stragglers=false"),
+        ({"availability": "random:p=1e-9"}, "none was online. .* a higher probability of being online"),
+        ({"algorithm": "dp-fedavg:q=1e-9", "selection": "poisson:rate=1e-9"}, "none was selected"),
+        ({"algorithm": "scaffold", "system": {"dropout": 1.0}}, "none answered"),
+        ({"algorithm": "ditto", "system": {"dropout": 1.0}}, "none answered"),
+        ({"algorithm": "fedpbs", "system": {"dropout": 1.0}}, "none answered"),
+        ({"clients": {"number": 6, "unseen": 0.8, "held_out": 0.2}, "system": {"dropout": 1.0}}, "none answered"),
+    ],
+    ids=str,
+)
+def test_a_run_in_which_nobody_takes_part_is_an_error_with_the_cause(tmp_path, settings, cause: str) -> None:
+    with pytest.raises(TooFew, match=f"no client took part in any of 3 rounds, mostly because {cause}"):
+        run(deaf(**settings), data=DATA, runs=tmp_path)
+    store = RunStore(tmp_path)
+    assert (store.run(1).status, store.run(1).rounds_done) == ("failed", 3)
+    with pytest.raises(BadInput, match="no client took part in any round, so its model was never trained"):
+        fs.open(tmp_path)[1].predict(np.zeros((1, 4)))
+    with pytest.raises(TooFew, match="no client took part"):
+        fs.resume(1, data=DATA, runs=tmp_path)
+
+
+def test_a_run_with_some_empty_rounds_warns_in_every_view(tmp_path, capsys) -> None:
+    runs = run(deaf(selection="poisson:rate=0.1", rounds=12), data=DATA, runs=tmp_path)
+    empty = sum(count == 0 for count in by_round(runs, "clients").values())
+    line = f"no client took part in {empty} of 12 rounds, mostly because none was selected"
+    assert 0 < empty < 12
+    [warned] = [one for one in runs.records[0].facts["warnings"] if one["kind"] == "no clients"]
+    assert (warned["measured"], warned["round"]) == (line, 12)
+    assert main(["show", "1", "--runs", str(tmp_path)]) == 0
+    assert line in " ".join(capsys.readouterr().out.split())
+    assert line in Path(runs.report(tmp_path / "report.html")).read_text(encoding="utf-8")
+
+
+def test_a_resumed_run_counts_the_rounds_before(tmp_path) -> None:
+    stopped = []
+
+    def stop(progress) -> None:
+        if progress.round == 6 and not stopped:
+            stopped.append(progress)
+            raise KeyboardInterrupt
+
+    experiment = deaf(selection="poisson:rate=0.1", rounds=12, checkpoint={"every": 3})
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, data=DATA, runs=tmp_path / "two", listener=stop)
+    fs.resume(1, data=DATA, runs=tmp_path / "two")
+    run(experiment, data=DATA, runs=tmp_path / "one")
+    texts = [
+        [one["line"] for one in RunStore(tmp_path / name).run(1).facts["warnings"] if one["kind"] == "no clients"]
+        for name in ("one", "two")
+    ]
+    assert texts[0] == texts[1] != []
+
+
+def test_refused_updates_end_a_run_too(tmp_path) -> None:
+    with pytest.raises(TooFew, match=r"0 of .* clients gave a usable answer"):
+        run(deaf(faults={"share": 1.0, "kinds": ["missing"]}), data=DATA, runs=tmp_path)

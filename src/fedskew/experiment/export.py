@@ -118,13 +118,19 @@ def trained(
     """Load the global model of a run's newest checkpoint, or the personal model of a ``client``.
 
     The data set is loaded only for a personal model, or if the run's folder lacks the preprocessing. Raises `BadInput` if the
-    clients share no whole model, or if the client has no personal model.
+    clients share no whole model, if the client has no personal model, or if no client took part in any round.
     """
     experiment = from_toml(store.run(run).experiment, f"run {run}")
     found = checkpoints.newest(store.run_folder(run), store.covered(run))
     if found is None:
         raise BadInput(f"run {run}: it has no checkpoint yet")
     tell_where(warn, store, run, found[1]["round"])
+    largest = "SELECT MAX(value) FROM measurements WHERE run=? AND round<=? AND split='round' AND name='clients'"
+    [(cohort,)] = store.query(largest, (run, found[1]["round"]))
+    require(
+        cohort != 0,
+        f"run {run}: no client took part in any round, so its model was never trained; see `fedskew show {run}`",
+    )
     learned = kept(store, run)
     if learned is None or client is not None:
         dataset = dataset or experiment.dataset.load()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedskew.core.component import to_table
-from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
+from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, TooFew, require
 from fedskew.core.own import fault, offered_by
 from fedskew.core.records import Server
 from fedskew.core.spans import profiled, span
@@ -253,6 +253,8 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
             if stopping:
                 again = store.resume_command(run)
                 raise Interrupted(f"run {run} stopped after round {at.round} of {rounds}; `{again}` continues")
+    if watch.untrained:
+        raise TooFew(f"{watch.absence()}. The model was never trained, so there is no result; try {watch.cure()}")
     store.update(run, status="finished")
 
 

@@ -21,6 +21,7 @@ def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watc
         by_rows,
         assembly.labels_known and bool(assembly.dataset.num_classes),
         primary(assembly.experiment.task.primary),
+        assembly.experiment.training.rounds,
     )
     note(store, run, watch.begin())
     if rounds:
@@ -35,16 +36,17 @@ def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watc
 
 
 def new_warnings(watch: Watch, round_: int, rows: Sequence[Row]) -> list[Warned]:
-    """Return new warnings from a round's rows; an empty list for the state before training."""
+    """Return new warnings from a round's rows."""
+    known = {(split, name): value for c, split, name, value in rows if c is None}
+    absent = watch.count_clients(round_, {name: value for (split, name), value in known.items() if split == "round"})
     cohort = np.array([c for c, split, name, _ in rows if (split, name) == ("client", "steps")], dtype=np.int64)
     if not len(cohort):
-        return []
-    known = {(split, name): value for c, split, name, value in rows if c is None}
+        return absent
     local = {
         c: value for c, split, name, value in rows if (split, name) == ("local-model", "accuracy") and c is not None
     }
     tested = known.get(("test", watch.measure.name))
-    return watch.after_round(round_, cohort, known.get(("round", "divergence")), tested, local)
+    return absent + watch.after_round(round_, cohort, known.get(("round", "divergence")), tested, local)
 
 
 def note(store: RunStore, run: int, warned: Sequence[Warned]) -> None:

@@ -40,6 +40,14 @@ SIGNS = {
 }
 """Threshold, source and remedy of each warning."""
 
+STAGES = {
+    "available": ("was online", "a higher probability of being online, or more clients"),
+    "selected": ("was selected", "a selection with a higher rate, or more clients"),
+    "answered": ("answered", "a lower system.dropout, or more clients"),
+    "clients": ("was in time", "fewer stragglers, or their partial work (system.drop_stragglers=false)"),
+}
+"""The stages of a round: what a client did that reached it, and what to try if none did."""
+
 
 class Warned(NamedTuple):
     """A warning, at the first round that shows it."""
@@ -66,6 +74,11 @@ class Watch:
     by_rows: bool  # True if the method weights clients by their rows
     has_labels: bool = True  # True if the counts are of classes; False if they are of rows only
     measure: Measure = field(default_factory=primary)  # the run's primary measure
+    rounds: int = 0  # planned
+    empty: list[str] = field(
+        default_factory=list
+    )  # of each round without clients, the first stage that no client reached
+    played: int = 0
     given: set[str] = field(default_factory=set)  # kinds of warnings so far
     divergences: list[float] = field(default_factory=list)
     tested: list[float] = field(default_factory=list)
@@ -79,6 +92,32 @@ class Watch:
         missing = [self.classes[c] for c in np.flatnonzero(self.label_counts.sum(0) == 0).tolist()]
         found = f"no client holds any row of {', '.join(missing)}" if missing and self.has_labels else ""
         return self.new(0, {"missing class": found})
+
+    def count_clients(self, round_: int, reached: Mapping[str, float]) -> list[Warned]:
+        """Count a round. ``reached`` is the number of clients at each stage. The last round warns if some rounds had none.
+
+        If no round had any, the run ends with an error in place of a result."""
+        self.played += 1
+        self.empty += [stage for stage in STAGES if not reached.get(stage, 1.0)][:1]
+        if round_ != self.rounds or not self.empty or self.untrained:
+            return []
+        source = "the model changes only in rounds with clients"
+        return [Warned("no clients", round_, self.absence(), "threshold: one round", source, self.cure())]
+
+    def absence(self) -> str:
+        """Say in how many rounds no client took part, and what no client did in most of them."""
+        missing = STAGES[max(STAGES, key=self.empty.count)][0]
+        rounds = f"any of {self.played}" if self.untrained else f"{len(self.empty)} of {self.played}"
+        return f"no client took part in {rounds} rounds, mostly because none {missing}"
+
+    def cure(self) -> str:
+        """Return what to try if no client took part in a round."""
+        return STAGES[max(STAGES, key=self.empty.count)][1]
+
+    @property
+    def untrained(self) -> bool:
+        """True if no client took part in any round, so that the model is still the first one."""
+        return 0 < self.played == len(self.empty)
 
     def after_round(
         self,

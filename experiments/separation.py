@@ -24,8 +24,7 @@ from typing import Any
 from fedskew import Experiment
 from fedskew.core.errors import FedskewError
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.compare import execute_all, register_all
-from fedskew.experiment.plan import prepare
+from fedskew.experiment.runner import execute_all, stored_runs, to_execute
 from fedskew.experiment.search import Search
 from fedskew.experiment.tune import tune
 from fedskew.measure.registry import shown
@@ -128,15 +127,11 @@ def records(
     store: RunStore, dataset: str, method: str, rate: float, seeds: Sequence[int], jobs: int
 ) -> list[RunRecord]:
     """The runs of a method at a rate, carried out if the store does not have them yet."""
-    name = f"{method} @ {rate:g}"
-    known = {r.seed: r for r in store.runs() if r.name == name and r.status in ("finished", "diverged")}
-    missing = [s for s in seeds if s not in known]
-    if missing:
-        plans, data = prepare(planned(dataset, method, rate, missing), None, jobs)
-        runs = register_all(store, plans, name)
-        execute_all(store, runs, data, jobs, lambda _: None, lambda _: None, lambda: False)
-        known |= {r.seed: r for r in map(store.run, runs)}
-    return [known[s] for s in seeds]
+    experiments = planned(dataset, method, rate, seeds)
+    runs = to_execute(store, experiments, f"{method} @ {rate:g}")
+    execute_all(store, runs, None, jobs, lambda _: None, lambda _: None, lambda: False)
+    stored = stored_runs(store, experiments)
+    return [stored[experiment.hash()] for experiment in experiments]
 
 
 def tuned(store: RunStore, dataset: str, method: str, jobs: int) -> float:

@@ -15,8 +15,8 @@ from fedskew.claims.verdicts import cells, markdown, verdicts
 from fedskew.core.errors import BadInput
 from fedskew.experiment import reproduce
 from fedskew.experiment.build import check_needs
-from fedskew.experiment.compare import execute_all
-from fedskew.experiment.reproduce import estimate, experiment_of, missing, plan, registered, results
+from fedskew.experiment.reproduce import estimate, experiment_of, missing, plan, results
+from fedskew.experiment.runner import execute_all, to_execute
 from fedskew.store.runs import RunStore
 
 
@@ -125,7 +125,15 @@ def test_a_reproduction_runs_once_goes_on_and_gives_verdicts(tmp_path) -> None:
     assert [(p.arm, p.seed) for p in planned[:4]] == [("one", 0), ("longer", 0), ("momentum", 0), ("one", 1)]
 
     def carry_out(part) -> None:
-        execute_all(store, registered(store, part, "tiny"), None, 1, lambda _: None, lambda _: None, lambda: False)
+        execute_all(
+            store,
+            to_execute(store, [p.experiment for p in part], "tiny"),
+            None,
+            1,
+            lambda _: None,
+            lambda _: None,
+            lambda: False,
+        )
 
     carry_out(planned[:3])
     assert missing(store, planned) == planned[3:]

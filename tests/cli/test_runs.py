@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedskew.cli.main import main
-from fedskew.experiment.compare import unfinished
+from fedskew.experiment.runner import unfinished
 from fedskew.store.runs import RunStore
 from tests.report import add
 

@@ -14,7 +14,8 @@ from fedskew.claims.verdicts import Results, cells, verdicts
 from fedskew.cli import reproduce
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, Interrupted
-from fedskew.experiment.reproduce import plan, registered, results
+from fedskew.experiment.reproduce import plan, results
+from fedskew.experiment.runner import to_execute
 from fedskew.store.runs import RunStore
 
 
@@ -42,7 +43,7 @@ def filled(store: RunStore, document: Document) -> Results:
     """Return its runs with invented numbers. The worst client was not measured."""
     random = np.random.default_rng(0)
     planned = plan(document, "quick")
-    for number in registered(store, planned, "t"):
+    for number in to_execute(store, [p.experiment for p in planned], "t"):
         better = store.run(number).name == "a"
         for round_ in range(4):
             rows = [(None, "test", "accuracy", 0.2 * round_ + 0.1 * better + 0.01 * random.random() / 3)]
@@ -243,7 +244,7 @@ def test_every_number_of_a_document_is_in_its_export(tmp_path, name: str) -> Non
     """All tables and claims of a document can be made from its export alone."""
     document, store = load(name).at("quick"), RunStore(tmp_path)
     planned = plan(document, "quick")
-    for number in registered(store, planned[: 2 * len(document.arms)], name):
+    for number in to_execute(store, [p.experiment for p in planned[: 2 * len(document.arms)]], name):
         rows = [(None, "test", "accuracy", 0.5), (None, "test", "loss", 0.5)]
         rows += [(None, "round", name, 1.0) for name in ("drift", "divergence", "bytes_up", "bytes_down", "seconds")]
         rows += [(layer, "layer", "cosine", 0.5) for layer in (0, 1)]

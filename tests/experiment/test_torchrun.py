@@ -16,7 +16,7 @@ import pytest
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.engine.group import Lost
-from fedskew.experiment import compare
+from fedskew.experiment import runner
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.results import run
 from fedskew.experiment.run import register
@@ -253,8 +253,8 @@ def test_after_a_lost_rank_no_other_run_begins(tmp_path: Path, monkeypatch: pyte
     def lose(_: object, number: int, *__: object) -> None:
         raise Lost(f"run {number}")
 
-    monkeypatch.setattr(compare, "execute", lose)
-    results = compare.execute_all(store, dict.fromkeys(ids), None, 1, lambda _: None, lambda _: None, lambda: False)
+    monkeypatch.setattr(runner, "execute", lose)
+    results = runner.execute_all(store, dict.fromkeys(ids), None, 1, lambda _: None, lambda _: None, lambda: False)
     assert [str(ended.error) for ended in results] == ["run 1"]
 
 

@@ -20,7 +20,8 @@ from fedskew.core.places import replacing
 from fedskew.experiment.documents import EXTRAS
 from fedskew.experiment.documents.extra import Extra
 from fedskew.experiment.progress import Board, duration, names_and_rounds, play
-from fedskew.experiment.reproduce import Planned, estimate, missing, plan, registered, restore, results
+from fedskew.experiment.reproduce import Planned, estimate, missing, plan, restore, results
+from fedskew.experiment.runner import to_execute
 from fedskew.experiment.torchrun import on_ranks
 from fedskew.report.words import figures
 from fedskew.store.runs import RunStore
@@ -48,7 +49,7 @@ def reproduce(parsed: argparse.Namespace) -> int:
         read_back(store, document, planned, parsed)
     try:
         if not parsed.as_stored:
-            carry_out(store, document, planned, parsed)
+            run_missing(store, document, planned, parsed)
     finally:
         known = results(store, planned)
         if parsed.export and known:
@@ -78,7 +79,7 @@ def read_back(store: RunStore, document: Document, planned: list[Planned], parse
     Console(stderr=True).print(text, soft_wrap=True)
 
 
-def carry_out(store: RunStore, document: Document, planned: list[Planned], parsed: argparse.Namespace) -> None:
+def run_missing(store: RunStore, document: Document, planned: list[Planned], parsed: argparse.Namespace) -> None:
     """Carry out the runs that the store does not have yet."""
     console = Console(stderr=True)
     left = missing(store, planned)
@@ -90,7 +91,8 @@ def carry_out(store: RunStore, document: Document, planned: list[Planned], parse
     with bar("estimating") as show:
         seconds = estimate(left, jobs, lambda: show(next(done) / arms))
     console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
-    runs = registered(store, left, f"reproduce {document.name} {parsed.scale}")
+    title = f"reproduce {document.name} {parsed.scale}"
+    runs = to_execute(store, [p.experiment for p in left], title, earlier=True)
     play(store, runs, None, jobs, Board(*names_and_rounds(store, runs)), "the same command")
 
 

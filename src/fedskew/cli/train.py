@@ -21,18 +21,11 @@ from fedskew.cli.tune import print_choice, tune_all
 from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.compare import (
-    cross,
-    register_all,
-    seeds_from,
-    to_resume,
-    unfinished,
-    with_baselines,
-    worst_error,
-)
+from fedskew.experiment.compare import cross, seeds_from, with_baselines
 from fedskew.experiment.plan import Plan, Trial, partition_note, prepare
 from fedskew.experiment.progress import Board, duration, names_and_rounds, play
 from fedskew.experiment.run import register
+from fedskew.experiment.runner import register_all, to_resume, unfinished, worst_error
 from fedskew.experiment.torchrun import on_ranks
 from fedskew.experiment.tune import Tuned, at_best
 from fedskew.report.budget import Budget, budget_from

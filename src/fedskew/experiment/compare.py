@@ -1,26 +1,16 @@
-"""Compare methods on the same partitions and seeds. Runs execute one after the other, or several at a time."""
+"""The experiments of a comparison: methods on the same partitions and seeds, with baselines."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 
-from fedskew.core.errors import Diverged, FedskewError, Interrupted, require
+from fedskew.core.errors import require
 from fedskew.core.folds import parse_folds
-from fedskew.data.dataset import Dataset
 from fedskew.data.splits import with_splits
-from fedskew.engine.group import Lost
 from fedskew.experiment.combinations import has_own_models, with_method
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.plan import Latest, Plan
-from fedskew.experiment.run import Ended, Listener, Stop, begin, execute, register
 from fedskew.models import Mixed
-from fedskew.store.lease import busy
-from fedskew.store.runs import RunRecord, RunStore
 
 MOST_RUNS = 10_000
 """Maximum number of runs in a comparison. All are dealt, checked and stored before the first one begins."""
-
-
-EndListener = Callable[[Ended], None]
 
 
 def cross(base: Experiment, methods: Sequence[object], seeds: Sequence[int], folds: str = "") -> list[Experiment]:
@@ -59,82 +49,6 @@ def with_baselines(base: Experiment, methods: Sequence[object]) -> tuple[list[ob
     added = [name for name in baselines if name not in names] if personal else []
     line = f"beside {personal[0]}, a method with a model for each client: {' and '.join(added)}" if added else ""
     return [*methods, *added], line
-
-
-def register_all(store: RunStore, plans: Sequence[Plan], title: str) -> dict[int, Plan]:
-    """Store all runs of a comparison with status planned. Return the plans by run number."""
-    comparison = store.add_comparison(title)
-    return {register(store, plan.experiment, plan.trial, comparison): plan for plan in plans}
-
-
-def execute_all(
-    store: RunStore,
-    runs: Mapping[int, Plan | None],
-    dataset: Dataset | None,
-    jobs: int,
-    listener: Listener,
-    ended: EndListener,
-    stop: Stop,
-) -> list[Ended]:
-    """Execute the runs, ``jobs`` at a time; a run that fails does not stop the others. Return how each run ended.
-
-    A run without a plan is executed as stored. Raises `Interrupted` once ``stop`` returns True.
-    """
-    results: list[Ended] = []
-
-    def note(result: Ended) -> None:
-        results.append(result)
-        ended(result)
-
-    if jobs == 1 or len(runs) == 1:
-        load = Latest()
-        for run, plan in runs.items():
-            if stop():
-                break
-            try:
-                execute(store, run, dataset, listener, stop, partial(begin, store, run, dataset or load, plan))
-                note(Ended(run, None))
-            except Interrupted:
-                break
-            except Lost as error:
-                # a process of torchrun is lost, so no other run can begin
-                note(Ended(run, error))
-                break
-            except FedskewError as error:
-                note(Ended(run, error))
-    else:
-        from fedskew.experiment.workers import side_by_side
-
-        side_by_side(store.folder, runs, dataset, jobs, listener, note, stop)
-    missing = len(runs) - len(results)
-    if missing and stop():
-        raise Interrupted(f"stopped with {missing} of {len(runs)} runs unfinished")
-    return results
-
-
-def unfinished(store: RunStore) -> list[RunRecord]:
-    """Return the newest run that can be resumed, with all runs of its comparison; if there is none, the latest runs."""
-    waiting = [
-        r for r in store.runs("status IN ('planned', 'running', 'interrupted', 'failed')") if not busy(store, r.id)
-    ]
-    if not waiting:
-        return store.select([])
-    newest = max(waiting, key=lambda r: r.id)
-    return store.select([f"c{newest.comparison}" if newest.comparison else str(newest.id)])
-
-
-def to_resume(store: RunStore, chosen: Sequence[RunRecord]) -> list[int]:
-    """Return the numbers of the unfinished runs. Raises `BadInput` if other processes execute all of them."""
-    ids = [r.id for r in chosen if r.status in ("planned", "running", "interrupted", "failed")]
-    reasons = [busy(store, run) for run in ids]
-    require(not reasons or not all(reasons), reasons[0] if reasons else "")
-    return ids
-
-
-def worst_error(results: Sequence[Ended]) -> FedskewError | None:
-    """Return the error that decides the exit code; None without errors. Any other error comes before a divergence."""
-    errors = [r.error for r in results if r.error]
-    return next((e for e in errors if not isinstance(e, Diverged)), errors[0] if errors else None)
 
 
 def seeds_from(given: Sequence[int] | int | None, first: int = 0, folds: str = "") -> list[int]:

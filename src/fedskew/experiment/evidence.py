@@ -12,15 +12,13 @@ from fedskew.core.errors import BadInput, FedskewError
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.compare import execute_all
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.gains import case_of, values_of
 from fedskew.experiment.given import suited
-from fedskew.experiment.plan import Plan
-from fedskew.experiment.reproduce import DONE
-from fedskew.experiment.run import Stop, register
+from fedskew.experiment.run import Stop
+from fedskew.experiment.runner import DONE, execute_all, stored_runs, to_execute
 from fedskew.measure.registry import primary
-from fedskew.store.runs import RunRecord, RunStore
+from fedskew.store.runs import RunStore
 
 Say = Callable[[str], None]
 
@@ -41,27 +39,9 @@ def able(case: Planned, methods: Sequence[str], data: Dataset) -> Iterator[str]:
         yield method
 
 
-def known(store: RunStore, wanted: Sequence[Experiment]) -> dict[str, RunRecord]:
-    """Return the stored runs of these experiments, by hash. If an experiment has several runs, one that is done is taken."""
-    found: dict[str, RunRecord] = {}
-    hashes = [one.hash() for one in wanted]
-    for record in store.runs(f"experiment_hash IN ({','.join('?' * len(hashes))})", hashes):
-        if record.status in DONE or record.experiment_hash not in found:
-            found[record.experiment_hash] = record
-    return found
-
-
-def carry_out(store: RunStore, wanted: Sequence[Experiment], title: str, data: Dataset, stop: Stop) -> None:
+def complete(store: RunStore, experiments: Sequence[Experiment], title: str, data: Dataset, stop: Stop) -> None:
     """Execute the runs that are not in the store, or not done. Errors of single runs are only stored."""
-    stored, runs, comparison = known(store, wanted), dict[int, Plan | None](), None
-    for one in wanted:
-        record = stored.get(one.hash())
-        if record is None:
-            comparison = comparison or store.add_comparison(title)
-            runs[register(store, one, {"name": "stacked"}, comparison)] = Plan(one)
-        elif record.status not in DONE:
-            runs[record.id] = None
-    if runs:
+    if runs := to_execute(store, experiments, title):
         execute_all(store, runs, data, 1, lambda _: None, lambda _: None, stop)
 
 
@@ -71,7 +51,7 @@ def tuned(store: RunStore, case: Planned, method: str) -> float | None:
     A run that diverged has the worst value.
     """
     wanted = [experiment_of(case, method, rate, TUNING_SEED) for rate in RATES]
-    records = known(store, wanted)
+    records = stored_runs(store, wanted)
     if any(one.hash() not in records or records[one.hash()].status not in DONE for one in wanted):
         return None
     scores: dict[float, float] = {}
@@ -90,7 +70,7 @@ def gathered(store: RunStore, case: Planned, methods: Sequence[str], data: Datas
     """
     rates = {method: rate for method in methods if (rate := tuned(store, case, method)) is not None}
     wanted = {method: [experiment_of(case, method, rate, seed) for seed in SEEDS] for method, rate in rates.items()}
-    stored = known(store, [one for own in wanted.values() for one in own])
+    stored = stored_runs(store, [one for own in wanted.values() for one in own])
     runs = {method: [stored[h] for one in own if (h := one.hash()) in stored] for method, own in wanted.items()}
     if sum(record.status in DONE for record in runs.get(REFERENCE, [])) < 2:
         return None
@@ -124,7 +104,7 @@ def run_protocol(
                 continue
             fit = list(able(case, methods, data))
             tuning = [experiment_of(case, method, rate, TUNING_SEED) for method in fit for rate in RATES]
-            carry_out(store, tuning, f"tuning: {case.title}", data, stop)
+            complete(store, tuning, f"tuning: {case.title}", data, stop)
             rates = {method: rate for method in fit if (rate := tuned(store, case, method)) is not None}
             measured = [
                 experiment_of(case, method, rate, seed)
@@ -132,7 +112,7 @@ def run_protocol(
                 if seed in seeds
                 for method, rate in rates.items()
             ]
-            carry_out(store, measured, case.title, data, stop)
+            complete(store, measured, case.title, data, stop)
             if found := gathered(store, case, fit, data, file):
                 add_case(file, found)
 

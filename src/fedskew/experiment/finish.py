@@ -7,11 +7,11 @@ from typing import Literal
 
 from fedskew.core.errors import Diverged
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.compare import register_all, worst_error
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.plan import Plan, partition_note, prepare
 from fedskew.experiment.progress import board_for, play
 from fedskew.experiment.run import Listener
+from fedskew.experiment.runner import register_all, worst_error
 from fedskew.experiment.runs import Runs
 from fedskew.report.console import say
 from fedskew.store.runs import RunStore

@@ -13,7 +13,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.splits import Redrawn
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.diagnose import faces_of, from_experiment
-from fedskew.experiment.reproduce import DONE
+from fedskew.experiment.runner import DONE
 from fedskew.measure.intervals import Estimate, mean_interval
 from fedskew.measure.registry import primary, primary_of
 from fedskew.measure.statistics import paired_p

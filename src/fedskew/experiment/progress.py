@@ -20,9 +20,9 @@ from fedskew.core.counting import count
 from fedskew.core.errors import Interrupted, require, visible
 from fedskew.data.dataset import Dataset
 from fedskew.experiment import notebook
-from fedskew.experiment.compare import execute_all
 from fedskew.experiment.plan import Plan
 from fedskew.experiment.run import Ended, Listener, Progress
+from fedskew.experiment.runner import execute_all
 from fedskew.measure.registry import shown
 from fedskew.report.console import Console, say
 from fedskew.report.names import name_of

@@ -12,28 +12,24 @@ from fedskew.claims.document import Document
 from fedskew.claims.quantities import Measured, measured
 from fedskew.claims.verdicts import Results
 from fedskew.core.component import parse
-from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.engine.choose import Option, next_work, on_threads
 from fedskew.engine.choose import measured as measured_seconds
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.config import Experiment, from_table_of_sections, from_toml
-from fedskew.experiment.plan import Plan
+from fedskew.experiment.config import Experiment, from_table_of_sections
 from fedskew.experiment.run import register
+from fedskew.experiment.runner import DONE, stored_runs
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import start
-from fedskew.store.runs import RunRecord, RunStore
+from fedskew.store.runs import RunStore
 
 SCORED = 512
 """Maximum number of rows that are scored to estimate the time for all rows."""
 
 PATIENCE = 6.0
 """Seconds after which an estimate times no further arm."""
-
-DONE = ("finished", "diverged")
-"""Final statuses. A run that diverged is not repeated, because it would diverge again."""
 
 
 @dataclass(frozen=True)
@@ -81,45 +77,8 @@ def experiment_of(document: Document, scale: str, arm: str, seed: int) -> Experi
 
 def missing(store: RunStore, planned: Sequence[Planned]) -> list[Planned]:
     """Return the planned runs that the store does not have as finished or diverged."""
-    return [p for p in planned if not (r := found(store, p.experiment)) or store.run(r).status not in DONE]
-
-
-def found(store: RunStore, experiment: Experiment) -> int | None:
-    """Return the number of a stored run of exactly this experiment, preferably a finished one; None if there is none.
-
-    A run of an earlier version, which had fewer settings, counts if the newer settings have their defaults.
-    """
-    records = store.runs("experiment_hash=?", (experiment.hash(),))
-    if not records:
-        alike = store.runs(
-            "name=? AND seed=? AND rounds=?", (experiment.name, experiment.training.seed, experiment.training.rounds)
-        )
-        records = [record for record in alike if stored(record, experiment) == experiment]
-    return max(records, key=lambda r: (r.status in DONE, -r.id)).id if records else None
-
-
-def stored(record: RunRecord, experiment: Experiment) -> Experiment | None:
-    """Read a stored run's experiment, with engine and threads taken from ``experiment``; None if it is not valid."""
-    try:
-        known = from_toml(record.experiment)
-    except BadInput:
-        return None
-    return known.replace(engine=experiment.engine, training__threads=experiment.training.threads)
-
-
-def registered(store: RunStore, planned: Sequence[Planned], title: str) -> dict[int, Plan | None]:
-    """Return the runs to execute, by number. Stored runs have no plan and continue; new runs become one comparison."""
-    comparison = None
-    runs: dict[int, Plan | None] = {}
-    for p in planned:
-        number = found(store, p.experiment)
-        if number is not None:
-            runs[number] = None
-            continue
-        comparison = comparison or store.add_comparison(title)
-        number = register(store, p.experiment, {"name": p.experiment.table()["engine"]["name"]}, comparison)
-        runs[number] = Plan(p.experiment)
-    return runs
+    stored = stored_runs(store, [p.experiment for p in planned], earlier=True)
+    return [p for p in planned if (key := p.experiment.hash()) not in stored or stored[key].status not in DONE]
 
 
 def restore(store: RunStore, planned: Sequence[Planned], known: Results, title: str) -> int:
@@ -186,10 +145,10 @@ def scoring(fed: Federation, model: Tensor, x: Tensor, y: Tensor) -> float:
 
 def results(store: RunStore, planned: Sequence[Planned]) -> Results:
     """Read the results of the planned runs that are done, by arm and seed."""
-    known: dict[str, dict[int, Measured]] = {}
+    stored = stored_runs(store, [p.experiment for p in planned], earlier=True)
+    by_arm: dict[str, dict[int, Measured]] = {}
     for p in planned:
-        number = found(store, p.experiment)
-        record = None if number is None else store.run(number)
+        record = stored.get(p.experiment.hash())
         if record is not None and record.status in DONE and record.rounds_done > 0:
-            known.setdefault(p.arm, {})[p.seed] = measured(store, record)
-    return known
+            by_arm.setdefault(p.arm, {})[p.seed] = measured(store, record)
+    return by_arm

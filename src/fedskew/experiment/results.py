@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, cast
 from fedskew.core.component import build, parse
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.compare import cross, seeds_from, to_resume, unfinished, with_baselines
+from fedskew.experiment.compare import cross, seeds_from, with_baselines
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.finish import ShowProgress, carry_out, finish
 from fedskew.experiment.given import experiment_from
@@ -18,6 +18,7 @@ from fedskew.experiment.keywords import DEFAULT_METHODS, KEYWORDS, Settings
 from fedskew.experiment.plan import prepare
 from fedskew.experiment.progress import shown_line
 from fedskew.experiment.run import Listener, register
+from fedskew.experiment.runner import to_resume, unfinished
 from fedskew.experiment.runs import Opened, Runs, plainly
 from fedskew.experiment.search import Search
 from fedskew.experiment.tune import tune as tune_one

@@ -146,7 +146,7 @@ def execute(
     threads = torch.get_num_threads()
     with held(store, run):
         try:
-            carry_out(store, store.run(run), listener, stop, begun or partial(begin, store, run, dataset))
+            assemble_and_play(store, store.run(run), listener, stop, begun or partial(begin, store, run, dataset))
         except TakenOver:
             raise
         except Diverged as error:
@@ -181,7 +181,7 @@ def readable(run: int, error: Exception | SystemExit) -> FedskewError | None:
     return fault(error)
 
 
-def carry_out(store: RunStore, record: RunRecord, listener: Listener, stop: Stop, begun: Begin) -> None:
+def assemble_and_play(store: RunStore, record: RunRecord, listener: Listener, stop: Stop, begun: Begin) -> None:
     """Assemble the run and play its rounds."""
     assembly, site = begun()
     experiment = assembly.experiment

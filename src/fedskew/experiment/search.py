@@ -10,19 +10,15 @@ from fedskew.core.component import parse, shown
 from fedskew.core.errors import Diverged, require
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.combinations import has_own_models, with_method
-from fedskew.experiment.compare import EndListener, execute_all, worst_error
 from fedskew.experiment.config import Experiment, from_table_of_sections
 from fedskew.experiment.plan import Plan, prepare
-from fedskew.experiment.reproduce import DONE
-from fedskew.experiment.run import Ended, Listener, Stop, register
+from fedskew.experiment.run import Ended, Listener, Stop
+from fedskew.experiment.runner import DONE, EndListener, execute_all, stored_runs, to_execute, worst_error
 from fedskew.measure.registry import Measure, primary
 from fedskew.store.runs import RunStore
 
 Setting = dict[str, object]
 """Values by option, which is SECTION.OPTION or METHOD.OPTION."""
-
-ASKED = "json_valid(facts) AND json_extract(facts, '$.asked') IS NOT NULL"
-"""SQL condition for runs of a search."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,27 +107,29 @@ class Work:
             self.search.by == "clients" or all(map(personal, wanted.values())),
             f"tune: {self.method} trains no personal models; leave out --by personal",
         )
-        known = {r.facts["asked"]: r.id for r in self.store.runs(ASKED)}
-        missing = [at for at, experiment in wanted.items() if experiment.hash() not in known]
-        if missing:
-            # `prepare` tries engines once for each name, so all settings get the same name
-            missing_experiments = [wanted[at].replace(name=self.method) for at in missing]
-            plans, _ = prepare(missing_experiments, self.dataset, self.jobs)
-            for plan in plans:
-                require(
-                    plan.dealt is None or plan.dealt.held_out is not None,
-                    f"tune: held_out {plan.experiment.clients.held_out} is too small to hold out a row of any client; increase it",
-                )
-            comparison = self.store.add_comparison(f"tune {self.method}")
-            for place, plan in zip(missing, plans, strict=True):
-                requested = wanted[place]
-                experiment = plan.experiment.replace(name=requested.name)
-                run = register(self.store, experiment, plan.trial, comparison)
-                note = {"method": self.method, "setting": settings[place[0]], "by": self.search.by}
-                self.store.add_facts(run, {"asked": requested.hash(), "tuning": note})
-                known[requested.hash()] = run
-                self.plans[run] = dataclasses.replace(plan, experiment=experiment)
-        return {place: known[experiment.hash()] for place, experiment in wanted.items()}
+        setting_of = {experiment.hash(): settings[place[0]] for place, experiment in wanted.items()}
+
+        def facts(experiment: Experiment) -> dict[str, object]:
+            return {"tuning": {"method": self.method, "setting": setting_of[experiment.hash()], "by": self.search.by}}
+
+        experiments = list(wanted.values())
+        planned = to_execute(self.store, experiments, f"tune {self.method}", self.planned, facts)
+        self.plans.update({run: plan for run, plan in planned.items() if plan})
+        stored = stored_runs(self.store, experiments)
+        return {place: stored[experiment.hash()].id for place, experiment in wanted.items()}
+
+    def planned(self, experiments: Sequence[Experiment]) -> list[Plan]:
+        """Plan the runs of new settings. Engines are tried once, since all have the same name until then."""
+        plans, _ = prepare([e.replace(name=self.method) for e in experiments], self.dataset, self.jobs)
+        for plan in plans:
+            require(
+                plan.dealt is None or plan.dealt.held_out is not None,
+                f"tune: held_out {plan.experiment.clients.held_out} is too small to hold out a row of any client; increase it",
+            )
+        return [
+            dataclasses.replace(plan, experiment=plan.experiment.replace(name=e.name))
+            for plan, e in zip(plans, experiments, strict=True)
+        ]
 
     def judged(self, setting: Setting, runs: Sequence[int]) -> Tried:
         """Score a setting by its runs."""
@@ -165,7 +163,7 @@ class Work:
         query = f"SELECT total(value) FROM measurements WHERE run IN ({marks}) AND split='round' AND name='seconds'"
         return float(self.store.query(query, list(runs))[0][0])
 
-    def carry_out(self, runs: Sequence[int], stop: Stop) -> None:
+    def execute(self, runs: Sequence[int], stop: Stop) -> None:
         """Execute the unfinished runs. A run that diverges does not stop the others."""
         unfinished = [run for run in runs if self.store.run(run).status not in DONE]
         results: list[Ended] = []

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedskew.core.errors import BadInput, Interrupted, require
-from fedskew.experiment.reproduce import DONE
+from fedskew.experiment.runner import DONE
 from fedskew.experiment.search import Setting, Tried, Work, is_number
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def one(work: Work, trial: optuna.Trial, setting: Setting) -> Tried:
         behind = Behind(work, trial, run, number * work.base.training.rounds)
         if not behind():
             try:
-                work.carry_out([run], behind.or_stopped)
+                work.execute([run], behind.or_stopped)
             except Interrupted:
                 if work.stop():
                     raise

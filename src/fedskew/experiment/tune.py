@@ -13,10 +13,10 @@ from fedskew.core.errors import FedskewError, require
 from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import Own
-from fedskew.experiment.compare import EndListener
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment
 from fedskew.experiment.given import suited
 from fedskew.experiment.run import Listener, Stop
+from fedskew.experiment.runner import EndListener
 from fedskew.experiment.search import Search, Setting, Tried, Work, at, is_number, words
 from fedskew.experiment.trials import by_optuna
 from fedskew.measure.registry import PRIMARY, Measure, primary
@@ -163,7 +163,7 @@ def tune(
         return Tuned(method, tuple(by_optuna(work, space)), base.task.primary)
     settings = grid(space)
     runs = work.registered(settings, search.seeds)
-    work.carry_out(list(runs.values()), stop)
+    work.execute(list(runs.values()), stop)
     tried = tuple(work.judged(s, [runs[k, seed] for seed in search.seeds]) for k, s in enumerate(settings))
     return Tuned(method, tried, base.task.primary)
 

@@ -11,7 +11,7 @@ from fedskew.core.errors import BadInput, FedskewError
 from fedskew.data.datasets.own import from_torch
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.export import export, write_program
+from fedskew.experiment.export import export, program
 from fedskew.experiment.results import run
 from fedskew.experiment.run import register
 from fedskew.store.runs import RunStore
@@ -75,7 +75,7 @@ def test_missing_onnx_is_refused_in_one_line(stored: RunStore, monkeypatch: pyte
             return x if bool(x.sum() > 0) else -x
 
     with pytest.raises(BadInput, match=r"^export: this model cannot be written as onnx \(.*\); take safetensors$"):
-        write_program(Strange(), torch.zeros(2, 3), "onnx", tmp_path / "m.onnx")
+        program(Strange(), torch.zeros(2, 3), "onnx")
     monkeypatch.setattr("fedskew.experiment.export.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"pip install 'fedskew\[onnx\]'"):
         export(stored, 1, "onnx")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.places import UNFINISHED
 from fedskew.core.trees import leaves
 from fedskew.store import checkpoints
 from tests.store import refused
@@ -190,7 +191,8 @@ def test_an_interrupted_write_leaves_nothing_behind(tmp_path, monkeypatch):
 
 
 def test_next_write_removes_files_of_a_killed_write(tmp_path):
-    (tmp_path / "round-000003.partial").write_bytes(b"half of it")
+    (tmp_path / f"{UNFINISHED}abc").mkdir()
+    (tmp_path / f"{UNFINISHED}abc" / "round-000003.safetensors").write_bytes(b"half of it")
     checkpoints.save(tmp_path, 4, tree(), {})
     assert [p.name for p in tmp_path.iterdir()] == ["round-000004.safetensors"]
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.core.places import replacing
+from fedskew.core.places import write_whole
 from fedskew.measure.statistics import Verdict, decided, holm
 
 Face = Literal["label", "feature", "quantity", "concept"]
@@ -148,9 +148,4 @@ def add_case(path: Path, case: Case) -> None:
     """Write the case to the file. It replaces a case with the same title."""
     found = read_file(path)
     others = [one for one in found.cases if one.title != case.title]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as partial:
-            partial.write_text(text_of(Evidence(found.made_by, (*others, case))), encoding="utf-8")
-    except OSError as error:
-        raise FedskewError(f"evidence {path}: cannot be written: {error.strerror}") from None
+    write_whole(path, text_of(Evidence(found.made_by, (*others, case))), "evidence")

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from fedskew.advice.advise import verdict_on
 from fedskew.advice.evidence import MEASURES, NAME, Case, add_case, known, read_file
@@ -12,8 +11,8 @@ from fedskew.advice.winner import check
 from fedskew.cli.output import print_columns, print_json
 from fedskew.cli.terminal import Console, say
 from fedskew.core.counting import percent
-from fedskew.core.errors import BadInput, FedskewError, require
-from fedskew.core.places import replacing
+from fedskew.core.errors import BadInput, require
+from fedskew.core.places import write_whole
 from fedskew.experiment.evidence import run_protocol
 from fedskew.experiment.gains import case_of_comparison
 from fedskew.experiment.progress import stop_on_signal
@@ -97,11 +96,6 @@ def check_winner(parsed: argparse.Namespace) -> int:
 def write_page(parsed: argparse.Namespace) -> int:
     """Write an HTML page with all gains. The reader can sort and filter them."""
     cases: Sequence[Case] = known(parsed.runs)
-    path = Path(parsed.output or "evidence.html")
-    try:
-        with replacing(path) as partial:
-            partial.write_text(page(list(cells(cases)), described(cases)), encoding="utf-8")
-    except OSError as error:
-        raise FedskewError(f"page {path}: cannot be written: {error.strerror}") from None
+    path = write_whole(parsed.output or "evidence.html", page(list(cells(cases)), described(cases)), "page")
     say(f"page: {path}")
     return 0

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import FedskewError, visible
+from fedskew.core.places import replacing
 from fedskew.measure.registry import Measure, by_primary_metric, primary
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import measured_rows, tuning
@@ -235,8 +236,8 @@ def print_warnings(records: Sequence[RunRecord]) -> None:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a picture, and create its folder if needed. Raises `FedskewError` if it cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+        with replacing(path) as partial:
+            figure.savefig(partial, dpi=150)
     except (OSError, ValueError) as error:
         raise FedskewError(f"picture {path}: cannot be written: {error}") from None
 

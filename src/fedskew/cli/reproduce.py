@@ -15,8 +15,8 @@ from fedskew.cli.output import print_json, save_figure
 from fedskew.cli.request import jobs_for
 from fedskew.cli.terminal import Console
 from fedskew.core.counting import count
-from fedskew.core.errors import FedskewError, require
-from fedskew.core.places import replacing
+from fedskew.core.errors import require
+from fedskew.core.places import write_whole
 from fedskew.experiment.documents import EXTRAS
 from fedskew.experiment.documents.extra import Extra
 from fedskew.experiment.progress import Board, duration, names_and_rounds, play
@@ -54,7 +54,8 @@ def reproduce(parsed: argparse.Namespace) -> int:
         known = results(store, planned)
         if parsed.export and known:
             made = exported(document, parsed.scale, known) | repeated
-            to_file(parsed.export, json.dumps(made, separators=(",", ":")).replace('}]},"', '}]},\n"') + "\n")
+            text = json.dumps(made, separators=(",", ":")).replace('}]},"', '}]},\n"') + "\n"
+            write_whole(parsed.export, text, "numbers")
     empty = f"reproduce: the store holds no finished run of {document.name} at scale {parsed.scale}"
     require(bool(known) or not parsed.export, empty)
     path = write(store, document, parsed, known)
@@ -100,17 +101,7 @@ def write(store: RunStore, document: Document, parsed: argparse.Namespace, known
     """Write the result as a Markdown page."""
     part = f"-{parsed.only}" if parsed.only else ""
     path: Path = parsed.output or store.folder / f"{document.name}-{parsed.scale}{part}.md"
-    return to_file(path, markdown(document, parsed.scale, known))
-
-
-def to_file(path: Path, text: str) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as partial:
-            partial.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FedskewError(f"{path}: cannot be written: {error.strerror}") from None
-    return path
+    return write_whole(path, markdown(document, parsed.scale, known), "result")
 
 
 COLOUR = {"holds": "green", "fails": "red", "undecided": "yellow", "not run": "dim"}

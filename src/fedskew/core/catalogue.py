@@ -6,9 +6,9 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from types import FunctionType
 
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import require
 from fedskew.core.fits import fitted
-from fedskew.core.own import ORIGINS, Origin, load, name_of
+from fedskew.core.own import MARK, ORIGINS, Origin, load, name_of
 from fedskew.core.titles import plainly
 
 
@@ -16,6 +16,11 @@ def canonical(name: str, known: Iterable[str]) -> str:
     """Return the known name that differs only in capitals and signs (``qfedavg`` for ``q-FedAvg``), or else the name itself."""
     known, wanted = [*known], plainly(name)
     return name if name in known else next((one for one in known if plainly(one) == wanted), name)
+
+
+def code_of(entry: EntryPoint) -> str:
+    """Return the name, MODULE::CLASS, of the class that a package offers."""
+    return f"{entry.module}{MARK}{entry.attr}"
 
 
 class Catalogue(Mapping[str, type]):
@@ -46,11 +51,7 @@ class Catalogue(Mapping[str, type]):
             return self.ours[name]
         entry = self.offered[name]
         what = f"{name} of package {entry.dist.name if entry.dist else '?'}"
-        try:
-            found = entry.load()
-        except Exception as error:
-            raise BadInput(f"{what}: cannot be loaded: {type(error).__name__}: {error}") from None
-        return self.accepted(found, what, Origin(name))
+        return self.accepted(load(code_of(entry), what)[0], what, Origin(name))
 
     def __contains__(self, name: object) -> bool:
         return name in self.ours or name in self.offered

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Classes = Mapping[str, type]
 T = TypeVar("T", bound="DataclassInstance")
+Part = TypeVar("Part")
 
 
 def build(kind: str, catalogue: Classes, spec: object, where: str = "") -> Any:
@@ -136,6 +137,11 @@ def from_table(cls: type[T], table: Mapping[str, object], place: str) -> T:
         raise BadInput(f"{place}: {unlisted(cls, table) or readable(error)}") from None
     except BadInput as error:
         raise BadInput(f"{place}: {error}") from None
+
+
+def with_options(component: Part, options: Mapping[str, object], place: str) -> Part:
+    """Return a component of the same class with some options changed. They cannot name another component."""
+    return from_table(type(component), {**plain(component), **options}, place)  # type: ignore[type-var]
 
 
 def unlisted(cls: type, table: Mapping[str, object]) -> str:

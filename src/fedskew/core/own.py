@@ -60,7 +60,7 @@ def load(name: str, place: str, expected: str = "", text: str = "") -> tuple[obj
         admit_module(f"{where}{MARK}{attribute}")
         try:
             module = importlib.import_module(where)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise BadInput(f"{place}: cannot import {where}: {type(error).__name__}: {error}") from None
         return member(module, attribute, f"{place}: module {where}"), Origin(name)
     if where == PROGRAM:

@@ -1,16 +1,19 @@
 """Paths of files that an experiment or a user names."""
 
 import errno
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from fedskew.core.errors import require
+from fedskew.core.errors import FedskewError, require
 
 MOST_BYTES = 1 << 20
 """Largest size of an experiment file or a method file."""
+
+UNFINISHED = ".unfinished-"
+"""Beginning of the names of folders with files that are being written. A killed process leaves one behind."""
 
 
 def read_small(path: Path) -> bytes:
@@ -23,10 +26,11 @@ def read_small(path: Path) -> bytes:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path in the same folder to write to. Its file then replaces ``path`` in one step; after an error it is removed.
+def replacing(path: Path, mode: int = 0) -> Iterator[Path]:
+    """Yield a path to write to. Its file then replaces ``path`` in one step; after an error it is removed.
 
-    If ``path`` is a link, its target is replaced. A device or pipe is written to. Raises `OSError`.
+    Nobody else can guess, place or follow that path: it is in a new folder of this user, beside ``path``. If ``path`` is a link,
+    its target is replaced. A device or pipe is written to. A new file gets the permissions ``mode``. Raises `OSError`.
     """
     try:
         target = path.resolve()
@@ -35,14 +39,29 @@ def replacing(path: Path) -> Iterator[Path]:
     if target.exists() and not target.is_file():
         yield target
         return
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    try:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=UNFINISHED, dir=target.parent) as folder:
+        partial = Path(folder) / target.name
+        if mode:
+            partial.touch(mode)
         yield partial
-        if target.exists():
+        if target.exists() and not mode:
             shutil.copymode(target, partial)
         partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+
+
+def write_whole(path: str | Path, contents: str | bytes, what: str, mode: int = 0) -> Path:
+    """Write a file whole or not at all, with its folder, as `replacing` does; return its path.
+
+    Raises `FedskewError` if it cannot be written. The message begins with ``what``.
+    """
+    path = Path(path)
+    try:
+        with replacing(path, mode) as partial:
+            partial.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
+    except OSError as error:
+        raise FedskewError(f"{what} {path}: cannot be written: {error.strerror}") from None
+    return path
 
 
 def whole_path(path: str) -> str:

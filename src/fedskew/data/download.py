@@ -5,6 +5,7 @@ Archives are never unpacked to disk; loaders read files inside them. Therefore n
 
 import hashlib
 import http.client
+import os
 import re
 import ssl
 import urllib.error
@@ -99,7 +100,7 @@ def receive(remote: Remote, part: Path, on_progress: OnProgress) -> None:
         if not (size or remote.sha256 or answer.headers.get("Transfer-Encoding")):
             raise ConnectionError("the server does not say how long the file is, so it cannot be checked")
         most, start, before = min(size or MOST_BYTES, MOST_BYTES), monotonic(), done
-        with part.open("ab" if resumed else "wb") as file:
+        with open(part, "ab" if resumed else "wb", opener=without_following) as file:
             while block := answer.read1(CHUNK):
                 done += len(block)
                 if done > most:
@@ -111,6 +112,11 @@ def receive(remote: Remote, part: Path, on_progress: OnProgress) -> None:
                     raise TimeoutError(f"less than {SLOWEST:,} bytes a second")
     if size and done < size:
         raise ConnectionError(f"the connection ended after {done:,} of {size:,} bytes")
+
+
+def without_following(path: str, flags: int) -> int:
+    """Open a file that is not a link. The name of an unfinished download is known, so another user could put a link there."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def digest(path: Path) -> str:

@@ -18,7 +18,7 @@ from torch import nn
 from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.catalogue import Catalogue
-from fedskew.core.component import build, from_table, label, plain, to_table
+from fedskew.core.component import build, from_table, label, plain, to_table, with_options
 from fedskew.core.contract import (
     Augmentation,
     Availability,
@@ -302,11 +302,14 @@ def changed(section: str, held: object, changes: Mapping[str, object]) -> object
         if changes.get("name", name) != name:
             return build(section, catalogue, changes)
         place, changes = f"{section} {name}", {key: value for key, value in changes.items() if key != "name"}
-    return from_table(type(held), {**plain(held), **changes}, place)
+    return with_options(held, changes, place)
 
 
-def from_table_of_sections(table: Mapping[str, object], where: str = "experiment") -> Experiment:
-    """Build an experiment from nested plain values. Missing sections have their defaults."""
+def from_table_of_sections(table: Mapping[str, object], where: str = "experiment", trusted: bool = False) -> Experiment:
+    """Build an experiment from nested plain values. Missing sections have their defaults.
+
+    Code that they name runs only if this user has run or confirmed it before. ``trusted`` confirms it.
+    """
     sections: dict[str, object] = {}
     for key, value in table.items():
         if key not in SECTIONS:
@@ -325,7 +328,8 @@ def from_table_of_sections(table: Mapping[str, object], where: str = "experiment
                 f"{where}: training.workers no longer exists: use --jobs for several runs, torchrun for one large run"
             )
     try:
-        return Experiment(**cast(Settings, sections))
+        with nullcontext() if trusted else asking():
+            return Experiment(**cast(Settings, sections))
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
 
@@ -335,9 +339,7 @@ def from_toml(text: str, where: str = "experiment", trusted: bool = False) -> Ex
 
     Code files that it names run only if this user has run or confirmed them before. ``trusted`` confirms them.
     """
-    table = toml_table(text, where)
-    with nullcontext() if trusted else asking():
-        return from_table_of_sections(table, where)
+    return from_table_of_sections(toml_table(text, where), where, trusted)
 
 
 def read(path: Path) -> Experiment:

@@ -13,15 +13,16 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedskew.core.errors import BadInput, FedskewError, require
-from fedskew.core.places import replacing
+from fedskew.core.component import with_options
+from fedskew.core.errors import BadInput, require
+from fedskew.core.places import write_whole
 from fedskew.core.task import ModelTask, Probabilistic, TaskKind
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import DTYPES, kept_of
 from fedskew.experiment.config import Architecture, from_toml
 from fedskew.experiment.deal import client_data
 from fedskew.experiment.landscape import state_of
-from fedskew.experiment.learned import Learned, kept, learned_of
+from fedskew.experiment.learned import FILE, Learned, kept, learned_of
 from fedskew.experiment.prepare import tasks_of
 from fedskew.experiment.watching import tell_where
 from fedskew.loop.personal import measures_personal, personal_model
@@ -69,16 +70,11 @@ def export(
     """
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     made = trained(store, run, warn, dataset, client)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as partial:
-            if form == "safetensors":
-                partial.write_bytes(save(named_weights(made)))
-            else:
-                write_program(Answers(made.net, made.kind).eval(), made.example, form, partial)
-    except OSError as error:
-        raise FedskewError(f"export {path}: cannot be written: {error.strerror}") from None
-    return path
+    weights = form == "safetensors"
+    contents = (
+        save(named_weights(made)) if weights else program(Answers(made.net, made.kind).eval(), made.example, form)
+    )
+    return write_whole(path, contents, "export")
 
 
 class Trained(NamedTuple):
@@ -135,11 +131,8 @@ def trained(
     if learned is None or client is not None:
         dataset = dataset or experiment.dataset.load()
         learned = learned or learned_of(experiment, client_data(experiment, dataset))
-    options = {"task": learned.task, "model": learned.model}
-    experiment = experiment.replace(
-        **{f"{part}__{name}": v for part, found in options.items() for name, v in found.items()}
-    )
-    kind, model = experiment.task, experiment.model
+    kind = with_options(experiment.task, learned.task, f"run {run}: {FILE}: task")
+    model = with_options(experiment.model, learned.model, f"run {run}: {FILE}: model")
     dtype = DTYPES[experiment.training.dtype]
     bf16 = experiment.training.precision == "bf16"
     tasks = tasks_of(kind, model, learned.shape, learned.categories, dtype, torch.device("cpu"), bf16)
@@ -193,15 +186,14 @@ def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tenso
     return personal_model(fed, assembly.engine, server, states, client).cpu()
 
 
-def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> None:
-    """Write a program for any number of rows shaped like the example's."""
+def program(net: nn.Module, example: Tensor, form: Format) -> bytes:
+    """Return a program for any number of rows shaped like the example's."""
     if form == "onnx":
-        network_graph(net, example).save(path)
-        return
-    program = io.BytesIO()
+        return network_graph(net, example).model_proto.SerializeToString()
+    traced = io.BytesIO()
     with refused("torchscript"):
-        torch.jit.save(torch.jit.trace(net, example), program)
-    path.write_bytes(program.getvalue())
+        torch.jit.save(torch.jit.trace(net, example), traced)
+    return traced.getvalue()
 
 
 def network_graph(net: nn.Module, example: Tensor, opset: int | None = None) -> torch.onnx.ONNXProgram:

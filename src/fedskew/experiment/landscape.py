@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.core.errors import require
+from fedskew.core.errors import FedskewError, require
 from fedskew.core.records import Server
 from fedskew.core.seeding import torch_stream
 from fedskew.data.dataset import Dataset
@@ -161,7 +161,7 @@ def landscape(
     own = [sheets[name] for name in names[1:3]]
     both = overlap(*own) if len(own) == 2 else None
     found = Landscape(kind, window, sheets, marks, sharp(assembly, server), both, path)
-    with suppress(OSError):  # the store is read-only
+    with suppress(FedskewError):  # the store is read-only
         keep(store.run_folder(run), kind, found.numbers())
     return found
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from fedskew.core.component import plain
-from fedskew.core.errors import BadInput, FedskewError
-from fedskew.core.places import replacing
+from fedskew.core.errors import BadInput
+from fedskew.core.places import write_whole
 from fedskew.data.preprocessing import Preprocessing
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.config import Experiment
@@ -49,13 +49,8 @@ def learned_of(experiment: Experiment, held: ClientData) -> Learned:
 
 def keep(store: RunStore, run: int, assembly: Assembly) -> None:
     """Write the file `FILE` into the run's folder."""
-    path = store.run_folder(run) / FILE
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as partial:
-            partial.write_bytes(msgspec.json.encode(learned_of(assembly.experiment, assembly.data)))
-    except OSError as error:
-        raise FedskewError(f"run {run}: cannot write {path}: {error.strerror}") from None
+    learned = msgspec.json.encode(learned_of(assembly.experiment, assembly.data))
+    write_whole(store.run_folder(run) / FILE, learned, f"run {run}:")
 
 
 def kept(store: RunStore, run: int) -> Learned | None:
@@ -70,8 +65,4 @@ def kept(store: RunStore, run: int) -> Learned | None:
 
 
 def write_toml(store: RunStore, run: int, experiment: Experiment) -> None:
-    try:
-        store.run_folder(run).mkdir(parents=True, exist_ok=True)
-        (store.run_folder(run) / "experiment.toml").write_text(experiment.toml(), encoding="utf-8")
-    except OSError as error:
-        raise FedskewError(f"run {run}: cannot write {store.run_folder(run)}: {error.strerror}") from None
+    write_whole(store.run_folder(run) / "experiment.toml", experiment.toml(), f"run {run}:")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.errors import FedskewError, require
+from fedskew.core.places import replacing
 from fedskew.core.records import rows_of
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import ModelTask, TaskKind
@@ -272,18 +273,14 @@ def cache_folder() -> Path:
 def kept(name: str, make: Callable[[Path], None]) -> Rows:
     """Return the array in the cache file of this name, memory-mapped. If the file is missing, ``make(path)`` writes it first.
 
-    The file is written under a temporary name and then renamed, so that an incomplete file is never read.
+    It is written whole, so that an incomplete file is never read.
     """
-    folder = cache_folder()
-    path, unfinished = folder / f"{name}.npy", folder / f"{name}.{os.getpid()}.part.npy"
+    path = cache_folder() / f"{name}.npy"
     if not path.is_file():
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            make(unfinished)
-            unfinished.replace(path)
+            with replacing(path) as partial:
+                make(partial)
         except OSError as error:
             raise FedskewError(f"cannot write {path}: {error.strerror}; set {VARIABLE} to another folder") from None
-        finally:
-            unfinished.unlink(missing_ok=True)
     # mode "c" is copy on write; PyTorch warns about read-only arrays
     return np.load(path, mmap_mode="c")

@@ -8,9 +8,9 @@ from functools import cache
 from importlib.resources import files
 from unicodedata import normalize
 
+from fedskew.core.catalogue import canonical
 from fedskew.core.component import label, parse
 from fedskew.core.errors import BadInput
-from fedskew.core.own import MARK
 from fedskew.core.toml import toml_table
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, from_table_of_sections, from_toml
@@ -111,7 +111,12 @@ def without_code(toml: str, where: str) -> tuple[Experiment, list[str]]:
         return from_toml(toml, where), []
     except BadInput:
         table = toml_table(toml, where)
-        own = [(section, name) for section in COMPONENTS for name in names_in(table.get(section)) if MARK in name]
+        own = [
+            (section, name)
+            for section, catalogue in COMPONENTS.items()
+            for name in names_in(table.get(section))
+            if canonical(name.partition(":")[0], catalogue.ours) not in catalogue.ours
+        ]
         if not own:
             raise
         rest = {section: value for section, value in table.items() if section not in dict(own)}
@@ -121,7 +126,7 @@ def without_code(toml: str, where: str) -> tuple[Experiment, list[str]]:
 def names_in(section: object) -> list[str]:
     """Return the names of the components in a stored section."""
     parts = section if isinstance(section, list) else [section]
-    return [str(part.get("name")) for part in parts if isinstance(part, dict)]
+    return [str(part.get("name") if isinstance(part, dict) else part) for part in parts if part is not None]
 
 
 def bibliography(records: Sequence[RunRecord]) -> tuple[list[Citation], list[str]]:

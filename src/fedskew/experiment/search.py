@@ -73,7 +73,7 @@ def at(base: Experiment, method: str, setting: Setting) -> Experiment:
                 f"tune: {key} is ambiguous, because there are several skews",
             )
             table[section][option] = value
-    return from_table_of_sections({**table, "name": method}, "tune")
+    return from_table_of_sections({**table, "name": method}, "tune", trusted=True)
 
 
 def words(setting: Setting) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.errors import BadInput, require
+from fedskew.core.places import write_whole
 from fedskew.core.seeding import Secret
 from fedskew.core.trees import Tree
 from fedskew.data.datasets.table import Table
@@ -107,18 +108,12 @@ class Answers:
                 steps.setdefault(what, digest) == digest,
                 f"the server asks for {what} twice, with two different questions",
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        written = path.with_suffix(".new")
-        written.write_text(json.dumps(asked))
-        written.replace(path)
+        write_whole(path, json.dumps(asked), "node")
         return first
 
     def secret(self) -> Secret:
         """Return the secret that rounds small counts. It never changes, because averages over many roundings would be exact."""
         path = self.folder / "secret"
         if not path.exists():
-            new = path.with_suffix(".new")
-            new.touch(mode=0o600)
-            new.write_bytes(Secret.fresh())
-            new.replace(path)
+            write_whole(path, Secret.fresh(), "node", mode=0o600)
         return Secret(path.read_bytes())

@@ -10,6 +10,7 @@ import msgspec
 
 from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.places import write_whole
 from fedskew.core.trees import Tree
 from fedskew.experiment.federated import Ask, Facts, federated
 from fedskew.experiment.questions import Answer, Question, Step
@@ -27,13 +28,12 @@ LONGEST = 1 << 28
 def write_diagnosis(channel: Channel, config: Mapping[str, object], deployment: Deployment) -> None:
     """Diagnose the sites, and write the result as JSON, or ``{"error": line}`` before the error is raised."""
     output = Path(str(config[OUTPUT])).expanduser()
-    output.parent.mkdir(parents=True, exist_ok=True)
     try:
         found = diagnosed(channel, int(str(config[CLIENTS])), deployment)
     except FedskewError as error:
-        output.write_text(json.dumps({"error": str(error)}))
+        write_whole(output, json.dumps({"error": str(error)}), "diagnosis")
         raise
-    output.write_text(json.dumps(found))
+    write_whole(output, json.dumps(found), "diagnosis")
 
 
 def diagnosed(channel: Channel, clients: int, deployment: Deployment) -> dict[str, Any]:

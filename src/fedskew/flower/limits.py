@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 
+from fedskew.core.catalogue import Catalogue, code_of
 from fedskew.core.component import parse
 from fedskew.core.errors import require
 from fedskew.core.own import MARK
@@ -83,7 +83,7 @@ class Limits:
         for section, catalogue in COMPONENTS.items():
             given = table.get(section)
             for part in given if isinstance(given, list) else [given]:
-                self.check_allowed(section, part.get("name") if isinstance(part, dict) else part, catalogue.ours)
+                self.check_allowed(section, part.get("name") if isinstance(part, dict) else part, catalogue)
         experiment = from_toml(text, "recipe")
         self.check("threads", experiment.training.threads)
         source = getattr(experiment.model, "source", "")
@@ -96,13 +96,13 @@ class Limits:
         # the server's rows stay on the server
         return replace(experiment, server_data=replace(experiment.server_data, share=0.0))
 
-    def check_allowed(self, part: str, name: object, known: Mapping[str, type]) -> None:
+    def check_allowed(self, part: str, name: object, known: Catalogue) -> None:
         """Raise `BadInput` unless the name, without options after a colon, is known or allowed."""
         plain = parse(str(name), "recipe")[0]
-        if MARK in plain and plain in self.allow:
-            admit_module(plain)
+        if plain in self.allow and (MARK in plain or plain in known.offered):
+            admit_module(plain if MARK in plain else code_of(known.offered[plain]))
         require(
-            name is None or plain in (*known, *self.allow),
+            name is None or plain in (*known.ours, *self.allow),
             f"recipe: {part} {plain} is not part of fedskew; the node's owner can start the node with --allow NAME",
         )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedskew.core.errors import FedskewError
+from fedskew.core.places import write_whole
 from fedskew.flower.node import Node
 from fedskew.flower.processes import end, start
 from fedskew.flower.superlink import SuperLink
@@ -78,7 +79,7 @@ def loopback(
     named = (
         f'[superlink]\ndefault = "{CONNECTION}"\n[superlink.{CONNECTION}]\naddress = "{HOST}:{link.port}"\n{trust}\n'
     )
-    (folder / "config.toml").write_text(named, encoding="utf-8")
+    write_whole(folder / "config.toml", named, "Flower's settings")
     address = [*(["--insecure"] if roots is None else []), "--host", HOST, "--port", str(link.port)]
     try:
         link.start("superlink", ["flower-superlink", *address, "--disable-runtime-dependency-installation", *superlink])

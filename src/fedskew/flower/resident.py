@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
 from fedskew.core.errors import FedskewError
+from fedskew.core.places import write_whole
 from fedskew.flower.client import COMMAND, run_command
 from fedskew.flower.events import observed
 from fedskew.flower.node import Node
@@ -63,8 +64,7 @@ def forking_clients(folder: Path) -> Iterator[None]:
         context.Process(target=run_command, args=(connection.recv_bytes().decode().split("\0"),)).start()
         multiprocessing.active_children()  # joins those that have ended
 
-    (folder / COMMAND).write_text(STUB.format(python=sys.executable, address=f"{folder}/fork"), encoding="utf-8")
-    (folder / COMMAND).chmod(0o700)
+    write_whole(folder / COMMAND, STUB.format(python=sys.executable, address=f"{folder}/fork"), "node", mode=0o700)
     with listening(f"{folder}/fork", fork):
         yield
 

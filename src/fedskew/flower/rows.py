@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedskew.core.errors import DAMAGED, BadInput, require
+from fedskew.core.places import replacing
 from fedskew.data.targets import Rows as Arrays
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.config import Architecture
@@ -30,9 +31,8 @@ def write_rows(path: Path, rows: Rows) -> None:
     measured = {"x_measured": rows.x_measured, "y_measured": rows.y_measured} if len(rows.y_measured) else {}
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.chmod(0o600)
-        np.savez(path, x=rows.x, y=rows.y, **measured)  # type: ignore[arg-type]
+        with replacing(path, mode=0o600) as partial:
+            np.savez(partial, x=rows.x, y=rows.y, **measured)  # type: ignore[arg-type]
     except OSError as error:
         raise BadInput(f"rows {path}: cannot be written: {error.strerror}") from None
 

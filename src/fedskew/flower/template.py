@@ -8,7 +8,8 @@ from pathlib import Path
 
 import tomli_w
 
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import require
+from fedskew.core.places import write_whole
 from fedskew.experiment.config import Experiment
 from fedskew.flower.diagnosis import CLIENTS, OUTPUT
 from fedskew.flower.nodes import PREFIX, Deployment
@@ -71,10 +72,6 @@ def write_files(folder: Path, about: str, deployment: Deployment, config: Mappin
         f"{package}/server.py": SERVER,
         f"{package}/client.py": CLIENT,
     }
-    try:
-        (folder / package).mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"{folder}: cannot be written: {error.strerror}") from None
+    for name, text in files.items():
+        write_whole(folder / name, text, "app")
     return folder

@@ -220,7 +220,7 @@ class Encoder(ABC):
         logging.disable_progress_bar()
         logging.set_verbosity_error()
         try:
-            return kind.from_pretrained(self.where())
+            return kind.from_pretrained(self.where(), trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise BadInput(

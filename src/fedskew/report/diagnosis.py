@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedskew.core.counting import count, percent
-from fedskew.core.errors import FedskewError
-from fedskew.core.places import replacing
+from fedskew.core.places import write_whole
 from fedskew.measure.heterogeneity.diagnose import MEANINGS
 from fedskew.report import words
 from fedskew.report.html import figure, partition_figure
@@ -52,14 +51,7 @@ def answer(found: Mapping[str, Any]) -> str:
 
 def write_diagnosis(found: Mapping[str, Any], path: str | Path) -> Path:
     """Write the page of a diagnosis; raises `FedskewError` if the file cannot be written."""
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as partial:
-            partial.write_text(page(found), encoding="utf-8")
-    except OSError as error:
-        raise FedskewError(f"page {path}: cannot be written: {error.strerror}") from None
-    return path
+    return write_whole(path, page(found), "page")
 
 
 def page(found: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.places import replacing, write_whole
 from fedskew.measure import registry
 from fedskew.measure.registry import Measure, by_primary_metric
 from fedskew.report import experiments, plots, series, tables, words
@@ -66,7 +67,8 @@ def write_figures(
             with styled(SAVING):
                 for form in FORMATS:
                     written.append(folder / f"{what}.{form}")
-                    figure.savefig(written[-1], dpi=200, metadata=UNDATED[form])
+                    with replacing(written[-1]) as partial:
+                        figure.savefig(partial, dpi=200, metadata=UNDATED[form])
                     figure.set_layout_engine("none")  # the layout of the first format stays
     return written
 
@@ -77,10 +79,7 @@ def write_tables(
 ) -> list[Path]:
     """Write the files of `texts_of`; return their paths. Raises `FedskewError` if a file cannot be written."""
     texts = texts_of(store, records, budget, layout)
-    with writable(folder):
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in texts]
+    return [write_whole(folder / name, text, "table") for name, text in texts.items()]
 
 
 @by_primary_metric

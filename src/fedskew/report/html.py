@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedskew.core.counting import count
-from fedskew.core.errors import FedskewError
-from fedskew.core.places import replacing
+from fedskew.core.places import write_whole
 from fedskew.measure.registry import by_primary_metric, primary
 from fedskew.report import experiments, parts, plots, profile, series, slices, tables, tips, words
 from fedskew.report.answer import answer
@@ -75,14 +74,7 @@ def write_report(
     If ``path`` is a link, its target is replaced. A device or pipe receives the text. Raises `BadInput` without records, and
     `FedskewError` if the file cannot be written.
     """
-    path, text = Path(path), page(store, records, budget, layout, live)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as partial:
-            partial.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FedskewError(f"report {path}: cannot be written: {error.strerror}") from None
-    return path
+    return write_whole(path, page(store, records, budget, layout, live), "report")
 
 
 @by_primary_metric

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.places import write_whole
 from fedskew.report.style import INK, MUTED, SERIES, WIDTH, styled
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def draw_slices(
 
 def keep(folder: Path, kind: str, numbers: Mapping[str, object]) -> None:
     """Write the numbers of a landscape to its run's folder; the report reads them there."""
-    (folder / f"landscape-{kind}.json").write_text(json.dumps(numbers), encoding="utf-8")
+    write_whole(folder / f"landscape-{kind}.json", json.dumps(numbers), "landscape")
 
 
 def kept(folder: Path) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import DAMAGED, BadInput, FedskewError, require
 from fedskew.core.npz import bounded
-from fedskew.core.places import whole_path
+from fedskew.core.places import replacing, whole_path, write_whole
 from fedskew.skew.partition import Ints, Partition
 
 README = """\
@@ -61,14 +61,14 @@ def export(
     if partition.held_out is not None:
         arrays |= {"held_out_indices": partition.held_out[0], "held_out_offsets": partition.held_out[1]}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         files = {"partition": arrays} | ({"transforms": drawn, "rows": rows} if drawn else {})
         for name, content in files.items():
-            np.savez_compressed(folder / f"{name}.npz", allow_pickle=False, **content)
+            with replacing(folder / f"{name}.npz") as partial:
+                np.savez_compressed(partial, allow_pickle=False, **content)
         text = README.format(dataset=shlex.quote(str(facts["dataset"])), seed=facts["partition_seed"], skews=again)
-        (folder / "README.md").write_text(text, encoding="utf-8")
+        write_whole(folder / "README.md", text, "export")
         numbers = {"empty": partition.empty, "unassigned": partition.unassigned, "clients": list(partition.names)}
-        (folder / "partition.json").write_text(json.dumps({**facts, **numbers}, indent=2) + "\n", encoding="utf-8")
+        write_whole(folder / "partition.json", json.dumps({**facts, **numbers}, indent=2) + "\n", "export")
     except OSError as error:
         raise FedskewError(f"export: {folder} cannot be written: {error.strerror}") from None
 

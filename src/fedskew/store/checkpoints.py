@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.places import UNFINISHED, replacing
 from fedskew.core.trees import Tree, from_leaves, leaves
 from fedskew.store.facts import Json
 
@@ -28,24 +30,20 @@ def save(folder: Path, round_: int, tree: Tree, facts: Mapping[str, object], kee
     """
     tensors = {path: leaf.detach().cpu().contiguous().clone() for path, leaf in leaves(tree)}
     target = folder / file_name(round_)
-    partial = target.with_suffix(".partial")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, partial, metadata={"facts": json.dumps(facts), "sha256": digest(tensors)})
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        partial.rename(target)
+        with replacing(target) as partial:
+            save_file(tensors, partial, metadata={"facts": json.dumps(facts), "sha256": digest(tensors)})
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
         sync_folder(folder)
     except (OSError, SafetensorError) as error:
         raise FedskewError(f"checkpoint {target}: cannot be written ({error}); the previous one is kept") from None
-    finally:
-        # after every kind of error, Ctrl-C included
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
     others = sorted(path for path in found(folder) if path != target)
     older = [path for path in others if path < target]
-    for old in {*others, *folder.glob("round-*.partial")} - set(older[max(len(older) + 1 - keep, 0) :]):
+    for old in set(others) - set(older[max(len(older) + 1 - keep, 0) :]):
         old.unlink()
+    for left in folder.glob(f"{UNFINISHED}*/round-*.safetensors"):  # a process was killed while it wrote
+        shutil.rmtree(left.parent, ignore_errors=True)
     return target
 
 

@@ -61,11 +61,11 @@ class Export(TypedDict):
 DIGITS = 6
 """Number of significant digits in an export. Whole numbers have all digits."""
 
-FACTS = ("versions", "machine", "data", "partition", "primary", "layers", "classes", "parameters")
+FACTS = ("versions", "machine", "data", "partition", "primary", "layers")
 """The facts of a run that an export contains."""
 
 NOT_EXPORTED = {
-    "balanced_accuracy", "f1_macro", "auc", "ece", "accuracy_worst_decile", "accuracy_jain", "accuracy_entropy",
+    "balanced_accuracy", "f1_macro", "auc", "ece", "accuracy_mean", "accuracy_worst_decile", "accuracy_jain", "accuracy_entropy",
     "signal_to_noise", "alignment",
 }  # fmt: skip
 """Measures that no claim, table or figure of a document needs."""
@@ -94,12 +94,17 @@ def together(facts: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
 
 
 def plain(document: Document, arm: str, run: Measured) -> ExportedRun:
-    """Return one run of the export. It has the measures of each client that the figures of its tables draw."""
+    """Return one run of the export. It has the measures of each client that the figures of its tables draw.
+
+    Of the rounds' seconds it has the mean.
+    """
     of_clients = {name for table in document.tables if arm in table.arms for name in table.clients}
+    seconds = run.curve("round", "seconds")
+    mean = rounded(float(seconds.mean())) if len(seconds) else 0
     measured: dict[tuple[int, ...], Curves] = {}
     for (split, name, client), (rounds, values) in run.series.items():
         if name not in NOT_EXPORTED if client is None else f"{split}/{name}" in of_clients:
-            row = [rounded(float(value)) for value in values]
+            row = [rounded(float(value)) for value in values] if name != "seconds" else [mean]
             curves = measured.setdefault(tuple(rounds.tolist()), {"rounds": rounds.tolist(), "values": {}})
             key = f"{split}/{name}" + ("" if client is None else f"/{client}")
             curves["values"][key] = row[0] if len(set(row)) == 1 else row
@@ -107,7 +112,7 @@ def plain(document: Document, arm: str, run: Measured) -> ExportedRun:
     return {
         "status": run.status,
         "rounds": record.rounds_done,
-        "seconds": rounded(math.fsum(rounded(value) or 0 for value in run.curve("round", "seconds").tolist())),
+        "seconds": rounded(float((mean or 0) * len(seconds))),
         "hash": record.experiment_hash,
         "planned": record.rounds,
         "began": record.created,

@@ -62,6 +62,7 @@ def diagnose(parsed: argparse.Namespace) -> int:
                 parsed.seed,
                 on_progress,
                 parsed.target or "",
+                parsed.person or "",
             )
 
         if parsed.federated:
@@ -75,6 +76,7 @@ def diagnose(parsed: argparse.Namespace) -> int:
                 fewest,
                 parsed.seed,
                 on_progress,
+                parsed.person or "",
             )
         else:
             found = diagnosis(subject(), parsed.seed, on_progress, parsed.runs)

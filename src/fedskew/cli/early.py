@@ -57,7 +57,7 @@ def refuse(parsed: argparse.Namespace) -> None:
     if getattr(parsed, "paths", None) and parsed.label and MARK not in parsed.label:
         from fedskew.data.tables import check_columns
 
-        check_columns(parsed.paths, [parsed.label, parsed.client or ""])
+        check_columns(parsed.paths, [parsed.label, parsed.client or "", parsed.person or ""])
 
 
 def refuse_method(spec: str | None) -> None:
@@ -90,4 +90,4 @@ def refuse_dataset(spec: str) -> None:
     if isinstance(made, Table):
         from fedskew.data.tables import check_columns
 
-        check_columns([Path(made.path)], [made.label, made.client, made.text])
+        check_columns([Path(made.path)], [made.label, made.client, made.person or "", made.text])

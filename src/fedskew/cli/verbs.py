@@ -69,6 +69,7 @@ DIAGNOSE = (
     option("--label", "COLUMN", "column with the classes"),
     option("--target", "COLUMN", "or the column with the numbers to predict"),
     option("--client", "COLUMN", "column with the client of each row (default: one file a client)"),
+    option("--person", "COLUMN", "column with the person of each row; each person counts once at a client"),
     option("--dataset", "D", "a named data set instead of files"),
     repeated("--skew", "S", "how its rows are dealt and changed; repeat to combine (`fedskew list skews`)"),
     option("--clients", "K", "number of clients", type=int),

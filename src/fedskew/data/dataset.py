@@ -35,6 +35,8 @@ class Dataset:
 
     target: the kind of target; by default y's type and shape decide it. groups: (n,) natural client ids, or None.
     group_names: the natural client's name for each id; by default the id itself.
+    persons: any ids of the persons of the training rows (n,) and of the test rows, if persons have several rows. The rows of a
+    person stay together where rows are held out, and count as one in intervals. None: each row is of another person.
     columns: the names of x's columns (of a table), or of its channels (of signals); empty if they have no names.
     texts: training and test rows as texts, for models that have their own tokenizer; None if the rows are no texts.
     vocabulary: the maximum number of ids, if x holds ids of words (`fedskew.data.texts`) or symbols; else 0.
@@ -56,6 +58,7 @@ class Dataset:
     target: str = ""
     groups: Ints | None = None
     group_names: tuple[str, ...] = ()
+    persons: tuple[Ints, Ints] | None = None
     columns: tuple[str, ...] = ()
     texts: tuple[Sequence[str], Sequence[str]] | None = None
     vocabulary: int = 0
@@ -82,6 +85,9 @@ class Dataset:
             raise BadInput(f"{name}: unknown target {self.target!r}; {suggestion(self.target, TARGETS)}")
         found = self.target or target_of(f"{name}: ", self.y, len(self.classes), self.vocabulary)
         object.__setattr__(self, "target", found)
+        if self.persons is not None:
+            object.__setattr__(self, "persons", numbered_persons(name, self.persons, lengths))
+            object.__setattr__(self, "test_units", self.persons[1] if self.test_units is None else self.test_units)
         kind, what = TARGETS[found], "labels" if found == "classes" else "targets"
         for part, y in (("training", self.y), ("test", self.y_test)):
             kind.check(f"{name}: {part} {what}", y, self.num_categories)
@@ -163,6 +169,9 @@ class Dataset:
             if array is not None:
                 digest.update(f"{array.dtype}{array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data)
+        for persons in self.persons or ():
+            digest.update(f"persons{persons.shape}".encode())
+            digest.update(persons.data)
         for texts in self.texts or ():
             digest.update("\0".join(texts).encode())
         return digest.hexdigest()[:16]
@@ -190,6 +199,25 @@ def numbered(values: Iterable[object]) -> Numbered:
     """Number the distinct values in sorted order; return each value's number (n,) and the values' names."""
     names, numbers = np.unique(np.asarray(values), return_inverse=True)
     return numbers.astype(np.int64), tuple(str(name) for name in names)
+
+
+def numbered_persons(name: str, persons: Sequence[Iterable[object]], lengths: Sequence[int]) -> tuple[Ints, Ints]:
+    """Number the persons of training and test rows. Raises `BadInput` for wrong lengths, a missing id, and a person in both."""
+    parts = [[*part] for part in persons]
+    require([len(part) for part in parts] == [*lengths], f"{name}: persons must have one entry a row in each part")
+    missing = sum(person is None or person != person for part in parts for person in part)
+    require(
+        not missing, f"{name}: {missing} rows have no person; give each of them an id of its own, or leave them out"
+    )
+    numbers, names = numbered([*parts[0], *parts[1]])
+    train, test = np.split(numbers, [lengths[0]])
+    both = np.intersect1d(train, test)
+    require(
+        not len(both),
+        f"{name}: {len(both)} persons have training and test rows, such as {''.join(names[at] for at in both[:1])!r}; put all rows "
+        "of a person into one part",
+    )
+    return train, test
 
 
 def standardised(train: Rows, test: Rows, axes: tuple[int, ...] | None = None) -> tuple[Rows, Rows, Array]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedskew.core.counting import count
 from fedskew.core.errors import require, require_storable
 from fedskew.core.folds import parse_folds
+from fedskew.core.sampling import whole_units
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Ints
 
@@ -65,49 +66,63 @@ def with_splits(source: Source, seeds: Sequence[int], folds: str = "") -> dict[i
     }
 
 
-def in_fold(client: Ints, fold: str, seed: int = 0, stratum: Ints | None = None) -> NDArray[np.bool_]:
+def in_fold(
+    client: Ints, fold: str, seed: int = 0, stratum: Ints | None = None, person: Ints | None = None
+) -> NDArray[np.bool_]:
     """(n,) whether a row is in this fold, such as ``2/5``: each row is in one of the folds.
 
     In folds of rows the number of rows of a client, and of a ``stratum`` of a client, differs by at most one between two folds. In
-    folds of clients (``2/4:clients``) the number of clients does.
+    folds of clients (``2/4:clients``) the number of clients does. With ``person`` (n,), folds of rows are folds of whole persons. A
+    person counts for the client and stratum of the first row.
     """
     number, _, folds = fold.partition("/")
     folds_wanted, of_clients = parse_folds(folds)
-    owner = np.unique(client, return_inverse=True)[1] if of_clients else np.arange(len(client))
-    units = int(owner.max(initial=-1)) + 1
+    unit, noun = (client, "natural client") if of_clients else (np.arange(len(client)), "row")
+    if person is not None and not of_clients:
+        unit, noun = person, "person"
+    _, first, owner = np.unique(unit, return_index=True, return_inverse=True)
+    units = len(first)
     require(
         units >= folds_wanted,
-        f"folds {folds}: the data have {count(units, 'natural client' if of_clients else 'row')}; name fewer folds"
-        + ", or folds of rows" * of_clients,
+        f"folds {folds}: the data have {count(units, noun)}; name fewer folds" + ", or folds of rows" * of_clients,
     )
-    stratum = np.zeros_like(client) if stratum is None else stratum
-    chance, fold_of = stream(seed, "split").random(units), np.empty(units, dtype=np.int64)
+    sizes, stratum = np.bincount(owner), np.zeros_like(client) if stratum is None else stratum
+    fold_of, rng = np.empty(units, dtype=np.int64), stream(seed, "split")
+    chance = rng.random(units) if of_clients else rng.random(len(client))[first]
+    order = np.argsort(chance) if of_clients else np.lexsort((chance, sizes, stratum[first], client[first]))
     # neighbours in this order are in different folds
-    fold_of[np.argsort(chance) if of_clients else np.lexsort((chance, stratum, client))] = (
-        np.arange(units) % folds_wanted
-    )
+    fold_of[order] = np.arange(units) % folds_wanted
     return fold_of[owner] == int(number) - 1
 
 
-def held_out(client: Ints, fraction: float, seed: int = 0, stratum: Ints | None = None) -> NDArray[np.bool_]:
+def held_out(
+    client: Ints, fraction: float, seed: int = 0, stratum: Ints | None = None, person: Ints | None = None
+) -> NDArray[np.bool_]:
     """(n,) whether a row is held out: a random fraction of each client's rows, rounded down.
 
-    The rows of a client are taken from each ``stratum`` in proportion, up to rounding; which ones, the seed decides.
+    The rows of a client are taken from each ``stratum`` in proportion, up to rounding; which ones, the seed decides. With
+    ``person`` (n,), all rows of a person are held out or none. Then the numbers of rows are as near as whole persons allow.
     """
     stratum = np.zeros_like(client) if stratum is None else stratum
-    order = np.lexsort((stream(seed, "split").random(len(client)), stratum, client))
+    chance = stream(seed, "split").random(len(client))
     cell, shape = (client, stratum), (int(client.max(initial=0)) + 1, int(stratum.max(initial=0)) + 1)
     sizes = np.zeros(shape, dtype=np.int64)
     np.add.at(sizes, cell, 1)
     upto = sizes.cumsum(1)
     wanted = np.floor(fraction * upto[:, -1:] + 1e-9)
     taken = np.diff(np.floor(upto * wanted / np.maximum(upto[:, -1:], 1) + 1e-9), prepend=0.0, axis=1)
+    if person is not None:
+        part, everything = client * shape[1] + stratum, np.zeros_like(client)
+        quotas = ((part, taken.ravel()), (client, wanted[:, 0]), (everything, wanted.sum(keepdims=True)[0]))
+        return whole_units(person, client, chance, [(of, rows.astype(np.int64)) for of, rows in quotas])
+    order = np.lexsort((chance, stratum, client))
     starts = (sizes.ravel().cumsum() - sizes.ravel()).reshape(shape)
     held = np.zeros(len(client), dtype=bool)
     held[order] = (np.arange(len(client)) - starts[cell][order]) < taken[cell][order]
     return held
 
 
-def units_of(test: NDArray[np.bool_], client: Ints, fold: str) -> Ints:
-    """The unit of each test row (rows,), as in `Dataset`: the client in folds of clients, else the row's number among all rows."""
-    return client[test] if fold.endswith(":clients") else np.flatnonzero(test)
+def units_of(test: NDArray[np.bool_], client: Ints, fold: str, person: Ints | None = None) -> Ints:
+    """The unit of each test row (rows,), as in `Dataset`: the client in folds of clients, else the person, or the row's number."""
+    unit = np.arange(len(test)) if person is None else person
+    return client[test] if fold.endswith(":clients") else unit[test]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -53,6 +54,7 @@ class Survey:
     clients: tuple[str, ...]
     counts: Ints  # (clients, classes) number of rows, over all rows
     notes: tuple[str, ...]  # about dropped rows and other things
+    person: NDArray[np.object_] | None  # (rows,) the person of each row, as text
     bytes: int  # approximate size of all rows in memory
 
 
@@ -81,6 +83,8 @@ def survey(
     *,
     text: str = "",
     event: str = "",
+    person: str = "",
+    once: bool = False,
     numeric: bool = False,
     words_in: Collection[str] = (),
     most: int | None = None,
@@ -91,9 +95,10 @@ def survey(
     """Read tables. The clients are the values of the column ``client``; without it, each file is a client.
 
     At most ``most`` rows are kept. If ``fair``, they are equally many of each client, except for clients with fewer rows; a
-    single file then needs ``client``. Otherwise they are a random sample of all rows. Rows without a label, a client, or a word
-    in the column ``text`` (if given) are dropped and counted. If ``numeric``, labels are numbers to predict. With ``event``, a
-    column of 0 and 1, the labels are times, and ``y`` is (rows, 2). Cells of the columns ``words_in`` stay text.
+    single file then needs ``client``. Otherwise they are a random sample of all rows. Rows without a label, a client, a person, or
+    a word in the column ``text`` (if given) are dropped and counted. With ``once``, only the first row of each ``person`` at a
+    client counts. If ``numeric``, labels are numbers to predict. With ``event``, a column of 0 and 1, the labels are times, and
+    ``y`` is (rows, 2). Cells of the columns ``words_in`` stay text.
     ``on_progress(fraction of bytes, rows)`` is called as files are read.
 
     Raises `BadInput` for missing or unreadable files and columns, for labels that are numbers and not classes, and for rows that
@@ -101,14 +106,15 @@ def survey(
     """
     files = files_of(paths)
     check_clients(files, client, fair)
-    needed = list(dict.fromkeys(filter(None, (label, client, text, event))))
+    needed = list(dict.fromkeys(filter(None, (label, client, text, event, person))))
     as_written = {*needed, *words_in} - {event, label if numeric else ""}
     reading, labels, owners = Reading(files, frozenset(as_written), text), Codes(), Codes()
     counts = np.zeros((1, 1), dtype=np.int64)
     kinds = Kinds()
     sample = RowSample(most, fair, stream(seed, "diagnose", 1))
     dropped = dict.fromkeys(needed, 0)
-    rows = read = 0
+    rows = read = later = 0
+    met: set[tuple[int, str]] = set()
     for path, part in reading.tables():
         require_columns(path, part, needed)
         if most is not None and fair:
@@ -130,9 +136,14 @@ def survey(
             part = part.filter(valid)
         if not len(part):
             continue
+        owner = owners(words(part, client, path) if client else pa.chunked_array([[stem(path)] * len(part)]))
+        if once and person:
+            pairs = list(zip(owner.tolist(), words(part, person, path).to_pylist(), strict=True))
+            first = [at for at, pair in enumerate(pairs) if not (pair in met or met.add(pair))]  # type: ignore[func-returns-value]
+            later += len(part) - len(first)
+            part, owner = part.take(pa.array(first, pa.int64())), owner[first]
         y = numbers(part, label, path) if numeric else labels(words(part, label, path))
         require(len(labels.of) <= MOST_LABELS, f"{path}: column {label!r} has more than {MOST_LABELS} values; {BINS}")
-        owner = owners(words(part, client, path) if client else pa.chunked_array([[stem(path)] * len(part)]))
         require(
             most is None or not fair or len(owners.of) * len(labels.of) <= MOST_CELLS,
             f"{path}: {len(owners.of)} or more clients in {client or 'the files'!r}, and {len(labels.of)} classes, are too many "
@@ -161,11 +172,17 @@ def survey(
     )
     notes = [f"{n} of {count(rows, 'row')} dropped: no value in {name!r}" for name, n in dropped.items() if n]
     notes += [*reading.notes, *kinds.notes()]
+    if later:
+        notes.append(f"each person counts once, with the first row: {count(later, 'later row')} not used")
     if reading.malformed:
         notes.append(f"{count(reading.malformed, 'line')} dropped: too few or too many cells")
     if reading.empty:
         notes.append(f"{count(len(reading.empty), 'file')} without rows: {', '.join(reading.empty[:5])}")
     table, y, owner = sample.result(counts.sum(1))
+    persons = None
+    if person:
+        persons = words(table, person, files[0]).to_numpy(zero_copy_only=False)
+        table = table.drop_columns([person])
     if event:
         y, table = np.stack([y, numbers(table, event, files[0], EVENT)], axis=1), table.drop_columns([event])
     if len(y) < counts.sum() and fair:
@@ -187,6 +204,7 @@ def survey(
         clients=clients,
         counts=(counts if numeric else counts[:, class_codes])[client_codes],
         notes=tuple(notes),
+        person=persons,
         bytes=read,
     )
 
@@ -328,6 +346,39 @@ def grown(counts: Ints, shape: tuple[int, int]) -> Ints:
     """Pad the counts with zeros to at least ``shape``."""
     more = [max(0, want - have) for have, want in zip(counts.shape, shape, strict=True)]
     return np.pad(counts, [(0, more[0]), (0, more[1])]) if any(more) else counts
+
+
+PERSON = re.compile(r"patient|person|subject|participant|proband|customer|user|member|(^|[^a-z])(p|m)?id$")
+"""Part of the name of a column that may identify persons, in lower case."""
+
+
+def like_persons(found: Survey) -> list[str]:
+    """Return a note for each column that repeats like an id of persons, if no column of persons is named.
+
+    Its words or whole numbers have several rows each. Its name says so, or it has at least `FEW_LABELS` values, and decides at
+    least two other columns.
+    """
+    notes, table = [], found.table
+    for name, kind in zip(table.column_names, table.schema.types, strict=True) if found.person is None else ():
+        if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            continue
+        code, values = pd.factorize(table[name].to_pandas())
+        rows, named = int((code >= 0).sum()), PERSON.search(name.lower()) is not None
+        if not (5 <= len(values) <= 0.9 * rows if named else FEW_LABELS <= len(values) <= rows / 2):
+            continue
+        if named or decides(code, len(values), table.drop_columns([name]), found.y) >= 2:
+            notes.append(
+                f"column {name!r} repeats like an id, {len(values)} values in {rows} rows: if it names persons, write "
+                f"person={name} (diagnose: --person {name}); then a person is never in training and test rows"
+            )
+    return notes
+
+
+def decides(code: Ints, values: int, others: pa.Table, y: NDArray[Any]) -> int:
+    """Return how many other columns, with ``y``, vary, but have one value for each of the ``values`` that ``code`` (n,) numbers."""
+    columns = [y if y.ndim == 1 else y[:, 0], *(column.to_pandas() for column in others.columns)]
+    coded = (pd.factorize(pd.Series(column, dtype=object))[0] for column in columns)
+    return sum(bool(np.ptp(other)) and len(np.unique(code * len(other) + other)) == values for other in coded)
 
 
 def many_numbers(found: Survey, label: str) -> list[str]:

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from fedskew.core.component import shown
+from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data import schema
 from fedskew.data.dataset import Dataset
 from fedskew.data.files import format_of
 from fedskew.data.preprocessing import TEXT_WIDTH
-from fedskew.data.tables import MOST_BYTES, Survey, many_numbers, round_down, survey
+from fedskew.data.tables import MOST_BYTES, Survey, like_persons, many_numbers, round_down, survey
 from fedskew.data.targets import tenths
 from fedskew.experiment.facts import of_inputs
 from fedskew.experiment.holdings import CLASSES, targets_of
@@ -46,19 +47,27 @@ def from_files(
     seed: int = 0,
     on_progress: OnProgress = lambda stage, fraction: None,
     target: str = "",
+    person: str = "",
 ) -> Subject:
     """Read clients' rows from CSV, JSON lines, Parquet or Arrow files. Memory use does not grow with the files.
 
-    ``label`` names a column of classes, or ``target`` a column of numbers. ``client`` names the column of clients.
+    ``label`` names a column of classes, or ``target`` a column of numbers. ``client`` names the column of clients,
+    ``person`` a column of persons: the first row of each person at a client counts.
     """
     column = label or target
     require(
         column != client, f"diagnose: {column!r} cannot be both the {'label' if label else 'target'} and the client"
     )
+    require(
+        not person or person not in (column, client),
+        f"diagnose: {person!r} cannot be both the person and the label or client",
+    )
     found = survey(
         paths,
         column,
         client,
+        person=person,
+        once=True,
         numeric=bool(target),
         most=MOST_ROWS,
         seed=seed,
@@ -77,10 +86,10 @@ def from_files(
         counts=found.counts,
         classes=found.classes,
         clients=found.clients,
-        notes=(*found.notes, *many_numbers(found, label)),
+        notes=(*found.notes, *many_numbers(found, label), *like_persons(found)),
         column_notes=encode.notes,
         facts=tuple(encode.features(found.table)),
-        arguments=table_arguments(paths, label, client, fitting(found), target),
+        arguments=table_arguments(paths, label, client, fitting(found), target, person),
     )
     return of_numbers(subject, found.y.astype(np.float64)) if target else subject
 
@@ -107,7 +116,9 @@ def fitting(found: Survey) -> int:
     return round_down(max(1, rows * MOST_BYTES // found.bytes)) if found.bytes > MOST_BYTES else 0
 
 
-def table_arguments(paths: Sequence[Path], label: str, client: str, rows: int = 0, target: str = "") -> str:
+def table_arguments(
+    paths: Sequence[Path], label: str, client: str, rows: int = 0, target: str = "", person: str = ""
+) -> str:
     """The arguments of `fedskew compare` for a file, a folder, or all files of one; empty for others, which it does not take."""
     folder = paths[0].parent
     whole = len(paths) > 1 and {*paths} == {path for path in folder.iterdir() if path.is_file() and format_of(path)}
@@ -116,6 +127,7 @@ def table_arguments(paths: Sequence[Path], label: str, client: str, rows: int = 
     spec = (
         f"table:path={shown(str(folder if whole else paths[0]))},{f'label={shown(label)}' if label else f'target={shown(target)}'}"
         + (f",client={shown(client)}" if client else "")
+        + (f",person={shown(person)}" if person else "")
         + (f",rows={rows}" if rows else "")
     )
     return shlex.join(["--dataset", spec, "--skew", "natural"])
@@ -132,6 +144,7 @@ def subject_of(
     seed: int,
     on_progress: OnProgress,
     target: str = "",
+    person: str = "",
 ) -> Subject:
     """Make the subject of a diagnosis from either files or a data set under a skew. Raises `BadInput` for both or neither."""
     require(seed >= 0, f"diagnose: seed must be at least 0, got {seed}")
@@ -149,9 +162,10 @@ def subject_of(
             skew is None and clients is None,
             "diagnose: skew and clients need dataset; for files, name the column of the clients by client",
         )
-        return from_files(paths, label, client, seed, on_progress, target)
+        return from_files(paths, label, client, seed, on_progress, target, person)
     require(
-        not (label or client or target), "diagnose: label, target and client need files; a named data set has its own"
+        not (label or client or target or person),
+        "diagnose: label, target, client and person need files; a named data set has its own",
     )
     # imported here because it loads PyTorch, which files do not need
     from fedskew.experiment.config import Experiment
@@ -174,16 +188,21 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
     held = client_data(experiment.replace(clients__held_out=0.0), data)
     kind, partition = data.target, held.partition
     y = held.labels.at(0) if kind == CLASSES else data.y
-    client = np.repeat(np.arange(len(partition)), partition.sizes)
+    rows, client = partition.indices, np.repeat(np.arange(len(partition)), partition.sizes)
+    first = np.arange(len(rows))
+    if data.persons is not None:
+        first = np.sort(np.unique(np.stack([client, data.persons[0][rows]]), axis=1, return_index=True)[1])
+    rows, client, later = rows[first], client[first], len(rows) - len(first)
     notes = [partition.note] if partition.note else []
+    notes += [f"each person counts once at a client: {count(later, 'row')} not used"] if later else []
     notes += ["concepts change over the rounds; measured as in the first one"] if held.labels.change else []
-    x, texts = held.x[partition.indices], None
+    x, texts = held.x[rows], None
     if held.dataset.texts is not None:
-        texts = [held.dataset.texts[0][row] for row in partition.indices]
+        texts = [held.dataset.texts[0][row] for row in rows]
         x = schema.encoder_of(pd.Series(texts)).encode(np.array(texts, dtype=object))
         notes += [f"texts: hashed words in {TEXT_WIDTH} random directions"]
     found = targets_of(kind, y, data)
-    strata = found.strata[partition.indices]
+    strata = found.strata[rows]
     return Subject(
         title=title,
         x=x,
@@ -194,8 +213,8 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
         clients=partition.names,
         kind=kind,
         categories=data.classes if kind in ("labels", "symbols") else (),
-        targets=y[partition.indices],
-        response=None if found.response is None else found.response[partition.indices],
+        targets=y[rows],
+        response=None if found.response is None else found.response[rows],
         notes=(*notes, *([data.notes] if data.notes else [])),
         facts=tuple(of_inputs(data, x, texts)),
         inputs=data.columns,

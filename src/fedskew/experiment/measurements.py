@@ -122,15 +122,19 @@ def unseen_rows(assembly: Assembly, engine: Engine, server: Server) -> list[Row]
     return [row for row in rows if math.isfinite(row[3])]
 
 
-def test_row_values(assembly: Assembly, server: Server) -> Floats | None:
-    """Return the primary metric of each test row (rows,); the mean is the model's metric. None if a row has no value."""
+def test_row_values(assembly: Assembly, server: Server) -> tuple[Floats, Ints | None] | None:
+    """Return the primary metric of each test row (rows,), whose mean is the model's metric, and the rows' units, or None.
+
+    Some metrics have values of groups of rows. Returns None if a row has no value.
+    """
     task, metric, y = assembly.federation.task, assembly.experiment.task.primary, assembly.test_targets(server.round)
+    units = assembly.dataset.test_units
     if isinstance(task, ModelTask) and pooled_primary(task) and len(y) > 1:
-        values = pooled_by_row(task, metric, outputs_on_test_rows(assembly, server.x), y)
+        values, units = pooled_by_row(task, metric, outputs_on_test_rows(assembly, server.x), y, units)
     else:
         found = by_row(task, metric, per_row(task, server.x, assembly.x_test, y))
         values = np.array([np.nan]) if found is None else found.cpu().numpy()
-    return values if np.isfinite(values).all() else None
+    return (values, units) if np.isfinite(values).all() else None
 
 
 def own_rows(assembly: Assembly, split: str, inputs: Callable[[Metric], tuple[Tensor, Tensor]]) -> list[Row]:

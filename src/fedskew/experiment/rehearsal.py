@@ -31,9 +31,12 @@ def without_pooling(
     fewest: int,
     seed: int,
     on_progress: OnProgress,
+    person: str = "",
 ) -> dict[str, Any]:
     """Diagnose files with classes or numbers, or else the data set that ``named()`` returns, without pooling rows."""
-    sites, facts = sites_of_files(paths, label, client, fewest, target) if paths else sites_of_subject(named(), fewest)
+    sites, facts = (
+        sites_of_files(paths, label, client, fewest, target, person) if paths else sites_of_subject(named(), fewest)
+    )
     return rehearse(sites, facts, seed, on_progress)
 
 
@@ -71,9 +74,12 @@ def by_bytes(sites: Mapping[str, Site]) -> Ask:
 
 
 def sites_of_files(
-    paths: Sequence[Path], label: str, client: str = "", fewest: int = FEWEST, target: str = ""
+    paths: Sequence[Path], label: str, client: str = "", fewest: int = FEWEST, target: str = "", person: str = ""
 ) -> tuple[dict[str, Site], Facts]:
-    """Make one site for each value of the column ``client``. Without this column, make one for each file."""
+    """Make one site for each value of the column ``client``. Without this column, make one for each file.
+
+    With ``person``, only the first row of each person at a site counts, so counts and noise are about persons.
+    """
     require(
         bool(label) != bool(target),
         "diagnose --federated: name the column of classes by --label, or the column of numbers by --target"
@@ -81,7 +87,7 @@ def sites_of_files(
     )
     column, numeric = label or target, bool(target)
     if client:
-        found = survey(paths, column, client, numeric=numeric)
+        found = survey(paths, column, client, person=person, once=True, numeric=numeric)
         sites = {
             name: Site(found.table.filter(pa.array(found.client == at)), targets_in(found)[found.client == at], fewest)
             for at, name in enumerate(found.clients)
@@ -90,11 +96,11 @@ def sites_of_files(
     else:
         sites, notes = {}, []
         for path in files_of(paths):
-            found = survey([path], column, numeric=numeric, fair=False)
+            found = survey([path], column, person=person, once=True, numeric=numeric, fair=False)
             sites[stem(path)] = Site(found.table, targets_in(found), fewest)
             notes += [f"{stem(path)}: {note}" for note in found.notes]
     title = ", ".join(path.name for path in paths)
-    arguments = table_arguments(paths, label, client, target=target)
+    arguments = table_arguments(paths, label, client, target=target, person=person)
     return sites, Facts(title, arguments=arguments, notes=tuple(notes), label=label)
 
 

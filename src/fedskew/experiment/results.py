@@ -209,12 +209,14 @@ def diagnose(
     target: str = "",
     federated: bool = False,
     fewest: int = 5,
+    person: str = "",
 ) -> Found:
     """Measure how clients' data differ: ``diagnose("visits.csv", label="outcome", client="hospital")``.
 
     ``target`` names a column of numbers, instead of ``label``. ``diagnose(dataset="uci-har")`` measures a data set by name, or a
     `Dataset`; ``skew`` deals it to ``clients`` clients. With ``federated``, no rows are pooled: only counts and sums leave a
-    client, and each count covers at least ``fewest`` rows.
+    client, and each count covers at least ``fewest`` rows. ``person`` names a column of persons who have several rows: then the first
+    row of each person at a client counts.
     """
     from fedskew.experiment.answers import Found
     from fedskew.experiment.diagnose import diagnosis, subject_of
@@ -229,10 +231,12 @@ def diagnose(
         files = [Path(path) for path in paths]
 
         def subject() -> Subject:
-            return subject_of(files, label, client, dataset, skew, clients, partition_seed, seed, on_progress, target)
+            return subject_of(
+                files, label, client, dataset, skew, clients, partition_seed, seed, on_progress, target, person
+            )
 
         if federated:
-            found = without_pooling(files, label, target, client, subject, fewest, seed, on_progress)
+            found = without_pooling(files, label, target, client, subject, fewest, seed, on_progress, person)
             return Found(found)
         return Found(diagnosis(subject(), seed, on_progress))
 

@@ -239,7 +239,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
                     store.write_round(run, at.round, rows, durable=due or remote)
             if last and (values := test_row_values(assembly, at)) is not None:
                 with span("store"):
-                    test_rows.write(store, run, at.round, values, assembly.dataset.test_units)
+                    test_rows.write(store, run, at.round, *values)
             if fresh:
                 note(store, run, new_warnings(watch, at.round, rows))
             if due:

@@ -80,8 +80,8 @@ class Answers:
         return carried(site.reply(question))
 
     def site(self, table: Table) -> Site:
-        """Read the table."""
-        found = table.surveyed(table.path)
+        """Read the table. If it names its persons, the first row of each counts."""
+        found = table.surveyed(table.path, once=True)
         return Site(found.table, targets_in(found), self.limits.fewest, self.secret())
 
     def admit(self, run: str, question: bytes) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from fedskew.core.errors import BadInput, require
+from fedskew.data.dataset import numbered
 from fedskew.data.datasets.table import Table, held_out
 from fedskew.data.preprocessing import Array, Tabular
 from fedskew.data.summaries import Summary
@@ -35,8 +36,9 @@ def check_table(table: Table) -> None:
 def summary_of(table: Table | None, experiment: Experiment, fewest: int) -> tuple[int, bytes]:
     """Return the number of rows of a table, and the summary of its columns as bytes; of texts, the counts of words.
 
-    Each count covers at least ``fewest`` rows. The owner's table says how many words of each text are counted. If the server chose
-    this number, the difference of two answers could reveal words of fewer rows.
+    Each count covers at least ``fewest`` rows. If the table names its persons, and this is above 1, the first row of each person
+    counts. The owner's table says how many words of each text are counted. If the server chose this number, the difference of two
+    answers could reveal words of fewer rows.
     """
     from fedskew.data.columns import to_pandas
     from fedskew.data.guard import shared
@@ -49,7 +51,7 @@ def summary_of(table: Table | None, experiment: Experiment, fewest: int) -> tupl
         (table.text, table.length) == (asked.text, asked.length),
         f"table {table.path}: the run's table has {options}; start the node with the same",
     )
-    found = table.surveyed(table.path)
+    found = table.surveyed(table.path, once=fewest > 1)
     if table.text:
         texts = words_of(to_pandas(found.table)[table.text])
         return len(found.y), msgspec.msgpack.encode(site_words(texts.tolist(), table.length, fewest))
@@ -109,7 +111,7 @@ def sized(model: Architecture, known: Tabular | Texts) -> Architecture:
 
 
 def rows_of_table(table: Table, request: Request, experiment: Experiment) -> Rows:
-    """Convert the table to rows of numbers. A random share ``clients.held_out`` of them is held out.
+    """Convert the table to rows of numbers. A random share ``clients.held_out`` of them, or of its persons' rows, is held out.
 
     Raises `BadInput` if a column is missing, or if a target is not a class of the run.
     """
@@ -140,5 +142,6 @@ def rows_of_table(table: Table, request: Request, experiment: Experiment) -> Row
             f"table {path}: column {table.label!r} holds {str(*strange[:1])!r}, which is no class of the run: {known_classes}",
         )
         y = np.array([encoding.classes.index(word) for word in found.classes])[y]
-    aside = held_out(np.zeros(len(y), np.int64), experiment.clients.held_out)
+    person = None if found.person is None else numbered(found.person)[0]
+    aside = held_out(np.zeros(len(y), np.int64), experiment.clients.held_out, person=person)
     return Rows(x[~aside], y[~aside], x[aside], y[aside])

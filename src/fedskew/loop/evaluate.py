@@ -89,23 +89,28 @@ GROUPS = 200
 """Maximum number of groups of rows in `pooled_by_row`, for tasks that are no `PoolingWithout`."""
 
 
-def pooled_by_row(task: ModelTask, metric: str, outputs: Tensor, y: Tensor) -> Floats:
-    """Do what `by_row` does, for a pooled metric of n > 1 rows with these outputs. Undefined values are NaN.
+def pooled_by_row(
+    task: ModelTask, metric: str, outputs: Tensor, y: Tensor, units: Ints | None = None
+) -> tuple[Floats, Ints | None]:
+    """Do what `by_row` does, for a pooled metric of n > 1 rows with these outputs; also return ``units``. Undefined values are NaN.
 
-    For a task that is no `PoolingWithout`, there is one value for each of at most `GROUPS` groups of rows. Row i is in group i
-    modulo the number of groups.
+    For a task that is no `PoolingWithout`, there is one value for each of at most `GROUPS` groups of rows, and the groups' numbers
+    are the new ``units``. If there are more units (n,), or rows without these, than `GROUPS`, a row's group is its unit modulo
+    `GROUPS`. So a person's rows are in one group.
     """
     whole, count = task.pooled(outputs, y).get(metric, math.nan), len(y)
-    if math.isnan(whole):
-        return np.array([whole])
+    if math.isnan(whole) or (units is not None and len(np.unique(units)) < 2):
+        return np.array([math.nan]), None
     if isinstance(task.kind, PoolingWithout):
         without = task.kind.pooled_without(metric, outputs, y)
     else:
-        count = min(count, GROUPS)
-        group = torch.arange(len(y), device=y.device) % count
-        others = (group != one for one in range(count))
+        of_rows = np.arange(count) if units is None else units
+        of_rows = of_rows % GROUPS if len(np.unique(of_rows)) > GROUPS else of_rows
+        names, group = np.unique(of_rows, return_inverse=True)
+        count, units = len(names), None if units is None else names
+        others = (torch.as_tensor(group != one, device=y.device) for one in range(count))
         without = np.array([task.pooled(outputs[rows], y[rows]).get(metric, math.nan) for rows in others])
-    return count * whole - (count - 1) * without
+    return count * whole - (count - 1) * without, units
 
 
 def evaluate_clients(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
+from fedskew.core.sampling import whole_units
 from fedskew.core.seeding import stream
 
 Ints = NDArray[np.int64]
@@ -96,11 +97,13 @@ def deal(
     num_clients: int,
     seed: int,
     held_out: float = 0.0,
+    person: Ints | None = None,
 ) -> Partition:
     """Deal the rows and hold some out. The same seed gives the same partition.
 
-    ``held_out`` is the share of each client's rows, at least 0 and below 1, that is not for training; it is rounded down. Raises
-    `BadInput` if the rows do not allow this skew.
+    ``held_out`` is the share of each client's rows, at least 0 and below 1, that is not for training; it is rounded down. With
+    ``person`` (n,), a person is held out at all clients or at none, and never below 0. Then the shares are as near as whole persons
+    allow. Raises `BadInput` if the rows do not allow this skew.
     """
     require(0 <= held_out < 1, f"held_out is a share, at least 0 and below 1, got {held_out}")
     dealt = skew.deal(labels, groups, num_clients, stream(seed, "partition"))
@@ -113,7 +116,12 @@ def deal(
     rows, sizes = np.concatenate(dealt), np.diff(cuts)[kept]
     shuffle(rows, sizes, stream(seed, "holdout"))
     aside = np.minimum((held_out * sizes + 1e-9).astype(np.int64), sizes - 1)
-    measured = np.arange(len(rows)) - np.repeat(cuts[kept], sizes) < np.repeat(aside, sizes)
+    place = np.arange(len(rows))
+    measured = place - np.repeat(cuts[kept], sizes) < np.repeat(aside, sizes)
+    if person is not None:
+        owner, everything = np.repeat(np.arange(len(sizes)), sizes), np.zeros_like(rows)
+        measured = whole_units(person[rows], owner, place, [(owner, aside), (everything, aside.sum(keepdims=True))])
+        aside = np.bincount(owner[measured], minlength=len(sizes))
     return Partition(
         indices=rows[~measured],
         offsets=np.cumsum([0, *sizes - aside]),

@@ -39,14 +39,26 @@ def level(room: Sequence[int], size: int) -> list[int]:
 
 
 def deal_others(
-    skew: Dealer, labels: Ints, groups: Ints | None, reserved: Ints, num_clients: int, seed: int, held_out: float = 0.0
+    skew: Dealer,
+    labels: Ints,
+    groups: Ints | None,
+    reserved: Ints,
+    num_clients: int,
+    seed: int,
+    held_out: float = 0.0,
+    person: Ints | None = None,
 ) -> Partition:
-    """Call `deal` for all rows except the ``reserved`` ones. A natural client with only reserved rows counts as empty."""
+    """Call `deal` for all rows except the ``reserved`` ones. A natural client with only reserved rows counts as empty.
+
+    A ``person`` (n,) with a reserved row is not held out, because models train on reserved rows.
+    """
     if not len(reserved):
-        return deal(skew, labels, groups, num_clients, seed, held_out)
+        return deal(skew, labels, groups, num_clients, seed, held_out, person)
     others = np.delete(np.arange(len(labels)), reserved)
     own = None if groups is None else groups[others]
-    part = deal(skew, labels[others], own, num_clients, seed, held_out)
+    if person is not None:
+        person = np.where(np.isin(person, person[reserved]), -1, person)[others]
+    part = deal(skew, labels[others], own, num_clients, seed, held_out, person)
     emptied = 0
     if groups is not None and own is not None and getattr(skew, "by_groups", False):
         emptied = len(np.unique(groups)) - len(np.unique(own))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import structs
 
+from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.core.places import whole_path
-from fedskew.data.dataset import Dataset
+from fedskew.data.dataset import Dataset, numbered
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Tabular
 from fedskew.data.splits import Redrawn, held_out, in_fold, units_of
@@ -38,6 +40,10 @@ class Table(Redrawn):
     Classes of the test set alone stay in it: no client trains on them, and their rows count as errors. Rows without label or client
     are dropped; ``notes`` counts them.
 
+    ``person`` is a column that names the person of each row, if some have several rows. All rows of a person are test rows or none,
+    and held out or none; the column is no input. Rows without a person are dropped. If a tested person has rows at clients that are
+    not tested, or in both files, no model trains on these rows.
+
     ``label`` is the column of classes. To predict numbers, name their column as ``target`` instead. To predict any number of labels
     for each row, name their columns of 0 and 1: ``labels=a|b|c``. For survival, name the columns ``time`` and ``event``. An event
     is 1 if it happened at this time, and 0 if it had not happened when the observation ended at this time.
@@ -56,6 +62,7 @@ class Table(Redrawn):
     time: str = ""
     event: str = ""
     client: str = ""
+    person: str | None = None
     text: str = ""
     test: str = ""
     test_share: float = 0.2
@@ -98,8 +105,14 @@ class Table(Redrawn):
             self.text not in (self.column, self.client) or not self.text,
             f"column {self.text!r} cannot be both the text and the label or the client",
         )
+        require(
+            not self.person or self.person not in (self.column, *self.others, self.client, self.text),
+            f"column {self.person!r} cannot be both the person and the label, the client or the text"
+            + ("; where each person is a client, leave out person" if self.person == self.client else ""),
+        )
         check_options(self)
         require(self.fewest >= 1, f"fewest must be at least 1, got {self.fewest}")
+        require(not self.person or self.fewest == 1, "fewest counts rows, not persons; leave out fewest or person")
         require(self.rows >= 0, f"rows must be at least 1, or 0 for all, got {self.rows}")
         object.__setattr__(self, "path", whole_path(self.path))
         object.__setattr__(self, "test", whole_path(self.test))
@@ -138,8 +151,11 @@ class Table(Redrawn):
         """The default model."""
         return "text-cnn" if self.text else "mlp"
 
-    def surveyed(self, path: str, client: str = "", words_in: Collection[str] = ()) -> Survey:
-        """Read the rows and targets of a file or folder. Cells of the columns ``words_in`` stay text."""
+    def surveyed(self, path: str, client: str = "", words_in: Collection[str] = (), once: bool = False) -> Survey:
+        """Read the rows and targets of a file or folder. Cells of the columns ``words_in`` stay text.
+
+        With ``once``, only the first row of each person counts.
+        """
         # imported here, because other data sets need no pandas and PyArrow
         from fedskew.data.tables import survey
 
@@ -148,6 +164,8 @@ class Table(Redrawn):
             *([Path(path)], self.column, client),
             text=self.text,
             event=event,
+            person=self.person or "",
+            once=once,
             numeric=numeric,
             words_in=words_in,
             most=most,
@@ -171,16 +189,18 @@ class Table(Redrawn):
         """Load the rows. ``known`` is a preprocessing that sites agreed on; without it, one is fitted to these rows."""
         from fedskew.data.columns import Columns
         from fedskew.data.schema import kinds_of, merged
-        from fedskew.data.tables import many_numbers
+        from fedskew.data.tables import like_persons, many_numbers
 
         found = self.surveyed(self.path, self.client)
         table, y, client = found.table, found.y, found.client
-        classes, notes = [*(self.label_columns or found.classes)], [*found.notes, *many_numbers(found, self.label)]
+        person, test_person = (None if found.person is None else numbered(found.person)[0]), None
+        classes = [*(self.label_columns or found.classes)]
+        notes = [*found.notes, *many_numbers(found, self.label), *like_persons(found)]
         require(
             len(classes) > 1 or not self.label,
             f"{self.path}: all rows have the label {''.join(classes)!r}; choose another column",
         )
-        units = None
+        units, trained = None, np.ones(len(y), dtype=np.bool_)
         natural = bool(self.client) or len(found.clients) > 1
         require(
             natural or self.fewest == 1,
@@ -205,20 +225,30 @@ class Table(Redrawn):
             test_table, y_test = other.table, other.y
             if self.label:
                 y_test = np.array([classes.index(word) for word in other.classes])[y_test]
+            if found.person is not None and other.person is not None:
+                person, test_person = np.split(numbered([*found.person, *other.person])[0], [len(y)])
         else:
             target = {"label": "classes", "labels": "labels", "target": "number", "time": "survival"}
             kind = next(target[option] for option in target if getattr(self, option))
             stratum = TARGETS[kind].strata(y, tuple(classes))[0]
             if self.fold:
-                held = in_fold(client, self.fold, self.split_seed, stratum)
+                held = in_fold(client, self.fold, self.split_seed, stratum, person)
             else:
-                held = held_out(client, self.test_share, self.split_seed, stratum)
+                held = held_out(client, self.test_share, self.split_seed, stratum, person)
             require(
                 bool(held.any()),
                 f"{self.path}: no client has the {1 / self.test_share:.0f} rows that one test row needs; give test=FILE",
             )
-            test_table, y_test, units = table.filter(held), y[held], units_of(held, client, self.fold)
-            table, y, client = table.filter(~held), y[~held], client[~held]
+            test_table, y_test, units = table.filter(held), y[held], units_of(held, client, self.fold, person)
+            trained, test_person = ~held, None if person is None else person[held]
+        persons = None
+        if person is not None and test_person is not None:
+            alone = ~np.isin(person, test_person)
+            notes += notes_on_persons(found, int((trained & ~alone).sum()))
+            trained &= alone
+            require(bool(trained.any()), f"{self.path}: each person has test rows, so no row is left for training")
+            persons = person[trained], test_person
+        table, y, client = table.filter(trained), y[trained], client[trained]
         clients = (client, found.clients) if natural else None
         files = Files(dataset=Path(self.path).name, licence="", classes=len(classes), source=self.path)
         if self.text:
@@ -230,6 +260,7 @@ class Table(Redrawn):
                 classes,
                 self,
                 clients=clients,
+                persons=persons,
                 notes="; ".join(notes),
                 test_only_classes=True,
                 column=self.text,
@@ -256,10 +287,25 @@ class Table(Redrawn):
             classes,
             columns=encode.inputs,
             clients=clients,
+            persons=persons,
             test_units=units,
             preprocessing=structs.replace(encode.preprocessing, others=self.others),
             notes="; ".join(notes),
         )
+
+
+def notes_on_persons(found: Survey, left_out: int) -> list[str]:
+    """Return notes on persons at several clients, and on ``left_out``, the number of rows of tested persons that are left out."""
+    assert found.person is not None
+    clients = Counter(person for person, _ in {*zip(found.person, found.client.tolist(), strict=True)})
+    several, notes = sum(number > 1 for number in clients.values()), []
+    if several:
+        notes.append(
+            f"{count(several, 'person')} at several clients: their rows stay together, as test rows, held-out rows or training rows"
+        )
+    if left_out:
+        notes.append(f"{count(left_out, 'row')} of tested persons outside the test rows left out of training")
+    return notes
 
 
 def with_labels(found: Survey, labels: tuple[str, ...], path: str) -> Survey:

@@ -145,14 +145,17 @@ def test_a_test_file_with_the_same_persons_takes_their_rows_out_of_training(tmp_
     assert test == {line.partition(",")[0] for line in lines[:10]}
     assert not train & test
     assert len(data.y) == len(lines) - VISITS * len(test)
-    assert f"{VISITS * len(test)} rows of tested persons outside the test rows left out of training" in data.notes
+    assert f"{VISITS * len(test)} rows of tested persons outside the test rows left out" in data.notes
 
 
 def test_persons_at_several_clients_are_counted(tmp_path: Path) -> None:
     path = write_visits(tmp_path / "visits.csv", travel=40)
-    assert "40 persons at several clients: their rows stay together" in visits(path).notes
+    assert (
+        "130 persons in column 'patient', which is no input: a person's rows stay together as test, held-out or training rows; "
+        "40 persons at several clients"
+    ) in visits(path).notes
     notes = visits(path, "person=patient,fold=1/4:clients").notes
-    assert "rows of tested persons outside the test rows left out of training" in notes
+    assert "rows of tested persons outside the test rows left out" in notes
     assert "several clients" not in visits(write_visits(tmp_path / "visits.csv")).notes
 
 

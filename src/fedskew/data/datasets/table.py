@@ -244,7 +244,7 @@ class Table(Redrawn):
         persons = None
         if person is not None and test_person is not None:
             alone = ~np.isin(person, test_person)
-            notes += notes_on_persons(found, int((trained & ~alone).sum()))
+            notes += notes_on_persons(found, self.person or "", int((trained & ~alone).sum()))
             trained &= alone
             require(bool(trained.any()), f"{self.path}: each person has test rows, so no row is left for training")
             persons = person[trained], test_person
@@ -294,18 +294,16 @@ class Table(Redrawn):
         )
 
 
-def notes_on_persons(found: Survey, left_out: int) -> list[str]:
-    """Return notes on persons at several clients, and on ``left_out``, the number of rows of tested persons that are left out."""
+def notes_on_persons(found: Survey, column: str, left_out: int) -> list[str]:
+    """Return notes on the persons, and on ``left_out``, the number of training rows that are left out because of them."""
     assert found.person is not None
     clients = Counter(person for person, _ in {*zip(found.person, found.client.tolist(), strict=True)})
-    several, notes = sum(number > 1 for number in clients.values()), []
-    if several:
-        notes.append(
-            f"{count(several, 'person')} at several clients: their rows stay together, as test rows, held-out rows or training rows"
-        )
-    if left_out:
-        notes.append(f"{count(left_out, 'row')} of tested persons outside the test rows left out of training")
-    return notes
+    several = sum(number > 1 for number in clients.values())
+    notes = [
+        f"{count(len(clients), 'person')} in column {column!r}, which is no input: a person's rows stay together as test, held-out "
+        "or training rows" + (f"; {count(several, 'person')} at several clients" if several else "")
+    ]
+    return notes + ([f"{count(left_out, 'row')} of tested persons outside the test rows left out"] if left_out else [])
 
 
 def with_labels(found: Survey, labels: tuple[str, ...], path: str) -> Survey:

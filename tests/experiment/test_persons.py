@@ -1,0 +1,114 @@
+"""Runs on tables whose persons have several rows: stored units, tuning, resume, predict, diagnoses and nodes."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import fedskew as fs
+from fedskew.cli.main import main
+from fedskew.data.datasets.table import Table
+from fedskew.data.tables import survey
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.rehearsal import sites_of_files, without_pooling
+from fedskew.flower.tables import check_table, summary_of
+from fedskew.loop.evaluate import GROUPS, pooled_by_row
+from fedskew.store import test_rows
+from tests.data.test_persons import PERSONS, VISITS, write_visits
+
+FAST = {"model": "softmax", "rounds": 2, "skew": "natural", "progress": False}
+
+
+def source(path: Path, options: str = "person=patient") -> str:
+    return f"table:path={path},label=ill,client=hospital,{options}"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_visits(tmp_path / "visits.csv")
+
+
+def test_a_run_stores_one_value_for_each_tested_person(path: Path, tmp_path: Path) -> None:
+    runs = fs.compare(["fedavg", "fedprox"], dataset=source(path), seeds=2, runs=tmp_path / "runs", **FAST)
+    for run, found in test_rows.read(runs.store, [record.id for record in runs.records]).items():
+        record = runs.store.run(run)
+        assert found.units is not None
+        assert len(found.values) == len(found.units) == PERSONS / 5
+        assert record.facts["data"]["test_rows"] == PERSONS / 5 * VISITS
+        measured = runs.measurements().query("run == @run and split == 'test' and name == 'accuracy'")["value"].iloc[-1]
+        assert found.values.mean() == pytest.approx(measured, abs=1e-6)
+
+
+@pytest.mark.parametrize(("units", "groups"), [(None, 200), (np.arange(300) // 5, 60), (np.arange(300) // 1.5, 200)])
+def test_groups_of_rows_never_split_a_person(units: np.ndarray | None, groups: int) -> None:
+    def pooled(outputs: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
+        return {"recall": float((outputs[y == 1].argmax(-1) == 1).double().mean())}
+
+    outputs, y = torch.randn(300, 2, generator=torch.Generator().manual_seed(0)), torch.arange(300) % 2
+    ids = None if units is None else units.astype(np.int64)
+    task = SimpleNamespace(kind=None, pooled=pooled)
+    values, names = pooled_by_row(task, "recall", outputs, y, ids)  # type: ignore[arg-type]
+    assert len(values) == groups
+    assert (names is None) == (ids is None)
+    group = (np.arange(300) if ids is None else ids) % (GROUPS if groups == GROUPS else 10**6)
+    whole, without = (pooled(outputs[rows], y[rows])["recall"] for rows in (group >= 0, group != 3))
+    assert values[3] == pytest.approx(groups * whole - (groups - 1) * without)
+
+
+def test_resume_and_predict_with_persons(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ["--runs", str(tmp_path / "runs")]
+    command = ["--dataset", source(path), "--skew", "natural", "--model", "softmax", *folder]
+    assert main(["run", *command, "--rounds", "2"]) == 0
+    assert "person=patient" in "".join(capsys.readouterr().err.split())
+    new = tmp_path / "new.csv"
+    new.write_text("hospital,x,sex,birth\na,3.5,f,1950\n")
+    assert main(["predict", "1", str(new), "--json", *folder]) == 0
+    assert main(["tune", *command, "--rounds", "1", "--grid", "solver.lr=0.01,0.1"]) == 0
+    wrong = ["--dataset", source(path).replace("=patient", "=pateint"), "--skew", "natural"]
+    for verb in ("run", "skew"):
+        assert main([verb, *wrong]) == 2
+        assert "no column 'pateint'; did you mean 'patient'?" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_diagnosis_counts_each_person_once_at_a_client(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["diagnose", str(path), "--label", "ill", "--client", "hospital"]
+    assert main([*command, "--person", "patient", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sum(found["sizes"]) == PERSONS
+    assert (
+        f"each person counts once, with the first row: {PERSONS * (VISITS - 1)} later rows not used" in found["notes"]
+    )
+    assert ",person=patient" in found["advice"]["command"]
+    assert main([*command, "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert [note for note in notes if "--person patient" in note]
+    data = fs.load(source(path))
+    assert data.persons is not None
+    assert sum(fs.diagnose(dataset=data, progress=False)["sizes"]) == len(np.unique(data.persons[0]))
+    assert main([*command, "--person", "hospital"]) == 2
+    assert "'hospital' cannot be both the person and the label or client" in capsys.readouterr().err
+
+
+def test_noise_and_fewest_are_about_persons(path: Path) -> None:
+    """A person with many rows changes one count by one, so noise for one row covers the person."""
+    sites, _ = sites_of_files([path], "ill", "hospital", person="patient")
+    assert sum(len(site.y) for site in sites.values()) == PERSONS
+    more = path.read_text() + "p900,a,1.5,f,1950,no\n" * 50
+    path.write_text(more)
+    after, _ = sites_of_files([path], "ill", "hospital", person="patient")
+    assert len(after["a"].y) == len(sites["a"].y) + 1
+    found = without_pooling([path], "ill", "", "hospital", lambda: None, 5, 0, lambda *_: None, 100.0, "patient")  # type: ignore[arg-type,return-value]
+    assert sum(found["sizes"]) == pytest.approx(PERSONS + 1, abs=4)
+    table = Table(path=str(path), label="ill", person="patient")
+    check_table(table)
+    experiment = Experiment(dataset=source(path))
+    assert summary_of(table, experiment, 5)[0] == PERSONS + 1
+    assert summary_of(table, experiment, 1)[0] == PERSONS * VISITS + 50
+
+
+def test_rows_without_persons_are_all_read(path: Path) -> None:
+    assert survey([path], "ill", "hospital").person is None
+    assert len(survey([path], "ill", "hospital", once=True).y) == PERSONS * VISITS

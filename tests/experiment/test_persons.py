@@ -13,7 +13,7 @@ from fedskew.cli.main import main
 from fedskew.data.datasets.table import Table
 from fedskew.data.tables import survey
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.rehearsal import sites_of_files, without_pooling
+from fedskew.experiment.rehearsal import sites_of_files
 from fedskew.flower.tables import check_table, summary_of
 from fedskew.loop.evaluate import GROUPS, pooled_by_row
 from fedskew.store import test_rows
@@ -92,16 +92,15 @@ def test_a_diagnosis_counts_each_person_once_at_a_client(path: Path, capsys: pyt
     assert "'hospital' cannot be both the person and the label or client" in capsys.readouterr().err
 
 
-def test_noise_and_fewest_are_about_persons(path: Path) -> None:
-    """A person with many rows changes one count by one, so noise for one row covers the person."""
+def test_fewest_is_about_persons(path: Path) -> None:
+    """A person with many rows changes one count by one."""
     sites, _ = sites_of_files([path], "ill", "hospital", person="patient")
     assert sum(len(site.y) for site in sites.values()) == PERSONS
-    more = path.read_text() + "p900,a,1.5,f,1950,no\n" * 50
-    path.write_text(more)
+    path.write_text(path.read_text() + "p900,a,1.5,f,1950,no\n" * 50)
     after, _ = sites_of_files([path], "ill", "hospital", person="patient")
     assert len(after["a"].y) == len(sites["a"].y) + 1
-    found = without_pooling([path], "ill", "", "hospital", lambda: None, 5, 0, lambda *_: None, 100.0, "patient")  # type: ignore[arg-type,return-value]
-    assert sum(found["sizes"]) == pytest.approx(PERSONS + 1, abs=4)
+    found = fs.diagnose(path, label="ill", client="hospital", person="patient", federated=True, progress=False)
+    assert sum(found["sizes"]) == PERSONS + 1
     table = Table(path=str(path), label="ill", person="patient")
     check_table(table)
     experiment = Experiment(dataset=source(path))

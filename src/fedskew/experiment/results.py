@@ -215,8 +215,8 @@ def diagnose(
 
     ``target`` names a column of numbers, instead of ``label``. ``diagnose(dataset="uci-har")`` measures a data set by name, or a
     `Dataset`; ``skew`` deals it to ``clients`` clients. With ``federated``, no rows are pooled: only counts and sums leave a
-    client, and each count covers at least ``fewest`` rows. ``person`` names a column of persons who have several rows: then the first
-    row of each person at a client counts.
+    client, and each count covers at least ``fewest`` rows. ``person`` names a column of persons who have several rows: then
+    the first row of each person at a client counts.
     """
     from fedskew.experiment.answers import Found
     from fedskew.experiment.diagnose import diagnosis, subject_of

@@ -9,13 +9,14 @@ import pytest
 
 from fedskew.claims import export
 from fedskew.claims.document import DOCUMENTS, Document, document_from, load
-from fedskew.claims.quantities import quantity
+from fedskew.claims.quantities import OF_CLIENTS, quantity
 from fedskew.claims.verdicts import Results, cells, verdicts
 from fedskew.cli import reproduce
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, Interrupted
 from fedskew.experiment.reproduce import plan, results
 from fedskew.experiment.runner import to_execute
+from fedskew.measure.registry import MEASURES, OF_MODELS
 from fedskew.store.runs import RunStore
 
 
@@ -245,13 +246,18 @@ def test_every_number_of_a_document_is_in_its_export(tmp_path, name: str) -> Non
     document, store = load(name).at("quick"), RunStore(tmp_path)
     planned = plan(document, "quick")
     for number in to_execute(store, [p.experiment for p in planned[: 2 * len(document.arms)]], name):
-        rows = [(None, "test", "accuracy", 0.5), (None, "test", "loss", 0.5)]
-        rows += [(None, "round", name, 1.0) for name in ("drift", "divergence", "bytes_up", "bytes_down", "seconds")]
-        rows += [(layer, "layer", "cosine", 0.5) for layer in (0, 1)]
-        store.write_round(number, 1, rows)
-        store.write_round(number, 2, rows)
+        rows = [(None, m.split, m.name, 0.5) for m in MEASURES if m.stored and m.split in (*OF_MODELS, "round")]
+        rows += [(i, *of.split("/"), 0.5 + i) for i in (0, 1) for of in OF_CLIENTS]
+        for round_ in range(7):
+            store.write_round(number, round_, rows)
         store.update(number, status="finished")
     known = results(store, planned)
     made = json.loads(json.dumps(export.exported(document, "quick", known), allow_nan=False))
     assert [j.verdict for j in verdicts(document, export.known(made))] == [j.verdict for j in verdicts(document, known)]
     assert f"# {document.title}: quick scale" in export.page({**made, "listing": []})
+    for table in document.tables:
+        assert str(cells(table, export.known(made))) == str(cells(table, known))
+    for claim, one, other in zip(
+        document.claims, *(verdicts(document, k) for k in (known, export.known(made))), strict=True
+    ):
+        assert str(one.evidence) == str(other.evidence), claim.name

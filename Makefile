@@ -9,8 +9,8 @@ export FEDSKEW_DATA ?= $(abspath $(DATA))
 endif
 # Compiled modules are kept even where the environment says not to: collecting takes twice as long without them.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
-# No test begins after 15 minutes. One that hangs outside Python, where pytest-timeout cannot end it, prints its stacks and costs its worker.
-LIMITS := --session-timeout 900 -o faulthandler_timeout=150 -o faulthandler_exit_on_timeout=true
+# Each test has its own limit. One that hangs outside Python, where pytest-timeout cannot end it, prints its stacks and costs its worker.
+LIMITS := -o faulthandler_timeout=150 -o faulthandler_exit_on_timeout=true
 
 .PHONY: demo test test-slow bench docs package format clean
 

@@ -1,10 +1,10 @@
-"""Growth of a round's time and of peak memory with cohort, model and clients, and a million clients: docs/how-to/large.md.
+"""Growth of a round's time and of peak memory with cohort, model and clients, a million clients, and a store of 5,000 runs.
 
-Each point is a process of its own (benchmarks/population.py). Measures what is asked, keeps the rest of docs/growth.json, and
-writes the tables and pictures of docs/how-to/large.md.
+Each point is a process of its own (benchmarks/population.py and stores.py). Measures what is asked, keeps the rest of
+docs/growth.json, and writes the tables and pictures of docs/how-to/large.md.
 
-python benchmarks/growth.py [cohort] [model] [clients] [population] [million]   (by default the first three: minutes)
-python benchmarks/growth.py --write                                               (only the page, from docs/growth.json)
+python -m benchmarks.growth [store] [cohort] [model] [clients] [population] [million]   (by default the first four: minutes)
+python -m benchmarks.growth --write                                                      (only the page, from docs/growth.json)
 """
 
 import argparse
@@ -36,6 +36,7 @@ CURVES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
 """By name: the option that grows, the other options, its values."""
 
 GROWTH = ("cohort", "model", "clients")
+STORE = "store"
 
 
 def measured(curve: str) -> list[Point]:
@@ -48,6 +49,14 @@ def measured(curve: str) -> list[Point]:
         print(" ".join(command[1:]), file=sys.stderr)
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         points.append({"value": value, **json.loads(done.stdout)})
+    return points
+
+
+def measured_store() -> list[Point]:
+    """Measure each command in a store of 5,000 runs."""
+    command = [sys.executable, str(Path(__file__).with_name("stores.py")), "--json"]
+    print(" ".join(command[1:]), file=sys.stderr)
+    points: list[Point] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
     return points
 
 
@@ -98,6 +107,20 @@ def population(points: list[Point]) -> list[str]:
     return table(head, rows)
 
 
+def stored(points: list[Point]) -> list[str]:
+    rows = [
+        [
+            f"`fedskew {p['command']}`",
+            f"{p['seconds']:.1f}",
+            f"{p['processor']:.1f}",
+            f"{p['peak']:.0f}",
+            f"{p['page']:.1f}" if p["page"] else "",
+        ]
+        for p in points
+    ]
+    return table(["command", "s", "s of the processor", "peak MB", "MB of the page"], rows)
+
+
 def page(found: dict[str, Any]) -> str:
     """The generated part of docs/how-to/large.md."""
     points = found["points"]
@@ -121,6 +144,12 @@ def page(found: dict[str, Any]) -> str:
         "![accuracy over the rounds, and time of a round against the number of clients](../population.svg)",
         "",
         *population(many),
+        "",
+        "## Thousands of runs",
+        f"`python -m benchmarks.growth store` ({where}): 5,000 runs of 20 rounds and 10 clients, in five comparisons of 50 methods",
+        "and 20 seeds. The page's figures show at most 5,000 points each; their captions say how many rounds that is.",
+        "",
+        *stored(points.get(STORE, [])),
         "",
     ]
     return "\n".join(parts)
@@ -185,15 +214,15 @@ def write(found: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("curves", nargs="*", choices=[*CURVES, []], help="which to measure")
+    parser.add_argument("curves", nargs="*", choices=[STORE, *CURVES, []], help="which to measure")
     parser.add_argument("--write", action="store_true", help="only write the page from what was measured before")
     parsed = parser.parse_args()
     place = DOCS / "growth.json"
     found = json.loads(place.read_text(encoding="utf-8")) if place.is_file() else {"points": {}}
     if not parsed.write:
         found |= {"torch": torch.__version__, "cores": os.cpu_count()}
-        for curve in parsed.curves or GROWTH:
-            found["points"][curve] = measured(curve)
+        for curve in parsed.curves or (STORE, *GROWTH):
+            found["points"][curve] = measured_store() if curve == STORE else measured(curve)
         place.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     write(found)
 

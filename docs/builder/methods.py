@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from fedskew.advice.evidence import packaged
 from fedskew.advice.table import cells
 from fedskew.algorithms import ALGORITHMS
-from fedskew.cli.show import algorithm_rows, options_of
+from fedskew.cli.components import algorithm_rows, options_of
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import shown

@@ -12,7 +12,7 @@ from builder.methods import sentence, table
 from matplotlib.figure import Figure
 
 import fedskew as fs
-from fedskew.cli.show import component_rows
+from fedskew.cli.components import component_rows
 from fedskew.core.component import build
 from fedskew.measure import registry
 from fedskew.skew import SKEWS

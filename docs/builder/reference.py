@@ -7,9 +7,9 @@ from typing import get_args
 from builder.methods import table
 
 import fedskew
+from fedskew.cli.components import KINDS, component_rows
 from fedskew.cli.main import parser
 from fedskew.cli.options import EXPERIMENT
-from fedskew.cli.show import KINDS, component_rows
 from fedskew.experiment.config import COMPONENTS, SETTINGS
 from fedskew.experiment.keywords import KEYWORDS
 from fedskew.measure import registry

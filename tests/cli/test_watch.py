@@ -88,8 +88,9 @@ def test_watch_follows_on_a_terminal_until_all_runs_ended(store, monkeypatch) ->
 def test_a_silent_run_is_named(store) -> None:
     with store.transaction():
         store.db.execute("UPDATE runs SET updated='2020-01-01T00:00:00+00:00' WHERE id=2")
-    assert watch.state(watch.seen(store, store.run(2))).startswith("running, silent for")
-    assert watch.state(watch.seen(store, store.run(1))) == "finished"
+    ended, silent = watch.watched_runs(store, ["1-2"])
+    assert watch.state(silent).startswith("running, silent for")
+    assert watch.state(ended) == "finished"
 
 
 @pytest.mark.parametrize("status", ["running", "planned"])

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS
+from fedskew.cli.components import algorithm_rows
 from fedskew.cli.main import main
-from fedskew.cli.show import algorithm_rows
 from fedskew.conformance import miniature
 from fedskew.conformance.cost import measured, units
 from fedskew.core.algorithm import Algorithm, GradFn, local_loss

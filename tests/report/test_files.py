@@ -128,13 +128,13 @@ def test_columns_are_a_choice(store, tmp_path) -> None:
 
 
 def test_any_stored_measure_can_be_a_column_and_no_other(store) -> None:
-    frame = read(store, store.runs())
+    frame = read(store, store.runs(), columns=["my_score"])
     assert [m.key for m in named(frame, ["Worst Client", "bytes_up", "personal/accuracy_mean", "verdict"])] == [
         "worst_client",
         "bytes_up",
         "personal",
     ]
-    frame.loc[frame["name"] == "loss", "name"] = "my_score"
+    frame["name"] = frame["name"].astype(str).replace("loss", "my_score")
     [own] = named(frame, ["my_score"])
     assert per_seed(frame, [own])["my_score"].loc["fedavg"].tolist() == pytest.approx([0.2, 0.18, 0.16, 0.22])
     with pytest.raises(BadInput, match="columns: unknown 'acuracy'; did you mean 'accuracy'"):

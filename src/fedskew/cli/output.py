@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.segment import Segment, Segments
 from rich.table import Table
 
 from fedskew.cli.terminal import Console, say
@@ -105,7 +108,7 @@ def print_summary(
     No cell is broken into lines. On a narrow terminal, columns that the options do not name are left out.
     """
     spelled, records = names(records)[0], titled(records)
-    data = read(store, records, budget)
+    data = read(store, records, budget, layout.columns)
     chosen = named(data, layout.columns)
     frame = summarise(data, records, rows_within(store, records, budget), chosen)
     console = Console()
@@ -140,24 +143,26 @@ def print_columns(columns: Mapping[str, Sequence[str]], left: Sequence[str]) -> 
     Console(width=max(Console().width, sum(widths(columns)))).print(table_of(columns, left, Console().width))
 
 
-def table_of(columns: Mapping[str, Sequence[str]], left: Sequence[str], room: int) -> Table:
+def table_of(columns: Mapping[str, Sequence[str]], left: Sequence[str], room: int) -> RenderableType:
     """Return a table with cells of one line. Headings may have several lines. The columns ``left`` are aligned left."""
     whole = sum(widths(columns, whole=True)) <= room
-    characters = widths(columns, whole)
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for title, wide in zip(columns, characters, strict=True):
+    table, padded = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0)), []
+    for (title, cells), wide in zip(columns.items(), widths(columns, whole), strict=True):
         justify: Literal["left", "right"] = "left" if title in left else "right"
         table.add_column("" if title == "verdict" else title, justify=justify, width=wide - 1)
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    return table
+        texts = [visible(cell).translate({ord("\n"): " ", ord("\t"): " "}) for cell in cells]
+        spaces = [" " * (wide - 1 - cell_len(text)) for text in texts]
+        padded.append([t + s if title in left else s + t for t, s in zip(texts, spaces, strict=True)])
+    # Rich takes seconds to lay out a table of thousands of rows
+    lines = "".join(f"{' '.join(row)}\n" for row in zip(*padded, strict=True))
+    return Group(table, Segments([Segment(lines)]))
 
 
 def widths(columns: Mapping[str, Sequence[str]], whole: bool = False) -> list[int]:
     """Return the width of each column in characters, with a space. With ``whole``, headings stay on one line."""
     headings = {column: [column] if whole else column.split() for column in columns if column != "verdict"}
     return [
-        1 + max(map(len, [*map(visible, cells), *headings.get(column, [])]), default=0)
+        1 + max(map(cell_len, [*map(visible, cells), *headings.get(column, [])]), default=0)
         for column, cells in columns.items()
     ]
 

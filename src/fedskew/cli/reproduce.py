@@ -19,11 +19,11 @@ from fedskew.core.errors import require
 from fedskew.core.places import write_whole
 from fedskew.experiment.documents import EXTRAS
 from fedskew.experiment.documents.extra import Extra
-from fedskew.experiment.progress import Board, duration, names_and_rounds, play
+from fedskew.experiment.progress import Board, names_and_rounds, play
 from fedskew.experiment.reproduce import Planned, estimate, missing, plan, restore, results
 from fedskew.experiment.runner import to_execute
 from fedskew.experiment.torchrun import on_ranks
-from fedskew.report.words import figures
+from fedskew.report.words import duration, figures
 from fedskew.store.runs import RunStore
 
 

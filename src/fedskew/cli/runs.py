@@ -2,9 +2,12 @@
 
 import argparse
 import dataclasses
+import json
 import math
+import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -20,8 +23,14 @@ from fedskew.store import edit
 from fedskew.store.runs import RunRecord, RunStore
 
 NEWEST = """
-SELECT value FROM measurements WHERE run=? AND client IS NULL AND split=? AND name=? ORDER BY round DESC LIMIT 1
+SELECT wanted.value, (
+  SELECT m.value FROM measurements m WHERE m.run = wanted.value AND client IS NULL AND split = ? AND name = ?
+  ORDER BY round DESC LIMIT 1
+) FROM json_each(?) wanted
 """
+
+SEEDS = re.compile(r"^(?:\w+_)?seed = [0-9]+\n", re.M)
+"""The lines of an experiment that differ between runs of one method."""
 
 OWN_DATA = "own data"
 """The name of data that have none."""
@@ -30,11 +39,21 @@ HIDDEN = ("data", "date", "in", "seed")
 """Columns that a narrow terminal leaves out, in this order."""
 
 
+def list_(parsed: argparse.Namespace) -> int:
+    """List the runs, or the components of one kind."""
+    if parsed.what == "runs":
+        return list_runs(parsed)
+    from fedskew.cli.components import list_components  # loads PyTorch
+
+    return list_components(parsed)
+
+
 def list_runs(parsed: argparse.Namespace) -> int:
     """Print the runs of the store, the newest last."""
     store = RunStore(parsed.runs, read_only=True)
-    records = store.runs()
-    scores = {record.id: newest(store, record) for record in records}
+    # without seeds most experiments are equal texts, and each text is parsed once
+    records = [dataclasses.replace(record, experiment=SEEDS.sub("", record.experiment)) for record in store.runs()]
+    scores = newest(store, records)
     if parsed.json:
         rows = []
         for r in records:
@@ -57,19 +76,25 @@ def list_runs(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def newest(store: RunStore, record: RunRecord) -> float:
-    """Return the newest value of a run's primary measure. It is NaN if there is none, or if the measurements are lost.
+def newest(store: RunStore, records: Sequence[RunRecord]) -> dict[int, float]:
+    """Return, by run, the newest value of its primary measure; NaN if there is none, or if the measurements are lost.
 
     For a trial of tuning, this is the measure on held-out rows that chooses the settings. A run without a shared model has none.
     """
-    measure, split = primary_of([record]), record.facts.get("tuning", {}).get("by", "clients")
-    of = (split, f"{measure.name}_mean") if is_trial(record) else (measure.split, measure.name)
-    try:
-        found = [] if shares_no_model(record) and not is_trial(record) else store.query(NEWEST, (record.id, *of))
-    except FedskewError:
-        return math.nan
-    number = found[0][0] if found else None
-    return float(number) if isinstance(number, int | float) else math.nan
+    scores = dict.fromkeys((record.id for record in records), math.nan)
+    runs: dict[tuple[str, str], list[int]] = {}
+    for record in records:
+        measure = primary_of([record])
+        if is_trial(record):
+            split = record.facts["tuning"].get("by", "clients")
+            runs.setdefault((split, f"{measure.name}_mean"), []).append(record.id)
+        elif not shares_no_model(record):
+            runs.setdefault((measure.split, measure.name), []).append(record.id)
+    for of, ids in runs.items():
+        with suppress(FedskewError):
+            values = store.query(NEWEST, (*of, json.dumps(ids)))
+            scores |= {run: float(value) for run, value in values if isinstance(value, int | float)}
+    return scores
 
 
 def is_trial(record: RunRecord) -> bool:

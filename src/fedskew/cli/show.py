@@ -1,12 +1,8 @@
-"""``list``, ``show``, ``report`` and ``cite``."""
+"""``show``, ``report`` and ``cite``."""
 
 import argparse
-import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import cast
 
 from rich.table import Table
-from rich.text import Text
 
 from fedskew.cli.output import (
     layout_from,
@@ -18,17 +14,10 @@ from fedskew.cli.output import (
     print_warnings,
     summary_json,
 )
-from fedskew.cli.runs import list_runs
 from fedskew.cli.terminal import Console, say
 from fedskew.cli.watch import follow, going_on
-from fedskew.conformance.cost import LEGEND, measured
-from fedskew.core.algorithm import Algorithm
-from fedskew.core.component import shown
 from fedskew.core.counting import count
-from fedskew.core.errors import BadInput, FedskewError, require, suggestion
-from fedskew.experiment.combinations import COMBINATIONS, Combination
-from fedskew.experiment.config import COMPONENTS, Experiment
-from fedskew.experiment.references import bibliography, bibtex
+from fedskew.core.errors import require
 from fedskew.measure import registry
 from fedskew.report.budget import Budget, budget_from
 from fedskew.report.files import PLAIN, write_figures, write_tables
@@ -38,103 +27,10 @@ from fedskew.report.repeat import repeat_command
 from fedskew.report.series import by_part, curves_by_run
 from fedskew.report.tables import read
 from fedskew.report.words import heading, plain
-from fedskew.slots import All, ServerSgd
 from fedskew.store.runs import RunRecord, RunStore
 
 PAUSE = 2.0
 """Seconds between two pages of ``report --watch``."""
-
-KINDS = {catalogue.kinds: section for section, catalogue in COMPONENTS.items()}
-
-
-def list_(parsed: argparse.Namespace) -> int:
-    """List the runs, or the components of one kind."""
-    if parsed.what == "runs":
-        return list_runs(parsed)
-    if parsed.what not in KINDS:
-        raise BadInput(f"list: unknown kind {parsed.what!r}; {suggestion(parsed.what, ['runs', *KINDS])}")
-    rows = algorithm_rows() if parsed.what == "algorithms" else component_rows(COMPONENTS[KINDS[parsed.what]])
-    if parsed.json:
-        print_json(rows)
-    else:
-        print_rows(rows)
-        if parsed.what == "algorithms":
-            Console().print(f"\ncost: {LEGEND}", style="dim")
-    return 0
-
-
-Row = dict[str, str | float]
-
-
-def algorithm_rows(catalogue: Mapping[str, type[Algorithm]] = COMPONENTS["algorithm"]) -> list[Row]:
-    """Return one row for each algorithm and named combination, with its cost for the default options."""
-    rows, methods = [], cast(dict[str, type[Algorithm] | Combination], {**catalogue, **COMBINATIONS})
-    for name, method in methods.items():
-        options = method if isinstance(method, type) else method.options
-        row = {"name": name, "idea": method.idea, "changes": method.changes, "options": options_of(options)}
-        rows.append({**row, **cost_of(method, options), "paper": method.paper})
-    return rows
-
-
-def cost_of(method: type[Algorithm] | Combination, options: type) -> Row:
-    """Return what the method stores, sends and computes with default options. Empty if it cannot run with them."""
-    if any(f.default is f.default_factory is dataclasses.MISSING for f in dataclasses.fields(options)):
-        return {}
-    try:
-        if isinstance(method, type):
-            return measured(method(), ServerSgd()).row()
-        made = method.apply(Experiment(), options())
-        # if a part of the model stays with the clients, the size of messages depends on the model
-        return measured(made.algorithm, made.server).row() if made.sharing == All() else {}
-    except FedskewError:
-        return {}
-
-
-def component_rows(catalogue: Mapping[str, type]) -> list[Row]:
-    """Return one row for each component: name, idea and options."""
-    return [
-        {"name": name, "idea": getattr(cls, "idea", "") or first_sentence(cls), "options": options_of(cls)}
-        for name, cls in catalogue.items()
-    ]
-
-
-def first_sentence(cls: type) -> str:
-    return (cls.__doc__ or "").replace("``", "").strip().partition("\n")[0]
-
-
-def options_of(cls: type) -> str:
-    """Return all options with their defaults: ``mu=0.1 step=explicit``."""
-    defaults = {f.name: f.default for f in dataclasses.fields(cls)}
-    return " ".join(
-        f"{name}=" + ("" if default in (dataclasses.MISSING, None) else shown(default))
-        for name, default in defaults.items()
-    )
-
-
-def print_rows(rows: Sequence[Row]) -> None:
-    """Print the idea of each entry, and its options and cost in grey."""
-    console = Console()
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for row in rows:
-        table.add_row(str(row["name"]), Text(str(row["idea"])))
-        cost = (
-            f"client keeps {row['client_state']}, server {row['server_state']}; down {row['down']}, up {row['up']}; "
-            f"a step {row['compute']}"
-            if "compute" in row
-            else ""
-        )
-        details = {
-            "changes: ": row.get("changes"),
-            "options: ": row["options"],
-            "cost: ": cost,
-            "": row.get("paper"),
-        }
-        for title, text in details.items():
-            if text:
-                table.add_row("", Text(f"{title}{text}", style="dim"))
-    console.print(table)
 
 
 def show(parsed: argparse.Namespace) -> int:
@@ -170,7 +66,7 @@ def show(parsed: argparse.Namespace) -> int:
 
 def print_curves(store: RunStore, record: RunRecord, budget: Budget | None = None) -> None:
     """Print the run's metrics at every measured round, and its newest metrics by layer and class."""
-    console, frame = Console(), read(store, [record], budget)
+    console, frame = Console(), read(store, [record], budget, ["recovery"])
     curves = curves_by_run(frame)
     if len(curves):
         measures = [m for m in registry.shown("curve") if m.key in curves]
@@ -229,6 +125,8 @@ def report(parsed: argparse.Namespace) -> int:
 
 def cite(parsed: argparse.Namespace) -> int:
     """Print BibTeX entries for all that the runs used. A comment above each entry names the part that used it."""
+    from fedskew.experiment.references import bibliography, bibtex  # loads PyTorch
+
     records = RunStore(parsed.runs, read_only=True).select(parsed.runs_wanted)
     works, unknown = bibliography(records)
     if parsed.json:

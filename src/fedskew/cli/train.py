@@ -23,12 +23,13 @@ from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.compare import cross, seeds_from, with_baselines
 from fedskew.experiment.plan import Plan, Trial, partition_note, prepare
-from fedskew.experiment.progress import Board, duration, names_and_rounds, play
+from fedskew.experiment.progress import Board, names_and_rounds, play
 from fedskew.experiment.run import register
 from fedskew.experiment.runner import register_all, to_resume, unfinished, worst_error
 from fedskew.experiment.torchrun import on_ranks
 from fedskew.experiment.tune import Tuned, at_best
 from fedskew.report.budget import Budget, budget_from
+from fedskew.report.words import duration
 from fedskew.store.runs import RunStore
 
 
@@ -82,8 +83,8 @@ def resume(parsed: argparse.Namespace) -> int:
     """Continue unfinished runs."""
     store = RunStore(parsed.runs)
     chosen = store.select(parsed.runs_wanted) if parsed.runs_wanted else unfinished(store)
-    confirm(parsed, chosen)
     ids = to_resume(store, chosen)
+    confirm(parsed, [record for record in chosen if record.id in ids])
     if not ids:
         states = ", ".join(sorted({r.status for r in chosen}))
         Console(stderr=True).print(f"nothing to resume: {count(len(chosen), 'run')}, {states}")

@@ -12,14 +12,14 @@ from fedskew.cli.request import experiment_from, jobs_for
 from fedskew.cli.terminal import Console
 from fedskew.core.errors import Interrupted
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.progress import duration, stop_on_signal
+from fedskew.experiment.progress import stop_on_signal
 from fedskew.experiment.run import Ended, Progress
 from fedskew.experiment.search import Search, words
 from fedskew.experiment.torchrun import on_ranks
 from fedskew.experiment.tune import Tuned, space_from, tuned_methods
 from fedskew.experiment.tune import tune as tune_one
 from fedskew.report.names import display_name, name_of
-from fedskew.report.words import heading, plain, value
+from fedskew.report.words import duration, heading, plain, value
 from fedskew.store.runs import RunStore
 
 

@@ -230,7 +230,7 @@ VERBS = (
     Verb("watch", "watch.watch", "follow runs in another terminal", (RUNS, *WATCH, *STORE)),
     Verb("diagnose", "diagnose.diagnose", "measure how clients' data differ", (*DIAGNOSE, *STORE)),
     Verb("resume", "train.resume", "continue interrupted runs", (RESUMED, JOBS, TRUST, *STORE)),
-    Verb("list", "show.list_", "list runs, algorithms, data sets, skews, ...", (KIND, *STORE)),
+    Verb("list", "runs.list_", "list runs, algorithms, data sets, skews, ...", (KIND, *STORE)),
     Verb("tag", "runs.tag", "tag runs", (ONE_RUN, TAGS, UNTAG, STORE[0])),
     Verb("rename", "runs.rename", "name a run or a comparison", (ONE_RUN, NEW_NAME, STORE[0])),
     Verb("rm", "runs.rm", "remove runs", (RUNS, YES, STORE[0])),

@@ -1,6 +1,7 @@
 """``watch``: follow runs that another process carries out."""
 
 import argparse
+import json
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -15,13 +16,12 @@ from fedskew.cli.output import number, print_json, table_of, too_wide
 from fedskew.cli.terminal import Console
 from fedskew.core.component import build
 from fedskew.core.errors import require
-from fedskew.experiment.progress import duration
 from fedskew.measure.registry import primary, shown
 from fedskew.report.experiments import measured_rows
 from fedskew.report.names import display_name, titled
 from fedskew.report.signs import warnings
 from fedskew.report.sinks import SINKS, Feed
-from fedskew.report.words import heading, listed, plain
+from fedskew.report.words import duration, heading, listed, plain
 from fedskew.store.owner import Owner
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -32,8 +32,16 @@ PATIENCE = 60.0
 """Seconds after their last update in which planned runs are expected to start."""
 
 NEWEST = """
-SELECT value FROM measurements WHERE run=? AND client IS NULL AND split=? AND name=? AND typeof(value)='real'
-ORDER BY round DESC LIMIT ?
+SELECT run, split, name, max(round), value FROM measurements
+WHERE run IN (SELECT value FROM json_each(?)) AND name IN (SELECT value FROM json_each(?))
+  AND client IS NULL AND typeof(value) = 'real'
+GROUP BY run, split, name
+"""
+PACE = """
+SELECT runs.id, avg(m.value) FROM runs JOIN measurements m ON m.run = runs.id AND m.round > runs.rounds_done - 5
+WHERE runs.id IN (SELECT value FROM json_each(?))
+  AND m.client IS NULL AND m.split = 'round' AND m.name = 'seconds' AND typeof(m.value) = 'real'
+GROUP BY runs.id
 """
 
 
@@ -124,21 +132,22 @@ def going_on(seen: Sequence[Seen]) -> bool:
 
 def watched_runs(store: RunStore, wanted: Sequence[str]) -> list[Seen]:
     """Return the present state of the runs."""
-    return [seen(store, record) for record in store.select(wanted)]
-
-
-def seen(store: RunStore, record: RunRecord) -> Seen:
-    def newest(split: str, name: str, rounds: int = 1) -> float:
-        """Return the mean of the newest values, or NaN if there is none."""
-        values = [row[0] for row in store.query(NEWEST, (record.id, split, name, rounds))]
-        return sum(values) / len(values) if values else float("nan")
-
-    return Seen(
-        record=record,
-        values={m.key: newest(m.split, m.name) for m in shown("live")},
-        pace=newest("round", "seconds", rounds=5),
-        owner=store.owner(record.id),
-    )
+    records, measures = store.select(wanted), shown("live")
+    runs = json.dumps([record.id for record in records])
+    newest = {
+        (run, split, name): value
+        for run, split, name, _, value in store.query(NEWEST, (runs, json.dumps([m.name for m in measures])))
+    }
+    paces = dict(store.query(PACE, (runs,)))
+    return [
+        Seen(
+            record=record,
+            values={m.key: newest.get((record.id, m.split, m.name), math.nan) for m in measures},
+            pace=paces.get(record.id, math.nan),
+            owner=store.owner(record.id) if record.status in OPEN else None,
+        )
+        for record in records
+    ]
 
 
 def drawn(seen: Sequence[Seen]) -> RenderableType:

@@ -26,7 +26,7 @@ from fedskew.experiment.runner import execute_all
 from fedskew.measure.registry import shown
 from fedskew.report.console import Console, say
 from fedskew.report.names import name_of
-from fedskew.report.words import value
+from fedskew.report.words import duration, value
 from fedskew.store.runs import RunStore
 
 LINE_EVERY = 5.0
@@ -198,16 +198,6 @@ def shown_line(progress: bool, label: str) -> Iterator[Callable[[str], None]]:
             yield lambda text: status.update(Text(text))
     else:
         yield lambda text: None
-
-
-def duration(seconds: float) -> str:
-    """Format seconds: ``95`` gives ``1 min 35 s``."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
 
 
 class Stopper:

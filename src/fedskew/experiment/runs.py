@@ -127,7 +127,7 @@ class Runs:
         table = Table(summary(self.store, self.records, columns=layout.columns))
         table.attrs[PRIMARY], table.attrs[LAYOUT] = primary_of(self.records).name, layout
         if layout.columns:
-            table.attrs[CHOSEN] = named(read(self.store, self.records), layout.columns)
+            table.attrs[CHOSEN] = named(read(self.store, self.records, columns=layout.columns), layout.columns)
         return table
 
     @plainly

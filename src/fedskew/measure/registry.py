@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from fedskew.core.errors import require, suggestion
+from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.metrics import TaskMetric
 from fedskew.measure.measure import ALL as ALL
 from fedskew.measure.measure import PLACES as PLACES
@@ -205,9 +205,12 @@ def primary(metric: str = "") -> Measure:
     By default it is the metric of the current view (`compared_by`). Raises `BadInput` for an unknown metric.
     """
     name = metric or COMPARED_BY.get() or PRIMARY
-    found = {m.name: m for m in measures() if m.stored and m.split == "test"}
-    require(name in found, f"unknown metric {name!r}; {suggestion(name, found)}")
-    return found[name]
+    metrics = (m for m in measures() if m.split == "test" and m.stored)
+    measure = next((m for m in metrics if m.name == name), None)
+    if not measure:
+        known = {m.name for m in measures() if m.split == "test" and m.stored}
+        raise BadInput(f"unknown metric {name!r}; {suggestion(name, known)}")
+    return measure
 
 
 class Recorded(Protocol):

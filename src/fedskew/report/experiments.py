@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from fedskew.core.errors import BadInput
 from fedskew.core.toml import toml_table
@@ -57,18 +58,24 @@ class Recipe:
     runs: list[RunRecord]
 
 
-def parsed(record: RunRecord) -> Json:
-    """Parse the run's stored experiment; return an empty table if it is not valid TOML."""
+@lru_cache(4096)
+def table_of(text: str) -> Json:
+    """Parse an experiment; return an empty table if it is not valid TOML. Callers must not change the table."""
     try:
-        return toml_table(record.experiment, f"run {record.id}")
+        return toml_table(text, "experiment")
     except BadInput:
         return {}
+
+
+def parsed(record: RunRecord) -> Json:
+    """Return the table of the run's stored experiment, empty if it is not valid TOML. Callers must not change it."""
+    return table_of(record.experiment)
 
 
 def without_seeds(record: RunRecord) -> Json:
     """Return the experiment's table without name and seeds. If the text is not valid TOML: ``{"experiment": text}``."""
     table = parsed(record) or {"experiment": record.experiment}
-    table.pop("name", None)
+    table = {key: dict(part) if isinstance(part, dict) else part for key, part in table.items() if key != "name"}
     for section, key in (*SEEDS, *(SPLIT if split(record) else ())):
         if isinstance(table.get(section), dict):
             table[section].pop(key, None)

@@ -92,7 +92,7 @@ def texts_of(
     """
     spelled = names(records)
     records = experiments.distinct(records)
-    frame = tables.read(store, records, budget)
+    frame = tables.read(store, records, budget, layout.columns)
     chosen = tables.named(frame, layout.columns)
     summary = tables.summarise(frame, records, tables.rows_within(store, records, budget), chosen)
     client_rows = dict(zip(summary["method"], summary["client_rows"], strict=True))

@@ -57,6 +57,9 @@ PARTITION_NUMBERS = (
     ("test_set", "test set"),
 )
 
+MOST_POINTS = 5_000
+"""Maximum number of points on the lines of a figure. A page of 50 methods and 1,000 rounds stays below 5 MB."""
+
 LANDSCAPES = 3
 """Maximum number of runs whose loss landscapes are shown."""
 
@@ -90,7 +93,7 @@ def page(
     A ``live`` page reloads itself every few seconds.
     """
     stored, records = records, titled(records)
-    frame = tables.read(store, records, budget)
+    frame = tables.read(store, records, budget, layout.columns)
     chosen = tables.named(frame, layout.columns)
     summary = tables.summarise(frame, records, tables.rows_within(store, records, budget), chosen)
     methods, profiles = tables.methods(records), profile.profiles(records)
@@ -201,10 +204,24 @@ def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord], spread: str
         table = series.curves_of(frame, records, measure, spread)
         if len(table):
             rows = f" Measured on each client’s {experiments.measured_rows(records)}." if measure.of_clients else ""
-            caption = f"{words.note(measure)}.{rows}"
+            table, thinner = thinned(table, "round", methods)
+            caption = f"{words.note(measure)}.{rows}{thinner}"
             drawn, values = plots.draw_curves(table, measure, methods), tips.of_curves(table, measure, methods)
             made.append(figure(key, measure.label, f"{measure.label} over rounds", drawn, caption, values))
     return made
+
+
+def thinned(table: pd.DataFrame, along: str, methods: Sequence[str]) -> tuple[pd.DataFrame, str]:
+    """Return at most `MOST_POINTS` points of the methods' lines, and a sentence if there are fewer than in ``table``.
+
+    They are evenly spaced in the column ``along``. Points at which a run stopped early stay, too.
+    """
+    places = sorted(table[along].unique())
+    shown = tips.evenly(places, max(2, MOST_POINTS // len(methods)))
+    if len(shown) == len(places):
+        return table, ""
+    stays = table[along].isin(shown) | (table["stopped"] > 0 if "stopped" in table else False)
+    return table[stays], f" The lines show {len(shown):,} of {len(places):,} {along}s, evenly spaced."
 
 
 def part_figures(
@@ -241,6 +258,8 @@ def client_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget 
     table = series.per_client(store, records, budget)
     if table.empty:
         return []
+    methods = tables.methods(records)
+    table, thinner = thinned(table, "rank", methods)
     heading, within = f"{primary().title} by client", " within the budget" if budget else ""
     several = " within each run, and each rank is averaged over the runs" if len(records) > 1 else ""
     others = (
@@ -250,9 +269,8 @@ def client_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget 
     )
     caption = (
         f"{primary().title.capitalize()} of the global model on each client’s {experiments.measured_rows(records)}, at the last "
-        f"measured round of the finished runs{within}. Clients are ranked from worst to best{several}{others}."
+        f"measured round of the finished runs{within}. Clients are ranked from worst to best{several}{others}.{thinner}"
     )
-    methods = tables.methods(records)
     drawn = plots.draw_clients(table, methods)
     return [figure("clients", heading, heading, drawn, caption, tips.of_clients(table, methods))]
 

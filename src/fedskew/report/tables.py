@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.titles import plainly
 from fedskew.measure.intervals import Estimate, mean_interval
-from fedskew.measure.registry import OF_MODELS, Measure, View, by_primary_metric, primary, shown, stored
+from fedskew.measure.registry import OF_MODELS, Measure, View, by_primary_metric, measures, primary, shown, stored
 from fedskew.measure.statistics import (
     LEVEL,
     Verdict,
@@ -49,8 +49,12 @@ def methods(records: Sequence[RunRecord]) -> list[str]:
     return list(dict.fromkeys(record.name for record in records))
 
 
-def read(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
-    """All measurements that belong to no client, in one query; under a budget, only from rounds within it.
+def read(
+    store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, columns: Sequence[str] = ()
+) -> pd.DataFrame:
+    """The measurements that a view shows and that belong to no client, in one query; under a budget, only from rounds within it.
+
+    With ``columns``, all measurements that belong to no client, because a column may name any (`named`).
 
     Numbers of clients are left out where one client holds all rows: its worst client compares with no other run's. Numbers of
     the server's model are left out where clients share no model: it is the initial one.
@@ -62,7 +66,10 @@ def read(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     require(bool(records), "there are no runs to report on")
     known = {r.id: (r.id, r.name, r.partition_seed, r.seed, r.status) for r in records}
     about = pd.DataFrame(list(known.values()), columns=["run", *OBSERVATION, "status"])
-    frame = store.measurements(list(known), per_client=False).drop(columns="client").merge(about, on="run")
+    viewed = [] if columns else sorted({name for m in measures() if m.shown or m.budget for name in m.of})
+    frame = store.measurements(list(known), per_client=False, names=viewed).drop(columns="client")
+    frame = frame.merge(about, on="run")
+    frame = frame.astype({"split": "category", "name": "category"})  # several comparisons of each follow
     for without, parts in ((pooled, ["clients", "personal"]), (shares_no_model, ["test", "clients"])):
         runs = frame["run"].isin([record.id for record in records if without(record)])
         frame = frame[~(runs & frame["split"].isin(parts))]
@@ -108,7 +115,7 @@ def summary(
     A number that does not exist is NaN.
     """
     records = distinct(records)
-    frame = read(store, records, budget)
+    frame = read(store, records, budget, columns)
     return summarise(frame, records, rows_within(store, records, budget), named(frame, columns))
 
 
@@ -230,7 +237,7 @@ def per_seed(frame: pd.DataFrame, measures: Sequence[Measure] = ()) -> pd.DataFr
 
     finished = frame[frame["status"] == "finished"]
     about = finished[["run", *OBSERVATION]].drop_duplicates().set_index("run")
-    known = set(zip(finished["split"], finished["name"], strict=True))
+    known = set(finished[["split", "name"]].drop_duplicates().itertuples(index=False, name=None))
     # pandas takes as long over nothing, which most measures have
     columns = {
         measure.key: per_run(finished, measure) if any((measure.split, name) in known for name in measure.of) else NAN

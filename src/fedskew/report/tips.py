@@ -94,12 +94,17 @@ def in_places(rows: Sequence[Row], key: str) -> dict[int, list[Row]]:
     places = sorted({int(row[key]) for row in rows})
     if not places:
         return {}
-    chosen = np.unique(np.linspace(0, len(places) - 1, min(len(places), MOST)).round().astype(int))
-    found: dict[int, list[Row]] = {places[i]: [] for i in chosen}
+    found: dict[int, list[Row]] = {place: [] for place in evenly(places, MOST)}
     for row in rows:
         if row[key] in found:
             found[int(row[key])].append(row)
     return found
+
+
+def evenly(places: Sequence[int], most: int) -> list[int]:
+    """Return at most ``most`` of the places, evenly spaced, with the first and the last."""
+    indices = np.linspace(0, len(places) - 1, min(len(places), most)).round().astype(int)
+    return [places[i] for i in np.unique(indices)]
 
 
 def rows_by_label(rows: pd.DataFrame) -> pd.DataFrame:

@@ -249,3 +249,13 @@ def read_after(table: pd.DataFrame, budget: Budget | None) -> str:
         return f"after round {next(iter(rounds.values()))}, the last within the budget {budget} with measured models"
     own = listed([f"{method} after round {rounds_ or MISSING}" for method, rounds_ in rounds.items()])
     return f"within the budget {budget}, where all models were measured: {own}"
+
+
+def duration(seconds: float) -> str:
+    """Format seconds: ``95`` gives ``1 min 35 s``."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"

@@ -252,19 +252,27 @@ class RunStore:
         require(bool(tagged), f"{token!r} is not a run: write a number, a range 3-5, a comparison c2, a tag, or latest")
         return tagged
 
-    def measurements(self, runs: Sequence[int], *, per_client: bool | None = None) -> pd.DataFrame:
-        """Return all measurements of the runs, with columns run, round, client, split, name, value.
+    def measurements(
+        self, runs: Sequence[int], *, per_client: bool | None = None, names: Iterable[str] = ()
+    ) -> pd.DataFrame:
+        """Return the measurements of the runs, with columns run, round, client, split, name, value.
 
-        ``per_client=True`` keeps rows with a client, ``per_client=False`` rows without one.
+        ``per_client=True`` keeps rows with a client, ``per_client=False`` rows without one; ``names``, if any, rows with one
+        of these names.
         """
         import pandas as pd
 
         marks = ",".join("?" * len(runs))
         only = {None: "", True: " AND client IS NOT NULL", False: " AND client IS NULL"}[per_client]
+        only += " AND name IN (SELECT value FROM json_each(?))" if names else ""
         query = f"SELECT run, round, client, split, name, value FROM measurements WHERE run IN ({marks}){only}"
+        values: list[int | str] = [*runs, *([json.dumps(list(names))] if names else [])]
         with self.reading():
-            frame = pd.read_sql_query(query, self.db, params=list(runs))
-            return frame.astype({"round": int, "client": "Int64", "value": float})
+            # in parts: rows as Python objects take several times the memory of a frame
+            parts = pd.read_sql_query(query, self.db, params=values, chunksize=50_000)
+            return pd.concat(
+                (part.astype({"round": int, "client": "Int64", "value": float}) for part in parts), ignore_index=True
+            )
 
     def partition(self, run: int) -> pd.DataFrame:
         """Return the run's partition, with columns client, client_name, label, rows; one row a client and label."""

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from fedskew.store.owner import alive, began
 
 from fedskew.experiment import workers
 from fedskew.experiment.progress import stop_on_signal
-from fedskew.store.owner import alive, began
 from fedskew.store.runs import RunStore
 from tests.cli.test_resume import wait_for_round
 

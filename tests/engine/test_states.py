@@ -18,7 +18,6 @@ from fedskew.experiment.config import Experiment
 from fedskew.experiment.landscape import landscape
 from fedskew.experiment.results import run
 from fedskew.experiment.run import execute, register
-from fedskew.store.owner import TakenOver
 from fedskew.store.runs import RunStore
 
 CLIENTS = 9
@@ -130,16 +129,6 @@ def test_a_damaged_state_is_refused_with_its_client(tmp_path: Path, damage: str)
     again = opened(path, 3, tree)
     with pytest.raises(FedskewError, match=r"client states in .*s: the state of client 2 is damaged .*start a new run"):
         again.get(np.array([2]), lambda: {"v": torch.zeros(4)})
-
-
-def test_a_process_that_lost_its_lease_writes_nothing(tmp_path: Path) -> None:
-    def lost() -> None:
-        raise TakenOver("taken over")
-
-    disk = opened(tmp_path / "s", 3, before_write=lost)
-    with pytest.raises(TakenOver):
-        disk.put(np.arange(3), {"v": torch.ones(3, 4)})
-    assert (tmp_path / "s").read_bytes() == b""
 
 
 def test_a_landscape_writes_no_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from fedskew.core.component import build
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.report import sinks
 from fedskew.report.sinks import SINKS, Feed
-from fedskew.store.lease import held
+from fedskew.store.lock import held
 from fedskew.store.runs import RunRecord, RunStore
 
 EXPERIMENT = '[solver]\nname = "sgd"\nlr = 0.1\n'

@@ -7,7 +7,7 @@ import pytest
 
 from fedskew.core.errors import BadInput
 from fedskew.store import edit
-from fedskew.store.lease import held
+from fedskew.store.lock import held
 from fedskew.store.runs import RunStore
 from tests.report import add
 
@@ -84,10 +84,13 @@ def test_a_run_that_is_carried_out_is_not_removed_or_renamed(made: RunStore) -> 
 
 
 def test_a_store_of_before_tags_is_read_and_tagged(made: RunStore) -> None:
-    """Tags are a fact of a run, so an older store needs no new column. It may lack the table of leases."""
+    """Tags are a fact of a run, so an older store needs no new column. It has a table of leases, which is not used."""
     made.close()
     with sqlite3.connect(made.path) as db:
-        db.execute("DROP TABLE leases")
+        db.execute(
+            "CREATE TABLE leases (run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE, token TEXT NOT NULL)"
+        )
+        db.execute("INSERT INTO leases VALUES (1, 't')")
     old = RunStore(made.folder, read_only=True)
     assert tags(old) == [[], [], []]
     store = RunStore(made.folder)

@@ -22,7 +22,7 @@ from fedskew.report.names import display_name, titled
 from fedskew.report.signs import warnings
 from fedskew.report.sinks import SINKS, Feed
 from fedskew.report.words import duration, heading, listed, plain
-from fedskew.store.owner import Owner
+from fedskew.store.lock import owner
 from fedskew.store.runs import RunRecord, RunStore
 
 OPEN = ("planned", "running")
@@ -52,7 +52,7 @@ class Seen:
     record: RunRecord
     values: dict[str, float]  # by key, NaN where not measured
     pace: float
-    owner: Owner | None  # the process that works on it, or did when it was killed
+    owner: str  # the process that works on it; empty if there is none
 
     @property
     def open(self) -> bool:
@@ -62,7 +62,7 @@ class Seen:
     @property
     def alive(self) -> bool:
         """True if a process carries out the run."""
-        return self.open and self.owner is not None and not self.owner.gone
+        return self.open and bool(self.owner)
 
     @property
     def lost(self) -> bool:
@@ -144,7 +144,7 @@ def watched_runs(store: RunStore, wanted: Sequence[str]) -> list[Seen]:
             record=record,
             values={m.key: newest.get((record.id, m.split, m.name), math.nan) for m in measures},
             pace=paces.get(record.id, math.nan),
-            owner=store.owner(record.id) if record.status in OPEN else None,
+            owner=owner(store, record.id) if record.status in OPEN else "",
         )
         for record in records
     ]

@@ -25,11 +25,10 @@ class DiskStates:
     """Client states in a file, with the methods of `ClientStates`. Memory holds two numbers for each client.
 
     The file is not mapped to memory, because a full disk would then end the process instead of raising an error.
-    ``before_write()`` is called before a cohort's records are written. It may raise to prevent the write.
     """
 
-    def __init__(self, file: IO[bytes], num_clients: int, before_write: Callable[[], None] = lambda: None) -> None:
-        self.file, self.before_write = file, before_write
+    def __init__(self, file: IO[bytes], num_clients: int) -> None:
+        self.file = file
         self.slots: Ints = np.full(num_clients, -1)  # the position of each client's record; -1: none
         self.checksums: Ints = np.zeros(num_clients, dtype=np.int64)  # the CRC-32 of each client's record
         self.in_checkpoint: NDArray[np.bool_] = np.zeros(
@@ -60,7 +59,6 @@ class DiskStates:
         """Write the clients' states. Does nothing if the file is open for reading only."""
         if not states or not self.file.writable():
             return
-        self.before_write()
         for client, record in zip(clients.tolist(), packed(states), strict=True):
             self.checksums[client] = zlib.crc32(record.data)
             if self.slots[client] < 0 or self.in_checkpoint[self.slots[client]]:
@@ -123,7 +121,6 @@ def opened(
     num_clients: int,
     tree: Tree | None = None,
     read_only: bool = False,
-    before_write: Callable[[], None] = lambda: None,
 ) -> DiskStates:
     """Open a file of client states. It is empty, or has the states of a checkpoint with the content ``tree``.
 
@@ -132,7 +129,7 @@ def opened(
     try:
         if not read_only:
             path.parent.mkdir(parents=True, exist_ok=True)
-        states = DiskStates(path.open("rb" if read_only else "r+b" if tree else "w+b"), num_clients, before_write)
+        states = DiskStates(path.open("rb" if read_only else "r+b" if tree else "w+b"), num_clients)
     except OSError as error:
         raise FedskewError(f"client states in {path}: cannot be opened: {error.strerror}") from None
     if tree:

@@ -41,8 +41,7 @@ from fedskew.loop.work import Engine
 from fedskew.measure.registry import declare, shown
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints, test_rows
-from fedskew.store.lease import held
-from fedskew.store.owner import TakenOver
+from fedskew.store.lock import held
 from fedskew.store.runs import Row, RunRecord, RunStore
 
 SHOWN_CLIENTS = 1000
@@ -147,8 +146,6 @@ def execute(
     with held(store, run):
         try:
             assemble_and_play(store, store.run(run), listener, stop, begun or partial(begin, store, run, dataset))
-        except TakenOver:
-            raise
         except Diverged as error:
             store.update(run, status="diverged", message=str(error))
             raise
@@ -332,13 +329,12 @@ def resume(
     exist. Raises `BadInput` for a checkpoint of another run, which a copied folder may contain.
     """
     folder, num_clients, record = store.run_folder(run), len(assembly.partition), store.run(run)
-    owned = partial(store.check_lease, run)
     found = checkpoints.newest(folder, store.covered(run) if record.rounds_done else None)
     server = start(assembly.federation, assembly.x0)
     if found is None:
         require(not to_show, f"run {run}: it has no checkpoint yet")
         if kind is None and on_disk(assembly):
-            return server, opened(folder / STATES, num_clients, before_write=owned)
+            return server, opened(folder / STATES, num_clients)
         return server, (kind or ClientStates)()
     tree, facts = found
     if facts.get("experiment") != record.experiment_hash or record.rounds_done == 0:
@@ -349,5 +345,5 @@ def resume(
     tree = checkpoints.to_device(tree, assembly.x0.device)
     server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
     if "slots" in clients:
-        return server, opened(folder / STATES, num_clients, clients, to_show, owned)
+        return server, opened(folder / STATES, num_clients, clients, to_show)
     return server, (kind or ClientStates).restore(clients["ids"].cpu().numpy(), clients.get("states", {}))

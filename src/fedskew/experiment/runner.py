@@ -10,7 +10,7 @@ from fedskew.engine.group import Lost
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.plan import Latest, Plan
 from fedskew.experiment.run import Ended, Listener, Stop, begin, execute, register
-from fedskew.store.lease import busy
+from fedskew.store.lock import busy
 from fedskew.store.runs import RunRecord, RunStore
 
 EndListener = Callable[[Ended], None]

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Sequence
 
 from fedskew.core.errors import FedskewError, require
-from fedskew.store.lease import busy
+from fedskew.store.lock import busy
 from fedskew.store.runs import RunRecord, RunStore
 
 COMPARISON = re.compile(r"c([0-9]{1,18})")

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.measure.registry import stored
-from fedskew.store.owner import Owner, TakenOver
 from fedskew.store.records import COLUMNS, DAMAGED, RunRecord, record_from
 from fedskew.store.schema import VERSION, opened_for_reading, opened_for_writing, version_of
 
@@ -47,7 +46,6 @@ class RunStore:
     def __init__(self, folder: str | Path = "runs", read_only: bool = False) -> None:
         self.folder = Path(folder)
         self.path = self.folder / "fedskew.db"
-        self.tokens: dict[int, str] = {}  # by run: the token of the lease that this process holds
         try:
             self.db = opened_for_reading(self.path) if read_only else opened_for_writing(self.path)
             version = version_of(self.db)
@@ -124,7 +122,6 @@ class RunStore:
     def update(self, run: int, *, status: str, message: str = "", experiment: str | None = None) -> None:
         """Set status and message. ``experiment`` replaces the stored TOML, for example once the engine is chosen."""
         with self.transaction():
-            self.check_lease(run)
             self.db.execute(
                 "UPDATE runs SET status=?, message=?, updated=?, experiment=coalesce(?, experiment) WHERE id=?",
                 (status, message, now(), experiment, run),
@@ -150,7 +147,6 @@ class RunStore:
         """
         self.db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         with self.transaction():
-            self.check_lease(run)
             self.db.execute("DELETE FROM measurements WHERE run=? AND round>=?", (run, round_))
             self.db.executemany(
                 "INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)", ((run, round_, *row) for row in registered(rows))
@@ -168,15 +164,6 @@ class RunStore:
                 (record.status, record.rounds_done, record.created, record.updated, json.dumps(record.facts), run),
             )
 
-    def check_lease(self, run: int) -> None:
-        """Raise `TakenOver` if this process has lost the run's lease to another process."""
-        token, owner = self.tokens.get(run), self.owner(run)
-        if token and (owner is None or owner.token != token):
-            by = f"process {owner.process} on {owner.host}" if owner else "another process"
-            raise TakenOver(
-                f"run {run}: {by} has taken it over; this process stops, since it did not renew its lease in time"
-            )
-
     # reading
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -192,13 +179,6 @@ class RunStore:
         """The rows of an SQL query."""
         with self.reading():
             return self.db.execute(statement, values).fetchall()
-
-    def owner(self, run: int) -> Owner | None:
-        """Return the process that holds the run's lease; it may have ended. None if there is no lease."""
-        if not self.query("SELECT 1 FROM sqlite_master WHERE name='leases'"):
-            return None
-        found = self.query("SELECT token, host, machine, process, began, expires FROM leases WHERE run=?", (run,))
-        return Owner(*found[0]) if found else None
 
     def covered(self, run: int) -> int:
         """Return the last round before the first round without measurements."""

@@ -41,17 +41,6 @@ CREATE TABLE partitions (
 );
 CREATE INDEX partitions_by_run ON partitions(run);
 """
-LEASES = """
-CREATE TABLE IF NOT EXISTS leases (
-  run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
-  token TEXT NOT NULL,             -- unique for each lease
-  host TEXT NOT NULL,
-  machine TEXT NOT NULL,           -- boot of the machine or container
-  process INTEGER NOT NULL,
-  began TEXT NOT NULL,             -- start of the process in clock ticks since boot; empty if unknown
-  expires REAL NOT NULL            -- seconds since 1970
-)
-"""
 TEST_ROWS = """
 CREATE TABLE IF NOT EXISTS test_rows (
   run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
@@ -65,7 +54,7 @@ CREATE TABLE IF NOT EXISTS test_units (
   compressed BLOB NOT NULL         -- ids of the units of the values in test_rows, ascending: `test_rows.packed`
 )
 """
-LATER = (LEASES, TEST_ROWS, TEST_UNITS)
+LATER = (TEST_ROWS, TEST_UNITS)
 """Tables that older stores do not have. They are created when the store is next opened for writing."""
 
 

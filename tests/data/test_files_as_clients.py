@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedskew as fs
+from fedskew.core.errors import BadInput
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import dealt_rows
 from fedskew.report.remarks import remarks
@@ -49,6 +50,15 @@ def test_a_folder_with_one_file_has_no_clients(folder: Path) -> None:
     assert experiment.labels("skew")[0].startswith("label-dirichlet")
 
 
+@pytest.mark.parametrize("verb", [fs.run, fs.compare, fs.tune])
+def test_a_folder_in_place_of_arrays_says_how_to_name_it(folder: Path, verb) -> None:
+    for data in (folder, str(folder)):
+        with pytest.raises(
+            BadInput, match=r"data must be a fedskew\.Dataset.* write dataset='table:path=FOLDER,label=COLUMN'"
+        ):
+            verb(data=data)
+
+
 def test_texts_of_a_folder_say_so_too(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text("to be or not to be, that is the question. " * 20, encoding="utf-8")
@@ -60,9 +70,9 @@ def test_run_compare_and_tune_train_on_the_files(folder: Path, tmp_path: Path, c
     options = {"dataset": f"table:path={folder},label=sick", "rounds": 1, "model": "softmax", "runs": tmp_path / "runs"}
     made = fs.run(**options)
     compared = fs.compare(["fedavg", "fedprox"], seeds=2, **options)
-    fs.tune(["fedavg"], grid={"lr": [0.1]}, tuning_seeds=[9], progress=False, **options)
+    fs.tune(["fedavg"], grid={"lr": [0.1]}, tuning_seeds=[9], **options)
     err = " ".join(capsys.readouterr().err.split())
-    assert err.count(f"partition: {LINE}") == 2
+    assert err.count(f"partition: {LINE}") == 3
     for record in fs.open(tmp_path / "runs").runs().records:
         assert record.facts["partition"]["clients"] == 3
     assert LINE in remarks(made.records)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from fedskew.cli.output import number, print_json
+from fedskew.cli.output import number, print_json, warn
 from fedskew.cli.request import experiment_from, jobs_for
 from fedskew.cli.terminal import Console
 from fedskew.core.errors import Interrupted
@@ -16,7 +16,7 @@ from fedskew.experiment.progress import stop_on_signal
 from fedskew.experiment.run import Ended, Progress
 from fedskew.experiment.search import Search, words
 from fedskew.experiment.torchrun import on_ranks
-from fedskew.experiment.tune import Tuned, space_from, tuned_methods
+from fedskew.experiment.tune import Tuned, partition_note, space_from, tuned_methods
 from fedskew.experiment.tune import tune as tune_one
 from fedskew.report.names import display_name, name_of
 from fedskew.report.words import duration, heading, plain, value
@@ -28,6 +28,8 @@ def tune(parsed: argparse.Namespace) -> int:
     """Tune methods and print the best settings."""
     store = RunStore(parsed.runs)
     found = tune_all(parsed, store, experiment_from(parsed), (), jobs_for(parsed))
+    if line := partition_note(store, found):
+        warn(line)
     if parsed.json:
         print_json([as_row(tuned) for tuned in found.values()])
     else:

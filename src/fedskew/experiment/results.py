@@ -21,8 +21,8 @@ from fedskew.experiment.run import Listener, register
 from fedskew.experiment.runner import to_resume, unfinished
 from fedskew.experiment.runs import Opened, Runs, plainly
 from fedskew.experiment.search import Search
+from fedskew.experiment.tune import partition_note, tuned_methods
 from fedskew.experiment.tune import tune as tune_one
-from fedskew.experiment.tune import tuned_methods
 from fedskew.report.console import say
 from fedskew.store.runs import RunStore
 
@@ -119,6 +119,11 @@ def asked(
     if isinstance(keywords.get("dataset"), Dataset):
         require(data is None, f"{verb}: the data are given twice; write data= or dataset=")
         data = cast(Dataset, keywords.pop("dataset"))
+    require(
+        isinstance(data, Dataset | None),
+        f"{verb}: data must be a fedskew.Dataset, got {type(data).__name__}; for a file, or a folder with a file for each client, "
+        "write dataset='table:path=FOLDER,label=COLUMN'",
+    )
     return experiment_from(experiment, keywords), data
 
 
@@ -192,6 +197,8 @@ def tune(
                 listener=lambda p: show(f"{p.name}, seed {p.seed}: round {p.round}/{p.rounds}"),
             ),
         )
+    if progress and (line := partition_note(store, found)):
+        say(line, error=True)
     return Tuning(made, found, data, store.folder)
 
 

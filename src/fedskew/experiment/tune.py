@@ -181,6 +181,13 @@ def tuned_methods(
     return {method: one(method) for method in methods}
 
 
+def partition_note(store: RunStore, found: Mapping[str, Tuned]) -> str:
+    """Return the note on the partition of the first tuned run, as a line; empty if there is none."""
+    run = next(iter(found.values())).tried[0].runs[0]
+    note = store.run(run).facts.get("partition", {}).get("note", "")
+    return f"partition: {note}" if note else ""
+
+
 def at_best(base: Experiment, tuned: Mapping[str, Tuned], planned: Sequence[Experiment]) -> list[Experiment]:
     """Return the experiments of a comparison, each with the best setting of its method."""
     return [

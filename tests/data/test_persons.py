@@ -178,10 +178,10 @@ def test_rows_without_a_person_are_dropped_and_counted(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ("client=hospital,person=pateint", "no column 'pateint'; did you mean 'patient'"),
-        ("client=hospital,person=ill", "column 'ill' cannot be both the person and the label, the client or the text"),
+        ("client=hospital,person=ill", "column 'ill' cannot be both the label and the person"),
         (
             "client=patient,person=patient",
-            "column 'patient' cannot be both .*; where each person is a client, leave out person",
+            "column 'patient' cannot be both the client and the person; leave out one",
         ),
         ("client=hospital,person=patient,fewest=5", "fewest counts rows, not persons"),
         ("client=hospital,person=sex,fold=1/3", "folds 3: the data have 2 persons; name fewer folds"),
@@ -202,7 +202,7 @@ def test_arrays_name_their_persons() -> None:
     assert [part.tolist() for part in data.persons] == [[0, 0, 2, 2, 1, 1], [3, 3]]
     for persons, message in (
         (([1] * 5, [2, 2]), "persons must have one entry a row in each part"),
-        (([1] * 6, [1, 2]), "1 persons have training and test rows, such as '1'"),
+        (([1] * 6, [1, 2]), "person '1' has training and test rows"),
         (([1, 1, 1, None, np.nan, 1], [2, 2]), "2 rows have no person"),
     ):
         with pytest.raises(BadInput, match=message):

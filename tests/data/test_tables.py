@@ -66,7 +66,7 @@ def test_one_column_cannot_have_two_roles(tmp_path):
         Table(path="t.csv", label="who", client="who")
     with pytest.raises(BadInput, match="'who' cannot be both the label and the client"):
         from_files([tmp_path / "t.csv"], "who", "who")
-    with pytest.raises(BadInput, match="column 'stars' cannot be both the text and the label"):
+    with pytest.raises(BadInput, match="column 'stars' cannot be both the label and the text"):
         Table(path="t.csv", label="stars", text="stars")
 
 

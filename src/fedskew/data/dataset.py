@@ -211,12 +211,10 @@ def numbered_persons(name: str, persons: Sequence[Iterable[object]], lengths: Se
     )
     numbers, names = numbered([*parts[0], *parts[1]])
     train, test = np.split(numbers, [lengths[0]])
-    both = np.intersect1d(train, test)
-    require(
-        not len(both),
-        f"{name}: {len(both)} persons have training and test rows, such as {''.join(names[at] for at in both[:1])!r}; put all rows "
-        "of a person into one part",
-    )
+    for at in np.intersect1d(train, test):
+        raise BadInput(
+            f"{name}: person {names[at]!r} has training and test rows; put all rows of a person into one part"
+        )
     return train, test
 
 

@@ -153,16 +153,8 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
     if isinstance(skews.dealer, FromFolder):
         partition = read_back(skews.dealer, experiment, dataset, reserved)
     else:
-        partition = deal_others(
-            skews,
-            dealt_by(skews, dataset),
-            dataset.groups,
-            reserved,
-            who.number,
-            who.partition_seed,
-            who.held_out,
-            None if dataset.persons is None else dataset.persons[0],
-        )
+        settings = who.number, who.partition_seed, who.held_out, dataset.persons and dataset.persons[0]
+        partition = deal_others(skews, dealt_by(skews, dataset), dataset.groups, reserved, *settings)
         if skews.by_groups and dataset.group_names:
             names = tuple(dataset.group_names[int(name)] for name in partition.names)
             partition = dataclasses.replace(partition, names=names)

@@ -189,12 +189,11 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
     kind, partition = data.target, held.partition
     y = held.labels.at(0) if kind == CLASSES else data.y
     rows, client = partition.indices, np.repeat(np.arange(len(partition)), partition.sizes)
-    first = np.arange(len(rows))
+    notes = [partition.note] if partition.note else []
     if data.persons is not None:
         first = np.sort(np.unique(np.stack([client, data.persons[0][rows]]), axis=1, return_index=True)[1])
-    rows, client, later = rows[first], client[first], len(rows) - len(first)
-    notes = [partition.note] if partition.note else []
-    notes += [f"each person counts once at a client: {count(later, 'row')} not used"] if later else []
+        notes += [f"each person counts once at a client: {count(len(rows) - len(first), 'row')} not used"]
+        rows, client = rows[first], client[first]
     notes += ["concepts change over the rounds; measured as in the first one"] if held.labels.change else []
     x, texts = held.x[rows], None
     if held.dataset.texts is not None:

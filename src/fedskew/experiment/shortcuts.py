@@ -20,8 +20,8 @@ def load(dataset: object) -> Dataset:
 def partition(dataset: Dataset, how: object, clients: int = 10, seed: int = 0, held_out: float = 0.0) -> Partition:
     """Deal the rows to clients. ``how`` is a skew such as ``"label-dirichlet:alpha=0.1"``, or a list of skews."""
     skews = mixture(skews_of(how))
-    person = None if dataset.persons is None else dataset.persons[0]
-    return deal(skews, dealt_by(skews, dataset), dataset.groups, clients, seed, held_out, person)
+    settings = clients, seed, held_out, dataset.persons and dataset.persons[0]
+    return deal(skews, dealt_by(skews, dataset), dataset.groups, *settings)
 
 
 def from_toml(source: str | Path) -> Experiment:

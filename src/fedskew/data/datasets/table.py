@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -92,24 +93,16 @@ class Table(Redrawn):
         )
         require(bool(self.time) == bool(self.event), "time=COLUMN and event=COLUMN belong together")
         require(
-            not self.event or self.event not in (self.time, self.client, self.text),
-            f"column {self.event!r} cannot be both the event and the time, the client or the text",
-        )
-        require(
             not self.labels or (len(self.label_columns) > 1 and len({*self.label_columns}) == len(self.label_columns)),
             f"labels={self.labels} must be two or more different columns; for one column write label={self.labels}",
         )
         require(not self.labels or not self.text, "labels of texts are not read from tables yet; use label=COLUMN")
-        require(self.column != self.client, f"column {self.column!r} cannot be both the label and the client")
-        require(
-            self.text not in (self.column, self.client) or not self.text,
-            f"column {self.text!r} cannot be both the text and the label or the client",
-        )
-        require(
-            not self.person or self.person not in (self.column, *self.others, self.client, self.text),
-            f"column {self.person!r} cannot be both the person and the label, the client or the text"
-            + ("; where each person is a client, leave out person" if self.person == self.client else ""),
-        )
+        roles = [("time" if self.time else "label", name) for name in (self.column, *self.label_columns[1:])]
+        roles += [("event", self.event), ("client", self.client), ("person", self.person or ""), ("text", self.text)]
+        for (role, name), (other, same) in combinations(roles, 2):
+            require(
+                not name or name != same, f"column {name!r} cannot be both the {role} and the {other}; leave out one"
+            )
         check_options(self)
         require(self.fewest >= 1, f"fewest must be at least 1, got {self.fewest}")
         require(not self.person or self.fewest == 1, "fewest counts rows, not persons; leave out fewest or person")

@@ -215,3 +215,20 @@ def test_a_sites_table_names_no_clients(tmp_path: Path) -> None:
         check_table(Table(path=str(tmp_path / "rows.csv"), label="outcome", client="hospital"))
     with pytest.raises(BadInput, match="leave out fewest; use --fewest 3"):
         check_table(Table(path=str(tmp_path / "rows.csv"), label="outcome", fewest=3))
+
+
+@pytest.mark.parametrize("person", [None, "patient"])
+def test_a_node_holds_out_whole_persons(person: str | None, tmp_path: Path) -> None:
+    experiment, nodes = deployment(tmp_path, TARGETS["classes"])
+    for node in nodes:
+        rows = pd.read_csv(node.rows).head(15)
+        rows = rows.assign(age=np.arange(len(rows)) + 20.5, patient=[f"p{at}" for at in range(len(rows))])
+        rows.loc[np.repeat(rows.index, 5)].sample(frac=1, random_state=0).to_csv(node.rows, index=False)
+    nodes = [replace(node, table=replace(node.table, person=person)) for node in nodes]
+    deployed(experiment.replace(clients__held_out=0.2), nodes, tmp_path)
+    for node in nodes:
+        [own] = node.folder.iterdir()
+        with np.load(own / "rows.npz") as arrays:
+            trained, measured = ({*arrays[name][:, 0].tolist()} for name in ("x", "x_measured"))
+            assert len(arrays["x_measured"]) == 0.2 * (len(arrays["x"]) + len(arrays["x_measured"]))
+        assert bool(trained & measured) == (person is None)

@@ -7,12 +7,14 @@ import pandas as pd
 import pytest
 
 import fedskew
+from fedskew.data.columns import cells_for
 from fedskew.data.datasets.table import Table
 from fedskew.data.guard import shared
 from fedskew.data.preprocessing import Tabular
 from fedskew.data.schema import merged
+from fedskew.experiment import predict
 from fedskew.experiment.diagnose import from_files
-from fedskew.experiment.rehearsal import rehearse, sites_of_files
+from fedskew.experiment.rehearsal import sites_of_files
 
 ROWS = 60
 
@@ -61,13 +63,15 @@ def decisions(path: Path) -> dict[str, dict[str, str]]:
 
 def lines(path: Path, words: str) -> dict[str, bool]:
     """Whether each verb says these words of the column z."""
-    rehearsed = rehearse(*sites_of_files([path], "y", "site", fewest=1))
+    sites, facts = sites_of_files([path], "y", "site", fewest=1)
+    merged_notes = merged({site: shared(made.table, 1)[0] for site, made in sites.items()}).notes
+    subject = from_files([path], "y", "site")
     said = {
-        "run": Table(path=str(path), label="y", client="site").load().notes.split("; "),
-        "diagnose": [*(subject := from_files([path], "y", "site")).notes, *subject.column_notes],
-        "diagnose without pooling": [*rehearsed["notes"], *rehearsed["column_notes"]],
+        "run": Table(path=str(path), label="y", client="site").load().notes,
+        "diagnose": "; ".join((*subject.notes, *subject.column_notes)),
+        "diagnose without pooling": "; ".join((*facts.notes, *merged_notes)),
     }
-    return {verb: any(words in note and "'z'" in note for note in notes) for verb, notes in said.items()}
+    return {verb: words in notes and "'z'" in notes for verb, notes in said.items()}
 
 
 NUMBERED = {
@@ -78,13 +82,100 @@ NUMBERED = {
     "a dropped row": [str(i) for i in range(ROWS + 1) if i != 40],
     "dropped rows": [str(i) for i in range(ROWS + 15) if i % 5],
 }
+RNG = np.random.default_rng(5)
+NUMBERS = RNG.normal(5000, 900, ROWS).round(2)
+DAYS = pd.date_range("2019-01-07", periods=ROWS, freq="13D12h")
+SECONDS = RNG.integers(0, 86400 // 60, ROWS) * 60
+CLOCKS = pd.to_datetime(SECONDS, unit="s")
+GERMAN = str.maketrans(",.", ".,")
+
+SPELT: dict[str, tuple[list[str], list[float] | np.ndarray, str]] = {
+    **{name: (cells, [], "left out, it numbers the rows, from ") for name, cells in NUMBERED.items()},
+    "plain": ([str(v) for v in NUMBERS], NUMBERS, ""),
+    "?": (["?" if i % 3 else str(v) for i, v in enumerate(NUMBERS)], NUMBERS[::3], " missing or not numbers"),
+    "-": (["-" if i % 3 else str(v) for i, v in enumerate(NUMBERS)], NUMBERS[::3], " missing or not numbers"),
+    "words": (
+        [str(v) if i % 20 else "old" for i, v in enumerate(NUMBERS)],
+        NUMBERS[np.arange(ROWS) % 20 > 0],
+        " missing or",
+    ),
+    "dollars": ([f"${v}" for v in NUMBERS], NUMBERS, f"'${NUMBERS[0]}' is read as {NUMBERS[0]}"),
+    "euros": ([f"{v:.2f} €" for v in NUMBERS], NUMBERS, "is read as"),
+    "francs": ([f"CHF {v:.2f}" for v in NUMBERS], NUMBERS, "is read as"),
+    "negative": ([f"-${v}" for v in NUMBERS], -NUMBERS, "is read as -"),
+    "percent": ([f"{v / 100:.4f}%" for v in NUMBERS], NUMBERS / 100, "is read as"),
+    "thousands": ([f"{v:,.0f}" for v in NUMBERS], NUMBERS.round(), "is read as"),
+    "thousands and cents": ([f"{v:,.2f}" for v in NUMBERS], NUMBERS, "is read as"),
+    "apostrophes": ([f"{v:,.2f}".replace(",", "'") for v in NUMBERS], NUMBERS, "is read as"),
+    "decimal commas": ([f"{v:.2f}".replace(".", ",") for v in NUMBERS], NUMBERS, "is read as"),
+    "German": ([f"{v:,.2f}".translate(GERMAN) for v in NUMBERS], NUMBERS, "is read as"),
+    "31.12.2021": ([*DAYS.strftime("%d.%m.%Y")], DAYS.normalize(), "'07.01.2019' is read as 2019-01-07; if it is not"),
+    "12/31/2021": ([*DAYS.strftime("%m/%d/%Y")], DAYS.normalize(), "'01/07/2019' is read as 2019-01-07; if it is not"),
+    "31/12/2021": ([*DAYS.strftime("%d/%m/%Y")], DAYS.normalize(), "'07/01/2019' is read as 2019-01-07; if it is not"),
+    "31-12-15": ([*DAYS.strftime("%d-%m-%y")], DAYS.normalize(), "'07-01-19' is read as 2019-01-07; if it is not"),
+    "2021/12/31": ([*DAYS.strftime("%Y/%m/%d")], DAYS.normalize(), "is read as 2019-01-07"),
+    "31 Dec 2021": ([*DAYS.strftime("%d %b %Y")], DAYS.normalize(), "is read as 2019-01-07"),
+    "December 31, 2021": ([*DAYS.strftime("%B %d, %Y")], DAYS.normalize(), "is read as 2019-01-07"),
+    "31.12.2021 13:08": ([*DAYS.strftime("%d.%m.%Y %H:%M")], DAYS, "is read as 2019-01-07"),
+    "12/31/2021 1:08 PM": ([*DAYS.strftime("%m/%d/%Y %I:%M %p")], DAYS, "is read as 2019-01-07"),
+    "2021-12-31": ([*DAYS.strftime("%Y-%m-%d")], DAYS.normalize(), ""),
+    "2021-12-31T13:08:00": ([*DAYS.strftime("%Y-%m-%dT%H:%M:%S")], DAYS, ""),
+    "13:08:00": ([*CLOCKS.strftime("%H:%M:%S")], SECONDS, "seconds of the day"),
+    "1:08 PM": ([*CLOCKS.strftime("%I:%M %p")], SECONDS, "seconds of the day"),
+}
+"""Cells of a column by the name of a case; the numbers or times that they mean, of known cells; and the line that says so."""
+
+TEXTS = {
+    "days or months": (
+        [f"{1 + i % 12:02}/{1 + i * 5 % 12:02}/2021" for i in range(ROWS)],
+        "'02/06/2021' may be 2021-06-02 or",
+    ),
+    "units": ([f"{v} kg" for v in NUMBERS], f"such as '{NUMBERS[0]} kg'; write numbers as 1200.5"),
+    "bands": ([["20-29", "30-39", "40-49"][i % 3] for i in range(ROWS)], ""),
+    "intervals": ([["(0, 10]", "(10, 20]"][i % 2] for i in range(ROWS)], ""),
+    "versions": ([f"1.{i % 5}.{i % 7}" for i in range(ROWS)], ""),
+    "ids": ([f"P{i:03}" for i in range(ROWS)], "left out, every value is a different single word"),
+}
 
 
-@pytest.mark.parametrize("cells", NUMBERED.values(), ids=NUMBERED)
-def test_numbers_of_rows_are_no_input_whichever_rows_are_taken_out(tmp_path, cells):
+@pytest.mark.parametrize(("cells", "truth", "line"), SPELT.values(), ids=SPELT)
+def test_every_verb_reads_the_same_numbers_and_times(tmp_path, cells, truth, line):
     path = write(tmp_path, frame_of({"z": cells}))
-    assert all(found == {"x": "number"} for found in decisions(path).values())
-    assert all(lines(path, "left out, it numbers the rows, from ").values()), lines(path, "left out")
+    kind = {} if not len(truth) else {"z": "time" if isinstance(truth, pd.DatetimeIndex) else "number"}
+    assert all(found == {**kind, "x": "number"} for found in decisions(path).values()), decisions(path)
+    assert {*lines(path, line or "z").values()} == {bool(line)}
+    if not len(truth):
+        return
+    data = Table(path=str(path), label="y", client="site").load()
+    assert isinstance(data.preprocessing, Tabular)
+    part = data.preprocessing.columns[0]
+    seconds = pd.Series(truth).astype("datetime64[us]").astype(int) / 1e6 if part.time else np.asarray(truth, float)
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    for rows in (
+        frame,
+        predict.frame_of(path, set(), "", data.preprocessing),
+        predict.frame_of(one_row(path), set(), "", data.preprocessing),
+    ):
+        found = cells_for(part, rows["z"])
+        known = found[~np.isnan(found)]
+        assert len(known) == 0 or known[:1] == pytest.approx(seconds[:1])
+        assert len(rows) == 1 or sorted(set(known.round(4))) == pytest.approx(sorted({*np.round(seconds, 4)}))
+
+
+def one_row(path: Path) -> Path:
+    """A file of the first row, which alone may be ambiguous."""
+    new = path.with_name("one.csv")
+    new.write_text("\n".join(path.read_text().splitlines()[:2]) + "\n")
+    return new
+
+
+@pytest.mark.parametrize(("cells", "line"), TEXTS.values(), ids=TEXTS)
+def test_texts_that_look_like_numbers_or_times_are_said(tmp_path, cells, line):
+    path = write(tmp_path, frame_of({"z": cells}))
+    found = {verb: kinds.get("z", "left out") for verb, kinds in decisions(path).items() if verb != "guarded"}
+    assert len({*found.values()}) == 1, found
+    assert {*found.values()} <= {"words", "text", "left out"}
+    assert {*lines(path, line or "look like").values()} == {bool(line)}
 
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0"])

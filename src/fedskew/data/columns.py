@@ -10,7 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedskew.data.facts import Fact, Held, of_column
-from fedskew.data.preprocessing import TEXT_WIDTH, Cells, Column, Number, Tabular, Unseen, Words
+from fedskew.data.preprocessing import MISSING, TEXT_WIDTH, Cells, Column, Number, Tabular, Unseen, Words
+from fedskew.data.spellings import plain
 
 Floats = NDArray[np.float64]
 Values: TypeAlias = "pd.Series[Any]"
@@ -65,7 +66,11 @@ def cells_of(frame: pd.DataFrame, preprocessing: Tabular) -> dict[str, Cells]:
 def cells_for(part: Column, values: Values) -> Cells:
     """Return a column's cells (n,) in the form that its preprocessing reads: words, numbers, or times as seconds in UTC."""
     if part.text:
-        return strings(values).str.strip().to_numpy(dtype=object)
+        known = getattr(part, "known", ())
+        words = strings(values).str.strip()
+        return words.mask(words.isin(MISSING.difference(known)), "").to_numpy(dtype=object)
+    if isinstance(part, Number) and part.spelling and values.dtype.kind not in "iufbM":
+        values = plain(values.astype(object).where(values.notna(), "").astype(str), part.spelling)
     if isinstance(part, Number) and part.time and not pd.api.types.is_numeric_dtype(values):
         values = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
     return numbers(values)

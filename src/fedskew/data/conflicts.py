@@ -4,7 +4,6 @@ Each message says what to write into the site's ``NAME.columns.toml`` (see `feds
 """
 
 import difflib
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -13,7 +12,9 @@ from itertools import chain
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor
 from fedskew.data.exact import mean_and_deviation
-from fedskew.data.summaries import MOSTLY_NUMBERS, ColumnSummary, Summary
+from fedskew.data.mapping import entry, key, quoted
+from fedskew.data.spellings import MOSTLY_NUMBERS
+from fedskew.data.summaries import ColumnSummary, Summary
 
 ALIKE = 0.8
 """Two words with at least this similarity (difflib) may be two spellings of one word."""
@@ -74,22 +75,6 @@ def misfit(where: str, name: str, words: Iterable[str], wanted: str) -> str:
         cure = f"in NAME.columns.toml write {entry(f'words.{key(name)}', other, '')}; then this word is a missing value"
     such = f", such as {decimal or other!r}" if words else ""
     return f"{where}: column {name!r} holds words{such}, but at other sites {KINDS.get(wanted, wanted)}; {cure}"
-
-
-def key(name: str) -> str:
-    """Return the name as a TOML key, quoted if necessary."""
-    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else quoted(name)
-
-
-def quoted(text: str) -> str:
-    """Return the text as a TOML string."""
-    return json.dumps(text, ensure_ascii=False)
-
-
-def entry(table: str, name: str, value: str | float) -> str:
-    """Say how to write an entry of a TOML table, in one line."""
-    written = quoted(value) if isinstance(value, str) else f"{value:.4g}"
-    return f"[{table}] and on the next line {key(name)} = {written}"
 
 
 def shown(part: ColumnSummary) -> str:

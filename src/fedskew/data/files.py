@@ -14,12 +14,15 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
+from msgspec import structs
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.places import require_exists
 from fedskew.data.find import opened
-from fedskew.data.mapping import Mapping, mapping_of, mapping_path, replaced, trimmed
+from fedskew.data.mapping import Mapping, holds_strings, mapping_of, mapping_path, trimmed
+from fedskew.data.preprocessing import MISSING
 from fedskew.data.quotes import check_quotes, ends_in_quotes, has_line_breaks
+from fedskew.data.spellings import BEGINS, CELLS, Tally, decide, in_plain, note
 
 FORMATS = {
     **dict.fromkeys((".csv", ".csv.gz"), "csv"),
@@ -50,11 +53,17 @@ class Reading:
     files: Sequence[Path]
     words: frozenset[str] = frozenset()  # CSV columns that stay text, so that 01 does not become 1
     text: str = ""  # the column in which cells may contain line breaks
+    spellings: dict[str, str] = field(
+        default_factory=dict
+    )  # how numbers and times are spelt, by column (fedskew.data.spellings)
+    missing: frozenset[str] = MISSING  # further cells that are missing values
     raw: bool = False  # keep names and cells as the file has them: no mapping, no check of quotes, CSV cells stay text
     malformed: int = 0  # lines of CSV files with too few or too many cells
     empty: list[str] = field(default_factory=list)  # names of files without rows
     notes: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)  # error messages: no cell is a word that a file's TOML file maps
+    tallies: dict[Path, dict[str, Tally]] = field(default_factory=dict)  # of files with cells that are not plain
+    spelt: dict[Path, dict[str, str]] = field(default_factory=dict)  # how these spell numbers and times, by column
     fraction: float = 0.0  # share of the bytes that is read so far
 
     def tables(self) -> Iterator[tuple[Path, pa.Table]]:
@@ -65,8 +74,9 @@ class Reading:
             size, rows, mapping = path.stat().st_size, 0, Mapping() if self.raw else mapping_of(path)
             seen: dict[str, set[str]] = {}
             try:
-                for part, fraction in self.parts(path, mapping.texts(self.words)) if size else ():
-                    part = part if self.raw else self.mapped(mapping, with_plain_names(part, path), path, seen)
+                types: dict[str, pa.DataType] = {}
+                for part, fraction in self.parts(path) if size else ():
+                    part = part if self.raw else self.mapped(mapping, with_plain_names(part, path), path, seen, types)
                     columns = columns or set(part.column_names)
                     require(
                         set(part.column_names) == columns,
@@ -88,18 +98,69 @@ class Reading:
                 raise BadInput(f"{path}: cannot be read as {format_of(path)}: {reason}") from None
             if rows:
                 self.note_unused(mapping, path, seen)
+                self.note_spellings(path, types)
             else:
                 self.empty.append(path.name)
             before += size
 
-    def mapped(self, mapping: Mapping, part: pa.Table, path: Path, seen: dict[str, set[str]]) -> pa.Table:
-        """Return the table with the agreed columns and words, and without spaces around words, except in the column ``text``."""
-        cells = [part[name] if name == self.text else trimmed(part[name]) for name in part.column_names]
-        part = mapping(pa.Table.from_arrays(cells, names=part.column_names), path, seen)
-        comma = bool(mapping.words) and format_of(path) == "csv" and first_line(path)[0] == ";"
-        for name in mapping.words.keys() - self.words:
-            part = replaced(part, name, typed(part[name], pa.string(), comma))
-        return part
+    def mapped(
+        self, mapping: Mapping, part: pa.Table, path: Path, seen: dict[str, set[str]], types: dict[str, pa.DataType]
+    ) -> pa.Table:
+        """Return the table with the agreed columns and words, without spaces around words, except in the column ``text``.
+
+        Texts become numbers or times if all are. ``types`` are the columns' types in the previous block.
+        """
+
+        def read(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+            if name == self.text != "" or not holds_strings(column.type):
+                return column
+            column = pc.if_else(
+                pc.is_in(column, pa.array(sorted(self.missing), column.type)), pa.scalar(None, column.type), column
+            )
+            if name in self.words:
+                return column
+            made = typed(column, types.get(name, pa.string()))
+            if path not in self.tallies and holds_strings(made.type) and may_be_spelt(made):
+                self.tallies[path] = self.tally(mapping, path)
+            if spelling := self.spelling(path, name):
+                made = typed(in_plain(column, spelling), types.get(name, pa.string()))
+            types[name] = made.type
+            return made
+
+        cells = [part[name] if name == self.text != "" else trimmed(part[name]) for name in part.column_names]
+        return mapping(pa.Table.from_arrays(cells, names=part.column_names), path, seen, read)
+
+    def spelling(self, path: Path, name: str) -> str:
+        """Return how the file spells the numbers or times of a column. A spelling in ``spellings`` goes first."""
+        return self.spellings.get(name, "") or self.spelt.get(path, {}).get(name, "")
+
+    def common_spellings(self) -> dict[str, str]:
+        """Return the spelling of each column that is the same in all files with another spelling than plain."""
+        found: dict[str, set[str]] = {}
+        for file in self.spelt.values():
+            for name, spelling in file.items():
+                found.setdefault(name, set()).update([spelling] if spelling else [])
+        return self.spellings | {name: min(spellings) for name, spellings in found.items() if len(spellings) == 1}
+
+    def tally(self, mapping: Mapping, path: Path) -> dict[str, Tally]:
+        """Read the whole file to learn how it spells numbers and times."""
+        tallies: dict[str, Tally] = {}
+
+        def read(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+            if holds_strings(column.type) and name not in {*self.words, self.text or None}:
+                tallies.setdefault(name, Tally()).add(column)
+            return column
+
+        for part, _ in Reading([path]).parts(path):
+            structs.replace(mapping, units={})(with_plain_names(part, path), path, {}, read)
+        self.spelt[path] = decide(tallies, format_of(path) == "csv" and first_line(path)[0] == ";")
+        return tallies
+
+    def note_spellings(self, path: Path, types: dict[str, pa.DataType]) -> None:
+        """Note how numbers and times are read that are not plain, and texts that look like some."""
+        for name, tally in self.tallies.get(path, {}).items():
+            if line := note(name, tally, self.spelling(path, name), holds_strings(types.get(name, pa.null()))):
+                self.notes.append(f"{path.name}: {line}")
 
     def note_unused(self, mapping: Mapping, path: Path, seen: dict[str, set[str]]) -> None:
         """Note words to map that a file does not hold."""
@@ -110,8 +171,8 @@ class Reading:
             )
             (self.unused if len(words) == len(mapping.words[name]) else self.notes).append(line)
 
-    def parts(self, path: Path, words: frozenset[str]) -> Iterator[tuple[pa.Table, float]]:
-        """Yield tables, each with the share of the file that is read so far. CSV columns in ``words`` stay text."""
+    def parts(self, path: Path) -> Iterator[tuple[pa.Table, float]]:
+        """Yield tables, each with the share of the file that is read so far. All columns of CSV files are text."""
         kind = format_of(path)
         if kind == "parquet":
             # pre-buffering would read a whole row group at once, which may be the whole file
@@ -135,14 +196,14 @@ class Reading:
                         yield pa.Table.from_batches([batch[lo : lo + ROWS]]), mapped.tell() / max(1, mapped.size())
         else:
             with pa.OSFile(str(path)) as raw:
-                for part in json_lines(path, raw) if kind == "JSON lines" else self.csv(path, raw, words):
+                for part in json_lines(path, raw) if kind == "JSON lines" else self.csv(path, raw):
                     yield part, raw.tell() / max(1, raw.size())
 
-    def csv(self, path: Path, raw: pa.NativeFile, words: frozenset[str]) -> Iterator[pa.Table]:
+    def csv(self, path: Path, raw: pa.NativeFile) -> Iterator[pa.Table]:
         """Yield the rows. Lines with too few or too many cells are skipped and counted in ``malformed``."""
         delimiter, header = first_line(path)
         suspect = False
-        before: list[pa.DataType] = []  # the columns' types in the previous block
+        words = self.words | {own for own, name in mapping_of(path).rename.items() if name in self.words}
 
         def skip(row: pacsv.InvalidRow) -> str:
             nonlocal suspect
@@ -161,13 +222,6 @@ class Reading:
             )
             for batch in reader:
                 part = pa.Table.from_batches([batch])
-                before = before or [pa.string()] * part.num_columns
-                cells = [
-                    column if self.raw or name.strip() in words else typed(column, kind, decimal_comma=delimiter == ";")
-                    for name, column, kind in zip(part.column_names, part.columns, before, strict=True)
-                ]
-                before = [column.type for column in cells]
-                part = pa.Table.from_arrays(cells, names=part.column_names)
                 suspect |= has_line_breaks(part)
                 yield part
         except pa.ArrowInvalid:
@@ -178,26 +232,24 @@ class Reading:
             self.notes += check_quotes(path, delimiter, words, self.text)
 
 
-def typed(column: pa.ChunkedArray, before: pa.DataType, decimal_comma: bool) -> pa.ChunkedArray:
-    """Convert text cells to the first of `CELL_TYPES` that fits all of them; leave other cells unchanged.
+def typed(column: pa.ChunkedArray, before: pa.DataType) -> pa.ChunkedArray:
+    """Convert texts to the first of `CELL_TYPES` that fits all of them; leave others unchanged.
 
     If the previous block was floating point (``before``), this type is tried first.
     """
-    if not pa.types.is_string(column.type):  # if the header has line breaks, PyArrow has chosen the type
-        return column
     if column.null_count == len(column):
         return pa.nulls(len(column))
-    cells = pc.replace_substring(column, ",", ".") if decimal_comma else column
-    if before == pa.float64():
+    for kind in (pa.float64(), *CELL_TYPES) if before == pa.float64() else CELL_TYPES:
         with suppress(pa.ArrowInvalid):
-            return cells.cast(before)
-    for as_written in (True, False):
-        cells = cells if as_written else trimmed(cells)
-        for kind in CELL_TYPES:
-            with suppress(pa.ArrowInvalid):
-                cells[:10].cast(kind)  # try a few cells first, because a failing cast takes 20 times as long
-                return cells.cast(kind)
+            column[:10].cast(kind)  # try a few cells first, because a failing cast takes 20 times as long
+            return column.cast(kind)
     return column
+
+
+def may_be_spelt(column: pa.ChunkedArray) -> bool:
+    """Whether a quarter of the first texts begin like numbers, so that the file may spell numbers or times in its own way."""
+    cells = column.drop_null()[:CELLS].cast(pa.string())
+    return 4 * (pc.sum(pc.match_substring_regex(cells, BEGINS)).as_py() or 0) >= len(cells) > 0
 
 
 def first_line(path: Path) -> tuple[str, list[str]]:

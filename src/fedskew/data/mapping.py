@@ -6,7 +6,10 @@ word is a missing value: ``unknown = ""``. Spaces around words do not count.
 """
 
 import codecs
+import json
 import math
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -25,20 +28,21 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     units: dict[str, float] = {}
     words: dict[str, dict[str, str]] = {}
 
-    def texts(self, words: frozenset[str]) -> frozenset[str]:
-        """Return the columns that stay text, by the site's names and the agreed names: ``words``, and columns with mapped words."""
-        agreed = words | self.words.keys()
-        return agreed | {own for own, name in self.rename.items() if name in agreed}
-
     def unused(self, seen: dict[str, set[str]]) -> dict[str, list[str]]:
         """Return the words to map, by column, that are not among the words ``seen`` in it."""
         left = {name: [own for own in words if own.strip() not in seen[name]] for name, words in self.words.items()}
         return {name: words for name, words in left.items() if words}
 
-    def __call__(self, part: pa.Table, path: Path, seen: dict[str, set[str]]) -> pa.Table:
+    def __call__(
+        self,
+        part: pa.Table,
+        path: Path,
+        seen: dict[str, set[str]],
+        read: Callable[[str, pa.ChunkedArray], pa.ChunkedArray],
+    ) -> pa.Table:
         """Return the table with the agreed columns. ``path`` is its file. Raises `BadInput` if a column to map is missing.
 
-        The words in columns with mapped words are added to ``seen``.
+        The words in columns with mapped words are added to ``seen``. ``read(name, cells)`` turns mapped words into numbers.
         """
         where = mapping_path(path)
         for name in self.rename:
@@ -55,8 +59,6 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             part = part.append_column(name, pa.nulls(len(part)))
         for name in (*self.units, *self.words):
             require(name in names, f"{where}: no column {name!r}; {suggestion(name, names)}")
-        for name, factor in self.units.items():
-            part = replaced(part, name, scaled(part[name], factor, f"{where}: units: column {name!r}"))
         for name, words in self.words.items():
             cells = trimmed(part[name].cast(pa.string()))
             seen.setdefault(name, set()).update(cells.drop_null().unique().to_pylist())
@@ -64,12 +66,19 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for own, agreed in words.items():
                 found = pc.if_else(pc.equal(cells, own.strip()), agreed.strip() or pa.scalar(None, pa.string()), found)
             part = replaced(part, name, found)
+        part = pa.Table.from_arrays([read(name, part[name]) for name in part.column_names], names=part.column_names)
+        for name, factor in self.units.items():
+            part = replaced(part, name, scaled(part[name], factor, f"{where}: units: column {name!r}"))
         return part
+
+
+def holds_strings(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def trimmed(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return texts without spaces around them. A text of spaces is missing. Other cells stay as they are."""
-    if not (pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type)):
+    if not holds_strings(cells.type):
         return cells
     text = pc.utf8_trim_whitespace(cells)
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, cells.type), text)
@@ -107,3 +116,19 @@ def mapping_of(path: Path) -> Mapping:
     for name, factor in made.units.items():
         require(0 < factor < math.inf, f"{where}: units: {name!r} must have a finite factor above 0, got {factor:g}")
     return made
+
+
+def key(name: str) -> str:
+    """Return the name as a TOML key, quoted if necessary."""
+    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else quoted(name)
+
+
+def quoted(text: str) -> str:
+    """Return the text as a TOML string."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def entry(table: str, name: str, value: str | float) -> str:
+    """Say how to write an entry of a TOML table, in one line."""
+    written = quoted(value) if isinstance(value, str) else f"{value:.4g}"
+    return f"[{table}] and on the next line {key(name)} = {written}"

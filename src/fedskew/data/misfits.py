@@ -1,7 +1,7 @@
 """What the columns of files hold, from all their rows: numbers of rows, words between numbers, and classes spelt in two ways."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from fedskew.data.columns import numbers
 from fedskew.data.conflicts import misfit, other_words
 from fedskew.data.guard import countable
-from fedskew.data.summaries import MOSTLY_NUMBERS, NUMBERED, Steps, is_text, number_rows
+from fedskew.data.spellings import MOSTLY_NUMBERS
+from fedskew.data.summaries import NUMBERED, SPELLING, Steps, is_text, number_rows
 
 CELLS = 100
 """Number of cells of a file that are kept for each column of words."""
@@ -38,10 +39,12 @@ class Kinds:
             elif countable(kind.type) and not pa.types.is_null(kind.type):
                 files[where] = "time" if pa.types.is_timestamp(kind.type) or pa.types.is_date(kind.type) else "number"
 
-    def marked(self, table: pa.Table) -> pa.Table:
-        """Return the table with marks in its schema: which columns number the rows of each file."""
-        marks = [number_rows(name, self.steps.get(name, {}).values()) for name in table.column_names]
-        fields = [kind.with_metadata({NUMBERED: str(int(at))}) for kind, at in zip(table.schema, marks, strict=True)]
+    def marked(self, table: pa.Table, spellings: Mapping[str, str]) -> pa.Table:
+        """Return the table with marks in its schema: which columns number the rows of each file, and the spellings."""
+        fields = []
+        for kind in table.schema:
+            numbered = number_rows(kind.name, self.steps.get(kind.name, {}).values())
+            fields.append(kind.with_metadata({NUMBERED: str(int(numbered)), SPELLING: spellings.get(kind.name, "")}))
         return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))
 
     def notes(self) -> Iterator[str]:

@@ -19,6 +19,8 @@ Cells: TypeAlias = NDArray[Any]
 Unseen: TypeAlias = tuple[NDArray[np.bool_], str]
 """(rows, text): which rows (n,) have a value that no training row had, and a description of it."""
 
+MISSING = frozenset({"?"})
+"""Cells that are missing values in every column, beside those of pandas."""
 LARGEST = np.finfo(np.float32).max
 HASHES, TEXT_WIDTH = 2**14, 32
 """For texts: the number of hash buckets of words, and the number of random directions to which they are projected."""
@@ -29,7 +31,8 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
 
     A missing value becomes ``fill``. Numbers in ``missing`` count as missing values. If ``marked``, a second input is 1 for a
     missing value. ``low`` and ``high`` are the smallest and the largest training value. ``gaps`` is True if training rows had
-    missing values. If ``time``, the numbers are seconds.
+    missing values. If ``time``, the numbers are seconds. ``spelling`` is how the cells are spelt, see
+    `fedskew.data.spellings`; empty for plain numbers and times.
     """
 
     text: ClassVar[bool] = False
@@ -44,6 +47,7 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
     marked: bool = False
     gaps: bool = False
     time: bool = False
+    spelling: str = ""
 
     def known(self, values: Cells) -> Floats:
         """Return the numbers (n,), with NaN for missing values."""
@@ -237,6 +241,21 @@ class Tabular(msgspec.Struct, frozen=True, kw_only=True, tag="tabular"):
     def names(self) -> tuple[str, ...]:
         """The columns that new rows must have."""
         return tuple(dict.fromkeys(part.name for part in self.columns))
+
+    @property
+    def texts(self) -> set[str]:
+        """The columns whose cells are texts."""
+        return {part.name for part in self.columns if part.text}
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """Cells that are missing values in columns of words, unless a training row had them as words."""
+        return MISSING.difference(*(part.known for part in self.columns if isinstance(part, Words)))
+
+    @property
+    def spellings(self) -> dict[str, str]:
+        """How the cells of columns of numbers and times are spelt, if they are not plain."""
+        return {part.name: part.spelling for part in self.columns if isinstance(part, Number) and part.spelling}
 
 
 class Array(msgspec.Struct, frozen=True, kw_only=True, tag="array"):

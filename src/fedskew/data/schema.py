@@ -9,10 +9,12 @@ import pyarrow as pa
 from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data.columns import Columns, Values
-from fedskew.data.conflicts import check, doubts, entry
+from fedskew.data.conflicts import check, doubts
 from fedskew.data.exact import Moments, mean_and_deviation
+from fedskew.data.mapping import entry
 from fedskew.data.preprocessing import TEXT_WIDTH, Column, Number, Tabular, Text, Words
-from fedskew.data.summaries import CATEGORIES, MOSTLY_NUMBERS, ColumnSummary, Summary, buckets_of, of_texts, summary
+from fedskew.data.spellings import MOSTLY_NUMBERS
+from fedskew.data.summaries import CATEGORIES, ColumnSummary, Summary, buckets_of, of_texts, summary
 
 Kind: TypeAlias = tuple[type[Number | Words | Text] | None, str]
 """The preprocessing of a column (None: left out), and a note for the user (may be empty)."""
@@ -124,6 +126,7 @@ def fit_numbers(name: str, parts: Sequence[ColumnSummary], missing: int) -> tupl
         marked=missing > 0,
         gaps=missing > 0,
         time=any(part.type == "time" for part in parts),
+        spelling=spellings.pop() if len(spellings := {part.spelling for part in parts} - {""}) == 1 else "",
     )
     return part, f"{missing} missing or not numbers, set to the mean and marked" if missing else ""
 

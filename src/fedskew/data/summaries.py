@@ -13,18 +13,18 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from msgspec.structs import replace
 
 from fedskew.data.columns import Values, numbers, to_pandas
 from fedskew.data.exact import Moments, moments
 from fedskew.data.preprocessing import HASHES
+from fedskew.data.spellings import NUMBERS, TIMES
 
 CATEGORIES = 40
 """A column with up to this many different words is categorical (one-hot). With more, it is text."""
-MOSTLY_NUMBERS = 0.9
-"""If at least this share of a text column's values are numbers, it is numeric, and its other values are missing."""
 
-NUMBERED = "numbered"
-"""The mark of a field in a table's schema: 1 if the column numbers the rows of the whole file, else 0."""
+NUMBERED, SPELLING = "numbered", "spelling"
+"""Marks of a field in a table's schema: 1 if the column numbers the rows of the whole file, else 0; and how the file spells it."""
 MOST_STEPS, FEWEST = 10_000, 10
 """A column with more different steps between its rows does not number them. From `FEWEST` steps on, others than 1 count."""
 NAMELESS = re.compile(r"|Unnamed: \d+")
@@ -74,7 +74,8 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ``type`` is ``number``, ``time``, ``text``, or the name of a type that cannot be used. ``valid`` is the number of rows that are
     not missing. ``words`` counts each word, if there are at most `CATEGORIES` different ones; otherwise ``buckets`` counts the
     texts in each hash bucket. ``unique``: all texts are different single words, or all numbers are whole and
-    different. ``whole``: all numbers are whole. ``numbered``: the column numbers the rows.
+    different. ``whole``: all numbers are whole. ``numbered``: the column numbers the rows. ``spelling``: how the site's file
+    spells its numbers or times, see `fedskew.data.spellings`.
     """
 
     type: str
@@ -87,6 +88,7 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     unique: bool = False
     whole: bool = False
     numbered: bool = False
+    spelling: str = ""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for impossible counts, which another machine might send."""
@@ -96,6 +98,7 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             and all(0 <= number <= self.valid for number in (self.different, *counts))
             and len(self.words) <= CATEGORIES
             and all(0 <= at < HASHES for at in self.buckets)
+            and self.spelling in ("", *NUMBERS, *TIMES)
         ):
             raise ValueError("counts of no column")
 
@@ -119,17 +122,17 @@ def is_text(kind: pa.DataType) -> bool:
 
 def of_column(values: Values, field: pa.Field) -> ColumnSummary:
     """Summarise a column. ``field`` is its place in the table's schema."""
-    kind, marks = field.type, field.metadata or {}
+    kind, marks = field.type, {key.decode(): mark.decode() for key, mark in (field.metadata or {}).items()}
     valid = values.dropna()
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return ColumnSummary(type=str(kind), rows=len(values), valid=len(valid))
     found = numbers(valid)
     known = moments(found[~np.isnan(found)])
     if is_text(kind):
-        return of_texts(valid.astype(str), len(values), known)
+        return replace(of_texts(valid.astype(str), len(values), known), spelling=marks.get(SPELLING, ""))
     whole = pa.types.is_integer(kind)
-    if NUMBERED.encode() in marks:
-        numbered = marks[NUMBERED.encode()] == b"1"
+    if NUMBERED in marks:
+        numbered = marks[NUMBERED] == "1"
     else:
         steps = Steps()
         steps.add(pa.chunked_array([pa.Array.from_pandas(values)]))
@@ -142,6 +145,7 @@ def of_column(values: Values, field: pa.Field) -> ColumnSummary:
         whole=bool((np.mod(found[~np.isnan(found)], 1) == 0).all()),
         unique=whole and len(np.unique(found)) == len(values),
         numbered=numbered,
+        spelling=marks.get(SPELLING, ""),
     )
 
 

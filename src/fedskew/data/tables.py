@@ -1,7 +1,7 @@
 """Read the user's own tables in one pass: count labels and clients over all rows, and keep a random sample of the rows."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from fedskew.core.sampling import fair_sample, level
 from fedskew.core.seeding import stream
 from fedskew.data.files import Reading, files_of, stem
 from fedskew.data.misfits import Kinds, other_classes
+from fedskew.data.preprocessing import Tabular
 
 Ints = NDArray[np.int64]
 
@@ -86,7 +87,7 @@ def survey(
     person: str = "",
     once: bool = False,
     numeric: bool = False,
-    words_in: Collection[str] = (),
+    known: Tabular | None = None,
     most: int | None = None,
     fair: bool = True,
     seed: int = 0,
@@ -95,10 +96,17 @@ def survey(
     """Read tables. The clients are the values of the column ``client``; without it, each file is a client.
 
     At most ``most`` rows are kept. If ``fair``, they are equally many of each client, except for clients with fewer rows; a
+<<<<<<< HEAD
     single file then needs ``client``. Otherwise they are a random sample of all rows. Rows without a label, a client, a person, or
     a word in the column ``text`` (if given) are dropped and counted. With ``once``, only the first row of each ``person`` at a
     client counts. If ``numeric``, labels are numbers to predict. With ``event``, a column of 0 and 1, the labels are times, and
     ``y`` is (rows, 2). Cells of the columns ``words_in`` stay text.
+=======
+    single file then needs ``client``. Otherwise they are a random sample of all rows. Rows without a label, a client, or a word
+    in the column ``text`` (if given) are dropped and counted. If ``numeric``, labels are numbers to predict. With ``event``, a
+    column of 0 and 1, the labels are times, and ``y`` is (rows, 2). Cells are read as the
+    preprocessing ``known`` reads them.
+>>>>>>> 657d609a (wip)
     ``on_progress(fraction of bytes, rows)`` is called as files are read.
 
     Raises `BadInput` for missing or unreadable files and columns, for labels that are numbers and not classes, and for rows that
@@ -106,9 +114,16 @@ def survey(
     """
     files = files_of(paths)
     check_clients(files, client, fair)
+<<<<<<< HEAD
     needed = list(dict.fromkeys(filter(None, (label, client, text, event, person))))
     as_written = {*needed, *words_in} - {event, label if numeric else ""}
     reading, labels, owners = Reading(files, frozenset(as_written), text), Codes(), Codes()
+=======
+    needed = list(dict.fromkeys(filter(None, (label, client, text, event))))
+    as_written = {*needed, *(known.texts if known else ())} - {event, label if numeric else ""}
+    reading = Reading(files, frozenset(as_written), text, known.spellings if known else {})
+    labels, owners = Codes(), Codes()
+>>>>>>> 657d609a (wip)
     counts = np.zeros((1, 1), dtype=np.int64)
     kinds = Kinds()
     sample = RowSample(most, fair, stream(seed, "diagnose", 1))
@@ -197,7 +212,7 @@ def survey(
     if not (numeric or client):
         notes += other_classes(label, clients, classes, counts[client_codes][:, class_codes])
     return Survey(
-        table=kinds.marked(table),
+        table=kinds.marked(table, reading.common_spellings()),
         y=y if numeric else np.argsort(class_codes)[y.astype(np.int64)],
         client=np.argsort(client_codes)[owner],
         classes=classes,

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput
 from fedskew.data.preprocessing import LARGEST, Angle, Array, Column, Number, Preprocessing, Tabular, Words
+from fedskew.data.spellings import GAPS, NUMBERS, SIGNS
 from fedskew.data.text_inputs import Symbols, Texts
 
 OPSET = 20
@@ -172,5 +173,8 @@ def about(known: Preprocessing, classes: Sequence[str], several: bool) -> dict[s
     """Return the metadata that ``predict.py`` reads. ``several``: a row may have any number of the classes."""
     times = [p.name for p in known.columns if isinstance(p, Number) and p.time] if isinstance(known, Tabular) else []
     column = known.column if isinstance(known, Texts) else ""
-    facts = {"classes": list(classes), "times": times, "several": several}
+    spelt = known.spellings if isinstance(known, Tabular) else {}
+    spellings = {name: [NUMBERS[how], SIGNS[how]] if how in NUMBERS else [how] for name, how in spelt.items()}
+    gaps = {"missing": sorted(known.missing) if isinstance(known, Tabular) else [], "gaps": sorted(GAPS)}
+    facts = {"classes": list(classes), "times": times, "several": several, "spellings": spellings, **gaps}
     return {"text": column, **{name: json.dumps(fact) for name, fact in facts.items()}}

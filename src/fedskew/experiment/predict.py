@@ -142,8 +142,9 @@ class TrainedModel:
             return found
         assert known is not None
         texts = "" if isinstance(known, Tabular) else known.column
-        words = {part.name for part in known.columns if part.text} if isinstance(known, Tabular) else {texts}
-        frame = frame_of(rows, {*words, known.target} if self.made.kind.target == "classes" else words, texts)
+        words = known.texts if isinstance(known, Tabular) else {texts}
+        words |= {known.target} if self.made.kind.target == "classes" else set()
+        frame = frame_of(rows, words, texts, known if isinstance(known, Tabular) else None)
         twice = frame.columns[frame.columns.duplicated()]
         require(twice.empty, f"predict: two columns are called {str(*twice[:1])!r}; give each its own name")
         missing = [name for name in known.names if name not in frame]
@@ -273,10 +274,10 @@ def array_of(rows: object) -> Rows:
     return np.asarray(rows)
 
 
-def frame_of(rows: object, words: set[str], texts: str = "") -> pd.DataFrame:
+def frame_of(rows: object, words: set[str], texts: str, known: Tabular | None) -> pd.DataFrame:
     """Rows as a data frame. Columns of ``words`` in a CSV file stay text; cells of ``texts`` may have line breaks.
 
-    A file whose name ends in .txt is one text.
+    Numbers and times are spelt as in ``known``. A file whose name ends in .txt is one text.
     """
     import pandas as pd
     import pyarrow as pa
@@ -294,7 +295,8 @@ def frame_of(rows: object, words: set[str], texts: str = "") -> pd.DataFrame:
                 return pd.DataFrame({texts: [Path(rows).read_text(encoding="utf-8")]})
         require(not Path(rows).is_dir(), f"predict {rows}: it is a folder; give one file")
         [path] = files_of([Path(rows)])
-        table = Reading([path], frozenset(words), texts)
+        read_as = (known.spellings, known.missing) if known else ()
+        table = Reading([path], frozenset(words), texts, *read_as)
         parts = [part for _, part in table.tables()]
         require(bool(parts), f"predict {path}: no rows")
         require(

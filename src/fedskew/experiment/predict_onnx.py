@@ -1,8 +1,8 @@
 """Answers for the rows of a CSV file: python predict.py rows.csv > answers.csv. It needs onnxruntime only.
 
 The file is UTF-8, with commas between cells. rows.columns.toml beside it renames and maps columns, as in training. Times are
-YYYY-MM-DD or YYYYMMDD, if given with the time of the day and the offset from UTC. Other cells in a column of times or numbers
-count as missing.
+YYYY-MM-DD or YYYYMMDD, if given with the time of the day and the offset from UTC; or times and numbers are spelt as in training.
+Other cells in a column of times or numbers count as missing, and a line says so.
 """
 
 import csv
@@ -51,6 +51,24 @@ def seconds(cell: str) -> float:
         return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     except ValueError:
         return NAN
+
+
+def plain(cell: str, spelling: list[str]) -> str:
+    """The plain number or time of a cell that is spelt as the training rows were; any other cell as it is."""
+    if len(spelling) == 2:
+        if not (match := re.fullmatch(spelling[0], cell.strip())):
+            return cell
+        before, sign, digits, power = match.groups()
+        return before + sign + digits.translate(dict.fromkeys(map(ord, spelling[1]))).replace(",", ".") + (power or "")
+    try:
+        time = datetime.strptime(cell.strip(), *spelling)
+    except ValueError:
+        return cell
+    return (
+        time.isoformat()
+        if "%d" in spelling[0] or "%Y" in spelling[0]
+        else repr((time - datetime(1900, 1, 1)).total_seconds())
+    )
 
 
 def numbers(cells: list[str], is_time: bool) -> list[float]:
@@ -111,6 +129,8 @@ def answers(columns: Columns) -> tuple[Any, list[str], bool]:
     session = onnxruntime.InferenceSession(str(Path(__file__).with_name("model.onnx")))
     known = session.get_modelmeta().custom_metadata_map
     text, times, feed = known["text"], json.loads(known["times"]), {}
+    spellings, missing, gaps = (json.loads(known[name]) for name in ("spellings", "missing", "gaps"))
+    missing = {*missing, *MISSING}
     for part in session.get_inputs():
         if text:
             length = part.shape[1]
@@ -121,10 +141,20 @@ def answers(columns: Columns) -> tuple[Any, list[str], bool]:
             flat = np.array([[float(cell) for cell in cells] for cells in columns.values()]).T
             feed[part.name] = flat.reshape(len(flat), *part.shape[1:])
         elif part.type == "tensor(string)":
-            cells = ["" if cell in MISSING else cell.strip() for cell in column(columns, part.name)]
+            cells = ["" if cell.strip() in missing else cell.strip() for cell in column(columns, part.name)]
             feed[part.name] = np.array(cells, dtype=object)
         else:
-            feed[part.name] = np.array(numbers(column(columns, part.name), part.name in times))
+            cells = column(columns, part.name)
+            if part.name in spellings:
+                cells = [plain(cell, spellings[part.name]) for cell in cells]
+            feed[part.name] = np.array(numbers(cells, part.name in times))
+            gone = zip(column(columns, part.name), np.isnan(feed[part.name]), strict=True)
+            if odd := [cell for cell, gap in gone if gap and cell not in MISSING and cell.strip().lower() not in gaps]:
+                what = "times" if part.name in times else "numbers"
+                print(
+                    f"column {part.name!r}: {len(odd)} cells are no {what}, such as {odd[0]!r}; they are missing",
+                    file=sys.stderr,
+                )
     return session.run(None, feed)[0], json.loads(known["classes"]), json.loads(known["several"])
 
 

@@ -128,8 +128,7 @@ def rows_of_table(table: Table, request: Request, experiment: Experiment) -> Row
             f"table {path}: the run learns from arrays, not from a table; start the node with --rows FILE.npz"
         )
     known = encoding.preprocessing
-    text = {part.name for part in known.columns if part.text} if isinstance(known, Tabular) else set()
-    found = table.surveyed(path, words_in=text)
+    found = table.surveyed(path, known=known if isinstance(known, Tabular) else None)
     missing = [name for name in known.names if name not in found.table.column_names]
     require(not missing, f"table {path}: has no column {', '.join(missing)}, which the run learns from")
     x = padded(experiment.model, inputs_of(known, experiment.model, to_pandas(found.table)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -26,6 +26,8 @@ from fedskew.data.texts import check_options, of_texts
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from fedskew.data.columns import Columns
+    from fedskew.data.schema import Kind
     from fedskew.data.summaries import Summary
     from fedskew.data.tables import Survey
 
@@ -144,8 +146,8 @@ class Table(Redrawn):
         """The default model."""
         return "text-cnn" if self.text else "mlp"
 
-    def surveyed(self, path: str, client: str = "", words_in: Collection[str] = (), once: bool = False) -> Survey:
-        """Read the rows and targets of a file or folder. Cells of the columns ``words_in`` stay text.
+    def surveyed(self, path: str, client: str = "", known: Tabular | None = None, once: bool = False) -> Survey:
+        """Read the rows and targets of a file or folder. Cells are read as the preprocessing ``known`` reads them.
 
         With ``once``, only the first row of each person counts.
         """
@@ -160,7 +162,7 @@ class Table(Redrawn):
             person=self.person or "",
             once=once,
             numeric=numeric,
-            words_in=words_in,
+            known=known,
             most=most,
             fair=False,
         )
@@ -178,13 +180,22 @@ class Table(Redrawn):
         hidden = tuple(f"{name}: {note}" for name, (_, notes) in made.items() for note in notes)
         return {name: summary for name, (summary, _) in made.items()}, hidden
 
+    def encoding(self, table: pa.Table, clients: Numbered | None, kinds: Mapping[str, Kind]) -> Columns:
+        """Fit the preprocessing to these training rows. ``kinds`` says what each column is."""
+        from fedskew.data.schema import merged
+
+        sites, hidden = self.summaries(table, clients)
+        encode = merged(sites, self.column, kinds)
+        return replace(encode, notes=(*encode.notes, *hidden))
+
     def load(self, known: Tabular | Texts | None = None) -> Dataset:
         """Load the rows. ``known`` is a preprocessing that sites agreed on; without it, one is fitted to these rows."""
         from fedskew.data.columns import Columns
-        from fedskew.data.schema import kinds_of, merged
+        from fedskew.data.schema import kinds_of
         from fedskew.data.tables import like_persons, many_numbers
 
-        found = self.surveyed(self.path, self.client)
+        as_known = known if isinstance(known, Tabular) else None
+        found = self.surveyed(self.path, self.client, as_known)
         table, y, client = found.table, found.y, found.client
         person, test_person = (None if found.person is None else numbered(found.person)[0]), None
         classes = [*(self.label_columns or found.classes)]
@@ -267,13 +278,8 @@ class Table(Redrawn):
         if known:
             missing = [name for name in known.names if name not in table.column_names]
             require(not missing, f"{self.path}: has no column {', '.join(missing)}, on which the sites agreed")
-        if known:
-            encode = Columns(known, ())
-        else:
-            sites, hidden = self.summaries(table, clients)
-            encode = merged(sites, self.column, kinds)
-            notes += [*encode.notes, *hidden]
-        notes += [f"test: {note}" for note in encode.gaps(test_table)]
+        encode = Columns(known, ()) if known else self.encoding(table, clients, kinds)
+        notes += [*encode.notes, *(f"test: {note}" for note in encode.gaps(test_table))]
         return files.build(
             (encode(table), y),
             (encode(test_table), y_test),

@@ -66,6 +66,10 @@ def predict(parsed: argparse.Namespace) -> int:
     metrics = measured(model, rows)
     if not isinstance(rows, np.ndarray):
         own = rows if parsed.rows.suffix == ".txt" else as_written(parsed.rows)
+        read = {name: f"{name}_of_run_{chosen[0].id}" for name in answers if name in model.names}
+        for name, new in read.items():
+            warn(f"the model reads a column {name!r}, so the answers are in the column {new!r}")
+        answers = answers.rename(columns=read)
         twice = [name for name in answers if name in own]
         require(not twice, f"predict {parsed.rows}: it has a column {str(*twice[:1])!r} already; rename it")
         answers = pd.concat([own, answers], axis=1)

@@ -22,6 +22,7 @@ ALIKE = 0.8
 FEWEST = 10
 """Minimum number of rows of a site for a comparison of its unit."""
 
+NUMBER = re.compile(r"[-+]?[\d.,]+")
 KINDS = {"number": "numbers", "time": "times", "text": "words"}
 
 Parts = Mapping[str, ColumnSummary]
@@ -95,6 +96,7 @@ def doubts(sites: Mapping[str, Summary]) -> list[str]:
         held = held_by(sites, name)
         words = {where: part.words for where, part in held.items()}
         found += [*other_words(name, words), *other_units(name, held)]
+        found += dict.fromkeys(line for own in words.values() for line in spelt_twice(name, own))
     return found
 
 
@@ -106,18 +108,41 @@ def other_words(name: str, held: Mapping[str, Collection[str]]) -> Iterator[str]
     sites = Counter(word for words in held.values() for word in words)
     for where, words in held.items():
         others = [word for word in sites if word not in words]
-        for word in (own for own in words if sites[own] == 1):
-            near = resembling(word, others)
-            if near:
-                yield (
-                    f"{where}: column {name!r} holds {word!r}, but at other sites {near!r}; if both mean the same, write "
-                    f"{entry(f'words.{key(name)}', word, near)} in one site's NAME.columns.toml"
-                )
+        pairs = [(word, near) for word in words if sites[word] == 1 and (near := resembling(word, others))]
+        if pairs:
+            odd, usual = (", ".join(map(repr, side)) for side in zip(*pairs, strict=True))
+            both = "both" if len(pairs) == 1 else "they"
+            yield (
+                f"{where}: column {name!r} holds {odd}, but at other sites {usual}; if {both} mean the same, write "
+                f"{entry(f'words.{key(name)}', *pairs[0], *pairs[1:])} in one site's NAME.columns.toml"
+            )
+    sets = Counter(frozenset(words) for words in held.values() if len(words) > 1)
+    if len(sets) == 2 and len({len(words) for words in sets}) == 1 and not frozenset.intersection(*sets):
+        few, most = sorted(sets, key=lambda words: sets[words])
+        where = next(where for where, words in held.items() if {*words} == few)
+        yield (
+            f"{where}: column {name!r} holds {', '.join(map(repr, sorted(few)))[:80]}, but at other sites "
+            f"{', '.join(map(repr, sorted(most)))[:80]}; if they mean the same, map each word: in NAME.columns.toml write "
+            f"{entry(f'words.{key(name)}', min(few), 'WORD')}"
+        )
+
+
+def spelt_twice(name: str, words: Iterable[str]) -> Iterator[str]:
+    """Yield a line if words of one column differ only in capital letters or punctuation. ``words`` are those of one file."""
+    first: dict[str, str] = {}
+    both = [(word, first.setdefault(plain_word(word), word)) for word in words if plain_word(word)]
+    pairs = [(word, other) for word, other in both if word != other and not NUMBER.fullmatch(word)]
+    if pairs:
+        shown = ", ".join(f"{other!r} and {word!r}" for word, other in pairs)
+        yield (
+            f"column {name!r} holds {shown}; if both mean the same, in NAME.columns.toml write "
+            f"{entry(f'words.{key(name)}', *pairs[0], *pairs[1:])}"
+        )
 
 
 def resembling(word: str, others: list[str]) -> str:
     """Return another word that may mean the same; empty if there is none, and for numbers."""
-    if re.fullmatch(r"[-+]?[\d.,]+", word):
+    if NUMBER.fullmatch(word):
         return ""
     plain = {plain_word(other): other for other in others}
     own = plain_word(word)

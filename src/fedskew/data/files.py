@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
@@ -19,7 +20,7 @@ from msgspec import structs
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.places import require_exists
 from fedskew.data.find import opened
-from fedskew.data.mapping import Mapping, holds_strings, mapping_of, mapping_path, trimmed
+from fedskew.data.mapping import Mapping, entry, holds_strings, mapping_of, mapping_path, quoted, trimmed
 from fedskew.data.preprocessing import MISSING
 from fedskew.data.quotes import check_quotes, ends_in_quotes, has_line_breaks
 from fedskew.data.spellings import BEGINS, CELLS, Tally, decide, in_plain, note
@@ -39,6 +40,8 @@ LONGEST_LINE = 64 << 20
 """Maximum size of one JSON object in bytes. It must fit into memory."""
 DEEPEST = 60
 """Maximum depth of nested objects and lists in a JSON line. The parser is recursive."""
+DELIMITERS, FIRST_LINES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "|", " ": "spaces"}, 20
+"""Delimiters of CSV files with their names, and the number of lines that decide between them."""
 CELL_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
 """Types that are tried for a CSV column, in this order. If none fits, the column is text."""
 
@@ -78,12 +81,8 @@ class Reading:
                 for part, fraction in self.parts(path) if size else ():
                     part = part if self.raw else self.mapped(mapping, with_plain_names(part, path), path, seen, types)
                     columns = columns or set(part.column_names)
-                    require(
-                        set(part.column_names) == columns,
-                        f"{path}: its columns differ from the columns of {self.files[0].name} in "
-                        f"{', '.join(sorted(columns ^ set(part.column_names)))[:200]}; all files "
-                        "need the same ones; NAME.columns.toml beside a file renames its columns",
-                    )
+                    if set(part.column_names) != columns:
+                        raise BadInput(self.differing(path, columns, set(part.column_names)))
                     rows += len(part)
                     self.fraction = (before + fraction * size) / total
                     if len(part):
@@ -97,6 +96,7 @@ class Reading:
                 reason = " ".join(str(error).split())[:200]
                 raise BadInput(f"{path}: cannot be read as {format_of(path)}: {reason}") from None
             if rows:
+                self.notes += [] if self.raw else headerless(path)
                 self.note_unused(mapping, path, seen)
                 self.note_spellings(path, types)
             else:
@@ -162,6 +162,15 @@ class Reading:
             if line := note(name, tally, self.spelling(path, name), holds_strings(types.get(name, pa.null()))):
                 self.notes.append(f"{path.name}: {line}")
 
+    def differing(self, path: Path, columns: set[str], others: set[str]) -> str:
+        """Say how the columns of a file differ from those of the first one, and what to write."""
+        differ = ", ".join(sorted(columns ^ others))[:200]
+        said = f"{path}: its columns differ from the columns of {self.files[0].name} in {differ}; all files need the same ones; in "
+        if not (lacks := sorted(columns - others)):
+            return f"{said}{mapping_path(self.files[0]).name} write absent = [{quoted(min(others - columns))}] if it has none"
+        rename = entry("rename", min(others - columns, default="ITS-NAME"), lacks[0])
+        return f"{said}{mapping_path(path).name} write {rename}; or absent = [{quoted(lacks[0])}] if it has none"
+
     def note_unused(self, mapping: Mapping, path: Path, seen: dict[str, set[str]]) -> None:
         """Note words to map that a file does not hold."""
         for name, words in mapping.unused(seen).items():
@@ -201,7 +210,7 @@ class Reading:
 
     def csv(self, path: Path, raw: pa.NativeFile) -> Iterator[pa.Table]:
         """Yield the rows. Lines with too few or too many cells are skipped and counted in ``malformed``."""
-        delimiter, header = first_line(path)
+        delimiter, header, before = first_line(path)
         suspect = False
         words = self.words | {own for own, name in mapping_of(path).rename.items() if name in self.words}
 
@@ -216,7 +225,7 @@ class Reading:
             reader = pacsv.open_csv(
                 # PyArrow finds bytes that are not UTF-8 only if it converts between two encodings
                 pa.transcoding_input_stream(unpacked(path, raw), "utf-8-sig", "utf-8"),
-                pacsv.ReadOptions(block_size=BLOCK),
+                pacsv.ReadOptions(block_size=BLOCK, skip_rows=before),
                 pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip),
                 pacsv.ConvertOptions(strings_can_be_null=not self.raw, column_types=dict.fromkeys(header, pa.string())),
             )
@@ -226,10 +235,10 @@ class Reading:
                 yield part
         except pa.ArrowInvalid:
             # a stray quote may have made a cell longer than a block
-            check_quotes(path, delimiter, words, self.text)
+            check_quotes(path, delimiter, words, self.text, before)
             raise
         if not self.raw and (suspect or ends_in_quotes(path)):
-            self.notes += check_quotes(path, delimiter, words, self.text)
+            self.notes += check_quotes(path, delimiter, words, self.text, before)
 
 
 def typed(column: pa.ChunkedArray, before: pa.DataType) -> pa.ChunkedArray:
@@ -252,21 +261,54 @@ def may_be_spelt(column: pa.ChunkedArray) -> bool:
     return 4 * (pc.sum(pc.match_substring_regex(cells, BEGINS)).as_py() or 0) >= len(cells) > 0
 
 
-def first_line(path: Path) -> tuple[str, list[str]]:
-    """Return the delimiter and the column names of a CSV or TSV file.
+def first_line(path: Path) -> tuple[str, list[str], int]:
+    """Return the delimiter and the column names of a CSV or TSV file, and the number of lines before the names.
 
-    The delimiter is comma, semicolon or tab: the most frequent one in the first line. In TSV files it is tab.
+    A first line ``sep=;`` names the delimiter. Else it is the one of `DELIMITERS` that gives most of the first lines as many cells
+    as the names, and most cells. Delimiters in quotes do not count. In TSV files it is tab.
     """
     with opened(path) as file:
-        line = file.readline(BLOCK).decode("utf-8-sig", errors="replace")
+        lines = [file.readline(BLOCK).decode("utf-8-sig", errors="replace") for _ in range(FIRST_LINES)]
     require(
-        "\0" not in line,
+        "\0" not in lines[0],
         f"{path}: cannot be read as csv: it is not text; name the file after its format, or convert it",
     )
-    delimiter = "\t" if format_of(path) == "tsv" else max(",;\t", key=line.count)
-    with suppress(csv.Error):
-        return delimiter, next(csv.reader(re.split("[\r\n]", line)[:1], delimiter=delimiter), [])
-    return delimiter, []
+    written = re.fullmatch(r'"?sep=(.)"?\s*', lines[0])
+    lines = [line for text in lines[bool(written) :] for line in re.split("[\r\n]+", text) if line]
+
+    def cells(delimiter: str) -> list[list[str]]:
+        with suppress(csv.Error):
+            return list(csv.reader(lines, delimiter=delimiter)) or [[]]
+        return [[]]
+
+    def fit(delimiter: str) -> tuple[bool, float, int]:
+        names, *rows = map(len, cells(delimiter))
+        return names > 1, float(np.mean([names == width for width in rows] or [True])), names
+
+    usual = "\t" if format_of(path) == "tsv" else max(DELIMITERS, key=fit)
+    delimiter = written[1] if written else usual
+    return delimiter, cells(delimiter)[0], int(bool(written))
+
+
+def headerless(path: Path) -> list[str]:
+    """Return a note if half of the names in the first line of a CSV or TSV file are numbers, other than years or the like."""
+    names = first_line(path)[1] if format_of(path) in ("csv", "tsv") else []
+    numbers = [float(name) for name in names if re.fullmatch(r"\s*[-+]?\d+(\.\d+)?\s*", name)]
+    if not numbers or 2 * len(numbers) < len(names) or len({*np.diff(numbers)}) == 1:
+        return []
+    return [f"{path.name}: {as_names(names)}; is it a row?"]
+
+
+def as_names(names: Sequence[str]) -> str:
+    return f"its first line, {', '.join(names[:5])[:80]}, was taken as the names of columns"
+
+
+def assumed(path: Path) -> str:
+    """Say what was assumed of a CSV or TSV file; empty for others."""
+    if format_of(path) not in ("csv", "tsv"):
+        return ""
+    delimiter, names, _ = first_line(path)
+    return f"; {as_names(names)}, separated by {DELIMITERS.get(delimiter, delimiter)}"
 
 
 def first_bad_line(path: Path) -> int:

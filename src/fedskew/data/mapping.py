@@ -55,7 +55,7 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         there = [name for name in self.absent if name in names]
         require(not there, f"{where}: absent: {path.name} has a column {''.join(there[:1])!r}; leave it out of absent")
         part = part.rename_columns(names)
-        for name in self.absent:
+        for name in dict.fromkeys(self.absent):
             part = part.append_column(name, pa.nulls(len(part)))
         for name in (*self.units, *self.words):
             require(name in names, f"{where}: no column {name!r}; {suggestion(name, names)}")
@@ -128,7 +128,10 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def entry(table: str, name: str, value: str | float) -> str:
-    """Say how to write an entry of a TOML table, in one line."""
-    written = quoted(value) if isinstance(value, str) else f"{value:.4g}"
-    return f"[{table}] and on the next line {key(name)} = {written}"
+def entry(table: str, name: str, value: str | float, *more: tuple[str, str]) -> str:
+    """Say how to write an entry of a TOML table, or several, in one line."""
+    written = [
+        f"{key(name)} = {quoted(value) if isinstance(value, str) else f'{value:.4g}'}"
+        for name, value in ((name, value), *more)
+    ]
+    return f"[{table}] and on the next line{'s' if more else ''} {' and '.join(written)}"

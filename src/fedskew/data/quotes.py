@@ -41,8 +41,10 @@ def ends_in_quotes(path: Path) -> bool:
     return tail.rstrip(b"\r\n").rpartition(b"\n")[2].count(b'"') % 2 == 1
 
 
-def check_quotes(path: Path, delimiter: str, words: Collection[str], text: str = "") -> list[str]:
-    """Read the file strictly by RFC 4180. Return notes on cells of the column ``text`` with more than `NOTED` lines.
+def check_quotes(path: Path, delimiter: str, words: Collection[str], text: str = "", before: int = 0) -> list[str]:
+    """Read the file strictly by RFC 4180, after ``before`` lines.
+
+    Return notes on cells of the column ``text`` with more than `NOTED` lines.
 
     Raises `BadInput`, which names the line, for a quote that is never closed or that closes within a cell. Also raises it for a
     cell with line breaks, if the row has too few or too many cells, if the cell looks like rows, or if it is in a column of
@@ -52,6 +54,8 @@ def check_quotes(path: Path, delimiter: str, words: Collection[str], text: str =
     try:
         with opened(path) as file:
             rows = csv.reader(decoded(file, path), delimiter=delimiter, strict=True)
+            for _ in range(before):
+                next(rows)
             header = [name.strip() for name in next(rows, [])]
             line = rows.line_num + 1
             for row in rows:

@@ -16,7 +16,9 @@ from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.sampling import fair_sample, level
 from fedskew.core.seeding import stream
-from fedskew.data.files import Reading, files_of, stem
+from fedskew.data.conflicts import spelt_twice
+from fedskew.data.files import Reading, assumed, files_of, stem
+from fedskew.data.mapping import entry, mapping_path
 from fedskew.data.misfits import Kinds, other_classes
 from fedskew.data.preprocessing import Tabular
 
@@ -209,6 +211,7 @@ def survey(
     elif len(y) < counts.sum():
         notes.append(f"{len(y)} of {counts.sum()} rows taken at random")
     (classes, class_codes), (clients, client_codes) = labels.sorted(), owners.sorted()
+    notes += [*spelt_twice(label, classes), *spelt_twice(client, clients if client else ())]
     if not (numeric or client):
         notes += other_classes(label, clients, classes, counts[client_codes][:, class_codes])
     return Survey(
@@ -234,7 +237,12 @@ def check_columns(paths: Sequence[Path], columns: Sequence[str]) -> None:
 
 def require_columns(path: Path, part: pa.Table, needed: Sequence[str]) -> None:
     for name in needed:
-        require(name in part.column_names, f"{path}: no column {name!r}; {suggestion(name, part.column_names)}")
+        if name not in part.column_names:
+            rename = f"in {mapping_path(path).name} write {entry('rename', 'ITS-NAME', name)}"
+            raise BadInput(
+                f"{path}: no column {name!r}; {suggestion(name, part.column_names)}; if it has another name, {rename}"
+                f"{assumed(path)}"
+            )
 
 
 def check_clients(files: Sequence[Path], client: str, fair: bool) -> None:

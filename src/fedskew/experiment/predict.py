@@ -60,6 +60,12 @@ class TrainedModel:
         return f"columns {', '.join(known.names)}" if known else "rows as the data set holds them"
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that the model reads or predicts; empty for arrays."""
+        known = self.made.learned.preprocessing
+        return () if known is None or isinstance(known, Array) else (*known.names, *self.target)
+
+    @property
     def target(self) -> tuple[str, ...]:
         """The columns of the targets in a file; empty if they have no names."""
         known = self.made.learned.preprocessing

@@ -98,17 +98,10 @@ def survey(
     """Read tables. The clients are the values of the column ``client``; without it, each file is a client.
 
     At most ``most`` rows are kept. If ``fair``, they are equally many of each client, except for clients with fewer rows; a
-<<<<<<< HEAD
     single file then needs ``client``. Otherwise they are a random sample of all rows. Rows without a label, a client, a person, or
     a word in the column ``text`` (if given) are dropped and counted. With ``once``, only the first row of each ``person`` at a
     client counts. If ``numeric``, labels are numbers to predict. With ``event``, a column of 0 and 1, the labels are times, and
-    ``y`` is (rows, 2). Cells of the columns ``words_in`` stay text.
-=======
-    single file then needs ``client``. Otherwise they are a random sample of all rows. Rows without a label, a client, or a word
-    in the column ``text`` (if given) are dropped and counted. If ``numeric``, labels are numbers to predict. With ``event``, a
-    column of 0 and 1, the labels are times, and ``y`` is (rows, 2). Cells are read as the
-    preprocessing ``known`` reads them.
->>>>>>> 657d609a (wip)
+    ``y`` is (rows, 2). Cells are read as the preprocessing ``known`` reads them.
     ``on_progress(fraction of bytes, rows)`` is called as files are read.
 
     Raises `BadInput` for missing or unreadable files and columns, for labels that are numbers and not classes, and for rows that
@@ -116,16 +109,10 @@ def survey(
     """
     files = files_of(paths)
     check_clients(files, client, fair)
-<<<<<<< HEAD
     needed = list(dict.fromkeys(filter(None, (label, client, text, event, person))))
-    as_written = {*needed, *words_in} - {event, label if numeric else ""}
-    reading, labels, owners = Reading(files, frozenset(as_written), text), Codes(), Codes()
-=======
-    needed = list(dict.fromkeys(filter(None, (label, client, text, event))))
     as_written = {*needed, *(known.texts if known else ())} - {event, label if numeric else ""}
     reading = Reading(files, frozenset(as_written), text, known.spellings if known else {})
     labels, owners = Codes(), Codes()
->>>>>>> 657d609a (wip)
     counts = np.zeros((1, 1), dtype=np.int64)
     kinds = Kinds()
     sample = RowSample(most, fair, stream(seed, "diagnose", 1))

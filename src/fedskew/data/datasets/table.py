@@ -217,7 +217,9 @@ class Table(Redrawn):
             else kinds_of(self.summaries(table, (client, found.clients) if natural else None)[0])
         )
         if self.test:
-            other = self.surveyed(self.test)
+            if kinds:
+                as_known = self.encoding(table, (client, found.clients) if natural else None, kinds).preprocessing
+            other = self.surveyed(self.test, known=as_known)
             unseen = [at for at, word in enumerate(other.classes) if word not in classes]
             classes += [other.classes[at] for at in unseen]
             if unseen:

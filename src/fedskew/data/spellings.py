@@ -65,7 +65,7 @@ def read(cells: Cells, spelling: str) -> Cells:
     return times.dt.strftime("%Y-%m-%dT%H:%M:%S.%f").astype(object)
 
 
-def fits(cell: str, form: str) -> bool:
+def is_time(cell: str, form: str) -> bool:
     """Whether the cell is a time of this format. It is faster than `read` for a single cell."""
     try:
         return bool(datetime.strptime(cell, form))
@@ -115,7 +115,7 @@ class Tally:
             self.fits[sign] += int(rows[known.notna()].sum())
             self.show(sign, cells[known.notna() & (known != cells)])
         self.show("time", cells)
-        self.times = tuple(form for form in self.times if fits(str(cells.iloc[0]), form))
+        self.times = tuple(form for form in self.times if is_time(str(cells.iloc[0]), form))
         self.times = tuple(form for form in self.times if read(cells, form).notna().all())
         if self.orders:
             first, second = (read(cells, form) for form in self.orders)

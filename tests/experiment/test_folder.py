@@ -1,6 +1,7 @@
 """The exported folder answers as the run does: ONNX with the preprocessing inside, next to a model card."""
 
 import csv
+import hashlib
 import importlib.util
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.places import UNFINISHED
 from fedskew.data.datasets.heart import CSV, Heart, choose_test_rows
 from fedskew.experiment.predict import PREDICTION
 from fedskew.experiment.runs import Runs
@@ -44,7 +46,7 @@ def test_folder_without_onnx_says_why(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="no model.onnx: export: column 'note' holds texts"):
         folder = fs.export(runs)
     names = {path.name for path in folder.iterdir()}
-    assert names == {"model.safetensors", "preprocessing.json", "experiment.toml", "README.md"}
+    assert names == {"model.safetensors", "preprocessing.json", "experiment.toml", "README.md", "SHA256SUMS"}
     card = (folder / "README.md").read_text()
     assert "There is no ONNX file: export: column 'note' holds texts" in card
     assert f"| accuracy | {100 * stored(runs, 'accuracy'):.1f}" in card
@@ -55,21 +57,46 @@ def test_a_folder_holds_the_files_of_one_export(tmp_path: Path) -> None:
     runs, folder = trained_on(tmp_path), tmp_path / "model"
     with pytest.warns(UserWarning, match=r"has no model.onnx"):
         fs.export(runs, folder)
-    for name in ("model.onnx", "predict.py", "mine.csv"):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    # an earlier export of another run had two more files
+    sums = folder / "SHA256SUMS"
+    for name in ("model.onnx", "predict.py"):
         (folder / name).write_text("of another run")
-    with pytest.warns(UserWarning, match=r"removed model.onnx, predict.py of an earlier export"):
+        sums.write_text(f"{hashlib.sha256(b'of another run').hexdigest()}  {name}\n{sums.read_text()}")
+    with pytest.warns(UserWarning, match=r"has no model.onnx"):
         fs.export(runs, folder)
-    names = {"model.safetensors", "preprocessing.json", "experiment.toml", "README.md", "mine.csv"}
-    assert {path.name for path in folder.iterdir()} == names
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
+    assert not [*tmp_path.glob(f"{UNFINISHED}*")]
 
 
-def test_an_export_leaves_files_of_the_user(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["README.md", "model.onnx", "mine.csv", "model.safetensors", "SHA256SUMS"])
+def test_an_export_leaves_files_of_the_user(name: str, tmp_path: Path) -> None:
+    """A user's own `model.onnx` and `model.safetensors` were overwritten."""
     runs, folder = trained_on(tmp_path), tmp_path / "project"
     folder.mkdir()
-    (folder / "README.md").write_text("mine")
-    with pytest.raises(BadInput, match=r"project holds README.md, which is of no export; give another folder"):
+    (folder / name).write_text("mine")
+    if name == "SHA256SUMS":
+        (folder / "notes").write_text("mine")
+    with pytest.raises(
+        BadInput, match=r"project holds .*, which no export wrote or which has changed since; give another"
+    ):
         fs.export(runs, folder)
-    assert [path.read_text() for path in folder.iterdir()] == ["mine"]
+    assert {path.read_text() for path in folder.iterdir()} == {"mine"}
+
+
+def test_an_export_leaves_a_card_that_the_user_changed_and_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, folder = trained_on(tmp_path), tmp_path / "model"
+    fs.export(runs, folder)
+    (folder / "README.md").write_text("mine")
+    with pytest.raises(BadInput, match=r"holds README.md, which no export wrote or which has changed since"):
+        fs.export(runs, folder)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(BadInput, match="this one is the current one"):
+        fs.export(runs, Path())
 
 
 def test_an_export_that_does_not_fit_on_the_disk_leaves_the_earlier_one(tmp_path: Path) -> None:
@@ -77,10 +104,10 @@ def test_an_export_that_does_not_fit_on_the_disk_leaves_the_earlier_one(tmp_path
     with pytest.warns(UserWarning, match="no model.onnx"):
         fs.export(runs, folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    (folder / "README.md").write_text("earlier")
     with pytest.raises(FedskewError, match="cannot be written"), largest_file(len(before["model.safetensors"]) - 1):
         fs.export(runs, folder)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {**before, "README.md": b"earlier"}
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert not [*tmp_path.glob(f"{UNFINISHED}*")]
 
 
 def test_the_ending_of_the_output_names_the_format(tmp_path: Path) -> None:

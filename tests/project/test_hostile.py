@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import resource
 import shutil
@@ -207,6 +208,40 @@ def test_full_output_device_gives_one_line(words: list[str], sound: Path) -> Non
         done = process(words, stdout=full, stderr=subprocess.PIPE, cwd=sound.parent)
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
     assert b"No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr", "stdin"])
+def test_closed_streams_are_no_error(closed: str, sound: Path) -> None:
+    """As by ``>&-`` and some cron jobs."""
+    number = ["stdin", "stdout", "stderr"].index(closed)
+    done = process(["list"], capture_output=True, cwd=sound.parent, preexec_fn=lambda: os.close(number))
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert closed == "stdout" or b"fedprox" in done.stdout
+
+
+COLUMNS = ("name", "message", "experiment", "experiment_hash", "status", "created", "facts")
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_byte_that_is_not_utf8_leaves_the_other_runs(column: str, call: Call, tmp_path: Path) -> None:
+    change(tmp_path / "runs", f"UPDATE runs SET {column}=cast(x'22ff22' AS TEXT) WHERE id=1")
+    code, out, err = call("list")
+    assert (code, err) == (0, "")
+    assert "fedprox" in out
+    assert column not in ("name", "message") or r"\xff" in out or column == "message"
+    assert call("show", "2")[0] == 0
+    code, _, err = call("show", "1", "--toml")
+    assert (code, err.count("\n")) in ((0, 0), (1, 1))
+
+
+@pytest.mark.parametrize("words", [["list"], ["show", "1"], ["run", *SHORT]])
+def test_a_store_whose_schema_has_number_0_is_no_empty_store(words: list[str], call: Call, tmp_path: Path) -> None:
+    change(tmp_path / "runs", "PRAGMA user_version=0")
+    code, _, err = call(*words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "made by another version of fedskew (schema 0)" in err
+    change(tmp_path / "runs", "PRAGMA user_version=1")
+    assert len(RunStore(tmp_path / "runs", read_only=True).runs()) == 2
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -9,6 +9,7 @@ from fedskew.advice.protocol import CASES, METHODS, REFERENCE, SEEDS, Planned
 from fedskew.advice.table import cells, described, summary
 from fedskew.advice.winner import check
 from fedskew.cli.output import print_columns, print_json
+from fedskew.cli.request import confirm
 from fedskew.cli.terminal import Console, say
 from fedskew.core.counting import percent
 from fedskew.core.errors import BadInput, require
@@ -75,6 +76,7 @@ def add(parsed: argparse.Namespace) -> int:
         raise BadInput("evidence add: name a finished comparison, such as c7; `fedskew list runs` shows them")
     store = RunStore(parsed.runs, read_only=True)
     for word in parsed.words:
+        confirm(parsed, store.select([word]))
         case = case_of_comparison(store, word)
         add_case(parsed.runs / NAME, case)
         say(f"{word}: {case.title}, {len(case.methods)} gains over {REFERENCE} added to {parsed.runs / NAME}")

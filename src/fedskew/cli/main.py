@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fedskew.cli.help import HELP, TOP
@@ -162,6 +163,9 @@ def other_names(option: str) -> list[str]:
 
 def entry() -> NoReturn:
     """Run the command line and end the process with its exit code."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the caller closed it, as `>&-` does, and some cron jobs
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # characters outside the terminal's encoding become escapes
         if isinstance(stream, io.TextIOWrapper):

@@ -241,7 +241,12 @@ VERBS = (
     Verb("skew", "skew.skew", "split a data set among clients", (FILE, DEALT, JSON), {"data and clients": CLIENTS}),
     Verb("cite", "show.cite", "print BibTeX of what runs used", (RUNS, *STORE)),
     Verb("data", "data.data", "list, download, verify and locate data sets", (*DATA, JSON)),
-    Verb("evidence", "evidence.evidence", "show what methods gained over FedAvg, and add cases", (*EVIDENCE, *STORE)),
+    Verb(
+        "evidence",
+        "evidence.evidence",
+        "show what methods gained over FedAvg, and add cases",
+        (*EVIDENCE, TRUST, *STORE),
+    ),
     Verb("reproduce", "reproduce.reproduce", "repeat the experiments of a document", (*REPRODUCE, *STORE)),
     Verb("predict", "predict.predict", "predict the rows of a file with a run's model", (*PREDICT, TRUST, *STORE)),
     Verb("export", "export.export", "write a run's model for other programs", (*EXPORT, TRUST, STORE[0])),

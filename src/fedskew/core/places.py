@@ -50,6 +50,28 @@ def replacing(path: Path, mode: int = 0) -> Iterator[Path]:
         partial.replace(target)
 
 
+@contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder to fill. It then takes the place of ``folder``; after an error ``folder`` is as before.
+
+    Raises `OSError`.
+    """
+    target = folder.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=UNFINISHED, dir=target.parent) as place:
+        new, old = Path(place) / "new", Path(place) / "old"
+        new.mkdir()
+        yield new
+        if target.exists():
+            target.rename(old)
+        try:
+            new.rename(target)
+        except BaseException:
+            if old.exists():
+                old.rename(target)
+            raise
+
+
 def write_whole(path: str | Path, contents: str | bytes, what: str, mode: int = 0) -> Path:
     """Write a file whole or not at all, with its folder, as `replacing` does; return its path.
 

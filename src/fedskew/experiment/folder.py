@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 import torch
@@ -11,8 +10,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.places import replacing_folder
 from fedskew.core.task import TaskKind
 from fedskew.data.dataset import Dataset
+from fedskew.data.download import digest
 from fedskew.experiment.export import Trained, answered, named_weights, network_graph, trained
 from fedskew.experiment.graph import INPUT, OPSET, about, preprocessing_graph
 from fedskew.models.encoder import Encoder
@@ -21,8 +22,8 @@ from fedskew.store.runs import RunStore
 
 PROGRAM = Path(__file__).with_name("predict_onnx.py")
 """The Python file that is copied into the folder."""
-NAMES = ("README.md", "experiment.toml", "model.onnx", "model.safetensors", "predict.py", "preprocessing.json")
-"""The files of a folder. If there is no ``model.onnx``, there is no ``predict.py`` either."""
+CHECKSUMS = "SHA256SUMS"
+"""Checksums of the folder's files, as ``sha256sum --check`` reads them. They tell an earlier export from a user's own files."""
 
 
 def write_folder(
@@ -36,17 +37,13 @@ def write_folder(
     """Write the folder of a run's global model, or of a client's personal model; return its path.
 
     If the package onnxscript is missing, or ONNX cannot compute the model, there is no ``model.onnx``; ``warn`` gets the reason.
-    They replace the files of an earlier export. Raises `BadInput` if a user's file has such a name.
+    The folder replaces an earlier export as a whole. Raises `BadInput` if it holds other or changed files.
     """
     folder = path or store.run_folder(run) / ("model" if client is None else f"model-of-client-{client}")
     made = trained(store, run, warn, dataset, client)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        there = [name for name in NAMES if (folder / name).exists()]
-        others = [name for name in there if not name.startswith("model.") and "preprocessing.json" not in there]
-        require(not others, f"export: {folder} holds {', '.join(others)}, which is of no export; give another folder")
-        with TemporaryDirectory(prefix=".export-", dir=folder) as partial:
-            new = Path(partial)
+        check_earlier(folder)
+        with replacing_folder(folder) as new:
             (new / "model.safetensors").write_bytes(save(named_weights(made)))
             (new / "preprocessing.json").write_bytes(msgspec.json.format(msgspec.json.encode(made.learned)))
             (new / "experiment.toml").write_text(store.run(run).experiment, encoding="utf-8")
@@ -58,16 +55,27 @@ def write_folder(
                 reason = str(error)
                 warn(f"{folder} has no model.onnx: {reason}")
             (new / "README.md").write_text(card(store, run, client, reason), encoding="utf-8")
-            stale = [name for name in there if not (new / name).exists()]
-            for path in new.iterdir():
-                path.replace(folder / path.name)
-        for name in stale:
-            (folder / name).unlink()
-        if stale:
-            warn(f"{folder}: removed {', '.join(stale)} of an earlier export")
+            lines = [f"{digest(file)}  {file.name}\n" for file in sorted(new.iterdir())]
+            (new / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
     except OSError as error:
         raise FedskewError(f"export {folder}: cannot be written: {error.strerror}") from None
     return folder
+
+
+def check_earlier(folder: Path) -> None:
+    """Raise `BadInput` unless the folder is absent, empty, or exactly what an export wrote."""
+    files = sorted(folder.iterdir()) if folder.exists() else []
+    sums = folder / CHECKSUMS
+    lines = sums.read_text(encoding="utf-8", errors="replace").splitlines() if sums.is_file() else []
+    for file in files:
+        require(
+            file == sums or (file.is_file() and f"{digest(file)}  {file.name}" in lines),
+            f"export: {folder} holds {file.name}, which no export wrote or which has changed since; give another folder",
+        )
+    require(
+        folder.resolve() != Path.cwd(),
+        "export: it replaces a whole folder, and this one is the current one; name another",
+    )
 
 
 class Answering(nn.Module):

@@ -176,9 +176,15 @@ class RunStore:
             ) from None
 
     def query(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
-        """The rows of an SQL query."""
+        """The rows of an SQL query. Bytes that are not UTF-8 become escapes, so that one damaged run leaves the others readable."""
         with self.reading():
-            return self.db.execute(statement, values).fetchall()
+            try:
+                return self.db.execute(statement, values).fetchall()
+            except sqlite3.OperationalError as error:
+                if "UTF-8" not in str(error):
+                    raise
+                self.db.text_factory = lambda data: data.decode(errors="backslashreplace")
+                return self.db.execute(statement, values).fetchall()
 
     def covered(self, run: int) -> int:
         """Return the last round before the first round without measurements."""

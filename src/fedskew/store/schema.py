@@ -66,7 +66,7 @@ def opened_for_writing(path: Path) -> sqlite3.Connection:
     db.execute("PRAGMA synchronous=NORMAL")
     db.execute("PRAGMA foreign_keys=ON")
     db.execute("BEGIN IMMEDIATE")
-    if version_of(db) == 0:
+    if is_new(db):
         make_tables(db)
     if version_of(db) == VERSION:
         for table in LATER:
@@ -85,13 +85,13 @@ def opened_for_reading(path: Path) -> sqlite3.Connection:
         address, log = f"{path.resolve().as_uri()}?mode=ro", path.with_name(f"{path.name}-wal")
         try:
             db = sqlite3.connect(address, uri=True, timeout=60, isolation_level=None)
-            version = version_of(db)
+            new = is_new(db)
         except sqlite3.OperationalError:
             if log.exists() and log.stat().st_size:
                 raise
             db = sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
-            version = version_of(db)
-        if version:
+            new = is_new(db)
+        if not new:
             return db
     db = sqlite3.connect(":memory:", isolation_level=None)
     make_tables(db)
@@ -107,8 +107,13 @@ def make_tables(db: sqlite3.Connection) -> None:
     db.execute(f"PRAGMA user_version={VERSION}")
 
 
+def is_new(db: sqlite3.Connection) -> bool:
+    """True for a database without tables."""
+    return version_of(db) == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone()
+
+
 def version_of(db: sqlite3.Connection) -> int:
-    """Return the version of the schema; 0 for a database without tables."""
+    """Return the version of the schema; 0 if none was set."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 

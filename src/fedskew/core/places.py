@@ -16,13 +16,19 @@ UNFINISHED = ".unfinished-"
 """Beginning of the names of folders with files that are being written. A killed process leaves one behind."""
 
 
-def read_small(path: Path) -> bytes:
-    """Read a file of at most `MOST_BYTES`. Raises `OSError` for a larger file or an endless device."""
+def read_small(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Read a file of at most ``most`` bytes. Raises `OSError` for a larger file or an endless device."""
     with path.open("rb") as file:
-        found = file.read(MOST_BYTES + 1)
-    if len(found) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB")
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB")
     return found
+
+
+def require_regular(path: Path) -> None:
+    """Raise `OSError` for a device or a pipe, which might be read for ever. A missing path passes."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file")
 
 
 @contextmanager

@@ -232,6 +232,10 @@ class Tabular(msgspec.Struct, frozen=True, kw_only=True, tag="tabular"):
         """Return the inputs (n, width) of the columns' cells."""
         return np.column_stack([part.encode(cells[part.name]) for part in self.columns]).astype(np.float32)
 
+    def on_zeros(self) -> NDArray[np.float32]:
+        """Return the inputs (1, width) of a row of zeros and empty texts."""
+        return self({part.name: np.array([""], dtype=object) if part.text else np.zeros(1) for part in self.columns})
+
     def parts(self, made: Cells) -> Iterator[tuple[Column, Floats]]:
         """Split the inputs (n, width) of all columns; yield each column with its own inputs."""
         ends = np.cumsum([part.width for part in self.columns])
@@ -278,6 +282,10 @@ class Array(msgspec.Struct, frozen=True, kw_only=True, tag="array"):
             return x
         mean, scale = (np.reshape(part, self.over) for part in (self.mean, self.scale))
         return ((x / self.divisor - mean) / scale).astype(np.float32)
+
+    def on_zeros(self) -> Cells:
+        """Return the inputs (1, ...) of a row of zeros."""
+        return self(np.zeros((1, *self.shape)))
 
     def decode(self, made: Cells) -> Floats:
         """Return the rows (n, ...) from these inputs."""

@@ -23,7 +23,7 @@ from fedskew.experiment.config import Architecture, from_toml
 from fedskew.experiment.deal import client_data
 from fedskew.experiment.landscape import state_of
 from fedskew.experiment.learned import FILE, Learned, kept, learned_of
-from fedskew.experiment.prepare import tasks_of
+from fedskew.experiment.prepare import size_of, tasks_of
 from fedskew.experiment.watching import tell_where
 from fedskew.loop.personal import measures_personal, personal_model
 from fedskew.models.mixed import MixedNet
@@ -127,12 +127,20 @@ def trained(
         cohort != 0,
         f"run {run}: no client took part in any round, so its model was never trained; see `fedskew show {run}`",
     )
-    learned = kept(store, run)
+    learned = kept(store, run, found[1])
     if learned is None or client is not None:
         dataset = dataset or experiment.dataset.load()
         learned = learned or learned_of(experiment, client_data(experiment, dataset))
     kind = with_options(experiment.task, learned.task, f"run {run}: {FILE}: task")
     model = with_options(experiment.model, learned.model, f"run {run}: {FILE}: model")
+    try:
+        size = size_of(model, learned.shape, kind.num_outputs(learned.categories))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise BadInput(f"run {run}: its model cannot be built for rows of shape {learned.shape}: {error}") from None
+    require(
+        size in (None, found[0]["x"].numel()),
+        f"run {run}: its model has another number of parameters than its checkpoint; {FILE} or the stored experiment has changed",
+    )
     dtype = DTYPES[experiment.training.dtype]
     bf16 = experiment.training.precision == "bf16"
     tasks = tasks_of(kind, model, learned.shape, learned.categories, dtype, torch.device("cpu"), bf16)

@@ -198,6 +198,15 @@ def frozen_of(task: ModelTask) -> Frozen | None:
     return Frozen(sum(p.nbytes for p in found), digest.hexdigest()[:16])
 
 
+def size_of(model: Architecture, shape: tuple[int, ...], outputs: int) -> int | None:
+    """Return the number of a model's parameters. This needs no memory for them, so None where a build might read weights."""
+    if isinstance(model, OwnModel | Encoder):  # another package's module may need real memory
+        return None
+    with torch.device("meta"):
+        net = model.build(shape, outputs, torch.Generator(device="cpu"))
+    return sum(p.numel() for p in net.parameters())
+
+
 @lru_cache(maxsize=16)
 def rest_of(task: ModelTask) -> ModelTask:
     """Return the task without frozen layers. Its input is their activations."""

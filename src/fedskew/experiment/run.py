@@ -26,7 +26,7 @@ from fedskew.experiment.build import Assembly
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.defaults import defaults
 from fedskew.experiment.history import forgetting_rows, recovery_rows
-from fedskew.experiment.learned import keep, write_toml
+from fedskew.experiment.learned import CHECKSUM, checksum, keep, write_toml
 from fedskew.experiment.machine import hardware
 from fedskew.experiment.measurements import measured_every, test_row_values
 from fedskew.experiment.metrics import own_metrics, row_of
@@ -243,7 +243,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
                 # states on disk belong to the newest checkpoint only
                 keep = 1 if isinstance(states, DiskStates) else 2
                 with span("store"):
-                    facts = {"round": at.round, "experiment": known_as}
+                    facts = {"round": at.round, "experiment": known_as, CHECKSUM: checksum(store, run)}
                     checkpoints.save(store.run_folder(run), at.round, checkpoint_of(at, states), facts, keep)
                     states.saved()
             listener(progress(run, assembly, at, rows, seconds))

@@ -5,8 +5,6 @@ import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import torch
-
 from fedskew.core.catalogue import Catalogue, code_of
 from fedskew.core.component import parse
 from fedskew.core.errors import require
@@ -17,11 +15,10 @@ from fedskew.core.trust import admit_module
 from fedskew.experiment.build import DTYPES, check_needs, device_of, setup_of
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.federated_site import FEWEST
-from fedskew.experiment.prepare import frozen_of, tasks_of
+from fedskew.experiment.prepare import frozen_of, size_of, tasks_of
 from fedskew.flower.wire import Request
 from fedskew.loop.plan import Planner, SeededPlanner
 from fedskew.models.encoder import Encoder, HuggingFace
-from fedskew.models.own import OwnModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,14 +106,8 @@ class Limits:
 
 def check_size(experiment: Experiment, shape: tuple[int, ...], classes: int, received: int) -> None:
     """Raise `BadInput` unless the recipe's model has ``received`` parameters. The check needs no memory for the model."""
-    if isinstance(
-        experiment.model, OwnModel | Encoder
-    ):  # another package's module may need real memory, weights are read
-        return
-    with torch.device("meta"):
-        net = experiment.model.build(shape, experiment.task.num_outputs(classes), torch.Generator(device="cpu"))
-    size = sum(p.numel() for p in net.parameters())
-    require(size == received, f"the recipe's model has {size} parameters, but the server sent {received}")
+    size = size_of(experiment.model, shape, experiment.task.num_outputs(classes))
+    require(size in (None, received), f"the recipe's model has {size} parameters, but the server sent {received}")
 
 
 def tasks_on(experiment: Experiment, shape: tuple[int, ...], classes: int) -> tuple[ModelTask, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.places import write_whole
+from fedskew.core.places import require_regular, write_whole
 from fedskew.report.style import INK, MUTED, SERIES, WIDTH, styled
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def kept(folder: Path) -> list[dict[str, Any]]:
     found = []
     for path in sorted(folder.glob("landscape-*.json")):
         try:
+            require_regular(path)
             numbers = json.loads(path.read_text(encoding="utf-8"))
             shapes = {np.shape(sheet) for sheet in numbers["losses"].values()}
             if numbers["kind"] in AXES and shapes == {(len(numbers["b"]), len(numbers["a"]))}:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.core.places import UNFINISHED, replacing
+from fedskew.core.places import UNFINISHED, replacing, require_regular
 from fedskew.core.trees import Tree, from_leaves, leaves
 from fedskew.store.facts import Json
 
@@ -109,6 +109,7 @@ def load(path: Path) -> tuple[Tree, Json]:
     from safetensors import safe_open
 
     try:
+        require_regular(path)
         # A kernel's last bit may depend on memory alignment. Tensors in the file are not aligned; copies are.
         flat: dict[str, Tensor] = {name: leaf.clone() for name, leaf in load_file(path).items()}
         with safe_open(path, framework="pt") as file:

@@ -9,6 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.places import write_whole
 from fedskew.store.runs import RunStore
 
 PATIENCE = 1.0
@@ -27,7 +28,7 @@ def held(store: RunStore, run: int) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path, timeout=PATIENCE):
-            path.with_suffix(".owner").write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+            write_whole(path.with_suffix(".owner"), f"process {os.getpid()} on {platform.node()}", f"run {run}: lock")
             yield
     except Timeout:
         raise BadInput(busy(store, run) or f"run {run}: another process has just ended it; try again") from None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedskew.advice.evidence import FACES, NAME, Evidence, add_case, known, packaged, read, read_file, text_of
-from fedskew.advice.protocol import CASES, METHODS, NEEDS, SEEDS
+from fedskew.advice.protocol import ADAPTED, CASES, METHODS, NEEDS, REFERENCE, SEEDS
 from fedskew.advice.table import cells, summary
 from fedskew.core.errors import BadInput
 from fedskew.experiment.combinations import with_method
@@ -27,6 +27,8 @@ def test_a_file_is_read_as_it_was_written() -> None:
 def test_the_package_has_the_whole_protocol() -> None:
     assert len(packaged().cases) == len(CASES)
     assert {line.seeds for case in packaged().cases for line in case.methods} == {len(SEEDS)}
+    assert {line.method for case in packaged().cases for line in case.methods} == {*METHODS} - {REFERENCE}
+    assert all((ADAPTED, "own") in one.verdicts() for one in packaged().cases)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"made_by": "x"}', '{"made_by": "x", "cases": [{"data": "a"}]}'])

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from fedskew.advice.evidence import FACES, MEASURES, Case, Line, Measure, Strengths
-from fedskew.advice.protocol import NEEDS
-from fedskew.advice.winner import Check, check, gains_of, winner
+from fedskew.advice.protocol import ADAPTED, NEEDS
+from fedskew.advice.winner import BEYOND, Check, check, gains_of, reference, winner
 from fedskew.core.counting import count, percent
 from fedskew.core.titles import title
 from fedskew.measure.statistics import Verdict
@@ -45,6 +45,7 @@ class Recommended(TypedDict):
     measure: Measure
     meaning: str
     gain: float
+    beyond: str  # what follows the gain in a sentence: the method to beat
     half: float
     data_sets: int
     methods: int  # number of methods that were compared
@@ -94,12 +95,16 @@ def advise(
             "command": command(["fedavg", *COMMON], data),
         }
     winners: list[Recommended] = [
-        {"measure": measure, "meaning": meaning, **best._asdict()}  # type: ignore[typeddict-item]
+        {"measure": measure, "meaning": meaning, "beyond": BEYOND[measure], **best._asdict()}  # type: ignore[typeddict-item]
         for measure, meaning in MEASURES.items()
         if (best := winner(alike, measure))
     ]
     nearest = nearest_cases(alike, strengths)
     reliable = [near["method"] for near in nearest if near["verdict"] == "higher"]
+    if not any(line["measure"] == "own" for line in winners) and any(
+        reference(case, "own") is not None for case in alike
+    ):
+        reliable.insert(0, ADAPTED)
     order = list(dict.fromkeys([*(line["method"] for line in winners), *reliable]))[:MOST]
     advised = (
         f"Compare FedAvg with {listed([title(method.partition(':')[0]) for method in order])}."
@@ -158,9 +163,12 @@ def verdict_on(result: Check | None, measure: Measure) -> str:
     where = MEASURES[measure]
     if result is None:
         return f"The winner was not checked {where}: that needs three data sets."
-    removed = f"{percent(result.gain)} ± {100 * result.half:.0f} of FedAvg's error"
-    beat = "beat" if result.beats_fedavg else "did not beat"
-    return f"The winner of the other data sets {beat} FedAvg, tuned, on {result.data_sets} data sets {where}: it removed {removed}."
+    rival = "FedAvg" if measure == "test" else title(ADAPTED)
+    if not result.gain and not result.half:
+        return f"No method had a larger mean gain than {rival}, tuned, with any of {result.data_sets} data sets left out, {where}."
+    removed = f"{percent(result.gain)} ± {100 * result.half:.0f} of FedAvg's error{BEYOND[measure]}"
+    beat = f"{'beat' if result.beats_fedavg else 'did not beat'} {rival}"
+    return f"The winner of the other data sets {beat}, tuned, on {result.data_sets} data sets {where}: it removed {removed}."
 
 
 def missing(cases: Sequence[Case], target: str) -> str:

@@ -24,6 +24,9 @@ SERVER_SHARE = 0.05
 REFERENCE = "fedavg"
 """Gains are differences from this method. Its learning rate is tuned in the same way."""
 
+ADAPTED = "fedavg-ft"
+"""FedAvg whose model each client fine-tunes. A model for each client must beat it, as in a comparison."""
+
 BOUNDS = ("centralised", "local-only", "parallel-sgd")
 """Methods that are measured but never advised: they are not federated, or send a model after every step."""
 
@@ -62,7 +65,7 @@ METHODS = (
     # fairness
     *("qfedavg", "afl", "drfa", "fairfed", "f3", "f3-gradient"),
     # models of the clients' own
-    *("ditto", "per-fedavg", "ifca", "fedmd:steps=5,batch_size=64", "fedper", "fedbn"),
+    *(ADAPTED, "ditto", "per-fedavg", "ifca", "fedmd:steps=5,batch_size=64", "fedper", "fedbn"),
     *BOUNDS,
 )
 

@@ -1,6 +1,7 @@
 """The overall winner: the method with the largest mean gain over the data sets. `check` chooses it without each data set in turn.
 
-A gain is a share of FedAvg's error. Each data set counts once: its gain is the mean over its cases.
+A gain is a share of FedAvg's error. With a model for each client, it is the share beyond that of adapted FedAvg. Each data set
+counts once: its gain is the mean over its cases.
 """
 
 from collections.abc import Sequence
@@ -8,12 +9,16 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedskew.advice.evidence import Case, Measure
-from fedskew.advice.protocol import BOUNDS, PUBLISHED, REFERENCE
+from fedskew.advice.protocol import ADAPTED, BOUNDS, PUBLISHED, REFERENCE
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import LEVEL, paired_p
 
 OFTEN = 0.5
 """A method can win only if it was measured in at least this share of the cases."""
+
+
+BEYOND: dict[Measure, str] = {"test": "", "own": " more than FedAvg + FT did"}
+"""What follows a gain of `Winner` and `Check` in a sentence."""
 
 
 class Winner(NamedTuple):
@@ -33,20 +38,34 @@ class Check(NamedTuple):
     gain: float  # of the winner of all other data sets
     half: float
     best: float  # of the best method of each data set, which is known only afterwards
-    beats_fedavg: bool  # the winner of the others does, by the paired t test over data sets
+    beats_fedavg: (
+        bool  # the winner of the others beats FedAvg (adapted, for a model for each client), by the paired t test
+    )
+
+
+def reference(case: Case, measure: Measure) -> float | None:
+    """Return the share of FedAvg's error that the method to beat removes: FedAvg, or adapted FedAvg for a model for each client.
+
+    None if the case did not measure adapted FedAvg.
+    """
+    if measure == "test":
+        return 0.0
+    lines = (line for line in case.methods if (line.method, line.measure) == (ADAPTED, measure))
+    return next(map(case.share, lines), None)
 
 
 def gains_of(cases: Sequence[Case], measure: Measure) -> dict[str, dict[str, float]]:
     """Return by method and data set the mean gain over its cases, for methods that may be advised.
 
-    These are federated methods that were measured in at least half of the cases.
+    These are federated methods that were measured in at least half of the cases that have a `reference`.
     """
     shares: dict[str, dict[str, list[float]]] = {}
-    for case in cases:
+    bases = [(case, base) for case in cases if (base := reference(case, measure)) is not None]
+    for case, base in bases:
         for line in case.methods:
             if line.measure == measure and line.method not in (*BOUNDS, *PUBLISHED, REFERENCE):
-                shares.setdefault(line.method, {}).setdefault(case.data_set, []).append(case.share(line))
-    enough = OFTEN * len(cases)
+                shares.setdefault(line.method, {}).setdefault(case.data_set, []).append(case.share(line) - base)
+    enough = OFTEN * len(bases)
     return {
         method: {data_set: fmean(values) for data_set, values in of_sets.items()}
         for method, of_sets in shares.items()
@@ -69,7 +88,11 @@ def check(cases: Sequence[Case], measure: Measure) -> Check | None:
 
     A data set in which the winner of the others was not measured counts as FedAvg, with a gain of 0.
     """
-    of_measure = [case for case in cases if any(line.measure == measure for line in case.methods)]
+    of_measure = [
+        case
+        for case in cases
+        if reference(case, measure) is not None and any(line.measure == measure for line in case.methods)
+    ]
     names = sorted({case.data_set for case in of_measure})
     if len(names) < 3:
         return None

@@ -176,7 +176,7 @@ def show(found: Mapping[str, Any], console: Console) -> None:
     for line in advice["methods"]:
         console.print(
             f"Best of {line['methods']} methods {line['meaning']}: {name_of(line['method'])} removed {percent(line['gain'])} "
-            f"± {100 * line['half']:.0f} of FedAvg's error (mean over {count(line['data_sets'], 'data set')})."
+            f"± {100 * line['half']:.0f} of FedAvg's error{line['beyond']} (mean over {count(line['data_sets'], 'data set')})."
         )
     for near in advice["nearest"][:NEAREST_PRINTED]:
         console.print(

@@ -35,7 +35,7 @@ def page() -> str:
         "The same file is in the package: `fedskew diagnose` advises from it.",
         "## How much is measured",
         f"The protocol has {len(protocol.CASES)} cases, {len(protocol.METHODS)} methods with FedAvg, and {len(protocol.SEEDS)} "
-        "seeds. All of it is measured: 12,408 runs, tuning included. 12,120 of them took 84 minutes on two cores; those of "
+        "seeds. All of it is measured: 12,408 runs, tuning included. 12,120 of them took 84 minutes on two cores. The runs with "
         f"`{protocol.ADAPTED}` came later, on another machine, each beside FedAvg on the same machine.",
         "A gain counts as decided only after Holm's correction for all methods of its case.",
         "## The protocol",

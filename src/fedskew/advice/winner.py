@@ -1,7 +1,7 @@
 """The overall winner: the method with the largest mean gain over the data sets. `check` chooses it without each data set in turn.
 
-A gain is a share of FedAvg's error. With a model for each client, it is the share beyond that of adapted FedAvg. Each data set
-counts once: its gain is the mean over its cases.
+A gain is a share of FedAvg's error. With a model for each client, it is the share beyond what adapted FedAvg removes. Each
+data set counts once: its gain is the mean over its cases.
 """
 
 from collections.abc import Sequence

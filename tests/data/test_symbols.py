@@ -70,7 +70,7 @@ def folder_of(tmp_path, **texts: str):
 def test_a_folder_of_texts_has_a_client_a_file(tmp_path):
     loader = Text(path=str(folder_of(tmp_path, anna="abcabcabca", bert="aabbaabbaabb")), length=4)
     data = loader.load()
-    assert (loader.client, data.target, data.classes) == ("file", "symbols", ("a", "b", "c"))
+    assert (loader.file_a_client, data.target, data.classes) == (True, "symbols", ("a", "b", "c"))
     assert (data.group_names, data.groups.tolist()) == (("anna", "bert"), [0, 0, 1, 1, 1])
     # of each text the last fifth is for testing, and no target of a training row is among it
     assert data.y[:2].tolist() == [[1, 2, 0, 1], [2, 0, 1, -1]]
@@ -80,7 +80,7 @@ def test_a_folder_of_texts_has_a_client_a_file(tmp_path):
 def test_one_text_has_no_clients_of_its_own(tmp_path):
     folder_of(tmp_path, anna="abcabcabca")
     loader = Text(path=str(tmp_path / "anna.txt"))
-    assert (loader.client, loader.load().groups) == ("", None)
+    assert (loader.file_a_client, loader.load().groups) == (False, None)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     works = []
     with Console(stderr=True).status("measuring the machine") as status:
         machine = rates()
+        if machine.bf16 < machine.float32:
+            slow = f"{machine.bf16 / 1e9:.0f} instead of {machine.float32 / 1e9:.0f} GFLOP/s in a matrix product"
+            for work in chosen:
+                if work.bf16:
+                    print(f"left out: {work.name}: this processor is slower in bf16, {slow}", file=sys.stderr)
+            chosen = [work for work in chosen if not work.bf16]
         for work in chosen:
             status.update(f"measuring {work.name}")
             act = beside if parsed.peers else measure

@@ -8,7 +8,7 @@ import torch
 from fedskew.cli.train import trial_times
 from fedskew.engine.choose import Option
 from fedskew.engine.stacked import Stacked
-from fedskew.experiment import build, deal, plan
+from fedskew.experiment import build, deal, machine, plan
 from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.plan import Trial, settle
@@ -110,3 +110,13 @@ def test_a_real_trial_measures_both_engines() -> None:
     assert {"sequential", "stacked"} <= set(facts["estimated_seconds_a_round"])
     assert all(0 < seconds < 60 for seconds in facts["estimated_seconds_a_round"].values())
     assert made.training.threads >= 1
+
+
+def test_a_processor_that_is_slower_in_half_precision_is_named(monkeypatch, tmp_path: Path, capsys) -> None:
+    half = small(rounds=1).replace(training__precision="bf16", training__dtype="float32")
+    for slower, experiment, lines in ((1e6, half, 0), (1e-6, half, 1), (1e-6, small(rounds=1), 0)):
+        machine.slow_bf16.cache_clear()
+        monkeypatch.setattr(machine, "SLOWER", slower)
+        run(experiment, data=DATA, runs=tmp_path)
+        assert capsys.readouterr().err.count("precision bf16: slower on this processor, ") == lines
+    machine.slow_bf16.cache_clear()

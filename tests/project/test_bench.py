@@ -252,3 +252,12 @@ def test_the_full_work_is_the_same_except_for_images():
     for quick, full in zip(WORKLOADS, FULL, strict=True):
         assert full.rows == (5000 if quick.model == "cnn" else quick.rows)
         assert f"x {full.rows}," in full.name
+
+
+def test_half_precision_is_left_out_where_the_processor_is_slower_in_it(monkeypatch, capsys):
+    monkeypatch.setattr(command, "rates", lambda: limits.Rates(float32=126e9, bf16=19e9, memory=4e10))
+    monkeypatch.setattr(command, "WORKLOADS", [dataclasses.replace(SMALL[0], name="half", bf16=True)])
+    command.main(["--json"])
+    out, err = capsys.readouterr()
+    assert json.loads(out)["works"] == []
+    assert "left out: half: this processor is slower in bf16, 19 instead of 126 GFLOP/s in a matrix product" in err

@@ -22,7 +22,7 @@ from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.compare import cross, seeds_from, with_baselines
-from fedskew.experiment.plan import Plan, Trial, partition_note, prepare
+from fedskew.experiment.plan import Plan, Trial, prepare, remarks_on
 from fedskew.experiment.progress import Board, names_and_rounds, play
 from fedskew.experiment.run import register
 from fedskew.experiment.runner import register_all, to_resume, unfinished, worst_error
@@ -107,7 +107,7 @@ def head(plans: Sequence[Plan], title: str) -> None:
     engines = {plan.experiment.name: plan.trial for plan in plans if plan.trial}
     if plans[0].notes:
         console.print(f"data: {plans[0].notes}")
-    if line := partition_note(plans):
+    for line in remarks_on(plans):
         warn(line)
     for chosen in dict.fromkeys(trial["choice"] for trial in engines.values()):
         trials = [t for t in engines.values() if t["choice"] == chosen]

@@ -8,7 +8,7 @@ from typing import Literal
 from fedskew.core.errors import Diverged
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.plan import Plan, partition_note, prepare
+from fedskew.experiment.plan import Plan, prepare, remarks_on
 from fedskew.experiment.progress import board_for, play
 from fedskew.experiment.run import Listener
 from fedskew.experiment.runner import register_all, worst_error
@@ -51,7 +51,7 @@ def finish(
     """
     folder = "" if str(made.store.folder) == "runs" else f", runs={str(made.store.folder)!r}"
     again = f"fedskew.resume({name!r}{folder})"
-    if progress and (line := partition_note(runs.values())):
+    for line in remarks_on(runs.values()) if progress else []:
         say(line, error=True)
     board = board_for(progress, made.store, list(runs))
     results = play(made.store, runs, dataset, jobs, board, again, listener)

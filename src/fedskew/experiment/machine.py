@@ -2,8 +2,13 @@
 
 import os
 import platform
+import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+
+SLOWER = 1.5
+"""Minimum ratio of the rates in float32 and bfloat16 that a busy machine does not show by chance."""
 
 
 def processor() -> str:
@@ -18,6 +23,31 @@ def processor() -> str:
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def slow_bf16(side: int = 512) -> str:
+    """Return a line if matrix products in bfloat16 take longer here than in float32, as on processors without it; else "".
+
+    Multiplies matrices of ``side`` rows in both; takes about 50 ms.
+    """
+    import torch
+
+    full = torch.ones(side, side)
+    rates = []
+    for matrix in (full, full.bfloat16()):
+        seconds = []
+        for _ in range(6):
+            began = time.perf_counter()
+            torch.mm(matrix, matrix)
+            seconds.append(time.perf_counter() - began)
+        rates.append(2e-9 * side**3 / min(seconds))
+    if rates[1] > rates[0] / SLOWER:
+        return ""
+    return (
+        f"precision bf16: slower on this processor, {rates[1]:.0f} instead of {rates[0]:.0f} GFLOP/s in a matrix product; "
+        "--precision full is faster"
+    )
 
 
 def hardware() -> dict[str, str]:

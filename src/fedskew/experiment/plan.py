@@ -13,11 +13,11 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import Own
 from fedskew.engine.choose import Option, choose, next_work
 from fedskew.engine.sequential import Sequential
-from fedskew.experiment.build import Assembly, assemble, check_clients, check_needs, with_engine
+from fedskew.experiment.build import Assembly, assemble, check_clients, check_needs, device_of, with_engine
 from fedskew.experiment.config import DataSource, Experiment
 from fedskew.experiment.deal import dealt_rows, finished
 from fedskew.experiment.given import suited
-from fedskew.experiment.machine import cores
+from fedskew.experiment.machine import cores, slow_bf16
 from fedskew.experiment.settings import Auto
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import start
@@ -117,12 +117,15 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
     return plans, dataset
 
 
-def partition_note(plans: Iterable[Plan | None]) -> str:
-    """Return the first note on a partition of these plans, as a line; empty if there is none."""
-    dealt = {id(plan.dealt): plan.dealt.note for plan in plans if plan and plan.dealt}
+def remarks_on(plans: Iterable[Plan | None]) -> list[str]:
+    """Return lines on these plans: the first note on a partition, and a precision in which this machine is slow."""
+    ready = [plan for plan in plans if plan]
+    dealt = {id(plan.dealt): plan.dealt.note for plan in ready if plan.dealt}
     texts = [text for text in dealt.values() if text]
     first = f" 1 of {len(texts)}" if len(set(texts)) > 1 else ""
-    return f"partition{first}: {texts[0]}" if texts else ""
+    settings = [plan.experiment.training for plan in ready]
+    half = any(of.precision == "bf16" and device_of(of.device).type == "cpu" for of in settings)
+    return [*(f"partition{first}: {text}" for text in texts[:1]), *filter(None, [slow_bf16() if half else ""])]
 
 
 def check_processes(count: int) -> None:

@@ -76,6 +76,17 @@ OPTIONS = [
         "--model mlp:hidden=[1000000000,1000000000]",
     ),
     ("steps must be at least 1", "--steps 0"),
+    ("for less than an epoch write --steps N", "--epochs 0.25", "--epochs .5", "--epochs 1/4", "--epochs 0,5"),
+    (
+        "epochs: expected 'int', got 'float'; for less than an epoch write steps=N",
+        "--set local.epochs=0.25",
+        "--set local.epochs=1.0",
+    ),
+    ("has one seed and no --seeds; write `fedskew compare", "--seeds 5", "--seeds=5", "--seeds 1 2 3"),
+    ("has one seed and no --folds; write `fedskew compare", "--folds 5"),
+    ("precision must be full or bf16", "--precision fp16", "--precision BF16", "--precision 16"),
+    ("precision bf16 needs dtype float32", "--precision bf16 --dtype float64"),
+    ("batch_size: expected 'int | str', got 'float'", "--batch-size 0.5"),
     ("batch_size must be at least 1", "--batch-size 0"),
     ("batch_size", "--batch-size some"),
     ("batch_size must be at most 2^63 - 1", f"--batch-size {BIG}"),
@@ -158,6 +169,7 @@ FOLDER = '{"fingerprint": "1e538e21be2698d8", "clients": ["a"], "empty": 0, "una
 """A sound `partition.json` of digits."""
 PICKLED = {"f/partition.json": FOLDER, "f/partition.npz": pickle.dumps(Trap())}
 NODE = "flower node --client 0 --rows x.npz --superlink a:1"
+TABLE = "run --dataset table:path=x.csv"
 COLUMNS_DIFFER = {"d/a.csv": rows(), "d/b.csv": rows("a,c,client,y")}
 
 
@@ -294,6 +306,36 @@ VERBS: list[Any] = [
     ("flower-rows", NODE, "x.npz"),
     ("flower-pickle", NODE, "x.npz", {"x.npz": dumped(Trap())}),
     ("flower-noise", NODE, "x.npz", {"x.npz": b"PK\x03\x04" + b"\xff" * 200}),
+    ("table-label-0", f"{TABLE},label=0", "no column '0'; known are: a, b, client, y", {"x.csv": rows()}),
+    ("table-client-3", f"{TABLE},label=y,client=3", "no column '3'; known are", {"x.csv": rows()}),
+    ("table-label-true", f"{TABLE},label=true", "label: expected 'str', got 'bool'", {"x.csv": rows()}),
+    ("table-label-1.5", f"{TABLE},label=1.5", "label: expected 'str', got 'float'", {"x.csv": rows()}),
+    ("diagnose-number", "diagnose x.csv --label 3 --client client", "no column '3'", {"x.csv": rows()}),
+    ("predict-two", "predict 1-2 x.csv", "name one of them: 1 (FedAvg, seed 0), 2 (FedProx", {"x.csv": rows()}),
+    ("export-two", "export 1-2", "name one of them: 1 (FedAvg, seed 0), 2 (FedProx"),
+    ("landscape-two", "landscape 1 2", "name one of them: 1 (FedAvg, seed 0), 2 (FedProx"),
+    ("tag-nothing", "tag 1", "the following arguments are required: TAG"),
+    ("tag-number", "tag 1 5", "'5' cannot be a tag"),
+    ("tag-comparison", "tag 1 c2", "'c2' cannot be a tag"),
+    ("tag-99", "tag 99 good", "there is no run 99"),
+    ("rename-blank", ["rename", "1", " "], "a name needs at least one character"),
+    ("rename-two", "rename 1-2 mine", "'1-2' means 2 runs"),
+    ("rm-nothing", "rm", "rm: name the runs to remove"),
+    ("rm-unconfirmed", "rm 1-2", "would remove 2 runs (1–2)"),
+    ("rm-99", "rm 99 --yes", "there is no run 99"),
+    ("list-twice", "list runs runs", "does not know what 'runs' is for"),
+    ("list-run", "list run", "did you mean 'runs'"),
+    ("show-open-range", "show 1-", "'1-' is not a run"),
+    ("show-interval", "show 1 --interval 95", "did you mean ci95?"),
+    ("show-columns", "show 1 --columns nosuch", "columns: unknown 'nosuch'; known are: accuracy, accuracy_"),
+    ("watch-99", "watch 99", "there is no run 99"),
+    ("watch-word", "watch nosuch", "'nosuch' is not a run"),
+    ("resume-c99", "resume c99", "there is no comparison c99"),
+    ("cite-word", "cite nosuch", "'nosuch' is not a run"),
+    ("compare-folds-1", "compare --folds 1", "folds: write a number of at least 2"),
+    ("compare-folds-word", "compare --folds x", "folds: write a number of at least 2"),
+    ("compare-epochs", "compare --epochs 0.5", "for less than an epoch write --steps N"),
+    ("tune-epochs", "tune --epochs 0.5", "for less than an epoch write --steps N"),
     ("own-model-fails", "run --model ./m.py::M", "m.py", {"m.py": "class M: pass"}),
 ]
 

@@ -50,7 +50,7 @@ def test_names_may_be_arrays_and_client_ids_may_be_letters():
         ({"y": np.array([0, 1, 3, 1, 0])}, ["training labels", "0..2", "0..3"]),
         ({"y": np.array([0, -1, 2, 1, 0])}, ["training labels", "0..2", "-1..2"]),
         ({"y_test": np.array([0, 7])}, ["test labels", "0..7"]),
-        ({"y": np.array([0.0, 1, 2, 1, 0])}, ["integers", "float64"]),
+        ({"y": np.array([0.5, 1, 2, 1, 0])}, ["integers", "float64"]),
         ({"x": with_bad(np.nan)}, ["2 training rows", "finite"]),
         ({"x": with_bad(np.inf)}, ["2 training rows", "finite"]),
         ({"x_test": np.full((2, 3), np.nan)}, ["2 test rows", "finite"]),

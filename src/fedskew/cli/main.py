@@ -34,7 +34,8 @@ class Parser(argparse.ArgumentParser):
         number = re.fullmatch(r"argument (.*): invalid (int|float) value: (.*)", message)
         choice = re.fullmatch(r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
         if number:
-            message = f"{number[1]}: {NUMBERS[number[2]]} is needed, got {number[3]}"
+            less = "; for less than an epoch write --steps N, the number of batches" * (number[1] == "--epochs")
+            message = f"{number[1]}: {NUMBERS[number[2]]} is needed, got {number[3]}{less}"
         if choice:
             known = re.findall(r"[^', ]+", choice[3])
             near = [f"did you mean {word}?" for word in get_close_matches(choice[2], known, n=1)]
@@ -152,6 +153,8 @@ def unknown_word(word: str, verb: argparse.ArgumentParser) -> str:
         named = [option for option in other_names("--method") if option in known and not word.endswith(".toml")]
         return f"does not know what {word!r} is for" + "".join(f"; methods are named by {option}" for option in named)
     wanted = word.partition("=")[0]
+    if wanted in ("--seeds", "--folds") and verb.prog.endswith(" run"):
+        return f"has one seed and no {wanted}; write `fedskew compare --algorithms METHOD {wanted} 5`"
     near = [option for option in other_names(wanted) if option in known] or get_close_matches(wanted, known)
     return f"has no option {word!r}" + "".join(f"; did you mean {option}?" for option in near[:1])
 

@@ -91,6 +91,8 @@ def layout_from(parsed: argparse.Namespace) -> Layout:
     return Layout(tuple(columns), getattr(parsed, "interval", PLAIN.spread))
 
 
+SEVERAL = "`fedskew compare --algorithms METHOD --seeds 5` gives one"
+
 FIRST_LEFT_OUT, LAST_LEFT_OUT = ("MB", "drift"), ("worst client %", "personal %")
 """Columns that a narrow terminal leaves out, in this order. Measures that only some runs have come between, differences last."""
 
@@ -190,7 +192,7 @@ def notes(
     what = (
         f"mean and {SPREADS[layout.spread].title} over {over}" + f"; {covered(frame)}" * (layout.spread == "ci95")
         if seeds > 1
-        else "only one seed: no interval; add --seeds 5"
+        else f"only one seed: no interval; {SEVERAL if records[0].comparison is None else 'add --seeds 5'}"
         if seeds
         else "no run has finished"
     )

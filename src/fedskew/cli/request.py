@@ -15,6 +15,7 @@ from fedskew.experiment.machine import cores
 from fedskew.experiment.plan import check_processes
 from fedskew.experiment.torchrun import launcher
 from fedskew.loop.system import System
+from fedskew.report.names import display_name
 from fedskew.store.runs import RunRecord
 
 
@@ -82,6 +83,10 @@ def jobs_for(parsed: argparse.Namespace, runs: int = 1 << 16) -> int:
 
 
 def require_one(verb: str, records: Sequence[RunRecord]) -> None:
-    """Raise `BadInput`, which lists the runs, unless exactly one is chosen."""
-    numbers = ", ".join(str(record.id) for record in records[:20]) + (", ..." if len(records) > 20 else "")
-    require(len(records) == 1, f"{verb}: this names {count(len(records), 'run')}, {numbers}; name one of them")
+    """Raise `BadInput`, which lists the runs by method and seed, unless exactly one is chosen."""
+    choice = [f"{record.id} ({display_name(record)}, seed {record.seed})" for record in records[:12]]
+    more = ", ..." if len(records) > len(choice) else ""
+    require(
+        len(records) == 1,
+        f"{verb}: this names {count(len(records), 'run')}; name one of them: {', '.join(choice)}{more}",
+    )

@@ -45,7 +45,7 @@ def build(kind: str, catalogue: Classes, spec: object, where: str = "") -> Any:
         cls = as_catalogue(catalogue).given(spec, place)
         if cls is None:
             raise BadInput(
-                f"{place}: expected a name such as {next(iter(catalogue), 'FILE.py::CLASS')!r}, got {spec!r}"
+                f"{place}: expected a name such as {next(iter(catalogue), 'FILE.py::CLASS')!r}, got {brief(spec)}"
             )
         options = {} if isinstance(spec, type | FunctionType) else plain(spec)
         return from_table(cls, options, f"{place} {cls.__name__}")
@@ -60,6 +60,12 @@ def build(kind: str, catalogue: Classes, spec: object, where: str = "") -> Any:
         )
         raise BadInput(f"{place}: unknown {kind} {name!r}; {suggestion(name, catalogue)}")
     return from_table(catalogue[name], options, f"{place} {name}")
+
+
+def brief(value: object) -> str:
+    """Show a value in one short line: its Python text, or its type if the text is long."""
+    text = repr(value)
+    return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
 
 
 def as_catalogue(classes: Classes) -> Catalogue:
@@ -132,11 +138,21 @@ def from_table(cls: type[T], table: Mapping[str, object], place: str) -> T:
         require_storable(f"{place}: {key}", table[key])
     try:
         # `replace` calls the constructor, because the converter skips some defaults
-        return dataclasses.replace(msgspec.convert(dict(table), cls))
+        return dataclasses.replace(msgspec.convert({key: of_numpy(value) for key, value in table.items()}, cls))
     except msgspec.ValidationError as error:
-        raise BadInput(f"{place}: {unlisted(cls, table) or readable(error)}") from None
+        number = re.fullmatch(r"Expected `str(?: \| null)?`, got `int` - at `\$\.(\w+)`", str(error))
+        if number:  # label=0 names the column "0"
+            return from_table(cls, {**table, number[1]: str(table[number[1]])}, place)
+        option = str(error).rpartition("$.")[2].rstrip("`")
+        cure = getattr(cls, "CURES", {}).get(option, "")
+        raise BadInput(f"{place}: {unlisted(cls, table) or readable(error) + cure}") from None
     except BadInput as error:
         raise BadInput(f"{place}: {error}") from None
+
+
+def of_numpy(value: Any) -> object:
+    """Return a number of NumPy as a Python number, and anything else unchanged."""
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value
 
 
 def with_options(component: Part, options: Mapping[str, object], place: str) -> Part:

@@ -90,7 +90,7 @@ def require_storable(what: str, value: object) -> None:
 
 def suggestion(wrong: str, known: Iterable[str]) -> str:
     """Return the end of an error message for an unknown name: the nearest known name, or all known names."""
-    known = sorted(known)
+    known = sorted({*known})
     small = {name.lower(): name for name in known}
     near = difflib.get_close_matches(wrong.lower(), small, n=1, cutoff=0.5)
     if near:

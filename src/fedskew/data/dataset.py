@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -72,13 +72,16 @@ class Dataset:
     notes: str = ""
 
     def __post_init__(self) -> None:
-        name, lengths = self.name, (len(self.y), len(self.y_test))
+        name = self.name
+        arrays = arrays_of(name, self)
+        lengths = len(arrays["y"]), len(arrays["y_test"])
         groups, names = self.groups, tuple(map(str, self.group_names))
+        groups = None if groups is None else ids_of(name, "client (groups)", groups)
         if groups is not None and not np.issubdtype(np.asarray(groups).dtype, np.integer):
             require(not names, f"{name}: the client ids (groups) must be integers if group_names names them")
             groups, names = numbered(groups)
-        for part, held in (("classes", tuple(map(str, self.classes))), ("groups", groups), ("group_names", names)):
-            object.__setattr__(self, part, held)
+        for part, value in {**arrays, "groups": groups, "group_names": names}.items():
+            object.__setattr__(self, part, value)
         for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
             check_rows(f"{name}: ", part, x, len(y))
         if self.target not in ("", *TARGETS):
@@ -177,6 +180,96 @@ class Dataset:
         return digest.hexdigest()[:16]
 
 
+def arrays_of(name: str, given: Dataset) -> dict[str, Any]:
+    """Return x, y, x_test and y_test as arrays, with ``classes`` and ``columns``, from arrays, tensors, data frames or lists.
+
+    Targets (n, 1) become (n,), words become numbers of their classes, and whole numbers as floats become integers if there are
+    classes. Raises `BadInput` for anything else that is no array of numbers, and for one-hot labels.
+    """
+    columns = tuple(map(str, given.columns if len(given.columns) else getattr(given.x, "columns", ())))
+    x, x_test = (
+        rows_of(f"{name}: {part} rows", rows) for part, rows in (("training", given.x), ("test", given.x_test))
+    )
+    ys = [array_of(f"{name}: {part} targets", y) for part, y in (("training", given.y), ("test", given.y_test))]
+    classes = tuple(map(str, () if given.classes is None else given.classes))
+    if given.target in ("", "classes", "number"):
+        ys = [y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y for y in ys]
+        require(
+            not all(y.ndim == 2 and y.shape[1] > 1 and is_one_hot(y) for y in ys),
+            f"{name}: each row of y has a single 1, as one-hot labels have; write y.argmax(1) for classes, or target='labels' for "
+            "sets of labels",
+        )
+    if all(y.ndim == 1 for y in ys) and given.target in ("", "classes"):
+        if any(y.dtype.kind in "OUSb" for y in ys) and not (classes and all(y.dtype.kind == "b" for y in ys)):
+            ys, classes = classes_of(name, ys, classes)
+        elif classes and all(bool(np.isin(y, np.arange(len(classes))).all()) for y in ys):
+            ys = [y if np.issubdtype(y.dtype, np.integer) else y.astype(np.int64) for y in ys]
+    return {"x": x, "x_test": x_test, "y": ys[0], "y_test": ys[1], "classes": classes, "columns": columns}
+
+
+def array_of(what: str, value: Any) -> Rows:
+    """Return an array, tensor, data frame, sparse matrix or list as an array; masked numbers become NaN."""
+    if hasattr(value, "detach"):  # a tensor
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    if isinstance(value, np.ma.MaskedArray):
+        value = np.ma.filled(value.astype(np.float64), np.nan)
+    try:
+        array = np.asarray(value.toarray() if hasattr(value, "toarray") else value)
+        if array.dtype.kind == "U" and isinstance(value, list | tuple):  # NumPy makes words of NaN and None, too
+            array = np.asarray(value, dtype=object)
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{what} must be an array: {str(error).splitlines()[0]}") from None
+    require(array.ndim > 0, f"{what} must be an array, not {type(value).__name__}")
+    return array
+
+
+def rows_of(what: str, value: Any) -> Rows:
+    """Return rows as an array of numbers (n, ...), at least one a row."""
+    array = array_of(what, value)
+    if array.dtype.kind in "OUb":
+        try:
+            array = array.astype(np.float32)
+        except (ValueError, TypeError) as error:
+            words = f"{what} must be numbers: {str(error).splitlines()[0]}"
+            raise BadInput(
+                f"{words}; fs.table(frame, label='COLUMN', client='COLUMN') reads a data frame with words"
+            ) from None
+    return array[:, None] if array.ndim == 1 and len(array) else array
+
+
+def is_one_hot(y: Rows) -> bool:
+    """True if each row has a single 1, and zeros."""
+    return y.dtype.kind in "biuf" and bool(np.isin(y, (0, 1)).all() and (y.sum(1) == 1).all())
+
+
+def classes_of(name: str, ys: Sequence[Rows], classes: tuple[str, ...]) -> tuple[list[Rows], tuple[str, ...]]:
+    """Return words as numbers of their ``classes``, by default all words in sorted order, and the classes."""
+    words = [ids_of(name, "target (y)", y).astype(str) for y in ys]
+    names = classes or tuple(np.unique(np.concatenate(words)).tolist())
+    others = sorted({*np.concatenate(words).tolist()} - {*names})
+    require(not others, f"{name}: targets such as {''.join(others[:1])!r} are not among the classes {', '.join(names)}")
+    number = {word: at for at, word in enumerate(names)}
+    return [np.array([number[word] for word in part], dtype=np.int64) for part in words], names
+
+
+def ids_of(name: str, what: str, ids: object) -> Rows:
+    """Return ids as an array (n,). Raises `BadInput` if some are missing."""
+    array = array_of(f"{name}: {what}", ids)
+    if array.dtype == object:
+        from pandas import isna
+
+        missing = isna(array)
+    else:
+        missing = array != array  # NaN
+    require(
+        not missing.any(),
+        f"{name}: {int(missing.sum())} rows have no {what}, such as row {int(missing.argmax())}; give each of them one, or "
+        "leave them out",
+    )
+    return np.asarray(array.tolist()) if array.dtype == object else array
+
+
 def check_rows(where: str, part: str, x: Rows, labels: int) -> None:
     """Raise `BadInput` unless there is one row for each label, at least one row, and all numbers are finite."""
     require(len(x) == labels, f"{where}{len(x)} {part} rows but {labels} labels")
@@ -203,6 +296,7 @@ def numbered(values: Iterable[object]) -> Numbered:
 
 def numbered_persons(name: str, persons: Sequence[Iterable[object]], lengths: Sequence[int]) -> tuple[Ints, Ints]:
     """Number the persons of training and test rows. Raises `BadInput` for wrong lengths, a missing id, and a person in both."""
+    require(len(persons) == 2, f"{name}: persons must be a pair: the ids of the training rows, and of the test rows")
     parts = [[*part] for part in persons]
     require([len(part) for part in parts] == [*lengths], f"{name}: persons must have one entry a row in each part")
     missing = sum(person is None or person != person for part in parts for person in part)

@@ -57,7 +57,8 @@ def check_numbers(what: str, y: Rows, size: int = 0) -> None:
 
 
 def check_finite(what: str, y: Rows) -> None:
-    require(np.issubdtype(y.dtype, np.floating), f"{what} must be floating-point numbers, not {y.dtype}")
+    named = "; for classes give their names, classes=(...)" * np.issubdtype(y.dtype, np.integer)
+    require(np.issubdtype(y.dtype, np.floating), f"{what} must be floating-point numbers, not {y.dtype}{named}")
     bad = int((~np.isfinite(y)).sum())
     require(bad == 0, f"{what}: {bad} are not finite")
 

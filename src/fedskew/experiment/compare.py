@@ -1,6 +1,7 @@
 """The experiments of a comparison: methods on the same partitions and seeds, with baselines."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 
 from fedskew.core.errors import require
 from fedskew.core.folds import parse_folds
@@ -58,8 +59,13 @@ def seeds_from(given: Sequence[int] | int | None, first: int = 0, folds: str = "
     """
     if given is None:
         given = 1 if folds else 5
-    if isinstance(given, int):
-        number = given * parse_folds(folds).number if folds else given
+    if isinstance(given, Integral):
+        number = int(given) * parse_folds(folds).number if folds else int(given)
         require(1 <= number <= MOST_RUNS, f"seeds: at least 1 and at most {MOST_RUNS} are possible, got {number}")
         return list(range(first, first + number))
-    return list(given)
+    seeds = list(given) if isinstance(given, Iterable) else [given]
+    require(
+        all(isinstance(seed, Integral) for seed in seeds),
+        f"seeds: write their number, or a list of whole numbers, not {given!r}",
+    )
+    return [int(seed) for seed in seeds]

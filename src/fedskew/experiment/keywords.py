@@ -249,6 +249,8 @@ def unknown(key: str, sections: Collection[str], plain: Mapping[str, Collection[
         longer.update({option: f"{name}__{option}" for option in held if option not in (*longer, *KEYWORDS)})
     if key in longer:
         return f"unknown keyword {key!r}; write {longer[key]}="
+    if key in OF_FUNCTIONS:
+        return f"unknown keyword {key!r}: only other functions have it, such as fs.compare([METHOD], seeds=5)"
     found = OTHER_NAMES[key][-1] if key in OTHER_NAMES else nearest(key, [*longer, *sections, *KEYWORDS, *OF_FUNCTIONS])
     hint = f"did you mean {longer.get(found, found)!r}?" if found else "help(fedskew.run) lists the keywords"
     return f"unknown keyword {key!r}; {hint}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, cast
 
-from fedskew.core.component import build, parse
-from fedskew.core.errors import require
+from fedskew.core.component import brief, build, parse
+from fedskew.core.errors import BadInput, require
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.compare import cross, seeds_from, with_baselines
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
@@ -27,6 +29,8 @@ from fedskew.report.console import say
 from fedskew.store.runs import RunStore
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from fedskew.experiment.answers import Checked, Dealt, Found, Tuning
     from fedskew.experiment.landscape import Kind, Landscape
 
@@ -94,7 +98,10 @@ def compare(
         require(not algorithms, "compare: the methods are named twice")
         algorithms = cast(Sequence[object], experiment)
     made, data = asked("compare", base, data, keywords)
-    require(not isinstance(algorithms, str), f"compare: write the methods as a list, [{algorithms!r}]")
+    require(
+        isinstance(algorithms, Sequence) and not isinstance(algorithms, str),
+        f"compare: write the methods as a list, [{brief(algorithms)}]",
+    )
     methods = algorithms or DEFAULT_METHODS
     if baselines:
         methods, line = with_baselines(made, methods)
@@ -114,15 +121,17 @@ def asked(
     """Return the experiment of a call, and its data if the caller gave a `Dataset`."""
     require(
         isinstance(experiment, Experiment | None),
-        f"{verb}: give an Experiment, or keywords such as dataset='digits', not {experiment!r}",
+        f"{verb}: give an Experiment, or keywords such as dataset='digits', not {brief(experiment)}",
     )
-    if isinstance(keywords.get("dataset"), Dataset):
+    named = keywords.get("dataset")
+    if isinstance(named, Dataset) or hasattr(named, "to_parquet"):
         require(data is None, f"{verb}: the data are given twice; write data= or dataset=")
         data = cast(Dataset, keywords.pop("dataset"))
     require(
         isinstance(data, Dataset | None),
         f"{verb}: data must be a fedskew.Dataset, got {type(data).__name__}; for a file, or a folder with a file for each client, "
-        "write dataset='table:path=FOLDER,label=COLUMN'",
+        "write dataset='table:path=FOLDER,label=COLUMN'; for a data frame fs.table(FRAME, label=COLUMN, client=COLUMN); for "
+        "arrays fs.Dataset(x=..., y=..., x_test=..., y_test=...)",
     )
     return experiment_from(experiment, keywords), data
 
@@ -204,7 +213,7 @@ def tune(
 
 @plainly
 def diagnose(
-    *paths: str | Path,
+    *paths: str | Path | pd.DataFrame,
     label: str = "",
     client: str = "",
     dataset: object = None,
@@ -220,22 +229,23 @@ def diagnose(
 ) -> Found:
     """Measure how clients' data differ: ``diagnose("visits.csv", label="outcome", client="hospital")``.
 
-    ``target`` names a column of numbers, instead of ``label``. ``diagnose(dataset="uci-har")`` measures a data set by name, or a
-    `Dataset`; ``skew`` deals it to ``clients`` clients. With ``federated``, no rows are pooled: only counts and sums leave a
-    client, and each count covers at least ``fewest`` rows. ``person`` names a column of persons who have several rows: then
-    the first row of each person at a client counts.
+    A pandas data frame may stand in place of a file. ``target`` names a column of numbers, instead of ``label``.
+    ``diagnose(dataset="uci-har")`` measures a data set by name, or a `Dataset`; ``skew`` deals it to ``clients``
+    clients. With ``federated``, no rows are pooled: only counts and sums leave a client, and each count covers at least
+    ``fewest`` rows. ``person`` names a column of persons who have several rows: then the first row of each person at a
+    client counts.
     """
     from fedskew.experiment.answers import Found
     from fedskew.experiment.diagnose import diagnosis, subject_of
     from fedskew.experiment.rehearsal import without_pooling
     from fedskew.experiment.subject import Subject
 
-    with shown_line(progress, "reading") as show:
+    with shown_line(progress, "reading") as show, ExitStack() as stack:
 
         def on_progress(what: str, share: float) -> None:
             show(f"{what}: {100 * share:.0f} %")
 
-        files = [Path(path) for path in paths]
+        files = [stack.enter_context(as_file(path, "diagnose")) for path in paths]
 
         def subject() -> Subject:
             return subject_of(
@@ -319,11 +329,31 @@ def open(folder: str | Path = "runs") -> Opened:
 
 
 @plainly
-def table(path: str | Path, label: str, client: str = "", **options: object) -> Dataset:
-    """Load a CSV, JSON lines, Parquet or Arrow file or folder. Without a column of clients, a skew deals the rows."""
-    spec = {"name": "table", "path": str(path), "label": label, **({"client": client} if client else {}), **options}
-    loaded: Dataset = build("dataset", COMPONENTS["dataset"], spec).load()
+def table(path: str | Path | pd.DataFrame, label: str, client: str = "", **options: object) -> Dataset:
+    """Load a CSV, JSON lines, Parquet or Arrow file or folder, or a pandas data frame without its index.
+
+    Without a column of clients, a skew deals the rows.
+    """
+    with as_file(path, "table") as file:
+        spec = {"name": "table", "path": str(file), "label": label, **({"client": client} if client else {}), **options}
+        loaded: Dataset = build("dataset", COMPONENTS["dataset"], spec).load()
     return loaded
+
+
+@contextmanager
+def as_file(rows: object, verb: str) -> Iterator[Path]:
+    """Give a path unchanged, and a data frame as a file, so that both are read in the same way."""
+    if isinstance(rows, str | Path):
+        yield Path(rows)
+        return
+    require(hasattr(rows, "to_parquet"), f"{verb}: give the path of a file, or a pandas data frame, not {brief(rows)}")
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "frame.parquet"
+        try:
+            cast("pd.DataFrame", rows).rename(columns=str).to_parquet(file, index=False)
+        except (ValueError, TypeError) as error:
+            raise BadInput(f"{verb}: the data frame cannot be read: {str(error).splitlines()[0]}") from None
+        yield file
 
 
 @plainly

@@ -216,7 +216,9 @@ class Runs:
         """Return the number of the only run. Raises `BadInput` for several runs; ``what`` names the caller."""
         if len(self.ids) == 1:
             return self.ids[0]
-        raise BadInput(f"these are {len(self)} runs, {words(self.ids)}; choose one, such as runs[{self.ids[0]}]")
+        choice = [f"runs[{r.id}] ({name_of(r.name)}, seed {r.seed})" for r in self.records[:12]]
+        more = ", ..." if len(self) > len(choice) else ""
+        raise BadInput(f"these are {len(self)} runs; choose one: {', '.join(choice)}{more}")
 
 
 def words(ids: Sequence[int]) -> str:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from fedskew.core.component import build
+from fedskew.core.component import brief, build
+from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
 from fedskew.experiment import config
 from fedskew.experiment.config import COMPONENTS, Experiment
@@ -19,6 +20,7 @@ def load(dataset: object) -> Dataset:
 
 def partition(dataset: Dataset, how: object, clients: int = 10, seed: int = 0, held_out: float = 0.0) -> Partition:
     """Deal the rows to clients. ``how`` is a skew such as ``"label-dirichlet:alpha=0.1"``, or a list of skews."""
+    require(isinstance(dataset, Dataset), f"partition: give a fedskew.Dataset, not {brief(dataset)}")
     skews = mixture(skews_of(how))
     settings = clients, seed, held_out, dataset.persons and dataset.persons[0]
     return deal(skews, dealt_by(skews, dataset), dataset.groups, *settings)

@@ -1,7 +1,7 @@
 """Plans of batches. They depend only on (seed, round, client), so that all methods and engines train on the same batches."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -47,6 +47,7 @@ class Local:
     batch_size: int | Literal["all"] = 16
     batches: Literal["shuffled", "independent"] = "shuffled"
     private = alone
+    CURES: ClassVar = {"epochs": "; for less than an epoch write steps=N, the number of batches"}
 
     def __post_init__(self) -> None:
         require(self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}")

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from fedskew.core.errors import BadInput, require
-from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained, numbered
+from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained, ids_of, numbered
 
 
 class Pairs(Protocol):
@@ -48,7 +48,7 @@ def from_torch(
     """
     (x, y), (x_test, y_test) = (arrays(part, f"{name}: {which}") for part, which in ((train, "train"), (test, "test")))
     check_all_trained(name, classes or (), y, y_test)
-    numbers, names = (None, ()) if groups is None else numbered(groups)
+    numbers, names = (None, ()) if groups is None else numbered(ids_of(name, "client (groups)", groups))
     return Dataset(
         x=x,
         y=y,
@@ -68,7 +68,12 @@ def arrays(part: Pairs, where: str) -> tuple[Rows, Ints]:
     else:
         rows, labels = [], []
         for i in range(len(part)):
-            pair = part[i]
+            try:
+                pair = part[i]
+            except (KeyError, IndexError, TypeError):
+                raise BadInput(
+                    f"{where}: has no item {i}; give a PyTorch dataset, or a pair of arrays (rows, labels)"
+                ) from None
             require(
                 isinstance(pair, tuple | list) and len(pair) == 2, f"{where}: every item must be a pair (row, label)"
             )

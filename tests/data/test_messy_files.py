@@ -1,5 +1,6 @@
 """Every verb decides alike what a column of a messy file is, from the whole file, and says it in one line."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,13 +8,16 @@ import pandas as pd
 import pytest
 
 import fedskew
+from fedskew.core.errors import BadInput
 from fedskew.data.columns import cells_for
 from fedskew.data.datasets.table import Table
 from fedskew.data.guard import shared
 from fedskew.data.preprocessing import Tabular
 from fedskew.data.schema import merged
+from fedskew.data.tables import survey
 from fedskew.experiment import predict
 from fedskew.experiment.diagnose import from_files
+from fedskew.experiment.graph import about
 from fedskew.experiment.rehearsal import sites_of_files
 
 ROWS = 60
@@ -214,3 +218,145 @@ def test_a_model_does_not_learn_the_numbers_of_rows(tmp_path):
         dataset=f"table:path={tmp_path}/t.csv,label=y,client=site", skew="natural", rounds=20, runs=tmp_path / "runs"
     )
     assert 0.3 < runs.table()["accuracy"].item() < 0.7
+
+
+FORMATS: dict[str, tuple[str, str]] = {
+    "delimiters in quotes": ('"size (a;b;c;d)",site,y\n', ","),
+    "delimiters in a name": ("size a;b,site,y\n", ","),
+    "as many of another": ("size,kg;site;y\n", ";"),
+    "bars": ("size|site|y\n", "|"),
+    "spaces": ("size site y\n", " "),
+    "a line with the delimiter": ("sep=;\nsize;site;y\n", ";"),
+    "a quoted line with the delimiter": ('"sep=|"\nsize|site|y\n', "|"),
+    "tabs": ("size\tsite\ty\n", "\t"),
+}
+
+
+@pytest.mark.parametrize(("head", "delimiter"), FORMATS.values(), ids=FORMATS)
+def test_the_delimiter_is_the_one_that_fits_the_first_lines(tmp_path, head, delimiter):
+    rows = [delimiter.join([f"{i * 1.5:.1f}", "ab"[i % 2], ["no", "yes"][i // 2 % 2]]) for i in range(30)]
+    (tmp_path / "t.csv").write_text(head + "\n".join(rows) + "\n")
+    found = survey([tmp_path / "t.csv"], "y", "site")
+    assert (len(found.table.column_names), found.counts.sum(), found.notes) == (1, 30, ())
+
+
+def test_a_missing_column_names_the_delimiter_and_the_first_line(tmp_path):
+    (tmp_path / "t.csv").write_text("5.1;3.5;a\n4.9;3.0;b\n")
+    words = 'ITS-NAME = "y"; its first line, 5.1, 3.5, a, was taken as the names of columns, separated by semicolons'
+    with pytest.raises(BadInput, match=words):
+        survey([tmp_path / "t.csv"], "y", "a")
+
+
+def test_a_first_line_of_numbers_is_noted(tmp_path):
+    rows = [f"{i * 1.5},{i % 7},{i % 2}" for i in range(30)]
+    (tmp_path / "t.csv").write_text("\n".join(["5.1,3.5,1.4", *rows]))
+    assert "t.csv: its first line, 5.1, 3.5, 1.4, was taken as the names of columns; is it a row?" in (
+        Table(path=str(tmp_path / "t.csv"), label="1.4").load().notes
+    )
+    (tmp_path / "t.csv").write_text("\n".join(["2019,2020,2021", *rows]))
+    assert "first line" not in Table(path=str(tmp_path / "t.csv"), label="2021").load().notes
+
+
+def test_a_semicolon_file_has_the_decimal_sign_of_its_other_columns(tmp_path):
+    for other, cell, value in (
+        ("1.25", "1,200", 3200),
+        ("1,25", "1,200", 3.2),
+        ("1,25", "1.200", 3200),
+        ("7", "1,200", 3.2),
+    ):
+        rows = [f"{cell if i % 2 else cell.replace('1', '3', 1)};{other};{'ab'[i // 2 % 2]};{i % 2}" for i in range(40)]
+        (tmp_path / "t.csv").write_text("\n".join(["z;x;site;y", *rows]))
+        found = survey([tmp_path / "t.csv"], "y", "site")
+        assert max(found.table["z"].to_pylist()) == pytest.approx(value)
+        assert any(f"column 'z': '3{cell[1:]}' is read as" in note for note in found.notes), found.notes
+
+
+def test_other_spellings_of_classes_clients_and_words_inside_one_file_are_noted(tmp_path):
+    rows = [
+        f"{i % 9},{['red', 'Red', 'blue'][i % 3]},{['H0', 'h0'][i // 3 % 2]},{['ill', 'Ill', 'well'][i % 3]}"
+        for i in range(60)
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["x,colour,site,y", *rows]))
+    notes = Table(path=str(tmp_path / "t.csv"), label="y", client="site").load().notes
+    for name, words in (("y", "'Ill' and 'ill'"), ("site", "'H0' and 'h0'"), ("colour", "'Red' and 'red'")):
+        assert f"column '{name}' holds {words}; if both mean the same" in notes
+
+
+def sites(folder: Path, **classes: str) -> Path:
+    for site, words in classes.items():
+        rows = [f"{i * 1.5},{words.split()[i % 2]}" for i in range(40)]
+        (folder / f"{site}.csv").write_text("\n".join(["x,y", *rows]))
+    return folder
+
+
+def test_sites_without_a_common_class_are_said(tmp_path):
+    line = "c: column 'y' holds 'No', 'Yes', but at other sites '+1', '-1'; if they mean the same"
+    assert any(line in note for note in survey([sites(tmp_path, a="-1 +1", b="-1 +1", c="No Yes")], "y").notes)
+    assert not any("mean the same" in note for note in survey([sites(tmp_path, a="0 1", b="2 3", c="4 5")], "y").notes)
+
+
+def test_words_of_one_column_are_one_table_to_paste(tmp_path):
+    found = survey([sites(tmp_path, a="male female", b="male female", c="Male Female")], "y").notes
+    lines = [
+        note.partition("write ")[2].removesuffix(" in one site's NAME.columns.toml")
+        for note in found
+        if "write" in note
+    ]
+    assert lines == ['[words.y] and on the next lines Female = "female" and Male = "male"']
+
+
+def test_a_column_that_a_file_lacks_names_absent_and_rename(tmp_path):
+    sites(tmp_path, a="0 1", b="0 1")
+    (tmp_path / "b.csv").write_text("x,outcome\n1.5,0\n2.5,1\n")
+    words = r'in b.columns.toml write \[rename\] and on the next line outcome = "y"; or absent = \["y"\] if it has none'
+    with pytest.raises(BadInput, match=words):
+        survey([tmp_path], "y")
+    (tmp_path / "b.csv").write_text("x,y,ca\n1.5,0,1\n2.5,1,2\n")
+    with pytest.raises(BadInput, match=r'in a.columns.toml write absent = \["ca"\] if it has none'):
+        survey([tmp_path], "y")
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ('absent = ["q", "q"]', ""),
+        ("absent = [1]", "Expected `str`, got `int`"),
+        ("absent = 'q'", "Expected `array`, got `str`"),
+        ("[rename]\nx = 3", "Expected `str`, got `int`"),
+        ("[units]\nx = '3'", "Expected `float`, got `str`"),
+        ("[words.y]\n0 = 1", "Expected `str`, got `int`"),
+        ("[words]\ny = 1", "Expected `object`, got `int`"),
+        ("[units]\nx = true", "Expected `float`, got `bool`"),
+    ],
+)
+def test_values_of_wrong_types_are_one_line(tmp_path, toml, words):
+    (sites(tmp_path, a="0 1") / "a.columns.toml").write_text(toml)
+    if not words:
+        assert survey([tmp_path / "a.csv"], "y", "x").table.column_names == ["q"]
+        return
+    with pytest.raises(BadInput, match=f"a.columns.toml: {words}"):
+        survey([tmp_path / "a.csv"], "y", "x")
+
+
+def test_a_label_of_a_question_mark_is_missing(tmp_path):
+    rows = [f"{i * 1.5},{'ab'[i % 2]},{['no', 'yes', '?'][i % 3]}" for i in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,site,y", *rows]))
+    found = survey([tmp_path / "t.csv"], "y", "site")
+    assert found.classes == ("no", "yes")
+    assert found.notes == ("20 of 60 rows dropped: no value in 'y'",)
+
+
+@pytest.mark.parametrize("case", [name for name, (_, truth, _) in SPELT.items() if len(truth)])
+def test_the_exported_program_reads_cells_as_predict_does(tmp_path, case):
+    pytest.importorskip("onnxruntime")
+    from fedskew.experiment import predict_onnx
+
+    path = write(tmp_path, frame_of({"z": SPELT[case][0]}))
+    known = Table(path=str(path), label="y", client="site").load().preprocessing
+    assert isinstance(known, Tabular)
+    facts, cells = about(known, (), False), SPELT[case][0]
+    spelling = json.loads(facts["spellings"]).get("z")
+    plain = [predict_onnx.plain(cell, spelling) for cell in cells] if spelling else cells
+    found = predict_onnx.numbers(plain, "z" in json.loads(facts["times"]))
+    own = cells_for(known.columns[0], pd.Series(cells, dtype=object))
+    assert np.array(found) == pytest.approx(own, nan_ok=True)

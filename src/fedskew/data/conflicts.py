@@ -105,11 +105,12 @@ def other_words(name: str, held: Mapping[str, Collection[str]]) -> Iterator[str]
 
     ``held`` are the words of the column ``name``, by site.
     """
-    sites = Counter(word for words in held.values() for word in words)
+    sites, alike = Counter(word for words in held.values() for word in words), False
     for where, words in held.items():
         others = [word for word in sites if word not in words]
         pairs = [(word, near) for word in words if sites[word] == 1 and (near := resembling(word, others))]
         if pairs:
+            alike = True
             odd, usual = (", ".join(map(repr, side)) for side in zip(*pairs, strict=True))
             both = "both" if len(pairs) == 1 else "they"
             yield (
@@ -117,7 +118,7 @@ def other_words(name: str, held: Mapping[str, Collection[str]]) -> Iterator[str]
                 f"{entry(f'words.{key(name)}', *pairs[0], *pairs[1:])} in one site's NAME.columns.toml"
             )
     sets = Counter(frozenset(words) for words in held.values() if len(words) > 1)
-    if len(sets) == 2 and len({len(words) for words in sets}) == 1 and not frozenset.intersection(*sets):
+    if not alike and len(sets) == 2 and len({len(words) for words in sets}) == 1 and not frozenset.intersection(*sets):
         few, most = sorted(sets, key=lambda words: sets[words])
         where = next(where for where, words in held.items() if {*words} == few)
         yield (

@@ -128,7 +128,10 @@ class Reading:
             return made
 
         cells = [part[name] if name == self.text != "" else trimmed(part[name]) for name in part.column_names]
-        return mapping(pa.Table.from_arrays(cells, names=part.column_names), path, seen, read)
+        part, known = pa.Table.from_arrays(cells, names=part.column_names), path in self.tallies
+        made = mapping(part, path, seen, read)
+        # the cells of one column may say how to read those of an earlier one
+        return made if known or path not in self.tallies else mapping(part, path, seen, read)
 
     def spelling(self, path: Path, name: str) -> str:
         """Return how the file spells the numbers or times of a column. A spelling in ``spellings`` goes first."""

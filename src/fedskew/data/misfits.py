@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedskew.data.columns import numbers
-from fedskew.data.conflicts import misfit, other_words
+from fedskew.data.conflicts import misfit, other_words, spelt_twice
 from fedskew.data.guard import countable
 from fedskew.data.spellings import MOSTLY_NUMBERS
 from fedskew.data.summaries import NUMBERED, SPELLING, Steps, is_text, number_rows
@@ -73,4 +73,4 @@ def other_classes(
 ) -> list[str]:
     """Return a line for each class that only one client has, if it may be another spelling. ``counts`` is (clients, classes)."""
     held = {client: [classes[at] for at in np.flatnonzero(rows)] for client, rows in zip(clients, counts, strict=True)}
-    return list(other_words(label, held))
+    return [*other_words(label, held), *{line for own in held.values() for line in spelt_twice(label, own)}]

@@ -198,7 +198,8 @@ def survey(
     elif len(y) < counts.sum():
         notes.append(f"{len(y)} of {counts.sum()} rows taken at random")
     (classes, class_codes), (clients, client_codes) = labels.sorted(), owners.sorted()
-    notes += [*spelt_twice(label, classes), *spelt_twice(client, clients if client else ())]
+    if client:
+        notes += [*spelt_twice(label, classes), *spelt_twice(client, clients)]
     if not (numeric or client):
         notes += other_classes(label, clients, classes, counts[client_codes][:, class_codes])
     return Survey(

@@ -94,7 +94,7 @@ CLOCKS = pd.to_datetime(SECONDS, unit="s")
 GERMAN = str.maketrans(",.", ".,")
 
 SPELT: dict[str, tuple[list[str], list[float] | np.ndarray, str]] = {
-    **{name: (cells, [], "left out, it numbers the rows, from ") for name, cells in NUMBERED.items()},
+    **{name: (cells, [], "left out, it numbers the rows; if it is a quantity") for name, cells in NUMBERED.items()},
     "plain": ([str(v) for v in NUMBERS], NUMBERS, ""),
     "?": (["?" if i % 3 else str(v) for i, v in enumerate(NUMBERS)], NUMBERS[::3], " missing or not numbers"),
     "-": (["-" if i % 3 else str(v) for i, v in enumerate(NUMBERS)], NUMBERS[::3], " missing or not numbers"),

@@ -79,8 +79,7 @@ def kind_of(name: str, parts: Sequence[ColumnSummary]) -> Kind:
     low, high = min(part.low for part in known), max(part.high for part in known)
     if all(part.numbered for part in held):
         return None, (
-            f"left out, it numbers the rows, from {low:g} to {high:g}; if it is a quantity, in NAME.columns.toml write "
-            f"{entry('units', name, 1)}"
+            f"left out, it numbers the rows; if it is a quantity, in NAME.columns.toml write {entry('units', name, 1)}"
         )
     if low == high and sum(part.rows for part in known) == rows:
         return None, "left out, all values are the same"

@@ -120,9 +120,14 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
 
 
+def marks_of(field: pa.Field) -> dict[str, str]:
+    """Return the marks of a field in a table's schema."""
+    return {key.decode(): mark.decode() for key, mark in (field.metadata or {}).items()}
+
+
 def of_column(values: Values, field: pa.Field) -> ColumnSummary:
     """Summarise a column. ``field`` is its place in the table's schema."""
-    kind, marks = field.type, {key.decode(): mark.decode() for key, mark in (field.metadata or {}).items()}
+    kind, marks = field.type, marks_of(field)
     valid = values.dropna()
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return ColumnSummary(type=str(kind), rows=len(values), valid=len(valid))

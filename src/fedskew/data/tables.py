@@ -18,9 +18,10 @@ from fedskew.core.sampling import fair_sample, level
 from fedskew.core.seeding import stream
 from fedskew.data.conflicts import spelt_twice
 from fedskew.data.files import Reading, assumed, files_of, stem
-from fedskew.data.mapping import entry, mapping_path
+from fedskew.data.mapping import entry, holds_strings, mapping_path
 from fedskew.data.misfits import Kinds, other_classes
 from fedskew.data.preprocessing import Tabular
+from fedskew.data.summaries import NUMBERED, marks_of
 
 Ints = NDArray[np.int64]
 
@@ -370,8 +371,9 @@ def like_persons(found: Survey) -> list[str]:
     least two other columns.
     """
     notes, table = [], found.table
-    for name, kind in zip(table.column_names, table.schema.types, strict=True) if found.person is None else ():
-        if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    for field in table.schema if found.person is None else ():
+        name, kind = field.name, field.type
+        if not (pa.types.is_integer(kind) or holds_strings(kind)) or marks_of(field).get(NUMBERED) == "1":
             continue
         code, values = pd.factorize(table[name].to_pandas())
         rows, named = int((code >= 0).sum()), PERSON.search(name.lower()) is not None

@@ -84,7 +84,7 @@ def read(path: Path) -> Columns:
     """The columns of a file, with the agreed names, units and words. Raises `ValueError`."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         header, *rows = [row for row in csv.reader(file, strict=True) if row] or [[]]
-    if len(header) == 1 and re.search("[;\t]", header[0]):
+    if len(header) == 1 and re.search("[;\t|]", header[0]):
         raise ValueError(f"put commas between cells; the first line is {header[0][:60]!r}")
     toml = path.with_name(f"{path.name.partition('.')[0]}.columns.toml")
     mapping: dict[str, Any] = tomllib.loads(toml.read_text(encoding="utf-8-sig")) if toml.is_file() else {}

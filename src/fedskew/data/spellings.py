@@ -105,6 +105,7 @@ class Tally:
         counted = column.drop_null().combine_chunks().value_counts()
         cells = pd.Series(counted.field("values").to_pylist(), dtype=object).str.strip()
         valid = ~cells.str.casefold().isin(GAPS)
+        self.show("gap", cells[~valid])
         rows, cells = counted.field("counts").to_numpy(zero_copy_only=False)[valid], cells[valid]
         if not len(cells) or (self.rows > 1000 and not self.times and self.looks.total() < self.rows / 4):
             self.rows += int(rows.sum())
@@ -161,7 +162,8 @@ def decide(tallies: Mapping[str, Tally], semicolons: bool) -> dict[str, str]:
     for name, tally in tallies.items():
         fits = [sign for sign in NUMBERS if tally.mostly(sign)]
         times = () if tally.orders or not tally.rows else tally.times
-        found[name] = times[0] if times else usual if len(fits) > 1 else "".join(fits)
+        sign = usual if len(fits) > 1 else "".join(fits)
+        found[name] = times[0] if times else sign if tally.shown.keys() & {sign, "gap"} else ""
     return found
 
 

@@ -212,7 +212,8 @@ def test_column_that_a_site_lacks_or_has_in_another_type_is_refused(changed, wor
     [
         (
             {"sex": ["male", "female"] * 20},
-            "sion: column 'sex' holds 'female', 'male', but at other sites 'Female', 'Male'; if they mean the same, write [words.sex]",
+            "sion: column 'sex' holds 'female', 'male', but at other sites 'Female', 'Male'; if they mean the same, write "
+            "[words.sex]",
         ),
         ({"sex": ["M", "F"] * 20}, '[words.sex] and on the next lines F = "Female" and M = "Male"'),
         ({"pain": ["typcial", "none"] * 20}, '[words.pain] and on the next line typcial = "typical"'),

@@ -3,10 +3,18 @@ import pytest
 import torch
 from scipy import stats
 
-from fedskew.measure.intervals import Crossed, mean_interval, over_seeds_and_rows, over_splits
+from fedskew.measure.intervals import (
+    Crossed,
+    mean_interval,
+    over_clients,
+    over_common_rows,
+    over_seeds_and_rows,
+    over_splits,
+)
 from fedskew.measure.statistics import equivalence_p
 from fedskew.tasks.classification import Classification
 from fedskew.tasks.survival import Survival
+from tests.measure.verdicts import LINES, SETTINGS, Setting, line
 
 SEED_NOISE = 0.01
 """Standard deviation of a method's true accuracy over seeds."""
@@ -66,6 +74,41 @@ def test_redrawn_test_rows_by_hand() -> None:
     assert over_splits([0.25] * 4, 0.5).half() == 0
 
 
+def test_common_test_rows_by_hand() -> None:
+    none = np.nan
+    # means 2, 4 and 6; the first two splits have row 1 in common, below and above their means by 1
+    found = over_common_rows(np.array([[1.0, 3.0, none, none], [5.0, none, 3.0, none], [none, none, none, 6.0]]), 0.6)
+    shared = 2 * (-0.5 * 0.5) / 6  # one of three pairs, each in two orders
+    assert (found.mean, found.by_split, found.shared) == pytest.approx((4, 4, shared))
+    # a negative covariance does not make the interval narrower; 0.6 test rows for each training row
+    own = 4 * (1 / 3 + 0.1)
+    freedom = own**2 / (own**2 / 2 + shared**2 / 2)
+    assert found.errors() == [pytest.approx((own**0.5, freedom)), pytest.approx(((4 / 3) ** 0.5, 2))]
+    assert found.half() == pytest.approx(own**0.5 * stats.t.ppf(0.975, freedom))
+    alike = over_common_rows(np.array([[1.0, 3.0, none], [1.0, none, 3.0]]), 0.0)
+    assert alike.shared == 0.25
+    assert alike.errors()[0][0] == 0.5
+    # more splits do not remove what the test rows add
+    assert alike.with_seeds(100).errors()[0][0] == 0.5
+    assert over_common_rows(np.full((3, 5), 0.25), 0.5).half() == 0
+
+
+def test_common_test_rows_give_students_interval_where_no_rows_are_common() -> None:
+    values = np.where(np.arange(12) % 4 == np.arange(4)[:, None], np.random.default_rng(0).normal(size=12), np.nan)
+    found = over_common_rows(values, 0.0)
+    assert (found.mean, found.half()) == pytest.approx(mean_interval(np.nanmean(values, axis=1).tolist()))
+
+
+def test_folds_of_clients_by_hand() -> None:
+    none = np.nan
+    # two repetitions of two folds of four clients, whose own means are 1, 2, 3 and 6
+    values = np.array([[0.0, 2.0, none, none], [none, none, 4, 5], [2.0, none, 2, none], [none, 2.0, none, 7]])
+    found, variance = over_clients(values, 2), (4 + 1 + 0 + 9) / 3
+    assert found.mean == 3
+    assert found.errors() == [pytest.approx(((variance / 4 * (1 + 2 / 2)) ** 0.5, 3))]
+    assert found.seeds_to_decide() == 0  # no new clients
+
+
 def test_seeds_that_decide() -> None:
     # between the seeds only: the interval of S seeds is t(S - 1) / sqrt(S)
     by_seed = Crossed(mean=0.5, seeds=3, rows=10, by_seed=1.0, by_row=0.0, residual=0.0)
@@ -76,43 +119,31 @@ def test_seeds_that_decide() -> None:
     assert Crossed(mean=0.5, seeds=3, rows=10, by_seed=0.0, by_row=1.0, residual=0.0).seeds_to_decide() == 0
 
 
-def differences(rng: np.random.Generator, seeds: int, rows: int, true: float, training: bool = True) -> np.ndarray:
+def differences(rng: np.random.Generator, seeds: int, rows: int, true: float) -> np.ndarray:
     """Right minus right (-1, 0, 1) of two methods with accuracies 80 % and ``true`` more, (seeds, rows).
 
-    Rows are easy or hard for both methods, and some for one of them on every seed. With ``training`` each seed moves each method's
-    accuracy, and half of what is its own on a row; without, all seeds train the same models.
+    Rows are easy or hard for both methods, and some for one of them on every seed. Each seed moves each method's accuracy, and half
+    of what is its own on a row.
     """
     hard = 0.8 * rng.normal(size=rows)
     right = []
     for accuracy in (0.8, 0.8 + true):
-        threshold = stats.norm.ppf(accuracy + training * SEED_NOISE * rng.normal(size=(seeds, 1)))
-        always = 0.42 if training else 0.6
-        own = always * rng.normal(size=rows) + training * 0.43 * rng.normal(size=(seeds, rows))
+        threshold = stats.norm.ppf(accuracy + SEED_NOISE * rng.normal(size=(seeds, 1)))
+        own = 0.42 * rng.normal(size=rows) + 0.43 * rng.normal(size=(seeds, rows))
         right.append((hard + own < threshold).astype(float))
     return right[1] - right[0]
 
 
-SHARE = 0.2
-"""The share of all rows that each seed draws as its test rows."""
-
-
-def decisions(
-    rows: int, true: float, repeats: int, seeds: int = 5, redrawn: bool = False, training: bool = True
-) -> tuple[float, float, float, float]:
+def decisions(rows: int, true: float, repeats: int, seeds: int = 5) -> tuple[float, float, float, float]:
     """Of ``repeats`` comparisons the share of intervals that cover the true difference, and of those that leave out 0.
 
-    First by the rule of the tables, over seeds and test rows or redrawn test rows, then over seeds alone.
+    First over seeds and test rows, then over seeds alone.
     """
     rng, counts = np.random.default_rng(rows), np.zeros(4)
     for _ in range(repeats):
-        values = differences(rng, seeds, round(rows / SHARE) if redrawn else rows, true, training)
-        if redrawn:
-            values = np.stack([rng.choice(own, rows, replace=False) for own in values])
-            rule = over_splits(values.mean(1).tolist(), SHARE / (1 - SHARE))
-        else:
-            rule = over_seeds_and_rows(values)
+        values = differences(rng, seeds, rows, true)
         mean, alone = mean_interval(values.mean(1).tolist())
-        for at, half in ((0, rule.half()), (2, alone)):
+        for at, half in ((0, over_seeds_and_rows(values).half()), (2, alone)):
             counts[at : at + 2] += abs(mean - true) <= half, abs(mean) > half
     return tuple((counts / repeats).tolist())
 
@@ -122,16 +153,6 @@ def test_intervals_cover_the_planted_difference() -> None:
     assert covered > 0.93
     assert false < 0.07
     assert before < 0.9  # over seeds alone: too narrow
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rows", [100, 1000, 10_000])
-def test_a_difference_of_the_margin_is_rarely_called_equivalent(rows: int) -> None:
-    rng, margin = np.random.default_rng(rows), 0.03
-    found = [over_seeds_and_rows(differences(rng, 5, rows, margin)).p_within(margin) < 0.05 for _ in range(1000)]
-    same = [over_seeds_and_rows(differences(rng, 5, rows, 0.0)).p_within(margin) < 0.05 for _ in range(200)]
-    print(f"{rows} rows: {np.mean(found):.1%} equivalent at the margin, {np.mean(same):.1%} of equal methods")
-    assert np.mean(found) <= 0.065  # 5 % and two standard errors
 
 
 @pytest.mark.slow
@@ -183,108 +204,23 @@ def test_coverage_of_pooled_metrics_by_simulation(metric: str, rows: int) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [100, 1000, 10_000])
-@pytest.mark.parametrize("true", [0.0, 0.01, 0.03])
-def test_coverage_of_redrawn_test_rows_by_simulation(rows: int, true: float) -> None:
-    covered, decided, _, _ = decisions(rows, true, repeats=1000, redrawn=True)
-    assert covered >= 0.93
-    assert true or decided <= 0.065
+@pytest.mark.parametrize(("setting", "methods"), LINES)
+def test_verdicts_are_rarely_false(setting: Setting, methods: str) -> None:
+    found = line(setting, methods, 1000)
+    assert found.false <= 0.07  # 5 %, and three standard errors of 1,000 comparisons
+    assert found.equivalent <= 0.07
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rows", [100, 1000])
-@pytest.mark.parametrize("true", [0.0, 0.01, 0.03])
-def test_redrawn_intervals_are_exact_where_methods_differ_by_test_rows_only(rows: int, true: float) -> None:
-    covered, _, alone, _ = decisions(rows, true, repeats=1000, redrawn=True, training=False)
-    assert 0.93 <= covered <= 0.97
-    assert alone < 0.9
-
-
-FEATURES, TRAINING_NOISE, CLIENT_SHIFT = 10, 0.05, 1.0
-"""Of the learners below: numbers of features, the standard deviations of the seeds' noise, and of a client's class means."""
-
-
-def of_learners(
-    rng: np.random.Generator, rows: int, folds: int, gap: float, clients: int = 0, repetitions: int = 1
-) -> tuple[np.ndarray, float]:
-    """The differences (repetitions x folds,) of two learners on the folds of one data set, and the true one.
-
-    Each learner sees features of its own. Their means differ by class, for the second learner ``1 + gap`` times as much. It learns
-    the means from the other folds. Each of ``clients`` shifts the means of its rows; folds are then of clients, and the true
-    difference is that on a new client.
-    """
-    y, owner = rng.choice([-1.0, 1.0], rows), np.arange(rows) % (clients or rows)
-    means = np.array([1.0, 1.0 + gap])[:, None] * np.full((2, FEATURES), FEATURES**-0.5)
-    shift = CLIENT_SHIFT * FEATURES**-0.5 * bool(clients)
-    x = rng.normal(size=(2, rows, FEATURES))
-    x += (means[:, None] + shift * rng.normal(size=(2, clients or rows, FEATURES))[:, owner]) * y[:, None]
-    found, true = [], []
-    for _ in range(repetitions):
-        fold = (rng.permutation(clients or rows) % folds)[owner]
-        for tested in (fold == k for k in range(folds)):
-            weights = (x * y[:, None])[:, ~tested].mean(1) + TRAINING_NOISE * rng.normal(size=means.shape)
-            right = (x[:, tested] @ weights[:, :, None])[..., 0] * y[tested] > 0
-            exact = stats.norm.cdf((weights * means).sum(1) / np.linalg.norm(weights, axis=1) / (1 + shift**2) ** 0.5)
-            found.append(np.diff(right.mean(1))[0])
-            true.append(np.diff(exact)[0])
-    return np.array(found), float(np.mean(true))
-
-
-def decisions_over_folds(
-    rows: int, folds: int, gap: float, repeats: int, clients: int = 0, repetitions: int = 1
-) -> tuple[float, float, float, float, float]:
-    """The true difference, then as `decisions`: by the rule of the tables, and by Student's interval over the folds alone."""
-    rng, counts = np.random.default_rng(rows + folds), np.zeros(4)
-    drawn = [of_learners(rng, rows, folds, gap, clients, repetitions) for _ in range(repeats)]
-    true = float(np.mean([exact for _, exact in drawn])) if gap else 0.0
-    for values, _ in drawn:
-        rule = over_splits(values.tolist(), 1 / (folds - 1), folds - 1 if clients else np.inf)
-        mean, alone = mean_interval(values.tolist())
-        for at, half in ((0, rule.half()), (2, alone)):
-            counts[at : at + 2] += abs(mean - true) <= half, abs(mean) > half
-    return true, *(counts / repeats).tolist()
-
-
-def test_the_interval_over_folds_rarely_decides_without_a_difference() -> None:
-    _, covered, false, *_ = decisions_over_folds(100, 5, 0.0, repeats=300)
-    assert covered >= 0.95
-    assert false <= 0.05
-
-
-FOLDS_OF_ROWS = [(rows, folds, gap, 0, 1) for rows in (100, 500, 2500) for folds in (5, 10) for gap in (0.0, 0.2)]
-FOLDS_OF_ROWS += [(500, folds, gap, 0, 5) for folds in (5, 10) for gap in (0.0, 0.2)]
-FOLDS_OF_CLIENTS = [
-    (50 * clients, folds, gap, clients, repetitions)
-    for clients, folds in ((4, 4), (5, 5), (20, 5), (20, 10))
-    for repetitions in (1, 5)
-    for gap in (0.0, 0.5)
-]
-"""Rows, folds, gap, clients and repetitions of the simulations."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("rows", "folds", "gap", "clients", "repetitions"), [*FOLDS_OF_ROWS, *FOLDS_OF_CLIENTS])
-def test_coverage_of_folds_by_simulation(rows: int, folds: int, gap: float, clients: int, repetitions: int) -> None:
-    _, covered, decided, *_ = decisions_over_folds(rows, folds, gap, 1000, clients, repetitions)
-    assert covered >= 0.93
-    assert gap or decided <= 0.065
+def test_few_rows_are_rarely_called_equivalent_or_different() -> None:
+    small = next(setting for setting in SETTINGS if setting.kind == "redrawn")
+    found = line(small, "learners", 150)
+    assert found.false <= 0.11
+    assert found.equivalent <= 0.11
+    assert found.equivalent_before > 0.5
 
 
 if __name__ == "__main__":
-    for redrawn, training in ((False, True), (True, True), (True, False)):
-        print("redrawn test rows" if redrawn else "the same test rows", "" if training else "and the same models")
-        print("rows  difference  covered  decided  covered, seeds alone  decided, seeds alone")
-        for rows in (100, 1000, 10_000):
-            for true in (0.0, 0.01, 0.03):
-                found = decisions(rows, true, 1000, redrawn=redrawn, training=training)
-                print(rows, true, *(f"{100 * share:.1f} %" for share in found), sep="  ")
-    for name, simulated in (("folds of rows", FOLDS_OF_ROWS), ("folds of clients", FOLDS_OF_CLIENTS)):
-        print(name)
-        print(
-            "rows  folds  clients  repetitions  difference  covered  decided  covered, folds alone  decided, folds alone"
-        )
-        for rows, folds, gap, clients, repetitions in simulated:
-            true, *found = decisions_over_folds(rows, folds, gap, 1000, clients, repetitions)
-            print(
-                rows, folds, clients, repetitions, f"{true:.3f}", *(f"{100 * share:.1f} %" for share in found), sep="  "
-            )
+    print("rows  difference  covered  decided  covered, seeds alone  decided, seeds alone")
+    for rows in (100, 1000, 10_000):
+        for true in (0.0, 0.01, 0.03):
+            print(rows, true, *(f"{100 * share:.1f} %" for share in decisions(rows, true, 1000)), sep="  ")

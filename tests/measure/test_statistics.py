@@ -13,6 +13,7 @@ from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import (
     cliffs_delta,
     decided,
+    equal_seeds_to_decide,
     equivalence_p,
     hedges_g,
     holm,
@@ -37,8 +38,8 @@ def test_equivalence_is_two_one_sided_tests_of_scipy(values: list[float], margin
 
 
 def test_equal_differences_are_equivalent_from_five_seeds_on() -> None:
-    assert equivalence_p([0.0] * 4, 0.01) == 1 / 16
-    assert equivalence_p([0.005] * 5, 0.01) == 1 / 32
+    assert equivalence_p([0.0] * 4, 0.01, rows=1000) == 1 / 16
+    assert equivalence_p([0.005] * 5, 0.01, rows=2000) == 1 / 32
     assert equivalence_p([0.02] * 9, 0.01) == 1
     assert math.isnan(equivalence_p([0.0], 0.01))
 
@@ -194,3 +195,27 @@ def test_a_verdict_is_a_t_test_at_five_per_cent(differences):
         return
     expected = "undecided" if found.pvalue > 0.05 else "higher" if np.mean(differences) > 0 else "lower"
     assert verdict(differences) == expected
+
+
+def test_six_equal_differences_decide() -> None:
+    for level in (0.05, 0.05 / 3, 0.5, 0.49):
+        seeds = equal_seeds_to_decide(level)
+        assert paired_p([0.1] * seeds) < level <= paired_p([0.1] * (seeds - 1))
+    assert equal_seeds_to_decide(0.05) == 6
+
+
+def test_few_rows_show_no_equivalence() -> None:
+    equal = np.zeros((5, 20)).mean(1).tolist()
+    # with a true difference of a point, no row of 20 differs with probability 0.99^20
+    assert equivalence_p(equal, 0.01, rows=20) == pytest.approx(0.99**20)
+    assert equivalence_p(equal, 0.01, rows=298) > 0.05 > equivalence_p(equal, 0.01, rows=299)
+    # one row of 200 differs on each seed
+    assert equivalence_p([1 / 200] * 8, 0.03, rows=200) == pytest.approx(stats.binom.cdf(1, 200, 0.03))
+    # not only with equal differences
+    assert equivalence_p([0.0, 0.001, 0.0, 0.0, 0.0], 0.01, rows=20) > 0.8
+    assert equivalence_p([1.0, 1.0], 0.5, rows=4) == 1
+
+
+def test_equal_numbers_that_are_no_shares_show_no_equivalence() -> None:
+    assert equivalence_p([0.0] * 9, 0.01) == 1
+    assert equivalence_p([0.0, 0.001, 0.0, 0.0, 0.0], 0.01) < 0.05

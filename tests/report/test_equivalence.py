@@ -3,13 +3,16 @@
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import fedskew as fs
 from fedskew.core.errors import BadInput
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.measure.statistics import equivalence_p
 from fedskew.report import files, tables
 from fedskew.report.answer import answer
+from fedskew.report.budget import Budget
 from fedskew.report.html import page
 from fedskew.report.words import verdict_rule
 from fedskew.store.runs import RunStore
@@ -52,6 +55,15 @@ def test_a_difference_surely_below_the_margin_is_equivalent(tmp_path: Path) -> N
         assert "show that the difference is below 1 point" in page(made, made.runs())
 
 
+def test_equal_differences_say_how_many_seeds_decide(tmp_path: Path) -> None:
+    with closing(store(tmp_path, None, {"fedprox": tuple(value + 0.1 for value in FIRST[:5])})) as made:
+        table = tables.summary(made, made.runs())
+        assert table["p"][1] == 0.0625
+        assert tables.undecided(table) == [
+            "All seeds gave fedprox the same difference, as with deterministic training; 6 seeds would decide it"
+        ]
+
+
 def test_all_equivalent_methods_are_the_answer(tmp_path: Path) -> None:
     with closing(store(tmp_path, 1.0, {"fedprox": CLOSE})) as made:
         assert answer(tables.summary(made, made.runs())).startswith("fedprox is equivalent to fedavg within 1 point.")
@@ -78,3 +90,26 @@ def test_the_margin_is_a_setting() -> None:
     assert "margin" not in Experiment().toml()
     with pytest.raises(BadInput, match="margin must be a finite number above 0, got 0"):
         Experiment(margin=0.0)
+
+
+@pytest.mark.parametrize("options", ["redraw=false", "redraw=true"])
+def test_ten_test_rows_show_no_equivalence(tmp_path: Path, options: str) -> None:
+    path, rng = tmp_path / "table.csv", np.random.default_rng(0)
+    rows = [f"{2 * (i % 2) + rng.normal():.3f},{'ab'[i % 2]}" for i in range(50)]
+    path.write_text("\n".join(["x,y", *rows]) + "\n")
+    runs = fs.compare(
+        ["fedavg", "fedprox:mu=1e-6"],
+        dataset=f"table:path={path},label=y,{options}",
+        skew="iid",
+        clients=2,
+        rounds=1,
+        seeds=5,
+        margin=1,
+        runs=tmp_path / "runs",
+        progress=False,
+    )
+    for budget in (None, Budget("rounds", 1)):
+        table = tables.summary(runs.store, runs.records, budget)
+        assert table["difference"][1] == 0
+        assert table["p_equivalent"][1] > 0.5
+        assert table["verdict"][1] == "undecided"

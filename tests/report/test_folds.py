@@ -51,8 +51,8 @@ def test_the_folds_test_all_rows(by_rows: fs.Runs) -> None:
 
 def test_the_interval_of_folds_of_rows_by_hand(by_rows: fs.Runs) -> None:
     difference = np.diff(reached(by_rows))[:, 0]
-    # three folds, half as many test as training rows: 1 / 3 + 1 / 2
-    half = stats.t.ppf(0.975, 2) * difference.std(ddof=1) * (5 / 6) ** 0.5
+    # three folds without common test rows, half as many test as training rows: 1 / 3 + 1 / 2 x 1 / 6
+    half = stats.t.ppf(0.975, 2) * difference.std(ddof=1) * (5 / 12) ** 0.5
     table = tables.summary(by_rows.store, by_rows.records)
     assert table["difference_half"][1] == pytest.approx(half, rel=3e-3)  # 307 and 306 rows
     assert set(table["covers"]) == {"seeds and folds of rows"}
@@ -64,11 +64,15 @@ def test_the_interval_of_folds_of_rows_by_hand(by_rows: fs.Runs) -> None:
 
 def test_the_interval_of_folds_of_clients_by_hand(by_clients: fs.Runs) -> None:
     difference = np.diff(reached(by_clients))[:, 0]
-    # two repetitions of four folds: 1 / 8 + 1 / 3, and no more degrees of freedom than four clients have
-    error = difference.std(ddof=1) * (1 / 8 + 1 / 3) ** 0.5
+    tests = [
+        len(fs.load(f"heart:fold={k}/4:clients,split_seed={seed}").y_test) for seed in (0, 4) for k in (1, 2, 3, 4)
+    ]
+    by_hospital = [[d for d, n in zip(difference, tests, strict=True) if n == rows] for rows in (123, 200, 294, 303)]
+    # four clients in four folds: 1 / 4 and half of 1 / 3, with as many degrees of freedom as four clients have
+    error = np.std(np.mean(by_hospital, axis=1), ddof=1) * (1 / 4 + 1 / 6) ** 0.5
     table = tables.summary(by_clients.store, by_clients.records)
-    assert table["difference_half"][1] == pytest.approx(stats.t.ppf(0.975, 3) * error)
-    assert table["p"][1] == pytest.approx(2 * stats.t.sf(abs(difference.mean()) / error, 3))
+    assert table["difference_half"][1] == pytest.approx(stats.t.ppf(0.975, 3) * error, rel=1e-4)
+    assert table["p"][1] == pytest.approx(2 * stats.t.sf(abs(difference.mean()) / error, 3), rel=1e-4)
     assert set(table["covers"]) == {"seeds and folds of clients"}
     assert (
         "each seed tests the clients of one fold; the intervals of accuracy cover the seeds and the choice of the clients"

@@ -24,8 +24,7 @@ def test_message_decodes_to_the_same_update_and_has_the_counted_length(spec: str
     for i in range(len(rows)):
         message = made.pack(pick(coded, i), TASK)
         assert torch.equal(read(made, message), received[i])
-        # each field is whole bytes, and so is their sum: at most one more a field of places
-        assert size <= num_bytes(message) <= size + len(TASK.space.layers())
+        assert size == num_bytes(message)
 
 
 def read(made, message: Tree) -> torch.Tensor:

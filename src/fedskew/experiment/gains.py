@@ -14,7 +14,7 @@ from fedskew.data.splits import Redrawn
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.diagnose import faces_of, from_experiment
 from fedskew.experiment.runner import DONE
-from fedskew.measure.intervals import Estimate, mean_interval
+from fedskew.measure.intervals import mean_interval
 from fedskew.measure.registry import primary, primary_of
 from fedskew.measure.statistics import paired_p
 from fedskew.report.experiments import without_seeds
@@ -94,10 +94,9 @@ def line_of(
     gains = [sign * (a - b) for a, b in zip(*values, strict=True)]
     mean, half = mean_interval(gains)
     p = paired_p(gains)
-    if measure == "test" and drawn:
-        whole: Estimate | None = drawn.over(gains)
-    else:
-        whole = estimate(by_row.get(method, {}), by_row.get(REFERENCE, {}), both)
+    whole = estimate(
+        by_row, method, REFERENCE, dict(zip(both, gains, strict=True)), drawn if measure == "test" else None
+    )
     if whole and whole.half():
         half, p = whole.half(), max(whole.p(), p)
     return Line(method, measure, lr, short(mean), short(half), short(p), len(gains))

@@ -8,6 +8,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedskew.core.component import to_table
@@ -282,6 +283,8 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
         "fingerprint": dataset.fingerprint(),
         **{f"{part}_rows": len(y) for part, y in (("training", dataset.y), ("test", dataset.y_test))},
     }
+    if dataset.test_units is not None:
+        facts["data"]["test_units"] = len(np.unique(dataset.test_units))
     facts["partition"] = assembly.partition_facts()
     facts["measured_every"] = measured_every(assembly)
     facts["parameters"] = int(assembly.x0.numel())

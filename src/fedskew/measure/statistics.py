@@ -31,19 +31,41 @@ def paired_p(differences: Sequence[float]) -> float:
     return 2 * t_tail(abs(float(d.mean())) * math.sqrt(len(d)) / float(d.std(ddof=1)), len(d) - 1)
 
 
-def equivalence_p(differences: Sequence[float], margin: float) -> float:
+def equal_seeds_to_decide(level: float) -> int:
+    """Return the smallest number of equal differences for which `paired_p` is below ``level``."""
+    return math.floor(2 - math.log2(level))
+
+
+def equivalence_p(differences: Sequence[float], margin: float, rows: float = 0.0) -> float:
     """Return p of two one-sided t tests that the mean of paired differences is within ± ``margin`` (Schuirmann 1987).
 
-    If all differences are equal and within the margin, p is 2^-count: the probability that chance puts all on the same side of a
-    limit. NaN for fewer than two differences.
+    Differences of shares, such as accuracies on ``rows`` test rows, may be equal because no row tells the methods apart. So p is at
+    least the probability that no more rows than observed do if the true difference is the margin: that of a binomial
+    distribution. If all differences are equal and within the margin, p is also at least 2^-count: the probability that chance
+    puts all on the same side of a limit. Without ``rows``, which is for numbers that are no shares, p is 1 then.
+    NaN for fewer than two differences.
     """
     d = np.asarray(differences, dtype=float)
     if len(d) < 2:
         return math.nan
     inside = margin - abs(float(d.mean()))
     if alike(d):
-        return 2.0 ** -len(d) if inside > 0 else 1.0
-    return t_tail(inside * math.sqrt(len(d)) / float(d.std(ddof=1)), len(d) - 1)
+        over_seeds = 2.0 ** -len(d) if inside > 0 and rows else 1.0
+    else:
+        over_seeds = t_tail(inside * math.sqrt(len(d)) / float(d.std(ddof=1)), len(d) - 1)
+    return max(over_seeds, few_rows_p(abs(float(d.mean())), margin, rows)) if rows else over_seeds
+
+
+def few_rows_p(difference: float, margin: float, rows: float) -> float:
+    """Return the probability of at most ``difference`` x ``rows`` successes in ``rows`` trials with probability ``margin`` each.
+
+    The numbers need not be whole: the incomplete beta function is between the probabilities of whole numbers.
+    """
+    from scipy.special import betainc
+
+    if difference >= 1:
+        return 1.0
+    return float(betainc(rows * (1 - difference), rows * difference + 1, max(1 - margin, 0.0)))
 
 
 def decided(p: float, difference: float) -> Decision:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from statistics import stdev
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.titles import plainly
 from fedskew.measure.intervals import Estimate, mean_interval
@@ -21,6 +23,7 @@ from fedskew.measure.statistics import (
     alike,
     cliffs_delta,
     decided,
+    equal_seeds_to_decide,
     equivalence_p,
     hedges_g,
     holm,
@@ -29,7 +32,7 @@ from fedskew.measure.statistics import (
 from fedskew.report import test_rows, words
 from fedskew.report.budget import Budget, within
 from fedskew.report.experiments import client_rows, distinct, pooled, shares_no_model
-from fedskew.report.stated import margin, splits
+from fedskew.report.stated import margin, splits, tested_rows
 from fedskew.report.test_rows import ByRow
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -138,12 +141,6 @@ def summarise(
     limit = stated / 100 if primary().unit == "%" else stated
     drawn = splits(records)
 
-    def sure(values: pd.Series[float], method: str, first: str = "") -> Estimate | None:
-        """The mean of a method's values, or of its differences from the first, as sure as the test rows allow."""
-        if drawn:
-            return drawn.over(values.tolist()) if len(values) > 1 else None
-        return test_rows.estimate(by_row.get(method, {}), by_row.get(first, {}) if first else None, values.index)
-
     rows = []
     for method in order:
         runs = [record for record in records if record.name == method]
@@ -161,34 +158,21 @@ def summarise(
         for measure in measures:
             found = spread(measure.key, own[measure.key])
             row |= found if measure.interval else {measure.key: found[measure.key]}
-        whole = sure(own[primary().key].dropna(), method)
+        whole = test_rows.estimate(by_row, method, "", own[primary().key].dropna().to_dict(), drawn)
         if whole:
             row[f"{primary().key}_half"] = whole.half()
         row |= {
             "covers": (drawn.covers if drawn else words.ROWS_TOO) if whole else words.SEEDS,
             "pairs": len(own),
-            **dict.fromkeys(("difference", "difference_half", "difference_std", "difference_sem"), NAN),
-            "effect": NAN,
-            "cliffs_delta": NAN,
-            "p": NAN,
-            "p_equivalent": NAN,
-            "seeds_to_decide": NAN,
+            **dict.fromkeys((*DIFFERENCE, "cliffs_delta"), NAN),
         }
         if method != order[0]:
             own_values, first = own[primary().key], of_method(seeds, order[0])[primary().key]
             paired = (own_values - first).dropna()
             row["pairs"] = len(paired)
-            row |= spread("difference", paired)
-            if row["pairs"] > 1 and row["difference"] != 0 and alike(paired.to_numpy()):
-                row["difference_half"] = NAN
-            row["effect"], row["p"] = hedges_g(paired.tolist()), paired_p(paired.tolist())
-            if math.isfinite(limit):
-                row["p_equivalent"] = equivalence_p(paired.tolist(), limit)
-            whole = sure(paired, method, order[0])
-            if whole and whole.half():
-                row["difference_half"], row["p"] = whole.half(), max(whole.p(), row["p"])
-                row["p_equivalent"] = max(row["p_equivalent"], whole.p_within(limit))
-                row["seeds_to_decide"] = whole.seeds_to_decide(LEVEL / (len(order) - 1))
+            whole = test_rows.estimate(by_row, method, order[0], paired.to_dict(), drawn)
+            on_rows = tested_rows(records, drawn, len(paired))
+            row |= compared(paired, whole, limit, on_rows, LEVEL / (len(order) - 1))
             row["cliffs_delta"] = cliffs_delta(*(part.loc[paired.index].tolist() for part in (own_values, first)))
         rows.append(row)
     table = pd.DataFrame(rows)
@@ -198,6 +182,36 @@ def summarise(
         table[tested] = holm(table[tested].tolist())
     table["verdict"] = ["" if row["method"] == order[0] else verdict(row) for row in words.rows_of(table)]
     return table
+
+
+DIFFERENCE = (
+    *("difference", "difference_half", "difference_std", "difference_sem"),
+    *("effect", "p", "p_equivalent", "seeds_to_decide"),
+)
+
+
+def compared(
+    paired: pd.Series[float], whole: Estimate | None, limit: float, tested: float, level: float
+) -> dict[str, float]:
+    """The columns `DIFFERENCE` of a method, from its ``paired`` differences from the first one.
+
+    ``whole`` is their estimate over test rows, ``limit`` the margin, ``tested`` the number of test rows, as in `equivalence_p`, and
+    ``level`` the level of each verdict of the page.
+    """
+    values = paired.tolist()
+    row = dict.fromkeys(DIFFERENCE, NAN) | spread("difference", paired)
+    if len(values) > 1 and row["difference"] != 0 and alike(paired.to_numpy()):
+        row["difference_half"], row["seeds_to_decide"] = NAN, equal_seeds_to_decide(level)
+    row["effect"], row["p"] = hedges_g(values), paired_p(values)
+    if math.isfinite(limit):
+        row["p_equivalent"] = equivalence_p(values, limit, tested)
+    if whole and whole.half():
+        row["difference_half"], row["p"] = whole.half(), max(whole.p(), row["p"])
+        row["p_equivalent"] = max(row["p_equivalent"], whole.p_within(limit))
+        needed = whole.seeds_to_decide(level)
+        # equal differences need the number above, too
+        row["seeds_to_decide"] = needed and float(np.fmax(needed, row["seeds_to_decide"]))
+    return row
 
 
 def verdict(row: words.Row) -> Verdict | Literal[""]:
@@ -321,8 +335,13 @@ def undecided(table: pd.DataFrame) -> list[str]:
     covers = words.covers(table)
     runs = "runs of each method" if covers in (words.FOLDS, words.FOLDS_OF_CLIENTS) else "seeds"
     tested = "clients" if covers == words.FOLDS_OF_CLIENTS else "test rows"
+    equal = {
+        row["method"] for row in rows if row["difference"] and row["difference_std"] <= 1e-9 * abs(row["difference"])
+    }
     parts = [
-        f"about {seeds} {runs} would decide {method}'s difference, if it is as large as here"
+        f"all {runs} gave {method} the same difference, as with deterministic training; {seeds} {runs} would decide it"
+        if method in equal
+        else f"about {seeds} {runs} would decide {method}'s difference, if it is as large as here"
         for method, seeds in more.items()
     ]
     parts += (

@@ -52,7 +52,8 @@ DRAWN = {
     FOLDS: "each seed tests one fold of the rows; the intervals of {} cover the seeds and the choice of the rows",
     FOLDS_OF_CLIENTS: "each seed tests the clients of one fold; the intervals of {} cover the seeds and the choice of the clients",
 }
-BY_SPLITS = " by the corrected resampled t test (Nadeau and Bengio 2003), others the seeds only"
+BY_SPLITS = " by the corrected resampled t test (Nadeau and Bengio 2003){}, others the seeds only"
+MEASURED = ", from 500 rows on with the measured effect of common test rows"
 
 
 def covers(table: pd.DataFrame) -> str:
@@ -68,7 +69,8 @@ def covered(table: pd.DataFrame) -> str:
     """What the intervals of a summary cover, as a part of a sentence."""
     found = covers(table)
     if found in DRAWN:
-        return DRAWN[found].format(primary().title) + BY_SPLITS
+        more = "" if found == FOLDS_OF_CLIENTS else MEASURED
+        return DRAWN[found].format(primary().title) + BY_SPLITS.format(more)
     if found == ROWS_TOO:
         return (
             f"the intervals of {primary().title} cover the seeds and the choice of the test rows, others the seeds only"

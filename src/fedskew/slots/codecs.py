@@ -147,7 +147,7 @@ class TopK(_Lossy):
 
     def bits(self, rows: Tensor, model: SharedModel) -> int:
         sizes = [(self.number(d), d) for d in self.sizes(rows.shape[1], model)]
-        return sum(k * bits_of(rows) + place_bits(k, d) for k, d in sizes)
+        return sum(k * bits_of(rows) + 8 * place_bytes(k, d) for k, d in sizes)
 
     def pack(self, coded: Tree, model: SharedModel) -> Tree:
         values, places, sizes = [], [], self.sizes(len(coded["values"]), model)
@@ -164,7 +164,7 @@ class TopK(_Lossy):
         values, places, parts = message["values"], message["places"], []
         for d in self.sizes(model.space.size, model):
             k = self.number(d)
-            size = -(-place_bits(k, d) // 8)
+            size = place_bytes(k, d)
             own, places = places[:size], places[size:]
             if k == d:
                 at = torch.arange(d)
@@ -185,9 +185,9 @@ def indexed(k: int, d: int) -> bool:
     return k < d and k * (d - 1).bit_length() < d
 
 
-def place_bits(k: int, d: int) -> int:
-    """Return the number of bits for the positions of k of d numbers."""
-    return min(k * (d - 1).bit_length(), d) if k < d else 0
+def place_bytes(k: int, d: int) -> int:
+    """Return the number of bytes for the positions of k of d numbers."""
+    return -(-min(k * (d - 1).bit_length(), d) // 8) if k < d else 0
 
 
 def pack_bits(values: Tensor, width: int) -> Tensor:

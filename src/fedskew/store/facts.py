@@ -37,6 +37,7 @@ class Data(TypedDict, total=False):
     fingerprint: str
     training_rows: Count
     test_rows: Count
+    test_units: Count  # persons or clients of the test rows, or the rows themselves
 
 
 class Facts(TypedDict, total=False):

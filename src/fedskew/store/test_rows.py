@@ -22,13 +22,13 @@ class Stored(NamedTuple):
     """Values of the model after ``round``, one for each unit (units,). Their mean is the model's metric."""
 
     round: int
-    values: NDArray[np.float32]
+    values: NDArray[np.floating]
     units: (
         Ints | None
     )  # (units,) ids, ascending; None: all runs have the same test rows, or the store is of an older version
 
 
-def by_unit(values: NDArray[np.floating], units: Ints) -> tuple[Ints, NDArray[np.float64]]:
+def by_unit(values: NDArray[np.floating], units: Ints) -> tuple[Ints, NDArray[np.floating]]:
     """Return the ids of the units, ascending, and one value for each. ``values`` and ``units`` are (rows,).
 
     The value of a unit with n rows is m + (mean of its rows - m) n / n_mean, with the mean m of all rows. So the mean of the

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import fedskew
+from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.columns import cells_for
 from fedskew.data.datasets.table import Table
@@ -360,3 +361,15 @@ def test_the_exported_program_reads_cells_as_predict_does(tmp_path, case):
     found = predict_onnx.numbers(plain, "z" in json.loads(facts["times"]))
     own = cells_for(known.columns[0], pd.Series(cells, dtype=object))
     assert np.array(found) == pytest.approx(own, nan_ok=True)
+
+
+def test_a_model_with_inputs_of_the_names_of_answers_predicts(tmp_path, capsys):
+    noise = np.random.default_rng(0).normal(size=(60, 2))
+    rows = [f"{a:.3f},{b:.3f},{'ab'[i % 2]},{i // 2 % 2}" for i, (a, b) in enumerate(noise)]
+    (tmp_path / "t.csv").write_text("\n".join(["prediction,outside,site,y", *rows]))
+    data = f"table:path={tmp_path}/t.csv,label=y,client=site"
+    fedskew.run(dataset=data, skew="natural", rounds=1, runs=tmp_path / "runs")
+    assert main(["predict", "1", str(tmp_path / "t.csv"), "--runs", str(tmp_path / "runs")]) == 0
+    head = capsys.readouterr().out.splitlines()[0].split(",")
+    assert head[:5] == ["prediction", "outside", "site", "y", "prediction_of_run_1"]
+    assert head[-1] == "outside_of_run_1"

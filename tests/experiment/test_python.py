@@ -228,7 +228,7 @@ def test_landscape_has_a_picture(compared) -> None:
 
 
 def test_table_and_clients(tmp_path) -> None:
-    lines = [f"{i % 2},{i},{'north' if i < 12 else 'south'}" for i in range(24)]
+    lines = [f"{i % 2},{i * 7 % 23},{'north' if i < 12 else 'south'}" for i in range(24)]
     (tmp_path / "visits.csv").write_text("\n".join(["ill,age,hospital", *lines]) + "\n")
     data = fs.table(tmp_path / "visits.csv", label="ill", client="hospital")
     dealt = fs.clients(data)

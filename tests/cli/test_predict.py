@@ -1,5 +1,6 @@
 """`fedskew predict` on files as people have them: the file's own cells stay, and mistakes are one line."""
 
+import io
 from pathlib import Path
 
 import pandas as pd
@@ -9,7 +10,8 @@ import pytest
 
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.experiment.predict import as_written
+from fedskew.data import files
+from fedskew.data.files import Reading
 from fedskew.experiment.runs import Runs
 from tests.disk import largest_file
 from tests.experiment.test_predict import trained_on
@@ -98,4 +100,34 @@ def test_answers_that_do_not_fit_on_the_disk_leave_the_earlier_ones(
 def test_texts_of_many_lines_stay_as_they_are_written(tmp_path: Path) -> None:
     text = 'one\n\ntwo "2"\nthree\nfour\nfive\n'
     pd.DataFrame({"text": [text, "NA"]}).to_csv(tmp_path / "new.csv", index=False)
-    assert as_written(tmp_path / "new.csv")["text"].tolist() == [text, "NA"]
+    [(_, part)] = Reading([tmp_path / "new.csv"], raw=True).tables()
+    assert part["text"].to_pylist() == [text, "NA"]
+
+
+@pytest.mark.parametrize("output", ["new.csv.answers.csv", "answers.parquet", ""])
+def test_a_long_file_is_answered_in_parts(
+    output: str,
+    made: tuple[Path, Runs],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The answers are those of the whole file, and lines on unseen values count the rows of all parts."""
+    folder, _ = made
+    rows = pd.concat([pd.read_csv(folder / "test.csv", dtype=str)] * 40)
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    words = ["predict", "1", str(tmp_path / "new.csv"), "--runs", str(folder / "runs")]
+    answers, said = [], []
+    for block in (1 << 30, 4096):
+        monkeypatch.setattr(files, "BLOCK", block)
+        place = tmp_path / f"{block}-{output}"
+        assert main([*words, *(["--output", str(place)] if output else [])]) == 0
+        out, err = capsys.readouterr()
+        table = (
+            pd.read_parquet(place) if output.endswith("parquet") else pd.read_csv(place if output else io.StringIO(out))
+        )
+        assert len(table) == len(rows)
+        answers.append(table)
+        said.append(err)
+    pd.testing.assert_frame_equal(*answers, rtol=1e-5)
+    assert said[0] == said[1]

@@ -1,9 +1,13 @@
 """``predict``: a run's model on a file of new rows."""
 
 import argparse
+import shutil
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
 
 from fedskew.cli.output import print_json, warn
 from fedskew.cli.request import confirm, require_one
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from fedskew.experiment.predict import TrainedModel
 
 TABLES = (".csv", ".parquet")
+MOST_MEASURED = 1_000_000
+"""Largest number of rows whose metrics are computed, since these need all rows at once."""
 
 
 def trained_on(record: RunRecord, rows: Path) -> bool:
@@ -39,6 +45,48 @@ def measured(model: "TrainedModel", rows: "pd.DataFrame | Rows") -> dict[str, fl
         return {}
 
 
+@contextmanager
+def writer(output: Path | None) -> Iterator[Callable[["pd.DataFrame"], None]]:
+    """Yield a function that adds rows to a file, or to standard output. All rows arrive at the end, or none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with ExitStack() as stack:
+        path = None
+        if output is not None:
+            try:
+                path = stack.enter_context(replacing(output))
+            except OSError as error:
+                raise FedskewError(f"predict {output}: cannot be written: {error.strerror or error}") from None
+        try:
+            if path and path.suffix == ".parquet":
+                made: list[pq.ParquetWriter] = []
+
+                def add(rows: "pd.DataFrame") -> None:
+                    table = pa.Table.from_pandas(rows, preserve_index=False)
+                    made[:] = made or [stack.enter_context(pq.ParquetWriter(path, table.schema))]
+                    try:
+                        made[0].write_table(table.cast(made[0].schema))
+                    except (pa.ArrowException, ValueError) as error:
+                        raise BadInput(
+                            f"predict {output}: the parts of the file have other types: {error}; write .csv"
+                        ) from None
+
+                yield add
+                stack.pop_all().close()
+                return
+            how: dict[str, Any] = {"mode": "w+", "encoding": "utf-8", "newline": ""}
+            with path.open(**how) if path else TemporaryFile(**how) as file:
+                yield lambda rows: rows.to_csv(file, index=False, header=file.tell() == 0)
+                if path is None:
+                    file.seek(0)
+                    shutil.copyfileobj(file, sys.stdout)
+        except OSError as error:
+            if output is None:
+                raise
+            raise FedskewError(f"predict {output}: cannot be written: {error.strerror or error}") from None
+
+
 def predict(parsed: argparse.Namespace) -> int:
     """Write the answers for the rows of a file, with its columns where it has any; on standard output without ``--output``."""
     output: Path | None = parsed.output
@@ -55,40 +103,45 @@ def predict(parsed: argparse.Namespace) -> int:
     require_one("predict", chosen)
     confirm(parsed, chosen)
     # imported on first use: PyTorch takes longer than the checks above
-    import numpy as np
     import pandas as pd
 
-    from fedskew.experiment.predict import as_written, load
+    from fedskew.experiment.predict import load, unseen_line
 
-    model = load(store, chosen[0].id, parsed.client, warn)
-    rows = model.read(parsed.rows)
-    answers = model.predict(rows, warn)
-    metrics = measured(model, rows)
-    if not isinstance(rows, np.ndarray):
-        own = rows if parsed.rows.suffix == ".txt" else as_written(parsed.rows)
-        read = {name: f"{name}_of_run_{chosen[0].id}" for name in answers if name in model.names}
-        for name, new in read.items():
-            warn(f"the model reads a column {name!r}, so the answers are in the column {new!r}")
-        answers = answers.rename(columns=read)
-        twice = [name for name in answers if name in own]
-        require(not twice, f"predict {parsed.rows}: it has a column {str(*twice[:1])!r} already; rename it")
-        answers = pd.concat([own, answers], axis=1)
-    if output is None:
-        answers.to_csv(sys.stdout, index=False)
-    else:
-        try:
-            with replacing(output) as partial:
-                write = answers.to_parquet if output.suffix == ".parquet" else answers.to_csv
-                write(partial, index=False)
-        except OSError as error:
-            raise FedskewError(f"predict {output}: cannot be written: {error.strerror or error}") from None
+    model, total = load(store, chosen[0].id, parsed.client, warn), 0
+    read: dict[str, str] | None = None
+    unseen: dict[str, tuple[str, int]] = {}
+    to_measure: list[pd.DataFrame] = []
+    with writer(output) as write:
+        for rows, own in model.blocks(parsed.rows):
+            answers, found = model.table(rows)
+            total += len(answers)
+            for strange, what in found:
+                first, number = unseen.get(what.partition(", such as")[0], (what, 0))
+                unseen[what.partition(", such as")[0]] = first, number + int(strange.sum())
+            if model.has_targets(rows) and isinstance(rows, pd.DataFrame):
+                to_measure = [*to_measure, rows] if total <= MOST_MEASURED else []
+            if own is not None:
+                if read is None:
+                    read = {name: f"{name}_of_run_{chosen[0].id}" for name in answers if name in model.names}
+                    for name, new in read.items():
+                        warn(f"the model reads a column {name!r}, so the answers are in the column {new!r}")
+                answers = answers.rename(columns=read)
+                twice = [name for name in answers if name in own]
+                require(not twice, f"predict {parsed.rows}: it has a column {str(*twice[:1])!r} already; rename it")
+                answers = pd.concat([own, answers], axis=1)
+            write(answers)
+        for what, number in unseen.values():
+            warn(unseen_line(number, total, what))
+        if total > MOST_MEASURED and model.has_targets(rows):
+            warn(f"no metrics: {count(total, 'row')} are more than {MOST_MEASURED:,}; measure a part of them")
+        metrics = measured(model, pd.concat(to_measure)) if to_measure else {}
     if parsed.json:
-        print_json({"run": chosen[0].id, "rows": len(answers), "output": str(output or ""), "metrics": metrics})
+        print_json({"run": chosen[0].id, "rows": total, "output": str(output or ""), "metrics": metrics})
     elif output is not None:
-        say(f"wrote {output}: {count(len(answers), 'row')} with the answers of run {chosen[0].id}")
+        say(f"wrote {output}: {count(total, 'row')} with the answers of run {chosen[0].id}")
     if metrics and not parsed.json:
-        found = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-        print(f"against column {', '.join(map(repr, model.target))}: {found}", file=sys.stderr)
+        values = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
+        print(f"against column {', '.join(map(repr, model.target))}: {values}", file=sys.stderr)
         if trained_on(chosen[0], parsed.rows) and metrics.get("accuracy") != 0:
             warn("the model was trained on rows of this file, so these numbers are too good; measure it on other rows")
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from fedskew.store.runs import RunStore
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 PREDICTION, PROBABILITY, OUTPUT, OUTSIDE = "prediction", "probability_", "output_", "outside"
 """Columns of the answers; the name of a class follows `PROBABILITY`, or `OUTPUT` if the task has no probabilities."""
@@ -80,16 +81,48 @@ class TrainedModel:
         target's unit; the probability of each class, label or symbol; ``outside``, what no training row held. ``warn`` gets one
         line for each kind of such rows. Raises `BadInput` if columns are missing.
         """
+        table, found = self.table(self.read(rows))
+        for strange, what in found:
+            warn(unseen_line(int(strange.sum()), len(strange), what))
+        return table
+
+    def table(self, given: pd.DataFrame | Rows) -> tuple[pd.DataFrame, list[Unseen]]:
+        """Return the answers for rows of `read` or `blocks`, and what no training row held."""
         import pandas as pd
 
-        given = self.read(rows)
         answers = self.answers(self.inputs(given))
         found = self.unseen(given)
-        for strange, what in found:
-            warn(f"{count(int(strange.sum()), 'row')} of {len(strange)}: {what}; no training row was like that")
         outside = ["; ".join(what for strange, what in found if strange[i]) for i in range(len(answers))]
         index = given.index if isinstance(given, pd.DataFrame) else None
-        return pd.DataFrame({**columns_of(self.made, answers), OUTSIDE: outside}, index=index)
+        return pd.DataFrame({**columns_of(self.made, answers), OUTSIDE: outside}, index=index), found
+
+    def blocks(self, path: Path) -> Iterator[tuple[pd.DataFrame | Rows, pd.DataFrame | None]]:
+        """Yield the rows of a file in parts: as `read` does, and the columns as the file has them (None for arrays).
+
+        The cells of a CSV stay text in the latter. Arrays and a text are one part.
+        """
+        import pandas as pd
+
+        from fedskew.data.columns import to_pandas
+        from fedskew.data.files import Reading
+
+        known = self.made.learned.preprocessing
+        if known is None or isinstance(known, Array) or path.suffix == ".txt":
+            given = self.read(path)
+            yield given, given if isinstance(given, pd.DataFrame) else None
+            return
+        raw = Reading([path], raw=True).tables()
+        for part, (_, own) in zip(tables_of(path, *self.reading(known)), raw, strict=True):
+            written = own.to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True)
+            yield self.read(to_pandas(part)), pd.DataFrame(written)
+
+    def reading(self, known: Tabular | Texts | Symbols) -> tuple[set[str], str, Tabular | None]:
+        """Return the columns that stay text, the column in which cells may have line breaks, and how numbers are spelt."""
+        if isinstance(known, Tabular):
+            texts, words, spelt = "", {*known.texts}, known
+        else:
+            texts, words, spelt = known.column, {known.column}, None
+        return words | ({known.target} if self.made.kind.target == "classes" else set()), texts, spelt
 
     def evaluate(self, rows: object) -> dict[str, float]:
         """The loss and the metrics over rows with targets, as a run measures them. Rows without a target are left out."""
@@ -147,10 +180,7 @@ class TrainedModel:
             )
             return found
         assert known is not None
-        texts = "" if isinstance(known, Tabular) else known.column
-        words = known.texts if isinstance(known, Tabular) else {texts}
-        words |= {known.target} if self.made.kind.target == "classes" else set()
-        frame = frame_of(rows, words, texts, known if isinstance(known, Tabular) else None)
+        frame = frame_of(rows, *self.reading(known))
         twice = frame.columns[frame.columns.duplicated()]
         require(twice.empty, f"predict: two columns are called {str(*twice[:1])!r}; give each its own name")
         missing = [name for name in known.names if name not in frame]
@@ -292,24 +322,13 @@ def frame_of(rows: object, words: set[str], texts: str, known: Tabular | None) -
         return rows
     if isinstance(rows, str | Path):
         from fedskew.data.columns import to_pandas
-        from fedskew.data.files import Reading, files_of
         from fedskew.data.tables import joined
 
         if texts and Path(rows).suffix == ".txt":
             require_exists(Path(rows))
             with reading("text", Path(rows)):
                 return pd.DataFrame({texts: [Path(rows).read_text(encoding="utf-8")]})
-        require(not Path(rows).is_dir(), f"predict {rows}: it is a folder; give one file")
-        [path] = files_of([Path(rows)])
-        read_as = (known.spellings, known.missing) if known else ()
-        table = Reading([path], frozenset(words), texts, *read_as)
-        parts = [part for _, part in table.tables()]
-        require(bool(parts), f"predict {path}: no rows")
-        require(
-            not table.malformed,
-            f"predict {path}: {count(table.malformed, 'line')} with too few or too many cells; correct them first",
-        )
-        return to_pandas(joined(parts))
+        return to_pandas(joined([*tables_of(Path(rows), words, texts, known)]))
     if isinstance(rows, pa.Table):
         return pd.DataFrame(rows.to_pandas())
     if isinstance(rows, Mapping):
@@ -320,15 +339,26 @@ def frame_of(rows: object, words: set[str], texts: str, known: Tabular | None) -
     raise BadInput("predict: give a data frame, a table, or a file with the columns of the training rows")
 
 
-def as_written(path: Path) -> pd.DataFrame:
-    """The columns of a file of rows as it has them: the cells of a CSV as text, else the values in their types."""
-    import pandas as pd
+def tables_of(path: Path, words: set[str], texts: str, known: Tabular | None) -> Iterator[pa.Table]:
+    """Yield the rows of a file in parts; the arguments are those of `frame_of`. Raises `BadInput`, also after the last part."""
+    from fedskew.data.files import Reading, files_of
 
-    from fedskew.data.files import Reading
-    from fedskew.data.tables import joined
+    require(not path.is_dir(), f"predict {path}: it is a folder; give one file")
+    [path] = files_of([path])
+    table = Reading([path], frozenset(words), texts, *((known.spellings, known.missing) if known else ()))
+    rows = 0
+    for _, part in table.tables():
+        rows += len(part)
+        yield part
+    require(rows > 0, f"predict {path}: no rows")
+    require(
+        not table.malformed,
+        f"predict {path}: {count(table.malformed, 'line')} with too few or too many cells; correct them first",
+    )
 
-    parts = [part for _, part in Reading([path], raw=True).tables()]
-    return pd.DataFrame(joined(parts).to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True))
+
+def unseen_line(number: int, rows: int, what: str) -> str:
+    return f"{count(number, 'row')} of {rows}: {what}; no training row was like that"
 
 
 def load(

@@ -94,6 +94,7 @@ OTHER = {
     "data/download.py": "an unfinished download stays, so that it can be resumed; it follows no link",
     "engine/disk.py": "a file of states, which is changed in place",
     "experiment/prepare.py": "writes to the path that `replacing` yields",
+    "experiment/results.py": "writes the rows of a caller to a private temporary folder",
     "flower/processes.py": "adds to the log of a process",
     "report/svg.py": "writes to memory",
     "experiment/notebook.py": "writes to memory",

@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from fedskew.experiment.federated import Facts, federated
+from fedskew.experiment.federated import federated
 from fedskew.experiment.federated_site import Site
 from fedskew.experiment.questions import Answer, Question
+from fedskew.experiment.subject import Facts
 
 HOSPITALS = ("bern", "genf", "sion")
 

@@ -5,9 +5,9 @@ import numpy as np
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
-from fedskew.experiment.diagnose import from_experiment
-from fedskew.measure.heterogeneity.diagnose import Diagnosis, diagnose
-from fedskew.skew.values import quantile_bins
+from fedskew.experiment.diagnose import faces_of, from_experiment
+from fedskew.experiment.subject import Subject
+from fedskew.measure.heterogeneity.diagnose import Diagnosis
 
 FACES = {
     "label-dirichlet:alpha=0.5": "label",
@@ -21,11 +21,25 @@ FACES = {
 """A skew -> the face it is."""
 
 
-def diagnosed(dataset: str, skew: str, seed: int, permutations: int) -> Diagnosis:
-    """Return the result of `fedskew diagnose --dataset ... --skew ... --clients 10`."""
+def diagnosed(dataset: str, skew: str, seed: int) -> Diagnosis:
+    """Return the faces that `fedskew diagnose --dataset ... --skew ... --clients 10` shows."""
     experiment = Experiment(dataset=dataset, skew=skew, clients={"number": 10, "partition_seed": seed})
-    subject = from_experiment(experiment, skew)
-    return diagnose(subject.x, subject.y, subject.client, counts=subject.counts, permutations=permutations, seed=seed)
+    return faces_of(from_experiment(experiment, skew), seed)
+
+
+def subject(x: np.ndarray, y: np.ndarray, client: np.ndarray) -> Subject:
+    """Rows (n, d) of clients, with classes if ``y`` (n,) are whole numbers from 0, else with numbers as targets."""
+    names = tuple(f"client {k}" for k in range(client.max() + 1))
+    if y.dtype.kind == "f":
+        counts = np.bincount(client)[:, None]
+        return Subject("rows", x, y, client, counts, (), names, kind="number", targets=y, response=y)
+    counts = np.zeros((len(names), y.max() + 1), dtype=np.int64)
+    np.add.at(counts, (client, y), 1)
+    return Subject("rows", x, y, client, counts, tuple(map(str, range(counts.shape[1]))), names)
+
+
+def faces(x: np.ndarray, y: np.ndarray, client: np.ndarray, seed: int = 0) -> Diagnosis:
+    return faces_of(subject(x, y, client), seed)
 
 
 NUMBERS = {
@@ -62,6 +76,5 @@ def planted_numbers(skew: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.nd
     return x, y, client
 
 
-def diagnosed_numbers(skew: str, seed: int, permutations: int) -> Diagnosis:
-    x, y, client = planted_numbers(skew, seed)
-    return diagnose(x, quantile_bins(y, 10), client, response=y, permutations=permutations, seed=seed)
+def diagnosed_numbers(skew: str, seed: int) -> Diagnosis:
+    return faces(*planted_numbers(skew, seed), seed)

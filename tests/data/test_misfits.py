@@ -10,8 +10,8 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.table import Table
 from fedskew.data.tables import survey
-from fedskew.experiment.federated import Facts
 from fedskew.experiment.rehearsal import rehearse, sites_of_files
+from fedskew.experiment.subject import Facts
 
 DAYS = pd.DatetimeIndex([f"2013-{month:02}-{day:02}" for month in range(3, 8) for day in range(1, 13)][:56])
 

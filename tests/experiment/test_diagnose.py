@@ -30,7 +30,7 @@ QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr("fedskew.measure.heterogeneity.diagnose.PERMUTATIONS", (19, 19))
+    monkeypatch.setattr("fedskew.measure.heterogeneity.sites.TABLES", 99)
     monkeypatch.setattr("fedskew.experiment.diagnose.details", lambda *a: {"label": {"L1": 0.5, "alpha": None}})
 
 

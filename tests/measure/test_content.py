@@ -5,8 +5,8 @@ import pytest
 
 from fedskew.data.facts import of_texts
 from fedskew.experiment.facts import in_blocks
-from fedskew.measure.heterogeneity.columns import explained
 from fedskew.measure.heterogeneity.content import image_numbers, of_symbols, signal_numbers
+from fedskew.measure.heterogeneity.histograms import explained
 
 CLIENTS = np.repeat(np.arange(5), 60)
 HOSPITALS = ("bern", "genf", "chur", "sion", "zug")

@@ -11,10 +11,9 @@ from fedskew.core.errors import BadInput
 from fedskew.data.datasets.digits import Digits
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.diagnose import from_experiment
-from fedskew.measure.heterogeneity.concept import concept_distance, kinds_for
-from fedskew.measure.heterogeneity.details import details
-from fedskew.measure.heterogeneity.diagnose import MEANINGS, diagnose, label_chance, p_value, random_tables, shuffled
-from fedskew.measure.heterogeneity.feature import feature_distance
+from fedskew.measure.heterogeneity.concept import kinds_for
+from fedskew.measure.heterogeneity.details import details, shuffled
+from fedskew.measure.heterogeneity.diagnose import MEANINGS, label_chance, random_tables
 from fedskew.measure.heterogeneity.label import (
     dirichlet_alpha,
     label_distance,
@@ -25,7 +24,7 @@ from fedskew.measure.heterogeneity.label import (
 from fedskew.skew import LabelDirichlet
 from fedskew.skew.partition import deal
 from tests.data.test_real import real_data
-from tests.planted import FACES, diagnosed
+from tests.planted import FACES, diagnosed, faces
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
@@ -88,30 +87,11 @@ def test_shuffled_clients_keep_their_sizes_and_labels(seed):
     assert np.array_equal(np.bincount(dealt * 4 + y, minlength=20), np.bincount(client * 4 + y, minlength=20))
 
 
-@pytest.mark.parametrize("face", ["feature", "concept"])
-def test_a_permutation_test_at_five_per_cent_rejects_five_per_cent(face):
-    """Against 19 permutations the measured value is the largest of twenty in one of twenty; 30 draws of IID clients."""
-    found = 0
-    for seed in range(30):
-        rng = np.random.default_rng(seed)
-        y, client, half = rng.integers(0, 2, 120), rng.integers(0, 4, 120), rng.integers(0, 2, 120)
-        z = rng.standard_normal((120, 3)) + y[:, None]
-        weights = np.bincount(client, minlength=4) / 120
-
-        def value(owner, z=z, y=y, half=half, weights=weights):
-            if face == "feature":
-                return weights @ feature_distance(z, y, owner, 4, 2, half)
-            return weights @ concept_distance(z, y, owner, 4, 2)
-
-        found += p_value(value(client), [value(shuffled(client, y, rng)) for _ in range(19)]) <= 0.05
-    # 1.5 expected, with standard deviation 1.2
-    assert found <= 4
-
-
 @pytest.mark.slow
 def test_iid_clients_are_not_called_skewed_more_than_five_times_in_a_hundred():
-    called = [seed for seed in range(200) if diagnosed("digits", "iid", seed, 99).dominant]
-    assert len(called) <= 10, called
+    called = [seed for seed in range(100) if diagnosed("digits", "iid", seed).dominant]
+    print(f"digits, iid: {len(called)} of 100 called skewed")
+    assert len(called) <= 5, called
 
 
 # planted faces
@@ -121,7 +101,7 @@ def test_iid_clients_are_not_called_skewed_more_than_five_times_in_a_hundred():
 def test_planted_face_dominates(face):
     """Of each face one skew; all of them, over twenty seeds, in the slow test."""
     skew = next(skew for skew, planted in FACES.items() if planted == face)
-    assert diagnosed("digits", skew, 0, 79).dominant == face
+    assert diagnosed("digits", skew, 0).dominant == face
 
 
 @pytest.mark.slow
@@ -130,7 +110,7 @@ def test_planted_face_dominates(face):
 def test_a_planted_face_dominates_in_nineteen_of_twenty_seeds(dataset, skew):
     if dataset != "digits":
         real_data()
-    found = [diagnosed(dataset, skew, seed, 99).dominant for seed in range(20)]
+    found = [diagnosed(dataset, skew, seed).dominant for seed in range(20)]
     assert found.count(FACES[skew]) >= 19, found
 
 
@@ -139,7 +119,7 @@ def test_the_people_of_uci_har_move_differently_but_do_the_same():
     experiment = Experiment(dataset="uci-har", skew="natural")
     subject = from_experiment(experiment, "people")
     keep = np.random.default_rng(0).permutation(len(subject.y))[:1500]
-    found = diagnose(subject.x[keep], subject.y[keep], subject.client[keep], permutations=79)
+    found = faces(subject.x[keep], subject.y[keep], subject.client[keep])
     assert found.dominant == "feature"
     assert found.face("feature").strength > 0.3
     assert found.face("label").strength < 0.03
@@ -177,7 +157,7 @@ def test_the_label_measures_rank_alphas(name):
 
 
 def test_strengths_are_in_0_1_and_values_inside_their_intervals():
-    found = diagnosed("digits", "label-dirichlet:alpha=0.5", 3, 19)
+    found = diagnosed("digits", "label-dirichlet:alpha=0.5", 3)
     assert [face.name for face in found.faces] == list(MEANINGS)
     for face in found.faces:
         assert 0 <= face.strength <= 1
@@ -186,27 +166,29 @@ def test_strengths_are_in_0_1_and_values_inside_their_intervals():
 
 
 def test_the_same_seed_gives_the_same_diagnosis():
-    one, other = (diagnosed("digits", "iid", 4, 9) for _ in range(2))
+    one, other = (diagnosed("digits", "iid", 4) for _ in range(2))
     for a, b in zip(one.faces, other.faces, strict=True):
         assert (a.value, a.low, a.chance, a.p) == (b.value, b.low, b.chance, b.p)
 
 
 def test_data_that_cannot_be_diagnosed_are_refused(digits):
-    x, y = digits.x[:50], digits.y[:50]
+    x, y = digits.x[:50].reshape(50, -1), digits.y[:50]
     with pytest.raises(BadInput, match="one client"):
-        diagnose(x, y, np.zeros(50, dtype=np.int64))
+        faces(x, y, np.zeros(50, dtype=np.int64))
     with pytest.raises(BadInput, match="same label"):
-        diagnose(x, np.zeros(50, dtype=np.int64), np.arange(50) % 3)
+        faces(x, np.zeros(50, dtype=np.int64), np.arange(50) % 3)
     with pytest.raises(BadInput, match="29 rows are too few; give at least 30"):
-        diagnose(x[:29], y[:29], np.arange(29) % 3)
+        faces(x[:29], y[:29], np.arange(29) % 3)
     with pytest.raises(BadInput, match="without rows"):
-        diagnose(x, y, 2 * (np.arange(50) % 3))
+        faces(x, y, 2 * (np.arange(50) % 3))
+    with pytest.raises(BadInput, match="each input has the same value in all rows"):
+        faces(np.ones((50, 3)), y, np.arange(50) % 3)
 
 
 def test_few_clients_have_no_interval_and_lone_classes_are_counted():
     rng = np.random.default_rng(0)
     y, client = np.repeat([0, 1, 2], 40), np.r_[np.repeat([0, 1, 2], 40)[:80], rng.integers(0, 3, 40)]
-    found = diagnose(rng.standard_normal((120, 3)), y, client, permutations=9)
+    found = faces(rng.standard_normal((120, 3)), y, client)
     assert all(np.isnan(face.low) for face in found.faces)
     assert found.alone == 80
 
@@ -215,7 +197,7 @@ def test_clients_without_a_common_label_reach_the_stated_bound():
     """Every client is part of everybody: with equal clients nothing in common is 1 - 1/clients."""
     for clients in (2, 5):
         y = np.repeat(np.arange(clients), 40)
-        found = diagnose(np.random.default_rng(0).standard_normal((len(y), 3)), y, y, permutations=9)
+        found = faces(np.random.default_rng(0).standard_normal((len(y), 3)), y, y)
         assert found.face("label").value == pytest.approx(1 - 1 / clients)
 
 

@@ -9,9 +9,8 @@ from scipy import optimize, stats
 from scipy.spatial.distance import jensenshannon
 
 from fedskew.core.sampling import fair_sample, level
-from fedskew.measure.heterogeneity.concept import aligned, concept_distance, fitted
+from fedskew.measure.heterogeneity.concept import alignment, fitted
 from fedskew.measure.heterogeneity.distances import classifier_auc, frechet, sliced_wasserstein, within_classes
-from fedskew.measure.heterogeneity.feature import feature_distance
 from fedskew.measure.heterogeneity.gradient import gradient_dissimilarity, softmax_gradients
 from fedskew.measure.heterogeneity.label import (
     dirichlet_alpha,
@@ -21,7 +20,8 @@ from fedskew.measure.heterogeneity.label import (
 )
 from fedskew.measure.heterogeneity.optimum import least, optimum_gap, softmax_gap, softmax_objective
 from fedskew.measure.heterogeneity.quantity import size_distance, size_measures
-from fedskew.measure.heterogeneity.rows import WIDTH, embed
+from fedskew.measure.heterogeneity.rows import flat, standardised, sums_by, table
+from tests.planted import faces
 
 QUICK = settings(max_examples=60)
 COUNTS = hnp.arrays(np.int64, st.tuples(st.integers(2, 6), st.integers(2, 5)), elements=st.integers(0, 30)).filter(
@@ -180,43 +180,45 @@ def rows(seed: int, clients: int = 6, n: int = 3000, classes: int = 3, spread: f
     return rng, means[y] + rng.standard_normal((n, 5)), y, client, means
 
 
+def each_of(face: str, z: np.ndarray, y: np.ndarray, client: np.ndarray) -> np.ndarray:
+    return faces(z, y, client).face(face).each
+
+
 def test_a_shift_of_the_inputs_reaches_its_total_variation():
     """Half of the clients at -d, half at +d: between N(-d, 1) and the mixture lies (2 Phi(d) - 1) / 2 of total variation."""
     rng, _, y, client, _ = rows(0, n=20_000)
     shift = 0.8
     z = rng.standard_normal((len(y), 5))
     z[:, 0] += np.where(client % 2, shift, -shift)
-    found = feature_distance(z, y, client, 6, 3, rng.integers(0, 2, len(y)))
-    assert found.mean() == pytest.approx((2 * stats.norm.cdf(shift) - 1) / 2, abs=0.03)
+    assert each_of("feature", z, y, client).mean() == pytest.approx((2 * stats.norm.cdf(shift) - 1) / 2, abs=0.03)
 
 
 def test_the_feature_face_measures_noise_but_neither_labels_nor_concepts():
     rng, z, y, client, means = rows(1)
-    half = rng.integers(0, 2, len(y))
     skewed = np.where(rng.random(len(y)) < 0.8, client % 3, y)
     of_labels = means[skewed] + rng.standard_normal(z.shape)
     noisy = z + (client[:, None] > 2) * rng.standard_normal(z.shape)
-    assert feature_distance(noisy, y, client, 6, 3, half).mean() > 0.1
-    assert abs(feature_distance(of_labels, skewed, client, 6, 3, half).mean()) < 0.03
-    assert abs(feature_distance(z, (y + client) % 3, client, 6, 3, half).mean()) < 0.03
+    assert each_of("feature", noisy, y, client).mean() > 0.1
+    assert abs(each_of("feature", of_labels, skewed, client).mean()) < 0.03
+    assert abs(each_of("feature", z, (y + client) % 3, client).mean()) < 0.03
 
 
 def test_the_concept_face_measures_names_but_neither_labels_nor_shifts():
     rng, z, y, client, means = rows(2)
-    chance = concept_distance(z, y, client, 6, 3).mean()
+    chance = each_of("concept", z, y, client).mean()
     skewed = np.where(rng.random(len(y)) < 0.8, client % 3, y)
     of_labels = means[skewed] + rng.standard_normal(z.shape)
     shifted = z * (1 + client[:, None] / 5) + client[:, None]
     named = np.where(client % 2, (y + 1) % 3, y)
-    assert concept_distance(z, named, client, 6, 3).mean() > 0.3
-    assert concept_distance(of_labels, skewed, client, 6, 3).mean() < chance + 0.02
-    assert concept_distance(shifted, y, client, 6, 3).mean() < chance + 0.04
+    assert each_of("concept", z, named, client).mean() > 0.3
+    assert each_of("concept", of_labels, skewed, client).mean() < chance + 0.02
+    assert each_of("concept", shifted, y, client).mean() < chance + 0.04
 
 
 def test_names_exchanged_by_half_of_the_clients_give_one_half():
     """Two separate classes, exchanged by half of the clients: everybody says each of the two as often, a client one of them."""
     _, z, y, client, _ = rows(3, classes=2, spread=20.0)
-    found = concept_distance(z, np.where(client % 2, 1 - y, y), client, 6, 2)
+    found = each_of("concept", z, np.where(client % 2, 1 - y, y), client)
     assert found == pytest.approx(np.full(6, 0.5), abs=0.05)
 
 
@@ -236,7 +238,9 @@ def test_a_clients_gain_and_offset_are_taken_out():
     rng, z, y, client, _ = rows(4, n=6000)
     gain, offset = 1 + 0.3 * rng.random((6, 5)), rng.standard_normal((6, 5))
     moved = z * gain[client] + offset[client]
-    back = aligned(moved, y, client, 6, 3)
+    sums = ([sums_by(groups, number, v) for v in (moved, moved**2)] for groups, number in ((y, 3), (client, 6)))
+    centre, scale, shift = (part[client] for part in alignment(table(client, y, (6, 3)), *sums))
+    back = (moved - centre) * scale + centre + shift
     spread = back.std(0)
     means = np.stack([(back[client == k] / spread).mean(0) for k in range(6)])
     assert (
@@ -319,14 +323,16 @@ def test_the_softmax_gap_of_equal_clients_is_0_and_of_single_labels_known():
 # rows as numbers, samples
 
 
-def test_embedded_rows_are_standardised_and_at_most_width_wide():
+def test_rows_of_any_shape_become_standardised_columns():
     rng = np.random.default_rng(0)
-    for x in (rng.random((50, 7)), rng.random((300, 3, 30)), rng.random((300, 2, 12, 12))):
-        z = embed(x)
-        assert len(z) == len(x)
-        assert z.shape[1] <= WIDTH + 1
-        assert np.abs(z.mean(0)).max() < 0.05
-    assert embed(np.ones((9, 4))).shape == (9, 0)
+    for x, width in ((rng.random((50, 7)), 7), (rng.random((300, 3, 30)), 9), (rng.random((300, 2, 12, 12)), 288)):
+        z = standardised(flat(x))
+        assert z.shape == (len(x), width)
+        assert np.abs(z.mean(0)).max() < 1e-6
+        assert z.std(0) == pytest.approx(np.ones(width), abs=1e-5)
+    assert standardised(np.full((9, 4), 1e9)).tolist() == np.zeros((9, 4)).tolist()
+    small = 1e6 + np.arange(9.0)[:, None]
+    assert standardised(small)[:, 0] == pytest.approx((np.arange(9) - 4) / np.std(np.arange(9)))
 
 
 @QUICK

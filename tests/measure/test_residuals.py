@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedskew.measure.heterogeneity.concept import BINS, aligned, alignment, regression, residual_table_distance
+from fedskew.measure.heterogeneity.concept import BINS, alignment, regression, residual_table_distance
 from fedskew.measure.heterogeneity.residuals import cells, distance, model, target_sums
 from fedskew.measure.heterogeneity.rows import sums_by, table
 from fedskew.measure.heterogeneity.sites import concept_chance, moment_sums, rounded_by_sites
@@ -26,7 +26,8 @@ def test_the_regression_of_all_sites_from_their_sums_equals_the_one_of_aligned_r
     ]
     found = model(answers, own)
 
-    moved = aligned(z, y, site, 3, 5)
+    centre, stretch, shift = (part[site] for part in parts)
+    moved = (z - centre) * stretch + centre + shift
     columns = np.column_stack([np.ones(300), moved, moved * moved - 1])
     expected = regression(columns.T @ columns, columns.T @ response)
     assert found["coefficients"] == pytest.approx(expected, abs=1e-12)

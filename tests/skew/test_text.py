@@ -13,8 +13,7 @@ from fedskew.data.texts import UNKNOWN, of_texts
 from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
-from fedskew.experiment.diagnose import from_experiment
-from fedskew.measure.heterogeneity.diagnose import diagnose
+from fedskew.experiment.diagnose import faces_of, from_experiment
 from fedskew.skew.text import CAPITALS, SHORT, SHORTENED, TEMPLATES, TYPOS, FeatureText, rewritten, styled
 from tests.texts import tiny_encoder
 
@@ -136,7 +135,7 @@ def test_the_diagnosis_of_texts_names_the_feature_face(monkeypatch):
     monkeypatch.setattr("fedskew.data.datasets.digits.Digits.load", lambda self: shop(TEXTS * 2))
     subject = from_experiment(experiment("feature-text:clusters=6,strength=1"), "texts")
     assert any("hashed words" in note for note in subject.notes)
-    assert diagnose(subject.x, subject.y, subject.client, permutations=99).dominant == "feature"
+    assert faces_of(subject).dominant == "feature"
 
 
 def test_rows_without_texts_are_refused():

@@ -21,16 +21,18 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.files import format_of
 from fedskew.data.preprocessing import TEXT_WIDTH
 from fedskew.data.tables import MOST_BYTES, Survey, like_persons, many_numbers, round_down, survey
-from fedskew.data.targets import tenths
 from fedskew.experiment.facts import of_inputs
-from fedskew.experiment.holdings import CLASSES, targets_of
+from fedskew.experiment.holdings import CLASSES, TargetTable, holdings, targets_of
 from fedskew.experiment.keywords import Settings
+from fedskew.experiment.pool import pooled
 from fedskew.experiment.settings import Clients
-from fedskew.experiment.subject import Subject, names_of, sizes_of, values_of
-from fedskew.measure.heterogeneity.columns import Fact, Held, copied, explained
+from fedskew.experiment.subject import Facts, Subject, sizes_of, values_of
+from fedskew.measure.heterogeneity.columns import Tested, copied, listed
 from fedskew.measure.heterogeneity.content import of_symbols
 from fedskew.measure.heterogeneity.details import details, of_counts
-from fedskew.measure.heterogeneity.diagnose import MOST_ROWS, Diagnosis, diagnose
+from fedskew.measure.heterogeneity.diagnose import MOST_ROWS, Diagnosis
+from fedskew.measure.heterogeneity.histograms import tests
+from fedskew.measure.heterogeneity.rows import flat, standardised
 from fedskew.measure.heterogeneity.symbols import counts_of, diagnose_symbols
 
 if TYPE_CHECKING:
@@ -78,9 +80,10 @@ def from_files(
         f"diagnose: all targets in {column!r} are {found.y[0]:g}; name a column whose values differ",
     )
     encode = schema.fit(found.table, str(paths[0]))
-    subject = Subject(
+    x, numeric = encode(found.table), found.y.astype(np.float64) if target else None
+    return Subject(
         title=", ".join(path.name for path in paths),
-        x=encode(found.table),
+        x=x,
         y=found.y,
         client=found.client,
         counts=found.counts,
@@ -88,25 +91,11 @@ def from_files(
         clients=found.clients,
         notes=(*found.notes, *many_numbers(found, label), *like_persons(found)),
         column_notes=encode.notes,
-        facts=tuple(encode.features(found.table)),
+        facts=(*encode.features(found.table), copied(x)),
         arguments=table_arguments(paths, label, client, fitting(found), target, person),
-    )
-    return of_numbers(subject, found.y.astype(np.float64)) if target else subject
-
-
-def of_numbers(subject: Subject, y: NDArray[np.float64]) -> Subject:
-    """The subject with the targets ``y`` (n,). Strata are the tenths of all targets in which each lies."""
-    strata, names = tenths(y)
-    counts = counts_of(strata[:, None], subject.client, len(subject.clients), len(names))
-    return replace(
-        subject,
-        y=strata,
-        classes=names,
-        counts=counts,
-        sizes=subject.counts.sum(1),
-        kind="number",
-        targets=y,
-        response=y,
+        kind="number" if target else CLASSES,
+        targets=numeric,
+        response=numeric,
     )
 
 
@@ -202,9 +191,10 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
         notes += [f"texts: hashed words in {TEXT_WIDTH} random directions"]
     found = targets_of(kind, y, data)
     strata = found.strata[rows]
+    facts = (*of_inputs(data, x, texts), copied(x))
     return Subject(
         title=title,
-        x=x,
+        x=x if kind == "symbols" else standardised(flat(x)),
         y=strata,
         client=client,
         counts=counts_of(strata[:, None], client, len(partition), len(found.names)),
@@ -215,7 +205,7 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
         targets=y[rows],
         response=None if found.response is None else found.response[rows],
         notes=(*notes, *([data.notes] if data.notes else [])),
-        facts=tuple(of_inputs(data, x, texts)),
+        facts=facts,
         inputs=data.columns,
         name=data.name,
         arguments="" if own else arguments_of(experiment),
@@ -246,49 +236,49 @@ def diagnosis(
 
 
 def measured(subject: Subject, seed: int, on_progress: OnProgress, runs: Path | None) -> dict[str, Any]:
-    found = faces_of(subject, seed, None, lambda fraction: on_progress("measuring against chance", fraction))
-    if subject.kind == "symbols":
-        more = of_counts(found.counts, sizes_of(subject))
+    kind, sizes, targets = subject.kind, sizes_of(subject), rows_of(subject)
+    facts, tested = [*subject.facts], list[Tested]()
+    if kind == "symbols":
+        names = classes = symbols_of(subject)
+        found = faces_of(subject, seed, lambda share: on_progress("measuring against chance", share))
+        more = of_counts(found.counts, sizes)
+        facts += of_symbols(targets, names)
     else:
+        names, classes = subject.categories or subject.classes, subject.classes
+        pool = pooled(subject, seed, lambda step: on_progress(f"measuring {step}", 0.0))
+        found, z = pool.faces()
         on_progress("further measures", 1.0)
-        more = details(subject.x, subject.y, subject.client, subject.counts, seed)
-    differences = explained(facts_of(subject, names_of(subject, found)), subject.client, subject.clients)
-    return values_of(subject, found, more, differences, runs)
-
-
-def faces_of(
-    subject: Subject, seed: int = 0, permutations: int | None = None, on_share: Callable[[float], None] = lambda _: None
-) -> Diagnosis:
-    """Measure the four faces and compare each with chance."""
-    if subject.kind == "symbols":
-        targets = subject.y if subject.targets is None else subject.targets
-        symbols = max(len(subject.categories), int(targets.max()) + 1)
-        sizes = sizes_of(subject)
-        return diagnose_symbols(
-            targets, subject.client, sizes, symbols, seed=seed, permutations=permutations, on_progress=on_share
-        )
-    return diagnose(
-        subject.x,
-        subject.y,
-        subject.client,
-        counts=subject.counts,
-        response=subject.response,
-        sizes=sizes_of(subject),
-        seed=seed,
-        permutations=permutations,
-        on_progress=on_share,
+        more = details(z, pool.y, pool.client, found.counts, seed)
+    if kind in (CLASSES, "number"):
+        tested, shown = pool.targets.tested(), replace(pool.targets.table(), sizes=sizes)
+    else:
+        held = holdings(kind, targets, subject.client, found.counts, names)
+        shown = TargetTable(kind, classes, names, sizes, held)
+    tested = [*(part for fact in facts for part in tests(fact, subject.client, len(sizes))), *tested]
+    of = Facts(
+        subject.title,
+        subject.name,
+        subject.arguments,
+        subject.notes,
+        clients=subject.clients,
+        column_notes=subject.column_notes,
     )
+    return values_of(of, shown, found, more, listed(tested, subject.clients), runs)
 
 
-def facts_of(subject: Subject, names: Sequence[str]) -> list[Fact | Held]:
-    """Collect the facts that are compared between clients: inputs, classes, symbols or numbers, and copied rows."""
-    facts: list[Fact | Held] = [*subject.facts]
-    if subject.kind == CLASSES:
-        facts += [
-            ("label", "share", word, (subject.y == at).astype(np.float64)) for at, word in enumerate(subject.classes)
-        ]
-    if subject.kind == "symbols" and subject.targets is not None:
-        facts += of_symbols(subject.targets, names)
-    if subject.kind == "number" and subject.response is not None:
-        facts.append(("target", "mean", "", subject.response))
-    return [*facts, copied(subject.x)]
+def rows_of(subject: Subject) -> NDArray[Any]:
+    """Return the targets (n, ...)."""
+    return subject.y if subject.targets is None else subject.targets
+
+
+def symbols_of(subject: Subject) -> tuple[str, ...]:
+    """Return the names of symbols."""
+    return subject.categories or tuple(f"symbol {at}" for at in range(int(rows_of(subject).max()) + 1))
+
+
+def faces_of(subject: Subject, seed: int = 0, on_share: Callable[[float], None] = lambda _: None) -> Diagnosis:
+    """Measure the four faces and compare each with chance."""
+    if subject.kind != "symbols":
+        return pooled(subject, seed).faces()[0]
+    targets, number = rows_of(subject), len(symbols_of(subject))
+    return diagnose_symbols(targets, subject.client, sizes_of(subject), number, seed=seed, on_progress=on_share)

@@ -1,12 +1,13 @@
-"""The diagnosis of sites that do not pool their rows: questions to all of them, and one result of their answers."""
+"""The faces of all sites from what each computes of its own rows, and the questions to sites that do not pool their rows."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from fedskew.core.errors import require
@@ -16,25 +17,55 @@ from fedskew.experiment.federated_columns import in_columns, moments_of
 from fedskew.experiment.federated_site import measured
 from fedskew.experiment.federated_targets import Targets, targets_of
 from fedskew.experiment.questions import Answer, Numbers, Question, arrays, numbers_of
-from fedskew.experiment.subject import Subject, values_of
+from fedskew.experiment.subject import Facts, values_of
 from fedskew.measure.heterogeneity import sites as of_sites
-from fedskew.measure.heterogeneity.columns import Difference, listed
+from fedskew.measure.heterogeneity.columns import listed
 from fedskew.measure.heterogeneity.details import of_counts
+from fedskew.measure.heterogeneity.diagnose import Diagnosis
 from fedskew.measure.heterogeneity.histograms import BINS, edges, of_shares
 
+Ints = NDArray[np.int64]
 Ask = Callable[[Mapping[str, Question]], Mapping[str, Answer]]
 """Send each site its question, and return their answers."""
 
 
-@dataclass(frozen=True, eq=False)
-class Facts:
-    """What a diagnosis is of, as in `Subject`."""
+Compute = Callable[..., Iterable[Numbers]]
+"""``compute(step, shapes, *asked)`` returns the numbers of each site in a step, which have these shapes by name.
 
-    title: str
-    name: str = ""
-    arguments: str = ""
-    notes: tuple[str, ...] = ()
-    label: str = "LABEL"  # the column of classes, if the server knows its name
+All sites are asked the same, or each its own.
+"""
+
+
+def frame_of(compute: Compute, scaled: Iterable[Numbers], rows: int) -> Numbers:
+    """The frame in which inputs are compared. ``scaled`` are the sums of the inputs of each site, which have ``rows`` in all."""
+    frame = of_sites.first_frame(scaled, rows)
+    if not of_sites.wide(frame):
+        return frame
+    width = len(frame["mean"])
+    frame = of_sites.with_directions(frame, compute("products", {"products": (width, width)}, frame), rows)
+    number = inputs(frame)
+    return of_sites.with_scales(frame, compute("directions", {"sum": (number,), "square": (number,)}, frame), rows)
+
+
+def inputs(frame: Numbers) -> int:
+    """The number of columns that are compared."""
+    return frame["directions"].shape[1] + 1 if "directions" in frame else len(frame["mean"])
+
+
+def faces_from(compute: Compute, frame: Numbers, targets: Targets, sizes: Ints, seed: int) -> Diagnosis:
+    """The faces of sites with ``sizes`` (sites,) rows."""
+    d, c, k = inputs(frame), targets.strata, len(sizes)
+    shapes = {"rows by class": (2, c), "sums by class": (2, c, 2 * d), "products by half": (2, 2 * d, 2 * d)}
+    frame = {**frame, **targets.asked}
+    moments = [*compute("moments", {**shapes, **targets.sums(2 * d)}, frame)]
+    number = targets.kinds(np.stack([part["rows by class"].sum(0) for part in moments]))
+    own, kinds = of_sites.kinds(moments, targets.directions, number, seed)
+    asked = {**frame, **of_sites.classifiers(moments), **kinds, **targets.model(moments, own)}
+    del moments  # of a thousand sites they are large
+    shapes = {"beyond thresholds": (2, k, c, 2), "rows by kind": targets.cells(number)}
+    last = compute("faces", shapes, *({**asked, **part} for part in own))
+    held, rounding, distance = targets.held, targets.rounded, targets.distance
+    return of_sites.faces(last, held, targets.class_of, targets.fewest, rounding, distance, seed, sizes)
 
 
 def federated(
@@ -44,7 +75,7 @@ def federated(
     seed: int = 0,
     on_progress: Callable[[str, float], None] = lambda stage, fraction: None,
 ) -> dict[str, Any]:
-    """The whole diagnosis as plain values, as `fedskew.experiment.diagnose.diagnosis` gives it of pooled rows."""
+    """The whole diagnosis as plain values, as `fedskew.experiment.diagnose.diagnosis` gives it of rows in one place."""
     with threadpool_limits(1):  # as at the sites
         return Inquiry(tuple(sites), ask, seed, on_progress).result(facts)
 
@@ -76,7 +107,6 @@ class Inquiry:
             name: [summary.columns[name] for summary in summaries.values()] for name in encode.preprocessing.names
         }
         sizes = np.array([next(iter(part.columns.values())).rows for part in summaries.values()])
-        fewest = targets.fewest
 
         named = measured(encode.preprocessing)
         moments = {name: moments_of(columns[name]) for name in named}
@@ -84,21 +114,8 @@ class Inquiry:
         width, rows = len(encode.inputs), int(sizes.sum())
         shapes: dict[str, tuple[int, ...]] = {"sum": (width,), "square": (width,), "histograms": (len(named), BINS)}
         scaled = self.numbers("scale", shapes if named else {**shapes, "histograms": (0, 0)}, {"edges": inner})
-        frame = self.with_directions(of_sites.first_frame(scaled, rows), rows)
-
-        d, c, k = self.inputs(frame), targets.strata, len(self.sites)
-        shapes = {"rows by class": (2, c), "sums by class": (2, c, 2 * d), "products by half": (2, 2 * d, 2 * d)}
-        frame = {**frame, **targets.asked}
-        held = self.numbers("moments", {**shapes, **targets.sums(2 * d)}, frame)
-        number = targets.kinds(np.stack([one["rows by class"].sum(0) for one in held]))
-        own, kinds = of_sites.kinds(held, targets.directions, number, self.seed)
-        asked = {**frame, **of_sites.classifiers(held), **kinds, **targets.model(held, own)}
-        shapes = {"beyond thresholds": (2, k, c, 2), "rows by kind": targets.cells(number)}
-        last = self.numbers("faces", shapes, *({**asked, **one} for one in own))
-        found = of_sites.faces(
-            last, targets.held, targets.class_of, fewest, targets.rounded, targets.distance, self.seed
-        )
-
+        frame = frame_of(self.numbers, scaled, rows)
+        found = faces_from(self.numbers, frame, targets, targets.held.sum(1), self.seed)
         tested = [
             *in_columns(
                 encode,
@@ -109,55 +126,17 @@ class Inquiry:
             *targets.tested(),
             *of_shares("rows", "copied", "", sizes, np.array([answer.copies for answer in first.values()])),
         ]
-        few = int(fewest.min())
+        few = int(targets.fewest.min())
         how = f": no count that leaves a site is of fewer than {few} rows" if few > 1 else ""
-        return self.values(facts, how, targets, found, encode.notes, listed(tested, self.sites))
-
-    def values(
-        self,
-        facts: Facts,
-        how: str,
-        targets: Targets,
-        found: of_sites.Diagnosis,
-        notes: tuple[str, ...],
-        differences: tuple[list[Difference], list[list[Difference]]],
-    ) -> dict[str, Any]:
-        none = np.zeros(0, dtype=np.int64)
-        subject = Subject(
-            title=facts.title,
-            x=none,
-            y=none,
-            client=none,
-            counts=none,
-            classes=(),
+        to_mend = [note for note in encode.notes if "columns.toml" in note]
+        facts = dataclasses.replace(
+            facts,
             clients=self.sites,
-            notes=(
-                f"diagnosed without pooling rows{how}",
-                *facts.notes,
-                *(note for note in notes if "columns.toml" in note),
-            ),
-            column_notes=tuple(note for note in notes if "columns.toml" not in note),
-            name=facts.name,
-            arguments=facts.arguments,
+            notes=(f"diagnosed without pooling rows{how}", *facts.notes, *to_mend),
+            column_notes=tuple(note for note in encode.notes if note not in to_mend),
         )
         measures = of_counts(found.counts, found.counts.sum(1))
-        return values_of(targets.of(subject), found, measures, differences)
-
-    def with_directions(self, frame: Numbers, rows: int) -> Numbers:
-        """The frame, with the principal directions of wide rows."""
-        if not of_sites.wide(frame):
-            return frame
-        width = len(frame["mean"])
-        frame = of_sites.with_directions(frame, self.numbers("products", {"products": (width, width)}, frame), rows)
-        number = self.inputs(frame)
-        return of_sites.with_scales(
-            frame, self.numbers("directions", {"sum": (number,), "square": (number,)}, frame), rows
-        )
-
-    @staticmethod
-    def inputs(frame: Numbers) -> int:
-        """The number of columns that are compared."""
-        return frame["directions"].shape[1] + 1 if "directions" in frame else len(frame["mean"])
+        return values_of(facts, targets.table(), found, measures, listed(tested, self.sites))
 
     def numbers(self, step: str, shapes: Mapping[str, tuple[int, ...]], *asked: Numbers) -> list[Numbers]:
         """Ask all sites the same, or each its own question. Raises `BadInput` for answers of other shapes."""

@@ -37,7 +37,7 @@ def in_columns(
         valid = np.array([one.numbers.rows if isinstance(part, Number) else one.valid for one in held])
         if name in moments:
             counts, inner = histograms[name]
-            found += of_numbers(name, moments[name], counts.astype(np.int64), inner)
+            found += of_numbers(name, "mean", "", moments[name], counts.astype(np.int64), inner)
         for word in part.known if isinstance(part, Words) else ():
             found += of_shares(name, "share", word, valid, np.array([one.words.get(word, 0) for one in held]))
         found += of_shares(name, "missing", "", rows, rows - valid)

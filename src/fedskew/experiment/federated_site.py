@@ -20,17 +20,12 @@ from fedskew.data.preprocessing import Number, Tabular
 from fedskew.experiment.questions import Answer, Numbers, Question, Step, arrays, numbers_of
 from fedskew.experiment.site_targets import OwnClasses, OwnNumbers, least
 from fedskew.measure.heterogeneity.histograms import histogram
-from fedskew.measure.heterogeneity.residuals import target_sums
 from fedskew.measure.heterogeneity.rounding import rounded
-from fedskew.measure.heterogeneity.rows import WIDTH, Ints
-from fedskew.measure.heterogeneity.sites import coordinates, face_counts, moment_sums, outer_sums, scale_sums
+from fedskew.measure.heterogeneity.rows import MOST_INPUTS, WIDTH, Ints
+from fedskew.measure.heterogeneity.sites import coordinates, sums
 
 FEWEST = 5
 """Rows that a count has at least, unless it is 0."""
-
-
-MOST_INPUTS = 5_792
-"""Inputs whose products fill a message of 256 MiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,13 +108,10 @@ class Site:
     def made(self, question: Question, asked: Numbers, preprocessing: Tabular) -> Numbers:
         """The numbers of each step after the first."""
         z = coordinates(Columns(preprocessing, ())(self.held), asked)
-        if question.step == "scale":
-            return {**scale_sums(z), "histograms": self.histograms(preprocessing, asked["edges"])}
-        if question.step == "products":
+        if question.step in ("scale", "products", "directions"):
             check_width(z, MOST_INPUTS)
-            return outer_sums(z)
-        if question.step == "directions":
-            return scale_sums(z)
+            counts = {"histograms": self.histograms(preprocessing, asked["edges"])} if question.step == "scale" else {}
+            return {**sums(question.step, z, asked), **counts}
         (y, strata), response = self.targets.strata(question, asked), self.targets.response(asked)
         y, response = y[self.kept], None if response is None else response[self.kept]
         enough = self.enough(y)
@@ -127,10 +119,10 @@ class Site:
         z, y, response = z[enough], y[enough], None if response is None else response[enough]
         check_width(z, WIDTH + 1)
         require(int(y.max()) < strata, "the server does not know all classes of this site")
+        computed = sums(question.step, z, asked, y, strata, response)
         if question.step == "moments":
-            return {**moment_sums(z, y, strata), **({} if response is None else target_sums(z, response))}
-        made = face_counts(z, y, strata, asked, response)
-        return {name: self.rounded(counts) for name, counts in made.items()}
+            return computed
+        return {name: self.rounded(counts) for name, counts in computed.items()}
 
     def note_rare(self, enough: NDArray[np.bool_]) -> None:
         """Note that some rows are in no sum by class."""

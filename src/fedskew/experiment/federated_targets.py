@@ -1,7 +1,7 @@
-"""The targets of all sites in a diagnosis without pooling: how many rows hold which, and the tables of the concept face."""
+"""The targets of all sites in a diagnosis: how many rows hold which, and the tables of the concept face."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, TypeAlias
 
@@ -9,14 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
-from fedskew.data.exact import mean_and_deviation
-from fedskew.data.summaries import ColumnSummary
 from fedskew.data.tables import in_order
 from fedskew.data.targets import tenths
-from fedskew.experiment.diagnose import of_numbers
 from fedskew.experiment.federated_columns import moments_of
+from fedskew.experiment.holdings import CLASSES, TargetTable, holdings
 from fedskew.experiment.questions import Answer, Numbers
-from fedskew.experiment.subject import Subject
 from fedskew.measure.heterogeneity import histograms, residuals
 from fedskew.measure.heterogeneity.columns import Tested
 from fedskew.measure.heterogeneity.concept import BINS as RESIDUALS
@@ -100,21 +97,20 @@ class ClassTargets:
             for one in histograms.of_shares("label", "share", word, rows, self.held[:, at])
         ]
 
-    def of(self, subject: Subject) -> Subject:
-        """The subject with these targets."""
-        return replace(subject, counts=self.held, classes=self.names)
+    def table(self) -> TargetTable:
+        """What the diagnosis shows of these targets."""
+        none = np.zeros(0, dtype=np.int64)
+        rows = self.held.sum(1)
+        return TargetTable(CLASSES, self.names, self.names, rows, holdings(CLASSES, none, none, self.held, self.names))
 
 
 @dataclass(frozen=True, eq=False)
 class NumberTargets:
-    """Targets that are numbers, as `ClassTargets`. ``held`` (sites, bins) are histograms with the edges ``inner`` (bins - 1,).
-
-    ``parts`` are the sites' summaries.
-    """
+    """Targets that are numbers, as `ClassTargets`. ``held`` (sites, bins) are histograms with the edges ``inner`` (bins - 1,)."""
 
     held: Ints
     fewest: Ints
-    parts: Sequence[ColumnSummary]
+    moments: histograms.ClientMoments
     inner: Floats
     names: ClassVar[tuple[str, ...]] = ()
 
@@ -167,12 +163,12 @@ class NumberTargets:
 
     @property
     def asked(self) -> Numbers:
-        scale = mean_and_deviation([part.numbers for part in self.parts])
+        every = self.moments.of(np.ones(len(self.held)))
         return {
             "target edges": self.inner,
             "strata": self.stratum_of.astype(np.float64),
             "groups": self.group_of.astype(np.float64),
-            "target scale": np.array(scale),
+            "target scale": np.array([every.mean, every.deviation]),
         }
 
     @property
@@ -199,10 +195,25 @@ class NumberTargets:
         return rounded_by_sites(held, self.fewest, rng)
 
     def tested(self) -> list[Tested]:
-        return histograms.of_numbers("target", moments_of(self.parts), self.held, self.inner)
+        return histograms.of_numbers("target", "mean", "", self.moments, self.held, self.inner)
 
-    def of(self, subject: Subject) -> Subject:
-        return of_numbers(replace(subject, counts=self.held, client=self.rows[1]), self.values)
+    def table(self) -> TargetTable:
+        shown, (_, names) = holdings("number", self.values, self.rows[1], self.held, ()), tenths(self.values)
+        means = [[float(mean), *row[1:]] for mean, row in zip(self.moments.mean, shown["rows"], strict=True)]
+        return TargetTable("number", names, names, self.held.sum(1), {**shown, "rows": means})
+
+
+@dataclass(frozen=True, eq=False)
+class SurvivalTargets(NumberTargets):
+    """Targets that are survival times, whose strata and scores need pooled rows. ``held`` (sites, strata) counts rows."""
+
+    @cached_property
+    def class_of(self) -> Ints:
+        return np.arange(self.held.shape[1])
+
+    @property
+    def asked(self) -> Numbers:
+        return {"groups": self.group_of.astype(np.float64)}
 
 
 def fitting(kinds: int, rows: Floats, fewest: int) -> int:
@@ -235,9 +246,10 @@ def targets_of(first: Mapping[str, Answer], ask: Callable[[Floats], list[Numbers
         require(part.numbers.rows == part.rows > 0, f"{site}: some of its targets are no numbers")
     rows = sum(part.rows for part in parts)
     require(rows <= MOST_NUMBERS, f"diagnose: {rows:,} targets, but at most {MOST_NUMBERS:,} numbers are compared")
-    inner = histograms.edges(moments_of(parts))
+    moments = moments_of(parts)
+    inner = histograms.edges(moments)
     held = np.stack([one["histogram"] for one in ask(inner)]).astype(np.int64)
     for site, part, counts in zip(first, parts, held, strict=True):
         right = counts.min() >= 0 and counts.sum() == part.rows
         require(bool(right), f"{site}: its histogram does not count its {part.rows:,} targets")
-    return NumberTargets(held, fewest, parts, inner)
+    return NumberTargets(held, fewest, moments, inner)

@@ -29,8 +29,6 @@ Faces: TypeAlias = tuple[Face | Literal[""], dict[Face, float]]
 PARTITIONS = 3
 """Number of partitions (one a seed) that are diagnosed. The strengths are averaged over them."""
 
-PERMUTATIONS = 99
-
 
 def last(store: RunStore, record: RunRecord, split: str, name: str) -> float:
     """Return a measurement of the last round; NaN if there is none. A run that diverged counts with its untrained model."""
@@ -151,7 +149,7 @@ def case_of(
 def faces_over(experiment: Experiment, dataset: Dataset, partition_seeds: Sequence[int]) -> Faces:
     """Diagnose the first `PARTITIONS` partitions; return the most frequent dominant face and the mean strengths."""
     found = [
-        faces_of(from_experiment(experiment.replace(clients__partition_seed=seed), "", dataset), 0, PERMUTATIONS)
+        faces_of(from_experiment(experiment.replace(clients__partition_seed=seed), "", dataset))
         for seed in partition_seeds[:PARTITIONS]
     ]
     any_face: tuple[Face | Literal[""], ...] = (*FACES, "")

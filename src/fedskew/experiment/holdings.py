@@ -56,6 +56,20 @@ class Holdings(TypedDict):
 
 
 @dataclass(frozen=True, eq=False)
+class TargetTable:
+    """What a diagnosis shows of all clients' targets: their kind, the names of classes or strata, and what each client holds.
+
+    ``names`` are the names of classes, labels or symbols. ``sizes`` (clients,) are the clients' numbers of rows.
+    """
+
+    kind: str
+    classes: tuple[str, ...]
+    names: tuple[str, ...]
+    sizes: Ints
+    holdings: Holdings
+
+
+@dataclass(frozen=True, eq=False)
 class Targets:
     """The stratum (n,) of each row's target, the strata's names, and a number (n,) for each target, if the kind has one."""
 
@@ -70,8 +84,9 @@ def targets_of(kind: str, y: Rows, dataset: Dataset) -> Targets:
         return Targets(y, dataset.classes)
     if kind == "survival":
         return Targets(*events_and_times(y), log_rank(y))
-    strata, names = dataset.strata
-    return Targets(strata, names, y.astype(np.float64) if kind == "number" else None)
+    if kind == "number":
+        return Targets(np.zeros(len(y), dtype=np.int64), ("",), y.astype(np.float64))
+    return Targets(*dataset.strata)
 
 
 def events_and_times(y: Floats) -> tuple[Ints, tuple[str, ...]]:

@@ -13,13 +13,12 @@ from fedskew.data.files import files_of, stem
 from fedskew.data.misfits import Kinds
 from fedskew.data.tables import survey
 from fedskew.experiment.diagnose import OnProgress, table_arguments
-from fedskew.experiment.federated import Ask, Facts, federated
+from fedskew.experiment.federated import Ask, federated
 from fedskew.experiment.federated_site import FEWEST, Site
 from fedskew.experiment.holdings import CLASSES
 from fedskew.experiment.questions import Answer, Question
 from fedskew.experiment.site_targets import targets_in
-from fedskew.experiment.subject import Subject
-from fedskew.measure.heterogeneity.rows import flat
+from fedskew.experiment.subject import Facts, Subject
 
 
 def without_pooling(
@@ -110,8 +109,8 @@ def sites_of_subject(subject: Subject, fewest: int = FEWEST) -> tuple[dict[str, 
         subject.kind in (CLASSES, "number"),
         f"diagnose --federated: {subject.name} has neither classes nor numbers; other targets need pooled rows",
     )
-    x, y = flat(subject.x), np.array(subject.classes)[subject.y] if subject.response is None else subject.response
-    names = [*subject.inputs] if len(subject.inputs) == x.shape[1] else [f"input {at}" for at in range(x.shape[1])]
+    x, y = subject.x, np.array(subject.classes)[subject.y] if subject.response is None else subject.response
+    names = [*subject.inputs] if len(subject.inputs) == x.shape[1] else [f"input {at + 1}" for at in range(x.shape[1])]
     sites = {}
     for at, name in enumerate(subject.clients):
         mine = subject.client == at

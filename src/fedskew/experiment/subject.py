@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedskew.advice.advise import Advice, advise
 from fedskew.advice.evidence import known
 from fedskew.core.units import usual_factor
-from fedskew.experiment.holdings import CLASSES, MEANINGS, holdings, said
+from fedskew.experiment.holdings import CLASSES, MEANINGS, TargetTable, said
 from fedskew.measure.heterogeneity.columns import Difference, Fact, Held
 from fedskew.measure.heterogeneity.diagnose import MEANINGS as OF_CLASSES
 from fedskew.measure.heterogeneity.diagnose import Diagnosis
@@ -29,12 +29,25 @@ FILL_IN = (
 
 
 @dataclass(frozen=True, eq=False)
+class Facts:
+    """What a diagnosis is of. ``label`` is the column of classes, if its name is known."""
+
+    title: str
+    name: str = ""  # the data set's name, if it has one
+    arguments: str = ""  # arguments of `fedskew compare` that name these data
+    notes: tuple[str, ...] = ()
+    label: str = "LABEL"
+    clients: tuple[str, ...] = ()
+    column_notes: tuple[str, ...] = ()  # how columns became numbers; less important than notes
+
+
+@dataclass(frozen=True, eq=False)
 class Subject:
     """Clients' rows, or a sample of them. ``counts`` (clients, classes) then still covers all rows.
 
-    If the targets are not classes, ``y`` (n,) holds their strata, ``classes`` the strata's names, ``targets`` (n, ...) the
-    targets, and ``response`` (n,) one number for each target. ``sizes`` (clients,) is each client's number of all rows, if
-    ``counts`` covers only a sample.
+    If the targets are not classes, ``targets`` (n, ...) holds them, and ``y`` (n,) and ``classes`` their strata and the strata's
+    names; numbers have none. ``response`` (n,) is one number for each target. ``sizes`` (clients,) is each client's number of all
+    rows, if ``counts`` does not say it.
     """
 
     title: str
@@ -45,10 +58,10 @@ class Subject:
     classes: tuple[str, ...]
     clients: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    column_notes: tuple[str, ...] = ()  # how columns became numbers; less important than notes
+    column_notes: tuple[str, ...] = ()
     facts: tuple[Fact | Held, ...] = ()  # about the columns, in their own units
-    name: str = ""  # the data set's name, if it has one
-    arguments: str = ""  # arguments of `fedskew compare` that name these data
+    name: str = ""
+    arguments: str = ""
     kind: str = CLASSES  # the kind of target
     targets: NDArray[Any] | None = None
     response: NDArray[np.float64] | None = None
@@ -63,12 +76,9 @@ def sizes_of(subject: Subject) -> Ints:
     return sizes
 
 
-def names_of(subject: Subject, found: Diagnosis) -> tuple[str, ...]:
-    return subject.categories or subject.classes or tuple(f"symbol {at}" for at in range(found.counts.shape[1]))
-
-
 def values_of(
-    subject: Subject,
+    facts: Facts,
+    targets: TargetTable,
     found: Diagnosis,
     more: Mapping[str, Any],
     differences: tuple[list[Difference], list[list[Difference]]],
@@ -79,43 +89,41 @@ def values_of(
     ``more`` are further measures. ``differences`` are the columns that differ, over all clients and by client. ``runs`` is a
     folder with the user's own evidence, which the advice uses, too.
     """
-    sizes = sizes_of(subject)
-    kind, targets = subject.kind, subject.y if subject.targets is None else subject.targets
+    kind, sizes = targets.kind, targets.sizes
     listed, of_clients = differences
-    names = names_of(subject, found)
     return {
-        "data": subject.title,
+        "data": facts.title,
         "clients": len(sizes),
         "rows": int(sizes.sum()),
         "target": kind,
-        "target_in_words": said(kind, names),
-        "holdings": holdings(kind, targets, subject.client, found.counts, names),
+        "target_in_words": said(kind, targets.names),
+        "holdings": targets.holdings,
         "measured_rows": found.measured_rows,
         "rows_of_a_class_held_by_one_client": found.alone,
-        "classes": list(names if kind == "symbols" else subject.classes),
+        "classes": list(targets.classes),
         "sizes": sizes.tolist(),
         "smallest": int(sizes.min()),
         "median": float(np.median(sizes)),
         "largest": int(sizes.max()),
         "dominant": found.dominant or None,
-        "faces": [face_of(found, face.name, subject.clients, MEANINGS.get(kind, {})) for face in found.faces],
+        "faces": [face_of(found, face.name, facts.clients, MEANINGS.get(kind, {})) for face in found.faces],
         "measures": more,
         "columns": [asdict(one) for one in listed],
         "by_client": [[named(one) for one in own] for own in of_clients],
         "repairs": repairs(of_clients),
-        "notes": list(subject.notes),
-        "column_notes": list(subject.column_notes),
-        "advice": advice_for(found, subject, kind, runs),
-        "client_names": list(subject.clients),
+        "notes": list(facts.notes),
+        "column_notes": list(facts.column_notes),
+        "advice": advice_for(found, facts, kind, runs),
+        "client_names": list(facts.clients),
         "label_counts": found.counts.tolist(),
     }
 
 
-def advice_for(found: Diagnosis, subject: Subject, kind: str, runs: Path | None) -> Advice:
+def advice_for(found: Diagnosis, facts: Facts, kind: str, runs: Path | None) -> Advice:
     """The advice. If the command cannot name the data set, it says what to fill in."""
-    data = subject.arguments or "--dataset DATASET"
-    advice = advise(known(runs), found.dominant, found.strengths, data, subject.name, kind)
-    return advice if subject.arguments else {**advice, "caution": f"{advice['caution']} {FILL_IN}"}
+    data = facts.arguments or "--dataset DATASET"
+    advice = advise(known(runs), found.dominant, found.strengths, data, facts.name, kind)
+    return advice if facts.arguments else {**advice, "caution": f"{advice['caution']} {FILL_IN}"}
 
 
 def repairs(of_clients: Sequence[Sequence[Difference]]) -> list[str]:

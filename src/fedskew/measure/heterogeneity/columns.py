@@ -1,7 +1,6 @@
 """Find the facts in which clients differ: columns, words, symbols, missing values, classes, copied rows."""
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -9,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import bdtr, bdtrc, ndtr
-from scipy.stats import rankdata
 
 from fedskew.core.counting import percent
 from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor
-from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, members
+from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
 
 LEVEL = 0.01
 """Level of all tests together (Bonferroni): about the probability that chance alone lists anything."""
@@ -93,24 +91,8 @@ class Tested(NamedTuple):
         return f"{self.column} {self.word}" if self.kind in ("word", "symbol") else self.column
 
 
-def differences(facts: Iterable[Fact | Held], client: Ints, names: Sequence[str]) -> list[Difference]:
-    """Return the columns that differ most, each for the client that differs most from all others.
-
-    ``client`` (n,) numbers each row's client, from 0 to ``len(names)`` - 1. A column, or a word of a text, is listed if its
-    difference is beyond chance and at least `SMALL`.
-    """
-    return explained(facts, client, names)[0]
-
-
-def explained(
-    facts: Iterable[Fact | Held], client: Ints, names: Sequence[str]
-) -> tuple[list[Difference], list[list[Difference]]]:
-    """Return `differences`, and for each client the columns in which it differs most, strongest first."""
-    return listed([one for fact in facts for one in tests(fact, client, len(names))], names)
-
-
 def listed(found: Sequence[Tested], names: Sequence[str]) -> tuple[list[Difference], list[list[Difference]]]:
-    """Do what `explained` does, from tested facts."""
+    """Return the columns that differ most, and for each client the columns in which it differs most, strongest first."""
     if not found:
         return [], [[] for _ in names]
     number = len(found) * len(names)
@@ -148,72 +130,6 @@ def listed(found: Sequence[Tested], names: Sequence[str]) -> tuple[list[Differen
     return [*columns.values()], of_clients
 
 
-def tests(fact: Fact | Held, client: Ints, clients: int) -> list[Tested]:
-    """Compare each client's rows with all others': means and deviations by ranks, shares of rows by binomial tails."""
-    if fact[1] == "word":
-        return of_words(fact, client, clients)
-    kind, values = fact[1], fact[3]
-    known = np.isfinite(values)
-    own = values[known]
-    if not len(own) or not math.isfinite(own.std()) or own.std() <= 0:
-        return []
-    owner = client[known]
-    if kind not in ("mean", "content", "symbol"):
-        return [compared(fact, (own, own), owner, clients)]
-    mean = compared(fact, (own, own), owner, clients)
-    found = [mean]
-    distance = np.abs(own - np.median(own))
-    if np.ptp(distance) > 0 and kind != "symbol":
-        one = compared(fact, (distance, distance), owner, clients)
-        here, elsewhere = deviations(own, owner, clients)
-        # if a client's mean differs, its distance from the median is large without a larger deviation
-        p = np.where(mean.p <= SHIFTED, 1.0, one.p)
-        found.append(one._replace(kind="spread", here=here, elsewhere=elsewhere, p=p))
-    common, often = np.unique(own, return_counts=True)
-    if often.max() >= MOSTLY * len(own):
-        # the mean rank of mostly equal numbers is not nearly normal
-        other = (own != common[often.argmax()]).astype(float)
-        found = [compared(fact, (own, other), owner, clients)]
-    return [one._replace(groups=lambda k: (group_of(own[owner == k]), group_of(own[owner != k]))) for one in found]
-
-
-def group_of(values: Floats) -> Group:
-    low, high, whole = float(values.min()), float(values.max()), bool((np.mod(values, 1) == 0).all())
-    return Group(len(values), float(values.mean()), float(values.std()), low, high, whole)
-
-
-def of_words(fact: Held, client: Ints, clients: int) -> list[Tested]:
-    """Compare the clients' shares of rows that hold each word."""
-    column, kind, words, held = fact
-    hits = (members(client, clients) @ held).toarray()
-    rows = np.bincount(client, minlength=clients)
-    often = hits.sum(0)
-    varies = np.flatnonzero((often > 0) & (often < len(client)))
-    here, elsewhere, effect = shares(hits.T, rows)
-    p = np.ones(here.shape)
-    p[varies] = chance(hits.T[varies], rows)
-    return [Tested(column, kind, words[at], here[at], elsewhere[at], effect[at], p[at]) for at in varies]
-
-
-def compared(fact: Fact, of: tuple[Floats, Floats], owner: Ints, clients: int) -> Tested:
-    """Compare the clients' means. ``of`` has the numbers (n,) for means and effects, and those for the p values.
-
-    The latter are 0 and 1, or are ranked.
-    """
-    numbers, tested = of
-    rows = np.bincount(owner, minlength=clients)
-    others = len(owner) - rows
-    here, elsewhere = means(numbers, owner, rows)
-    effect = (here - elsewhere) / numbers.std()
-    if np.isin(tested, (0, 1)).all():
-        p = chance(np.bincount(owner, tested, clients).astype(np.float64), rows)
-    else:
-        ranks = rankdata(tested)
-        a, b = means(ranks, owner, rows)
-        p = normal((a - b) / ranks.std(), rows, others)
-    return Tested(*fact[:3], here, elsewhere, effect, p)
-
-
 def shares(hits: Floats, rows: Ints) -> tuple[Floats, Floats, Floats]:
     """Return each client's share of rows, the others' share, and the effect, (..., clients).
 
@@ -242,20 +158,6 @@ def chance(hits: Floats, rows: Ints) -> Floats:
     above = np.where(many > 0, bdtrc(np.maximum(many - 1, 0), few, share), 1.0)
     p[near] = np.maximum(p[near], np.minimum(1, 2 * np.minimum(bdtr(many, few, share), above)))
     return p
-
-
-def means(values: Floats, owner: Ints, rows: Ints) -> tuple[Floats, Floats]:
-    """Return the mean of each client, and of all other clients, (clients,)."""
-    total = np.bincount(owner, weights=values, minlength=len(rows))
-    return divided(total, rows), divided(values.sum() - total, len(values) - rows)
-
-
-def deviations(values: Floats, owner: Ints, clients: int) -> tuple[Floats, Floats]:
-    """Return the standard deviation of each client, and of all other clients, (clients,)."""
-    centred = values - values.mean()
-    rows = np.bincount(owner, minlength=clients)
-    (one, other), (square, others) = (means(v, owner, rows) for v in (centred, centred**2))
-    return np.sqrt(np.maximum(square - one**2, 0)), np.sqrt(np.maximum(others - other**2, 0))
 
 
 def factor_of(found: Difference, mine: Group, others: Group) -> float:

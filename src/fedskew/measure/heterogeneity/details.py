@@ -1,10 +1,9 @@
 """Further measures of heterogeneity from the literature, in addition to the four faces of `diagnose`."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedskew.core.seeding import stream
-from fedskew.measure.heterogeneity.diagnose import sample, shuffled
+from fedskew.measure.heterogeneity.diagnose import sample
 from fedskew.measure.heterogeneity.distances import (
     Distance,
     classifier_auc,
@@ -16,7 +15,7 @@ from fedskew.measure.heterogeneity.gradient import gradient_dissimilarity, softm
 from fedskew.measure.heterogeneity.label import dirichlet_alpha, label_measures, pairwise_variation
 from fedskew.measure.heterogeneity.optimum import softmax_gap
 from fedskew.measure.heterogeneity.quantity import size_measures
-from fedskew.measure.heterogeneity.rows import Floats, Ints, embed
+from fedskew.measure.heterogeneity.rows import Floats, Ints
 
 COMPARED_CLIENTS = 20
 """Maximum number of clients, chosen at random, over which distances between sets of rows are averaged."""
@@ -24,18 +23,16 @@ COMPARED_CLIENTS = 20
 FITTED_ROWS = 5000
 
 
-def details(
-    x: NDArray[np.floating], y: Ints, client: Ints, counts: Ints, seed: int = 0
-) -> dict[str, dict[str, float | None]]:
+def details(z: Floats, y: Ints, client: Ints, counts: Ints, seed: int = 0) -> dict[str, dict[str, float | None]]:
     """Compute the measures by face: label, quantity, feature (within classes) and gradient. Undefined measures are None.
 
-    `diagnose` explains the arguments. Each distance between sets of rows also has a value ``by chance``, after rows were shuffled
-    among the clients: within labels, or all rows for the optimum gap.
+    ``z`` (n, d) are standardised columns of the rows, ``y`` (n,) their classes or strata, ``client`` (n,) their clients. ``counts``
+    (clients, classes) may cover more rows. Each distance between sets of rows also has a value ``by chance``, after rows were
+    shuffled among the clients: within labels, or all rows for the optimum gap.
     """
     rng = stream(seed, "diagnose", 2)
     rows = sample(client, rng)
-    y, client = y[rows], client[rows]
-    z = embed(x[rows])
+    z, y, client = z[rows], y[rows], client[rows]
     chosen = rng.permutation(len(counts))[:COMPARED_CLIENTS]
     slices = int(rng.integers(2**31))
     ways: dict[str, tuple[Distance, Ints, int]] = {
@@ -53,6 +50,15 @@ def details(
     for title, owner in (("optimum gap", client), ("optimum gap by chance", rng.permutation(client))):
         found["gradient"][title] = softmax_gap(z[first], y[first], owner[first], counts.shape[1], chosen)
     return {**of_counts(counts, counts.sum(1)), **finite(found)}
+
+
+def shuffled(client: Ints, y: Ints, rng: np.random.Generator) -> Ints:
+    """Shuffle clients (n,) among the rows of each label. Every client keeps its numbers of rows of each label."""
+    order = np.argsort(y, kind="stable")
+    dealt = np.lexsort((rng.random(len(y)), y))
+    result = np.empty_like(client)
+    result[order] = client[dealt]
+    return result
 
 
 def of_counts(counts: Ints, sizes: Ints) -> dict[str, dict[str, float | None]]:

@@ -11,12 +11,8 @@ from scipy import stats
 
 from fedskew.core.errors import require
 from fedskew.core.sampling import fair_sample, level
-from fedskew.core.seeding import stream
-from fedskew.measure.heterogeneity.concept import concept_distance, residual_distance
-from fedskew.measure.heterogeneity.feature import feature_distance, shares
-from fedskew.measure.heterogeneity.label import label_measures
 from fedskew.measure.heterogeneity.quantity import size_distance
-from fedskew.measure.heterogeneity.rows import Floats, Ints, embed
+from fedskew.measure.heterogeneity.rows import Floats, Ints
 from fedskew.measure.statistics import holm
 
 LEVEL = 0.05
@@ -24,9 +20,6 @@ LEVEL = 0.05
 
 TABLES, RESAMPLES = 999, 999
 """Number of random tables for labels and sizes, and of bootstrap samples of clients."""
-
-PERMUTATIONS, MANY_ROWS = (199, 99), 15_000
-"""Number of permutations for features and concepts: up to `MANY_ROWS` rows, and above."""
 
 FEW_CLIENTS = 5
 """Minimum number of clients for an interval. Resampling fewer clients gives no useful interval."""
@@ -104,67 +97,6 @@ class Diagnosis:
         return next(face for face in self.faces if face.name == name)
 
 
-def diagnose(
-    x: NDArray[np.floating],
-    y: Ints,
-    client: Ints,
-    *,
-    counts: Ints | None = None,
-    response: Floats | None = None,
-    sizes: Ints | None = None,
-    seed: int = 0,
-    permutations: int | None = None,
-    on_progress: Callable[[float], None] = lambda fraction: None,
-) -> Diagnosis:
-    """Measure clients' rows: inputs ``x`` (n, ...), labels ``y`` (n,) and clients (n,). Both are numbered from 0 without gaps.
-
-    If x, y and client are a sample, ``counts`` (clients, classes) counts the labels of all rows. If ``counts`` covers only a
-    sample, too, ``sizes`` (clients,) are the clients' numbers of all rows. If the targets are numbers, ``response`` (n,) has them
-    and y their bins; the concept face then compares residuals. ``on_progress(fraction)`` is called as work completes. Raises
-    `BadInput` for one client, one class, clients without rows, or fewer than 30 rows.
-    """
-    if counts is None:
-        counts = np.zeros((int(client.max()) + 1, int(y.max()) + 1), dtype=np.int64)
-        np.add.at(counts, (client, y), 1)
-    clients, classes = counts.shape
-    sizes = counts.sum(1) if sizes is None else sizes
-    check(sizes)
-    require(bool((counts.sum(0) > 0).sum() >= 2), "diagnose: all rows have the same label; choose another label column")
-    require(len(y) >= FEWEST_ROWS, f"diagnose: {len(y)} rows are too few; give at least {FEWEST_ROWS}")
-    rng = stream(seed, "diagnose")
-    rows = sample(client, rng)
-    y, client = y[rows], client[rows]
-    z = embed(x[rows])
-    weights = sizes / sizes.sum()
-    half = rng.integers(0, 2, len(y))
-    numbers = None if response is None else response[rows]
-
-    def both(owner: Ints) -> tuple[Floats, Floats]:
-        return (
-            feature_distance(z, y, owner, clients, classes, half),
-            concept_distance(z, y, owner, clients, classes)
-            if numbers is None
-            else residual_distance(z, y, owner, clients, classes, numbers),
-        )
-
-    permutations = permutations or PERMUTATIONS[len(y) > MANY_ROWS]
-    each = dict(zip(("feature", "concept"), both(client), strict=True))
-    by_chance: dict[str, list[float]] = {"feature": [], "concept": []}
-    for done in range(permutations):
-        for name, values in zip(by_chance, both(shuffled(client, y, rng)), strict=True):
-            by_chance[name].append(float(weights @ values))
-        on_progress((done + 1) / permutations)
-    each["label"] = label_measures(counts)["total variation"]
-    by_chance["label"] = label_chance(counts, rng, weights)
-    held = shares(client, y, clients, classes) > 0
-    return Diagnosis(
-        faces=compared(each, by_chance, sizes, rng),
-        counts=counts,
-        measured_rows=len(rows),
-        alone=int((held.sum(0) == 1)[y].sum()),
-    )
-
-
 def check(sizes: Ints) -> None:
     """Raise `BadInput` for fewer than two clients, and for a client without rows."""
     require(len(sizes) >= 2, "diagnose: all rows belong to one client; there is nothing to compare it with")
@@ -206,15 +138,6 @@ def sample(client: Ints, rng: np.random.Generator, most: int = MOST_ROWS) -> Int
     """Draw at most ``most`` rows; return their numbers in random order. Small clients keep all rows, others equally many."""
     rows = fair_sample(client, rng.random(len(client)), level(np.bincount(client), most))
     return rng.permutation(rows)
-
-
-def shuffled(client: Ints, y: Ints, rng: np.random.Generator) -> Ints:
-    """Shuffle clients (n,) among the rows of each label. Every client keeps its numbers of rows of each label."""
-    order = np.argsort(y, kind="stable")
-    dealt = np.lexsort((rng.random(len(y)), y))
-    result = np.empty_like(client)
-    result[order] = client[dealt]
-    return result
 
 
 def label_chance(

@@ -1,13 +1,27 @@
-"""Find columns that differ, as `columns` does, but from each client's counts, moments and histograms instead of rows."""
+"""Compare the clients' columns by each client's counts, moments and histograms, which need not come from pooled rows."""
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from fedskew.measure.heterogeneity.columns import MOSTLY, SHIFTED, Group, Kind, Tested, chance, normal, shares
-from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
+from fedskew.measure.heterogeneity.columns import (
+    MOSTLY,
+    SHIFTED,
+    Difference,
+    Fact,
+    Group,
+    Held,
+    Kind,
+    Tested,
+    chance,
+    listed,
+    normal,
+    shares,
+)
+from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, members, table
 
 BINS = 256
 """Number of bins of a column. There is one for each whole number if possible; else bins are narrow near the mean."""
@@ -40,6 +54,18 @@ class ClientMoments(NamedTuple):
         return Group(int(total), mean, square**0.5, float(low), float(high), bool(self.whole[held].all()))
 
 
+def moments(values: Floats, client: Ints, clients: int) -> ClientMoments:
+    """Return the moments of finite ``values`` (n,) at each ``client`` (n,)."""
+    rows = np.bincount(client, minlength=clients)
+    mean = divided(np.bincount(client, values, clients), rows)
+    variance = divided(np.bincount(client, (values - mean[client]) ** 2, clients), rows)
+    low, high = np.full(clients, np.inf), np.full(clients, -np.inf)
+    np.minimum.at(low, client, values)
+    np.maximum.at(high, client, values)
+    fractions = np.bincount(client, np.mod(values, 1) != 0, clients)
+    return ClientMoments(rows, mean, np.sqrt(variance), low, high, fractions == 0)
+
+
 def edges(held: ClientMoments) -> Floats:
     """Return the `BINS` - 1 inner edges of a column's bins. A value on an edge belongs to the bin below."""
     every = held.of(np.ones(len(held.rows)))
@@ -69,35 +95,68 @@ def median(middle: Floats, counts: Ints) -> float:
     return float(middle[places].mean())
 
 
-def of_numbers(column: str, held: ClientMoments, counts: Ints, inner: Floats) -> list[Tested]:
-    """Compare each client's mean and deviation with all others', like `columns.tests`. ``counts`` is (clients, bins)."""
+def explained(
+    facts: Iterable[Fact | Held], client: Ints, names: Sequence[str]
+) -> tuple[list[Difference], list[list[Difference]]]:
+    """Return the columns that differ most, and for each client the columns in which it differs most, strongest first.
+
+    ``client`` (n,) numbers each row's client, from 0 to ``len(names)`` - 1. A column, or a word of a text, is listed if its
+    difference is beyond chance and at least `columns.SMALL`.
+    """
+    return listed([part for fact in facts for part in tests(fact, client, len(names))], names)
+
+
+def tests(fact: Fact | Held, client: Ints, clients: int) -> list[Tested]:
+    """Compare each client's rows with all others': means and deviations by ranks, shares of rows by binomial tails."""
+    if fact[1] == "word":
+        column, kind, words, held = fact
+        hits = (members(client, clients) @ held).toarray()
+        rows = np.bincount(client, minlength=clients)
+        return [part for at, word in enumerate(words) for part in of_shares(column, kind, word, rows, hits[:, at])]
+    valid = np.isfinite(fact[3])
+    values, owner = fact[3][valid], client[valid]
+    if fact[1] not in ("mean", "content", "symbol"):
+        return of_shares(*fact[:3], np.bincount(owner, minlength=clients), np.bincount(owner, values, clients))
+    if not len(values):
+        return []
+    of_clients = moments(values, owner, clients)
+    inner = edges(of_clients)
+    counts = table(owner, np.searchsorted(inner, values), (clients, BINS)).astype(np.int64)
+    return of_numbers(*fact[:3], of_clients, counts, inner)
+
+
+def of_numbers(column: str, kind: Kind, word: str, held: ClientMoments, counts: Ints, inner: Floats) -> list[Tested]:
+    """Compare each client's mean and deviation with all others'. ``counts`` (clients, bins) are histograms."""
     clients = len(counts)
     everyone = np.ones(clients)
     every = held.of(everyone)
-    if not counts.sum() or every.deviation <= 0:
+    if not counts.sum() or not 0 < every.deviation < np.inf:
         return []
 
     def groups(k: int) -> tuple[Group, Group]:
         mine = (np.arange(clients) == k).astype(float)
         return held.of(mine), held.of(everyone - mine)
 
-    others = [groups(k)[1] for k in range(clients)]
-    rest = np.array([other.mean for other in others])
+    others = every.rows - held.rows
+    centred = np.where(held.rows > 0, held.mean - every.mean, 0.0)
+    rest = every.mean - divided(held.rows * centred, others)
     effect = (held.mean - rest) / every.deviation
     pooled, middle = counts.sum(0), middles(inner)
     if pooled.max() >= MOSTLY * pooled.sum():
         # ranks of mostly equal numbers are no longer nearly normal
         other = of_shares(column, "share", "", counts.sum(1), counts.sum(1) - counts[:, pooled.argmax()])
-        return [Tested(column, "mean", "", held.mean, rest, effect, one.p, groups) for one in other]
-    found = [Tested(column, "mean", "", held.mean, rest, effect, by_ranks(counts, middle)[0], groups)]
+        return [Tested(column, kind, word, held.mean, rest, effect, part.p, groups) for part in other]
+    tested = [Tested(column, kind, word, held.mean, rest, effect, by_ranks(counts, middle)[0], groups)]
     distance = np.abs(middle - median(middle, pooled))
-    if np.ptp(distance[pooled > 0]) > 0:
+    if np.ptp(distance[pooled > 0]) > 0 and kind != "symbol":
         p, distances = by_ranks(counts, distance)
-        spread = np.array([other.deviation for other in others])
+        squares = held.rows * (held.deviation**2 + centred**2)
+        variance = divided(every.rows * every.deviation**2 - squares, others) - (rest - every.mean) ** 2
         # a client whose mean differs is far from the median, too
-        p = np.where(found[0].p <= SHIFTED, 1.0, p)
-        found.append(Tested(column, "spread", "", held.deviation, spread, distances, p, groups))
-    return found
+        p = np.where(tested[0].p <= SHIFTED, 1.0, p)
+        spread = np.sqrt(np.maximum(variance, 0))
+        tested.append(Tested(column, "spread", word, held.deviation, spread, distances, p, groups))
+    return tested
 
 
 def by_ranks(counts: Ints, values: Floats) -> tuple[Floats, Floats]:
@@ -115,8 +174,8 @@ def by_ranks(counts: Ints, values: Floats) -> tuple[Floats, Floats]:
     return normal((a - b) / deviation, rows, rows.sum() - rows), (here - elsewhere) / scale
 
 
-def of_shares(column: str, kind: Kind, word: str, rows: Ints, hits: Ints) -> list[Tested]:
-    """Compare the clients' shares of rows, like `columns.tests`. ``hits`` of ``rows`` (clients,) have the fact."""
+def of_shares(column: str, kind: Kind, word: str, rows: Ints, hits: Ints | Floats) -> list[Tested]:
+    """Compare the clients' shares of rows. ``hits`` of ``rows`` (clients,) have the fact."""
     if not 0 < hits.sum() < rows.sum():
         return []
     many = hits.astype(np.float64)

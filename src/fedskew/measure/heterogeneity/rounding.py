@@ -14,7 +14,7 @@ def rounded(counts: NDArray[Any], fewest: int, rng: np.random.Generator) -> Ints
     Counts of small cells move to other small cells, near ones first. If all small cells together are below ``fewest``, counts
     move to or from a large cell. If the sum of a row is below ``fewest``, all its cells become 0.
     """
-    made = np.array(counts, dtype=np.int64)
+    made = np.array(counts, dtype=np.int64, order="C")  # else the rows below would be copies
     if fewest < 2:
         return made
     flat = made.reshape(-1, made.shape[-1])

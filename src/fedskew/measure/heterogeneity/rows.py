@@ -1,6 +1,6 @@
 """Turn rows of any kind into a few dozen standardised columns. Images, signals and tables are then compared alike."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,43 +18,35 @@ WIDTH = 48
 MANY = 1000
 """For matrices larger than this, only the largest eigenvalues are computed."""
 
+MOST_INPUTS = 5_792
+"""Maximum number of inputs whose products a site computes: they fill a message of 256 MiB."""
+
 CLIP = 5.0
 """Values are clipped at this number of standard deviations, so that outliers do not dominate."""
 
 
-def embed(x: NDArray[np.generic]) -> Floats:
-    """Turn rows (n, ...) into standardised columns (n, at most `WIDTH` + 1). Constant columns are left out.
+def flat(x: NDArray[Any]) -> NDArray[Any]:
+    """Turn rows (n, ...) into columns (n, d).
 
     Windows (channels, time) become each channel's mean, deviation and mean step, which do not depend on where a window starts.
-    Other rows are flattened. Wide rows are projected to principal directions; one more column measures the remainder.
     """
-    z = standardise(flat(x))
-    if z.shape[1] <= WIDTH:
-        return z
-    kept = principal(z)
-    return standardise(np.column_stack([kept, remainder(z, kept)]))
+    return signals(x) if x.ndim == 3 else x.reshape(len(x), -1)
 
 
-def flat(x: NDArray[np.generic]) -> Floats:
-    """Turn rows (n, ...) into columns (n, d)."""
-    return signals(x) if x.ndim == 3 else np.asarray(x, dtype=np.float64).reshape(len(x), -1)
+def standardised(x: NDArray[np.generic]) -> NDArray[np.float32]:
+    """Scale columns (n, d) to mean 0 and variance 1. Constant columns become 0."""
+    scaled = np.empty(x.shape, dtype=np.float32)
+    for lo in range(0, x.shape[1], WIDTH):  # a few columns at a time need little memory
+        part = x[:, lo : lo + WIDTH].astype(np.float64)
+        deviation = part.std(0)
+        varies = deviation > 1e-9 * (1 + np.abs(part).max(0))
+        scaled[:, lo : lo + WIDTH] = divided(part - part.mean(0), np.where(varies, deviation, 0.0))
+    return scaled
 
 
 def remainder(z: Floats, kept: Floats) -> Floats:
     """Return log(1 + squared length) of the part of each row ``z`` (n, d) that the coordinates ``kept`` leave out, (n,)."""
     return np.asarray(np.log1p(np.maximum((z * z).sum(1) - (kept * kept).sum(1), 0)))
-
-
-def principal(z: Floats) -> Floats:
-    """Return the coordinates (n, `WIDTH`) of centred rows (n, d) along their principal directions.
-
-    Of the two Gram matrices, (n, n) and (d, d), the smaller one is decomposed.
-    """
-    n, d = z.shape
-    if n < d:
-        values, vectors = largest(z @ z.T)
-        return vectors * np.sqrt(np.maximum(values, 0))
-    return z @ largest(z.T @ z / n)[1]
 
 
 def largest(s: Floats) -> tuple[Floats, Floats]:
@@ -73,13 +65,6 @@ def signals(x: NDArray[np.generic]) -> Floats:
     v = np.asarray(x, dtype=np.float64)
     step = np.abs(np.diff(v, axis=2)).mean(2) if v.shape[2] > 1 else np.zeros(v.shape[:2])
     return np.concatenate([v.mean(2), np.log(v.std(2) + 1e-3), np.log(step + 1e-3)], axis=1)
-
-
-def standardise(z: Floats) -> Floats:
-    """Scale columns to mean 0 and variance 1, then clip them. Leave out constant columns."""
-    std = z.std(0)
-    varies = std > 1e-9 * (1 + np.abs(z).max(0, initial=0))
-    return np.clip((z[:, varies] - z[:, varies].mean(0)) / std[varies], -CLIP, CLIP)
 
 
 def members(groups: Ints, number: int) -> "csc_array":

@@ -1,25 +1,28 @@
-"""The feature and concept faces from sums that leave each site, in place of rows.
+"""The faces from sums over each site's rows. Rows in one place are the sites of one process.
 
-A site computes `scale_sums`, `outer_sums`, `moment_sums` and `face_counts` of the `coordinates` of its own rows. The server makes
-the next question of all sites' answers (`first_frame`, `classifiers`, `kinds`), and the faces of the last ones (`faces`).
+A site computes `sums` of the `coordinates` of its own rows. The server makes the next question of all sites' answers
+(`first_frame`, `classifiers`, `kinds`), and the faces of the last ones (`faces`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.measure.heterogeneity.concept import BINS, alignment, separating
 from fedskew.measure.heterogeneity.diagnose import TABLES, Diagnosis, check, compared, label_chance, random_tables
-from fedskew.measure.heterogeneity.feature import discriminants
 from fedskew.measure.heterogeneity.label import label_measures
-from fedskew.measure.heterogeneity.residuals import cells
+from fedskew.measure.heterogeneity.residuals import cells, target_sums
 from fedskew.measure.heterogeneity.rounding import rounded, rounded_pairs
 from fedskew.measure.heterogeneity.rows import CLIP, WIDTH, Floats, Ints, divided, largest, remainder, sums_by, table
 
 Numbers = Mapping[str, NDArray[np.float64]]
+
+RIDGE = 0.1
+"""Added to the variances of the standardised columns of a classifier."""
 
 CONCEPT_TABLES = 199
 """Random tables of kinds and labels."""
@@ -41,6 +44,20 @@ def coordinates(x: NDArray[np.generic], frame: Numbers) -> Floats:
     return z
 
 
+def sums(
+    step: str, z: Floats, asked: Numbers, y: Ints | None = None, strata: int = 0, response: Floats | None = None
+) -> dict[str, Floats]:
+    """A site's answer in a step. ``z`` (n, d) are its coordinates, ``y`` (n,) its rows' classes or strata, below ``strata``."""
+    if step in ("scale", "directions"):
+        return scale_sums(z)
+    if step == "products":
+        return outer_sums(z)
+    assert y is not None
+    if step == "moments":
+        return {**moment_sums(z, y, strata), **({} if response is None else target_sums(z, response))}
+    return face_counts(z, y, strata, asked, response)
+
+
 def scale_sums(z: Floats) -> dict[str, Floats]:
     """A site's sums of its columns and of their squares."""
     return {"sum": z.sum(0), "square": (z * z).sum(0)}
@@ -51,26 +68,28 @@ def outer_sums(z: Floats) -> dict[str, Floats]:
     return {"products": z.T @ z}
 
 
-def scales(answers: Sequence[Numbers], rows: int) -> tuple[Floats, Floats]:
+def scales(answers: Iterable[Numbers], rows: int) -> tuple[Floats, Floats]:
     """Return the mean and the deviation of columns over all sites."""
-    mean, square = (sum(answer[name] for answer in answers) / rows for name in ("sum", "square"))
-    return np.asarray(mean), np.sqrt(np.maximum(square - mean**2, 0))
+    totals = [np.stack([answer["sum"], answer["square"]]) for answer in answers]
+    mean, square = np.sum(totals, axis=0) / rows
+    return mean, np.sqrt(np.maximum(square - mean**2, 0))
 
 
-def first_frame(answers: Sequence[Numbers], rows: int) -> dict[str, Floats]:
+def first_frame(answers: Iterable[Numbers], rows: int) -> dict[str, Floats]:
     """The frame that standardises columns and leaves out constant ones."""
     mean, deviation = scales(answers, rows)
     kept = deviation > 1e-6 * (1 + np.abs(mean))
+    require(bool(kept.any()), "diagnose: each input has the same value in all rows")
     return {"kept": np.flatnonzero(kept).astype(float), "mean": mean[kept], "scale": deviation[kept]}
 
 
-def with_directions(frame: Numbers, answers: Sequence[Numbers], rows: int) -> dict[str, Floats]:
+def with_directions(frame: Numbers, answers: Iterable[Numbers], rows: int) -> dict[str, Floats]:
     """The frame with the principal directions of standardised columns."""
     products = np.asarray(sum(answer["products"] for answer in answers) / rows)
     return {**frame, "directions": largest(products)[1]}
 
 
-def with_scales(frame: Numbers, answers: Sequence[Numbers], rows: int) -> dict[str, Floats]:
+def with_scales(frame: Numbers, answers: Iterable[Numbers], rows: int) -> dict[str, Floats]:
     """The frame that standardises the principal directions, too."""
     mean, deviation = scales(answers, rows)
     return {**frame, "mean of directions": mean, "scale of directions": np.where(deviation > 0, deviation, 1.0)}
@@ -101,37 +120,45 @@ def moment_sums(z: Floats, y: Ints, classes: int) -> dict[str, Floats]:
     }
 
 
+def discriminants(own: Floats, matched: Floats, covariance: Floats) -> tuple[Floats, Floats]:
+    """Return directions (sites, d) and thresholds (sites,) that separate each site's mean from the pooled mean."""
+    beta: Floats = np.linalg.solve(covariance + RIDGE * np.eye(len(covariance)), (own - matched).T).T.astype(np.float64)
+    return beta, (beta * (own + matched)).sum(1) / 2
+
+
 def classifiers(answers: Sequence[Numbers]) -> dict[str, Floats]:
-    """The discriminant of each site and half, as in `feature.feature_distance`: directions (2, sites, d), thresholds (2, sites)."""
-    counts, sums, products = (np.stack([a[name] for a in answers], axis=1) for name in MOMENTS)
-    made = []
-    for half in (0, 1):
-        n, total = counts[half], sums[half]
+    """The discriminant of each site and half: directions (2, sites, d), thresholds (2, sites).
+
+    Each separates the site's rows from the rows of all sites, weighted to the site's frequencies of classes. It is linear in the
+    columns and their squares, with the covariance of all rows.
+    """
+    counts, totals = (np.stack([a[name] for a in answers], axis=1) for name in ("rows by class", "sums by class"))
+    products = np.asarray(sum(a["products by half"] for a in answers))
+    halves = []
+    for n, total, product in zip(counts, totals, products, strict=True):
         mean = total.sum((0, 1)) / n.sum()
-        covariance = products[half].sum(0) / n.sum() - np.outer(mean, mean)
         sizes = n.sum(1, keepdims=True)
         of_class = divided(total.sum(0), n.sum(0)[:, None])
-        made.append(discriminants(divided(total.sum(1), sizes), divided(n, sizes) @ of_class, covariance))
-    return {"classifiers": np.stack([beta for beta, _ in made]), "thresholds": np.stack([t for _, t in made])}
-
-
-MOMENTS = ("rows by class", "sums by class", "products by half")
+        covariance = product / n.sum() - np.outer(mean, mean)
+        halves.append(discriminants(divided(total.sum(1), sizes), divided(n, sizes) @ of_class, covariance))
+    return {"classifiers": np.stack([beta for beta, _ in halves]), "thresholds": np.stack([t for _, t in halves])}
 
 
 def kinds(
     answers: Sequence[Numbers], directions: int, number: int, seed: int
 ) -> tuple[list[dict[str, Floats]], dict[str, Floats]]:
-    """The kinds of inputs, as in `concept.clusters`: each site's alignment, and directions and centres (2, ...) of both halves.
+    """The kinds of inputs: each site's alignment, and directions and centres (2, ...) of both halves.
 
-    The centres are clusters of normal points with the moments of each site's classes. Each half has its own kinds, and they
-    count the rows of the other half. The first half's ``number`` clusters are where the second half's clusters start.
+    Kinds differ along the directions that separate classes within sites. If two sites have swapped classes, the same inputs still
+    get the same kinds. The centres are clusters of normal points with the moments of each site's classes. Each half has its own
+    kinds, and they count the rows of the other half. The first half's ``number`` clusters are where the second half's start.
     """
     from sklearn.cluster import KMeans
 
-    counts, sums, products = (np.stack([a[name] for a in answers], axis=1) for name in MOMENTS)
-    classes, width = counts.shape[2], sums.shape[3] // 2
-    sums, squares = sums[..., :width], sums[..., width:] + counts[..., None]
-    of_class, of_site = ((sums.sum((0, axis)), squares.sum((0, axis))) for axis in (1, 2))
+    counts, totals = (np.stack([a[name] for a in answers], axis=1) for name in ("rows by class", "sums by class"))
+    classes, width = counts.shape[2], totals.shape[3] // 2
+    totals, squares = totals[..., :width], totals[..., width:] + counts[..., None]
+    of_class, of_site = ((totals.sum((0, axis)), squares.sum((0, axis))) for axis in (1, 2))
     sizes = counts.sum(0)
     centre, scale, shift = alignment(sizes, of_class, of_site)
     rng = stream(seed, "diagnose", 4)
@@ -139,10 +166,13 @@ def kinds(
     def of_half(half: int) -> tuple[Floats, Floats]:
         """Directions (width, q), and points (m, width)."""
         n = counts[half]
-        means = divided(sums[half], n[..., None])
+        means = divided(totals[half], n[..., None])
+        within = np.zeros((width, width))
         # around the mean of each site's class, in aligned columns
-        inside = products[half][:, :width, :width] - np.einsum("kc,kci,kcj->kij", n, means, means)
-        within = np.einsum("kij,ki,kj->ij", inside, scale, scale) / n.sum()
+        for answer, rows, of_classes, stretch in zip(answers, n, means, scale, strict=True):
+            product = answer["products by half"][half, :width, :width] - (rows[:, None] * of_classes).T @ of_classes
+            within += stretch[:, None] * product * stretch
+        within /= n.sum()
         means = (means - centre[:, None]) * scale[:, None] + (centre + shift)[:, None]
         cells, often = means.reshape(-1, width), n.ravel().astype(np.int64)
         lines = separating(cells, np.repeat(centre + shift, classes, axis=0), often, within)
@@ -152,11 +182,11 @@ def kinds(
         return lines[:, -directions:], points
 
     (lines, points), (other_lines, other_points) = of_half(0), of_half(1)
-    found = KMeans(number, n_init=1, max_iter=15, random_state=0).fit(points @ lines)
-    kind = found.labels_.astype(np.int64)
+    clusters = KMeans(number, n_init=1, max_iter=15, random_state=0).fit(points @ lines)
+    kind = clusters.labels_.astype(np.int64)
     start = divided(sums_by(kind, number, points @ other_lines), np.bincount(kind, minlength=number)[:, None])
     other = KMeans(number, init=start, n_init=1, max_iter=15).fit(other_points @ other_lines)
-    centres = np.stack([found.cluster_centers_, other.cluster_centers_]).astype(np.float64)
+    centres = np.stack([clusters.cluster_centers_, other.cluster_centers_]).astype(np.float64)
     own = [
         dict(zip(("centre", "stretch", "shift"), parts, strict=True))
         for parts in zip(centre, scale, shift, strict=True)
@@ -175,7 +205,7 @@ def face_counts(z: Floats, y: Ints, classes: int, asked: Numbers, response: Floa
     hits, tested = [], table(1 - half, y, (2, classes))
     for fold in (0, 1):
         beyond = phi[half != fold] @ asked["classifiers"][fold].T > asked["thresholds"][fold]
-        hits.append(np.stack([beyond[y[half != fold] == c].sum(0) for c in range(classes)], axis=1))
+        hits.append(sums_by(y[half != fold], classes, beyond.astype(np.float64)).T)
     centre = asked["centre"]
     aligned = (z - centre) * asked["stretch"] + centre + asked["shift"]
     kind = np.zeros(len(z), dtype=np.int64)
@@ -205,57 +235,71 @@ def opposition(weights: Floats) -> float:
 
 
 def faces(
-    answers: Sequence[Numbers],
+    answers: Iterable[Numbers],
     held: Ints,
     class_of: Ints,
     fewest: Ints,
     rounding: Callable[[Ints, np.random.Generator], Ints],
     distance: Callable[[Floats], Floats],
     seed: int,
+    sizes: Ints,
 ) -> Diagnosis:
-    """The diagnosis, from the last answers of all sites, and their ``fewest`` (sites,).
+    """The diagnosis, from the last answers of all sites, their ``fewest`` and ``sizes`` (sites,): their numbers of rows.
 
     ``held`` (sites, bins) are their rows of each class, or of each bin of targets; ``class_of`` (bins,) is the class or tenth of a
     bin. ``rounding`` rounds counts like ``held`` as the sites do it.
     ``distance`` turns tables (sites, classes, kinds) into the concept face of each site (sites,).
+
+    The feature face of a site is its classifier's true positive rate minus its false positive rate. This is a lower bound of the
+    total variation between p_k(x) and sum_y p_k(y) p(x | y).
 
     Chance needs no rows. Given a classifier, the rows of a site beyond its threshold are, by chance, draws without replacement from
     the rows of all sites with the same class. The classifiers of the two halves are alike, so both halves are high at once: their
     draws are added by rank, and no dependence makes a sum vary more. For concepts see `concept_chance`. Small counts are rounded as
     the sites do it.
     """
-    sizes, members = held.sum(1), np.eye(class_of.max() + 1, dtype=np.int64)[class_of]
+    members, few = np.eye(class_of.max() + 1, dtype=np.int64)[class_of], fewest.max() > 1
     check(sizes)
     counts = held @ members
     rng, weights = stream(seed, "diagnose"), sizes / sizes.sum()
-    beyond = np.stack([a["beyond thresholds"] for a in answers]).astype(
-        np.int64
-    )  # sites, folds, classifiers, classes, 2
-    by_kind = np.stack([a["rows by kind"] for a in answers]).astype(np.int64)  # sites, classes, kinds
-    everyone = beyond.sum(0)
-    same = np.arange(len(sizes))
-    own = np.moveaxis(beyond[same, :, same], 0, 1)  # folds, sites, classes, 2
-    tested = own.sum(-1)
+    everyone, of_own, tables = np.zeros(()), [], []
+    for at, answer in enumerate(answers):
+        beyond = answer["beyond thresholds"]  # folds, classifiers, classes, 2
+        everyone = everyone + beyond
+        of_own.append(beyond[:, at].copy())  # a view would keep all of it
+        tables.append(answer["rows by kind"])
+    own, by_kind = np.stack(of_own, axis=1).astype(np.int64), np.stack(tables).astype(np.int64)
+    tested = own.sum(-1)  # folds, sites, classes
     rows = tested.sum(-1)
     false = (tested * divided(everyone[..., 0], everyone.sum(-1))).sum(-1)
     feature = divided(own[..., 0].sum(-1) - false, rows).mean(0)
+    some = tested > 0
+    pairs, draws = everyone[some].astype(np.int64), np.zeros_like(tested)
     of_halves = []
     for _ in range(TABLES):
-        drawn = rng.hypergeometric(everyone[..., 0], everyone[..., 1], tested)
-        for at in np.flatnonzero(fewest > 1).tolist():
-            drawn[:, at] = rounded_pairs(drawn[:, at], tested[:, at], int(fewest[at]), rng)
+        draws[some] = rng.hypergeometric(pairs[:, 0], pairs[:, 1], tested[some])
+        drawn = draws
+        if few:
+            drawn = np.stack(
+                [rounded_pairs(draws[:, k], tested[:, k], int(least), rng) for k, least in enumerate(fewest)], 1
+            )
         of_halves.append(divided(drawn.sum(-1) - false, rows) @ weights)
     chance_feature = (opposition(weights) * np.sort(of_halves, axis=0).mean(1)).tolist()
 
     concept = distance(by_kind.astype(float))
     chance_concept = concept_chance(by_kind, fewest, lambda drawn: float(weights @ distance(drawn.astype(float))), rng)
+
+    def like_sites(dealt: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray((rounding(dealt, rng) if few else dealt) @ members)
+
     each = {"label": label_measures(counts)["total variation"], "feature": feature, "concept": concept}
     by_chance = {
-        "label": label_chance(held, rng, changed=lambda drawn: rounding(drawn, rng) @ members),
+        "label": label_chance(held, rng, weights, like_sites),
         "feature": chance_feature,
         "concept": chance_concept,
     }
-    alone = counts[:, (counts > 0).sum(0) == 1].sum()
+    of_class = tested.sum(0)
+    alone = of_class[:, (of_class > 0).sum(0) == 1].sum()
     return Diagnosis(compared(each, by_chance, sizes, rng), counts, int(by_kind.sum()), int(alone))
 
 
@@ -268,18 +312,26 @@ def concept_chance(
     random table with the margins of each random table shows. This is added.
     """
 
-    def dealt(tables: Ints) -> Ints:
-        made = np.zeros_like(tables)
-        for at in np.flatnonzero(tables.sum((0, 2))).tolist():
-            made[:, at] = random_tables(tables[:, at].sum(1), tables[:, at].sum(0))(rng)
-        return rounded_by_sites(made, fewest, rng)
+    def tables_like(tables: Ints) -> Callable[[], Ints]:
+        """A function that draws a random table for each class."""
+        classes = np.flatnonzero(tables.sum((0, 2))).tolist()
+        draws = [random_tables(tables[:, at].sum(1), tables[:, at].sum(0)) for at in classes]
 
-    found, again = np.zeros((2, CONCEPT_TABLES))
+        def drawn() -> Ints:
+            dealt = np.zeros_like(tables)
+            for at, draw in zip(classes, draws, strict=True):
+                dealt[:, at] = draw(rng)
+            return rounded_by_sites(dealt, fewest, rng) if fewest.max() > 1 else dealt
+
+        return drawn
+
+    first, again = np.zeros((2, CONCEPT_TABLES))
+    draw = tables_like(by_kind)
     for at in range(CONCEPT_TABLES):
-        made = dealt(by_kind)
-        found[at] = value(made)
-        again[at] = value(dealt(made)) if fewest.max() > 1 else found[at]
-    values: list[float] = (found + max(0.0, found.mean() - again.mean())).tolist()
+        dealt = draw()
+        first[at] = value(dealt)
+        again[at] = value(tables_like(dealt)()) if fewest.max() > 1 else first[at]
+    values: list[float] = (first + max(0.0, first.mean() - again.mean())).tolist()
     return values
 
 

@@ -8,9 +8,11 @@ from scipy.sparse import csr_array
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.measure.heterogeneity.concept import fitted
-from fedskew.measure.heterogeneity.diagnose import FEWEST_ROWS, PERMUTATIONS, Diagnosis, check, compared, sample
+from fedskew.measure.heterogeneity.diagnose import FEWEST_ROWS, Diagnosis, check, compared, sample
 from fedskew.measure.heterogeneity.label import label_measures
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
+
+PERMUTATIONS = 99
 
 COMMON = 30
 """Number of symbols that are distinguished in pairs: the most frequent ones. All others count as one symbol."""
@@ -67,7 +69,7 @@ def diagnose_symbols(
         expected = fitted(tables.sum(0), tables.sum(2), tables.sum(1))
         return label, divided(np.abs(tables - expected).sum((1, 2)) / 2, tables.sum((1, 2)))
 
-    number = permutations or PERMUTATIONS[1]
+    number = permutations or PERMUTATIONS
     each = dict(zip(("label", "concept"), both(client), strict=True))
     by_chance: dict[str, list[float]] = {"label": [], "concept": []}
     for done in range(number):

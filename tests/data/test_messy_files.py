@@ -1,6 +1,5 @@
 """Every verb decides alike what a column of a messy file is, from the whole file, and says it in one line."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from fedskew.data.schema import merged
 from fedskew.data.tables import survey
 from fedskew.experiment import predict
 from fedskew.experiment.diagnose import from_files
-from fedskew.experiment.graph import about
 from fedskew.experiment.rehearsal import sites_of_files
 
 ROWS = 60
@@ -345,22 +343,6 @@ def test_a_label_of_a_question_mark_is_missing(tmp_path):
     found = survey([tmp_path / "t.csv"], "y", "site")
     assert found.classes == ("no", "yes")
     assert found.notes == ("20 of 60 rows dropped: no value in 'y'",)
-
-
-@pytest.mark.parametrize("case", [name for name, (_, truth, _) in SPELT.items() if len(truth)])
-def test_the_exported_program_reads_cells_as_predict_does(tmp_path, case):
-    pytest.importorskip("onnxruntime")
-    from fedskew.experiment import predict_onnx
-
-    path = write(tmp_path, frame_of({"z": SPELT[case][0]}))
-    known = Table(path=str(path), label="y", client="site").load().preprocessing
-    assert isinstance(known, Tabular)
-    facts, cells = about(known, (), False), SPELT[case][0]
-    spelling = json.loads(facts["spellings"]).get("z")
-    plain = [predict_onnx.plain(cell, spelling) for cell in cells] if spelling else cells
-    found = predict_onnx.numbers(plain, "z" in json.loads(facts["times"]))
-    own = cells_for(known.columns[0], pd.Series(cells, dtype=object))
-    assert np.array(found) == pytest.approx(own, nan_ok=True)
 
 
 def test_a_model_with_inputs_of_the_names_of_answers_predicts(tmp_path, capsys):

@@ -105,5 +105,5 @@ def write_graph(made: Trained, path: Path) -> None:
     first, second = preprocessing_graph(known, kind), program.model_proto
     first.ir_version = second.ir_version
     whole = compose.merge_models(first, second, io_map=[(INPUT, "x")], prefix2="network/")
-    helper.set_model_props(whole, about(known, made.learned.classes, made.kind.target == "labels"))
+    helper.set_model_props(whole, about(known, made.learned.classes))
     path.write_bytes(whole.SerializeToString())

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput
 from fedskew.data.preprocessing import LARGEST, Angle, Array, Column, Number, Preprocessing, Tabular, Words
-from fedskew.data.spellings import GAPS, NUMBERS, SIGNS
 from fedskew.data.text_inputs import Symbols, Texts
 
 OPSET = 20
@@ -169,12 +168,8 @@ def array(graph: Graph, known: Array) -> str:
     return graph.cast(graph.add("Div", moved, graph.constant(known.scale, over)), "FLOAT")
 
 
-def about(known: Preprocessing, classes: Sequence[str], several: bool) -> dict[str, str]:
-    """Return the metadata that ``predict.py`` reads. ``several``: a row may have any number of the classes."""
+def about(known: Preprocessing, classes: Sequence[str]) -> dict[str, str]:
+    """Return the metadata of the ONNX file as JSON: the classes, the columns of times, and the column of texts."""
     times = [p.name for p in known.columns if isinstance(p, Number) and p.time] if isinstance(known, Tabular) else []
-    column = known.column if isinstance(known, Texts) else ""
-    spelt = known.spellings if isinstance(known, Tabular) else {}
-    spellings = {name: [NUMBERS[how], SIGNS[how]] if how in NUMBERS else [how] for name, how in spelt.items()}
-    gaps = {"missing": sorted(known.missing) if isinstance(known, Tabular) else [], "gaps": sorted(GAPS)}
-    facts = {"classes": list(classes), "times": times, "several": several, "spellings": spellings, **gaps}
-    return {"text": column, **{name: json.dumps(fact) for name, fact in facts.items()}}
+    facts = {"classes": list(classes), "times": times, "text": known.column if isinstance(known, Texts) else ""}
+    return {name: json.dumps(fact) for name, fact in facts.items()}

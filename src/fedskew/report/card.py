@@ -141,6 +141,6 @@ def use(without_graph: str) -> str:
     if without_graph:
         return f"`model.safetensors` has the weights by name. There is no ONNX file: {without_graph}."
     return (
-        "`python predict.py rows.csv > answers.csv` needs the package onnxruntime only. `model.onnx` takes the columns as "
+        "`python predict.py rows.csv > answers.csv` needs onnxruntime and pandas. `model.onnx` takes the columns as "
         "they are: the preprocessing is inside. `model.safetensors` has the weights by name."
     )

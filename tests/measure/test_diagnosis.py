@@ -209,7 +209,6 @@ def test_details_name_every_measure_and_their_chance():
     np.add.at(counts, (client, y), 1)
     measured = details(x, y, client, counts)
     assert measured["feature"]["sliced Wasserstein"] > 3 * measured["feature"]["sliced Wasserstein by chance"]
-    assert measured["feature"]["classifier AUC"] > 0.6 > measured["feature"]["classifier AUC by chance"]
     assert measured["gradient"]["B^2 at zero"] >= 1
     # the labels are of no client and of no input: what is best for one is best for all
     assert 0 <= measured["gradient"]["optimum gap"] < 0.05

@@ -206,7 +206,6 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
         response=None if found.response is None else found.response[rows],
         notes=(*notes, *([data.notes] if data.notes else [])),
         facts=facts,
-        inputs=data.columns,
         name=data.name,
         arguments="" if own else arguments_of(experiment),
     )

@@ -95,7 +95,9 @@ class Inquiry:
         first = self.ask([replace(self.question, step="columns")] * len(self.sites))
         require(len(self.sites) >= 2, "diagnose: only one site; there is nothing to compare it with")
         targets = targets_of(
-            first, lambda inner: self.numbers("targets", {"histogram": (BINS,)}, {"target edges": inner})
+            first,
+            lambda inner: self.numbers("targets", {"histogram": (BINS,)}, {"target edges": inner}),
+            facts.classes,
         )
         spelt = other_words(facts.label, {site: answer.classes for site, answer in first.items()})
         facts = dataclasses.replace(facts, notes=(*facts.notes, *spelt))
@@ -111,7 +113,7 @@ class Inquiry:
         named = measured(encode.preprocessing)
         moments = {name: moments_of(columns[name]) for name in named}
         inner = np.array([edges(moments[name]) for name in named]).reshape(len(named), BINS - 1)
-        width, rows = len(encode.inputs), int(sizes.sum())
+        width, rows = facts.inputs or len(encode.inputs), int(sizes.sum())
         shapes: dict[str, tuple[int, ...]] = {"sum": (width,), "square": (width,), "histograms": (len(named), BINS)}
         scaled = self.numbers("scale", shapes if named else {**shapes, "histograms": (0, 0)}, {"edges": inner})
         frame = frame_of(self.numbers, scaled, rows)
@@ -122,6 +124,7 @@ class Inquiry:
                 columns,
                 moments,
                 {name: (np.stack([s["histograms"][at] for s in scaled]), inner[at]) for at, name in enumerate(named)},
+                facts.computed,
             ),
             *targets.tested(),
             *of_shares("rows", "copied", "", sizes, np.array([answer.copies for answer in first.values()])),

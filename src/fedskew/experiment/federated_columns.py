@@ -1,6 +1,6 @@
 """Columns of a diagnosis without pooling: moments and histograms of the sites, and how the sites differ in them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,9 @@ def in_columns(
     columns: Mapping[str, Sequence[ColumnSummary]],
     moments: Mapping[str, ClientMoments],
     histograms: Mapping[str, tuple[Floats, Floats]],
+    computed: Collection[str] = (),
 ) -> list[Tested]:
-    """Compare the sites' columns: numbers, words and missing values."""
+    """Compare the sites' columns: numbers, words and missing values. Those that are ``computed`` from rows have no unit."""
     found: list[Tested] = []
     for part in encode.preprocessing.columns:
         name, held = part.name, columns[part.name]
@@ -37,7 +38,9 @@ def in_columns(
         valid = np.array([one.numbers.rows if isinstance(part, Number) else one.valid for one in held])
         if name in moments:
             counts, inner = histograms[name]
-            found += of_numbers(name, "mean", "", moments[name], counts.astype(np.int64), inner)
+            found += of_numbers(
+                name, "content" if name in computed else "mean", "", moments[name], counts.astype(np.int64), inner
+            )
         for word in part.known if isinstance(part, Words) else ():
             found += of_shares(name, "share", word, valid, np.array([one.words.get(word, 0) for one in held]))
         found += of_shares(name, "missing", "", rows, rows - valid)

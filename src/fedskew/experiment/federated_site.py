@@ -32,13 +32,15 @@ FEWEST = 5
 class Site:
     """The rows of one site: a table of inputs, and the target (n,) of each row, a class or a number.
 
-    ``fewest`` is the site's own choice, and ``seed`` its secret.
+    ``fewest`` is the site's own choice, and ``seed`` its secret. In a rehearsal on a named data set, ``inputs`` (n, d) are its rows
+    as models see them; else they are made of the table's columns.
     """
 
     table: pa.Table
     y: NDArray[np.str_] | NDArray[np.float64]
     fewest: int = FEWEST
     seed: Seed = 0
+    inputs: NDArray[np.float32] | None = None
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -107,7 +109,8 @@ class Site:
 
     def made(self, question: Question, asked: Numbers, preprocessing: Tabular) -> Numbers:
         """The numbers of each step after the first."""
-        z = coordinates(Columns(preprocessing, ())(self.held), asked)
+        inputs = Columns(preprocessing, ())(self.held) if self.inputs is None else self.inputs[self.kept]
+        z = coordinates(inputs, asked)
         if question.step in ("scale", "products", "directions"):
             check_width(z, MOST_INPUTS)
             counts = {"histograms": self.histograms(preprocessing, asked["edges"])} if question.step == "scale" else {}

@@ -224,15 +224,19 @@ def fitting(kinds: int, rows: Floats, fewest: int) -> int:
 Targets: TypeAlias = ClassTargets | NumberTargets
 
 
-def targets_of(first: Mapping[str, Answer], ask: Callable[[Floats], list[Numbers]]) -> Targets:
+def targets_of(
+    first: Mapping[str, Answer], ask: Callable[[Floats], list[Numbers]], classes: tuple[str, ...] = ()
+) -> Targets:
     """The targets of all sites, from their first answers. ``ask(edges)`` returns the sites' histograms of numbers.
+
+    ``classes`` are all classes in their order, if it is known.
 
     Raises `BadInput` if some sites have classes and others numbers.
     """
     fewest = np.array([answer.fewest for answer in first.values()])
     parts = [answer.target for answer in first.values() if answer.target is not None]
     if not parts:
-        names = in_order({word for answer in first.values() for word in answer.classes})
+        names = classes or in_order({word for answer in first.values() for word in answer.classes})
         each = [[answer.classes.get(word, 0) for word in names] for answer in first.values()]
         require(len(names) >= 2, "diagnose: all rows have the same label; choose another label column")
         return ClassTargets(names, np.array(each, dtype=np.int64), fewest)

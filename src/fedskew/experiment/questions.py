@@ -77,6 +77,7 @@ LEAVES = (
     Leaf("columns", "unique", "columns", "whether every text is a different single word"),
     Leaf("columns", "whole", "columns", "whether every number is a whole one"),
     Leaf("columns", "numbered", "columns", "whether the column numbers the rows"),
+    Leaf("columns", "spelling", "columns", "how the file spells its numbers or times"),
     Leaf("targets", "histogram", "256", "rows in each bin of the targets; numbers only, as all with the word target"),
     Leaf("scale", "sum", "inputs", "sum of each input of the model"),
     Leaf("scale", "square", "inputs", "sum of its squares"),

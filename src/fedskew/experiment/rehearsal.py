@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require
 from fedskew.data.files import files_of, stem
@@ -109,10 +110,33 @@ def sites_of_subject(subject: Subject, fewest: int = FEWEST) -> tuple[dict[str, 
         subject.kind in (CLASSES, "number"),
         f"diagnose --federated: {subject.name} has neither classes nor numbers; other targets need pooled rows",
     )
-    x, y = subject.x, np.array(subject.classes)[subject.y] if subject.response is None else subject.response
-    names = [*subject.inputs] if len(subject.inputs) == x.shape[1] else [f"input {at + 1}" for at in range(x.shape[1])]
-    sites = {}
+    y = np.array(subject.classes)[subject.y] if subject.response is None else subject.response
+    columns, sites = columns_of(subject), {}
     for at, name in enumerate(subject.clients):
         mine = subject.client == at
-        sites[name] = Site(pa.table(dict(zip(names, x[mine].T, strict=True))), y[mine], fewest)
-    return sites, Facts(subject.title, subject.name, subject.arguments, subject.notes)
+        sites[name] = Site(columns.filter(pa.array(mine)), y[mine], fewest, inputs=subject.x[mine])
+    facts = Facts(
+        subject.title,
+        subject.name,
+        subject.arguments,
+        subject.notes,
+        inputs=subject.x.shape[1],
+        classes=subject.classes,
+        computed=frozenset(fact[0] for fact in subject.facts if fact[1] == "content"),
+    )
+    return sites, facts
+
+
+def columns_of(subject: Subject) -> pa.Table:
+    """The columns that are compared, in their own units; the inputs, if they have no others."""
+    columns: dict[str, NDArray[Any]] = {}
+    for fact in subject.facts:
+        if fact[1] == "word":
+            continue
+        column, kind, word, values = fact
+        if kind in ("mean", "content"):
+            columns[column] = values
+        elif kind == "share":
+            columns.setdefault(column, np.full(len(subject.x), None, dtype=object))[values == 1] = word
+    columns = columns or {f"input {at + 1}": values for at, values in enumerate(subject.x.T)}
+    return pa.table({name: pa.array(cells, from_pandas=True) for name, cells in columns.items()})

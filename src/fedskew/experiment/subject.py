@@ -39,6 +39,9 @@ class Facts:
     label: str = "LABEL"
     clients: tuple[str, ...] = ()
     column_notes: tuple[str, ...] = ()  # how columns became numbers; less important than notes
+    inputs: int = 0  # number of inputs, if they are not made of the columns
+    classes: tuple[str, ...] = ()  # in their order, if it is known
+    computed: frozenset[str] = frozenset()  # columns of numbers that are computed from rows, and have no unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +69,6 @@ class Subject:
     targets: NDArray[Any] | None = None
     response: NDArray[np.float64] | None = None
     sizes: Ints | None = None
-    inputs: tuple[str, ...] = ()  # names of the columns of x, if they have names
     categories: tuple[str, ...] = ()  # names of labels or symbols, for these kinds of target
 
 

@@ -43,24 +43,6 @@ def symmetric_root(s: Floats) -> Floats:
     return np.asarray((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
 
 
-def classifier_auc(a: Floats, b: Floats, seed: int = 0) -> float:
-    """Return the AUC, by five-fold cross-validation, of a classifier that separates the two sets.
-
-    The classifier is a logistic regression on the columns and their squares. 0.5: the sets are alike; 1: they are separate. Each
-    set needs at least five rows (Lopez-Paz and Oquab 2017).
-    """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import roc_auc_score
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
-
-    phi = np.concatenate([np.column_stack([v, v * v]) for v in (a, b)])
-    set_of = np.repeat([0, 1], [len(a), len(b)])
-    folds = StratifiedKFold(5, shuffle=True, random_state=seed)
-    model = LogisticRegression(C=0.1, max_iter=1000, tol=1e-3, class_weight="balanced")
-    scores = cross_val_predict(model, phi, set_of, cv=folds, method="decision_function")
-    return float(roc_auc_score(set_of, scores))
-
-
 def within_classes(
     distance: Distance, z: Floats, y: Ints, client: Ints, clients: Ints, fewest: int = 5, most: int = 200
 ) -> float:

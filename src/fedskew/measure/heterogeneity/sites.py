@@ -250,13 +250,7 @@ def faces(
     bin. ``rounding`` rounds counts like ``held`` as the sites do it.
     ``distance`` turns tables (sites, classes, kinds) into the concept face of each site (sites,).
 
-    The feature face of a site is its classifier's true positive rate minus its false positive rate. This is a lower bound of the
-    total variation between p_k(x) and sum_y p_k(y) p(x | y).
-
-    Chance needs no rows. Given a classifier, the rows of a site beyond its threshold are, by chance, draws without replacement from
-    the rows of all sites with the same class. The classifiers of the two halves are alike, so both halves are high at once: their
-    draws are added by rank, and no dependence makes a sum vary more. For concepts see `concept_chance`. Small counts are rounded as
-    the sites do it.
+    Chance needs no rows: see `feature_distances` and `concept_chance`. Small counts are rounded as the sites do it.
     """
     members, few = np.eye(class_of.max() + 1, dtype=np.int64)[class_of], fewest.max() > 1
     check(sizes)
@@ -269,23 +263,7 @@ def faces(
         of_own.append(beyond[:, at].copy())  # a view would keep all of it
         tables.append(answer["rows by kind"])
     own, by_kind = np.stack(of_own, axis=1).astype(np.int64), np.stack(tables).astype(np.int64)
-    tested = own.sum(-1)  # folds, sites, classes
-    rows = tested.sum(-1)
-    false = (tested * divided(everyone[..., 0], everyone.sum(-1))).sum(-1)
-    feature = divided(own[..., 0].sum(-1) - false, rows).mean(0)
-    some = tested > 0
-    pairs, draws = everyone[some].astype(np.int64), np.zeros_like(tested)
-    of_halves = []
-    for _ in range(TABLES):
-        draws[some] = rng.hypergeometric(pairs[:, 0], pairs[:, 1], tested[some])
-        drawn = draws
-        if few:
-            drawn = np.stack(
-                [rounded_pairs(draws[:, k], tested[:, k], int(least), rng) for k, least in enumerate(fewest)], 1
-            )
-        of_halves.append(divided(drawn.sum(-1) - false, rows) @ weights)
-    chance_feature = (opposition(weights) * np.sort(of_halves, axis=0).mean(1)).tolist()
-
+    feature, chance_feature = feature_distances(everyone.astype(np.int64), own, fewest, weights, rng)
     concept = distance(by_kind.astype(float))
     chance_concept = concept_chance(by_kind, fewest, lambda drawn: float(weights @ distance(drawn.astype(float))), rng)
 
@@ -298,9 +276,39 @@ def faces(
         "feature": chance_feature,
         "concept": chance_concept,
     }
-    of_class = tested.sum(0)
+    of_class = own.sum((0, 3))
     alone = of_class[:, (of_class > 0).sum(0) == 1].sum()
     return Diagnosis(compared(each, by_chance, sizes, rng), counts, int(by_kind.sum()), int(alone))
+
+
+def feature_distances(
+    everyone: Ints, own: Ints, fewest: Ints, weights: Floats, rng: np.random.Generator
+) -> tuple[Floats, list[float]]:
+    """The feature face of each site (sites,), and the mean values of random rows.
+
+    ``everyone`` counts all sites' rows beyond and below each classifier's threshold (folds, classifiers, classes, 2), ``own`` the
+    rows of the classifier's own site. The face is the classifier's true positive rate minus its false positive rate. This is a
+    lower bound of the total variation between p_k(x) and sum_y p_k(y) p(x | y).
+
+    Given a classifier, the rows of a site beyond its threshold are, by chance, draws without replacement from the rows of all sites
+    with the same class. The classifiers of the two halves are alike, so both halves are high at once: their draws are added by
+    rank, and no dependence makes a sum vary more.
+    """
+    tested = own.sum(-1)  # folds, sites, classes
+    rows = tested.sum(-1)
+    false = (tested * divided(everyone[..., 0], everyone.sum(-1))).sum(-1)
+    some, draws = tested > 0, np.zeros_like(tested)
+    beyond, below, drawn = everyone[some][:, 0], everyone[some][:, 1], tested[some]
+    of_halves = []
+    for _ in range(TABLES):
+        draws[some] = rng.hypergeometric(beyond, below, drawn)
+        hits = draws
+        if fewest.max() > 1:
+            parts = enumerate(fewest.tolist())
+            hits = np.stack([rounded_pairs(draws[:, k], tested[:, k], few, rng) for k, few in parts], axis=1)
+        of_halves.append(divided(hits.sum(-1) - false, rows) @ weights)
+    by_chance: list[float] = (opposition(weights) * np.sort(of_halves, axis=0).mean(1)).tolist()
+    return divided(own[..., 0].sum(-1) - false, rows).mean(0), by_chance
 
 
 def concept_chance(

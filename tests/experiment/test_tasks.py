@@ -154,7 +154,10 @@ def numbers(y: np.ndarray, **changes: object) -> Dataset:
     [
         (np.full(8, 2.5), "own data: all training targets are 2.5; there is nothing to predict"),
         (np.array([1.0, np.inf, 2.0, np.nan]), "own data: training targets: 2 are not finite"),
-        (np.arange(8), "own data: training targets must be floating-point numbers, not int64"),
+        (
+            np.arange(8),
+            "own data: training targets must be floating-point numbers, not int64; for classes give their names, classes=(...)",
+        ),
         (np.zeros((8, 2)), "own data: training targets: times must be above 0, found 0; correct or remove such rows"),
     ],
 )

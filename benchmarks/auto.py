@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedskew.core.machine import cores
 from fedskew.engine.choose import Option
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
-from fedskew.experiment.machine import cores
-from fedskew.experiment.plan import try_engines
+from fedskew.execution.plan import try_engines
 from fedskew.loop.federation import Federation
 from rounds.work import WORKLOADS, Workload, ours, seconds
 

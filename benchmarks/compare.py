@@ -26,7 +26,7 @@ def plain(method: str, rounds: int) -> None:
     import torch
     import torch.nn.functional as F
 
-    from fedskew.experiment.build import assemble
+    from fedskew.execution.build import assemble
     from fedskew.experiment.combinations import with_method
     from fedskew.experiment.config import Experiment
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.flower.node import Node
 from fedskew.flower.rows import rows_of, write_rows

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from fedskew.api.functions import run
 from fedskew.data.dataset import Dataset
+from fedskew.execution.run import Progress
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import run
-from fedskew.experiment.run import Progress
 
 ROWS, PART = 20, 100_000
 """Rows of each client; rows generated at a time, so that memory holds one copy of the data."""

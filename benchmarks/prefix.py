@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedskew.data.dataset import Dataset
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import Assembly, assemble
+from fedskew.execution.build import Assembly, assemble
 from fedskew.experiment.config import Experiment
 from fedskew.loop.round import play_round, start
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedskew.engine.memory import keep_freed_memory
+from fedskew.core.machine import keep_freed_memory
 from fedskew.slots import AdamW
 
 SIZES = (372_727, 3_800_000)

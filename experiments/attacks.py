@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 
 from fedskew import Experiment
+from fedskew.api.functions import run
 from fedskew.core.errors import Diverged
-from fedskew.experiment.results import run
-from fedskew.measure.intervals import mean_interval
+from fedskew.measure.statistics import mean_interval
 from fedskew.report.words import interval
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 
 from fedskew import Experiment
-from fedskew.experiment.results import run
+from fedskew.api.functions import run
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"
 TARGET, ROUNDS, SEEDS, EPOCHS = 0.85, 50, (0, 1), (1, 5)

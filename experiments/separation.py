@@ -24,13 +24,12 @@ from typing import Any
 from fedskew import Experiment
 from fedskew.core.errors import FedskewError
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.runner import execute_all, stored_runs, to_execute
-from fedskew.experiment.search import Search
-from fedskew.experiment.tune import tune
 from fedskew.measure.registry import shown
 from fedskew.report import words
 from fedskew.report.tables import summary
 from fedskew.store.runs import RunRecord, RunStore
+from fedskew.studies.runner import execute_all, stored_runs, to_execute
+from fedskew.studies.tune import Search, tune
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"
 

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from fedskew.experiment.federated import federated
-from fedskew.experiment.federated_site import Site
-from fedskew.experiment.questions import Answer, Question
-from fedskew.experiment.subject import Facts
+from fedskew.diagnosis.federated import federated
+from fedskew.diagnosis.federated_site import Site
+from fedskew.diagnosis.questions import Answer, Question
+from fedskew.diagnosis.subject import Facts
 
 HOSPITALS = ("bern", "genf", "sion")
 

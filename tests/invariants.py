@@ -11,9 +11,9 @@ from fedskew.core.records import Cohort, Server, ServerView
 from fedskew.core.trees import leaves, map_leaves, num_bytes, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import Assembly
-from fedskew.experiment.measurements import inexactness_rows, measured_clients, measured_every, model_rows, round_rows
-from fedskew.experiment.site import LocalClients
+from fedskew.execution.build import Assembly
+from fedskew.execution.measurements import inexactness_rows, measured_clients, measured_every, model_rows, round_rows
+from fedskew.execution.site import LocalClients
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import start
 from fedskew.loop.transmit import shared_model, transmit

@@ -3,10 +3,10 @@
 import numpy as np
 
 from fedskew.data.dataset import Dataset
+from fedskew.diagnosis.diagnose import faces_of, from_experiment
+from fedskew.diagnosis.subject import Subject
+from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.deal import client_data
-from fedskew.experiment.diagnose import faces_of, from_experiment
-from fedskew.experiment.subject import Subject
 from fedskew.measure.heterogeneity.diagnose import Diagnosis
 
 FACES = {

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.build import Assembly, assemble, check_needs
+from fedskew.execution.build import Assembly, assemble, check_needs
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import COMPONENTS, GIVEN, SETTINGS, Experiment
 

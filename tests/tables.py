@@ -9,7 +9,7 @@ import pyarrow.feather
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.data.tables import Survey, survey
+from fedskew.data.tables.survey import Survey, survey
 
 
 def frame(rows: int = 400, seed: int = 0) -> pd.DataFrame:

@@ -3,12 +3,10 @@
 from builder.methods import table
 
 from fedskew.advice import protocol
-from fedskew.advice.advise import verdict_on
+from fedskew.advice.advise import BEYOND, check, verdict_on, winner
 from fedskew.advice.evidence import MEASURES, packaged
 from fedskew.advice.table import cells, described, summary
-from fedskew.advice.winner import BEYOND, check, winner
-from fedskew.core.counting import percent
-from fedskew.core.titles import title
+from fedskew.core.text import percent, title
 from fedskew.report.evidence import page as html
 
 TABLE = "evidence-table.html"

@@ -16,7 +16,7 @@ from fedskew.cli.components import algorithm_rows, options_of
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import shown
-from fedskew.core.titles import title
+from fedskew.core.text import title
 from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.references import references
 

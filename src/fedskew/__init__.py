@@ -13,12 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedskew.core.algorithm import Algorithm
-    from fedskew.core.errors import BadInput, Diverged, FedskewError
-    from fedskew.data.dataset import Dataset
-    from fedskew.data.datasets.own import from_torch
-    from fedskew.experiment.config import Experiment
-    from fedskew.experiment.results import (
+    from fedskew.api.functions import (
         check,
         cite,
         clients,
@@ -31,9 +26,14 @@ if TYPE_CHECKING:
         table,
         tune,
     )
-    from fedskew.experiment.runs import Runs
-    from fedskew.experiment.shortcuts import from_toml, load, partition
-    from fedskew.experiment.use import export, load_model
+    from fedskew.api.runs import Runs
+    from fedskew.api.shortcuts import from_toml, load, partition
+    from fedskew.api.use import export, load_model
+    from fedskew.core.algorithm import Algorithm
+    from fedskew.core.errors import BadInput, Diverged, FedskewError
+    from fedskew.data.dataset import Dataset
+    from fedskew.data.datasets.own import from_torch
+    from fedskew.experiment.config import Experiment
     from fedskew.store.runs import RunStore
 
     __version__: str
@@ -46,24 +46,24 @@ PLACES = {
     "Experiment": "experiment.config",
     "FedskewError": "core.errors",
     "RunStore": "store.runs",
-    "Runs": "experiment.runs",
-    "check": "experiment.results",
-    "cite": "experiment.results",
-    "clients": "experiment.results",
-    "compare": "experiment.results",
-    "diagnose": "experiment.results",
-    "export": "experiment.use",
-    "from_toml": "experiment.shortcuts",
+    "Runs": "api.runs",
+    "check": "api.functions",
+    "cite": "api.functions",
+    "clients": "api.functions",
+    "compare": "api.functions",
+    "diagnose": "api.functions",
+    "export": "api.use",
+    "from_toml": "api.shortcuts",
     "from_torch": "data.datasets.own",
-    "landscape": "experiment.results",
-    "load": "experiment.shortcuts",
-    "load_model": "experiment.use",
-    "open": "experiment.results",
-    "partition": "experiment.shortcuts",
-    "resume": "experiment.results",
-    "run": "experiment.results",
-    "table": "experiment.results",
-    "tune": "experiment.results",
+    "landscape": "api.functions",
+    "load": "api.shortcuts",
+    "load_model": "api.use",
+    "open": "api.functions",
+    "partition": "api.shortcuts",
+    "resume": "api.functions",
+    "run": "api.functions",
+    "table": "api.functions",
+    "tune": "api.functions",
 }
 """Where each public name is. It is imported on first use, since PyTorch takes longer to load than anything else."""
 

@@ -1,8 +1,7 @@
 """Advice from the evidence: expected gains, the nearest cases, and whether such advice was any good."""
 
-from fedskew.advice.advise import NEAREST, advise, caution, change, command, distance
+from fedskew.advice.advise import NEAREST, advise, caution, change, check, command, distance, gains_of
 from fedskew.advice.evidence import Case
-from fedskew.advice.winner import check, gains_of
 from fedskew.measure.heterogeneity.diagnose import MEANINGS
 from tests.advice.planted import case, planted
 

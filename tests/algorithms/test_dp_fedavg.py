@@ -15,13 +15,13 @@ from dp_accounting.rdp import compute_epsilon
 from torch import Tensor
 
 from fedskew.algorithms import DpFedAvg, FedAvg
+from fedskew.api.functions import compare
+from fedskew.api.functions import run as run_experiment
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Cohort, Privacy, Upload
 from fedskew.core.seeding import torch_stream
 from fedskew.core.trees import pick
-from fedskew.experiment.results import compare
-from fedskew.experiment.results import run as run_experiment
 from fedskew.loop.round import start
 from fedskew.measure.privacy import ORDERS, divergence, epsilon
 from fedskew.slots import Poisson

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from fedskew.algorithms import Drfa
-from fedskew.core.simplex import project_onto_simplex
 from fedskew.core.trees import pick
+from fedskew.core.vectors import project_onto_simplex
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import assemble
-from fedskew.experiment.measurements import round_rows
+from fedskew.execution.build import assemble
+from fedskew.execution.measurements import round_rows
 from fedskew.loop.prepare import call, prepare, work_of_round
 from fedskew.loop.round import close_round, play_round, start
 from fedskew.loop.system import System

@@ -17,7 +17,7 @@ from fedskew.core.records import Batch
 from fedskew.core.task import ModelTask
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.datasets.adult import Adult
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner

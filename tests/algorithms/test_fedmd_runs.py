@@ -6,15 +6,15 @@ import torch
 from torch import nn
 
 from fedskew import Experiment
+from fedskew.api.functions import compare, run
 from fedskew.core.component import build, label, parse
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
 from fedskew.experiment.config import from_toml
-from fedskew.experiment.results import compare, run
 from fedskew.models import MODELS, Mixed
 from fedskew.models.mixed import MixedNet
-from fedskew.report.remarks import remarks
+from fedskew.report.notices import remarks
 from fedskew.report.tables import summary
 
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from fedskew.algorithms import FedAvg, Ifca
+from fedskew.api.functions import run as run_experiment
 from fedskew.core.errors import BadInput
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import assemble
-from fedskew.experiment.results import run as run_experiment
+from fedskew.execution.build import assemble
 from fedskew.loop.federation import Federation
 from fedskew.loop.personal import evaluate_personal
 from fedskew.loop.round import start

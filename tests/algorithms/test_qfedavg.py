@@ -8,7 +8,7 @@ import torch
 from fedskew.algorithms import FedAvg, QFedAvg
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Cohort, Info, Upload
-from fedskew.experiment.build import check_needs
+from fedskew.execution.build import check_needs
 from fedskew.loop.round import start
 from fedskew.slots import Sgd
 from tests.experiment.test_experiment import small

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import FedAvg, Krum, Median, TrimmedMean
+from fedskew.api.functions import run as run_experiment
 from fedskew.core.errors import BadInput, Diverged, TooFew
 from fedskew.core.records import Cohort, Info, Upload
 from fedskew.core.vectors import square_distances
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.build import check_clients
-from fedskew.experiment.compare import cross
+from fedskew.execution.build import check_clients
+from fedskew.execution.plan import prepare
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.plan import prepare
-from fedskew.experiment.results import run as run_experiment
 from fedskew.experiment.settings import Training
 from fedskew.loop.round import start
 from fedskew.slots import Uniform
+from fedskew.studies.compare import cross
 from tests.reference import Only, SameForAll, apart, assert_close, f64, ragged, run, trajectory
 from tests.small import RAGGED, X0, Linear, Quadratic, exact_clients, play
 

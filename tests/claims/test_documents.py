@@ -8,16 +8,16 @@ import msgspec
 import numpy as np
 import pytest
 
+from fedskew.claims import reproduce
 from fedskew.claims.claim import OVER_ROUNDS, STATISTICS
 from fedskew.claims.document import DOCUMENTS, Document, document_from, load
 from fedskew.claims.quantities import reader
+from fedskew.claims.reproduce import estimate, experiment_of, missing, plan, results
 from fedskew.claims.verdicts import cells, markdown, verdicts
 from fedskew.core.errors import BadInput
-from fedskew.experiment import reproduce
-from fedskew.experiment.build import check_needs
-from fedskew.experiment.reproduce import estimate, experiment_of, missing, plan, results
-from fedskew.experiment.runner import execute_all, to_execute
+from fedskew.execution.build import check_needs
 from fedskew.store.runs import RunStore
+from fedskew.studies.runner import execute_all, to_execute
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -144,7 +144,7 @@ def test_console_raises_broken_pipe_error() -> None:
 def test_run_imports_no_slow_library_before_its_first_round(tmp_path: Path) -> None:
     """Libraries that read tables, draw, test or fit are imported only when they are used."""
     script = (
-        "import sys; from fedskew.cli import main; import fedskew.experiment.site as run\n"
+        "import sys; from fedskew.cli import main; import fedskew.execution.site as run\n"
         "def round(*_, **__):\n"
         "    slow = {'sklearn', 'scipy', 'pandas', 'matplotlib', 'sympy', 'jinja2', 'torch._dynamo'}\n"
         "    import os; print(sorted(slow & set(sys.modules)), flush=True); os._exit(0)\n"

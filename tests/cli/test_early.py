@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedskew.cli.early import refuse
+from fedskew.cli.early import PLACES, classes, outline, refuse
 from fedskew.cli.main import parser
-from fedskew.cli.syntax import PLACES, classes, outline
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.heart import CSV
 from fedskew.experiment.config import COMPONENTS

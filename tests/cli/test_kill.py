@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedskew.experiment.results import run
-from fedskew.experiment.run import execute, register
+from fedskew.api.functions import run
+from fedskew.execution.run import execute, register
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from tests.flower_nodes import small

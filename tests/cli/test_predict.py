@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedskew.api.runs import Runs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.data import files
-from fedskew.data.files import Reading
-from fedskew.experiment.runs import Runs
+from fedskew.data.tables import files
+from fedskew.data.tables.files import Reading
 from tests.disk import largest_file
 from tests.experiment.test_predict import trained_on
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedskew.cli.main import main
-from fedskew.experiment.runner import unfinished
 from fedskew.store.runs import RunStore
+from fedskew.studies.runner import unfinished
 from tests.report import add
 
 

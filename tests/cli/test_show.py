@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import run
 from fedskew.store.runs import RunStore
 from tests.report import mixed_store
 

@@ -10,7 +10,7 @@ import pytest
 from fedskew.algorithms import ALGORITHMS
 from fedskew.conformance.promises import check
 from fedskew.core.algorithm import Algorithm
-from fedskew.experiment.build import setup_of
+from fedskew.execution.build import setup_of
 from fedskew.experiment.config import Experiment
 
 

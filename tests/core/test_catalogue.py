@@ -2,9 +2,8 @@
 
 import pytest
 
-from fedskew.core.catalogue import canonical, plainly
+from fedskew.core.catalogue import canonical, fitted, plainly
 from fedskew.core.errors import BadInput
-from fedskew.core.fits import fitted
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment
 

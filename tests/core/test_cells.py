@@ -8,11 +8,11 @@ from types import ModuleType
 
 import pytest
 
+from fedskew.api.functions import run
 from fedskew.core import trust
-from fedskew.core.cells import text_of
 from fedskew.core.errors import BadInput
+from fedskew.core.own import text_of
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.results import run
 from fedskew.store.runs import RunStore
 
 IMPORTS = """

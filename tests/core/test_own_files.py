@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.core.npz import bounded
-from fedskew.data.tables import survey
-from fedskew.experiment.results import run
+from fedskew.core.files import bounded
+from fedskew.data.tables.survey import survey
 from fedskew.report.files import csv as as_csv
 from fedskew.report.html import write_report
 from fedskew.skew.exported import FromFolder
@@ -131,7 +131,7 @@ def test_a_run_whose_method_ends_the_program_has_failed(tmp_path: Path, monkeypa
     def leave(*_: object) -> None:
         raise SystemExit(0)
 
-    monkeypatch.setattr("fedskew.experiment.run.play", leave)
+    monkeypatch.setattr("fedskew.execution.run.play", leave)
     with pytest.raises(FedskewError, match=r"run 1: code that it calls ended the program, sys\.exit\(0\)"):
         run(small(rounds=1), runs=tmp_path)
     assert RunStore(tmp_path).run(1).status == "failed"

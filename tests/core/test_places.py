@@ -9,7 +9,7 @@ import pytest
 
 import fedskew
 from fedskew.core.errors import FedskewError
-from fedskew.core.places import UNFINISHED, replacing, write_whole
+from fedskew.core.files import UNFINISHED, replacing, write_whole
 from tests.disk import largest_file
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fedskew.cli.main import main
+from fedskew.execution.run import register
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.references import ITSELF, citations, parsed, references
-from fedskew.experiment.run import register
 from fedskew.store.runs import RunStore
 
 TEXT = (files("fedskew") / "references.bib").read_text(encoding="utf-8")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import tomli_w
 
+from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core import trust
 from fedskew.core.errors import BadInput
 from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, from_toml
-from fedskew.experiment.results import run
 from fedskew.store.runs import RunStore
 from tests.flower_nodes import small
 

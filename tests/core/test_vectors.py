@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
+from fedskew.api.functions import run
 from fedskew.core import records, vectors
 from fedskew.core.records import Cohort, Info, Upload
 from fedskew.core.vectors import Dispersion, dispersion, weighted_sum
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import run
-from fedskew.measure.drift import drift
+from fedskew.measure.updates import drift
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 NUMBERS = st.floats(-1e3, 1e3, width=32) | st.sampled_from([0.0, 1e30, -1e30, 1e-38, 2.0**-149])

@@ -5,9 +5,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fedskew.data import schema
-from fedskew.data.columns import strings
 from fedskew.data.preprocessing import TEXT_WIDTH
+from fedskew.data.tables import schema
+from fedskew.data.tables.columns import strings
 
 
 def test_columns_of_every_type():

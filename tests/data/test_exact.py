@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from fedskew.data.exact import BLOCK, Moments, exact_sum, mean_and_deviation, moments
+from fedskew.data.tables.summaries import BLOCK, Moments, exact_sum, mean_and_deviation, moments
 
 COLUMNS = {
     "normal": lambda rng: rng.standard_normal(997),

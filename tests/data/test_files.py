@@ -11,8 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.data import files, schema
-from fedskew.data.tables import survey
+from fedskew.data.tables import files, schema
+from fedskew.data.tables.survey import survey
 from tests.tables import frame, read, refused, write
 
 KINDS = ["t.csv", "t.csv.gz", "t.tsv", "t.jsonl", "t.jsonl.gz", "t.ndjson", "t.parquet", "t.feather", "t.arrow"]
@@ -286,7 +286,7 @@ def test_damaged_arrow_file_is_refused(tmp_path):
 
 
 def test_more_clients_than_can_be_compared_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedskew.data.tables.MOST_CELLS", 60)
+    monkeypatch.setattr("fedskew.data.tables.survey.MOST_CELLS", 60)
     path = write(frame().assign(who=np.arange(400)), tmp_path / "t.csv")
     refused(path, "400 or more clients in 'who', and 3 classes", most=300)
     assert len(read(path).clients) == 400

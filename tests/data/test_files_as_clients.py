@@ -7,9 +7,9 @@ import pytest
 
 import fedskew as fs
 from fedskew.core.errors import BadInput
+from fedskew.execution.deal import dealt_rows
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.deal import dealt_rows
-from fedskew.report.remarks import remarks
+from fedskew.report.notices import remarks
 from tests.cli.test_commands import call
 
 LINE = "each of 3 files is a client (--skew iid, or another skew, deals the rows anew)"

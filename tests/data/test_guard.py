@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fedskew.data.guard import shared
+from fedskew.data.tables.guard import shared
 
 FEW, ROWS = 5, 1000
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.data.schema import fit
-from fedskew.data.tables import survey
+from fedskew.data.tables.schema import fit
+from fedskew.data.tables.survey import survey
 
 
 def write_sites(folder: Path, mapping: str) -> list[Path]:

@@ -9,15 +9,15 @@ import pytest
 import fedskew
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.data.columns import cells_for
 from fedskew.data.datasets.table import Table
-from fedskew.data.guard import shared
 from fedskew.data.preprocessing import Tabular
-from fedskew.data.schema import merged
-from fedskew.data.tables import survey
-from fedskew.experiment import predict
-from fedskew.experiment.diagnose import from_files
-from fedskew.experiment.rehearsal import sites_of_files
+from fedskew.data.tables.columns import cells_for
+from fedskew.data.tables.guard import shared
+from fedskew.data.tables.schema import merged
+from fedskew.data.tables.survey import survey
+from fedskew.diagnosis.diagnose import from_files
+from fedskew.diagnosis.rehearsal import sites_of_files
+from fedskew.serving import predict
 
 ROWS = 60
 

@@ -18,7 +18,7 @@ from fedskew.data import DATASETS
 from fedskew.data.datasets.hugging_face import HuggingFace
 from fedskew.data.datasets.own import from_torch
 from fedskew.data.datasets.table import Table
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
 from fedskew.skew.exported import FromFolder
 from fedskew.store.runs import RunStore
 

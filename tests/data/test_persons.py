@@ -8,12 +8,12 @@ import pytest
 
 import fedskew as fs
 from fedskew.core.errors import BadInput
-from fedskew.core.sampling import whole_units
+from fedskew.core.seeding import whole_units
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.table import Table
 from fedskew.data.splits import held_out, in_fold
+from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.deal import client_data
 
 PERSONS, VISITS = 130, 5
 RNG = np.random.default_rng(0)

@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from fedskew.data.columns import cells_of
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.digits import Digits, carried
 from fedskew.data.datasets.heart import CSV, Heart
@@ -23,6 +22,7 @@ from fedskew.data.preprocessing import (
     as_it_is,
     fitted,
 )
+from fedskew.data.tables.columns import cells_of
 from fedskew.data.texts import encoded
 
 WORDS = ("good", "bad", "slow", "fast")

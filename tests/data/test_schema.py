@@ -9,10 +9,10 @@ import pytest
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.heart import CSV
 from fedskew.data.datasets.table import Table
-from fedskew.data.guard import as_own_file, shared
-from fedskew.data.schema import fit, merged
-from fedskew.data.summaries import Summary, summary
-from fedskew.data.tables import survey
+from fedskew.data.tables.guard import as_own_file, shared
+from fedskew.data.tables.schema import fit, merged
+from fedskew.data.tables.summaries import Summary, summary
+from fedskew.data.tables.survey import survey
 
 HOSPITALS = ("bern", "genf", "sion")
 

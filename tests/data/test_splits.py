@@ -9,8 +9,8 @@ from fedskew.core.errors import BadInput
 from fedskew.data.datasets.heart import Heart
 from fedskew.data.datasets.table import Table
 from fedskew.data.splits import held_out, in_fold, with_splits
-from fedskew.experiment.compare import cross, seeds_from
 from fedskew.experiment.config import Experiment
+from fedskew.studies.compare import cross, seeds_from
 
 CLIENT = np.repeat([0, 1, 3], [50, 20, 7])
 CLASS = np.concatenate([np.repeat([0, 1], [40, 10]), np.repeat([0, 1], [5, 15]), np.zeros(7, dtype=int)])

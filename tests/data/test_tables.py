@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.data import files
 from fedskew.data.datasets.table import Table
-from fedskew.experiment.build import assemble
+from fedskew.data.tables import files
+from fedskew.diagnosis.diagnose import from_files
+from fedskew.execution.build import assemble
+from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.deal import client_data
-from fedskew.experiment.diagnose import from_files
-from fedskew.experiment.results import run
 from fedskew.skew.values import ColumnDirichlet
 from tests.tables import frame, refused, write
 
@@ -83,8 +83,8 @@ def test_run_on_a_table_shows_dropped_rows(tmp_path, monkeypatch, capsys):
 
 
 def test_table_that_does_not_fit_is_refused_with_a_number_of_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedskew.data.tables.MOST_BYTES", 30_000)
-    monkeypatch.setattr("fedskew.experiment.diagnose.MOST_BYTES", 30_000)
+    monkeypatch.setattr("fedskew.data.tables.survey.MOST_BYTES", 30_000)
+    monkeypatch.setattr("fedskew.diagnosis.diagnose.MOST_BYTES", 30_000)
     monkeypatch.setattr(files, "BLOCK", 4000)
     path = write(frame(5000), tmp_path / "t.csv")
     with pytest.raises(BadInput, match=r"loaded into memory; take some of them, rows=[1-9]00, chosen at random"):

@@ -29,9 +29,9 @@ from fedskew.data.texts import (
 )
 from fedskew.engine import ENGINES
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
+from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.deal import client_data
 from fedskew.loop.round import play_round, start
 
 

@@ -9,7 +9,7 @@ import pytest
 SCRIPT = """
 import resource
 import numpy as np
-from fedskew.engine.memory import keep_freed_memory
+from fedskew.core.machine import keep_freed_memory
 def faults():
     counts = []
     for _ in range(4):

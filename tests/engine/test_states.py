@@ -10,15 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedskew.api.functions import run
 from fedskew.core.errors import FedskewError
 from fedskew.core.trees import leaves
 from fedskew.engine.disk import DiskStates, opened
 from fedskew.engine.states import ClientStates
+from fedskew.execution.run import execute, register
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.landscape import landscape
-from fedskew.experiment.results import run
-from fedskew.experiment.run import execute, register
 from fedskew.store.runs import RunStore
+from fedskew.studies.landscape import landscape
 
 CLIENTS = 9
 COHORTS = st.lists(st.lists(st.integers(0, CLIENTS - 1), unique=True), max_size=8)
@@ -133,7 +133,7 @@ def test_a_damaged_state_is_refused_with_its_client(tmp_path: Path, damage: str)
 
 def test_a_landscape_writes_no_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A landscape plays a round of a run, and another process may be carrying out this run."""
-    monkeypatch.setattr("fedskew.experiment.landscape.sharp", lambda *_: SimpleNamespace())
+    monkeypatch.setattr("fedskew.studies.landscape.sharp", lambda *_: SimpleNamespace())
     made = Experiment(
         algorithm="scaffold",
         model="softmax",

@@ -214,7 +214,7 @@ def test_a_stacked_run_imports_no_compiler_and_no_reports(tmp_path):
 import sys
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import run
+from fedskew.api.functions import run
 quick = {{"engine": "stacked", "training": {{"rounds": 1}}, "server_data": {{"share": 0.1}}}}
 run(with_method(Experiment(), "feddf:steps=2").replace(**quick), runs={str(tmp_path)!r})
 heavy = ["torch._dynamo", "sympy", "pandas", "scipy", "pyarrow", "matplotlib", "transformers", "peft", "jinja2"]

@@ -2,13 +2,13 @@
 
 import pytest
 
+from fedskew.api.functions import compare
 from fedskew.cli.main import main
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.compare import with_baselines
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import compare
 from fedskew.slots import All
 from fedskew.store.runs import RunStore
+from fedskew.studies.compare import with_baselines
 from tests.experiment.test_experiment import DATA, small
 
 BOTH = ["fedavg-ft", "local-only"]

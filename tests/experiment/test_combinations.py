@@ -2,7 +2,7 @@
 
 import torch
 
-from fedskew.experiment.results import run
+from fedskew.api.functions import run
 from tests.experiment.test_experiment import DATA, numbers, small
 
 torch.set_num_threads(1)

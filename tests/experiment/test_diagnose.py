@@ -15,10 +15,10 @@ from fedskew.cli.main import main
 from fedskew.core.component import build, parse, shown
 from fedskew.data.datasets.heart import CSV
 from fedskew.data.datasets.table import Table
+from fedskew.diagnosis.diagnose import arguments_of, diagnosis, table_arguments
+from fedskew.diagnosis.holdings import Targets, events_and_times, holdings, log_rank
+from fedskew.diagnosis.subject import Subject
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.diagnose import arguments_of, diagnosis, table_arguments
-from fedskew.experiment.holdings import Targets, events_and_times, holdings, log_rank
-from fedskew.experiment.subject import Subject
 from fedskew.measure.heterogeneity.diagnose import MEANINGS
 from fedskew.report.diagnosis import page
 
@@ -31,7 +31,7 @@ QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr("fedskew.measure.heterogeneity.sites.TABLES", 99)
-    monkeypatch.setattr("fedskew.experiment.diagnose.details", lambda *a: {"label": {"L1": 0.5, "alpha": None}})
+    monkeypatch.setattr("fedskew.diagnosis.diagnose.details", lambda *a: {"label": {"L1": 0.5, "alpha": None}})
 
 
 COMMAND = ["diagnose", "--dataset", "digits", "--skew", "label-dirichlet", "--clients", "8"]
@@ -192,7 +192,7 @@ def test_shares_of_sets_of_labels_are_the_rates_of_each_label():
 def test_diagnosis_uses_one_thread(monkeypatch):
     """Threads that wait for each other took seven times as long on a busy machine."""
     seen = []
-    monkeypatch.setattr("fedskew.experiment.diagnose.measured", lambda *a: seen.extend(threadpool_info()) or {})
+    monkeypatch.setattr("fedskew.diagnosis.diagnose.measured", lambda *a: seen.extend(threadpool_info()) or {})
     with threadpool_limits(2):
         diagnosis(Subject("x", *[np.zeros((2, 1))] * 4, ("a", "b"), ("k", "l")))
     assert seen

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedskew.experiment.documents.listing import DOCUMENT, drift_demo
+from fedskew.claims.extras import DOCUMENT, drift_demo
 
 torch.set_num_threads(1)
 

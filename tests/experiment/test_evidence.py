@@ -8,9 +8,10 @@ from fedskew.advice import protocol
 from fedskew.advice.evidence import NAME, known, read_file
 from fedskew.cli.main import main
 from fedskew.core.errors import Interrupted
-from fedskew.experiment import evidence, gains
-from fedskew.experiment.evidence import experiment_of, run_protocol
 from fedskew.store.runs import RunStore
+from fedskew.studies import evidence
+from fedskew.studies import evidence as gains
+from fedskew.studies.evidence import experiment_of, run_protocol
 
 HEART = next(case for case in protocol.CASES if case.title == "heart:redraw=false, natural")
 METHODS = ("fedavg", "scaffold", "krum", "fedper")

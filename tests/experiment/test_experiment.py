@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedskew.api.functions import compare, run
 from fedskew.core.errors import BadInput, Diverged, Interrupted
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
+from fedskew.execution.run import execute, register
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.results import compare, run
-from fedskew.experiment.run import execute, register
 from fedskew.models.mlp import MlpNet
 from fedskew.store.runs import RunStore
 

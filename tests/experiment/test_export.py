@@ -6,14 +6,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.data.datasets.own import from_torch
+from fedskew.execution.run import register
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.export import export, program
-from fedskew.experiment.results import run
-from fedskew.experiment.run import register
+from fedskew.serving.export import export, program
 from fedskew.store.runs import RunStore
 
 
@@ -76,7 +76,7 @@ def test_missing_onnx_is_refused_in_one_line(stored: RunStore, monkeypatch: pyte
 
     with pytest.raises(BadInput, match=r"^export: this model cannot be written as onnx \(.*\); take safetensors$"):
         program(Strange(), torch.zeros(2, 3), "onnx")
-    monkeypatch.setattr("fedskew.experiment.export.find_spec", lambda name: None)
+    monkeypatch.setattr("fedskew.serving.export.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"pip install 'fedskew\[onnx\]'"):
         export(stored, 1, "onnx")
 

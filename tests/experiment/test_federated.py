@@ -11,13 +11,13 @@ import pytest
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.data.guard import guarded, guarded_summary
-from fedskew.data.schema import merged
-from fedskew.experiment.federated import federated
-from fedskew.experiment.federated_site import Site
-from fedskew.experiment.questions import LEAVES, Answer, Array, Question, numbers_of
-from fedskew.experiment.rehearsal import by_bytes, rehearse, sites_of_files
-from fedskew.experiment.subject import Facts
+from fedskew.data.tables.guard import guarded, guarded_summary
+from fedskew.data.tables.schema import merged
+from fedskew.diagnosis.federated import federated
+from fedskew.diagnosis.federated_site import Site
+from fedskew.diagnosis.questions import LEAVES, Answer, Array, Question, numbers_of
+from fedskew.diagnosis.rehearsal import by_bytes, rehearse, sites_of_files
+from fedskew.diagnosis.subject import Facts
 from tests.federated import HOSPITALS, Recorder, frame, number_sites, recorded, wide_sites
 
 

@@ -10,11 +10,11 @@ import pytest
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.experiment.federated import federated
-from fedskew.experiment.federated_site import Site
-from fedskew.experiment.questions import Question, arrays, numbers_of
-from fedskew.experiment.rehearsal import by_bytes, rehearse
-from fedskew.experiment.subject import Facts
+from fedskew.diagnosis.federated import federated
+from fedskew.diagnosis.federated_site import Site
+from fedskew.diagnosis.questions import Question, arrays, numbers_of
+from fedskew.diagnosis.rehearsal import by_bytes, rehearse
+from fedskew.diagnosis.subject import Facts
 from tests.federated import HOSPITALS, frame, number_sites, wide_sites
 from tests.planted import NUMBERS, planted_numbers
 
@@ -148,7 +148,7 @@ def test_a_wrong_histogram_is_refused_with_the_site(counts, words):
 def test_a_site_of_numbers_answers_nonsense_with_a_refusal_of_one_line(step, numbers, words):
     site = number_sites(2)["bern"]
     first = site.answer(Question(step="columns"))
-    from fedskew.data.schema import merged
+    from fedskew.data.tables.schema import merged
 
     known = merged({"bern": first.summary}).preprocessing
     answer = by_bytes({"bern": site})({"bern": Question(step=step, preprocessing=known, numbers=arrays(numbers))})

@@ -14,9 +14,9 @@ import pytest
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.core.places import UNFINISHED
+from fedskew.core.files import UNFINISHED
 from fedskew.data.datasets.heart import CSV, Heart, choose_test_rows
-from fedskew.experiment.predict import PREDICTION
+from fedskew.serving.predict import PREDICTION
 from tests.disk import largest_file
 from tests.experiment.test_predict import QUICK, stored, trained_on
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from fedskew.experiment.build import assemble
+from fedskew.api.functions import run
+from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import run
 from fedskew.report import experiments
-from fedskew.report.remarks import remarks
+from fedskew.report.notices import remarks
 from fedskew.store.runs import RunStore
 from tests.experiment.test_experiment import DATA, small
 from tests.report import add

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.build import check_needs
+from fedskew.execution.build import check_needs
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.results import run
 from fedskew.measure import registry
 from fedskew.report.html import page
 from fedskew.report.tables import summary

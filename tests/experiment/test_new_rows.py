@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import fedskew as fs
+from fedskew.api.runs import Runs
 from fedskew.core.errors import BadInput
-from fedskew.experiment.predict import OUTSIDE
-from fedskew.experiment.runs import Runs
+from fedskew.serving.predict import OUTSIDE
 from tests.experiment.test_predict import trained_on
 
 

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from fedskew.experiment import notebook
+from fedskew.report import notebook
 
 CELLS = [
     "import fedskew as fs\n"

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedskew.api.functions import compare, run
 from fedskew.cli.main import main
 from fedskew.core import own
 from fedskew.core.catalogue import Catalogue
 from fedskew.core.component import build, label, parse, to_table
 from fedskew.core.errors import BadInput, Interrupted
+from fedskew.execution.run import execute, register
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.references import citations
-from fedskew.experiment.results import compare, run
-from fedskew.experiment.run import execute, register
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 

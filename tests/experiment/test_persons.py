@@ -11,9 +11,9 @@ import torch
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.data.datasets.table import Table
-from fedskew.data.tables import survey
+from fedskew.data.tables.survey import survey
+from fedskew.diagnosis.rehearsal import sites_of_files
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.rehearsal import sites_of_files
 from fedskew.flower.tables import check_table, summary_of
 from fedskew.loop.evaluate import GROUPS, pooled_by_row
 from fedskew.store import test_rows

@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedskew.api.functions import compare, run
 from fedskew.cli.train import trial_times
+from fedskew.core import machine
 from fedskew.engine.choose import Option
 from fedskew.engine.stacked import Stacked
-from fedskew.experiment import build, deal, machine, plan
-from fedskew.experiment.build import assemble
+from fedskew.execution import build, deal, plan
+from fedskew.execution.build import assemble
+from fedskew.execution.plan import Trial, settle
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.plan import Trial, settle
-from fedskew.experiment.results import compare, run
 from tests.experiment.test_experiment import DATA, numbers, small
 
 AUTO = small(rounds=1).replace(engine="auto", training__threads=0)

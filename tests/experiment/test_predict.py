@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import fedskew as fs
+from fedskew.api.runs import Runs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.digits import Digits, carried
 from fedskew.data.symbols import cut
-from fedskew.experiment.learned import FILE
-from fedskew.experiment.predict import OUTSIDE, PREDICTION
-from fedskew.experiment.runs import Runs
+from fedskew.execution.learned import FILE
+from fedskew.serving.predict import OUTSIDE, PREDICTION
 from tests.data.test_preprocessing import visits
 
 QUICK = {"rounds": 2, "epochs": 1, "engine": "sequential", "progress": False}

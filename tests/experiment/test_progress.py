@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedskew.experiment import progress
-from fedskew.experiment.progress import Board
-from fedskew.experiment.run import Progress
+from fedskew.execution.run import Progress
+from fedskew.studies import progress
+from fedskew.studies.progress import Board
 
 
 class Clock:

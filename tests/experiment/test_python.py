@@ -12,10 +12,10 @@ from torch import nn
 
 import fedskew as fs
 from fedskew.algorithms import FedProx
+from fedskew.api.runs import Runs
 from fedskew.cli.main import main
 from fedskew.cli.output import clean
 from fedskew.core.errors import BadInput, Interrupted
-from fedskew.experiment.runs import Runs
 from fedskew.report.names import name_of
 
 QUICK = {

@@ -10,14 +10,14 @@ import pytest
 from fedskew.claims import export
 from fedskew.claims.document import DOCUMENTS, Document, document_from, load
 from fedskew.claims.quantities import OF_CLIENTS, quantity
+from fedskew.claims.reproduce import plan, results
 from fedskew.claims.verdicts import Results, cells, verdicts
 from fedskew.cli import reproduce
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, Interrupted
-from fedskew.experiment.reproduce import plan, results
-from fedskew.experiment.runner import to_execute
 from fedskew.measure.registry import MEASURES, OF_MODELS
 from fedskew.store.runs import RunStore
+from fedskew.studies.runner import to_execute
 
 
 def two_arms() -> Document:

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import fedskew as fs
+from fedskew.api.functions import compare, run
 from fedskew.cli.main import main
 from fedskew.cli.request import described
 from fedskew.core.errors import BadInput, TooFew
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.results import compare, run
 from fedskew.loop.system import System
 from fedskew.slots import Blocks, DayNight, Random
 from fedskew.store.runs import RunStore

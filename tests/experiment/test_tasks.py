@@ -15,16 +15,15 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, Interrupted
 from fedskew.data.dataset import Dataset
 from fedskew.data.targets import TARGETS
-from fedskew.experiment.build import assemble, check_needs
+from fedskew.execution.build import assemble, check_needs
+from fedskew.execution.run import execute, register
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.run import execute, register
-from fedskew.experiment.search import Search
-from fedskew.experiment.tune import tune
 from fedskew.measure.registry import by_primary_metric
 from fedskew.report import tables
 from fedskew.report.answer import answer
 from fedskew.report.html import page
 from fedskew.store.runs import RunRecord, RunStore
+from fedskew.studies.tune import Search, tune
 from fedskew.tasks.catalogue import TASKS
 
 torch.set_num_threads(1)

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.engine.group import Lost
-from fedskew.experiment import runner
+from fedskew.execution.run import register
+from fedskew.execution.torchrun import in_step, launcher
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.results import run
-from fedskew.experiment.run import register
-from fedskew.experiment.torchrun import in_step, launcher
 from fedskew.store.runs import RunStore
+from fedskew.studies import runner
 
 SECONDS = 100
 """How long the ranks of a test may take."""
@@ -270,7 +270,7 @@ def test_jobs_and_torchrun_exclude_each_other(
 
 def test_processes_far_beyond_the_cores_are_refused_before_any_starts(tmp_path: Path) -> None:
     """Each process loads PyTorch, so a typing error in the number of processes could use all memory."""
-    from fedskew.experiment.results import compare as compare_methods
+    from fedskew.api.functions import compare as compare_methods
 
     with pytest.raises(BadInput, match="99999 processes at a time are too many for this machine; use at most"):
         compare_methods(quick(), ["fedavg"], seeds=1, runs=tmp_path, jobs=99999)

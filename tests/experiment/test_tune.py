@@ -9,9 +9,8 @@ import torch
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError, Interrupted
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.search import Search, Tried, Work, at
-from fedskew.experiment.tune import Tuned, grid, space_from, tune, tuned_methods
 from fedskew.store.runs import RunStore
+from fedskew.studies.tune import Search, Tried, Tuned, Work, at, grid, space_from, tune, tuned_methods
 from fedskew.tasks.classification import Classification
 from tests.experiment.test_experiment import blobs
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fedskew as fs
-from fedskew.experiment import workers
+from fedskew.studies import workers
 
 NEEDS = """
 import os

@@ -9,17 +9,17 @@ import pandas as pd
 import pytest
 import torch
 
+from fedskew.api.functions import run
 from fedskew.core.errors import BadInput, TooFew
-from fedskew.data.summaries import Summary
+from fedskew.data.tables.summaries import Summary
 from fedskew.data.texts import SiteWords
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.predict import inputs_of, load
-from fedskew.experiment.results import run
 from fedskew.flower.limits import Limits
 from fedskew.flower.node import Node
 from fedskew.flower.server import serve
 from fedskew.flower.tables import opened
 from fedskew.flower.wire import Reply, unpack
+from fedskew.serving.predict import inputs_of, load
 from fedskew.store.runs import RunStore
 from tests.flower.test_deployed import VERSIONS, final
 from tests.flower.test_tables import MODELS, TARGETS, columns, deployment

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from fedskew.api.functions import run
 from fedskew.core.errors import BadInput, TooFew
 from fedskew.core.records import Info
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
+from fedskew.execution.run import execute
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import run
-from fedskew.experiment.run import execute
 from fedskew.flower.server import serve
 from fedskew.flower.wire import Fault, Kind, Reply, pack, unpack
 from fedskew.loop.round import play_round, start

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from fedskew.algorithms import ALGORITHMS
+from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.seeding import Secret
 from fedskew.core.trees import leaves
+from fedskew.execution.deal import partition_of
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.deal import partition_of
-from fedskew.experiment.results import run
 from fedskew.flower.resident import listening
 from fedskew.flower.rows import read_rows
 from fedskew.flower.server import serve

@@ -12,11 +12,11 @@ import pytest
 
 from fedskew.core.errors import BadInput, FedskewError, TooFew
 from fedskew.data.datasets.table import Table
-from fedskew.experiment.federated_site import Site
-from fedskew.experiment.questions import Answer, Question, Step, arrays
-from fedskew.experiment.rehearsal import rehearse
-from fedskew.experiment.site_targets import targets_in
-from fedskew.experiment.subject import Facts
+from fedskew.diagnosis.federated_site import Site
+from fedskew.diagnosis.questions import Answer, Question, Step, arrays
+from fedskew.diagnosis.rehearsal import rehearse
+from fedskew.diagnosis.site_targets import targets_in
+from fedskew.diagnosis.subject import Facts
 from fedskew.flower.answers import IN_PROGRESS, Answers, carried, carried_bytes
 from fedskew.flower.diagnosis import CLIENTS, OUTPUT, diagnosed, write_diagnosis
 from fedskew.flower.limits import Limits

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedskew.flower.local import free_port
-from fedskew.flower.processes import end
+from fedskew.flower.superlink import end
 from fedskew.store.runs import RunStore
 from tests.flower.certificates import CERTIFIED, blocks
 from tests.flower.test_recipe import Session

@@ -14,8 +14,8 @@ import torch
 
 pytest.importorskip("flwr")
 
+from fedskew.api.functions import run
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import run
 from fedskew.flower.local import HOST, Loopback, free_port, loopback
 from fedskew.flower.template import write_app
 from fedskew.store import checkpoints
@@ -115,7 +115,7 @@ def test_sites_that_agree_on_a_vocabulary_give_the_simulators_weights(fewest: in
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent is gone")
 def test_no_process_outlives_a_killed_parent(tmp_path: Path) -> None:
     script = (
-        "import time; from fedskew.flower.processes import start\n"
+        "import time; from fedskew.flower.superlink import start\n"
         "print(start(['sleep', '600']).pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:

@@ -20,7 +20,7 @@ from fedskew.core.records import Privacy
 from fedskew.core.seeding import Secret, normals
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.flower.server import serve
 from fedskew.flower.wire import Kind, Reply, Request, unpack

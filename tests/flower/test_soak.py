@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fedskew.experiment.results import run
-from fedskew.experiment.run import Progress
+from fedskew.api.functions import run
+from fedskew.execution.run import Progress
 from fedskew.flower.server import serve
 from fedskew.flower.wire import Kind
-from fedskew.measure.intervals import mean_interval
+from fedskew.measure.statistics import mean_interval
 from fedskew.store.runs import RunStore
 from tests.flower.test_broken_nodes import FAULTS
 from tests.flower.test_deployed import VERSIONS

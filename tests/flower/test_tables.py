@@ -12,18 +12,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fedskew.api.functions import run
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.table import Table
-from fedskew.experiment import prepare
-from fedskew.experiment.build import assemble
+from fedskew.execution import prepare
+from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.predict import load
-from fedskew.experiment.results import run
 from fedskew.flower.limits import Limits
 from fedskew.flower.node import Node
 from fedskew.flower.server import serve
 from fedskew.flower.tables import check_table
 from fedskew.flower.wire import Reply, pack, unpack
+from fedskew.serving.predict import load
 from fedskew.store.runs import RunStore
 from tests.flower.test_deployed import VERSIONS, final
 from tests.flower_nodes import Direct, configuration, request

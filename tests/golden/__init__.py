@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
+from fedskew.core.machine import processor
 from fedskew.engine.choose import on_threads
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.machine import processor
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.round import play_round, start
 from fedskew.loop.work import Engine

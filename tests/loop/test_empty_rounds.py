@@ -15,9 +15,9 @@ from fedskew.engine.choose import Option, next_work
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import assemble
-from fedskew.experiment.measurements import round_rows
-from fedskew.experiment.plan import try_engines
+from fedskew.execution.build import assemble
+from fedskew.execution.measurements import round_rows
+from fedskew.execution.plan import try_engines
 from fedskew.loop.round import play_round, start
 from fedskew.slots import SERVER_OPTIMISERS, Adam, Everyone, Momentum
 from tests.experiment.test_experiment import DATA, small

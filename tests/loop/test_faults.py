@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedskew.api.functions import run
 from fedskew.core.errors import BadInput, TooFew
 from fedskew.core.records import Info
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.results import run
 from fedskew.loop.faults import KINDS, Faults, Faulty
 from fedskew.loop.limits import RATIO, length_fault, outliers, too_far
 from fedskew.loop.prepare import prepare

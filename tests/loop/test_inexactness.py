@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedskew.algorithms import DualMetric, F3Gradient, FedAvg, FedDyn, FedNova, FedPBS, FedProx, FedSmoo, Scaffold
+from fedskew.api.functions import run
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
-from fedskew.experiment.results import run
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.system import System
 from fedskew.slots import Sgd, Uniform

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import Ditto, FedAvg, Scaffold
+from fedskew.api.functions import run
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.errors import BadInput, Diverged
 from fedskew.core.records import Batch, Carry, ServerView, Upload, View
@@ -16,8 +17,7 @@ from fedskew.core.trees import leaves
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import assemble
-from fedskew.experiment.results import run
+from fedskew.execution.build import assemble
 from fedskew.experiment.settings import Evaluation
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.federation import Federation, Tuning

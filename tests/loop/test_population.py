@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedskew.api.functions import run
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import run
 from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.skew import Iid, LabelDirichlet, LabelSorted, Natural
 from fedskew.skew.partition import deal

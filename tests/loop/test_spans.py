@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
+from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core import spans
 from fedskew.core.spans import REST, profiled, span
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
+from fedskew.execution.measurements import measured_every
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.measurements import measured_every
-from fedskew.experiment.results import run
-from fedskew.report.profile import measuring
+from fedskew.report.notices import measuring
 from fedskew.store.runs import RunStore
 
 

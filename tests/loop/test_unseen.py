@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedskew.api.functions import resume, run
 from fedskew.core.errors import BadInput
 from fedskew.engine import Sequential, Stacked
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import adaptation_of, assemble, check_needs, setup_of
+from fedskew.execution.build import adaptation_of, assemble, check_needs, setup_of
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import resume, run
 from fedskew.loop.round import play_round, start
 from fedskew.loop.unseen import ROWS, adaptation_curve
 from fedskew.report import plots

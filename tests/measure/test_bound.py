@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedskew.claims.document import DOCUMENTS, load
+from fedskew.claims.extras import EXTRAS, bound, draw_bound, drift_bound
 from fedskew.cli.main import main
 from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
-from fedskew.experiment.documents import EXTRAS
-from fedskew.experiment.documents.exercise import bound, draw_bound, drift_bound
 
 torch.set_num_threads(1)
 
@@ -104,7 +103,7 @@ def test_the_books_objective_has_the_stated_smoothness() -> None:
 
 def test_the_command_draws_the_exercise(tmp_path, capsys, monkeypatch) -> None:
     found = drift_bound(steps=2)
-    monkeypatch.setattr("fedskew.experiment.documents.exercise.drift_bound", lambda: found)
+    monkeypatch.setattr("fedskew.claims.extras.drift_bound", lambda: found)
     words = ["reproduce", "drift-demo", "--only", "exercise-14.4.3", "--runs", str(tmp_path)]
     assert main(words) == 0
     sorted_row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("sorted by label"))

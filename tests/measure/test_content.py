@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedskew.data.facts import of_texts
-from fedskew.experiment.facts import in_blocks
+from fedskew.data.tables.columns import of_texts
+from fedskew.diagnosis.facts import in_blocks
 from fedskew.measure.heterogeneity.content import image_numbers, of_symbols, signal_numbers
 from fedskew.measure.heterogeneity.histograms import explained
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.digits import Digits
+from fedskew.diagnosis.diagnose import from_experiment
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.diagnose import from_experiment
 from fedskew.measure.heterogeneity.concept import kinds_for
 from fedskew.measure.heterogeneity.details import details, shuffled
 from fedskew.measure.heterogeneity.diagnose import MEANINGS, label_chance, random_tables

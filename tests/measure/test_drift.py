@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedskew.core import vectors
-from fedskew.measure.drift import drift
+from fedskew.measure.updates import drift
 
 QUICK = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 

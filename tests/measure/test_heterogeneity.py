@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import optimize, stats
 from scipy.spatial.distance import jensenshannon
 
-from fedskew.core.sampling import fair_sample, level
+from fedskew.core.seeding import fair_sample, level
 from fedskew.measure.heterogeneity.concept import alignment, fitted
 from fedskew.measure.heterogeneity.distances import frechet, sliced_wasserstein, within_classes
 from fedskew.measure.heterogeneity.gradient import gradient_dissimilarity, softmax_gradients

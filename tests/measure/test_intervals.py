@@ -3,15 +3,15 @@ import pytest
 import torch
 from scipy import stats
 
-from fedskew.measure.intervals import (
+from fedskew.measure.statistics import (
     Crossed,
+    equivalence_p,
     mean_interval,
     over_clients,
     over_common_rows,
     over_seeds_and_rows,
     over_splits,
 )
-from fedskew.measure.statistics import equivalence_p
 from fedskew.tasks.classification import Classification
 from fedskew.tasks.survival import Survival
 from tests.measure.verdicts import LINES, SETTINGS, Setting, line

@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.core.vectors import ParameterSpace
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.landscape import landscape, models_of, state_of
-from fedskew.experiment.results import run
 from fedskew.measure.landscape import (
     around,
     filter_normalised,
@@ -27,6 +26,7 @@ from fedskew.measure.landscape import (
 from fedskew.report.html import page
 from fedskew.report.slices import kept
 from fedskew.store.runs import RunStore
+from fedskew.studies.landscape import landscape, models_of, state_of
 
 A = torch.tensor(np.diag([1.0, 4.0, 9.0]))
 CENTRE = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)

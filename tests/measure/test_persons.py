@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedskew.measure.intervals import over_seeds_and_rows
+from fedskew.measure.statistics import over_seeds_and_rows
 from fedskew.store.test_rows import by_unit
 
 SEED_NOISE = 0.01

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedskew.core.errors import BadInput
-from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import (
     cliffs_delta,
     decided,
@@ -17,10 +16,12 @@ from fedskew.measure.statistics import (
     equivalence_p,
     hedges_g,
     holm,
+    mean_interval,
     paired_p,
     rank_methods,
+    t_quantile,
+    t_tail,
 )
-from fedskew.measure.student import t_quantile, t_tail
 
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from fedskew.api.functions import run
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import run
-from fedskew.measure.drift import drift
 from fedskew.measure.fairness import entropy, jain
 from fedskew.measure.recovery import recovery
-from fedskew.measure.updates import cosines, signal_to_noise
+from fedskew.measure.updates import cosines, drift, signal_to_noise
 
 LAYERS = {"first": [slice(0, 3), slice(5, 6)], "second": [slice(3, 5)]}
 SHARES = st.lists(st.floats(0.01, 1), min_size=2, max_size=20)

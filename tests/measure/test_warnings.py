@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedskew.api.functions import run
 from fedskew.core.errors import Interrupted
+from fedskew.execution.run import execute, register
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import run
-from fedskew.experiment.run import execute, register
 from fedskew.measure.registry import primary
 from fedskew.measure.warnings import Watch
 from fedskew.report.html import page

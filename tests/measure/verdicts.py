@@ -13,9 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from fedskew.measure.intervals import Estimate, over_clients, over_common_rows, over_seeds_and_rows, over_splits
-from fedskew.measure.statistics import LEVEL, equivalence_p
-from fedskew.report.stated import FEWEST_CLIENTS, FEWEST_ROWS
+from fedskew.measure.statistics import (
+    LEVEL,
+    Estimate,
+    equivalence_p,
+    over_clients,
+    over_common_rows,
+    over_seeds_and_rows,
+    over_splits,
+)
+from fedskew.report.intervals import FEWEST_CLIENTS, FEWEST_ROWS
 
 Floats = NDArray[np.floating]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedskew.experiment import prepare
+from fedskew.execution import prepare
 from tests.texts import tiny_encoder
 
 

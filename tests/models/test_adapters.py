@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
 from fedskew.models.encoder import HuggingFace, cut
 from tests.models.encoders import DATA, needs_text, rounds, small
 

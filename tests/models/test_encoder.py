@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedskew.algorithms import ALGORITHMS
+from fedskew.api.functions import run
 from fedskew.core.errors import BadInput
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
+from fedskew.execution.prepare import tasks_at
 from fedskew.experiment.config import Experiment, from_toml, read
-from fedskew.experiment.prepare import tasks_at
-from fedskew.experiment.results import run
 from fedskew.models.encoder import PAD, PIECE, HuggingFace, MiniLm, cut, layers_of
 from tests.models.encoders import DATA, HEAD, HIDDEN, LAYER, needs_text, rounds, small
 from tests.texts import NEWS, tiny_encoder, weather
@@ -127,7 +127,7 @@ def test_the_last_layer_at_the_first_token_equals_the_whole_layer(folders, kind,
     """The rows are of unequal length: masks count. Rounds agree, so the gradients do."""
     short = assemble(small(folders[kind], pooling="first", **options), DATA)
     monkeypatch.setattr("fedskew.models.first.KNOWN", {})
-    monkeypatch.setattr("fedskew.experiment.prepare.tasks_at", tasks_at.__wrapped__)
+    monkeypatch.setattr("fedskew.execution.prepare.tasks_at", tasks_at.__wrapped__)
     whole = assemble(small(folders[kind], pooling="first", **options), DATA)
     assert hidden_places(short) == 1 < hidden_places(whole)
     assert torch.equal(short.x0, whole.x0)

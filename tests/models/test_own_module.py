@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import nn
 
+from fedskew.api.functions import run
 from fedskew.core.component import build
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
-from fedskew.experiment.results import run
 
 NET = """
 import torch

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedskew.api.functions import run
 from fedskew.core.errors import BadInput
-from fedskew.experiment import prepare
-from fedskew.experiment.build import assemble
-from fedskew.experiment.prepare import tasks_at
-from fedskew.experiment.results import run
-from fedskew.experiment.run import execute
+from fedskew.execution import prepare
+from fedskew.execution.build import assemble
+from fedskew.execution.prepare import tasks_at
+from fedskew.execution.run import execute
 from fedskew.loop.evaluate import evaluate
 from fedskew.models.encoder import HuggingFace, layers_of
 from tests.models.encoders import DATA, HIDDEN, INNER, needs_text, rounds, small

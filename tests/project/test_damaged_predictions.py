@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fedskew.cli.main import main
-from fedskew.experiment.learned import CHECKSUM
+from fedskew.execution.learned import CHECKSUM
 from tests.hostile import rows
 
 FILE = Path("runs/1/preprocessing.json")

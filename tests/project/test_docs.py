@@ -18,16 +18,16 @@ from fedskew.advice.evidence import packaged
 from fedskew.advice.protocol import BOUNDS
 from fedskew.advice.table import cells
 from fedskew.algorithms import ALGORITHMS
+from fedskew.api.functions import run
 from fedskew.cli.main import parser
 from fedskew.cli.request import experiment_from
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build
 from fedskew.core.errors import FedskewError
 from fedskew.data.dataset import Dataset
+from fedskew.execution.plan import prepare
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.plan import prepare
-from fedskew.experiment.results import run
 from fedskew.measure.registry import stored as registered
 from fedskew.skew import SKEWS
 

@@ -18,7 +18,7 @@ import fedskew
 from fedskew.cli.main import main
 from fedskew.core import trust
 from fedskew.core.errors import UNPRINTABLE, BadInput
-from fedskew.core.toml import toml_table
+from fedskew.core.files import toml_table
 from fedskew.experiment.config import COMPONENTS
 from tests.hostile import rows
 
@@ -36,7 +36,7 @@ QUICK = [
 ]
 ALL = [
     *("report c1 --tables tables --figures figures", "report 1", "evidence", "evidence page"),
-    *("reproduce fedpbs --as-stored", *QUICK, "rm 1 --yes"),
+    *("reproduce fedpbs --as-stored", "diagnose t.csv --label y --client client", *QUICK, "rm 1 --yes"),
 ]
 """Every verb that reads a store, in an order in which the last ones change it."""
 
@@ -87,7 +87,7 @@ def no_graph(*_: object) -> None:
 @pytest.fixture
 def walk(code: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Walk]:
     """Call verbs. Each may refuse the store in one line, but must not run code or trust it."""
-    monkeypatch.setattr("fedskew.experiment.folder.write_graph", no_graph)
+    monkeypatch.setattr("fedskew.serving.folder.write_graph", no_graph)
 
     def verbs(given: list[str]) -> None:
         for words in given:
@@ -224,7 +224,7 @@ IMPORTERS = {
 ALLOWED = {
     "core/own.py": "opens what a user or a store names, inside the question of trust",
     "measure/measure.py": "functions that rows of the registry name; `DECLARED` lets no store set them",
-    "cli/syntax.py": "annotations in fedskew's own source",
+    "cli/early.py": "annotations in fedskew's own source",
 }
 PASSED_ON = {"extra", "check_installed"}
 """Functions that import their argument. All calls name the package in the code."""

@@ -35,13 +35,19 @@ LOWER = {
     "loop",
     "engine",
 }
+EXPERIMENTS = {"experiment", "execution", "studies", "diagnosis", "serving"}
 MAY_IMPORT: dict[str, set[str]] = {
-    "cli": {*LOWER, "report", "claims", "flower", "experiment", "conformance"},
-    "conformance": {"core", "data", "tasks", "skew", "slots", "algorithms", "loop", "engine", "store"},
+    "cli": {*LOWER, *EXPERIMENTS, "api", "claims", "flower", "report", "conformance"},
+    "claims": {*LOWER, *EXPERIMENTS, "report"},
+    "api": {*LOWER, *EXPERIMENTS, "report", "conformance"},
     # a server and its nodes assemble and play experiments by the same functions as the simulator
-    "flower": {*LOWER, "experiment"},
-    "experiment": {*LOWER, "report", "claims", "conformance"},
-    "claims": {"core", "measure", "store", "report"},
+    "flower": {*LOWER, "experiment", "execution", "diagnosis", "serving"},
+    "serving": {*LOWER, "experiment", "execution", "studies", "report"},
+    "studies": {*LOWER, "experiment", "execution", "diagnosis", "report"},
+    "diagnosis": {*LOWER, "experiment", "execution"},
+    "execution": {*LOWER, "experiment"},
+    "experiment": {*LOWER, "conformance"},
+    "conformance": {"core", "data", "tasks", "skew", "slots", "algorithms", "loop", "engine", "store"},
     "report": {"core", "measure", "store"},
     "engine": {"core", "loop", "skew"},
     "loop": {"core", "measure", "skew", "slots"},
@@ -122,7 +128,7 @@ def test_imports_point_downwards():
 @pytest.mark.parametrize(
     ("room", "source"),
     [
-        ("core", "from fedskew.measure.drift import drift"),
+        ("core", "from fedskew.measure.updates import drift"),
         ("core", "import fedskew.loop.round"),
         ("algorithms", "from fedskew.slots import Sgd"),
         ("algorithms", "from fedskew.loop.local import program"),

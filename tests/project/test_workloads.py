@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from fedskew.api.functions import compare, run
 from fedskew.core.errors import Diverged
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.cifar import Cifar10
 from fedskew.data.datasets.uci_har import FILE
 from fedskew.experiment.config import Experiment, from_toml, read
-from fedskew.experiment.results import compare, run
-from fedskew.measure.intervals import mean_interval
+from fedskew.measure.statistics import mean_interval
 
 RECIPES = Path(__file__).parents[2] / "experiments"
 

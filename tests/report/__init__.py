@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedskew.experiment.diagnose import diagnosis
-from fedskew.experiment.subject import Subject
+from fedskew.diagnosis.diagnose import diagnosis
+from fedskew.diagnosis.subject import Subject
 from fedskew.report import plots
 from fedskew.report.html import write_report
 from fedskew.store.runs import Row, RunStore

@@ -10,12 +10,12 @@ from scipy import stats
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, Interrupted
-from fedskew.experiment.gains import case_of_comparison
 from fedskew.report import tables
 from fedskew.report.experiments import settings
-from fedskew.report.remarks import without_model
-from fedskew.report.repeat import repeat_command
+from fedskew.report.names import repeat_command
+from fedskew.report.notices import without_model
 from fedskew.report.words import covered
+from fedskew.studies.evidence import case_of_comparison
 
 METHODS = ["fedavg", "fedprox:mu=1"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.core.titles import METHODS, SERVERS, SKEWS, title
+from fedskew.core.text import METHODS, SERVERS, SKEWS, title
 from fedskew.experiment.combinations import COMBINATIONS
 from fedskew.report.names import comparison_title, name_of, names, titled
 from fedskew.skew import SKEWS as SKEW_CLASSES

@@ -15,13 +15,13 @@ import pytest
 
 from fedskew.cli.output import print_summary
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.execution.facts import defaults
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.defaults import defaults
 from fedskew.measure.warnings import Warned
 from fedskew.report import html, plots, tables
 from fedskew.report.files import Layout, texts_of, write_tables
 from fedskew.report.html import write_report
-from fedskew.report.svg import inline
+from fedskew.report.style import inline
 from fedskew.store.runs import RunStore
 from tests.report import OF_ONE_DATA_SET, add, compared, report
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedskew.api.functions import run
 from fedskew.claims.quantities import curve, measured, quantity
 from fedskew.cli.main import main
 from fedskew.core.errors import FedskewError
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import run
 from fedskew.measure import registry
 from fedskew.measure.registry import ALL, MEASURES, Measure
 from fedskew.report.budget import budget_from

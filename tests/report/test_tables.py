@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from fedskew.api.functions import Runs
 from fedskew.cli.output import print_summary, summary_json
-from fedskew.experiment.results import Runs
-from fedskew.measure.intervals import mean_interval
 from fedskew.measure.registry import primary
-from fedskew.report import experiments, plots, series, signs, tables
+from fedskew.measure.statistics import mean_interval
+from fedskew.report import experiments, plots, series, tables
+from fedskew.report import notices as signs
 from fedskew.report.files import write_tables
 from fedskew.store.runs import RunStore
 from tests.report import add, report, toml

@@ -6,13 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedskew.api.functions import Runs, run
 from fedskew.core.errors import BadInput, Interrupted
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
+from fedskew.execution.deal import client_data
+from fedskew.execution.run import execute, register
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.deal import client_data
-from fedskew.experiment.results import Runs, run
-from fedskew.experiment.run import execute, register
 from fedskew.skew.concept import ConceptFlip, ConceptSwap, Labels, Layer, labels_of
 from fedskew.store.runs import RunStore
 from tests.experiment.test_experiment import DATA, numbers, small

@@ -9,8 +9,8 @@ import pytest
 
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
+from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.deal import client_data
 
 SWAP = ["label-dirichlet:alpha=0.5", "feature-noise", "concept-swap:clusters=2"]
 

@@ -8,8 +8,8 @@ from scipy import ndimage
 from fedskew.core.component import build
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.build import assemble
-from fedskew.experiment.deal import client_data
+from fedskew.execution.build import assemble
+from fedskew.execution.deal import client_data
 from fedskew.measure.heterogeneity import label_distance
 from fedskew.skew import SKEWS
 from fedskew.skew.feature import transformed

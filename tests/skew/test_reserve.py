@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from fedskew.algorithms import ALGORITHMS
+from fedskew.api.functions import run
 from fedskew.core import contract
 from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.build import assemble, check_needs
+from fedskew.execution.build import assemble, check_needs
+from fedskew.execution.deal import partition_of, server_rows, shared_rows
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.deal import partition_of, server_rows, shared_rows
-from fedskew.experiment.results import run
 from fedskew.experiment.settings import SharedData
 from fedskew.loop.round import start
 from fedskew.measure.heterogeneity import label_distance

@@ -10,10 +10,10 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.ag_news import AgNews
 from fedskew.data.find import Files
 from fedskew.data.texts import UNKNOWN, of_texts
-from fedskew.experiment.build import assemble
+from fedskew.diagnosis.diagnose import faces_of, from_experiment
+from fedskew.execution.build import assemble
+from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.deal import client_data
-from fedskew.experiment.diagnose import faces_of, from_experiment
 from fedskew.skew.text import CAPITALS, SHORT, SHORTENED, TEMPLATES, TYPOS, FeatureText, rewritten, styled
 from tests.texts import tiny_encoder
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
+from fedskew.execution.deal import client_data, partition_facts
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.deal import client_data, partition_facts
 from fedskew.skew.label import dirichlet
 from fedskew.skew.partition import deal
 from fedskew.skew.values import BinDirichlet, ColumnDirichlet, QuantileDirichlet, TimeBlocks, quantile_bins

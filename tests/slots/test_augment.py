@@ -11,7 +11,7 @@ from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.engine import ENGINES
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.loop.round import play_round, start

@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedskew.algorithms import FedAvg, Scaffold
+from fedskew.api.functions import run
 from fedskew.core.errors import BadInput, Diverged
 from fedskew.core.records import Batch, Cohort, Upload
 from fedskew.core.seeding import torch_stream
 from fedskew.core.trees import pick
 from fedskew.engine.stacked import Stacked
-from fedskew.experiment.build import check_needs
+from fedskew.execution.build import check_needs
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import run
 from fedskew.loop.round import start
 from fedskew.slots import Distillation, Momentum, ServerSgd, Uniform, Unrefined
 from tests.experiment.test_experiment import DATA, numbers, small

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.experiment.build import check_clients
+from fedskew.execution.build import check_clients
 from fedskew.experiment.config import Experiment
 from fedskew.slots import Everyone, Uniform
 

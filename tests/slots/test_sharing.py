@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from fedskew.algorithms import FedAvg
+from fedskew.api.functions import compare
+from fedskew.api.functions import run as run_experiment
 from fedskew.core.errors import BadInput
 from fedskew.core.vectors import ParameterSpace
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.results import compare
-from fedskew.experiment.results import run as run_experiment
 from fedskew.models import Cnn, Cnn1d, Mlp
 from fedskew.slots import Everyone, Norm, Personal
 from tests.experiment.test_experiment import DATA, small

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.core.places import UNFINISHED
+from fedskew.core.files import UNFINISHED
 from fedskew.core.trees import leaves
 from fedskew.store import checkpoints
 from tests.store import refused

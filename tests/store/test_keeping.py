@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedskew.api.functions import run
 from fedskew.cli.main import main
-from fedskew.experiment.results import run
-from fedskew.experiment.run import execute, register
+from fedskew.execution.run import execute, register
 from fedskew.flower.server import serve
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore

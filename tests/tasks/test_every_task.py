@@ -13,10 +13,10 @@ from fedskew.algorithms import ALGORITHMS, FedAvg
 from fedskew.conformance.miniature import federation, play, slots_of, start_of
 from fedskew.conformance.promises import PROMISES, Subject, examined, hides_each_client, is_a_value, says_what_it_is
 from fedskew.core.algorithm import local_loss
-from fedskew.core.batch import Batch
+from fedskew.core.task import Batch
 from fedskew.data.targets import TARGETS
 from fedskew.engine import Sequential
-from fedskew.experiment.build import setup_of
+from fedskew.execution.build import setup_of
 from fedskew.experiment.components import check
 from fedskew.experiment.config import Experiment
 from fedskew.loop.plan import Local, SeededPlanner

@@ -11,11 +11,10 @@ import torch
 import fedskew as fs
 from fedskew.algorithms import FedAvg
 from fedskew.core.algorithm import local_loss
-from fedskew.core.batch import without_padding
 from fedskew.core.errors import BadInput
 from fedskew.core.metrics import TaskMetric
 from fedskew.core.records import Batch
-from fedskew.core.task import ModelTask
+from fedskew.core.task import ModelTask, without_padding
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.engine import Sequential, Stacked
@@ -25,7 +24,7 @@ from fedskew.experiment.given import suited
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
-from fedskew.report.remarks import remarks
+from fedskew.report.notices import remarks
 from fedskew.slots import Everyone
 from fedskew.tasks.multilabel import MultiLabel
 from tests.methods import federation

@@ -21,7 +21,7 @@ from fedskew.core.task import ModelTask
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
-from fedskew.experiment.build import setup_of
+from fedskew.execution.build import setup_of
 from fedskew.experiment.config import Experiment
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.core.places import write_whole
+from fedskew.core.files import write_whole
 from fedskew.measure.statistics import Verdict, decided, holm
 
 Face = Literal["label", "feature", "quantity", "concept"]

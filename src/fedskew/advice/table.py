@@ -6,8 +6,7 @@ from typing import TypedDict
 
 from fedskew.advice.advise import change
 from fedskew.advice.evidence import FACES, Case, Face, Line, Measure
-from fedskew.core.counting import percent
-from fedskew.core.titles import title
+from fedskew.core.text import percent, title
 from fedskew.measure.statistics import Verdict
 
 MEASURED_ON: dict[Measure, str] = {"test": "one model, test rows", "own": "clients' own held-out rows"}

@@ -29,10 +29,9 @@ from fedskew.core.algorithm import Algorithm, Solver
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.seeding import torch_stream
-from fedskew.core.simplex import project_onto_simplex
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
-from fedskew.core.vectors import weighted_sum
+from fedskew.core.vectors import project_onto_simplex, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,10 +26,9 @@ import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, GradFn, Loss, Solver, Weighting, local_loss
-from fedskew.core.batch import without_padding
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, View
-from fedskew.core.task import Task
+from fedskew.core.task import Task, without_padding
 from fedskew.core.trees import Tree
 
 

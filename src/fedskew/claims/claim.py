@@ -12,8 +12,7 @@ import numpy as np
 
 from fedskew.claims.quantities import Measured, counted, curve, quantity
 from fedskew.core.errors import BadInput, require, suggestion
-from fedskew.measure.intervals import mean_interval
-from fedskew.measure.statistics import LEVEL, Floats, alike, paired_p
+from fedskew.measure.statistics import LEVEL, Floats, alike, mean_interval, paired_p
 
 Verdict = Literal["holds", "fails", "undecided", "not run"]
 Arms = Sequence[float]

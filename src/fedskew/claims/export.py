@@ -12,8 +12,7 @@ from fedskew.claims.document import DOCUMENTS, Document, load
 from fedskew.claims.quantities import Measured, Series
 from fedskew.claims.verdicts import RULE, Results, markdown, verdicts
 from fedskew.core.errors import BadInput, require
-from fedskew.store.facts import Facts, Json
-from fedskew.store.records import RunRecord
+from fedskew.store.records import Facts, Json, RunRecord
 
 Number = float | None
 """None (null in JSON) stands for a number that does not exist."""

@@ -10,9 +10,8 @@ import numpy as np
 from fedskew.claims.claim import Evidence, Verdict, evidence_for, judge
 from fedskew.claims.document import Document, Table
 from fedskew.claims.quantities import Measured, quantity
-from fedskew.core.counting import count
-from fedskew.measure.intervals import mean_interval
-from fedskew.measure.statistics import alike, holm
+from fedskew.core.text import count
+from fedskew.measure.statistics import alike, holm, mean_interval
 from fedskew.report.words import figures
 
 Results = Mapping[str, Mapping[int, Measured]]

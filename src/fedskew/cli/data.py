@@ -14,8 +14,7 @@ from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
-from fedskew.data.download import digest, fetch, home
-from fedskew.data.find import Files
+from fedskew.data.find import Files, digest, fetch, home
 from fedskew.experiment.references import references
 
 

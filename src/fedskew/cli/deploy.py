@@ -10,16 +10,16 @@ from pathlib import Path
 from fedskew.cli.output import print_json, summary_json
 from fedskew.cli.terminal import Console
 from fedskew.core.component import build, from_table, parse
-from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.text import count
 from fedskew.data.datasets.table import Table
-from fedskew.experiment.build import assemble
+from fedskew.execution.build import assemble
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, read
-from fedskew.experiment.progress import stop_on_signal
 from fedskew.flower.node import Node
 from fedskew.flower.rows import rows_of, write_rows
 from fedskew.store.runs import RunStore
+from fedskew.studies.progress import stop_on_signal
 
 require(find_spec("flwr") is not None, "flower: the package flwr is not installed; pip install 'fedskew[flower]'")
 

@@ -9,16 +9,15 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from fedskew.cli.bar import bar
 from fedskew.cli.output import print_json
-from fedskew.cli.terminal import Console
-from fedskew.core.counting import count, percent
+from fedskew.cli.terminal import Console, bar
 from fedskew.core.errors import require
-from fedskew.experiment.diagnose import diagnosis, subject_of
-from fedskew.experiment.federated_site import FEWEST
-from fedskew.experiment.questions import LEAVES
-from fedskew.experiment.rehearsal import without_pooling
-from fedskew.experiment.subject import Subject
+from fedskew.core.text import count, percent
+from fedskew.diagnosis.diagnose import diagnosis, subject_of
+from fedskew.diagnosis.federated_site import FEWEST
+from fedskew.diagnosis.questions import LEAVES
+from fedskew.diagnosis.rehearsal import without_pooling
+from fedskew.diagnosis.subject import Subject
 from fedskew.report.diagnosis import answer, two, write_diagnosis
 from fedskew.report.names import name_of
 

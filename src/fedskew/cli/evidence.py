@@ -3,22 +3,20 @@
 import argparse
 from collections.abc import Sequence
 
-from fedskew.advice.advise import verdict_on
+from fedskew.advice.advise import check, verdict_on
 from fedskew.advice.evidence import MEASURES, NAME, Case, add_case, known, read_file
 from fedskew.advice.protocol import CASES, METHODS, REFERENCE, SEEDS, Planned
 from fedskew.advice.table import cells, described, summary
-from fedskew.advice.winner import check
 from fedskew.cli.output import print_columns, print_json
 from fedskew.cli.request import confirm
 from fedskew.cli.terminal import Console, say
-from fedskew.core.counting import percent
 from fedskew.core.errors import BadInput, require
-from fedskew.core.places import write_whole
-from fedskew.experiment.evidence import run_protocol
-from fedskew.experiment.gains import case_of_comparison
-from fedskew.experiment.progress import stop_on_signal
+from fedskew.core.files import write_whole
+from fedskew.core.text import percent
 from fedskew.report.evidence import page
 from fedskew.store.runs import RunStore
+from fedskew.studies.evidence import case_of_comparison, run_protocol
+from fedskew.studies.progress import stop_on_signal
 
 
 def evidence(parsed: argparse.Namespace) -> int:

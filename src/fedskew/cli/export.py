@@ -11,10 +11,10 @@ from fedskew.store.runs import RunStore
 
 def export(parsed: argparse.Namespace) -> int:
     """Write the model of the newest checkpoint to a folder or a file."""
-    from fedskew.experiment.export import SUFFIX
-    from fedskew.experiment.export import export as write
-    from fedskew.experiment.folder import write_folder
-    from fedskew.experiment.predict import number_of
+    from fedskew.serving.export import SUFFIX
+    from fedskew.serving.export import export as write
+    from fedskew.serving.folder import write_folder
+    from fedskew.serving.predict import number_of
 
     store = RunStore(parsed.runs, read_only=True)
     chosen = store.select([parsed.run])

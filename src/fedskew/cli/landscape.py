@@ -4,13 +4,12 @@ import argparse
 import itertools
 from pathlib import Path
 
-from fedskew.cli.bar import bar
 from fedskew.cli.output import number, print_json, save_figure, warn
 from fedskew.cli.request import confirm, require_one
-from fedskew.cli.terminal import Console
+from fedskew.cli.terminal import Console, bar
 from fedskew.core.errors import require
-from fedskew.experiment.landscape import Landscape, landscape
 from fedskew.store.runs import RunStore
+from fedskew.studies.landscape import Landscape, landscape
 
 FORMATS = ("svg", "png", "pdf")
 

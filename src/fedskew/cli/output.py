@@ -17,17 +17,15 @@ from rich.table import Table
 
 from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import FedskewError, visible
-from fedskew.core.places import replacing
+from fedskew.core.files import replacing
 from fedskew.measure.registry import Measure, by_primary_metric, primary
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import measured_rows, tuning
 from fedskew.report.files import PLAIN, Layout, readable
 from fedskew.report.names import names, titled
-from fedskew.report.profile import measuring, profiles
+from fedskew.report.notices import measuring, profiles, remarks, warnings
 from fedskew.report.ranks import caption, ranking
-from fedskew.report.remarks import remarks
 from fedskew.report.series import by_part, curves_by_run
-from fedskew.report.signs import warnings
 from fedskew.report.tables import (
     columns,
     named,

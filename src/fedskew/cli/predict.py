@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from fedskew.cli.output import print_json, warn
 from fedskew.cli.request import confirm, require_one
 from fedskew.cli.terminal import say
-from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError, require
-from fedskew.core.places import replacing
+from fedskew.core.files import replacing
+from fedskew.core.text import count
 from fedskew.report.experiments import parsed as parsed_experiment
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fedskew.data.targets import Rows
-    from fedskew.experiment.predict import TrainedModel
+    from fedskew.serving.predict import TrainedModel
 
 TABLES = (".csv", ".parquet")
 MOST_MEASURED = 1_000_000
@@ -105,7 +105,7 @@ def predict(parsed: argparse.Namespace) -> int:
     # imported on first use: PyTorch takes longer than the checks above
     import pandas as pd
 
-    from fedskew.experiment.predict import load, unseen_line
+    from fedskew.serving.predict import load, unseen_line
 
     model, total = load(store, chosen[0].id, parsed.client, warn), 0
     read: dict[str, str] | None = None

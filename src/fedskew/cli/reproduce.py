@@ -9,22 +9,20 @@ from rich.table import Table
 
 from fedskew.claims.document import Document, load
 from fedskew.claims.export import exported, read
+from fedskew.claims.extras import EXTRAS, Extra
+from fedskew.claims.reproduce import Planned, estimate, missing, plan, restore, results
 from fedskew.claims.verdicts import Judged, Results, as_json, cells, interval, markdown, tally, verdicts
-from fedskew.cli.bar import bar
 from fedskew.cli.output import print_json, save_figure
 from fedskew.cli.request import jobs_for
-from fedskew.cli.terminal import Console
-from fedskew.core.counting import count
+from fedskew.cli.terminal import Console, bar
 from fedskew.core.errors import require
-from fedskew.core.places import write_whole
-from fedskew.experiment.documents import EXTRAS
-from fedskew.experiment.documents.extra import Extra
-from fedskew.experiment.progress import Board, names_and_rounds, play
-from fedskew.experiment.reproduce import Planned, estimate, missing, plan, restore, results
-from fedskew.experiment.runner import to_execute
-from fedskew.experiment.torchrun import on_ranks
+from fedskew.core.files import write_whole
+from fedskew.core.text import count
+from fedskew.execution.torchrun import on_ranks
 from fedskew.report.words import duration, figures
 from fedskew.store.runs import RunStore
+from fedskew.studies.progress import Board, names_and_rounds, play
+from fedskew.studies.runner import to_execute
 
 
 @on_ranks

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedskew.core.component import label, literal, plain
-from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, require
+from fedskew.core.machine import cores
+from fedskew.core.text import count
+from fedskew.execution.plan import check_processes
+from fedskew.execution.torchrun import launcher
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml, read
 from fedskew.experiment.given import experiment_from as with_keywords
 from fedskew.experiment.keywords import KEYWORDS
-from fedskew.experiment.machine import cores
-from fedskew.experiment.plan import check_processes
-from fedskew.experiment.torchrun import launcher
 from fedskew.loop.system import System
 from fedskew.report.names import display_name
 from fedskew.store.runs import RunRecord

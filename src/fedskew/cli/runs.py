@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fedskew.cli.output import print_columns, print_json, too_wide
 from fedskew.cli.terminal import Console, say
-from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, require
+from fedskew.core.text import count
 from fedskew.measure.registry import primary_of
 from fedskew.report.experiments import parsed, shares_no_model
 from fedskew.report.names import display_name

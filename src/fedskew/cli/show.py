@@ -16,14 +16,13 @@ from fedskew.cli.output import (
 )
 from fedskew.cli.terminal import Console, say
 from fedskew.cli.watch import follow, going_on
-from fedskew.core.counting import count
 from fedskew.core.errors import require
+from fedskew.core.text import count
 from fedskew.measure import registry
 from fedskew.report.budget import Budget, budget_from
 from fedskew.report.files import PLAIN, write_figures, write_tables
 from fedskew.report.html import write_report
-from fedskew.report.names import comparison_title, display_name
-from fedskew.report.repeat import repeat_command
+from fedskew.report.names import comparison_title, display_name, repeat_command
 from fedskew.report.series import by_part, curves_by_run
 from fedskew.report.tables import read
 from fedskew.report.words import heading, plain

@@ -12,11 +12,11 @@ from fedskew.cli.output import number, print_json
 from fedskew.cli.request import experiment_from
 from fedskew.cli.terminal import Console
 from fedskew.core.component import shown
-from fedskew.core.counting import count
 from fedskew.core.errors import require
+from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
+from fedskew.execution.deal import ClientData, client_data, partition_facts
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.deal import ClientData, client_data, partition_facts
 from fedskew.report.html import PARTITION_NUMBERS
 from fedskew.skew.compose import mixture
 from fedskew.skew.concept import Concept

@@ -18,19 +18,19 @@ from fedskew.cli.output import (
 from fedskew.cli.request import confirm, described, experiment_from, jobs_for
 from fedskew.cli.terminal import Console
 from fedskew.cli.tune import print_choice, tune_all
-from fedskew.core.counting import count
 from fedskew.core.errors import require
+from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.compare import cross, seeds_from, with_baselines
-from fedskew.experiment.plan import Plan, Trial, prepare, remarks_on
-from fedskew.experiment.progress import Board, names_and_rounds, play
-from fedskew.experiment.run import register
-from fedskew.experiment.runner import register_all, to_resume, unfinished, worst_error
-from fedskew.experiment.torchrun import on_ranks
-from fedskew.experiment.tune import Tuned, at_best
+from fedskew.execution.plan import Plan, Trial, prepare, remarks_on
+from fedskew.execution.run import register
+from fedskew.execution.torchrun import on_ranks
 from fedskew.report.budget import Budget, budget_from
 from fedskew.report.words import duration
 from fedskew.store.runs import RunStore
+from fedskew.studies.compare import cross, seeds_from, with_baselines
+from fedskew.studies.progress import Board, names_and_rounds, play
+from fedskew.studies.runner import register_all, to_resume, unfinished, worst_error
+from fedskew.studies.tune import Tuned, at_best
 
 
 @on_ranks

@@ -11,16 +11,15 @@ from fedskew.cli.output import number, print_json, warn
 from fedskew.cli.request import experiment_from, jobs_for
 from fedskew.cli.terminal import Console
 from fedskew.core.errors import Interrupted
+from fedskew.execution.run import Ended, Progress
+from fedskew.execution.torchrun import on_ranks
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.progress import stop_on_signal
-from fedskew.experiment.run import Ended, Progress
-from fedskew.experiment.search import Search, words
-from fedskew.experiment.torchrun import on_ranks
-from fedskew.experiment.tune import Tuned, partition_note, space_from, tuned_methods
-from fedskew.experiment.tune import tune as tune_one
 from fedskew.report.names import display_name, name_of
 from fedskew.report.words import duration, heading, plain, value
 from fedskew.store.runs import RunStore
+from fedskew.studies.progress import stop_on_signal
+from fedskew.studies.tune import Search, Tuned, space_from, tuned_methods, tuning_partition_note, words
+from fedskew.studies.tune import tune as tune_one
 
 
 @on_ranks
@@ -28,7 +27,7 @@ def tune(parsed: argparse.Namespace) -> int:
     """Tune methods and print the best settings."""
     store = RunStore(parsed.runs)
     found = tune_all(parsed, store, experiment_from(parsed), (), jobs_for(parsed))
-    if line := partition_note(store, found):
+    if line := tuning_partition_note(store, found):
         warn(line)
     if parsed.json:
         print_json([as_row(tuned) for tuned in found.values()])

@@ -19,7 +19,7 @@ from fedskew.core.errors import require
 from fedskew.measure.registry import primary, shown
 from fedskew.report.experiments import measured_rows
 from fedskew.report.names import display_name, titled
-from fedskew.report.signs import warnings
+from fedskew.report.notices import warnings
 from fedskew.report.sinks import SINKS, Feed
 from fedskew.report.words import duration, heading, listed, plain
 from fedskew.store.lock import owner

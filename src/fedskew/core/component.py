@@ -16,8 +16,8 @@ import msgspec
 
 from fedskew.core.catalogue import Catalogue, canonical
 from fedskew.core.errors import BadInput, require, require_storable, suggestion
+from fedskew.core.files import toml_table
 from fedskew.core.own import MARK, ORIGINS
-from fedskew.core.toml import toml_table
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

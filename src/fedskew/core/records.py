@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.core.batch import Batch as Batch
 from fedskew.core.seeding import Seed
+from fedskew.core.task import Batch as Batch
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import Dispersion, weighted_sum

@@ -8,11 +8,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.counting import count
 from fedskew.core.errors import require, require_storable
 from fedskew.core.folds import parse_folds
-from fedskew.core.sampling import whole_units
-from fedskew.core.seeding import stream
+from fedskew.core.seeding import stream, whole_units
+from fedskew.core.text import count
 from fedskew.data.dataset import Ints
 
 Source = TypeVar("Source")

@@ -9,9 +9,9 @@ import numpy as np
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files
+from fedskew.data.preprocessing import Symbols, require_tokenizers
 from fedskew.data.targets import PADDING as END
 from fedskew.data.targets import Ints
-from fedskew.data.text_inputs import Symbols, require_tokenizers
 
 BYTES = 256
 """Number of word pieces with which byte-pair encoding starts: all bytes, so that every text can be encoded."""

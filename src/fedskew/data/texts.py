@@ -15,8 +15,7 @@ from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset, Ints, Numbered, Rows, check_all_trained
 from fedskew.data.find import Files
-from fedskew.data.preprocessing import Preprocessing
-from fedskew.data.text_inputs import Texts
+from fedskew.data.preprocessing import Preprocessing, Texts
 
 PAD, UNKNOWN = 0, 1
 """Ids of padding after a text's end, and of words that are not in the vocabulary."""

@@ -1,1 +1,1 @@
-"""Experiments: their settings, checks and assembly, and the runs and comparisons that execute them."""
+"""What an experiment is: its settings and components, its TOML, and its keywords in Python and on the command line."""

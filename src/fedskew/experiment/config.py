@@ -1,12 +1,13 @@
-"""`Experiment`: all components and settings of a run, frozen. It can be read from and written to TOML."""
+"""A user's own metrics: their names, and the description that a run stores. Reports need no code of the user."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Unpack, cast
@@ -31,8 +32,10 @@ from fedskew.core.contract import (
     Solver,
 )
 from fedskew.core.errors import BadInput, require, require_storable, suggestion
+from fedskew.core.files import file_text, toml_table
+from fedskew.core.metrics import TaskMetric
+from fedskew.core.own import MARK
 from fedskew.core.task import TaskKind
-from fedskew.core.toml import file_text, toml_table
 from fedskew.core.trust import asking
 from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
@@ -40,13 +43,11 @@ from fedskew.data.datasets.digits import Digits
 from fedskew.data.find import Files
 from fedskew.engine import ENGINES, Sequential, Stacked
 from fedskew.experiment.keywords import Settings, divided
-from fedskew.experiment.metrics import KNOWN as KNOWN_METRICS
-from fedskew.experiment.metrics import judged, metrics_of
 from fedskew.experiment.settings import LIGHT, Auto, Checkpoint, Clients, Evaluation, ServerData, SharedData, Training
 from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local
 from fedskew.loop.system import System
-from fedskew.measure.registry import declare_metrics
+from fedskew.measure.registry import DECLARED, MEASURES, PLACES, declare_metrics
 from fedskew.models import MODELS
 from fedskew.models.own import adapted
 from fedskew.skew import LabelDirichlet, Natural
@@ -71,6 +72,50 @@ from fedskew.slots import (
     Unrefined,
 )
 from fedskew.tasks.catalogue import TASKS
+from fedskew.tasks.metrics import METRICS
+
+KNOWN_METRICS = Catalogue("metrics", {}, Metric, optional=tuple(DECLARED))
+
+SPLITS = ("test", "clients", "personal", "round")
+"""Splits on which a user's metric may be measured."""
+
+
+def metrics_of(spec: object) -> tuple[Metric, ...]:
+    """Build metrics from a compact string, a table, a class, an object, or a list of these."""
+    specs = spec if isinstance(spec, list | tuple) else [spec]
+    made: tuple[Metric, ...] = tuple(build("metric", KNOWN_METRICS, one) for one in specs)
+    names = [str(row_of(metric)["name"]) for metric in made]
+    for name in names:
+        require(names.count(name) == 1, f"metric: {name} is given twice")
+        require(
+            name not in {m.key for m in MEASURES},
+            f"metric: {name} is a measure of fedskew; give the class another name",
+        )
+    return made
+
+
+def own_metrics(task: TaskKind) -> list[dict[str, object]]:
+    """Return what a run stores about the metrics of a user's own task."""
+    return [metric.given() for metric in judged(task) if metric not in METRICS]
+
+
+def judged(task: TaskKind) -> tuple[TaskMetric, ...]:
+    """Return the metrics of a task. The primary metric is never ``aside``, so that it is measured on clients, too."""
+    return tuple(replace(metric, aside=metric.aside and metric.name != task.primary) for metric in task.metrics)
+
+
+def row_of(metric: Metric) -> dict[str, str | float]:
+    """Return the metric's fields for `fedskew.measure.registry.Measure`. ``Gini:weight=2`` gets the name ``gini_weight_2``."""
+    short = label(metric, KNOWN_METRICS).rpartition(MARK)[2]
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(r"\W+", "_", short)).strip("_").lower()
+    given = {key: kind(getattr(metric, key)) for key, kind in DECLARED.items() if hasattr(metric, key)}
+    row = {"split": metric.split, "name": words, "note": getattr(metric, "idea", "") or words.replace("_", " ")}
+    row |= {"reduce": "mean" if metric.split == "round" else "last", **given}
+    for key, known in (("split", SPLITS), ("reduce", PLACES), ("better", ("", "higher", "lower"))):
+        value = str(row.get(key, known and next(iter(known))))
+        require(value in known, f"metric {short}: {key} cannot be {value!r}; {suggestion(value, known)}")
+    return row
+
 
 SETTINGS: dict[str, type] = {**LIGHT, "local": Local, "system": System, "faults": Faults}
 """Sections that hold plain settings."""

@@ -11,7 +11,7 @@ from unicodedata import normalize
 from fedskew.core.catalogue import canonical
 from fedskew.core.component import label, parse
 from fedskew.core.errors import BadInput
-from fedskew.core.toml import toml_table
+from fedskew.core.files import toml_table
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, from_table_of_sections, from_toml
 from fedskew.store.runs import RunRecord

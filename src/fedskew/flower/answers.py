@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from fedskew.core.errors import BadInput, require
-from fedskew.core.places import write_whole
+from fedskew.core.files import write_whole
 from fedskew.core.seeding import Secret
 from fedskew.core.trees import Tree
 from fedskew.data.datasets.table import Table
-from fedskew.experiment.federated_site import Site
-from fedskew.experiment.questions import Question
-from fedskew.experiment.site_targets import targets_in
+from fedskew.diagnosis.federated_site import Site
+from fedskew.diagnosis.questions import Question
+from fedskew.diagnosis.site_targets import targets_in
 from fedskew.flower.limits import Limits
 from fedskew.flower.wire import Rejected, first_line
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from fedskew.experiment.run import Progress
+from fedskew.execution.run import Progress
 from fedskew.flower.client import content, data_of
 from fedskew.flower.diagnosis import OUTPUT, write_diagnosis
 from fedskew.flower.events import event

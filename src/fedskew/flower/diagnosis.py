@@ -8,12 +8,12 @@ from typing import Any, get_args
 
 import msgspec
 
-from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.core.places import write_whole
+from fedskew.core.files import write_whole
+from fedskew.core.text import count
 from fedskew.core.trees import Tree
-from fedskew.experiment.federated import Ask, Facts, federated
-from fedskew.experiment.questions import Answer, Question, Step
+from fedskew.diagnosis.federated import Ask, Facts, federated
+from fedskew.diagnosis.questions import Answer, Question, Step
 from fedskew.flower.answers import carried, carried_bytes
 from fedskew.flower.nodes import Channel, Deployment, Nodes
 from fedskew.flower.wire import Rejected, Request, body, first_line

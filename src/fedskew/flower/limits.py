@@ -8,14 +8,14 @@ from functools import lru_cache
 from fedskew.core.catalogue import Catalogue, code_of
 from fedskew.core.component import parse
 from fedskew.core.errors import require
+from fedskew.core.files import toml_table
 from fedskew.core.own import MARK
 from fedskew.core.task import ModelTask
-from fedskew.core.toml import toml_table
 from fedskew.core.trust import admit_module
-from fedskew.experiment.build import DTYPES, check_needs, device_of, setup_of
+from fedskew.diagnosis.federated_site import FEWEST
+from fedskew.execution.build import DTYPES, check_needs, device_of, setup_of
+from fedskew.execution.prepare import frozen_of, size_of, tasks_of
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
-from fedskew.experiment.federated_site import FEWEST
-from fedskew.experiment.prepare import frozen_of, size_of, tasks_of
 from fedskew.flower.wire import Request
 from fedskew.loop.plan import Planner, SeededPlanner
 from fedskew.models.encoder import Encoder, HuggingFace

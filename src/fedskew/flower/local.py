@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedskew.core.errors import FedskewError
-from fedskew.core.places import write_whole
+from fedskew.core.files import write_whole
 from fedskew.flower.node import Node
-from fedskew.flower.processes import end, start
-from fedskew.flower.superlink import SuperLink
+from fedskew.flower.superlink import SuperLink, end, start
 
 HOST = "127.0.0.1"
 CONNECTION = "fedskew"

@@ -17,7 +17,7 @@ from fedskew.core.trees import Tree, map_leaves, pick
 from fedskew.data.datasets.table import Table
 from fedskew.data.targets import TARGETS
 from fedskew.engine.sequential import Sequential
-from fedskew.experiment.build import DTYPES, device_of, federation_of
+from fedskew.execution.build import DTYPES, device_of, federation_of
 from fedskew.flower.answers import Answers
 from fedskew.flower.events import event
 from fedskew.flower.limits import Limits, check_size, tasks_on, weights_of

@@ -19,12 +19,12 @@ from fedskew.core.task import pooled_primary
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.site import ClientScores, faults_as_rows
+from fedskew.execution.site import ClientScores, faults_as_rows
 from fedskew.flower.node import upload_tree
 from fedskew.flower.nodes import Nodes
-from fedskew.flower.updates import Decoded
 from fedskew.flower.wire import (
     Body,
+    Decoded,
     Kind,
     Rejected,
     Request,
@@ -36,9 +36,8 @@ from fedskew.flower.wire import (
     signature,
 )
 from fedskew.loop.evaluate import client_means
-from fedskew.loop.failures import check_enough
 from fedskew.loop.federation import Federation
-from fedskew.loop.limits import length_fault, too_far
+from fedskew.loop.limits import check_enough, length_fault, too_far
 from fedskew.loop.local import Program
 from fedskew.loop.personal import measures_personal
 from fedskew.loop.round import play_round

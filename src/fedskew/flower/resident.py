@@ -17,11 +17,11 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
 from fedskew.core.errors import FedskewError
-from fedskew.core.places import write_whole
+from fedskew.core.files import write_whole
 from fedskew.flower.client import COMMAND, run_command
 from fedskew.flower.events import observed
 from fedskew.flower.node import Node
-from fedskew.flower.processes import QUIET, end, start, variables
+from fedskew.flower.superlink import QUIET, end, start, variables
 
 STUB = """\
 #!{python} -IS

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from fedskew.core.errors import DAMAGED, BadInput, require
-from fedskew.core.places import replacing
+from fedskew.core.files import replacing
 from fedskew.data.targets import Rows as Arrays
-from fedskew.experiment.build import Assembly
+from fedskew.execution.build import Assembly
+from fedskew.execution.prepare import fitted
 from fedskew.experiment.config import Architecture
-from fedskew.experiment.prepare import fitted
 from fedskew.flower.wire import first_line
 from fedskew.models.encoder import PAD, Encoder
 from fedskew.skew.partition import Ints, Partition

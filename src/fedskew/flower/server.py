@@ -14,25 +14,23 @@ from fedskew.core.errors import BadInput, require
 from fedskew.core.own import ORIGINS
 from fedskew.core.seeding import Secret
 from fedskew.data.dataset import Dataset
-from fedskew.data.preprocessing import Preprocessing, Tabular, as_it_is
-from fedskew.data.text_inputs import Texts
+from fedskew.data.preprocessing import Preprocessing, Tabular, Texts, as_it_is
 from fedskew.engine.sequential import Sequential
-from fedskew.experiment.build import Assembly, assemble, check_needs, setup_of, with_engine
+from fedskew.execution.build import Assembly, assemble, check_needs, setup_of, with_engine
+from fedskew.execution.deal import ClientData
+from fedskew.execution.learned import kept
+from fedskew.execution.prepare import fitted
+from fedskew.execution.run import Listener, Stop, execute, register
+from fedskew.execution.site import Site
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.deal import ClientData
 from fedskew.experiment.given import suited
-from fedskew.experiment.learned import kept
-from fedskew.experiment.prepare import fitted
-from fedskew.experiment.run import Listener, Stop, execute, register
-from fedskew.experiment.site import Site
 from fedskew.flower.events import observed
 from fedskew.flower.limits import tasks_on, weights_of
 from fedskew.flower.nodes import Channel, Deployment, Nodes, deployment_of
 from fedskew.flower.remote import RemoteClients
 from fedskew.flower.rows import consecutive
 from fedskew.flower.tables import agreed, sized, table_of
-from fedskew.flower.updates import Decoded
-from fedskew.flower.wire import Encoding, Reply, Request
+from fedskew.flower.wire import Decoded, Encoding, Reply, Request
 from fedskew.models.encoder import Encoder
 from fedskew.skew.concept import Labels
 from fedskew.store import checkpoints

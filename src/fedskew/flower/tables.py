@@ -10,19 +10,18 @@ import numpy as np
 from fedskew.core.errors import BadInput, require
 from fedskew.data.dataset import numbered
 from fedskew.data.datasets.table import Table, held_out
-from fedskew.data.preprocessing import Array, Tabular
-from fedskew.data.summaries import Summary
+from fedskew.data.preprocessing import Array, Symbols, Tabular, Texts
+from fedskew.data.tables.summaries import Summary
 from fedskew.data.targets import TARGETS
-from fedskew.data.text_inputs import Symbols, Texts
 from fedskew.data.texts import SiteWords, merged_vocabulary, site_words
 from fedskew.experiment.config import Architecture, Experiment
-from fedskew.experiment.predict import inputs_of, words_of
 from fedskew.flower.events import event
 from fedskew.flower.nodes import Channel, Deployment, Nodes
 from fedskew.flower.rows import Rows, padded
 from fedskew.flower.wire import Reply, Request
 from fedskew.models import TextCnn
 from fedskew.models.encoder import Encoder
+from fedskew.serving.predict import inputs_of, words_of
 
 
 def check_table(table: Table) -> None:
@@ -40,8 +39,8 @@ def summary_of(table: Table | None, experiment: Experiment, fewest: int) -> tupl
     counts. The owner's table says how many words of each text are counted. If the server chose this number, the difference of two
     answers could reveal words of fewer rows.
     """
-    from fedskew.data.columns import to_pandas
-    from fedskew.data.guard import shared
+    from fedskew.data.tables.columns import to_pandas
+    from fedskew.data.tables.guard import shared
 
     if table is None:
         raise BadInput("the run agrees on the columns of tables; start the node with --table FILE,label=COLUMN")
@@ -78,7 +77,7 @@ def agreed(channel: Channel, request: Request, deployment: Deployment, most_rows
 
     Raises `BadInput` if a client's columns differ. The message names the client and the setting that its owner must write.
     """
-    from fedskew.data.schema import merged
+    from fedskew.data.tables.schema import merged
 
     nodes = Nodes(channel, request, replace(deployment, labels=False), most_rows)
     nodes.await_clients(request.clients)
@@ -115,7 +114,7 @@ def rows_of_table(table: Table, request: Request, experiment: Experiment) -> Row
 
     Raises `BadInput` if a column is missing, or if a target is not a class of the run.
     """
-    from fedskew.data.columns import to_pandas
+    from fedskew.data.tables.columns import to_pandas
 
     path, encoding, target = table.path, request.encoding, TARGETS[experiment.task.target]
     require(

@@ -9,7 +9,7 @@ from pathlib import Path
 import tomli_w
 
 from fedskew.core.errors import require
-from fedskew.core.places import write_whole
+from fedskew.core.files import write_whole
 from fedskew.experiment.config import Experiment
 from fedskew.flower.diagnosis import CLIENTS, OUTPUT
 from fedskew.flower.nodes import PREFIX, Deployment

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -11,10 +12,13 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from fedskew.core.contract import Codec, SharedModel
 from fedskew.core.errors import FedskewError
-from fedskew.core.trees import Tree, from_leaves, leaves
+from fedskew.core.trees import Tree, from_leaves, leaves, map_leaves, pick
 from fedskew.core.vectors import all_finite
 from fedskew.data.preprocessing import Preprocessing
+from fedskew.slots import Uncompressed
+from fedskew.slots.codecs import encode
 
 DEEPEST = 16
 """Maximum number of parts in the path of a leaf."""
@@ -190,3 +194,32 @@ def check_scores(scores: Tree, rows: int) -> None:
 
 def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@dataclass(frozen=True)
+class Decoded(Uncompressed):
+    """A codec for updates that are already decoded. It does not change them, and counts the bytes of their messages."""
+
+    codec: Codec
+
+    def bits(self, rows: Tensor, model: SharedModel) -> int:
+        return self.codec.bits(rows, model)
+
+    def applied(self, row: Tensor) -> Codec:
+        """Return the codec of an update (P,). If clients share no parameters (P = 0), nothing is encoded."""
+        return self.codec if len(row) else Uncompressed()
+
+    def pattern(self, row: Tensor, model: SharedModel) -> Tree:
+        """Return an example message: it has the names, shapes and types of an update like ``row`` (P,)."""
+        codec, zeros = self.applied(row), torch.zeros_like(row)[None]
+        draws = zeros if codec.random else None
+        return codec.pack(pick(encode(codec, zeros, {}, draws, model).coded, 0), model)
+
+    def opened(self, message: Tree, row: Tensor, model: SharedModel) -> Tensor:
+        """Return the update (P,) of a message. Raises `Rejected` if the codec cannot read it."""
+        codec = self.applied(row)
+        try:
+            coded = codec.unpack(message, model)
+        except ValueError as error:
+            raise Rejected("garbage", f"the update cannot be decoded: {error}") from None
+        return codec.decode(map_leaves(lambda leaf: leaf[None], coded), model)[0]

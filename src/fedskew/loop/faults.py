@@ -18,9 +18,8 @@ from fedskew.core.records import Privacy
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.trees import Tree, pick
 from fedskew.core.vectors import all_finite
-from fedskew.loop.failures import check_enough
 from fedskew.loop.federation import Federation
-from fedskew.loop.limits import RATIO, check_options, length_fault, too_far
+from fedskew.loop.limits import RATIO, check_enough, check_options, length_fault, too_far
 from fedskew.loop.local import Program
 from fedskew.loop.work import Done, Engine, Work, members_of
 from fedskew.skew.partition import Ints

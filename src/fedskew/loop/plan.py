@@ -7,7 +7,7 @@ import numpy as np
 
 from fedskew.core.contract import Augmentation
 from fedskew.core.errors import require
-from fedskew.core.memory import require_memory
+from fedskew.core.machine import require_memory
 from fedskew.core.privacy import alone
 from fedskew.core.records import Plan
 from fedskew.core.seeding import stream

@@ -7,12 +7,12 @@ from fedskew.core.errors import Diverged
 from fedskew.core.records import Cohort, Server, Upload
 from fedskew.core.spans import span
 from fedskew.core.vectors import Dispersion, all_finite, dispersion
-from fedskew.loop.failures import check_enough, check_finite, server_cause
 from fedskew.loop.federation import Federation
+from fedskew.loop.limits import check_enough, check_finite, server_cause
 from fedskew.loop.prepare import prepare
 from fedskew.loop.transmit import Sent, transmit
 from fedskew.loop.work import Done, Engine, Outcome, States, Work, by_architecture, members_of
-from fedskew.measure.drift import drift_measures
+from fedskew.measure.updates import drift_measures
 
 
 def start(fed: Federation, x0: Tensor) -> Server:

@@ -63,7 +63,7 @@ class Outcome(NamedTuple):
     server: Server
     work: Work
     done: Done
-    measures: dict[str, Tensor]  # see `fedskew.measure.drift`; {} in a round without clients
+    measures: dict[str, Tensor]  # see `fedskew.measure.updates`; {} in a round without clients
     steps: Ints  # (C,) local steps
     bytes_down: int  # sent to the whole cohort
     bytes_up: int  # received from the whole cohort

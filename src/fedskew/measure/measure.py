@@ -27,7 +27,7 @@ class Measure:
     compute: ``module:function`` of a function in this folder. For the splits ``round`` and ``client`` it takes the updates (C, P)
         and the clients' numbers of rows (C,) and returns a tensor () or (C,). For ``clients`` and ``personal`` it takes the
         clients' values of ``score`` (K,), from worst to best, and returns ().
-        If empty, `fedskew.experiment.measurements` computes it.
+        If empty, `fedskew.execution.measurements` computes it.
     shown: the views that have it. ``table``: terminal, LaTeX and Markdown; ``page``: the report's table; ``curve``: a figure
         over the rounds and the table of one run; ``live``: progress and ``watch``.
     key: its column in a summary; by default its name. Times ``factor`` in there.

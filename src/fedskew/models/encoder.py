@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, require
-from fedskew.core.places import whole_path
+from fedskew.core.files import whole_path
 from fedskew.core.seeding import torch_stream
 from fedskew.models.first import first_place_only
 from fedskew.models.initial import draws_from

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedskew.core.errors import BadInput, require
-from fedskew.core.memory import require_memory
+from fedskew.core.machine import require_memory
 
 COPIES = 4
 """Minimum number of copies of a model in a round: the global model, a client's model, its gradient and its update."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedskew.core.counting import count
+from fedskew.core.text import count
 from fedskew.measure.registry import primary
 from fedskew.report.words import Row, gap, listed, rows_of, shown, value, within
 

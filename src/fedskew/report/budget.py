@@ -50,7 +50,7 @@ ROUNDING = 1 + 1e-9
 """Factor on budgets. With it, a sum that equals the budget except for rounding is within it."""
 
 
-def within(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
+def within_budget(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
     """Return the measurements of the rounds within the budget. The head of this module says how the budget is lowered.
 
     Raises `BadInput` if a finished run spent less than the budget, or if lowering it finds no measured models.

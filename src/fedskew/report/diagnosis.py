@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedskew.core.counting import count, percent
-from fedskew.core.places import write_whole
+from fedskew.core.files import write_whole
+from fedskew.core.text import count, percent
 from fedskew.measure.heterogeneity.diagnose import MEANINGS
 from fedskew.report import words
 from fedskew.report.html import figure, partition_figure

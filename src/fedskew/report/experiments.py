@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fedskew.core.errors import BadInput
-from fedskew.core.toml import toml_table
+from fedskew.core.files import toml_table
 from fedskew.report.words import listed, ranges
-from fedskew.store.facts import Json
+from fedskew.store.records import Json
 from fedskew.store.runs import RunRecord
 
 SEEDS = (("training", "seed"), ("clients", "partition_seed"))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.core.places import replacing, write_whole
+from fedskew.core.files import replacing, write_whole
+from fedskew.core.text import count
 from fedskew.measure import registry
 from fedskew.measure.registry import Measure, by_primary_metric
 from fedskew.report import experiments, plots, series, tables, words

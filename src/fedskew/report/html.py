@@ -10,20 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedskew.core.counting import count
-from fedskew.core.places import write_whole
+from fedskew.core.files import write_whole
+from fedskew.core.text import count
 from fedskew.measure.registry import by_primary_metric, primary
-from fedskew.report import experiments, parts, plots, profile, series, slices, tables, tips, words
+from fedskew.report import experiments, plots, series, slices, tables, tips, words
+from fedskew.report import notices as profile
+from fedskew.report import plots as parts
 from fedskew.report.answer import answer
 from fedskew.report.budget import Budget
 from fedskew.report.differences import compared, draw_differences, of_differences
 from fedskew.report.files import PLAIN, Layout
 from fedskew.report.names import comparison_title, titled
+from fedskew.report.notices import notices, remarks
 from fedskew.report.ranks import draw_ranks, ranking
-from fedskew.report.remarks import remarks
-from fedskew.report.signs import notices
-from fedskew.report.style import LINE, MARKERS, SERIES, dashes, marker
-from fedskew.report.svg import inline
+from fedskew.report.style import LINE, MARKERS, SERIES, dashes, inline, marker
 from fedskew.report.template import rendered
 from fedskew.store.runs import RunRecord, RunStore
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedskew.measure.registry import OF_MODELS, Measure, by_primary_metric, primary, shown
-from fedskew.measure.student import t_quantile
+from fedskew.measure.statistics import t_quantile
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import distinct, own_clients, parsed, pooled, shares_no_model
 from fedskew.report.tables import OBSERVATION, methods, read, rows_of

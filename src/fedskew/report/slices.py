@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.places import require_regular, write_whole
+from fedskew.core.files import require_regular, write_whole
 from fedskew.report.style import INK, MUTED, SERIES, WIDTH, styled
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedskew.core.errors import BadInput, require, suggestion
-from fedskew.core.titles import plainly
-from fedskew.measure.intervals import Estimate, mean_interval
+from fedskew.core.text import plainly
 from fedskew.measure.registry import OF_MODELS, Measure, View, by_primary_metric, measures, primary, shown, stored
 from fedskew.measure.statistics import (
     LEVEL,
+    Estimate,
     Verdict,
     alike,
     cliffs_delta,
@@ -27,13 +27,14 @@ from fedskew.measure.statistics import (
     equivalence_p,
     hedges_g,
     holm,
+    mean_interval,
     paired_p,
 )
-from fedskew.report import test_rows, words
-from fedskew.report.budget import Budget, within
+from fedskew.report import intervals as test_rows
+from fedskew.report import words
+from fedskew.report.budget import Budget, within_budget
 from fedskew.report.experiments import client_rows, distinct, pooled, shares_no_model
-from fedskew.report.stated import margin, splits, tested_rows
-from fedskew.report.test_rows import ByRow
+from fedskew.report.intervals import ByRow, margin, splits, tested_rows
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def read(
     for without, parts in ((pooled, ["clients", "personal"]), (shares_no_model, ["test", "clients"])):
         runs = frame["run"].isin([record.id for record in records if without(record)])
         frame = frame[~(runs & frame["split"].isin(parts))]
-    return within(frame, budget) if budget else frame
+    return within_budget(frame, budget) if budget else frame
 
 
 @by_primary_metric

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedskew.core.counting import count
+from fedskew.core.text import count
 from fedskew.measure.registry import Measure, primary
 from fedskew.report.words import Row, rows_of, value, with_interval
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
-from fedskew.core.sampling import whole_units
-from fedskew.core.seeding import stream
+from fedskew.core.seeding import stream, whole_units
 
 Ints = NDArray[np.int64]
 

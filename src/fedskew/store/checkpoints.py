@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.core.places import UNFINISHED, replacing, require_regular
+from fedskew.core.files import UNFINISHED, replacing, require_regular
 from fedskew.core.trees import Tree, from_leaves, leaves
-from fedskew.store.facts import Json
+from fedskew.store.records import Json
 
 NAME = re.compile(r"round-(\d{6})\.safetensors")
 

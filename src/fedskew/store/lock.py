@@ -9,7 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.core.places import write_whole
+from fedskew.core.files import write_whole
 from fedskew.store.runs import RunStore
 
 PATIENCE = 1.0

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedskew.core.errors import BadInput, require
-from fedskew.core.places import whole_path
+from fedskew.core.files import whole_path
 from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained, numbered
 from fedskew.data.find import Files
 from fedskew.data.images import standardised

@@ -12,24 +12,23 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import structs
 
-from fedskew.core.counting import count
 from fedskew.core.errors import require
-from fedskew.core.places import whole_path
+from fedskew.core.files import whole_path
+from fedskew.core.text import count
 from fedskew.data.dataset import Dataset, numbered
 from fedskew.data.find import Files
-from fedskew.data.preprocessing import Tabular
+from fedskew.data.preprocessing import Tabular, Texts
 from fedskew.data.splits import Redrawn, held_out, in_fold, units_of
 from fedskew.data.targets import TARGETS, Numbered
-from fedskew.data.text_inputs import Texts
 from fedskew.data.texts import check_options, of_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fedskew.data.columns import Columns
-    from fedskew.data.schema import Kind
-    from fedskew.data.summaries import Summary
-    from fedskew.data.tables import Survey
+    from fedskew.data.tables.columns import Columns
+    from fedskew.data.tables.schema import Kind
+    from fedskew.data.tables.summaries import Summary
+    from fedskew.data.tables.survey import Survey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +130,7 @@ class Table(Redrawn):
     def file_a_client(self) -> bool:
         """True if ``path`` is a folder with several files, and no column names the clients."""
         # imported here, because other data sets need no PyArrow
-        from fedskew.data.files import files_of
+        from fedskew.data.tables.files import files_of
 
         return not self.client and Path(self.path).is_dir() and len(files_of([Path(self.path)])) > 1
 
@@ -152,7 +151,7 @@ class Table(Redrawn):
         With ``once``, only the first row of each person counts.
         """
         # imported here, because other data sets need no pandas and PyArrow
-        from fedskew.data.tables import survey
+        from fedskew.data.tables.survey import survey
 
         most, numeric, event = self.rows or None, not self.label, self.event
         made = survey(
@@ -170,8 +169,8 @@ class Table(Redrawn):
 
     def summaries(self, table: pa.Table, clients: Numbered | None) -> tuple[dict[str, Summary], tuple[str, ...]]:
         """Return the summary of these rows; with ``fewest``, of each natural client, and notes on what these hide."""
-        from fedskew.data.guard import as_own_file, shared
-        from fedskew.data.summaries import summary
+        from fedskew.data.tables.guard import as_own_file, shared
+        from fedskew.data.tables.summaries import summary
 
         if clients is None or self.fewest == 1:
             return {self.path: summary(table)}, ()
@@ -182,7 +181,7 @@ class Table(Redrawn):
 
     def encoding(self, table: pa.Table, clients: Numbered | None, kinds: Mapping[str, Kind]) -> Columns:
         """Fit the preprocessing to these training rows. ``kinds`` says what each column is."""
-        from fedskew.data.schema import merged
+        from fedskew.data.tables.schema import merged
 
         sites, hidden = self.summaries(table, clients)
         encode = merged(sites, self.column, kinds)
@@ -190,9 +189,9 @@ class Table(Redrawn):
 
     def load(self, known: Tabular | Texts | None = None) -> Dataset:
         """Load the rows. ``known`` is a preprocessing that sites agreed on; without it, one is fitted to these rows."""
-        from fedskew.data.columns import Columns
-        from fedskew.data.schema import kinds_of
-        from fedskew.data.tables import like_persons, many_numbers
+        from fedskew.data.tables.columns import Columns
+        from fedskew.data.tables.schema import kinds_of
+        from fedskew.data.tables.survey import like_persons, many_numbers
 
         as_known = known if isinstance(known, Tabular) else None
         found = self.surveyed(self.path, self.client, as_known)
@@ -309,10 +308,10 @@ def notes_on_persons(found: Survey, column: str, left_out: int) -> list[str]:
 
 def with_labels(found: Survey, labels: tuple[str, ...], path: str) -> Survey:
     """Return the survey with all columns ``labels`` as targets (rows, labels). The given survey has only the first as target."""
-    from fedskew.data.tables import numbers, require_columns
+    from fedskew.data.tables.survey import require_columns, target_numbers
 
     require_columns(Path(path), found.table, labels[1:])
-    columns = [found.y, *(numbers(found.table, name, Path(path)) for name in labels[1:])]
+    columns = [found.y, *(target_numbers(found.table, name, Path(path)) for name in labels[1:])]
     for name, values in zip(labels, columns, strict=True):
         odd = ~np.isin(values, (0, 1))
         require(not odd.any(), f"{path}: column {name!r} is a label and must hold 0 or 1, {int(odd.sum())} rows do not")

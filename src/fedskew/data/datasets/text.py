@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fedskew.core.errors import require
-from fedskew.core.places import require_exists, whole_path
+from fedskew.core.files import require_exists, whole_path
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import LARGEST, Files, reading
 from fedskew.data.symbols import check_options, of_texts

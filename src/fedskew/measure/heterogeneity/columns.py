@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import bdtr, bdtrc, ndtr
 
-from fedskew.core.counting import percent
+from fedskew.core.text import percent
 from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedskew.core.errors import require
-from fedskew.core.sampling import fair_sample, level
+from fedskew.core.seeding import fair_sample, level
 from fedskew.measure.heterogeneity.quantity import size_distance
 from fedskew.measure.heterogeneity.rows import Floats, Ints
 from fedskew.measure.statistics import holm

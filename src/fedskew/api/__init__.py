@@ -1,0 +1,1 @@
+"""The Python functions of the package, and the objects that they return."""

@@ -1,0 +1,163 @@
+"""Results of the Python functions, except runs. They print as text, and as tables in a notebook."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from fedskew.api.finish import ShowProgress, carry_out
+from fedskew.api.runs import Runs
+from fedskew.conformance.promises import Verdict
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.config import Experiment
+from fedskew.report.diagnosis import answer, page, write_diagnosis
+from fedskew.report.notebook import self_showing
+from fedskew.skew.partition import Partition
+from fedskew.studies.compare import cross, seeds_from
+from fedskew.studies.tune import Setting, Tuned, at_best, words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Shown(ABC):
+    """A result that prints as a heading and a table."""
+
+    heading: str
+
+    @abstractmethod
+    def table(self) -> pd.DataFrame: ...
+
+    def __repr__(self) -> str:
+        return f"{self.heading}\n{self.table().to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.heading)}</p>{self.table().to_html(index=False, border=0)}"
+
+
+@dataclass(frozen=True, repr=False)
+class Checked(Shown):
+    """The result of `fedskew.check`: a verdict on each promise of a component."""
+
+    name: str
+    kind: str
+    promises: tuple[Verdict, ...]
+
+    @property
+    def kept(self) -> bool:
+        """True if the component keeps all promises."""
+        return all(v.kept for v in self.promises)
+
+    def __bool__(self) -> bool:
+        return self.kept
+
+    @property
+    def heading(self) -> str:  # type: ignore[override]
+        broken = sum(not v.kept for v in self.promises)
+        kept = f"keeps its promises ({self.kind})"
+        return f"{self.name}: " + (f"{broken} of {len(self.promises)} promises broken" if broken else kept)
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{'ok' if v.kept else 'broken':8}{v.promise}{f': {v.reason}' * bool(v.reason)}" for v in self.promises
+        ]
+        return "\n".join([*lines, self.heading])
+
+    def table(self) -> pd.DataFrame:
+        """Return one row for each promise, with columns kept, promise, reason."""
+        return pd.DataFrame([{"kept": v.kept, "promise": v.promise, "reason": v.reason or ""} for v in self.promises])
+
+
+@dataclass(frozen=True, repr=False)
+class Tuning(Shown):
+    """The result of `fedskew.tune`: all settings that were tried, and the best of each method."""
+
+    base: Experiment
+    methods: Mapping[str, Tuned]
+    data: Dataset | None
+    folder: Path
+    heading = "held-out accuracy of each setting, the best first"
+
+    @property
+    def best(self) -> dict[str, Setting]:
+        """The best setting of each method, by method."""
+        return {name: tuned.best.setting for name, tuned in self.methods.items()}
+
+    def table(self) -> pd.DataFrame:
+        """Return one row for each setting: method, setting, accuracy, seconds, ended; the best of each method first."""
+        rows = [
+            {"method": name, "setting": words(t.setting), "accuracy": t.score, "seconds": t.seconds, "ended": t.ended}
+            for name, tuned in self.methods.items()
+            for t in sorted(tuned.tried, key=lambda t: -t.score)
+        ]
+        return pd.DataFrame(rows)
+
+    def compare(self, seeds: int = 5, jobs: int = 1, progress: ShowProgress = True) -> Runs:
+        """Compare the methods on new seeds, each at its best setting."""
+        planned = cross(self.base, list(self.methods), seeds_from(seeds, self.base.training.seed))
+        return carry_out(at_best(self.base, self.methods, planned), self.data, self.folder, jobs, progress)
+
+
+class Found(dict[str, Any]):
+    """The result of `fedskew.diagnose`: the values that `fedskew diagnose --json` prints, by key."""
+
+    def __repr__(self) -> str:
+        return f"{answer(self)}\n{self.table().to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(answer(self))}</p>{self.table().to_html(index=False, border=0)}"
+
+    def table(self) -> pd.DataFrame:
+        """Return one row for each of the four faces: value, interval, chance, p, strength, verdict."""
+        wanted = ["face", "value", "low", "high", "chance", "p", "strength", "verdict"]
+        return pd.DataFrame([{key: face[key] for key in wanted} for face in self["faces"]]).round(3)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the HTML page."""
+        return write_diagnosis(dict(self), path)
+
+    def html(self) -> str:
+        """Return the HTML page as text."""
+        return page(dict(self))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Dealt(Shown):
+    """The result of `fedskew.clients`: a data set and its partition."""
+
+    data: Dataset
+    partition: Partition
+
+    @property
+    def heading(self) -> str:  # type: ignore[override]
+        sizes = self.partition.sizes
+        return f"{self.data.name}: {len(sizes)} clients with {sizes.min():,} to {sizes.max():,} rows"
+
+    def table(self) -> pd.DataFrame:
+        """Return the number of rows of each client by class; without classes, by stratum (`Dataset.strata`)."""
+        strata, names = self.data.strata
+        frame = pd.DataFrame(self.partition.label_counts(strata, len(names)), columns=list(names))
+        frame.insert(0, "client", list(self.names))
+        return frame.assign(rows=self.partition.sizes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The clients' names in the data set, or in the partition if the data set has none."""
+        known = self.data.group_names
+        natural = known and all(name.isdecimal() and int(name) < len(known) for name in self.partition.names)
+        return tuple(known[int(name)] for name in self.partition.names) if natural else self.partition.names
+
+    def plot(self) -> Figure:
+        """Draw clients (down) by classes (across); a darker cell has more rows."""
+        from fedskew.report.plots import draw_partition
+
+        rows = self.table().drop(columns="rows").reset_index(names="number")
+        long = rows.melt(id_vars=["number", "client"], var_name="label", value_name="rows")
+        columns = {"number": "client", "client": "client_name"}
+        return self_showing(draw_partition(long.rename(columns=columns), len(self.partition)))

@@ -1,0 +1,257 @@
+"""Stored runs in Python: their tables, curves, figures, report and trained models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+
+from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.text import count
+from fedskew.data.dataset import Dataset
+from fedskew.report.names import name_of
+from fedskew.report.notebook import self_showing
+from fedskew.report.words import listed
+from fedskew.store.runs import RunRecord, RunStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from torch import nn
+
+    from fedskew.report.files import Layout
+    from fedskew.report.shown import Table
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+Interval = Literal["ci95", "std", "sem"]
+"""What follows a mean after ±: the 95 % interval, the standard deviation over seeds, or the standard error."""
+
+
+def layout_of(columns: Sequence[str], interval: Interval) -> Layout:
+    """Return the layout of a table. Raises `BadInput` for an unknown interval, and if ``columns`` is no list."""
+    from fedskew.report.files import Layout
+    from fedskew.report.words import SPREADS
+
+    require(not isinstance(columns, str), f"columns: write them as a list, [{columns!r}]")
+    require(interval in SPREADS, f"interval: unknown {interval!r}; known are {', '.join(SPREADS)}")
+    return Layout(tuple(columns), interval)
+
+
+def plainly(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator: raise fedskew's errors again from here, so that the traceback ends at the user's own line."""
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except FedskewError as error:
+            raise error.with_traceback(None) from None
+
+    return called
+
+
+@dataclass(frozen=True, repr=False)
+class Runs:
+    """Some runs of a store. ``runs[3]`` is run 3; ``runs["scaffold"]`` are the runs of this method."""
+
+    store: RunStore
+    ids: tuple[int, ...]
+    data: Dataset | None = field(default=None, compare=False)  # the data that the Python program gave
+
+    @property
+    def records(self) -> list[RunRecord]:
+        """The store's record of each run."""
+        return [self.store.run(i) for i in self.ids]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Runs]:
+        return (self[i] for i in self.ids)
+
+    @plainly
+    def __getitem__(self, which: int | str) -> Runs:
+        if isinstance(which, str):
+            found = tuple(r.id for r in self.records if which in (r.name, str(name_of(r.name))))
+        else:
+            found = tuple(i for i in self.ids if i == which)
+        names = listed([repr(name) for name in dict.fromkeys(r.name for r in self.records)])
+        require(bool(found), f"there is no {which!r} among these runs; they are {words(self.ids)}, methods {names}")
+        return Runs(self.store, found, self.data)
+
+    def __repr__(self) -> str:
+        return "\n".join([self.title, repr(self.shown()), *self.unfinished()])
+
+    def _repr_html_(self) -> str:
+        notes = "<br>".join(escape(line) for line in [self.title, *self.unfinished()])
+        return f"{self.shown()._repr_html_()}<small>{notes}</small>"
+
+    @property
+    def title(self) -> str:
+        return f"{count(len(self), 'run')} in {self.store.folder}: {words(self.ids)}"
+
+    def unfinished(self) -> list[str]:
+        """Return a line for each run that did not finish."""
+        return [
+            f"run {r.id} ({name_of(r.name)}): {r.status} after round {r.rounds_done}. {r.message}"
+            for r in self.records
+            if r.status != "finished"
+        ]
+
+    @plainly
+    def table(self, full: bool = False, columns: Sequence[str] = (), interval: Interval = "ci95") -> pd.DataFrame:
+        """Return one row for each method: accuracy with 95 % interval, worst client, drift, megabytes, difference, ...
+
+        The frame has all numbers, with shares in 0..1, but prints only the main columns, like `fedskew show`. ``columns`` and
+        ``interval`` change what it prints; ``full`` prints all columns with values.
+        """
+        import pandas as pd
+
+        from fedskew.report.tables import filled
+
+        shown = self.shown(columns, interval)
+        return filled(pd.DataFrame(shown)) if full else shown
+
+    def shown(self, columns: Sequence[str] = (), interval: Interval = "ci95") -> Table:
+        from fedskew.measure.registry import primary_of
+        from fedskew.report.shown import CHOSEN, LAYOUT, PRIMARY, Table
+        from fedskew.report.tables import named, read, summary
+
+        layout = layout_of(columns, interval)
+        table = Table(summary(self.store, self.records, columns=layout.columns))
+        table.attrs[PRIMARY], table.attrs[LAYOUT] = primary_of(self.records).name, layout
+        if layout.columns:
+            table.attrs[CHOSEN] = named(read(self.store, self.records, columns=layout.columns), layout.columns)
+        return table
+
+    @plainly
+    def curves(self, measure: str = "") -> pd.DataFrame:
+        """Return a measure by round, by default the primary one, with its 95 % interval over seeds.
+
+        Columns are method, round, mean, low, high, runs, stopped.
+        """
+        from fedskew.core.errors import suggestion
+        from fedskew.measure.registry import primary_of, shown
+        from fedskew.report.series import curves
+
+        measure = measure or primary_of(self.records).key
+        known = {m.key: m for m in shown("curve")}
+        require(measure in known, f"there is no curve of {measure!r}; {suggestion(measure, known)}")
+        frame = curves(self.store, self.records, known[measure])
+        if known[measure].unit == "%":  # no share is above 1
+            frame[["low", "high"]] = frame[["low", "high"]].clip(0, 1)
+        return frame
+
+    def measurements(self) -> pd.DataFrame:
+        """Return all measurements, with columns run, round, client, split, name, value."""
+        return self.store.measurements(self.ids)
+
+    @plainly
+    def plot(self, what: str = "", interval: Interval = "ci95") -> Figure:
+        """Draw a matplotlib figure: ``loss``, ``drift``, ``clients``, ``partition``, ...; by default the primary measure."""
+        from fedskew.report.plots import plot
+
+        return self_showing(plot(self.store, self.records, what, spread=layout_of((), interval).spread))
+
+    @plainly
+    def report(self, path: str | Path) -> Path:
+        """Write the self-contained HTML report."""
+        from fedskew.report.html import write_report
+
+        return write_report(self.store, self.records, Path(path))
+
+    @plainly
+    def latex(self, columns: Sequence[str] = (), interval: Interval = "ci95") -> str:
+        """Return the table of methods in LaTeX."""
+        from fedskew.report.files import texts_of
+
+        return texts_of(self.store, self.records, layout=layout_of(columns, interval))["methods.tex"]
+
+    @plainly
+    def csv(
+        self, folder: str | Path | None = None, columns: Sequence[str] = (), interval: Interval = "ci95"
+    ) -> str | list[Path]:
+        """Return the table of methods as CSV. With a ``folder``, write all tables and the numbers of all figures there."""
+        from fedskew.report.files import texts_of, write_tables
+
+        layout = layout_of(columns, interval)
+        if folder is None:
+            return texts_of(self.store, self.records, layout=layout)["methods.csv"]
+        return write_tables(self.store, self.records, Path(folder), layout=layout)
+
+    @plainly
+    def model(self, client: int | None = None) -> nn.Module:
+        """Return the trained model as a module that maps rows to one score for each class.
+
+        With ``client``, it is this client's personal model. If the model is your own class, its module is returned. Any
+        floating-point rows are converted to the model's type.
+        """
+        from fedskew.models.own import OwnNet
+        from fedskew.serving.export import Answers, in_dtype_of, trained
+
+        made = trained(self.store, self.one("model"), dataset=self.data, client=client)
+        net = made.net.eval()
+        own = isinstance(net, OwnNet) and made.kind.target == "classes"
+        model = net.get_submodule("inner") if own else Answers(net, made.kind)
+        model.register_forward_pre_hook(in_dtype_of)
+        return model
+
+    @plainly
+    def predict(self, rows: object, client: int | str | None = None) -> pd.DataFrame:
+        """Predict each row of a data frame, a table, a file or an array. Rows are preprocessed as in training.
+
+        With ``client`` (number or name), the client's personal model predicts. See `fedskew.load_model`.
+        """
+        from fedskew.serving.predict import load
+
+        return load(self.store, self.one("predict"), client, dataset=self.data).predict(rows)
+
+    def one(self, what: str) -> int:
+        """Return the number of the only run. Raises `BadInput` for several runs; ``what`` names the caller."""
+        if len(self.ids) == 1:
+            return self.ids[0]
+        choice = [f"runs[{r.id}] ({name_of(r.name)}, seed {r.seed})" for r in self.records[:12]]
+        more = ", ..." if len(self) > len(choice) else ""
+        raise BadInput(f"these are {len(self)} runs; choose one: {', '.join(choice)}{more}")
+
+
+def words(ids: Sequence[int]) -> str:
+    """Format run numbers: ``1 to 4`` or ``1, 3 and 7``."""
+    if len(ids) > 2 and list(ids) == list(range(ids[0], ids[-1] + 1)):
+        return f"{ids[0]} to {ids[-1]}"
+    return listed([str(i) for i in ids])
+
+
+@dataclass(frozen=True, repr=False)
+class Opened:
+    """An open run store. ``opened[3]``, ``opened["c2"]`` and ``opened.latest`` are `Runs`."""
+
+    store: RunStore
+
+    @plainly
+    def __getitem__(self, which: int | str) -> Runs:
+        return Runs(self.store, tuple(r.id for r in self.store.select([str(which)])))
+
+    @property
+    def latest(self) -> Runs:
+        """The newest comparison, or the newest run."""
+        return self["latest"]
+
+    def runs(self) -> Runs:
+        """Return all runs."""
+        return Runs(self.store, tuple(r.id for r in self.store.runs()))
+
+    def comparisons(self) -> dict[str, Runs]:
+        """Return all comparisons by name: ``c1``, ``c2``, ..."""
+        numbers = dict.fromkeys(r.comparison for r in self.store.runs() if r.comparison)
+        return {f"c{number}": self[f"c{number}"] for number in numbers}
+
+    def __repr__(self) -> str:
+        return f"{count(len(self.runs()), 'run')} in {self.store.folder}"

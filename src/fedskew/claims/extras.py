@@ -1,0 +1,270 @@
+"""Parts of documents that need no run store: listings and exercises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskew.algorithms import FedAvg
+from fedskew.core.records import Plan
+from fedskew.core.task import ModelTask
+from fedskew.core.vectors import ParameterSpace
+from fedskew.data.dataset import Dataset
+from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
+from fedskew.engine.stacked import Stacked
+from fedskew.engine.states import ClientStates
+from fedskew.loop.evaluate import evaluate
+from fedskew.loop.federation import Federation
+from fedskew.loop.plan import in_batches
+from fedskew.loop.round import play_round, start
+from fedskew.models import Softmax
+from fedskew.report.style import SERIES, WIDTH, styled
+from fedskew.skew.partition import Ints, Partition, offsets
+from fedskew.slots import Everyone, ServerSgd, Sgd
+from fedskew.tasks.classification import Classification
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extra:
+    """A table for the terminal, plain values for ``--json``, and optionally an export and a figure."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    note: str
+    values: Mapping[str, object]
+    export: Mapping[str, object] = field(default_factory=dict)  # the values that the document's export contains
+    draw: Callable[[], Figure] | None = None
+    agrees: bool = True  # False if a number differs from the document's
+
+
+Repeat = Callable[[Callable[[float], None]], Extra]
+"""Computes a part; takes ``on_progress(fraction)``."""
+
+
+CLIENTS, ROUNDS, BATCH, RATE = 30, 30, 32, 1.5
+
+
+class Run(NamedTuple):
+    """A run of the listing, with its drift and accuracy: the document's numbers, or ours."""
+
+    skew: str
+    epochs: int
+    drift: float
+    accuracy: float
+
+
+DOCUMENT = (
+    Run("IID", 1, 2.107, 0.825),
+    Run("IID", 10, 4.932, 0.824),
+    Run("sorted by label", 1, 2.632, 0.818),
+    Run("sorted by label", 10, 4.971, 0.805),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedStream:
+    """Batches drawn from the listing's one generator, client after client, round after round."""
+
+    rng: np.random.Generator
+    epochs: int
+
+    def batch_sizes(self, sizes: Ints) -> Ints:
+        return np.minimum(BATCH, sizes)
+
+    def parts(self, client: int) -> int:
+        return self.epochs
+
+    def train(self, round_: int, client: int, rows: Ints) -> Plan:
+        return in_batches(np.stack([self.rng.permutation(rows) for _ in range(self.epochs)]), min(BATCH, len(rows)))
+
+
+def dealt_data(rng: np.random.Generator) -> tuple[Dataset, dict[str, list[Ints]]]:
+    """Draw the listing's data; return them and the rows of each client in the two partitions."""
+    data = SyntheticSoftmax(test="train").draw(rng)
+    iid = np.array_split(rng.permutation(len(data.y)), CLIENTS)
+    return data, {"IID": iid, "sorted by label": np.array_split(np.argsort(data.y, kind="stable"), CLIENTS)}
+
+
+def drift_demo(on_progress: Callable[[float], None] = lambda _: None) -> Iterator[Run]:
+    """Execute the listing's four runs in order; yield our numbers. `on_progress(fraction)` is called as work completes."""
+    rng = np.random.default_rng(0)
+    data, dealt = dealt_data(rng)
+    net = Softmax(bias=False).build(data.shape, data.num_classes, torch.Generator()).double()
+    space = ParameterSpace(net)
+    for number, printed in enumerate(DOCUMENT):
+        rows = dealt[printed.skew]
+        fed = Federation(
+            algorithm=FedAvg(),
+            task=ModelTask(Classification(), net, space, data.num_classes),
+            solver=Sgd(lr=RATE),
+            server_optimiser=ServerSgd(),
+            selection=Everyone(),
+            planner=SharedStream(rng, printed.epochs),
+            x=torch.as_tensor(data.x),
+            y=torch.as_tensor(data.y),
+            partition=Partition(np.concatenate(rows), offsets(rows), tuple(map(str, range(CLIENTS))), 0, 0),
+            seed=0,
+        )
+        server, states, engine, drifts = start(fed, space.flatten(net)), ClientStates(), Stacked(), []
+        while server.round < ROUNDS:
+            outcome = play_round(fed, engine, server, states, measure_local=False)
+            server = outcome.server
+            drifts.append(float(outcome.measures["drift"]))
+            on_progress((number + server.round / ROUNDS) / len(DOCUMENT))
+        accuracy = evaluate(fed.task, server.x, fed.x, fed.y)["accuracy"]
+        yield printed._replace(drift=float(np.mean(drifts)), accuracy=accuracy)
+
+
+def repeat_listing(on_progress: Callable[[float], None]) -> Extra:
+    """Compare our numbers with the listing's. They agree if they are equal after rounding to the document's digits."""
+    values, rows = [], []
+    for printed, ours in zip(DOCUMENT, drift_demo(on_progress), strict=True):
+        agrees = (round(ours.drift, 3), round(ours.accuracy, 3)) == printed[2:]
+        shown = (f"{x:.3f}" for x in (ours.drift, printed.drift, ours.accuracy, printed.accuracy))
+        rows.append((ours.skew, str(ours.epochs), *shown, "same" if agrees else "differs"))
+        document = {"drift_in_document": printed.drift, "accuracy_in_document": printed.accuracy}
+        values.append({**ours._asdict(), **document, "agrees": agrees})
+    return Extra(
+        title="Listing 14.4.1 on its own random numbers",
+        columns=("partition", "epochs", "drift", "document", "accuracy", "document", ""),
+        rows=rows,
+        note="drift: mean over 30 rounds; accuracy: on the training rows, as the document measures it",
+        values={"listing": values},
+        export={"listing": values},
+        agrees=all(run["agrees"] for run in values),
+    )
+
+
+EXERCISE_RATE = 0.1
+Gradients = Callable[[Tensor], Tensor]
+
+
+class Bound(NamedTuple):
+    """Distances and their bounds after 1, 2, ..., E steps. Distances are Euclidean."""
+
+    apart: Tensor  # (E,) mean over clients of the distance to the model after as many steps on the whole objective
+    farthest: Tensor  # (E,) the largest of these distances
+    drift: Tensor  # (E,) mean distance of the clients to their mean
+    smooth: Tensor  # (E,) bound on `farthest`: zeta / L ((1 + rate L)^E - 1)
+    convex: Tensor  # (E,) bound on `farthest` for convex objectives and a rate of at most 2 / L: E rate zeta
+    zeta: Tensor  # () largest distance of a client's gradient to the whole gradient at the same model, over all steps
+
+
+def bound(local: Gradients, whole: Gradients, w: Tensor, clients: int, rate: float, steps: int, smooth: float) -> Bound:
+    """Take full-batch steps from ``w`` (P,); return the distances and their bounds ('Non-IID Data', exercise 14.4.3).
+
+    ``local`` maps the models (K, P) of K clients to the gradients (K, P) of their objectives. ``whole`` maps models (M, P) to
+    the gradients (M, P) of the whole objective, which are L-Lipschitz; ``smooth`` is L.
+
+    Let a_e be a client's distance after e steps. Then a_(e+1) <= (1 + rate L) a_e + rate zeta. If the objective is convex and
+    the rate is at most 2 / L, a gradient step never increases the distance of two models, so a_(e+1) <= a_e + rate zeta.
+    """
+    own, reference = w.expand(clients, -1), w[None]
+    zeta = w.new_zeros(())
+    apart, farthest, drift = [], [], []
+    for _ in range(steps):
+        gradients = local(own)
+        zeta = torch.maximum(zeta, (gradients - whole(own)).norm(dim=1).max())
+        own, reference = own - rate * gradients, reference - rate * whole(reference)
+        distances = (own - reference).norm(dim=1)
+        apart.append(distances.mean())
+        farthest.append(distances.max())
+        drift.append((own - own.mean(0)).norm(dim=1).mean())
+    count = torch.arange(1, steps + 1, dtype=w.dtype, device=w.device)
+    return Bound(
+        apart=torch.stack(apart),
+        farthest=torch.stack(farthest),
+        drift=torch.stack(drift),
+        smooth=zeta / smooth * torch.expm1(count * torch.log1p(w.new_tensor(rate * smooth))),
+        convex=count * rate * zeta,
+        zeta=zeta,
+    )
+
+
+def drift_bound(rate: float = EXERCISE_RATE, steps: int = 50) -> dict[str, Bound]:
+    """Compute the bounds for softmax regression from zero, with 30 clients in each of the listing's two partitions.
+
+    Softmax regression is convex. It is L-smooth with L half the largest eigenvalue of X'X / n, because the Hessian of the
+    log-sum-exp is at most one half. With a rate up to 2 / L both bounds apply. Random numbers are drawn in the listing's order.
+    """
+    data, dealt = dealt_data(np.random.default_rng(0))
+    x = torch.as_tensor(data.x, dtype=torch.float64)
+    y = torch.nn.functional.one_hot(torch.as_tensor(data.y), data.num_classes).double()
+    smooth = float(torch.linalg.eigvalsh(x.T @ x / len(x))[-1]) / 2
+    w = x.new_zeros(x.shape[1] * y.shape[1])
+
+    def whole(models: Tensor) -> Tensor:
+        return gradient(models, x.expand(len(models), -1, -1), y.expand(len(models), -1, -1))
+
+    def bounded(rows: Ints) -> Bound:
+        own_x, own_y = x[rows], y[rows]
+        return bound(lambda models: gradient(models, own_x, own_y), whole, w, CLIENTS, rate, steps, smooth)
+
+    # 12,000 rows are 30 times 400
+    return {name: bounded(np.stack(rows)) for name, rows in dealt.items()}
+
+
+def gradient(models: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return the gradient (K, features * classes) of the mean cross-entropy of K models.
+
+    Model k is measured on its own rows x[k] (n, features) and one-hot targets y[k] (n, classes).
+    """
+    w = models.view(len(models), x.shape[2], y.shape[2])
+    error = (x @ w).softmax(-1) - y
+    return (x.mT @ error / x.shape[1]).flatten(1)
+
+
+LINES = {"bound, smooth": "smooth", "bound, convex": "convex", "farthest client": "farthest", "drift": "drift"}
+
+
+def draw_bound(found: Mapping[str, Bound], rate: float) -> Figure:
+    """Draw one panel for each partition: distances and bounds over local steps, on a logarithmic axis."""
+    from matplotlib.figure import Figure
+
+    with styled():
+        figure = Figure(figsize=(2 * WIDTH / 72, 3.6), layout="constrained")
+        panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
+        for axes, (name, part) in zip(panels, found.items(), strict=True):
+            steps = range(1, len(part.drift) + 1)
+            for index, (label, field) in enumerate(LINES.items()):
+                dashes = "--" if label.startswith("bound") else "-"
+                axes.plot(steps, getattr(part, field), label=label, color=SERIES[index], linestyle=dashes)
+            axes.set(title=name, xlabel="local steps on all rows", yscale="log")
+            axes.grid(axis="y")
+        # the bound for smooth objectives grows beyond the axis
+        least = min(float(part.drift[0]) for part in found.values())
+        panels[0].set_ylim(least / 1.5, 3 * max(float(part.convex[-1]) for part in found.values()))
+        panels[0].set_ylabel(f"distance, rate {rate:g}")
+        panels[-1].legend(loc="lower right")
+    return figure
+
+
+def repeat_exercise(on_progress: Callable[[float], None]) -> Extra:
+    """Compute the exercise: distances and their bounds after the last step."""
+    found = drift_bound()
+    on_progress(1.0)
+    return Extra(
+        title=f"Exercise 14.4.3: the bound on drift, full-batch steps at rate {EXERCISE_RATE:g}",
+        columns=("partition", "steps", "farthest client", "bound, convex", "bound, smooth"),
+        rows=[
+            (name, str(len(p.drift)), *(f"{float(values[-1]):.3g}" for values in (p.farthest, p.convex, p.smooth)))
+            for name, p in found.items()
+        ],
+        note="distances to the same steps on the whole objective",
+        values={name: {k: v.tolist() for k, v in part._asdict().items()} for name, part in found.items()},
+        draw=partial(draw_bound, found, EXERCISE_RATE),
+    )
+
+
+EXTRAS: dict[str, Repeat] = {"listing-14.4.1": repeat_listing, "exercise-14.4.3": repeat_exercise}
+"""Parts of documents by the names that a document's file and ``--only`` use."""

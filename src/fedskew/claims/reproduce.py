@@ -1,0 +1,154 @@
+"""Reproduce a document: plan its runs, estimate their time, and read their results. All arms use the same seeds."""
+
+import time
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedskew.claims.document import Document
+from fedskew.claims.quantities import Measured, measured
+from fedskew.claims.verdicts import Results
+from fedskew.core.component import parse
+from fedskew.data.dataset import Dataset
+from fedskew.engine.choose import Option, next_work, on_threads
+from fedskew.engine.choose import measured as measured_seconds
+from fedskew.execution.build import assemble
+from fedskew.execution.run import register
+from fedskew.experiment.combinations import with_method
+from fedskew.experiment.config import Experiment, from_table_of_sections
+from fedskew.loop.evaluate import evaluate
+from fedskew.loop.federation import Federation
+from fedskew.loop.round import start
+from fedskew.store.runs import RunStore
+from fedskew.studies.runner import DONE, stored_runs
+
+SCORED = 512
+"""Maximum number of rows that are scored to estimate the time for all rows."""
+
+PATIENCE = 6.0
+"""Seconds after which an estimate times no further arm."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One planned run of a document."""
+
+    arm: str
+    seed: int
+    experiment: Experiment
+
+
+def plan(document: Document, scale: str) -> list[Planned]:
+    """Return all runs of a document at a scale. Raises `BadInput` for wrong settings.
+
+    The order is seed by seed, so that an unfinished reproduction has all arms on its first seeds.
+    """
+    chosen = document.scale(scale)
+    return [
+        Planned(arm, seed, experiment_of(document, scale, arm, seed))
+        for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds)
+        for arm in document.arms
+    ]
+
+
+def experiment_of(document: Document, scale: str, arm: str, seed: int) -> Experiment:
+    """Return the experiment of an arm: the scale's settings, changed by the arm's, with this seed."""
+    chosen = document.scale(scale)
+    own = {**document.arms[arm], **chosen.arms.get(arm, {})}
+    part = own.pop("part", None)
+    changes = {**chosen.parts[part], **own} if part else own
+    method = changes.pop("algorithm", None)
+    table: dict[str, Any] = deepcopy(chosen.base)
+    for key, value in [*changes.items(), *((key, seed) for key in chosen.seeded or document.seeded)]:
+        section, dot, option = key.partition(".")
+        if not dot:
+            table[section] = value
+            continue
+        if isinstance(table.get(section), str):
+            name, options = parse(table[section], section)
+            table[section] = {"name": name, **options}
+        table.setdefault(section, {})[option] = value
+    experiment = from_table_of_sections({**table, "name": arm}, f"document {document.name}, {arm}")
+    return experiment if method is None else with_method(experiment, method).replace(name=arm)
+
+
+def missing(store: RunStore, planned: Sequence[Planned]) -> list[Planned]:
+    """Return the planned runs that the store does not have as finished or diverged."""
+    stored = stored_runs(store, [p.experiment for p in planned], earlier=True)
+    return [p for p in planned if (key := p.experiment.hash()) not in stored or stored[key].status not in DONE]
+
+
+def restore(store: RunStore, planned: Sequence[Planned], known: Results, title: str) -> int:
+    """Add the done runs of an export that the store lacks; return the number of planned runs that the export has.
+
+    A run counts if its experiment has the same hash as the planned one.
+    """
+    done = [
+        (p, run)
+        for p in planned
+        if (run := known.get(p.arm, {}).get(p.seed))
+        and run.status in DONE
+        and run.record.experiment_hash == p.experiment.hash()
+    ]
+    absent = missing(store, [p for p, _ in done])
+    comparison = store.add_comparison(title) if absent else None
+    for p, run in done:
+        if p in absent:
+            rows = (
+                (int(round_), (client, split, name, value))
+                for (split, name, client), (rounds, values) in run.series.items()
+                for round_, value in zip(rounds, values.tolist(), strict=True)
+            )
+            store.copy_run(register(store, p.experiment, comparison=comparison), run.record, rows)
+    return len(done)
+
+
+def estimate(planned: Sequence[Planned], jobs: int, on_progress: Callable[[], None] = lambda: None) -> float:
+    """Estimate the seconds of all runs, roughly, from a few timed steps and scored rows of each arm.
+
+    Arms that are not timed within `PATIENCE` seconds count as the mean of the others.
+    """
+    began = time.perf_counter()
+    first = {p.arm: p.experiment for p in reversed(planned)}
+    data = {key: e.dataset.load() for key, e in {repr(e.dataset): e for e in first.values()}.items()}
+    seconds: dict[str, float] = {}
+    for arm, experiment in first.items():
+        if seconds and time.perf_counter() - began > PATIENCE:
+            break
+        seconds[arm] = experiment.training.rounds * a_round(experiment, data[repr(experiment.dataset)])
+        on_progress()
+    mean = sum(seconds.values()) / max(len(seconds), 1)
+    return sum(seconds.get(p.arm, mean) for p in planned) / jobs
+
+
+def a_round(experiment: Experiment, dataset: Dataset) -> float:
+    """Estimate the seconds of a round: local training, and evaluation on the test set and on the clients' rows."""
+    assembly = assemble(experiment, dataset)
+    fed, option = assembly.federation, Option(assembly.engine, experiment.training.threads or 1)
+    work = next_work(fed, start(fed, assembly.cold))
+    training = 0.0 if work is None else measured_seconds(fed, work, option)
+    with on_threads(option.threads):
+        parts = ((assembly.x_test, assembly.y_test), (fed.x, fed.y))
+        return training + sum(scoring(fed, assembly.x0, x, y) for x, y in parts)
+
+
+def scoring(fed: Federation, model: Tensor, x: Tensor, y: Tensor) -> float:
+    """Estimate the seconds of scoring all rows, from at most `SCORED` rows."""
+    rows = min(len(x), SCORED)
+    began = time.perf_counter()
+    evaluate(fed.task, model, x[:rows], y[:rows])
+    return (time.perf_counter() - began) * len(x) / rows
+
+
+def results(store: RunStore, planned: Sequence[Planned]) -> Results:
+    """Read the results of the planned runs that are done, by arm and seed."""
+    stored = stored_runs(store, [p.experiment for p in planned], earlier=True)
+    by_arm: dict[str, dict[int, Measured]] = {}
+    for p in planned:
+        record = stored.get(p.experiment.hash())
+        if record is not None and record.status in DONE and record.rounds_done > 0:
+            by_arm.setdefault(p.arm, {})[p.seed] = measured(store, record)
+    return by_arm

@@ -1,0 +1,1 @@
+"""The users' own tables: reading files, deciding what columns are, fitting a preprocessing, and what a site shares of them."""

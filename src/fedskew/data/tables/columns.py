@@ -1,0 +1,168 @@
+"""Facts of rows that are compared between clients: numbers, words and missing values of columns, and words of texts."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fedskew.data.preprocessing import MISSING, TEXT_WIDTH, Cells, Column, Number, Tabular, Text, Unseen, Words
+from fedskew.data.tables.spellings import plain
+from fedskew.data.texts import words
+
+Fact: TypeAlias = tuple[str, Literal["mean", "content", "share", "missing"], str, NDArray[np.float64]]
+"""(column, kind, word, values): one value for each row (rows,), NaN if unknown. ``word`` is for ``share`` only."""
+Held: TypeAlias = tuple[str, Literal["word"], tuple[str, ...], csr_array]
+"""(column, "word", words, held): ``held`` (rows, words) is 1 if the row's text has the word."""
+
+FREQUENT, FEWEST = 2000, 5
+"""At most `FREQUENT` words of texts are compared: the most frequent ones that occur in at least `FEWEST` texts."""
+
+
+def of_column(part: Column, cells: Cells) -> Iterator[Fact | Held]:
+    """Yield the facts of a column: numbers in its own units, 1 for rows that have a word, 1 for missing values.
+
+    Times have no numbers.
+    """
+    if isinstance(part, Text):
+        yield from of_texts(part.name, cells.tolist())
+    gaps = cells == "" if part.text else np.isnan(part.raw(cells)[:, 0] if isinstance(part, Number) else cells)
+    if not part.text and not (isinstance(part, Number) and part.time):
+        yield part.name, "mean", "", np.where(gaps, np.nan, cells)
+    if not isinstance(part, Number | Text):
+        for word in part.known if isinstance(part, Words) else part.words:
+            yield part.name, "share", word, np.where(gaps, np.nan, cells == word)
+    if gaps.any():
+        yield part.name, "missing", "", gaps.astype(np.float64)
+
+
+def of_table(x: Cells, known: Tabular) -> Iterator[Fact | Held]:
+    """Yield the facts of columns, decoded from the inputs ``x`` (rows, width). Columns of texts cannot be decoded."""
+    for part, made in known.parts(x):
+        if not isinstance(part, Text):
+            yield from of_column(part, part.decode(made))
+
+
+def of_texts(name: str, texts: Sequence[str]) -> Iterator[Fact | Held]:
+    """Yield two facts of texts: the number of words, and which frequent words each text has."""
+    found = [words(text) for text in texts]
+    yield f"number of words of {name}", "content", "", np.array([len(own) for own in found], dtype=float)
+    sets = [sorted(set(own)) for own in found]
+    counts = Counter(chain.from_iterable(sets))
+    kept = sorted((word for word in counts if counts[word] >= FEWEST), key=lambda word: (-counts[word], word))[
+        :FREQUENT
+    ]
+    number = {word: at for at, word in enumerate(kept)}
+    columns = [[number[word] for word in own if word in number] for own in sets]
+    ends = np.cumsum([0, *map(len, columns)])
+    places = np.fromiter(chain.from_iterable(columns), dtype=np.int64)
+    yield name, "word", tuple(kept), csr_array((np.ones(len(places)), places, ends), shape=(len(texts), len(kept)))
+
+
+Floats = NDArray[np.float64]
+Values: TypeAlias = "pd.Series[Any]"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The preprocessing of the used columns, and notes for the user about columns."""
+
+    preprocessing: Tabular
+    notes: tuple[str, ...]
+
+    def __call__(self, table: pa.Table) -> NDArray[np.float32]:
+        """Turn the rows of a table into standardised inputs (rows, width). A missing number becomes 0, the mean."""
+        return self.preprocessing(cells_of(to_pandas(table), self.preprocessing))
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The name of each input: the column's name, or "column = word". Inputs of a text are numbered."""
+        names: list[str] = []
+        for part in self.preprocessing.columns:
+            if isinstance(part, Number):
+                names += [part.name, *([f"{part.name} is missing"] if part.marked else [])]
+            elif isinstance(part, Words):
+                names += [f"{part.name} = {word}" for word in part.known]
+            else:
+                names += [f"{part.name} ({number})" for number in range(TEXT_WIDTH)]
+        return tuple(names)
+
+    def features(self, table: pa.Table) -> Iterator[Fact | Held]:
+        """Yield the facts of each column, in its own units."""
+        cells = cells_of(to_pandas(table), self.preprocessing)
+        for part in self.preprocessing.columns:
+            yield from of_column(part, cells[part.name])
+
+    def gaps(self, table: pa.Table) -> list[str]:
+        """Return notes on missing numbers in these rows, for columns that had none when the preprocessing was fitted."""
+        cells, notes = cells_of(to_pandas(table), self.preprocessing), []
+        for part in self.preprocessing.columns:
+            if isinstance(part, Number) and not part.marked:
+                missing = int(np.isnan(part.raw(cells[part.name])).sum())
+                if missing:
+                    notes.append(f"column {part.name!r}: {missing} missing, not numbers or too large, set to the mean")
+        return notes
+
+
+def cells_of(frame: pd.DataFrame, preprocessing: Tabular) -> dict[str, Cells]:
+    """Return the cells of each column that the preprocessing reads, by name."""
+    return {part.name: cells_for(part, frame[part.name]) for part in preprocessing.columns}
+
+
+def cells_for(part: Column, values: Values) -> Cells:
+    """Return a column's cells (n,) in the form that its preprocessing reads: words, numbers, or times as seconds in UTC."""
+    if part.text:
+        known = getattr(part, "known", ())
+        words = strings(values).str.strip()
+        return words.mask(words.isin(MISSING.difference(known)), "").to_numpy(dtype=object)
+    if isinstance(part, Number) and part.spelling and values.dtype.kind not in "iufbM":
+        values = plain(values.astype(object).where(values.notna(), "").astype(str), part.spelling)
+    if isinstance(part, Number) and part.time and not pd.api.types.is_numeric_dtype(values):
+        values = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
+    return numbers(values)
+
+
+def unseen(part: Column, values: Values) -> list[Unseen]:
+    """Return what no training row held in a column's cells. A cell that is no number is not called missing."""
+    cells = cells_for(part, values)
+    found = part.unseen(cells)
+    if not isinstance(part, Number) or part.gaps:
+        return found
+    odd = np.isnan(cells) & values.astype(str).where(values.notna(), "").str.strip().ne("").to_numpy()
+    found = [(at & ~odd, what) for at, what in found]
+    kind = "a time" if part.time else "a number"
+    return [*found, (odd, f"not {kind}, such as {str(values[odd].iloc[0])!r}")] if odd.any() else found
+
+
+def to_pandas(table: pa.Table) -> pd.DataFrame:
+    """Convert the table to a data frame. Dates become times."""
+    return table.to_pandas(date_as_object=False)
+
+
+def numbers(values: Values) -> Floats:
+    """Convert values to floating-point numbers (n,). Times become seconds in UTC; any other value becomes NaN."""
+    if pd.api.types.is_datetime64_any_dtype(values):
+        seconds = (
+            pd.to_datetime(values, utc=True).dt.tz_localize(None).to_numpy().astype("datetime64[us]").astype(np.int64)
+            / 1e6
+        )
+        return np.where(values.isna(), np.nan, seconds)
+    try:
+        made = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    except TypeError:  # times of the day, which pandas cannot convert
+        return np.full(len(values), np.nan)
+    return np.where(np.isfinite(made), made, np.nan)
+
+
+def strings(column: Values) -> Values:
+    """Return the values as strings. A missing value becomes an empty string. Whole numbers have no decimal point."""
+    known = column.dropna()
+    if pd.api.types.is_float_dtype(column) and ((known % 1 == 0) & (known.abs() < 2**63)).all():
+        column = column.astype("Int64")
+    return column.astype(object).where(column.notna(), "").astype(str)

@@ -1,0 +1,324 @@
+"""Find conflicts between sites' columns: missing columns, different types, words or units.
+
+Each message says what to write into the site's ``NAME.columns.toml`` (see `fedskew.data.tables.mapping`).
+"""
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.core.text import count
+from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor
+from fedskew.data.preprocessing import TEXT_WIDTH, Column, Number, Tabular, Text, Words
+from fedskew.data.tables.columns import Columns, Values
+from fedskew.data.tables.mapping import entry, key, quoted
+from fedskew.data.tables.spellings import MOSTLY_NUMBERS
+from fedskew.data.tables.summaries import (
+    CATEGORIES,
+    ColumnSummary,
+    Moments,
+    Summary,
+    buckets_of,
+    mean_and_deviation,
+    of_texts,
+    summary,
+)
+
+ALIKE = 0.8
+"""Two words with at least this similarity (difflib) may be two spellings of one word."""
+
+FEWEST = 10
+"""Minimum number of rows of a site for a comparison of its unit."""
+
+NUMBER = re.compile(r"[-+]?[\d.,]+")
+KINDS = {"number": "numbers", "time": "times", "text": "words"}
+
+Parts = Mapping[str, ColumnSummary]
+"""One column's summary, by site."""
+
+
+def check(sites: Mapping[str, Summary]) -> None:
+    """Raise `BadInput` for the first column that a site does not have, or that has another type there."""
+    names = list(dict.fromkeys(chain.from_iterable(site.columns for site in sites.values())))
+    for name in names:
+        for where, site in sites.items():
+            if name not in site.columns:
+                spare = [own for own in site.columns if sum(own in other.columns for other in sites.values()) == 1]
+                near = suggestion(name, spare) if spare else ""
+                raise BadInput(
+                    f"{where}: no column {name!r}, which other sites have{f'; {near}' if near else ''}; in NAME.columns.toml "
+                    f"write {entry('rename', 'ITS-NAME', name)}; or absent = [{quoted(name)}] if it has none"
+                )
+        check_types(name, held_by(sites, name))
+
+
+def check_types(name: str, held: Parts) -> None:
+    types = Counter(part.type for part in held.values())
+    known, valid = sum(part.numbers.rows for part in held.values()), sum(part.valid for part in held.values())
+    if len(types) < 2 or (types.keys() == {"number", "text"} and known >= MOSTLY_NUMBERS * valid):
+        return
+    most = max(types, key=lambda kind: (types[kind], kind != "text"))
+    where, own = next((where, part) for where, part in held.items() if part.type != most)
+    other = next(part for part in held.values() if part.type == most)
+    if own.type == "text":
+        raise BadInput(misfit(where, name, own.words, most))
+    raise BadInput(
+        f"{where}: column {name!r} holds {shown(own)}, but at other sites {shown(other)}; change its cells, or in "
+        f"NAME.columns.toml write {entry(f'words.{key(name)}', 'CELL', 'WORD')}"
+    )
+
+
+def misfit(where: str, name: str, words: Iterable[str], wanted: str) -> str:
+    """Say that a site's column holds words where others have numbers or times, and what to write.
+
+    ``words`` are some of them; there may be none. ``wanted`` is what other sites hold, as in `ColumnSummary.type`.
+    """
+    words = list(words)
+    decimal = next((word for word in words if re.fullmatch(r"[-+]?\d+,\d+", word)), "")
+    other = next((word for word in words if not re.fullmatch(r"[-+]?\d+([.,]\d+)?", word)), "WORD")
+    if wanted == "time":
+        cure = "write dates as 2020-01-31"
+    elif decimal:
+        cure = f"write {decimal.replace(',', '.')}, or separate its cells by semicolons, not commas"
+    else:
+        cure = f"in NAME.columns.toml write {entry(f'words.{key(name)}', other, '')}; then this word is a missing value"
+    such = f", such as {decimal or other!r}" if words else ""
+    return f"{where}: column {name!r} holds words{such}, but at other sites {KINDS.get(wanted, wanted)}; {cure}"
+
+
+def shown(part: ColumnSummary) -> str:
+    """Describe what the column holds, with one of its words."""
+    kind = KINDS.get(part.type, part.type)
+    return f"{kind}, such as {next(iter(part.words))!r}" if part.words else kind
+
+
+def held_by(sites: Mapping[str, Summary], name: str) -> dict[str, ColumnSummary]:
+    """Return the column's summary for each site where it is not empty."""
+    return {where: site.columns[name] for where, site in sites.items() if site.columns[name].valid}
+
+
+def doubts(sites: Mapping[str, Summary]) -> list[str]:
+    """Return one line for each pair of words or units that may mean the same, with the entry that would unify them."""
+    found: list[str] = []
+    for name in next(iter(sites.values())).columns:
+        held = held_by(sites, name)
+        words = {where: part.words for where, part in held.items()}
+        found += [*other_words(name, words), *other_units(name, held)]
+        found += dict.fromkeys(line for own in words.values() for line in spelt_twice(name, own))
+    return found
+
+
+def other_words(name: str, held: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Yield a line for each word that only one site has, if it resembles a word that this site does not have.
+
+    ``held`` are the words of the column ``name``, by site.
+    """
+    sites, alike = Counter(word for words in held.values() for word in words), False
+    for where, words in held.items():
+        others = [word for word in sites if word not in words]
+        pairs = [(word, near) for word in words if sites[word] == 1 and (near := resembling(word, others))]
+        if pairs:
+            alike = True
+            odd, usual = (", ".join(map(repr, side)) for side in zip(*pairs, strict=True))
+            both = "both" if len(pairs) == 1 else "they"
+            yield (
+                f"{where}: column {name!r} holds {odd}, but at other sites {usual}; if {both} mean the same, write "
+                f"{entry(f'words.{key(name)}', *pairs[0], *pairs[1:])} in one site's NAME.columns.toml"
+            )
+    sets = Counter(frozenset(words) for words in held.values() if len(words) > 1)
+    if not alike and len(sets) == 2 and len({len(words) for words in sets}) == 1 and not frozenset.intersection(*sets):
+        few, most = sorted(sets, key=lambda words: sets[words])
+        where = next(where for where, words in held.items() if {*words} == few)
+        yield (
+            f"{where}: column {name!r} holds {', '.join(map(repr, sorted(few)))[:80]}, but at other sites "
+            f"{', '.join(map(repr, sorted(most)))[:80]}; if they mean the same, map each word: in NAME.columns.toml write "
+            f"{entry(f'words.{key(name)}', min(few), 'WORD')}"
+        )
+
+
+def spelt_twice(name: str, words: Iterable[str]) -> Iterator[str]:
+    """Yield a line if words of one column differ only in capital letters or punctuation. ``words`` are those of one file."""
+    first: dict[str, str] = {}
+    both = [(word, first.setdefault(plain_word(word), word)) for word in words if plain_word(word)]
+    pairs = [(word, other) for word, other in both if word != other and not NUMBER.fullmatch(word)]
+    if pairs:
+        shown = ", ".join(f"{other!r} and {word!r}" for word, other in pairs)
+        yield (
+            f"column {name!r} holds {shown}; if both mean the same, in NAME.columns.toml write "
+            f"{entry(f'words.{key(name)}', *pairs[0], *pairs[1:])}"
+        )
+
+
+def resembling(word: str, others: list[str]) -> str:
+    """Return another word that may mean the same; empty if there is none, and for numbers."""
+    if NUMBER.fullmatch(word):
+        return ""
+    plain = {plain_word(other): other for other in others}
+    own = plain_word(word)
+    if own in plain:
+        return plain[own]
+    if not own or own.isdecimal():
+        return ""
+    longer = [other for key, other in plain.items() if key.startswith(own) or (key and own.startswith(key))]
+    near = difflib.get_close_matches(own, plain, n=1, cutoff=ALIKE)
+    return longer[0] if len(longer) == 1 else plain[near[0]] if near and not near[0].isdecimal() else ""
+
+
+def plain_word(word: str) -> str:
+    """Return the word in small letters without punctuation. Signs that tell classes of numbers apart stay: <=50K and >50K."""
+    return re.sub(r"[^\w<>=+-]|_", "", word.casefold())
+
+
+def other_units(name: str, held: Parts) -> Iterator[str]:
+    """Sites with numbers a constant factor apart from all other sites' numbers."""
+    parts = {where: part for where, part in held.items() if part.type == "number" and part.numbers.rows}
+    known = {where: part.numbers for where, part in parts.items()}
+    ends = [end for own in known.values() for end in (own.low, own.high)]
+    if known and are_codes(all(part.whole for part in parts.values()), min(ends), max(ends)):
+        return
+    for where, own in known.items():
+        rest = [other for place, other in known.items() if place != where]
+        if own.rows < FEWEST or not rest:
+            continue
+        (mean, deviation), (other, spread) = mean_and_deviation([own]), mean_and_deviation(rest)
+        factor = unit_factor(mean, other, deviation, spread, own.rows)
+        if factor and from_most(mean, [mean_and_deviation([one])[0] for one in rest], factor):
+            usual, units = usual_factor(factor)
+            yield (
+                f"{where}: column {name!r} is {factor:.3g} times as large as elsewhere (mean {mean:,.4g} and {other:,.4g}); "
+                f"if it has another unit{f', {units}' if units else ''}, write {entry('units', name, 1 / usual)} in "
+                "NAME.columns.toml"
+            )
+
+
+Kind: TypeAlias = tuple[type[Number | Words | Text] | None, str]
+"""The preprocessing of a column (None: left out), and a note for the user (may be empty)."""
+
+
+MANY_IDS = 20
+"""Minimum number of rows for the note that all whole numbers of a column are different."""
+
+
+def fit(table: pa.Table, where: str, target: str = "") -> Columns:
+    """Choose and fit the preprocessing of each column of a table.
+
+    Raises `BadInput`, which names ``where``, if no column can be used.
+    """
+    return merged({where: summary(table)}, target)
+
+
+def kinds_of(sites: Mapping[str, Summary]) -> dict[str, Kind]:
+    """Decide what each column is, from the summaries of all rows. Raises `BadInput` if sites do not fit together.
+
+    Two rules look at each site separately. A column is left out if it numbers the rows at every site, or if at every site all
+    its texts are different single words.
+    """
+    first, *_ = sites
+    check(sites)
+    return {name: kind_of(name, [s.columns[name] for s in sites.values()]) for name in sites[first].columns}
+
+
+def merged(sites: Mapping[str, Summary], target: str = "", kinds: Mapping[str, Kind] | None = None) -> Columns:
+    """Fit the preprocessing of all sites' rows. It is bit-identical to the preprocessing of one table with all rows.
+
+    ``kinds`` says what each column is, if these are not all rows of the sites' files. Raises `BadInput` if sites do not fit
+    together, and if no column can be used.
+    """
+    first, *_ = sites
+    fitted = []
+    for name, (kind, note) in (kinds or kinds_of(sites)).items():
+        part, gaps = fit_column(name, kind, [site.columns[name] for site in sites.values()])
+        fitted.append((name, part, "; ".join(filter(None, (note, gaps)))))
+    parts = tuple(part for _, part, _ in fitted if part)
+    notes = tuple(f"column {name!r}: {note}" for name, _, note in fitted if note)
+    require(
+        bool(parts),
+        f"{first}: no column besides label and client can be used: {'; '.join(notes) or 'there is none'}",
+    )
+    return Columns(Tabular(columns=parts, target=target), (*notes, *doubts(sites)))
+
+
+def kind_of(name: str, parts: Sequence[ColumnSummary]) -> Kind:
+    """Decide what a column is."""
+    held = [part for part in parts if part.valid] or parts[:1]
+    rows, valid = (sum(getattr(part, field) for part in parts) for field in ("rows", "valid"))
+    known = [part.numbers for part in held if part.numbers.rows]
+    if held[0].type not in ("number", "time", "text"):
+        return None, f"left out, {held[0].type} is neither number nor text"
+    if not valid:
+        return None, "left out, it is empty"
+    if all(part.type == "text" for part in held) and sum(part.rows for part in known) < MOSTLY_NUMBERS * valid:
+        return kind_of_texts(held, rows - valid)
+    if not known:
+        return None, "left out, it holds no finite number"
+    low, high = min(part.low for part in known), max(part.high for part in known)
+    if all(part.numbered for part in held):
+        return None, (
+            f"left out, it numbers the rows; if it is a quantity, in NAME.columns.toml write {entry('units', name, 1)}"
+        )
+    if low == high and sum(part.rows for part in known) == rows:
+        return None, "left out, all values are the same"
+    if rows >= MANY_IDS and all(part.unique and part.type == "number" for part in held):
+        return Number, "an input, though each row has another whole number; if it is an id, remove it from the file"
+    return Number, ""
+
+
+def kind_of_texts(parts: Sequence[ColumnSummary], missing: int) -> Kind:
+    often = {word for part in parts for word in part.words}
+    different = max(len(often), *(part.different for part in parts))
+    if different <= CATEGORIES:
+        return (Words, "") if len(often) > 1 or missing else (None, "left out, all values are the same")
+    if all(part.unique for part in parts):
+        return None, "left out, every value is a different single word"
+    least = "at least " if len(parts) > 1 and any(part.buckets for part in parts) else ""
+    return Text, f"text, {least}{different} different values: hashed words in {TEXT_WIDTH} random directions"
+
+
+def fit_column(name: str, kind: type[Column] | None, parts: Sequence[ColumnSummary]) -> tuple[Column | None, str]:
+    """Fit one column; return its preprocessing (None: left out) and a note on missing values (may be empty)."""
+    rows, valid, known = (
+        sum(counts) for counts in zip(*((p.rows, p.valid, p.numbers.rows) for p in parts), strict=True)
+    )
+    if kind is Number:
+        return fit_numbers(name, parts, rows - known)
+    gone = f"{count(rows - valid, 'value')} missing, all zeros" if valid < rows else ""
+    if kind is Words:
+        words = tuple(sorted({word for part in parts for word in part.words}))
+        return Words(name=name, known=words, gaps=valid < rows), gone
+    return (fit_texts(name, parts), gone) if kind is Text else (None, "")
+
+
+def fit_numbers(name: str, parts: Sequence[ColumnSummary], missing: int) -> tuple[Number, str]:
+    known = [part.numbers for part in parts if part.numbers.rows]
+    mean, deviation = mean_and_deviation(known) if known else (0.0, 0.0)
+    part = Number(
+        name=name,
+        mean=mean,
+        scale=deviation or 1.0,
+        low=min((part.low for part in known), default=0.0),
+        high=max((part.high for part in known), default=0.0),
+        marked=missing > 0,
+        gaps=missing > 0,
+        time=any(part.type == "time" for part in parts),
+        spelling=spellings.pop() if len(spellings := {part.spelling for part in parts} - {""}) == 1 else "",
+    )
+    return part, f"{missing} missing or not numbers, set to the mean and marked" if missing else ""
+
+
+def fit_texts(name: str, parts: Sequence[ColumnSummary]) -> Text:
+    """Fit a column of texts, see `Text`."""
+    counts = Counter[int]()
+    for part in parts:
+        counts.update(part.buckets or (buckets_of(part.words) if part.words else {}))
+    return Text(name=name, documents=sum(part.valid for part in parts), counts=dict(sorted(counts.items())))
+
+
+def encoder_of(texts: Values) -> Text:
+    """Fit the preprocessing of these texts."""
+    return fit_texts(str(texts.name), [of_texts(texts, len(texts), Moments())])

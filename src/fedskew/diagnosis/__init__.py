@@ -1,0 +1,1 @@
+"""How the clients' data differ, with and without pooling their rows."""

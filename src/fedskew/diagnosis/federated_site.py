@@ -1,0 +1,161 @@
+"""A site in a diagnosis without pooling: it sees its own rows, and answers questions with counts and sums of them."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from msgspec.structs import replace
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from fedskew.core.errors import FedskewError, require
+from fedskew.core.seeding import Seed, stream
+from fedskew.core.text import count
+from fedskew.data.preprocessing import Number, Tabular
+from fedskew.data.tables.columns import Columns, numbers, to_pandas
+from fedskew.data.tables.guard import guarded, guarded_summary
+from fedskew.diagnosis.questions import Answer, Numbers, Question, Step, arrays, numbers_of
+from fedskew.diagnosis.site_targets import OwnClasses, OwnNumbers, least
+from fedskew.measure.heterogeneity.histograms import histogram
+from fedskew.measure.heterogeneity.rounding import rounded
+from fedskew.measure.heterogeneity.rows import MOST_INPUTS, WIDTH, Ints
+from fedskew.measure.heterogeneity.sites import coordinates, sums
+
+FEWEST = 5
+"""Rows that a count has at least, unless it is 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """The rows of one site: a table of inputs, and the target (n,) of each row, a class or a number.
+
+    ``fewest`` is the site's own choice, and ``seed`` its secret. In a rehearsal on a named data set, ``inputs`` (n, d) are its rows
+    as models see them; else they are made of the table's columns.
+    """
+
+    table: pa.Table
+    y: NDArray[np.str_] | NDArray[np.float64]
+    fewest: int = FEWEST
+    seed: Seed = 0
+    inputs: NDArray[np.float32] | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        require(self.fewest >= 1, f"fewest must be at least 1, got {self.fewest}")
+
+    @cached_property
+    def targets(self) -> OwnClasses | OwnNumbers:
+        if self.y.dtype.kind == "f":
+            return OwnNumbers(self.y.astype(np.float64), self.fewest, self.rounded)
+        return OwnClasses(self.y.astype(str), self.fewest, self.seed)
+
+    @cached_property
+    def kept(self) -> NDArray[np.bool_]:
+        """(n,) Rows that count by more than their class.
+
+        If the rows of rare classes are few in all, they are left out: else the sums of all rows, less the sums by class, would be
+        about these few.
+        """
+        enough = self.enough(self.targets.groups())
+        self.note_rare(enough)
+        return enough if (~enough).sum() < self.fewest else np.ones_like(enough)
+
+    @cached_property
+    def held(self) -> pa.Table:
+        """The table without words, gaps and classes of few rows."""
+        table, notes = guarded(self.table.filter(pa.array(self.kept)), self.fewest)
+        self.notes.extend(notes)
+        return table
+
+    def enough(self, group: Ints) -> NDArray[np.bool_]:
+        """(n,) whether a row's group has enough rows for sums of both halves of the rows."""
+        found = (np.bincount(group) >= least(self.fewest))[group]
+        words = (
+            f"no {self.targets.word} has {least(self.fewest)} rows, twice --fewest {self.fewest}; this site sends no sums of "
+            "fewer; choose a smaller --fewest, such as --fewest 1, or leave the site out"
+        )
+        require(bool(found.any()), words)
+        return found
+
+    def reply(self, data: bytes) -> bytes:
+        """The answer to a question, both as bytes. An error becomes a refusal of one line."""
+        step: Step = "columns"
+        try:
+            question = msgspec.msgpack.decode(data, type=Question)
+            step = question.step
+            with threadpool_limits(1):  # the last bit of a sum may depend on the number of threads
+                return msgspec.msgpack.encode(self.answer(question))
+        except (FedskewError, msgspec.MsgspecError, ValueError, KeyError, IndexError) as error:
+            return msgspec.msgpack.encode(Answer(step=step, refused=" ".join(str(error).split())[:300]))
+
+    def answer(self, question: Question) -> Answer:
+        """The answer to a question. Raises `BadInput` if it does not fit the site's rows."""
+        if question.step == "columns":
+            return replace(
+                self.targets.first(),
+                summary=guarded_summary(self.held, self.fewest),
+                copies=int(self.rounded(self.copies(self.held))[0]),
+                fewest=self.fewest,
+            )
+        asked = numbers_of("question", question.numbers)
+        if question.step == "targets":
+            return Answer(step=question.step, numbers=arrays({"histogram": self.targets.counts(asked)}))
+        require(question.preprocessing is not None, "the question has no preprocessing")
+        assert question.preprocessing is not None
+        return Answer(step=question.step, numbers=arrays(self.made(question, asked, question.preprocessing)))
+
+    def made(self, question: Question, asked: Numbers, preprocessing: Tabular) -> Numbers:
+        """The numbers of each step after the first."""
+        inputs = Columns(preprocessing, ())(self.held) if self.inputs is None else self.inputs[self.kept]
+        z = coordinates(inputs, asked)
+        if question.step in ("scale", "products", "directions"):
+            check_width(z, MOST_INPUTS)
+            counts = {"histograms": self.histograms(preprocessing, asked["edges"])} if question.step == "scale" else {}
+            return {**sums(question.step, z, asked), **counts}
+        (y, strata), response = self.targets.strata(question, asked), self.targets.response(asked)
+        y, response = y[self.kept], None if response is None else response[self.kept]
+        enough = self.enough(y)
+        self.note_rare(enough)
+        z, y, response = z[enough], y[enough], None if response is None else response[enough]
+        check_width(z, WIDTH + 1)
+        require(int(y.max()) < strata, "the server does not know all classes of this site")
+        computed = sums(question.step, z, asked, y, strata, response)
+        if question.step == "moments":
+            return computed
+        return {name: self.rounded(counts) for name, counts in computed.items()}
+
+    def note_rare(self, enough: NDArray[np.bool_]) -> None:
+        """Note that some rows are in no sum by class."""
+        note = f"{count(int((~enough).sum()), 'row')} of rare classes or targets are in no sum by class"
+        if not enough.all() and note not in self.notes:
+            self.notes.append(note)
+
+    def histograms(self, preprocessing: Tabular, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The counts (columns, bins) of each column of numbers that is no time."""
+        frame = to_pandas(self.held)
+        counts = [
+            histogram(numbers(frame[name]), inner) for name, inner in zip(measured(preprocessing), edges, strict=True)
+        ]
+        return self.rounded(np.stack(counts)) if counts else np.zeros((0, 0))
+
+    def rounded(self, counts: NDArray[Any]) -> NDArray[np.float64]:
+        """The counts (..., bins) without small ones. The same question gets the same answer."""
+        return rounded(counts, self.fewest, stream(self.seed, "diagnose", 5)).astype(np.float64)
+
+    def copies(self, table: pa.Table) -> NDArray[np.int64]:
+        """Rows that are equal to another one, and the other rows."""
+        frame = to_pandas(table)
+        found = int(frame.astype(str).duplicated(keep=False).sum())
+        return np.array([found, len(frame) - found])
+
+
+def check_width(z: NDArray[np.float64], most: int) -> None:
+    require(z.shape[1] <= most, f"the server asks for products of {z.shape[1]:,} inputs; at most {most:,} leave a site")
+
+
+def measured(preprocessing: Tabular) -> list[str]:
+    """The columns of numbers, without times, which have histograms."""
+    return [part.name for part in preprocessing.columns if isinstance(part, Number) and not part.time]

@@ -1,0 +1,1 @@
+"""One experiment, from its description to stored numbers."""

@@ -1,0 +1,315 @@
+"""Assemble an experiment and its data into a federation, and check that all parts fit together."""
+
+import dataclasses
+import warnings
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.component import to_table
+from fedskew.core.contract import Checked, Setup, Sharing, server_rows
+from fedskew.core.errors import BadInput, require
+from fedskew.core.records import Batch, channels_last, rows_of, targets_of
+from fedskew.core.seeding import stream
+from fedskew.core.task import ModelTask
+from fedskew.core.trees import leaves, num_bytes
+from fedskew.data.dataset import Dataset
+from fedskew.data.targets import refusal
+from fedskew.engine import Sequential, Stacked
+from fedskew.execution.deal import ClientData, client_data, partition_facts
+from fedskew.execution.deal import server_rows as rows_of_server
+from fedskew.execution.prepare import Frozen, prepared
+from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment
+from fedskew.experiment.given import suited
+from fedskew.experiment.private import check_private
+from fedskew.experiment.settings import Auto
+from fedskew.loop.federation import Federation, Tuning, warmed_up
+from fedskew.loop.plan import SeededPlanner
+from fedskew.loop.round import start
+from fedskew.loop.sharing import Kept
+from fedskew.models import Mixed
+from fedskew.models.prefix import OnProgress
+from fedskew.skew.concept import Labels
+from fedskew.skew.partition import Ints, Partition
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True, eq=False)
+class Assembly:
+    """A federation, its initial model, and the test rows."""
+
+    experiment: Experiment
+    dataset: Dataset
+    federation: Federation
+    cold: Tensor  # (P,) the initial model, before the server's warm-up
+    x_test: Tensor
+    y_test: Tensor  # the test targets before round 1
+    data: ClientData
+    labels_known: bool = True  # False if the clients' label counts are unknown, because their nodes do not report them
+    frozen: Frozen | None = None  # the frozen parameters of the model
+    repeated: int = 0  # rounds that were played twice with different noise, so that both models were sent to clients
+
+    @cached_property
+    def x0(self) -> Tensor:
+        """The initial model (P,), after the server's warm-up."""
+        return warmed_up(self.federation, self.cold, self.experiment.server_data.warm_up)
+
+    def test_targets(self, round_: int) -> Tensor:
+        """Return the targets of the test rows in a round. Each row follows the concept of its assigned client."""
+        return (
+            torch.as_tensor(self.data.test_labels.at(round_)).to(self.y_test) if self.federation.moving else self.y_test
+        )
+
+    @property
+    def engine(self) -> Sequential | Stacked:
+        """The engine that `settle` or the user chose."""
+        assert not isinstance(self.experiment.engine, Auto)
+        return self.experiment.engine
+
+    @property
+    def partition(self) -> Partition:
+        return self.federation.partition
+
+    def label_counts(self) -> Ints:
+        """See `ClientData.label_counts`."""
+        return self.data.label_counts()
+
+    @property
+    def strata(self) -> tuple[str, ...]:
+        """The names of the columns of `label_counts`: classes, or strata of other targets."""
+        return self.dataset.strata[1] if self.dataset.num_classes or self.labels_known else ("targets not reported",)
+
+    def partition_facts(self) -> dict[str, Any]:
+        """See `fedskew.execution.deal.partition_facts`."""
+        row_bytes = num_bytes((self.x_test[0], self.y_test[0]))
+        facts = partition_facts(self.experiment, self.dataset, self.data, row_bytes)
+        return facts if self.labels_known else {k: v for k, v in facts.items() if not k.startswith("label_")}
+
+
+def assemble(
+    experiment: Experiment,
+    dataset: Dataset,
+    data: ClientData | None = None,
+    on_progress: OnProgress | None = None,
+    dealt: Partition | None = None,
+) -> Assembly:
+    """Deal the rows, build the model, and check that all parts fit together.
+
+    ``data`` replaces the dealt rows if the clients are on other machines. ``on_progress(done, total)`` is called while rows
+    pass through frozen layers. ``dealt`` is the result of `dealt_rows`, if it is known already. Raises `BadInput`, which names
+    the part, the reason and the remedy.
+    """
+    experiment = suited(experiment, dataset)
+    setup = dataclasses.replace(
+        setup_of(experiment), shape=dataset.shape, groups=bool(dataset.sensitive), target=dataset.target
+    )
+    check_needs(experiment, setup)
+    data = data or client_data(experiment, dataset, dealt)
+    partition = data.partition
+    setup = with_clients(experiment, setup, len(partition))
+    check_needs(experiment, setup)
+    device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
+    (task, *others), x0, x, x_test, frozen = prepared(
+        experiment, data.dataset, data.x, data.x_test, dtype, device, on_progress
+    )
+    check_needs(experiment, dataclasses.replace(setup, stacks=task.stacks))
+    y = targets_of(data.labels.at(0), dtype, device)
+    # If the clients are on other machines, x has no rows. The server's own rows then come from the data set.
+    own_x, own_y = x, y
+    if not len(x):
+        own_x, own_y = rows_of(dataset.x, dtype, device, task.ids), targets_of(dataset.y, dtype, device)
+    server_data = batch_of(own_x, own_y, rows_of_server(experiment, dataset), dtype)
+    moving = data.labels if data.labels.change else None
+    federation = federation_of(experiment, (task, *others), x, y, partition, server_data, moving)
+    cohort = len(drawn(experiment, len(partition)))
+    for part in (federation, federation.tuning):
+        if part and isinstance(part.planner, SeededPlanner):
+            part.planner.check_memory(partition.sizes, cohort)
+    check_sharing(experiment, federation, x0)
+    return Assembly(
+        experiment=experiment,
+        dataset=dataset,
+        federation=federation,
+        cold=x0,
+        x_test=x_test,
+        y_test=targets_of(data.test_labels.at(0), dtype, device),
+        data=data,
+        frozen=frozen,
+    )
+
+
+def federation_of(
+    experiment: Experiment,
+    tasks: tuple[ModelTask, ...],
+    x: Tensor,
+    y: Tensor,
+    partition: Partition,
+    server_data: Batch | None = None,
+    moving: Labels | None = None,
+) -> Federation:
+    """Make the experiment's federation on rows ``x`` and targets ``y``, dealt by ``partition``."""
+    return Federation(
+        algorithm=experiment.algorithm,
+        task=tasks[0],
+        others=tasks[1:],
+        solver=experiment.solver,
+        server_optimiser=experiment.server,
+        selection=experiment.selection,
+        planner=SeededPlanner(
+            experiment.local,
+            experiment.training.seed,
+            experiment.system.own_work(experiment.local, len(partition), experiment.training.seed),
+            augmentation=experiment.augment,
+        ),
+        x=x,
+        y=y,
+        partition=partition,
+        seed=experiment.training.seed,
+        rounds=experiment.training.rounds,
+        refinement=experiment.refine,
+        server_data=server_data,
+        availability=experiment.availability,
+        system=experiment.system,
+        codec=experiment.codec,
+        tuning=tuning_of(experiment),
+        kept=kept_of(experiment.sharing, tasks[0], x.device),
+        moving=moving,
+        dtype=DTYPES[experiment.training.dtype],
+    )
+
+
+def tuning_of(experiment: Experiment) -> Tuning | None:
+    """Return the fine-tuning of personal models before they are measured; None if ``adapt_steps`` is 0."""
+    if not experiment.evaluation.adapt_steps:
+        return None
+    local = dataclasses.replace(experiment.local, steps=experiment.evaluation.adapt_steps)
+    return Tuning(SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr)
+
+
+def adaptation_of(experiment: Experiment) -> Tuning:
+    """Return how unseen clients adapt the model: like `tuning_of`, or for ``adapt_steps`` 0 one round of local work."""
+    return tuning_of(experiment) or Tuning(
+        SeededPlanner(experiment.local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr
+    )
+
+
+def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | None:
+    """Return the rows as one batch; None if there are no rows."""
+    at = torch.as_tensor(rows, device=x.device)
+    return (
+        Batch(channels_last(x[at]), y[at], torch.ones(len(rows), dtype=dtype, device=x.device)) if len(rows) else None
+    )
+
+
+@lru_cache(maxsize=16)
+def kept_of(sharing: Sharing, task: ModelTask, device: torch.device) -> Kept | None:
+    """Return the part of the model that clients keep; None if they share all of it.
+
+    The result is cached, because engines share traced programs between runs only for the same object.
+    """
+    at = sharing.kept(task.model, task.space)
+    return None if at is None else Kept.of(at.to(device), task.space.size)
+
+
+def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) -> None:
+    """Raise `BadInput` if the method would average or send parameters that clients keep to themselves."""
+    algorithm, kept, name = federation.algorithm, federation.kept, name_of(experiment.algorithm)
+    require(
+        (kept is not None and not len(kept.others)) or not federation.others,
+        f"{name} averages models, but clients with different architectures have no common parameters; "
+        "use --algorithms fedmd or local-only",
+    )
+    if kept is None or not federation.contract.shares_model:
+        return
+    server = start(federation, x0)
+    states = (server.state, algorithm.broadcast(federation.view(server)), algorithm.client_init(x0))
+    require(
+        all(leaf.numel() < x0.numel() for _, leaf in leaves(states)),
+        f"{name} stores vectors of the size of the whole model; they cannot be split into a shared and a personal part; use "
+        "--sharing all, or a method without them, e.g. fedavg, fedprox or fednova",
+    )
+
+
+def setup_of(experiment: Experiment) -> Setup:
+    """Collect what the parts of an experiment need to know about each other, before the data are loaded."""
+    contract = experiment.algorithm.contract()
+    defaults = {f.name: f.default_factory() for f in dataclasses.fields(Experiment) if callable(f.default_factory)}
+    return Setup(
+        solver=experiment.solver,
+        local=experiment.local,
+        changed=frozenset(name for name, value in defaults.items() if getattr(experiment, name) != value),
+        has_features=experiment.model.has_features,
+        one_architecture=not isinstance(experiment.model, Mixed),
+        shares_model=contract.shares_model,
+        tries_models=server_rows in contract.needs or experiment.refine.needs_data,
+        server_rows=experiment.server_data.share > 0,
+        inexactness=experiment.evaluation.inexactness,
+        target=experiment.task.target,
+        joint=bool(getattr(experiment.task, "joint", False)),
+    )
+
+
+def check_needs(experiment: Experiment, setup: Setup | None = None) -> None:
+    """Raise `BadInput` if a part of the experiment cannot work with the others. It names part, reason and remedy."""
+    setup = setup or setup_of(experiment)
+    if reason := refusal(experiment.task.target, setup.target):
+        raise BadInput(f"{called('task', experiment.task)} {reason}")
+    for field in dataclasses.fields(experiment):
+        held = getattr(experiment, field.name)
+        for part in held if field.name in SEVERAL else [held]:
+            if isinstance(part, Checked) and (reason := part.accepts(setup)):
+                raise BadInput(f"{called(field.name, part)} {reason}")
+    check_private(experiment, name_of(experiment.algorithm))
+
+
+def called(section: str, part: object) -> str:
+    """Return a part's name for messages: ``fedavg`` for a method, ``codec int8`` for another component, ``local:`` for settings."""
+    if section not in COMPONENTS:
+        return f"{section}:"
+    name = str(to_table(part, COMPONENTS[section])["name"])
+    return name if section == "algorithm" else f"{section} {name}"
+
+
+def name_of(algorithm: Algorithm) -> str:
+    """Return a method's name in the catalogue; FILE::CLASS for a user's own method."""
+    return called("algorithm", algorithm)
+
+
+def check_clients(experiment: Experiment, num_clients: int) -> None:
+    """Check like `check_needs`, for this number of clients with data."""
+    check_needs(experiment, with_clients(experiment, setup_of(experiment), num_clients))
+
+
+def with_clients(experiment: Experiment, setup: Setup, num_clients: int) -> Setup:
+    """Return the setup for this number of clients with data, with the size of the largest cohort."""
+    return dataclasses.replace(setup, clients=num_clients, cohort=experiment.selection.largest(num_clients))
+
+
+def drawn(experiment: Experiment, num_clients: int) -> Ints:
+    """Return the cohort of the first round, as client numbers."""
+    return experiment.selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0))
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device of this name; ``auto`` takes a GPU if there is one. Raises `BadInput` if it is not available."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            device = torch.device(name)
+            torch.empty(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise BadInput(f"training: device {name!r} is not available here; use 'auto' or 'cpu'") from None
+    return device
+
+
+def with_engine(experiment: Experiment, engine: Auto | Sequential | Stacked, threads: int) -> Experiment:
+    """Return the experiment with this engine and number of threads. Its TOML then repeats the run exactly."""
+    return experiment.replace(engine=engine, training__threads=threads)

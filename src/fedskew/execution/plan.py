@@ -1,0 +1,162 @@
+"""Plan experiments before anything is stored: check them, deal their rows, choose engine and threads."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from fedskew.core.errors import require
+from fedskew.core.machine import cores, slow_bf16
+from fedskew.data.dataset import Dataset
+from fedskew.data.datasets.own import Own
+from fedskew.engine.choose import Option, choose, next_work
+from fedskew.engine.sequential import Sequential
+from fedskew.execution.build import Assembly, assemble, check_clients, check_needs, device_of, with_engine
+from fedskew.execution.deal import dealt_rows, finished
+from fedskew.experiment.config import DataSource, Experiment
+from fedskew.experiment.given import suited
+from fedskew.experiment.settings import Auto
+from fedskew.loop.federation import Federation
+from fedskew.loop.round import start
+from fedskew.skew.partition import Partition
+
+PER_CORE = 8
+"""Maximum number of processes for each core. Each process holds PyTorch and the data in memory."""
+
+
+class Trial(TypedDict):
+    """How the engine of a run was chosen, as the run store keeps it."""
+
+    name: str
+    choice: str  # the fastest option: engine and threads
+    estimated_seconds_a_round: dict[str, float]  # by option
+
+
+@dataclass
+class Latest:
+    """Loads data sets, and keeps the last one: consecutive runs mostly use the same data set."""
+
+    source: str = ""
+    dataset: Dataset | None = None
+
+    def __call__(self, source: DataSource) -> Dataset:
+        if self.dataset is None or repr(source) != self.source:
+            self.source, self.dataset = repr(source), source.load()
+        return self.dataset
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A run that is ready to begin. Worker processes get only ``dealt``; they read the experiment from the run store."""
+
+    experiment: Experiment
+    dealt: Partition | None = None  # training rows of each client; None: dealt when the run begins
+    trial: Trial | None = None
+    assembly: Assembly | None = None  # only if the command has a single run
+    notes: str = ""  # the data set's notes
+
+    def assembled(self, dataset: Dataset) -> tuple[Assembly, Trial | None]:
+        """Return the assembly to execute, and the engine trial if it happened here."""
+        if self.assembly:
+            return dataclasses.replace(self.assembly, experiment=self.experiment), None
+        if self.experiment.training.threads:
+            torch.set_num_threads(self.experiment.training.threads)
+        return settle(assemble(self.experiment, dataset, dealt=self.dealt))
+
+
+def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: int) -> tuple[list[Plan], Dataset | None]:
+    """Plan the runs. Return one plan for each experiment, and their common data set; None if they load different ones.
+
+    ``dataset`` replaces the experiments' data set. For each name, a trial on the first experiment chooses the engine of all,
+    for ``jobs`` runs at a time. Raises `BadInput` before anything is stored.
+    """
+    check_processes(jobs)
+    if dataset is not None:
+        own = Own(fingerprint=dataset.fingerprint())
+        experiments = [e.replace(dataset=own) for e in experiments]
+    elif len({repr(e.dataset) for e in experiments}) == 1:
+        dataset = experiments[0].dataset.load()
+    load, dealt = Latest(), {}
+    planned: list[Experiment] = []
+    rows: list[Partition] = []
+    for given in experiments:
+        drawn = dataset or load(given.dataset)
+        experiment = suited(given, drawn)
+        planned.append(experiment)
+        check_needs(experiment)
+        # methods with the same seed mostly have the same partition
+        key = (
+            repr(experiment.dataset),
+            experiment.skew,
+            experiment.clients,
+            experiment.server_data,
+            experiment.shared_data,
+        )
+        if key not in dealt:
+            dealt[key] = dealt_rows(experiment, drawn)
+        rows.append(dealt[key])
+        check_clients(experiment, len(finished(experiment, drawn, rows[-1])))
+    first: dict[str, Plan] = {}
+    for experiment, own_rows in zip(planned, rows, strict=True):
+        if experiment.name not in first:
+            drawn = dataset or load(experiment.dataset)
+            assembly, trial = settle(assemble(experiment, drawn, dealt=own_rows), jobs)
+            # several assemblies together may not fit into memory
+            kept = assembly if len(planned) == 1 else None
+            first[experiment.name] = Plan(assembly.experiment, own_rows, trial, kept, drawn.notes)
+    if len(planned) == 1:
+        return list(first.values()), dataset
+    plans = []
+    for experiment, own_rows in zip(planned, rows, strict=True):
+        chosen = first[experiment.name]
+        filled = with_engine(experiment, chosen.experiment.engine, chosen.experiment.training.threads)
+        plans.append(Plan(filled, own_rows, chosen.trial, notes=chosen.notes))
+    return plans, dataset
+
+
+def remarks_on(plans: Iterable[Plan | None]) -> list[str]:
+    """Return lines on these plans: the first note on a partition, and a precision in which this machine is slow."""
+    ready = [plan for plan in plans if plan]
+    dealt = {id(plan.dealt): plan.dealt.note for plan in ready if plan.dealt}
+    texts = [text for text in dealt.values() if text]
+    first = f" 1 of {len(texts)}" if len(set(texts)) > 1 else ""
+    settings = [plan.experiment.training for plan in ready]
+    half = any(of.precision == "bf16" and device_of(of.device).type == "cpu" for of in settings)
+    return [*(f"partition{first}: {text}" for text in texts[:1]), *filter(None, [slow_bf16() if half else ""])]
+
+
+def check_processes(count: int) -> None:
+    """Raise `BadInput` for more processes than this machine's memory probably holds."""
+    most = PER_CORE * cores()
+    require(
+        count <= most,
+        f"{count} processes at a time are too many for this machine; use at most {most}, {PER_CORE} for each core",
+    )
+
+
+def settle(assembly: Assembly, jobs: int = 1) -> tuple[Assembly, Trial | None]:
+    """Fill in engine and threads, for ``jobs`` runs at a time. Return the assembly, and the trial if ``auto`` needed one."""
+    experiment, trial = assembly.experiment, None
+    given = experiment.training.threads
+    most = given or (torch.get_num_threads() if jobs == 1 else max(1, cores() // jobs))
+    if isinstance(experiment.engine, Auto):
+        threads = [given] if given else sorted({1, most})
+        option, trial = try_engines(assembly.federation, assembly.cold, threads)
+    else:
+        option = Option(experiment.engine, most)
+    filled = with_engine(experiment, option.engine, option.threads)
+    return dataclasses.replace(assembly, experiment=filled), trial
+
+
+def try_engines(fed: Federation, x0: Tensor, threads: Sequence[int]) -> tuple[Option, Trial]:
+    """Time the engines on the federation's next round; return the fastest option. Without clients nothing is timed."""
+    work = next_work(fed, start(fed, x0))
+    option = Option(Sequential(), threads[-1])
+    seconds = {option.label: 0.0}
+    if work is not None:
+        option, seconds = choose(fed, work, threads)
+    rounded = {label: float(f"{value:.4g}") for label, value in seconds.items()}
+    return option, Trial(name=option.name, choice=option.label, estimated_seconds_a_round=rounded)

@@ -1,0 +1,296 @@
+"""Prepare a data set for a model before training: token ids of texts, and activations of frozen layers. Both are cached.
+
+Engines get rows and a module. With cached activations, the rows are activations, and the module is the encoder without its
+frozen layers. Only this file knows this.
+"""
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import numpy as np
+import platformdirs
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedskew.core.errors import FedskewError, require
+from fedskew.core.files import replacing
+from fedskew.core.records import rows_of
+from fedskew.core.seeding import torch_stream
+from fedskew.core.task import ModelTask, TaskKind
+from fedskew.core.vectors import ParameterSpace
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.config import Architecture, Experiment
+from fedskew.models import Mixed, TextCnn
+from fedskew.models.encoder import Encoder, EncoderNet
+from fedskew.models.mixed import MixedNet
+from fedskew.models.own import OwnModel
+from fedskew.models.prefix import OnProgress, activations, key, prefix, suffix
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+VARIABLE = "FEDSKEW_CACHE"
+"""Environment variable that sets the cache folder. By default it is a folder of the user."""
+
+
+Rows = NDArray[np.generic]
+"""Rows of a data set (n, ...): numbers or token ids."""
+
+LINE_EVERY = 5.0
+"""Minimum number of seconds between two lines of progress."""
+
+
+class Frozen(NamedTuple):
+    """A model's frozen parameters. They are in no checkpoint, and each client receives them once."""
+
+    bytes: int
+    fingerprint: str  # sixteen hex digits of the SHA-256 of all values
+
+
+class Prepared(NamedTuple):
+    """Tasks, their initial model, and the rows in the form that their modules take."""
+
+    tasks: tuple[ModelTask, ...]  # one for each architecture
+    x0: Tensor  # (P,)
+    x: Tensor  # (n, ...) training rows
+    x_test: Tensor
+    frozen: Frozen | None
+
+
+def prepared(
+    experiment: Experiment,
+    dataset: Dataset,
+    x: Rows,
+    x_test: Rows,
+    dtype: torch.dtype,
+    device: torch.device,
+    on_progress: OnProgress | None = None,
+) -> Prepared:
+    """Build the modules, and convert training rows ``x`` and test rows ``x_test`` to their input.
+
+    ``on_progress(done, total)`` is called while rows pass through frozen layers; by default progress is printed on standard
+    error. Raises `BadInput` if model and data do not fit.
+    """
+    model, x, x_test = fitted(experiment.model, dataset, x, x_test)
+    shape = tuple(x.shape[1:])
+    bf16 = experiment.training.precision == "bf16"
+    tasks = tasks_of(experiment.task.fitted(dataset.y), model, shape, dataset.num_categories, dtype, device, bf16)
+    task = tasks[0]
+    require(
+        not dataset.vocabulary or task.ids or isinstance(model, (Encoder, Mixed, OwnModel)),
+        f"model {experiment.labels('model')[0]}: would treat the word ids of {dataset.name} as measurements; use text-cnn, "
+        "or a pretrained encoder such as minilm",
+    )
+    check_places(f"model {experiment.labels('model')[0]}", task, dataset, x, x_test)
+    net = model.build(shape, task.num_outputs, torch_stream(experiment.training.seed, "init"))
+    frozen = frozen_of(task)
+    train, test = (rows_of(part, dtype, device, task.ids) for part in (x, x_test))
+    if isinstance(model, Encoder) and model.cache != "none" and prefix(task.model):  # type: ignore[arg-type]
+        train, test = computed(task, torch.cat([train, test]), model.cache, on_progress or printed_progress()).split(
+            [len(x), len(x_test)]
+        )
+        tasks = (rest_of(task),)
+    return Prepared(tasks, task.space.flatten(net).to(device, dtype), train, test, frozen)
+
+
+def check_places(name: str, task: ModelTask, dataset: Dataset, *parts: Rows) -> None:
+    """Check models that predict at each place of a row: they need rows of known symbols, with a target at each place.
+
+    Raises `BadInput` if this is not so, and if another model gets such rows.
+    """
+    sequences = dataset.target == "symbols"
+    if not getattr(task.module, "per_place", False):
+        require(
+            not sequences,
+            f"{name}: predicts once a row, but {dataset.name} has a target at each place; use symbol-lstm or transformer",
+        )
+        return
+    require(
+        sequences,
+        f"{name}: predicts the next symbol at each place, but {dataset.name} has one target a row; use mlp or text-cnn",
+    )
+    require(
+        dataset.y.shape[1:] == dataset.shape,
+        f"{name}: rows of {dataset.name} have shape {dataset.shape}, but their targets have shape {dataset.y.shape[1:]}; give "
+        "each place a target, or -1",
+    )
+    for x in filter(len, parts):
+        whole = np.issubdtype(x.dtype, np.integer)
+        require(
+            bool(whole and x.min() >= -1 and x.max() < task.num_outputs),
+            f"{name}: rows of {dataset.name} must be integers 0..{task.num_outputs - 1}, or -1 after a row's end; found "
+            f"{x.dtype} {x.min()}..{x.max()}",
+        )
+
+
+def fitted(model: Architecture, dataset: Dataset, x: Rows, x_test: Rows) -> tuple[Architecture, Rows, Rows]:
+    """Return the model fitted to the rows, and training and test rows in its input format."""
+    if isinstance(model, Encoder):
+        known, x_test = token_ids(model, dataset)
+        x = known[: len(x)]  # x has no rows if the clients are on other machines
+    elif isinstance(model, TextCnn):
+        for part in filter(len, (x, x_test)):
+            model = model.fitted(part)
+    return model, x, x_test
+
+
+def tasks_of(
+    kind: TaskKind,
+    model: Architecture,
+    shape: tuple[int, ...],
+    categories: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    bf16: bool,
+) -> tuple[ModelTask, ...]:
+    """Return the task of each architecture.
+
+    Runs with the same model and shape of data share the objects. If the files of an encoder change, they are read again.
+    """
+    return tasks_at(stamps(model), kind, model, shape, kind.num_outputs(categories), dtype, device, bf16)
+
+
+def stamps(model: Architecture) -> tuple[tuple[str, int, int], ...]:
+    """Return names, sizes and modification times of an encoder's local files; empty for other models."""
+    folder = Path(model.where()) if isinstance(model, Encoder) else None
+    if folder is None or not folder.is_dir():
+        return ()
+    found = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in found)
+
+
+@lru_cache(maxsize=16)
+def tasks_at(
+    stamps: tuple[tuple[str, int, int], ...],
+    kind: TaskKind,
+    model: Architecture,
+    shape: tuple[int, ...],
+    outputs: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    bf16: bool,
+) -> tuple[ModelTask, ...]:
+    """Do what `tasks_of` does, cached by ``stamps`` and the other arguments."""
+    skeletons = [model.build(shape, outputs, torch.Generator()).to(device, dtype)]
+    if isinstance(model, Mixed):
+        net = cast(MixedNet, skeletons[0])
+        skeletons = [net.using(number) for number in range(len(model.models))]
+    space = ParameterSpace(skeletons[0])
+    return tuple(ModelTask(kind, skeleton, space, outputs, bf16) for skeleton in skeletons)
+
+
+@lru_cache(maxsize=16)
+def frozen_of(task: ModelTask) -> Frozen | None:
+    """Return size and fingerprint of the task's frozen parameters; None if there are none."""
+    found = [p.detach().cpu().contiguous() for p in task.model.parameters() if not p.requires_grad]
+    if not found:
+        return None
+    digest = hashlib.sha256()
+    for p in found:
+        digest.update(p.flatten().view(torch.uint8).numpy().data)
+    return Frozen(sum(p.nbytes for p in found), digest.hexdigest()[:16])
+
+
+def size_of(model: Architecture, shape: tuple[int, ...], outputs: int) -> int | None:
+    """Return the number of a model's parameters. This needs no memory for them, so None where a build might read weights."""
+    if isinstance(model, OwnModel | Encoder):  # another package's module may need real memory
+        return None
+    with torch.device("meta"):
+        net = model.build(shape, outputs, torch.Generator(device="cpu"))
+    return sum(p.numel() for p in net.parameters())
+
+
+@lru_cache(maxsize=16)
+def rest_of(task: ModelTask) -> ModelTask:
+    """Return the task without frozen layers. Its input is their activations."""
+    rest = suffix(task.model)  # type: ignore[arg-type]
+    return ModelTask(task.kind, rest, task.space, task.num_outputs, task.bf16)
+
+
+def token_ids(model: Encoder, dataset: Dataset) -> list[Rows]:
+    """Return token ids (n, L) of the training texts and of the test texts, padded to one length and cached."""
+    require(
+        dataset.texts is not None,
+        f"{dataset.name} has no texts, which a pretrained encoder needs; use a text data set or another --model",
+    )
+    assert dataset.texts is not None
+    texts = [text for part in dataset.texts for text in part]
+    digest = hashlib.sha256(model.reading().encode())
+    for text in texts:
+        digest.update(text.encode() + b"\0")
+
+    def make(path: Path) -> None:
+        np.save(path, model.tokens(texts))
+
+    ids = kept(f"tokens-{digest.hexdigest()[:16]}", make)
+    return np.split(np.array(ids), [len(dataset.x)])
+
+
+def printed_progress() -> OnProgress:
+    """Return a function that prints progress and the remaining time on standard error, every `LINE_EVERY` seconds."""
+    began = said = time.perf_counter()
+
+    def show(done: int, of: int) -> None:
+        nonlocal said
+        now = time.perf_counter()
+        if now - said > LINE_EVERY:
+            said = now
+            left = (now - began) * (of - done) / done
+            print(f"frozen layers: {done:,} of {of:,} texts, {left:.0f} s left", file=sys.stderr)
+
+    return show
+
+
+MEMORY: dict[str, Tensor] = {}
+"""Activations of this process's last data set and model, by key. The runs of a comparison share them."""
+
+
+def computed(task: ModelTask, ids: Tensor, cache: str, on_progress: OnProgress) -> Tensor:
+    """Return the activations (n, L, H) of the frozen layers for token ids (n, L); they are 0 after a text's end."""
+    net = cast(EncoderNet, task.model)
+    name = key(net, ids)
+    shape = (*ids.shape, cast("PretrainedConfig", net.encoder.config).hidden_size)
+    if cache == "memory":
+        if name not in MEMORY:
+            out = ids.new_zeros(shape)
+            activations(net, ids, out, on_progress)
+            MEMORY.clear()
+            MEMORY[name] = out
+        return MEMORY[name]
+
+    def make(path: Path) -> None:
+        kind = str(ids.dtype).rpartition(".")[2]
+        stored = np.lib.format.open_memmap(path, "w+", dtype=kind, shape=shape)
+        activations(net, ids, torch.from_numpy(stored), on_progress)
+        stored.flush()
+
+    return torch.from_numpy(kept(f"activations-{name}", make)).to(ids.device)
+
+
+def cache_folder() -> Path:
+    """Return the cache folder."""
+    return Path(os.environ.get(VARIABLE) or platformdirs.user_cache_path("fedskew") / "computed")
+
+
+def kept(name: str, make: Callable[[Path], None]) -> Rows:
+    """Return the array in the cache file of this name, memory-mapped. If the file is missing, ``make(path)`` writes it first.
+
+    It is written whole, so that an incomplete file is never read.
+    """
+    path = cache_folder() / f"{name}.npy"
+    if not path.is_file():
+        try:
+            with replacing(path) as partial:
+                make(partial)
+        except OSError as error:
+            raise FedskewError(f"cannot write {path}: {error.strerror}; set {VARIABLE} to another folder") from None
+    # mode "c" is copy on write; PyTorch warns about read-only arrays
+    return np.load(path, mmap_mode="c")

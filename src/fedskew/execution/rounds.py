@@ -1,0 +1,77 @@
+"""Play and measure the rounds of a run, and convert its state to and from a checkpoint. Nothing is written here."""
+
+import time
+from collections.abc import Iterator
+
+from fedskew.core.records import Server
+from fedskew.core.spans import span
+from fedskew.core.trees import Tree, num_bytes
+from fedskew.engine.disk import DiskStates
+from fedskew.engine.states import ClientStates
+from fedskew.execution.build import Assembly
+from fedskew.execution.measurements import (
+    inexactness_rows,
+    measured_clients,
+    measured_every,
+    model_rows,
+    round_rows,
+    update_rows,
+)
+from fedskew.execution.site import Site
+from fedskew.experiment.config import Experiment
+from fedskew.loop.transmit import fresh
+from fedskew.loop.work import States
+from fedskew.store.runs import Row
+
+Kept = ClientStates | DiskStates
+"""Client states between rounds."""
+
+LARGE = 1 << 30
+"""Above this number of bytes in total, client states are stored on disk."""
+
+
+def rounds_of(
+    assembly: Assembly, site: Site, server: Server, states: States
+) -> Iterator[tuple[Server, list[Row], float]]:
+    """Yield the server, the round's measurements and its seconds: once for the current round, then after each new round."""
+    fed, experiment, clients = assembly.federation, assembly.experiment, measured_clients(assembly)
+    every = measured_every(assembly)
+    yield server, [] if server.round else model_rows(assembly, site, server, states, clients), 0.0
+    while server.round < experiment.training.rounds:
+        began = time.perf_counter()
+        after = server.round + 1
+        due = after == experiment.training.rounds or after % every == 0
+        outcome = site.play_round(fed, server, states, measure_local=due and experiment.evaluation.local_models)
+        server = outcome.server
+        with span("measures"):
+            rows = round_rows(assembly, outcome, 0.0)
+        if due:
+            with span("evaluation"):
+                rows += model_rows(assembly, site, server, states, clients)
+            with span("measures"):
+                rows += inexactness_rows(assembly, site.engine, outcome) + update_rows(assembly, outcome)
+        rows += site.fault_rows()
+        seconds = time.perf_counter() - began
+        rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
+        yield server, rows, seconds
+
+
+def checkpoint_due(experiment: Experiment, round_: int, stopping: bool) -> bool:
+    """True if a checkpoint is saved after this round."""
+    return stopping or round_ == experiment.training.rounds or round_ % experiment.checkpoint.every == 0
+
+
+def checkpoint_of(server: Server, states: Kept) -> Tree:
+    """Return everything that the next round depends on, except the number of finished rounds."""
+    return {"x": server.x, "opt": server.opt, "state": server.state, "clients": states.checkpoint()}
+
+
+def taken_up(begun: Server, tree: Tree, round_: int) -> Server:
+    """Restore the server from ``tree``, made by `checkpoint_of`. ``begun`` is the server before the first round."""
+    return begun._replace(x=tree["x"], opt=tree.get("opt", {}), state=tree.get("state", {}), round=round_)
+
+
+def on_disk(assembly: Assembly) -> bool:
+    """True if client states are stored on disk: if ``training.states`` says so, or for ``auto`` if they exceed `LARGE`."""
+    wanted, fed = assembly.experiment.training.states, assembly.federation
+    return wanted == "disk" or (wanted == "auto" and len(fed.clients) * num_bytes(fresh(fed, assembly.x0)) > LARGE)

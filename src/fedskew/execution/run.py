@@ -1,0 +1,349 @@
+"""Execute one run: play its rounds, store its measurements, save checkpoints. A resumed run gives bit-identical numbers."""
+
+import contextlib
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedskew.core.component import to_table
+from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, TooFew, require
+from fedskew.core.machine import hardware
+from fedskew.core.own import fault, offered_by
+from fedskew.core.records import Server
+from fedskew.core.spans import profiled, span
+from fedskew.data.dataset import Dataset
+from fedskew.engine import ENGINES
+from fedskew.engine.disk import DiskStates, opened
+from fedskew.engine.distributed import Distributed
+from fedskew.engine.group import Lost
+from fedskew.engine.states import ClientStates
+from fedskew.execution.build import Assembly
+from fedskew.execution.facts import baselines, defaults
+from fedskew.execution.learned import CHECKSUM, checksum, keep, write_toml
+from fedskew.execution.measurements import forgetting_rows, measured_every, recovery_rows, test_row_values
+from fedskew.execution.plan import Latest, Plan
+from fedskew.execution.rounds import Kept, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
+from fedskew.execution.site import LocalClients, Site
+from fedskew.execution.torchrun import group_of_run, in_step, lead
+from fedskew.execution.watching import new_warnings, note, note_where, watch_of
+from fedskew.experiment.config import Experiment, from_toml, own_metrics, row_of
+from fedskew.loop.round import start
+from fedskew.loop.unseen import ROWS
+from fedskew.loop.work import Engine
+from fedskew.measure.registry import declare, shown
+from fedskew.skew.partition import Partition
+from fedskew.store import checkpoints, test_rows
+from fedskew.store.lock import held
+from fedskew.store.runs import Row, RunRecord, RunStore
+
+SHOWN_CLIENTS = 1000
+"""Maximum number of clients whose partition is stored for the report."""
+
+STATES = "client-states.bin"
+"""File in a run's folder with the client states, if they are on disk."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a run. Listeners get it after the start and after each round."""
+
+    run: int
+    name: str
+    seed: int
+    round: int
+    rounds: int
+    seconds: float  # of this round
+    values: Mapping[str, float]  # this round's values, by the keys of the measures that progress shows
+
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy on the test set; None if it was not measured in this round."""
+        return self.values.get("accuracy")
+
+    @property
+    def drift(self) -> float | None:
+        """The round's drift; None if it was not measured."""
+        return self.values.get("drift")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended."""
+
+    run: int
+    error: FedskewError | None  # None: finished
+
+
+Listener = Callable[[Progress], None]
+Stop = Callable[[], bool]
+
+
+def register(
+    store: RunStore, experiment: Experiment, engine: Mapping[str, object] | None = None, comparison: int | None = None
+) -> int:
+    """Add a run with status planned to the store, and write its TOML file; return its number.
+
+    ``engine`` is the fact that says how its engine was chosen, if known.
+    """
+    run = store.add_run(
+        name=experiment.name,
+        experiment=experiment.toml(),
+        experiment_hash=experiment.hash(),
+        seed=experiment.training.seed,
+        partition_seed=experiment.clients.partition_seed,
+        rounds=experiment.training.rounds,
+        comparison=comparison,
+    )
+    if engine:
+        store.add_facts(run, {"engine": engine})
+    write_toml(store, run, experiment)
+    return run
+
+
+Begin = Callable[[], tuple[Assembly, Site | None]]
+"""Assembles a run; returns the assembly and the site of its clients. None stands for this process."""
+
+
+def begin(
+    store: RunStore, run: int, data: Dataset | Latest | None, plan: Plan | None = None, dealt: Partition | None = None
+) -> tuple[Assembly, None]:
+    """Assemble a run whose clients are in this process, from its plan, or from the store with these ``dealt`` rows."""
+    plan = plan or Plan(from_toml(store.run(run).experiment, f"run {run}"), dealt)
+    assembly, trial = plan.assembled(data if isinstance(data, Dataset) else (data or Latest())(plan.experiment.dataset))
+    if trial:
+        store.add_facts(run, {"engine": trial})
+    return assembly, None
+
+
+def execute(
+    store: RunStore,
+    run: int,
+    dataset: Dataset | None = None,
+    listener: Listener = lambda _: None,
+    stop: Stop = lambda: False,
+    begun: Begin | None = None,
+) -> None:
+    """Execute a stored run from its newest checkpoint, or from the beginning.
+
+    ``begun`` assembles the run. By default it runs in this process with the stored experiment, on ``dataset`` if given.
+
+    Raises `Diverged`, `Interrupted` or another `FedskewError`; the store then has the error and all finished rounds. Raises
+    `BadInput` while another process executes the run.
+    """
+    if "flower" in store.run(run).facts and begun is None:
+        raise BadInput(
+            f"run {run}: its clients are on Flower's nodes; continue with `flwr run` and --run-config 'resume={run}'"
+        )
+    threads = torch.get_num_threads()
+    with held(store, run):
+        try:
+            assemble_and_play(store, store.run(run), listener, stop, begun or partial(begin, store, run, dataset))
+        except Diverged as error:
+            store.update(run, status="diverged", message=str(error))
+            raise
+        except (Interrupted, KeyboardInterrupt):
+            store.update(run, status="interrupted")
+            raise
+        except (Exception, SystemExit) as error:
+            shown = readable(run, error)
+            name = "" if shown else f"{type(error).__name__}: "
+            store.update(run, status="failed", message=f"{name}{shown or error}".splitlines()[0])
+            if shown is None or shown is error:
+                raise
+            raise shown from None
+        finally:
+            torch.set_num_threads(threads)
+
+
+def readable(run: int, error: Exception | SystemExit) -> FedskewError | None:
+    """Return the error that ended a run, with a one-line message; None for an unexpected exception in fedskew's own code."""
+    if isinstance(error, Lost):
+        return Lost(
+            f"run {run}: {error}; everything up to the last checkpoint is stored; `fedskew resume {run}` continues"
+        )
+    if isinstance(error, FedskewError):
+        return error
+    if isinstance(error, SystemExit):
+        return FedskewError(
+            f"run {run}: code that it calls ended the program, sys.exit({error.code!r}); raise an error instead"
+        )
+    return fault(error)
+
+
+def assemble_and_play(store: RunStore, record: RunRecord, listener: Listener, stop: Stop, begun: Begin) -> None:
+    """Assemble the run and play its rounds."""
+    assembly, site = begun()
+    experiment = assembly.experiment
+    torch.set_num_threads(experiment.training.threads)
+    try:
+        with accounted(store, record.id, record.facts.get("profile", {})):
+            play(store, record.id, assembly, listener, stop, site)
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "allocate memory" not in str(error):
+            raise
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise BadInput(
+            f"out of memory with --batch-size {experiment.local.batch_size} ({reason}); use a smaller one, --engine sequential, "
+            "which holds one client's model at a time, or a smaller model"
+        ) from None
+
+
+@contextlib.contextmanager
+def accounted(store: RunStore, run: int, before: dict[str, float]) -> Iterator[None]:
+    """Measure the seconds of each part of the run, add those in ``before``, and store the sums as the fact ``profile``."""
+    seconds: dict[str, float] = {}
+    try:
+        with profiled(before) as seconds:
+            yield
+    finally:
+        store.add_facts(run, {"profile": {name: round(value, 6) for name, value in seconds.items()}})
+
+
+def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop, site: Site | None) -> None:
+    """Play the rounds of one run. ``site`` is None if the clients are in this process or in the ranks of ``torchrun``."""
+    group = group_of_run()
+    with span("setting up"):
+        server, states = resume(store, run, assembly, site.states if site else None)
+        note_where(store, run, server.round, assembly.experiment.checkpoint.every)
+        note_start(store, run, assembly)
+        watch = watch_of(store, run, assembly, server.round)
+    experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
+    known_as = store.run(run).experiment_hash
+    engine: Engine = assembly.engine
+    if group:
+        engine = Distributed(engine, group)
+        lead(group, assembly, server, states)
+    remote, site = site is not None, site or LocalClients(engine, experiment.faults)
+    with contextlib.closing(in_step(group, rounds_of(assembly, site, server, states))) as played:
+        for at, rows, seconds in played:
+            fresh, last = at.round > server.round, at.round == rounds
+            if fresh:
+                rows += recovery_rows(store, run, experiment, at.round, rows)
+                rows += forgetting_rows(store, run, at.round, rows)
+            stopping = fresh and stop() and not last
+            due = fresh and checkpoint_due(experiment, at.round, stopping)
+            if rows:
+                with span("store"):
+                    # durable: the checkpoint, and the model that nodes get next, must not be newer than the stored rounds
+                    store.write_round(run, at.round, rows, durable=due or remote)
+            if last and (values := test_row_values(assembly, at)) is not None:
+                with span("store"):
+                    test_rows.write(store, run, at.round, *values)
+            if fresh:
+                note(store, run, new_warnings(watch, at.round, rows))
+            if due:
+                # states on disk belong to the newest checkpoint only
+                keep = 1 if isinstance(states, DiskStates) else 2
+                with span("store"):
+                    facts = {"round": at.round, "experiment": known_as, CHECKSUM: checksum(store, run)}
+                    checkpoints.save(store.run_folder(run), at.round, checkpoint_of(at, states), facts, keep)
+                    states.saved()
+            listener(progress(run, assembly, at, rows, seconds))
+            if stopping:
+                again = store.resume_command(run)
+                raise Interrupted(f"run {run} stopped after round {at.round} of {rounds}; `{again}` continues")
+    if watch.untrained:
+        raise TooFew(f"{watch.absence()}. The model was never trained, so there is no result; try {watch.cure()}")
+    store.update(run, status="finished")
+
+
+def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seconds: float) -> Progress:
+    known = {(split, name): value for client, split, name, value in rows if client is None}
+    values = {m.key: known[m.split, m.name] for m in shown("live") if (m.split, m.name) in known}
+    name, training = assembly.experiment.name, assembly.experiment.training
+    return Progress(run, name, training.seed, server.round, training.rounds, seconds, values)
+
+
+def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
+    """Store the facts of a run that begins. Raises `BadInput` if data or frozen layers have changed since it first began."""
+    experiment = assembly.experiment
+    facts: dict[str, Any] = {}
+    known: Mapping[str, Any] = store.run(run).facts
+    if "engine" not in known:
+        facts["engine"] = {"name": to_table(experiment.engine, ENGINES)["name"]}
+    dataset = assembly.dataset
+    facts["versions"] = {name: version(name) for name in ("fedskew", "torch", "numpy")} | {
+        "python": platform.python_version(),
+        **{k: v for part in experiment.components() for k, v in offered_by(type(part)).items()},
+    }
+    facts["machine"] = hardware()
+    facts["data"] = {
+        "name": dataset.name,
+        "source": dataset.source,
+        "notes": dataset.notes,
+        "fingerprint": dataset.fingerprint(),
+        **{f"{part}_rows": len(y) for part, y in (("training", dataset.y), ("test", dataset.y_test))},
+    }
+    if dataset.test_units is not None:
+        facts["data"]["test_units"] = len(np.unique(dataset.test_units))
+    facts["partition"] = assembly.partition_facts()
+    facts["measured_every"] = measured_every(assembly)
+    facts["parameters"] = int(assembly.x0.numel())
+    facts["shares_model"] = assembly.federation.contract.shares_model
+    facts["layers"] = list(assembly.federation.task.space.layers())
+    facts["classes"] = list(assembly.dataset.classes if assembly.dataset.target == "labels" else assembly.strata)
+    if assembly.data.unseen is not None:
+        facts["adaptation"] = ["all" if rows is None else str(rows) for rows in ROWS]
+    if experiment.metric:
+        facts["measures"] = [row_of(metric) for metric in experiment.metric]
+        declare(facts["measures"])
+    facts["metrics"] = own_metrics(experiment.task)
+    facts["baselines"] = baselines(assembly)
+    facts["primary"], facts["defaults"] = experiment.task.primary, defaults(experiment)
+    if assembly.frozen:
+        facts["frozen"] = assembly.frozen._asdict()
+    for what, name in (("data", "data"), ("frozen", "model's frozen layers")):
+        before, now = (part.get(what, {}).get("fingerprint") for part in (known, facts))
+        if before not in (None, now):
+            raise BadInput(
+                f"run {run}: the {name} have changed since it began (fingerprint {before}, now {now}); start a new run"
+            )
+    store.update(run, status="running", experiment=experiment.toml())
+    store.add_facts(run, facts)
+    write_toml(store, run, experiment)
+    keep(store, run, assembly)
+    counts, classes = assembly.label_counts(), assembly.strata
+    store.set_partition(
+        run,
+        [
+            (k, assembly.partition.names[k], classes[c], int(counts[k, c]))
+            for k in range(min(len(counts), SHOWN_CLIENTS))
+            for c in range(len(classes))
+            if counts[k, c]
+        ],
+    )
+
+
+def resume(
+    store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] | None = None, to_show: bool = False
+) -> tuple[Server, Kept]:
+    """Restore server and client states from the newest checkpoint whose rounds are all in the store, or from the start.
+
+    ``kind`` is the class of the states if other machines hold them. With ``to_show``, no file is written and a checkpoint must
+    exist. Raises `BadInput` for a checkpoint of another run, which a copied folder may contain.
+    """
+    folder, num_clients, record = store.run_folder(run), len(assembly.partition), store.run(run)
+    found = checkpoints.newest(folder, store.covered(run) if record.rounds_done else None)
+    server = start(assembly.federation, assembly.x0)
+    if found is None:
+        require(not to_show, f"run {run}: it has no checkpoint yet")
+        if kind is None and on_disk(assembly):
+            return server, opened(folder / STATES, num_clients)
+        return server, (kind or ClientStates)()
+    tree, facts = found
+    if facts.get("experiment") != record.experiment_hash or record.rounds_done == 0:
+        raise BadInput(
+            f"run {run}: the checkpoint of round {facts['round']} in {folder} is of another run; move that folder, or choose "
+            "another one with --runs"
+        )
+    tree = checkpoints.to_device(tree, assembly.x0.device)
+    server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
+    if "slots" in clients:
+        return server, opened(folder / STATES, num_clients, clients, to_show)
+    return server, (kind or ClientStates).restore(clients["ids"].cpu().numpy(), clients.get("states", {}))

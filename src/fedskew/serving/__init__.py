@@ -1,0 +1,1 @@
+"""A trained model in use: predictions, exports, the preprocessing as a graph."""

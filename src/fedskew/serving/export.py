@@ -1,0 +1,243 @@
+"""Export a run's model to one file for other programs."""
+
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from fedskew.core.component import with_options
+from fedskew.core.errors import BadInput, require
+from fedskew.core.files import write_whole
+from fedskew.core.task import ModelTask, Probabilistic, TaskKind
+from fedskew.data.dataset import Dataset
+from fedskew.execution.build import DTYPES, kept_of
+from fedskew.execution.deal import client_data
+from fedskew.execution.learned import FILE, Learned, kept, learned_of
+from fedskew.execution.prepare import size_of, tasks_of
+from fedskew.execution.watching import tell_where
+from fedskew.experiment.config import Architecture, from_toml
+from fedskew.loop.personal import measures_personal, personal_model
+from fedskew.models.mixed import MixedNet
+from fedskew.models.own import OwnNet
+from fedskew.store import checkpoints
+from fedskew.store.runs import RunStore
+from fedskew.studies.landscape import state_of
+
+Format = Literal["safetensors", "torchscript", "onnx"]
+SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
+
+
+class Answers(nn.Module):
+    """A module that maps rows to logits or predicted numbers. The wrapped model returns features, too."""
+
+    def __init__(self, model: nn.Module, kind: TaskKind) -> None:
+        super().__init__()
+        self.model, self.kind = model, kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.kind.predictions(self.model(x)[1])
+
+
+def in_dtype_of(model: nn.Module, rows: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Convert floating-point arguments to the type of the model's parameters."""
+    wanted = next(model.parameters()).dtype
+    return tuple(x.to(wanted) if x.is_floating_point() else x for x in rows)
+
+
+def export(
+    store: RunStore,
+    run: int,
+    form: Format = "safetensors",
+    path: Path | None = None,
+    warn: Callable[[str], None] = lambda _: None,
+    dataset: Dataset | None = None,
+    client: int | None = None,
+) -> Path:
+    """Write the global model of a run's newest checkpoint, or a client's personal model; return the path.
+
+    ``safetensors`` holds the parameters by their names in the model. ``torchscript`` and ``onnx`` hold a program from rows
+    (n, ...) to logits (n, K). ``dataset`` is needed if the run's data came from a Python program. ``warn`` is called with one
+    line if the newest checkpoint is damaged and the previous one is used. Raises `BadInput` if the model cannot be written in
+    this format, or if the clients do not share a whole model.
+    """
+    path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
+    made = trained(store, run, warn, dataset, client)
+    weights = form == "safetensors"
+    contents = (
+        save(named_weights(made)) if weights else program(Answers(made.net, made.kind).eval(), made.example, form)
+    )
+    return write_whole(path, contents, "export")
+
+
+class Trained(NamedTuple):
+    """A model with the weights of a run."""
+
+    task: ModelTask
+    w: Tensor  # (P,)
+    net: nn.Module  # with these weights
+    model: Architecture
+    learned: Learned
+    dtype: torch.dtype
+
+    @property
+    def kind(self) -> TaskKind:
+        return self.task.kind
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """The trained parameters by name, without frozen ones."""
+        return self.task.space.unflatten(self.w)
+
+    @property
+    def example(self) -> Tensor:
+        """Two rows as input for tracing."""
+        shape = 2, *self.learned.shape
+        # filled with ones, because an encoder cuts its rows at padding, 0
+        return torch.zeros(shape, dtype=torch.long) if self.task.ids else torch.ones(shape, dtype=self.dtype)
+
+
+def trained(
+    store: RunStore,
+    run: int,
+    warn: Callable[[str], None] = lambda _: None,
+    dataset: Dataset | None = None,
+    client: int | None = None,
+) -> Trained:
+    """Load the global model of a run's newest checkpoint, or the personal model of a ``client``.
+
+    The data set is loaded only for a personal model, or if the run's folder lacks the preprocessing. Raises `BadInput` if the
+    clients share no whole model, if the client has no personal model, or if no client took part in any round.
+    """
+    experiment = from_toml(store.run(run).experiment, f"run {run}")
+    found = checkpoints.newest(store.run_folder(run), store.covered(run))
+    if found is None:
+        raise BadInput(f"run {run}: it has no checkpoint yet")
+    tell_where(warn, store, run, found[1]["round"])
+    largest = "SELECT MAX(value) FROM measurements WHERE run=? AND round<=? AND split='round' AND name='clients'"
+    [(cohort,)] = store.query(largest, (run, found[1]["round"]))
+    require(
+        cohort != 0,
+        f"run {run}: no client took part in any round, so its model was never trained; see `fedskew show {run}`",
+    )
+    learned = kept(store, run, found[1])
+    if learned is None or client is not None:
+        dataset = dataset or experiment.dataset.load()
+        learned = learned or learned_of(experiment, client_data(experiment, dataset))
+    kind = with_options(experiment.task, learned.task, f"run {run}: {FILE}: task")
+    model = with_options(experiment.model, learned.model, f"run {run}: {FILE}: model")
+    try:
+        size = size_of(model, learned.shape, kind.num_outputs(learned.categories))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise BadInput(f"run {run}: its model cannot be built for rows of shape {learned.shape}: {error}") from None
+    require(
+        size in (None, found[0]["x"].numel()),
+        f"run {run}: its model has another number of parameters than its checkpoint; {FILE} or the stored experiment has changed",
+    )
+    dtype = DTYPES[experiment.training.dtype]
+    bf16 = experiment.training.precision == "bf16"
+    tasks = tasks_of(kind, model, learned.shape, learned.categories, dtype, torch.device("cpu"), bf16)
+    # client k has architecture k modulo their number
+    at = 0 if client is None else client % len(tasks)
+    if client is None:
+        require(
+            len(tasks) == 1 and experiment.algorithm.contract().shares_model,
+            f"run {run}: its clients have separate models, and no shared one; {name_one(store, run)}",
+        )
+        require(
+            kept_of(experiment.sharing, tasks[0], torch.device("cpu")) is None,
+            f"run {run}: its clients keep a part of the model, so there is no complete shared model; {name_one(store, run)}",
+        )
+        w = found[0]["x"]
+    else:
+        assert dataset is not None
+        w = of_client(store, run, dataset, client)
+    net = model.build(learned.shape, tasks[0].num_outputs, torch.Generator()).to(dtype)
+    net.load_state_dict(tasks[0].space.unflatten(w), strict=False)
+    return Trained(tasks[at], w, net.using(at) if isinstance(net, MixedNet) else net, model, learned, dtype)
+
+
+def name_one(store: RunStore, run: int) -> str:
+    """What to write for a client's model."""
+    names = store.partition(run)["client_name"].unique()
+    more = f", ... ({len(names)} clients)" if len(names) > 5 else ""
+    return f"write --client NAME (client=NAME in Python) for the model of one: {', '.join(map(str, names[:5]))}{more}"
+
+
+def named_weights(made: Trained) -> dict[str, Tensor]:
+    """Return the trained parameters by their names in the user's module."""
+    own = isinstance(made.net, OwnNet)
+    named = {name: value.contiguous().clone() for name, value in made.parameters.items()}
+    if isinstance(made.net, MixedNet):
+        part = f"nets.{made.net.used}."
+        return {name.removeprefix(part): value for name, value in named.items() if name.startswith(part)}
+    return {name.removeprefix("inner.") if own else name: value for name, value in named.items()}
+
+
+def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tensor:
+    """Return the parameters (P,) of a client's personal model."""
+    assembly, server, states = state_of(store, run, dataset)
+    fed = assembly.federation
+    require(
+        measures_personal(fed), f"run {run}: its clients have no personal models; leave out --client (client={client})"
+    )
+    require(
+        0 <= client < len(fed.clients), f"run {run}: there is no client {client}; they are 0 to {len(fed.clients) - 1}"
+    )
+    return personal_model(fed, assembly.engine, server, states, client).cpu()
+
+
+def program(net: nn.Module, example: Tensor, form: Format) -> bytes:
+    """Return a program for any number of rows shaped like the example's."""
+    if form == "onnx":
+        return network_graph(net, example).model_proto.SerializeToString()
+    traced = io.BytesIO()
+    with refused("torchscript"):
+        torch.jit.save(torch.jit.trace(net, example), traced)
+    return traced.getvalue()
+
+
+def network_graph(net: nn.Module, example: Tensor, opset: int | None = None) -> torch.onnx.ONNXProgram:
+    """Return the ONNX program of a module, from ``x`` to ``logits``. Raises `BadInput` if there is none."""
+    require(
+        find_spec("onnxscript") is not None,
+        "export: ONNX needs the package onnxscript; pip install 'fedskew[onnx]', or write --format torchscript",
+    )
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # hides warnings about packages that only other models need
+    with warnings.catch_warnings(), refused("onnx"):
+        warnings.simplefilter("ignore", FutureWarning)  # PyTorch warns about its own code
+        exported = torch.onnx.export(
+            net,
+            (example,),
+            dynamo=True,
+            verbose=False,
+            input_names=["x"],
+            output_names=["logits"],
+            dynamic_shapes=({0: torch.export.Dim("rows")},),
+            opset_version=opset,
+        )
+        assert exported
+        return exported
+    raise AssertionError
+
+
+@contextmanager
+def refused(form: str) -> Iterator[None]:
+    """Turn an exporter's error into a one-line `BadInput`."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise BadInput(f"export: this model cannot be written as {form} ({reason}); take safetensors") from None
+
+
+def answered(kind: TaskKind, outputs: Tensor) -> Tensor:
+    """Turn a model's outputs into probabilities (n, K) if the task has any, else into predicted numbers (n,)."""
+    return kind.probabilities(outputs) if isinstance(kind, Probabilistic) else kind.predictions(outputs)

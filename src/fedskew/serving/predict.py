@@ -1,0 +1,386 @@
+"""A run's model in use: answers for new rows, with exactly the preprocessing that its training fitted."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.core.files import require_exists
+from fedskew.core.records import channels_last, rows_of, targets_of
+from fedskew.core.task import Probabilistic
+from fedskew.core.text import count
+from fedskew.data.dataset import Dataset
+from fedskew.data.find import reading
+from fedskew.data.preprocessing import Array, Symbols, Tabular, Texts, Unseen
+from fedskew.data.symbols import windows
+from fedskew.data.targets import PADDING, TARGETS, Rows
+from fedskew.data.texts import UNKNOWN, encoded
+from fedskew.experiment.config import Architecture
+from fedskew.loop.evaluate import CHUNK, evaluate
+from fedskew.models.encoder import Encoder
+from fedskew.serving.export import Trained, answered, trained
+from fedskew.store.runs import RunStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+
+PREDICTION, PROBABILITY, OUTPUT, OUTSIDE = "prediction", "probability_", "output_", "outside"
+"""Columns of the answers; the name of a class follows `PROBABILITY`, or `OUTPUT` if the task has no probabilities."""
+
+
+def warn_python(line: str) -> None:
+    warnings.warn(line, UserWarning, stacklevel=5)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class TrainedModel:
+    """The model of a run, which takes rows as a file of new rows has them; see `predict`."""
+
+    run: int
+    made: Trained
+
+    def __repr__(self) -> str:
+        return f"model of run {self.run}: {self.reads}; predict(rows) gives {', '.join(self.made.learned.classes) or 'numbers'}"
+
+    @property
+    def reads(self) -> str:
+        """What a new row has."""
+        known = self.made.learned.preprocessing
+        if isinstance(known, Array):
+            return f"rows of shape {known.shape}"
+        return f"columns {', '.join(known.names)}" if known else "rows as the data set holds them"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that the model reads or predicts; empty for arrays."""
+        known = self.made.learned.preprocessing
+        return () if known is None or isinstance(known, Array) else (*known.names, *self.target)
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        """The columns of the targets in a file; empty if they have no names."""
+        known = self.made.learned.preprocessing
+        if known is None or isinstance(known, Array) or not known.target:
+            return ()
+        return (known.target, *known.others)
+
+    def predict(self, rows: object, warn: Callable[[str], None] = warn_python) -> pd.DataFrame:
+        """The answer for each row of a data frame, a table, a file (CSV, Parquet, Arrow, JSON lines, npy, npz) or an array.
+
+        Columns: ``prediction``, a class, labels with ``|`` between them, the symbol after the row's last one, or a number in the
+        target's unit; the probability of each class, label or symbol; ``outside``, what no training row held. ``warn`` gets one
+        line for each kind of such rows. Raises `BadInput` if columns are missing.
+        """
+        table, found = self.table(self.read(rows))
+        for strange, what in found:
+            warn(unseen_line(int(strange.sum()), len(strange), what))
+        return table
+
+    def table(self, given: pd.DataFrame | Rows) -> tuple[pd.DataFrame, list[Unseen]]:
+        """Return the answers for rows of `read` or `blocks`, and what no training row held."""
+        import pandas as pd
+
+        answers = self.answers(self.inputs(given))
+        found = self.unseen(given)
+        outside = ["; ".join(what for strange, what in found if strange[i]) for i in range(len(answers))]
+        index = given.index if isinstance(given, pd.DataFrame) else None
+        return pd.DataFrame({**columns_of(self.made, answers), OUTSIDE: outside}, index=index), found
+
+    def blocks(self, path: Path) -> Iterator[tuple[pd.DataFrame | Rows, pd.DataFrame | None]]:
+        """Yield the rows of a file in parts: as `read` does, and the columns as the file has them (None for arrays).
+
+        The cells of a CSV stay text in the latter. Arrays and a text are one part.
+        """
+        import pandas as pd
+
+        from fedskew.data.tables.columns import to_pandas
+        from fedskew.data.tables.files import Reading
+
+        known = self.made.learned.preprocessing
+        if known is None or isinstance(known, Array) or path.suffix == ".txt":
+            given = self.read(path)
+            yield given, given if isinstance(given, pd.DataFrame) else None
+            return
+        raw = Reading([path], raw=True).tables()
+        for part, (_, own) in zip(tables_of(path, *self.reading(known)), raw, strict=True):
+            written = own.to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True)
+            yield self.read(to_pandas(part)), pd.DataFrame(written)
+
+    def reading(self, known: Tabular | Texts | Symbols) -> tuple[set[str], str, Tabular | None]:
+        """Return the columns that stay text, the column in which cells may have line breaks, and how numbers are spelt."""
+        if isinstance(known, Tabular):
+            texts, words, spelt = "", {*known.texts}, known
+        else:
+            texts, words, spelt = known.column, {known.column}, None
+        return words | ({known.target} if self.made.kind.target == "classes" else set()), texts, spelt
+
+    def evaluate(self, rows: object) -> dict[str, float]:
+        """The loss and the metrics over rows with targets, as a run measures them. Rows without a target are left out."""
+        names, given = [*self.target], self.read(rows)
+        require(bool(names), "evaluate: no column of targets is known")
+        require(self.has_targets(given), f"evaluate: the rows have no column {', '.join(map(repr, names))} of targets")
+        assert not isinstance(given, np.ndarray)
+        known = self.made.learned.preprocessing
+        held = given[given[names].notna().all(axis=1)]
+        if isinstance(known, Texts):
+            held = held[words_of(held[known.column]) != ""]
+        require(len(held) > 0, f"evaluate: no row has a value in {', '.join(map(repr, names))}")
+        x, y = self.sequences(known, held) if isinstance(known, Symbols) else (self.inputs(held), self.targets(held))
+        return evaluate(self.made.task, self.made.w, x, targets_of(y, self.made.dtype, torch.device("cpu")))
+
+    def has_targets(self, rows: pd.DataFrame | Rows) -> bool:
+        """Whether `evaluate` can be called on the rows."""
+        return bool(self.target) and not isinstance(rows, np.ndarray) and set(self.target) <= {*rows}
+
+    def targets(self, rows: pd.DataFrame) -> Rows:
+        """The targets (n, ...) in the rows. Raises `BadInput` unless they are of the kind that the model predicts."""
+        from fedskew.data.tables.columns import numbers
+
+        name, *others = self.target
+        kind, learned = self.made.kind.target, self.made.learned
+        if kind != "classes":
+            columns = [numbers(rows[column]) for column in (name, *others)]
+            y = np.stack(columns, axis=1) if others else columns[0]
+            if kind == "labels":
+                # a value that is no number becomes -1, which the check below names
+                y = np.nan_to_num(y, nan=-1).astype(np.int64)
+            TARGETS[kind].check(f"evaluate: column {', '.join(self.target)}", y, learned.categories)
+            return y
+        places = {word: at for at, word in enumerate(learned.classes)}
+        words = words_of(rows[name])
+        strange = sorted(set(words) - set(places))
+        require(
+            not strange,
+            f"evaluate: column {name!r} holds {''.join(strange[:1])!r}, which is no class of run {self.run}: {', '.join(places)}",
+        )
+        return np.array([places[word] for word in words], dtype=np.int64)
+
+    def read(self, rows: object) -> pd.DataFrame | Rows:
+        """The rows as a data frame, or as an array where the run was trained on arrays. Raises `BadInput`."""
+        known = self.made.learned.preprocessing
+        require(
+            known is not None,
+            f"run {self.run}: its preprocessing is not known here; model() takes rows as the data set holds them",
+        )
+        if isinstance(known, Array):
+            found = array_of(rows)
+            require(
+                found.shape[1:] == known.shape,
+                f"predict: rows have shape {found.shape[1:]}, but run {self.run} needs {known.shape}",
+            )
+            return found
+        assert known is not None
+        frame = frame_of(rows, *self.reading(known))
+        twice = frame.columns[frame.columns.duplicated()]
+        require(twice.empty, f"predict: two columns are called {str(*twice[:1])!r}; give each its own name")
+        missing = [name for name in known.names if name not in frame]
+        lack = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}, which the model of run {self.run} was trained with"
+        near = suggestion("".join(missing[:1]), map(str, frame))
+        require(not missing, f"predict: the rows lack the {lack}; {near}")
+        return frame
+
+    def inputs(self, rows: pd.DataFrame | Rows) -> Tensor:
+        """The inputs of the network."""
+        known = self.made.learned.preprocessing
+        if isinstance(rows, np.ndarray):
+            assert isinstance(known, Array)
+            x = known(rows)
+        elif isinstance(known, Symbols):
+            x = self.last_symbols(known, rows)
+        else:
+            assert isinstance(known, Tabular | Texts)
+            x = inputs_of(known, self.made.model, rows)
+        return self.tensor(x)
+
+    def tensor(self, x: Rows) -> Tensor:
+        return rows_of(x, self.made.dtype, torch.device("cpu"), self.made.task.ids)
+
+    def last_symbols(self, known: Symbols, rows: pd.DataFrame) -> Rows:
+        """(n, length) the last symbols of each text."""
+        from fedskew.data.tables.columns import strings
+
+        x, encode = np.full((len(rows), *self.made.learned.shape), PADDING, dtype=np.int64), known.encoder()
+        for row, text in zip(x, strings(rows[known.column]), strict=True):
+            last = encode(text)[-len(row) :]
+            row[: len(last)] = last
+        return x
+
+    def sequences(self, known: Symbols, rows: pd.DataFrame) -> tuple[Tensor, Rows]:
+        """The symbols of all texts in rows, and the symbol after each, as a run cuts its test texts. Raises `BadInput`."""
+        from fedskew.data.tables.columns import strings
+
+        texts, encode, [length] = strings(rows[known.column]), known.encoder(), self.made.learned.shape
+        strange = known.unknown("".join(texts))
+        require(
+            not strange,
+            f"evaluate: column {known.column!r} holds {strange[:1]!r}, which no text of run {self.run} had",
+        )
+        x, y = map(np.concatenate, zip(*(windows(encode(text), length, length) for text in texts), strict=True))
+        require(len(x) > 0, f"evaluate: no text in {known.column!r} has two symbols")
+        return self.tensor(x), y
+
+    def answers(self, x: Tensor) -> Rows:
+        """(n, K) probabilities of classes, labels or symbols, or (n,) numbers."""
+        task, made = self.made.task, []
+        with torch.no_grad():
+            for part in x.split(CHUNK):
+                outputs = task.logits(self.made.w, channels_last(part))
+                if task.kind.target == "symbols":
+                    outputs = outputs[torch.arange(len(part)), (part >= 0).sum(-1).clamp(min=1) - 1]
+                made.append(answered(task.kind, outputs))
+        return torch.cat(made).numpy()
+
+    def unseen(self, rows: pd.DataFrame | Rows) -> list[Unseen]:
+        """What no training row held, with the name of the column."""
+        from fedskew.data.tables.columns import strings, unseen
+
+        known = self.made.learned.preprocessing
+        if isinstance(rows, np.ndarray):
+            assert isinstance(known, Array)
+            found = known.unseen(rows)
+        elif isinstance(known, Tabular):
+            found = [(at, f"{p.name} {what}") for p in known.columns for at, what in unseen(p, rows[p.name])]
+        elif isinstance(known, Symbols):
+            texts = strings(rows[known.column])
+            odd = [known.unknown(text) for text in texts]
+            what = f"{known.column} has unknown characters, which are left out, such as {''.join(odd)[:1]!r}"
+            found = [(np.array([*map(bool, odd)]), what), (texts.eq("").to_numpy(), f"{known.column} is empty")]
+        else:
+            assert isinstance(known, Texts)
+            ids = encoded(words_of(rows[known.column]).tolist(), ids_of(known), known.length)
+            found = [(np.all(ids <= UNKNOWN, axis=1), f"no word of {known.column} is known")]
+        return [(at, what) for at, what in found if at.any()]
+
+
+def inputs_of(known: Tabular | Texts, model: Architecture, rows: pd.DataFrame) -> Rows:
+    """(n, ...) the inputs of a model's network, from the columns of a table."""
+    from fedskew.data.tables.columns import cells_of
+
+    if isinstance(known, Tabular):
+        return known(cells_of(rows, known))
+    texts = words_of(rows[known.column]).tolist()
+    return model.tokens(texts) if isinstance(model, Encoder) else encoded(texts, ids_of(known), known.length)
+
+
+def words_of(cells: pd.Series[Any]) -> pd.Series[Any]:
+    """Texts and classes as training reads them from a table: without spaces around them, and 1 for 1.0."""
+    from fedskew.data.tables.columns import strings
+
+    return strings(cells).str.strip().str.replace(r"^(-?\d+)\.0+$", r"\1", regex=True)
+
+
+def ids_of(known: Texts) -> dict[str, int]:
+    """The id of each word; 0 and 1 are padding and unknown words."""
+    return {word: at for at, word in enumerate(known.vocabulary, start=2)}
+
+
+def columns_of(made: Trained, answers: Rows) -> dict[str, Rows]:
+    """The columns of a table of answers."""
+    if answers.ndim == 1:
+        return {PREDICTION: answers}
+    require(answers.ndim == 2, f"predict: the task {type(made.kind).__name__} has no single answer for a row")
+    names = made.learned.classes or tuple(map(str, range(answers.shape[1])))
+    if not isinstance(made.kind, Probabilistic):
+        return {f"{OUTPUT}{name}": answers[:, at] for at, name in enumerate(names)}
+    chosen = np.array(names, dtype=object)[answers.argmax(1)]
+    if made.kind.target == "labels":
+        chosen = np.array(["|".join(np.array(names)[row >= 0.5]) for row in answers], dtype=object)
+    return {PREDICTION: chosen, **{PROBABILITY + name: answers[:, at] for at, name in enumerate(names)}}
+
+
+def array_of(rows: object) -> Rows:
+    """Rows of numbers from an array, or from the array or the array ``x`` of a file."""
+    if isinstance(rows, str | Path):
+        path = Path(rows)
+        try:
+            found = np.load(path, allow_pickle=False)
+            return np.asarray(found if isinstance(found, np.ndarray) else found["x"])
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise BadInput(f"predict {path}: cannot be read as npy, or npz with an array x: {error}") from None
+    return np.asarray(rows)
+
+
+def frame_of(rows: object, words: set[str], texts: str, known: Tabular | None) -> pd.DataFrame:
+    """Rows as a data frame. Columns of ``words`` in a CSV file stay text; cells of ``texts`` may have line breaks.
+
+    Numbers and times are spelt as in ``known``. A file whose name ends in .txt is one text.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    if isinstance(rows, pd.DataFrame):
+        return rows
+    if isinstance(rows, str | Path):
+        from fedskew.data.tables.columns import to_pandas
+        from fedskew.data.tables.survey import joined
+
+        if texts and Path(rows).suffix == ".txt":
+            require_exists(Path(rows))
+            with reading("text", Path(rows)):
+                return pd.DataFrame({texts: [Path(rows).read_text(encoding="utf-8")]})
+        return to_pandas(joined([*tables_of(Path(rows), words, texts, known)]))
+    if isinstance(rows, pa.Table):
+        return pd.DataFrame(rows.to_pandas())
+    if isinstance(rows, Mapping):
+        try:
+            return pd.DataFrame(dict(rows))
+        except ValueError:
+            raise BadInput("predict: give a list of values for each column, all of one length") from None
+    raise BadInput("predict: give a data frame, a table, or a file with the columns of the training rows")
+
+
+def tables_of(path: Path, words: set[str], texts: str, known: Tabular | None) -> Iterator[pa.Table]:
+    """Yield the rows of a file in parts; the arguments are those of `frame_of`. Raises `BadInput`, also after the last part."""
+    from fedskew.data.tables.files import Reading, files_of
+
+    require(not path.is_dir(), f"predict {path}: it is a folder; give one file")
+    [path] = files_of([path])
+    table = Reading([path], frozenset(words), texts, *((known.spellings, known.missing) if known else ()))
+    rows = 0
+    for _, part in table.tables():
+        rows += len(part)
+        yield part
+    require(rows > 0, f"predict {path}: no rows")
+    require(
+        not table.malformed,
+        f"predict {path}: {count(table.malformed, 'line')} with too few or too many cells; correct them first",
+    )
+
+
+def unseen_line(number: int, rows: int, what: str) -> str:
+    return f"{count(number, 'row')} of {rows}: {what}; no training row was like that"
+
+
+def load(
+    store: RunStore,
+    run: int,
+    client: int | str | None = None,
+    warn: Callable[[str], None] = warn_python,
+    dataset: Dataset | None = None,
+) -> TrainedModel:
+    """The global model of a run's newest checkpoint, or the personal model of a ``client``, by number or name."""
+    return TrainedModel(run, trained(store, run, warn, dataset, number_of(store, run, client)))
+
+
+def number_of(store: RunStore, run: int, client: int | str | None) -> int | None:
+    """A client's number, from its name or the number itself."""
+    if client is None or isinstance(client, int):
+        return client
+    known = store.partition(run).drop_duplicates("client")
+    names = dict(zip(known["client_name"], known["client"], strict=True))
+    if client in names:
+        return int(names[client])
+    require(
+        client.isdigit(), f"run {run}: there is no client {client!r}; they are {', '.join(map(str, list(names)[:20]))}"
+    )
+    return int(client)

@@ -1,0 +1,299 @@
+"""Execute the protocol of the evidence, and make its cases: each method's gain over FedAvg on the same seeds."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Literal, TypeAlias
+
+from msgspec.structs import replace
+
+from fedskew.advice.evidence import FACES, MEASURES, Case, Face, Line, Measure, add_case, read_file
+from fedskew.advice.protocol import PASSES, RATES, REFERENCE, SEEDS, TUNING_SEED, Planned
+from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.data.dataset import Dataset
+from fedskew.data.splits import Redrawn
+from fedskew.diagnosis.diagnose import faces_of, from_experiment
+from fedskew.execution.build import assemble
+from fedskew.execution.run import Stop
+from fedskew.experiment.combinations import with_method
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.given import suited
+from fedskew.measure.registry import primary, primary_of
+from fedskew.measure.statistics import mean_interval, paired_p
+from fedskew.report.experiments import without_seeds
+from fedskew.report.intervals import ByRow, Seeds, Splits, by_method, estimate, splits
+from fedskew.report.names import repeat_command
+from fedskew.store.runs import RunRecord, RunStore
+from fedskew.studies.runner import DONE, execute_all, stored_runs, to_execute
+
+Faces: TypeAlias = tuple[Face | Literal[""], dict[Face, float]]
+"""The dominant face (empty: none), and the strength of each face."""
+
+PARTITIONS = 3
+"""Number of partitions (one a seed) that are diagnosed. The strengths are averaged over them."""
+
+
+def last(store: RunStore, record: RunRecord, split: str, name: str) -> float:
+    """Return a measurement of the last round; NaN if there is none. A run that diverged counts with its untrained model."""
+    at = record.rounds if record.status == "finished" else 0
+    query = "SELECT value FROM measurements WHERE run=? AND round=? AND client IS NULL AND split=? AND name=?"
+    found = store.query(query, (record.id, at, split, name))
+    return float(found[0][0]) if found else math.nan
+
+
+def values_of(store: RunStore, record: RunRecord, metric: str) -> dict[Measure, float]:
+    """Return the run's metric: ``own`` is the mean on the clients' held-out rows, ``test`` is on the test rows.
+
+    If clients have personal models, ``own`` is of these, and there is no ``test``.
+    """
+    personal = last(store, record, "personal", f"{metric}_mean")
+    if not math.isnan(personal):
+        return {"own": personal}
+    found: dict[Measure, float] = {
+        "own": last(store, record, "clients", f"{metric}_mean"),
+        "test": last(store, record, "test", metric),
+    }
+    return {name: value for name, value in found.items() if not math.isnan(value)}
+
+
+def lines_of(
+    store: RunStore, runs: Mapping[str, Sequence[RunRecord]], metric: str, measures: Sequence[Measure]
+) -> list[Line]:
+    """Return the gains of each method over FedAvg, if both have ended on at least two common seeds."""
+    done = {method: {seeds(r): r for r in own if r.status in DONE} for method, own in runs.items()}
+    reached = {method: {at: values_of(store, r, metric) for at, r in own.items()} for method, own in done.items()}
+    by_row = by_method(store, [r for own in done.values() for r in own.values()])
+    drawn = splits([r for own in done.values() for r in own.values()])
+    found = []
+    for method, own in done.items():
+        for measure in measures if method != REFERENCE else ():
+            both = sorted(
+                at for at in own if measure in reached[method][at] and measure in reached[REFERENCE].get(at, {})
+            )
+            if len(both) > 1:
+                a, b = ([reached[name][at][measure] for at in both] for name in (method, REFERENCE))
+                rows = by_row if measure == "test" else {}
+                found.append(line_of(method, measure, rate(own[both[0]]), metric, (a, b), rows, both, drawn))
+    return found
+
+
+def line_of(
+    method: str,
+    measure: Measure,
+    lr: float,
+    metric: str,
+    values: tuple[Sequence[float], Sequence[float]],
+    by_row: ByRow,
+    both: Sequence[Seeds],
+    drawn: Splits | None,
+) -> Line:
+    """Return one gain with its interval and p, computed as in a comparison.
+
+    ``values`` are the metrics of the method and of FedAvg on the seeds ``both``.
+    """
+    sign = -1 if primary(metric).better == "lower" else 1
+    gains = [sign * (a - b) for a, b in zip(*values, strict=True)]
+    mean, half = mean_interval(gains)
+    p = paired_p(gains)
+    whole = estimate(
+        by_row, method, REFERENCE, dict(zip(both, gains, strict=True)), drawn if measure == "test" else None
+    )
+    if whole and whole.half():
+        half, p = whole.half(), max(whole.p(), p)
+    return Line(method, measure, lr, short(mean), short(half), short(p), len(gains))
+
+
+def short(value: float) -> float:
+    """Round to four digits, to keep the file small."""
+    return float(f"{value:.4g}")
+
+
+def seeds(record: RunRecord) -> Seeds:
+    return record.partition_seed, record.seed
+
+
+def rate(record: RunRecord) -> float:
+    """Return the learning rate of a run's local solver."""
+    return float(getattr(from_toml(record.experiment, f"run {record.id}").solver, "lr", 0.0))
+
+
+def case_of(
+    store: RunStore,
+    runs: Mapping[str, Sequence[RunRecord]],
+    experiment: Experiment,
+    dataset: Dataset,
+    faces: Faces | None = None,
+    command: str = "",
+) -> Case:
+    """Make the case from runs by method, with FedAvg among them. ``experiment`` is one of FedAvg's.
+
+    Without ``faces``, the partitions are diagnosed.
+    """
+    base = [r for r in runs[REFERENCE] if r.status in DONE]
+    metric = primary_of(base).name
+    measures: list[Measure] = [name for name in MEASURES if name == "test" or experiment.clients.held_out > 0]
+    reached = [values_of(store, r, metric) for r in base]
+    dominant, strengths = faces or faces_over(experiment, dataset, sorted({r.partition_seed for r in base}))
+    return Case(
+        data=experiment.labels("dataset")[0],
+        skew=" + ".join(experiment.labels("skew", True)),
+        model=experiment.labels("model")[0],
+        target=dataset.target,
+        metric=metric,
+        better="lower" if primary(metric).better == "lower" else "higher",
+        dominant=dominant,
+        strengths=strengths,
+        fedavg={name: short(fmean(one[name] for one in reached)) for name in measures if name in reached[0]},
+        methods=tuple(lines_of(store, runs, metric, measures)),
+        command=command,
+    )
+
+
+def faces_over(experiment: Experiment, dataset: Dataset, partition_seeds: Sequence[int]) -> Faces:
+    """Diagnose the first `PARTITIONS` partitions; return the most frequent dominant face and the mean strengths."""
+    found = [
+        faces_of(from_experiment(experiment.replace(clients__partition_seed=seed), "", dataset))
+        for seed in partition_seeds[:PARTITIONS]
+    ]
+    any_face: tuple[Face | Literal[""], ...] = (*FACES, "")
+    dominant = [face for one in found for face in any_face if face == one.dominant]
+    of_each = [one.strengths for one in found]
+    means = {face: round(max(0.0, fmean(one[face] for one in of_each)), 4) for face in FACES}
+    return max(sorted(set(dominant)), key=dominant.count), means
+
+
+def case_of_comparison(store: RunStore, word: str) -> Case:
+    """Make the case of a finished comparison, such as ``c7``. Raises `BadInput` if FedAvg or a second seed is missing."""
+    records = store.select([word])
+    by_name: dict[str, list[RunRecord]] = {}
+    for record in records:
+        by_name.setdefault(record.name, []).append(record)
+    require(
+        REFERENCE in by_name and len(by_name) > 1,
+        f"evidence add {word}: gains are over FedAvg; compare it with other methods: --algorithms fedavg scaffold",
+    )
+    base = from_toml(by_name[REFERENCE][0].experiment)
+    if isinstance(base.dataset, Redrawn):
+        base = base.replace(dataset=dataclasses.replace(base.dataset, fold=""))
+    require(
+        len({str(without_seeds(record).get("dataset")) for record in records}) == 1,
+        f"evidence add {word}: its runs have several data sets; name the comparison of one",
+    )
+    require(
+        base.labels("dataset")[0] != "own",
+        f"evidence add {word}: its rows came from Python and are not stored; save them as a table, and compare with "
+        f"--dataset table:...",
+    )
+    found = case_of(store, by_name, base, base.dataset.load(), command=repeat_command(store, records))
+    require(
+        bool(found.methods),
+        f"evidence add {word}: no method has two seeds in common with FedAvg; run `fedskew resume {word}`, or more --seeds",
+    )
+    return found
+
+
+Say = Callable[[str], None]
+
+
+def experiment_of(case: Planned, method: str, rate: float, seed: int) -> Experiment:
+    """Return one run of the protocol. Its name is the method."""
+    made = with_method(Experiment(**case.settings()), method)
+    return made.replace(name=method, solver__lr=rate, training__seed=seed, clients__partition_seed=seed)
+
+
+def able(case: Planned, methods: Sequence[str], data: Dataset) -> Iterator[str]:
+    """Yield the methods that can run on this case."""
+    for method in methods:
+        try:
+            assemble(experiment_of(case, method, RATES[0], 0), data)
+        except BadInput:
+            continue
+        yield method
+
+
+def complete(store: RunStore, experiments: Sequence[Experiment], title: str, data: Dataset, stop: Stop) -> None:
+    """Execute the runs that are not in the store, or not done. Errors of single runs are only stored."""
+    if runs := to_execute(store, experiments, title):
+        execute_all(store, runs, data, 1, lambda _: None, lambda _: None, stop)
+
+
+def tuned(store: RunStore, case: Planned, method: str) -> float | None:
+    """Return the learning rate with the best value on the clients' held-out rows; None until all tuning runs are done.
+
+    A run that diverged has the worst value.
+    """
+    wanted = [experiment_of(case, method, rate, TUNING_SEED) for rate in RATES]
+    records = stored_runs(store, wanted)
+    if any(one.hash() not in records or records[one.hash()].status not in DONE for one in wanted):
+        return None
+    scores: dict[float, float] = {}
+    for rate, one in zip(RATES, wanted, strict=True):
+        record = records[one.hash()]
+        measure = primary(record.facts["primary"])
+        value = values_of(store, record, measure.name).get("own", math.nan) * (-1 if measure.better == "lower" else 1)
+        scores[rate] = -math.inf if record.status != "finished" or math.isnan(value) else value
+    return max(RATES, key=lambda rate: scores[rate])
+
+
+def gathered(store: RunStore, case: Planned, methods: Sequence[str], data: Dataset, file: Path) -> Case | None:
+    """Return the case with the methods measured so far; None until FedAvg has two seeds.
+
+    If ``file`` already has this case, its faces are not measured again.
+    """
+    rates = {method: rate for method in methods if (rate := tuned(store, case, method)) is not None}
+    wanted = {method: [experiment_of(case, method, rate, seed) for seed in SEEDS] for method, rate in rates.items()}
+    stored = stored_runs(store, [one for own in wanted.values() for one in own])
+    runs = {method: [stored[h] for one in own if (h := one.hash()) in stored] for method, own in wanted.items()}
+    if sum(record.status in DONE for record in runs.get(REFERENCE, [])) < 2:
+        return None
+    before = next((one for one in read_file(file).cases if one.title == case.title), None)
+    experiment = suited(wanted[REFERENCE][0], data)
+    found = case_of(store, runs, experiment, data, (before.dominant, before.strengths) if before else None)
+    return replace(found, data=case.data, skew=" + ".join(case.skew))
+
+
+def run_protocol(
+    store: RunStore,
+    cases: Sequence[Planned],
+    methods: Sequence[str],
+    file: Path,
+    seeds: Sequence[int] = SEEDS,
+    say: Say = lambda _: None,
+    stop: Stop = lambda: False,
+) -> None:
+    """Execute the runs that are not in the store: all cases on the first seeds, then all on the others.
+
+    Each measured case is written to ``file``.
+    """
+    methods = list(dict.fromkeys([REFERENCE, *methods]))
+    for number, part in enumerate(PASSES, 1):
+        for at, case in enumerate(cases, 1):
+            say(f"pass {number} of {len(PASSES)}, case {at} of {len(cases)}: {case.title}")
+            try:
+                data = Experiment(**case.settings()).dataset.load()
+            except FedskewError as error:
+                say(f"left out: {error}")
+                continue
+            fit = list(able(case, methods, data))
+            tuning = [experiment_of(case, method, rate, TUNING_SEED) for method in fit for rate in RATES]
+            complete(store, tuning, f"tuning: {case.title}", data, stop)
+            rates = {method: rate for method in fit if (rate := tuned(store, case, method)) is not None}
+            measured = [
+                experiment_of(case, method, rate, seed)
+                for seed in part
+                if seed in seeds
+                for method, rate in rates.items()
+            ]
+            complete(store, measured, case.title, data, stop)
+            if found := gathered(store, case, fit, data, file):
+                add_case(file, found)
+
+
+def gather(store: RunStore, cases: Sequence[Planned], methods: Sequence[str], file: Path) -> None:
+    """Write the cases whose runs are in the store to ``file``. Nothing is executed."""
+    for case in cases:
+        data = Experiment(**case.settings()).dataset.load()
+        if found := gathered(store, case, methods, data, file):
+            add_case(file, found)

@@ -1,0 +1,457 @@
+"""Tune methods: find the setting with the best primary metric on the clients' held-out rows. Test rows are not used.
+
+All runs are in the store, so a second call continues after the last stored run. Optuna, the optional extra ``tune``,
+proposes settings and ends bad ones early.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeGuard
+
+from fedskew.core.component import literal, parse, shown, split
+from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
+from fedskew.data import DATASETS
+from fedskew.data.dataset import Dataset
+from fedskew.data.datasets.own import Own
+from fedskew.execution.plan import Plan, prepare
+from fedskew.execution.run import Ended, Listener, Stop
+from fedskew.experiment.combinations import has_own_models, with_method
+from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections
+from fedskew.experiment.given import suited
+from fedskew.measure.registry import PRIMARY, Measure, primary
+from fedskew.store.runs import RunStore
+from fedskew.studies.runner import DONE, EndListener, execute_all, stored_runs, to_execute, worst_error
+
+if TYPE_CHECKING:
+    import optuna
+
+
+Setting = dict[str, object]
+"""Values by option, which is SECTION.OPTION or METHOD.OPTION."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The settings of a search.
+
+    ``space`` holds values by option: SECTION.OPTION for every method, METHOD.OPTION for one. If it is empty, three learning
+    rates are tried. With 0 ``trials``, every point of the grid is tried. Otherwise Optuna tries this many settings: numbers
+    between the smallest and the largest on a logarithmic scale. It ends bad trials early. ``held_out`` is the share (0..1) of
+    each client's rows to score on, if the experiment holds none out. ``by`` is "clients" to score the global model on the
+    clients' rows, or "personal" to score personal models.
+    """
+
+    space: Mapping[str, tuple[object, ...]]
+    seeds: tuple[int, ...] = (1000, 1001)
+    trials: int = 0
+    held_out: float = 0.2
+    by: Literal["clients", "personal"] = "clients"
+
+    def __post_init__(self) -> None:
+        require(bool(self.seeds) and len(set(self.seeds)) == len(self.seeds), "tune: seeds must be different numbers")
+        require(self.trials >= 0, f"tune: trials must be at least 0, got {self.trials}")
+        require(0 < self.held_out < 1, f"tune: held_out must be above 0 and below 1, got {self.held_out}")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A tried setting and its score: the primary metric, averaged over clients and seeds.
+
+    The metric has a minus sign if lower values are better. The score is -inf if a run diverged or was pruned.
+    """
+
+    setting: Setting
+    score: float
+    seconds: float
+    runs: tuple[int, ...]
+    ended: Literal["finished", "diverged", "pruned"]
+
+
+def at(base: Experiment, method: str, setting: Setting) -> Experiment:
+    """Return the experiment with this method and setting. Its name is the method."""
+    name, options = parse(method, "algorithm")
+    own = {key.partition(".")[2]: value for key, value in setting.items() if key.partition(".")[0] == name}
+    options |= own
+    spec = f"{name}:{','.join(f'{key}={shown(value)}' for key, value in options.items())}" if own else method
+    table = with_method(base, spec).table()
+    for key, value in setting.items():
+        section, _, option = key.partition(".")
+        if section != name:
+            require(
+                isinstance(table.get(section), dict),
+                f"tune: {key} is ambiguous, because there are several skews",
+            )
+            table[section][option] = value
+    return from_table_of_sections({**table, "name": method}, "tune", trusted=True)
+
+
+def words(setting: Setting) -> str:
+    """Format a setting: ``solver.lr=0.1, fedprox.mu=1``."""
+    return ", ".join(f"{key}={shown(value)}" for key, value in setting.items())
+
+
+@dataclass(frozen=True)
+class Work:
+    """The tuning of one method: registers, executes and scores its runs."""
+
+    store: RunStore
+    base: Experiment
+    method: str
+    search: Search
+    dataset: Dataset | None
+    jobs: int
+    listener: Listener
+    ended: EndListener
+    stop: Stop
+    plans: dict[int, Plan] = field(default_factory=dict)  # of runs that have not begun
+
+    def experiment(self, setting: Setting, seed: int) -> Experiment:
+        made = at(self.base, self.method, setting).replace(training__seed=seed, clients__partition_seed=seed)
+        return made.replace(name=f"{self.method} @ {words(setting)}") if setting else made
+
+    def registered(self, settings: Sequence[Setting], seeds: Sequence[int]) -> dict[tuple[int, int], int]:
+        """Return run numbers by (index of the setting, seed). Runs that the store does not have are added to it."""
+        wanted = {(k, s): self.experiment(settings[k], s) for s in seeds for k in range(len(settings))}
+        require(
+            self.search.by == "clients" or all(map(personal, wanted.values())),
+            f"tune: {self.method} trains no personal models; leave out --by personal",
+        )
+        setting_of = {experiment.hash(): settings[place[0]] for place, experiment in wanted.items()}
+
+        def facts(experiment: Experiment) -> dict[str, object]:
+            return {"tuning": {"method": self.method, "setting": setting_of[experiment.hash()], "by": self.search.by}}
+
+        experiments = list(wanted.values())
+        planned = to_execute(self.store, experiments, f"tune {self.method}", self.planned, facts)
+        self.plans.update({run: plan for run, plan in planned.items() if plan})
+        stored = stored_runs(self.store, experiments)
+        return {place: stored[experiment.hash()].id for place, experiment in wanted.items()}
+
+    def planned(self, experiments: Sequence[Experiment]) -> list[Plan]:
+        """Plan the runs of new settings. Engines are tried once, since all have the same name until then."""
+        plans, _ = prepare([e.replace(name=self.method) for e in experiments], self.dataset, self.jobs)
+        for plan in plans:
+            require(
+                plan.dealt is None or plan.dealt.held_out is not None,
+                f"tune: held_out {plan.experiment.clients.held_out} is too small to hold out a row of any client; increase it",
+            )
+        return [
+            dataclasses.replace(plan, experiment=plan.experiment.replace(name=e.name))
+            for plan, e in zip(plans, experiments, strict=True)
+        ]
+
+    def judged(self, setting: Setting, runs: Sequence[int]) -> Tried:
+        """Score a setting by its runs."""
+        statuses = [self.store.run(run).status for run in runs]
+        seconds = self.seconds(runs)
+        if "diverged" in statuses:
+            return Tried(setting, -math.inf, seconds, tuple(runs), "diverged")
+        if len(runs) < len(self.search.seeds) or statuses != ["finished"] * len(runs):
+            return Tried(setting, -math.inf, seconds, tuple(runs), "pruned")
+        curves = [self.curve(run) for run in runs]
+        score = sum(curve[max(curve)] for curve in curves) / len(curves)
+        return Tried(setting, self.sign * score, seconds, tuple(runs), "finished")
+
+    @property
+    def measure(self) -> Measure:
+        """The measure of the primary metric on the test set, which says whether higher values are better."""
+        return primary(self.base.task.primary)
+
+    @property
+    def sign(self) -> int:
+        """-1 if lower values are better, else 1. A better setting always has a higher score."""
+        return -1 if self.measure.better == "lower" else 1
+
+    def curve(self, run: int) -> dict[int, float]:
+        """Return the primary metric that the search scores, by round."""
+        query = "SELECT round, value FROM measurements WHERE run=? AND split=? AND name=? ORDER BY round"
+        return dict(self.store.query(query, (run, self.search.by, f"{self.measure.name}_mean")))
+
+    def seconds(self, runs: Sequence[int]) -> float:
+        marks = ",".join("?" * len(runs))
+        query = f"SELECT total(value) FROM measurements WHERE run IN ({marks}) AND split='round' AND name='seconds'"
+        return float(self.store.query(query, list(runs))[0][0])
+
+    def execute(self, runs: Sequence[int], stop: Stop) -> None:
+        """Execute the unfinished runs. A run that diverges does not stop the others."""
+        unfinished = [run for run in runs if self.store.run(run).status not in DONE]
+        results: list[Ended] = []
+        if unfinished:
+            planned = {run: self.plans.pop(run, None) for run in unfinished}
+            results = execute_all(self.store, planned, self.dataset, self.jobs, self.listener, self.ended, stop)
+        error = worst_error(results)
+        if error and not isinstance(error, Diverged):
+            raise error
+
+
+def personal(experiment: Experiment) -> bool:
+    """True if the clients have personal models."""
+    return has_own_models(experiment) or experiment.evaluation.adapt_steps > 0
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def by_optuna(work: Work, space: Mapping[str, tuple[object, ...]]) -> list[Tried]:
+    """Try ``search.trials`` settings.
+
+    The sampler has a fixed seed and gets the stored values of finished runs. A second call therefore proposes the same settings
+    and continues after the last stored run.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise BadInput("tune: trials need Optuna; `pip install 'fedskew[tune]'`, or leave out --trials") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        direction="maximize", sampler=optuna.samplers.TPESampler(seed=0), pruner=optuna.pruners.MedianPruner()
+    )
+    pruned = optuna.trial.TrialState.PRUNED
+    tried: list[Tried] = []
+    for _ in range(work.search.trials):
+        trial = study.ask()
+        setting = {key: proposed(trial, key, values) for key, values in space.items()}
+        tried.append(one(work, trial, setting))
+        finished = tried[-1].ended == "finished"
+        study.tell(trial, tried[-1].score if finished else None, state=None if finished else pruned)
+    return tried
+
+
+def proposed(trial: optuna.Trial, key: str, values: Sequence[object]) -> object:
+    """Return Optuna's proposal for one option.
+
+    If all values are numbers, it lies between the smallest and the largest, on a logarithmic scale; else it is one of them.
+    """
+    numbers = [value for value in values if is_number(value)]
+    if not len(values) == len(numbers) > 1:
+        return values[trial.suggest_categorical(key, list(range(len(values))))]
+    require(
+        min(numbers) > 0, f"tune: {key} is tried on a logarithmic scale and needs values above 0, got {min(numbers)}"
+    )
+    whole = [value for value in numbers if isinstance(value, int)]
+    if len(whole) == len(numbers):
+        return trial.suggest_int(key, min(whole), max(whole), log=True)
+    return float(f"{trial.suggest_float(key, min(numbers), max(numbers), log=True):.4g}")
+
+
+def one(work: Work, trial: optuna.Trial, setting: Setting) -> Tried:
+    """Run a setting on one seed after the other, until all are done or the setting is pruned."""
+    runs: list[int] = []
+    for number, seed in enumerate(work.search.seeds):
+        run = work.registered([setting], [seed])[0, seed]
+        runs.append(run)
+        behind = Behind(work, trial, run, number * work.base.training.rounds)
+        if not behind():
+            try:
+                work.execute([run], behind.or_stopped)
+            except Interrupted:
+                if work.stop():
+                    raise
+        status = work.store.run(run).status
+        if behind.pruned and status not in DONE:
+            work.store.update(run, status="interrupted", message=f"pruned after round {behind.reported}")
+        if behind.pruned or status == "diverged":
+            break
+    return work.judged(setting, runs)
+
+
+class Behind:
+    """Calling it reports new stored rounds of a run to Optuna, and returns True if the trial is pruned."""
+
+    def __init__(self, work: Work, trial: optuna.Trial, run: int, offset: int) -> None:
+        self.work, self.trial, self.run, self.offset = work, trial, run, offset
+        self.reported = 0
+        self.pruned = False
+
+    def __call__(self) -> bool:
+        for round_, value in self.work.curve(self.run).items():
+            if round_ > self.reported and not self.pruned:
+                self.reported = round_
+                self.trial.report(self.work.sign * value, self.offset + round_)
+                self.pruned = self.trial.should_prune()
+        return self.pruned
+
+    def or_stopped(self) -> bool:
+        return self.work.stop() or self()
+
+
+FACTORS = (0.3, 1.0, 3.0)
+"""Default grid: the experiment's learning rate times these factors."""
+
+
+class Facts(TypedDict):
+    """How the best setting was found. Runs at this setting store it as the fact ``tuned``."""
+
+    setting: Setting
+    tried: int
+    seconds: float
+    runs: list[int]
+    candidates: list[
+        dict[str, object]
+    ]  # every setting, how it ended, its value on held-out rows, whether it was chosen
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """All settings of a method that were tried, in order."""
+
+    method: str
+    tried: tuple[Tried, ...]
+    primary: str = PRIMARY  # the metric of the scores
+
+    @property
+    def measure(self) -> Measure:
+        """The measure of the scores."""
+        return primary(self.primary)
+
+    def reached(self, tried: Tried) -> float:
+        """Return the primary metric of a setting on held-out rows."""
+        return -tried.score if self.measure.better == "lower" else tried.score
+
+    @property
+    def best(self) -> Tried:
+        """The first setting with the highest score. Raises `FedskewError` if none finished."""
+        best = max(self.tried, key=lambda t: t.score)
+        if best.ended != "finished":
+            raise FedskewError(f"tune {self.method}: no setting finished; try smaller learning rates")
+        return best
+
+    @property
+    def edges(self) -> list[str]:
+        """Options whose best value is the smallest or the largest one tried. A wider grid may have a better value."""
+        edges = []
+        for key, best in self.best.setting.items():
+            tried = {value for t in self.tried if is_number(value := t.setting[key])}
+            if self.numeric(key) and best in (min(tried), max(tried)):
+                edges.append(key)
+        return edges
+
+    def numeric(self, key: str) -> bool:
+        return all(is_number(t.setting[key]) for t in self.tried) and len({t.setting[key] for t in self.tried}) > 1
+
+    def facts(self) -> Facts:
+        """Return how the best setting was found."""
+        runs = [run for t in self.tried for run in t.runs]
+        seconds = round(sum(t.seconds for t in self.tried), 3)
+        candidates = [
+            {"setting": words(t.setting), "ended": t.ended, "best": t is self.best}
+            | ({"value": self.reached(t)} if t.ended == "finished" else {})
+            for t in self.tried
+        ]
+        return {
+            "setting": self.best.setting,
+            "tried": len(self.tried),
+            "seconds": seconds,
+            "runs": runs,
+            "candidates": candidates,
+        }
+
+
+def space_from(texts: Sequence[str]) -> dict[str, tuple[object, ...]]:
+    """Parse texts such as ``solver.lr=0.03,0.1,0.3``; return values by key. Raises `BadInput` for other texts."""
+    space = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        require(
+            bool(equals) and key.count(".") == 1 and bool(values),
+            f"--grid: cannot read {text!r}; write SECTION.OPTION=VALUE,VALUE or METHOD.OPTION=VALUE,VALUE",
+        )
+        space[key] = tuple(literal(value) for value in split(values))
+    return space
+
+
+def space_of(search: Search, base: Experiment, method: str) -> dict[str, tuple[object, ...]]:
+    """Return the part of the search space for this method; three learning rates if the space is empty."""
+    if not search.space:
+        return {"solver.lr": tuple(float(f"{base.solver.lr * factor:.6g}") for factor in FACTORS)}
+    name = parse(method, "algorithm")[0]
+    sections = {name, *COMPONENTS, *SETTINGS}
+    return {key: values for key, values in search.space.items() if key.partition(".")[0] in sections}
+
+
+def check_space(search: Search, methods: Sequence[str]) -> None:
+    """Raise `BadInput` for keys that are no option of a section or of these methods."""
+    known = {*COMPONENTS, *SETTINGS, *(parse(method, "algorithm")[0] for method in methods)}
+    for key in search.space:
+        require(
+            key not in ("training.seed", "clients.partition_seed"),
+            f"tune: seeds are not tuned; leave out {key}, or choose seeds with --tuning-seeds",
+        )
+        require(
+            key.partition(".")[0] in known,
+            f"tune: {key} is not an option of a section or of these methods; write solver.lr or {min(methods)}.OPTION",
+        )
+
+
+def grid(space: Mapping[str, tuple[object, ...]]) -> list[Setting]:
+    """Return every point of the grid; the last key varies fastest."""
+    return [dict(zip(space, point, strict=True)) for point in itertools.product(*space.values())]
+
+
+def tune(
+    store: RunStore,
+    base: Experiment,
+    method: str,
+    search: Search,
+    *,
+    dataset: Dataset | None = None,
+    jobs: int = 1,
+    listener: Listener = lambda _: None,
+    ended: EndListener = lambda _: None,
+    stop: Stop = lambda: False,
+) -> Tuned:
+    """Try settings of one method on the tuning seeds. Stored runs are not executed again.
+
+    Raises `BadInput` for a wrong setting, and `Interrupted` once ``stop`` returns True.
+    """
+    if dataset is not None:
+        base = suited(base.replace(dataset=Own(fingerprint=dataset.fingerprint())), dataset)
+    elif base.default_task and type(base.dataset) not in DATASETS.values():
+        base = suited(base, base.dataset.load())
+    if base.clients.held_out == 0:
+        base = base.replace(clients__held_out=search.held_out)
+    work = Work(store, base, method, search, dataset, jobs, listener, ended, stop)
+    space = space_of(search, base, method)
+    if search.trials:
+        return Tuned(method, tuple(by_optuna(work, space)), base.task.primary)
+    settings = grid(space)
+    runs = work.registered(settings, search.seeds)
+    work.execute(list(runs.values()), stop)
+    tried = tuple(work.judged(s, [runs[k, seed] for seed in search.seeds]) for k, s in enumerate(settings))
+    return Tuned(method, tried, base.task.primary)
+
+
+def tuned_methods(
+    methods: Sequence[str], seeds: Sequence[int], search: Search, one: Callable[[str], Tuned]
+) -> dict[str, Tuned]:
+    """Tune each method with ``one(method)``. The later comparison uses ``seeds``.
+
+    Raises `BadInput` if a tuning seed is among ``seeds``, and for unknown keys.
+    """
+    common = sorted({*seeds} & {*search.seeds})
+    require(not common, f"tune: seed {common[:1]} is also a seed of the comparison; choose other --tuning-seeds")
+    check_space(search, methods)
+    return {method: one(method) for method in methods}
+
+
+def tuning_partition_note(store: RunStore, found: Mapping[str, Tuned]) -> str:
+    """Return the note on the partition of the first tuned run, as a line; empty if there is none."""
+    run = next(iter(found.values())).tried[0].runs[0]
+    note = store.run(run).facts.get("partition", {}).get("note", "")
+    return f"partition: {note}" if note else ""
+
+
+def at_best(base: Experiment, tuned: Mapping[str, Tuned], planned: Sequence[Experiment]) -> list[Experiment]:
+    """Return the experiments of a comparison, each with the best setting of its method."""
+    return [
+        at(base, e.name, tuned[e.name].best.setting).replace(
+            training__seed=e.training.seed, clients__partition_seed=e.clients.partition_seed
+        )
+        for e in planned
+    ]

@@ -81,7 +81,7 @@ def measured() -> list[dict[str, Any]]:
     """Return a row for each command: seconds, seconds of the processor, peak of memory in MB, size of the page in MB."""
     rows = []
     with tempfile.TemporaryDirectory() as top:
-        # in a process of its own: the peak of a new process is at least that of the process that starts it
+        # in a process of its own: the peak of a new process is at least as high as in the process that starts it
         subprocess.run([sys.executable, __file__, "--make", top], check=True)
         folder = Path(top) / "many"
         for command in COMMANDS:

@@ -79,7 +79,7 @@ Unseen: TypeAlias = tuple[NDArray[np.bool_], str]
 """(rows, text): which rows (n,) have a value that no training row had, and a description of it."""
 
 MISSING = frozenset({"?"})
-"""Cells that are missing values in every column, beside those of pandas."""
+"""Cells that are missing values in every column, beside pandas's own."""
 LARGEST = np.finfo(np.float32).max
 HASHES, TEXT_WIDTH = 2**14, 32
 """For texts: the number of hash buckets of words, and the number of random directions to which they are projected."""

@@ -97,7 +97,7 @@ def keep(store: RunStore, run: int, assembly: Assembly) -> None:
 
 
 def kept(store: RunStore, run: int, facts: Json | None = None) -> Learned | None:
-    """Read the file `FILE`; None if it is missing. ``facts`` are those of the checkpoint that it belongs to.
+    """Read the file `FILE`; None if it is missing. ``facts`` are from the checkpoint that it belongs to.
 
     Raises `BadInput` if it is damaged, from another version, or not as it was when the checkpoint was written.
     """

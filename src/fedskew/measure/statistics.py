@@ -194,7 +194,7 @@ def over_splits(values: Sequence[float], ratio: float, most_freedom: float = mat
 def over_common_rows(values: NDArray[np.floating], ratio: float) -> Overlapping:
     """The mean of a number over at least two splits, from ``values`` (splits, rows) with NaN where a split does not test a row.
 
-    ``ratio`` is as in `over_splits`. The mean is that of the splits' means.
+    ``ratio`` is as in `over_splits`. The mean is the mean of the splits' means.
     """
     tested, means = np.isfinite(values), np.nanmean(values, axis=1)
     splits = len(values)
@@ -210,7 +210,7 @@ def over_common_rows(values: NDArray[np.floating], ratio: float) -> Overlapping:
 def over_clients(values: NDArray[np.floating], folds: int) -> OfClients:
     """The mean of a number over folds of clients, from ``values`` (splits, clients) with NaN where a split does not test a client.
 
-    ``folds`` is the number of folds of one repetition. The mean is that of the splits' means.
+    ``folds`` is the number of folds of one repetition. The mean is the mean of the splits' means.
     """
     mean, own = float(np.nanmean(values, axis=1).mean()), np.nanmean(values, axis=0)
     return OfClients(mean, len(values), len(own), float(np.square(own - mean).sum()) / (len(own) - 1), folds)
@@ -254,7 +254,7 @@ def equivalence_p(differences: Sequence[float], margin: float, rows: float = 0.0
     """Return p of two one-sided t tests that the mean of paired differences is within ± ``margin`` (Schuirmann 1987).
 
     Differences of shares, such as accuracies on ``rows`` test rows, may be equal because no row tells the methods apart. So p is at
-    least the probability that no more rows than observed do if the true difference is the margin: that of a binomial
+    least the probability that no more rows than observed do if the true difference is the margin: from a binomial
     distribution. If all differences are equal and within the margin, p is also at least 2^-count: the probability that chance
     puts all on the same side of a limit. Without ``rows``, which is for numbers that are no shares, p is 1 then.
     NaN for fewer than two differences.

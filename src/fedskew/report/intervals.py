@@ -53,7 +53,7 @@ class Splits:
         """The mean of the seeds' ``values``, with the interval of the rows' values ``table`` (seeds, units) where it is known.
 
         Few test rows say too little of their covariance: with fewer than `FEWEST_ROWS` rows, or `FEWEST_TESTED` a split, the
-        interval is that of `over_splits`.
+        interval is from `over_splits`.
         """
         if table is not None and self.clients and table.shape[1] >= FEWEST_CLIENTS:
             return over_clients(table, self.clients)
@@ -153,7 +153,7 @@ def estimate(
 
 
 def rows_of(ours: Mapping[Seeds, Stored], first: Mapping[Seeds, Stored] | None, seeds: Sequence[Seeds]) -> list[Stored]:
-    """Return the rows' values of each seed, or their differences from ``first``; empty if those of a seed are not known."""
+    """Return the rows' values of each seed, or their differences from ``first``; empty if a seed has none in the store."""
     sides = [ours] if first is None else [ours, first]
     found = [[side[key] for side in sides if key in side] for key in seeds]
     if any(len(own) < len(sides) or len({len(row.values) for row in own}) > 1 for own in found):

@@ -340,7 +340,7 @@ def frame_of(rows: object, words: set[str], texts: str, known: Tabular | None) -
 
 
 def tables_of(path: Path, words: set[str], texts: str, known: Tabular | None) -> Iterator[pa.Table]:
-    """Yield the rows of a file in parts; the arguments are those of `frame_of`. Raises `BadInput`, also after the last part."""
+    """Yield the rows of a file in parts; the arguments are as in `frame_of`. Raises `BadInput`, also after the last part."""
     from fedskew.data.tables.files import Reading, files_of
 
     require(not path.is_dir(), f"predict {path}: it is a folder; give one file")

@@ -215,7 +215,7 @@ class Reading:
         cells = [part[name] if name == self.text != "" else trimmed(part[name]) for name in part.column_names]
         part, known = pa.Table.from_arrays(cells, names=part.column_names), path in self.tallies
         made = mapping(part, path, seen, read)
-        # the cells of one column may say how to read those of an earlier one
+        # the cells of one column may say how to read an earlier column
         return made if known or path not in self.tallies else mapping(part, path, seen, read)
 
     def spelling(self, path: Path, name: str) -> str:
@@ -251,7 +251,7 @@ class Reading:
                 self.notes.append(f"{path.name}: {line}")
 
     def differing(self, path: Path, columns: set[str], others: set[str]) -> str:
-        """Say how the columns of a file differ from those of the first one, and what to write."""
+        """Say how the columns of a file differ from the first file's columns, and what to write."""
         differ = ", ".join(sorted(columns ^ others))[:200]
         said = f"{path}: its columns differ from the columns of {self.files[0].name} in {differ}; all files need the same ones; in "
         if not (lacks := sorted(columns - others)):
@@ -352,7 +352,7 @@ def may_be_spelt(column: pa.ChunkedArray) -> bool:
 def first_line(path: Path) -> tuple[str, list[str], int]:
     """Return the delimiter and the column names of a CSV or TSV file, and the number of lines before the names.
 
-    A first line ``sep=;`` names the delimiter. Else it is the one of `DELIMITERS` that gives most of the first lines as many cells
+    A first line ``sep=;`` names the delimiter. Else it is the delimiter of `DELIMITERS` that gives most of the first lines as many cells
     as the names, and most cells. Delimiters in quotes do not count. In TSV files it is tab.
     """
     with opened(path) as file:

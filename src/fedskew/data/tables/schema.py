@@ -143,7 +143,7 @@ def other_words(name: str, held: Mapping[str, Collection[str]]) -> Iterator[str]
 
 
 def spelt_twice(name: str, words: Iterable[str]) -> Iterator[str]:
-    """Yield a line if words of one column differ only in capital letters or punctuation. ``words`` are those of one file."""
+    """Yield a line if words of one column differ only in capital letters or punctuation. ``words`` come from one file."""
     first: dict[str, str] = {}
     both = [(word, first.setdefault(plain_word(word), word)) for word in words if plain_word(word)]
     pairs = [(word, other) for word, other in both if word != other and not NUMBER.fullmatch(word)]

@@ -49,7 +49,7 @@ def regression(products: Floats, with_target: Floats) -> Floats:
 def residual_table_distance(counts: Floats) -> Floats:
     """Return each client's total variation (clients,) between its table (kinds, bins of residuals) and the expected one.
 
-    The residuals are those of one regression for all clients. The expected table has the client's total of each kind, and within
+    The residuals come from one regression for all clients. The expected table has the client's total of each kind, and within
     each kind the residuals of all clients. If only the clients' targets differ and p(y | x) is equal, a small distance remains.
     """
     of_kind = counts.sum(0)

@@ -112,7 +112,7 @@ def test_a_long_file_is_answered_in_parts(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The answers are those of the whole file, and lines on unseen values count the rows of all parts."""
+    """The answers equal the answers of the whole file at once, and lines on unseen values count the rows of all parts."""
     folder, _ = made
     rows = pd.concat([pd.read_csv(folder / "test.csv", dtype=str)] * 40)
     rows.to_csv(tmp_path / "new.csv", index=False)

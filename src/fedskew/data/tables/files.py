@@ -352,7 +352,7 @@ def may_be_spelt(column: pa.ChunkedArray) -> bool:
 def first_line(path: Path) -> tuple[str, list[str], int]:
     """Return the delimiter and the column names of a CSV or TSV file, and the number of lines before the names.
 
-    A first line ``sep=;`` names the delimiter. Else it is the delimiter of `DELIMITERS` that gives most of the first lines as many cells
+    A first line ``sep=;`` names the delimiter. Else it is the one in `DELIMITERS` that gives most of the first lines as many cells
     as the names, and most cells. Delimiters in quotes do not count. In TSV files it is tab.
     """
     with opened(path) as file:

@@ -56,11 +56,13 @@ def faces_from(compute: Compute, frame: Numbers, targets: Targets, sizes: Ints, 
     d, c, k = inputs(frame), targets.strata, len(sizes)
     shapes = {"rows by class": (2, c), "sums by class": (2, c, 2 * d), "products by half": (2, 2 * d, 2 * d)}
     frame = {**frame, **targets.asked}
-    moments = [*compute("moments", {**shapes, **targets.sums(2 * d)}, frame)]
+    products, moments = np.zeros(()), []
+    for part in compute("moments", {**shapes, **targets.sums(2 * d)}, frame):
+        products = products + part["products by half"]
+        moments.append(targets.needed(part, d))
     number = targets.kinds(np.stack([part["rows by class"].sum(0) for part in moments]))
     own, kinds = of_sites.kinds(moments, targets.directions, number, seed)
-    asked = {**frame, **of_sites.classifiers(moments), **kinds, **targets.model(moments, own)}
-    del moments  # of a thousand sites they are large
+    asked = {**frame, **of_sites.classifiers(moments, products), **kinds, **targets.model(moments, own)}
     shapes = {"beyond thresholds": (2, k, c, 2), "rows by kind": targets.cells(number)}
     last = compute("faces", shapes, *({**asked, **part} for part in own))
     held, rounding, distance = targets.held, targets.rounded, targets.distance

@@ -75,6 +75,10 @@ class ClassTargets:
         """Shapes of what sites send besides the moments of this number of columns."""
         return {}
 
+    def needed(self, answer: Numbers, columns: int) -> Numbers:
+        """A site's moments, without the products of which the sum over all sites is enough: of many sites they are large."""
+        return {**answer, "products by half": answer["products by half"][:, :columns, :columns].copy()}
+
     def model(self, answers: Sequence[Numbers], own: Sequence[Numbers]) -> Numbers:
         """What sites need to find a row's cell, besides its kind."""
         return {}
@@ -184,6 +188,9 @@ class NumberTargets:
 
     def sums(self, columns: int) -> Shapes:
         return {"products with target": (columns + 2,)}
+
+    def needed(self, answer: Numbers, columns: int) -> Numbers:
+        return answer
 
     def model(self, answers: Sequence[Numbers], own: Sequence[Numbers]) -> Numbers:
         return residuals.model(answers, own)

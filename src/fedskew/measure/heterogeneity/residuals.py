@@ -23,8 +23,10 @@ def model(answers: Sequence[Numbers], own: Sequence[Numbers]) -> dict[str, Float
 
     ``own`` has each site's alignment. The bounds are quantiles of normal numbers with the residuals' deviation.
     """
-    moved = [aligned_products(answer, one) for answer, one in zip(answers, own, strict=True)]
-    products, with_target = (np.sum(part, axis=0) for part in zip(*moved, strict=True))
+    products, with_target = np.zeros(()), np.zeros(())
+    for answer, alignment in zip(answers, own, strict=True):
+        of_columns, of_target = aligned_products(answer, alignment)
+        products, with_target = products + of_columns, with_target + of_target
     found = regression(products, with_target)
     square = sum(answer["products with target"][-1] for answer in answers)
     left = square - 2 * found @ with_target + found @ products @ found

@@ -126,14 +126,13 @@ def discriminants(own: Floats, matched: Floats, covariance: Floats) -> tuple[Flo
     return beta, (beta * (own + matched)).sum(1) / 2
 
 
-def classifiers(answers: Sequence[Numbers]) -> dict[str, Floats]:
+def classifiers(answers: Sequence[Numbers], products: Floats) -> dict[str, Floats]:
     """The discriminant of each site and half: directions (2, sites, d), thresholds (2, sites).
 
-    Each separates the site's rows from the rows of all sites, weighted to the site's frequencies of classes. It is linear in the
-    columns and their squares, with the covariance of all rows.
+    ``products`` (2, d, d) are the sums of all sites. Each discriminant separates the site's rows from the rows of all sites,
+    weighted to the site's frequencies of classes. It is linear in the columns and their squares, with the covariance of all rows.
     """
     counts, totals = (np.stack([a[name] for a in answers], axis=1) for name in ("rows by class", "sums by class"))
-    products = np.asarray(sum(a["products by half"] for a in answers))
     halves = []
     for n, total, product in zip(counts, totals, products, strict=True):
         mean = total.sum((0, 1)) / n.sum()

@@ -1,4 +1,4 @@
-"""Files that an experiment or a user names: paths, whole files, TOML, and NumPy's compressed arrays."""
+"""Files that an experiment or a user names: paths, whole files, and TOML."""
 
 import errno
 import shutil
@@ -8,9 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, FedskewError, require
 
@@ -109,22 +106,6 @@ def whole_path(path: str) -> str:
 def require_exists(path: Path) -> None:
     """Raise `BadInput` if the path does not exist."""
     require(path.exists(), f"{path}: no such file or folder{'' if path.is_absolute() else f' in {Path.cwd()}'}")
-
-
-HEADER = 1 << 12
-"""Largest size of an array's header in bytes."""
-
-
-def bounded(file: np.lib.npyio.NpzFile, name: str, most: int) -> NDArray[Any]:
-    """Read the array ``name``. Raises `KeyError` if there is none, `ValueError` if its data exceed ``most`` bytes."""
-    if name not in file:
-        raise KeyError(name)
-    assert file.zip is not None
-    size = file.zip.getinfo(f"{name}.npy").file_size
-    if size > most + HEADER:
-        raise ValueError(f"{name} unpacks to {size:,} bytes, expected at most {most:,}")
-    array: NDArray[Any] = file[name]
-    return array
 
 
 def file_text(path: Path) -> str:

@@ -89,16 +89,16 @@ WRITERS = {
 """Methods and functions that write a file which has a name."""
 MOVERS = {"renames", "move", "symlink_to", "hardlink_to", "mkstemp", "NamedTemporaryFile"}
 OTHER = {
-    "core/places.py": "the way to write a file whole",
+    "core/files.py": "the way to write a file whole",
     "core/trust.py": "adds a line to the list of trusted code",
-    "data/download.py": "an unfinished download stays, so that it can be resumed; it follows no link",
+    "data/find.py": "an unfinished download stays, so that it can be resumed; it follows no link",
     "engine/disk.py": "a file of states, which is changed in place",
-    "experiment/prepare.py": "writes to the path that `replacing` yields",
-    "experiment/results.py": "writes the rows of a caller to a private temporary folder",
-    "flower/processes.py": "adds to the log of a process",
-    "report/svg.py": "writes to memory",
-    "experiment/notebook.py": "writes to memory",
-    "experiment/folder.py": "fills the folder that `replacing` puts in place as a whole",
+    "execution/prepare.py": "writes to the path that `replacing` yields",
+    "api/functions.py": "writes the rows of a caller to a private temporary folder",
+    "flower/superlink.py": "adds to the log of a process",
+    "report/style.py": "writes to memory",
+    "report/notebook.py": "writes to memory",
+    "serving/folder.py": "fills the folder that `replacing` puts in place as a whole",
 }
 
 

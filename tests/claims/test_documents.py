@@ -160,15 +160,34 @@ def test_the_estimate_counts_every_run() -> None:
     assert estimate([], jobs=1) == 0
 
 
-def test_an_estimate_times_no_further_arm_when_it_takes_too_long(monkeypatch) -> None:
-    """The first arm of 2 rounds takes 2 x 3 seconds. The others count as much. Their data sets are still looked for."""
-    document = tiny()
-    planned, runs = plan(document, "quick"), document.scale("quick").seeds * len(document.arms)
-    monkeypatch.setattr(reproduce, "a_round", lambda experiment, dataset: 3.0)
+def test_an_estimate_that_takes_too_long_times_one_arm_of_each_data_set_and_model(monkeypatch) -> None:
+    """The other arms count by their rounds and local epochs. All data sets are looked for."""
+    document, timed = tiny(), []
+
+    def three_seconds(experiment, dataset) -> float:
+        timed.append(experiment.name)
+        return 3.0
+
+    monkeypatch.setattr(reproduce, "a_round", three_seconds)
+    planned = plan(document, "quick")
     rounds = [p.experiment.training.rounds for p in planned]
+    assert len(set(rounds)) > 1
     assert estimate(planned, jobs=2) == 3.0 * sum(rounds) / 2
+    assert sorted(set(timed)) == sorted(document.arms)
     monkeypatch.setattr(reproduce, "PATIENCE", -1.0)
-    assert estimate(planned, jobs=1) == 3.0 * rounds[0] * runs
+    timed.clear()
+    assert estimate(planned, jobs=1) == pytest.approx(3.0 * sum(rounds))
+    assert len(timed) == 1
+    other = {"model": "mlp", "local": {"epochs": 10}, "training": {"rounds": 1}}
+    more = dataclasses.replace(
+        document, arms={**document.arms, "other": other, "again": {**other, "training": {"rounds": 7}}}
+    )
+    timed.clear()
+    arms = {p.arm: p.experiment for p in plan(more, "quick")}
+    seeds = len(plan(more, "quick")) // len(arms)
+    expected = seeds * 3.0 * sum(e.training.rounds for e in arms.values())
+    assert estimate(plan(more, "quick"), jobs=1) == pytest.approx(expected)
+    assert len(timed) == 2
     absent = dataclasses.replace(document, arms={**document.arms, "last": {"dataset": "mnist"}})
     monkeypatch.setenv("FEDSKEW_DATA", "/nowhere")
     monkeypatch.setenv("HOME", "/nowhere")

@@ -29,7 +29,7 @@ SCORED = 512
 """Maximum number of rows that are scored to estimate the time for all rows."""
 
 PATIENCE = 6.0
-"""Seconds after which an estimate times no further arm."""
+"""Seconds after which an estimate times no further arm of a data set and model."""
 
 
 @dataclass(frozen=True)
@@ -109,19 +109,24 @@ def restore(store: RunStore, planned: Sequence[Planned], known: Results, title: 
 def estimate(planned: Sequence[Planned], jobs: int, on_progress: Callable[[], None] = lambda: None) -> float:
     """Estimate the seconds of all runs, roughly, from a few timed steps and scored rows of each arm.
 
-    Arms that are not timed within `PATIENCE` seconds count as the mean of the others.
+    After `PATIENCE` seconds it times only the first arm of each data set and model. The others count by their rounds and epochs.
     """
-    began = time.perf_counter()
     first = {p.arm: p.experiment for p in reversed(planned)}
     data = {key: e.dataset.load() for key, e in {repr(e.dataset): e for e in first.values()}.items()}
+    began = time.perf_counter()
     seconds: dict[str, float] = {}
+    an_epoch: dict[str, float] = {}  # by data set and model, of the arm timed last
     for arm, experiment in first.items():
-        if seconds and time.perf_counter() - began > PATIENCE:
-            break
-        seconds[arm] = experiment.training.rounds * a_round(experiment, data[repr(experiment.dataset)])
+        kind, epochs = (
+            repr((experiment.dataset, experiment.model)),
+            experiment.training.rounds * experiment.local.epochs,
+        )
+        if kind not in an_epoch or time.perf_counter() - began < PATIENCE:
+            seconds[arm] = experiment.training.rounds * a_round(experiment, data[repr(experiment.dataset)])
+            an_epoch[kind] = seconds[arm] / max(epochs, 1)
+        seconds.setdefault(arm, an_epoch[kind] * epochs)
         on_progress()
-    mean = sum(seconds.values()) / max(len(seconds), 1)
-    return sum(seconds.get(p.arm, mean) for p in planned) / jobs
+    return sum(seconds[p.arm] for p in planned) / jobs
 
 
 def a_round(experiment: Experiment, dataset: Dataset) -> float:

@@ -7,7 +7,9 @@ from fedskew.diagnosis.diagnose import faces_of, from_experiment
 from fedskew.diagnosis.subject import Subject
 from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment
+from fedskew.measure.heterogeneity.columns import listed
 from fedskew.measure.heterogeneity.diagnose import Diagnosis
+from fedskew.measure.heterogeneity.histograms import tests
 
 FACES = {
     "label-dirichlet:alpha=0.5": "label",
@@ -40,6 +42,11 @@ def subject(x: np.ndarray, y: np.ndarray, client: np.ndarray) -> Subject:
 
 def faces(x: np.ndarray, y: np.ndarray, client: np.ndarray, seed: int = 0) -> Diagnosis:
     return faces_of(subject(x, y, client), seed)
+
+
+def explained(facts: list, client: np.ndarray, names: tuple[str, ...]) -> tuple[list, list]:
+    """The columns that differ, over all clients and by client."""
+    return listed([part for fact in facts for part in tests(fact, client, len(names))], names)
 
 
 NUMBERS = {

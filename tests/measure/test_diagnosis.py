@@ -21,6 +21,7 @@ from fedskew.measure.heterogeneity.label import (
     label_measures,
     pairwise_variation,
 )
+from fedskew.measure.heterogeneity.rows import MOST_INPUTS
 from fedskew.skew import LabelDirichlet
 from fedskew.skew.partition import deal
 from tests.data.test_real import real_data
@@ -191,6 +192,14 @@ def test_few_clients_have_no_interval_and_lone_classes_are_counted():
     found = faces(rng.standard_normal((120, 3)), y, client)
     assert all(np.isnan(face.low) for face in found.faces)
     assert found.alone == 80
+
+
+def test_rows_with_more_inputs_than_products_are_compared_in_random_directions():
+    rng = np.random.default_rng(0)
+    y, client = rng.integers(0, 3, 600), np.arange(600) % 6
+    x = rng.normal(size=(600, MOST_INPUTS + 8)).astype(np.float32)
+    assert not faces(x, y, client).dominant
+    assert faces(x + 0.15 * (client % 2)[:, None] * rng.normal(size=x.shape[1]), y, client).dominant == "feature"
 
 
 def test_clients_without_a_common_label_reach_the_stated_bound():

@@ -255,7 +255,7 @@ def measured(subject: Subject, seed: int, on_progress: OnProgress, runs: Path | 
         held = holdings(kind, targets, subject.client, found.counts, names)
         shown = TargetTable(kind, classes, names, sizes, held)
     tested = [*(part for fact in facts for part in tests(fact, subject.client, len(sizes))), *tested]
-    of = Facts(
+    about = Facts(
         subject.title,
         subject.name,
         subject.arguments,
@@ -263,7 +263,7 @@ def measured(subject: Subject, seed: int, on_progress: OnProgress, runs: Path | 
         clients=subject.clients,
         column_notes=subject.column_notes,
     )
-    return values_of(of, shown, found, more, listed(tested, subject.clients), runs)
+    return values_of(about, shown, found, more, listed(tested, subject.clients), runs)
 
 
 def rows_of(subject: Subject) -> NDArray[Any]:

@@ -1,6 +1,5 @@
 """Compare the clients' columns by each client's counts, moments and histograms, which need not come from pooled rows."""
 
-from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,14 +9,12 @@ from scipy.stats import rankdata
 from fedskew.measure.heterogeneity.columns import (
     MOSTLY,
     SHIFTED,
-    Difference,
     Fact,
     Group,
     Held,
     Kind,
     Tested,
     chance,
-    listed,
     normal,
     shares,
 )
@@ -93,17 +90,6 @@ def median(middle: Floats, counts: Ints) -> float:
     ends = np.cumsum(counts)
     places = np.searchsorted(ends, [(ends[-1] - 1) // 2, ends[-1] // 2], side="right")
     return float(middle[places].mean())
-
-
-def explained(
-    facts: Iterable[Fact | Held], client: Ints, names: Sequence[str]
-) -> tuple[list[Difference], list[list[Difference]]]:
-    """Return the columns that differ most, and for each client the columns in which it differs most, strongest first.
-
-    ``client`` (n,) numbers each row's client, from 0 to ``len(names)`` - 1. A column, or a word of a text, is listed if its
-    difference is beyond chance and at least `columns.SMALL`.
-    """
-    return listed([part for fact in facts for part in tests(fact, client, len(names))], names)
 
 
 def tests(fact: Fact | Held, client: Ints, clients: int) -> list[Tested]:

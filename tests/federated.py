@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from fedskew.diagnosis.federated import federated
-from fedskew.diagnosis.federated_site import Site
 from fedskew.diagnosis.questions import Answer, Question
+from fedskew.diagnosis.server import federated
+from fedskew.diagnosis.site import Site
 from fedskew.diagnosis.subject import Facts
 
 HOSPITALS = ("bern", "genf", "sion")

@@ -13,10 +13,10 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.tables.guard import guarded, guarded_summary
 from fedskew.data.tables.schema import merged
-from fedskew.diagnosis.federated import federated
-from fedskew.diagnosis.federated_site import Site
 from fedskew.diagnosis.questions import LEAVES, Answer, Array, Question, numbers_of
 from fedskew.diagnosis.rehearsal import by_bytes, rehearse, sites_of_files
+from fedskew.diagnosis.server import federated
+from fedskew.diagnosis.site import Site
 from fedskew.diagnosis.subject import Facts
 from tests.federated import HOSPITALS, Recorder, frame, number_sites, recorded, wide_sites
 

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from fedskew.diagnosis.diagnose import diagnosis, faces_of, from_experiment, from_files
-from fedskew.diagnosis.federated_site import Site
 from fedskew.diagnosis.rehearsal import rehearse, sites_of_files, sites_of_subject
+from fedskew.diagnosis.site import Site
 from fedskew.diagnosis.subject import Facts
 from fedskew.experiment.config import Experiment
 from tests.data.test_real import real_data

@@ -10,10 +10,10 @@ import pytest
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.diagnosis.federated import federated
-from fedskew.diagnosis.federated_site import Site
 from fedskew.diagnosis.questions import Question, arrays, numbers_of
 from fedskew.diagnosis.rehearsal import by_bytes, rehearse
+from fedskew.diagnosis.server import federated
+from fedskew.diagnosis.site import Site
 from fedskew.diagnosis.subject import Facts
 from tests.federated import HOSPITALS, frame, number_sites, wide_sites
 from tests.planted import NUMBERS, planted_numbers

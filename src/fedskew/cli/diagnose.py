@@ -14,9 +14,9 @@ from fedskew.cli.terminal import Console, bar
 from fedskew.core.errors import require
 from fedskew.core.text import count, percent
 from fedskew.diagnosis.diagnose import diagnosis, subject_of
-from fedskew.diagnosis.federated_site import FEWEST
 from fedskew.diagnosis.questions import LEAVES
 from fedskew.diagnosis.rehearsal import without_pooling
+from fedskew.diagnosis.site import FEWEST
 from fedskew.diagnosis.subject import Subject
 from fedskew.report.diagnosis import answer, two, write_diagnosis
 from fedskew.report.names import name_of

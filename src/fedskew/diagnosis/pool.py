@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
-from fedskew.diagnosis.federated import faces_from, frame_of
-from fedskew.diagnosis.federated_targets import ClassTargets, NumberTargets, SurvivalTargets, Targets
 from fedskew.diagnosis.questions import Numbers
+from fedskew.diagnosis.server import faces_from, frame_of
 from fedskew.diagnosis.subject import Subject, sizes_of
+from fedskew.diagnosis.targets import ClassTargets, NumberTargets, SurvivalTargets, Targets
 from fedskew.measure.heterogeneity import histograms
 from fedskew.measure.heterogeneity.diagnose import FEWEST_ROWS, Diagnosis, check, sample
 from fedskew.measure.heterogeneity.rows import MANY, MOST_INPUTS, table

@@ -14,8 +14,8 @@ from fedskew.core.files import write_whole
 from fedskew.core.seeding import Secret
 from fedskew.core.trees import Tree
 from fedskew.data.datasets.table import Table
-from fedskew.diagnosis.federated_site import Site
 from fedskew.diagnosis.questions import Question
+from fedskew.diagnosis.site import Site
 from fedskew.diagnosis.site_targets import targets_in
 from fedskew.flower.limits import Limits
 from fedskew.flower.wire import Rejected, first_line

@@ -12,8 +12,8 @@ from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.files import write_whole
 from fedskew.core.text import count
 from fedskew.core.trees import Tree
-from fedskew.diagnosis.federated import Ask, Facts, federated
 from fedskew.diagnosis.questions import Answer, Question, Step
+from fedskew.diagnosis.server import Ask, Facts, federated
 from fedskew.flower.answers import carried, carried_bytes
 from fedskew.flower.nodes import Channel, Deployment, Nodes
 from fedskew.flower.wire import Rejected, Request, body, first_line

@@ -12,7 +12,7 @@ from fedskew.core.files import toml_table
 from fedskew.core.own import MARK
 from fedskew.core.task import ModelTask
 from fedskew.core.trust import admit_module
-from fedskew.diagnosis.federated_site import FEWEST
+from fedskew.diagnosis.site import FEWEST
 from fedskew.execution.build import DTYPES, check_needs, device_of, setup_of
 from fedskew.execution.prepare import frozen_of, size_of, tasks_of
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml

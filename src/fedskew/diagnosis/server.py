@@ -12,11 +12,11 @@ from threadpoolctl import threadpool_limits
 
 from fedskew.core.errors import require
 from fedskew.data.tables.schema import merged, other_words
-from fedskew.diagnosis.federated_columns import in_columns, moments_of
-from fedskew.diagnosis.federated_site import measured
-from fedskew.diagnosis.federated_targets import Targets, targets_of
+from fedskew.diagnosis.columns import in_columns, moments_of
 from fedskew.diagnosis.questions import Answer, Numbers, Question, arrays, numbers_of
+from fedskew.diagnosis.site import measured
 from fedskew.diagnosis.subject import Facts, values_of
+from fedskew.diagnosis.targets import Targets, targets_of
 from fedskew.measure.heterogeneity import sites as of_sites
 from fedskew.measure.heterogeneity.columns import listed
 from fedskew.measure.heterogeneity.details import of_counts

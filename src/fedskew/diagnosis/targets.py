@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedskew.core.errors import require
 from fedskew.data.tables.survey import in_order
 from fedskew.data.targets import tenths
-from fedskew.diagnosis.federated_columns import moments_of
+from fedskew.diagnosis.columns import moments_of
 from fedskew.diagnosis.holdings import CLASSES, TargetTable, holdings
 from fedskew.diagnosis.questions import Answer, Numbers
 from fedskew.measure.heterogeneity import histograms, residuals

@@ -76,7 +76,7 @@ class ClassTargets:
         return {}
 
     def needed(self, answer: Numbers, columns: int) -> Numbers:
-        """A site's moments, without the products of which the sum over all sites is enough: of many sites they are large."""
+        """A site's moments without products with squares, which are large; for these the sum over all sites is enough."""
         return {**answer, "products by half": answer["products by half"][:, :columns, :columns].copy()}
 
     def model(self, answers: Sequence[Numbers], own: Sequence[Numbers]) -> Numbers:

@@ -46,6 +46,8 @@ def test_a_named_data_set_has_the_same_numbers_in_one_place_and_at_sites(dataset
         assert one["value"] == pytest.approx(other["value"], abs=1e-12), one["face"]
     assert [column["text"] for column in found["columns"]] == [column["text"] for column in pooled["columns"]]
     assert found["label_counts"] == pooled["label_counts"]
+    assert found["notes"] == ["diagnosed without pooling rows", *pooled["notes"]]
+    assert found["column_notes"] == pooled["column_notes"]
 
 
 REAL = {

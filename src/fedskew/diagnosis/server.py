@@ -132,12 +132,13 @@ class Inquiry:
         ]
         few = int(targets.fewest.min())
         how = f": no count that leaves a site is of fewer than {few} rows" if few > 1 else ""
-        to_mend = [note for note in encode.notes if "columns.toml" in note]
+        column_notes = () if facts.inputs else encode.notes  # a named data set has no file to mend
+        to_mend = [note for note in column_notes if "columns.toml" in note]
         facts = dataclasses.replace(
             facts,
             clients=self.sites,
             notes=(f"diagnosed without pooling rows{how}", *facts.notes, *to_mend),
-            column_notes=tuple(note for note in encode.notes if note not in to_mend),
+            column_notes=tuple(note for note in column_notes if note not in to_mend),
         )
         measures = of_counts(found.counts, found.counts.sum(1))
         return values_of(facts, targets.table(), found, measures, listed(tested, self.sites))

@@ -74,12 +74,17 @@ def parsed(record: RunRecord) -> Json:
 
 def without_seeds(record: RunRecord) -> Json:
     """Return the experiment's table without name and seeds. If the text is not valid TOML: ``{"experiment": text}``."""
-    table = parsed(record) or {"experiment": record.experiment}
+    return without_seeds_of(record.experiment)
+
+
+def without_seeds_of(text: str) -> Json:
+    table = table_of(text) or {"experiment": text}
+    drawn = split_of(table)
     table = {key: dict(part) if isinstance(part, dict) else part for key, part in table.items() if key != "name"}
-    for section, key in (*SEEDS, *(SPLIT if split(record) else ())):
+    for section, key in (*SEEDS, *(SPLIT if drawn else ())):
         if isinstance(table.get(section), dict):
             table[section].pop(key, None)
-    if split(record) and (fold := table["dataset"].pop("fold", "")):
+    if drawn and (fold := table["dataset"].pop("fold", "")):
         table["dataset"]["folds"] = fold.partition("/")[2]
     return table
 
@@ -255,7 +260,7 @@ def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 def differing_settings(records: Sequence[RunRecord]) -> list[tuple[tuple[str, str], ...]]:
     """Return, for each run, the (setting, value) pairs in which the runs of its name differ."""
-    settings = {record.id: settings_of(record) for record in records}
+    settings = {record.id: dict(settings_of(record.experiment)) for record in records}
     read: dict[tuple[str, str], set[str]] = {}
     for record in records:
         read.setdefault((record.name, split(record)), set()).add(fingerprint(record))
@@ -275,7 +280,11 @@ def differing_settings(records: Sequence[RunRecord]) -> list[tuple[tuple[str, st
 
 def split(record: RunRecord) -> str:
     """Return the seed that drew the run's test rows, and their fold. Empty if all seeds of a comparison have the same test rows."""
-    dataset = parsed(record).get("dataset")
+    return split_of(parsed(record))
+
+
+def split_of(table: Json) -> str:
+    dataset = table.get("dataset")
     if not isinstance(dataset, dict) or dataset.get("redraw") is not True:
         return ""
     return f"{dataset.get('split_seed')} {dataset.get('fold', '')}".strip()
@@ -286,12 +295,13 @@ def fingerprint(record: RunRecord) -> str:
     return str(record.facts.get("data", {}).get("fingerprint", ""))
 
 
-def settings_of(record: RunRecord) -> dict[str, str]:
-    """Return the settings that may change a result, except seeds: ``{"solver": "sgd", "solver.lr": "0.1"}``."""
-    if not parsed(record):
-        return {"experiment": hashlib.sha256(record.experiment.encode()).hexdigest()[:8]}
+@lru_cache(4096)
+def settings_of(text: str) -> Mapping[str, str]:
+    """Return an experiment's settings that may change a result, except seeds: ``{"solver": "sgd", "solver.lr": "0.1"}``."""
+    if not table_of(text):
+        return {"experiment": hashlib.sha256(text.encode()).hexdigest()[:8]}
     found = {}
-    for section, value in without_seeds(record).items():
+    for section, value in without_seeds_of(text).items():
         if not isinstance(value, dict):
             found[section] = shown(value)
             continue

@@ -182,4 +182,4 @@ def base(record: RunRecord) -> str:
 
 def others(record: RunRecord) -> dict[str, str]:
     """Return the run's settings without the method's own."""
-    return {key: text for key, text in settings_of(record).items() if key.split(".")[0] != "algorithm"}
+    return {key: text for key, text in settings_of(record.experiment).items() if key.split(".")[0] != "algorithm"}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.digits import Digits
 from fedskew.diagnosis.diagnose import from_experiment
+from fedskew.diagnosis.pool import pooled
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity.concept import kinds_for
 from fedskew.measure.heterogeneity.details import details, shuffled
@@ -25,7 +26,7 @@ from fedskew.measure.heterogeneity.rows import MOST_INPUTS
 from fedskew.skew import LabelDirichlet
 from fedskew.skew.partition import deal
 from tests.data.test_real import real_data
-from tests.planted import FACES, diagnosed, faces
+from tests.planted import FACES, diagnosed, faces, subject
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
@@ -192,6 +193,13 @@ def test_few_clients_have_no_interval_and_lone_classes_are_counted():
     found = faces(rng.standard_normal((120, 3)), y, client)
     assert all(np.isnan(face.low) for face in found.faces)
     assert found.alone == 80
+
+
+def test_further_measures_get_rows_in_their_order():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 3))
+    _, z = pooled(subject(x, rng.integers(0, 2, 90), np.arange(90) % 3)).faces()
+    assert z == pytest.approx((x - x.mean(0)) / x.std(0))
 
 
 def test_rows_with_more_inputs_than_products_are_compared_in_random_directions():

@@ -67,8 +67,9 @@ def pooled(subject: Subject, seed: int = 0, on_step: Callable[[str], None] = lam
     """
     sizes = sizes_of(subject)
     check(sizes)
-    require(len(subject.client) >= FEWEST_ROWS, f"diagnose: {len(subject.client)} rows are too few; give at least 30")
-    targets, y = targets_in(subject)
+    number = len(subject.client)
+    require(number >= FEWEST_ROWS, f"diagnose: {number} rows are too few; give at least {FEWEST_ROWS}")
+    targets, y = targets_and_strata(subject)
     rows = np.sort(sample(subject.client, stream(seed, "diagnose")))
     x, response = subject.x[rows], subject.response
     if x.shape[1] > MOST_INPUTS:
@@ -80,7 +81,7 @@ def pooled(subject: Subject, seed: int = 0, on_step: Callable[[str], None] = lam
     return Pool(x, y[rows], subject.client[rows], targets, response, sizes, seed, on_step)
 
 
-def targets_in(subject: Subject) -> tuple[Targets, Ints]:
+def targets_and_strata(subject: Subject) -> tuple[Targets, Ints]:
     """Return the targets of all clients, and the stratum (n,) of each row."""
     clients = len(subject.clients)
     fewest = np.ones(clients, dtype=np.int64)

@@ -48,6 +48,7 @@ class Facts:
 class Subject:
     """Clients' rows, or a sample of them. ``counts`` (clients, classes) then still covers all rows.
 
+    ``x`` (n, d) are standardised inputs, or symbols.
     If the targets are not classes, ``targets`` (n, ...) holds them, and ``y`` (n,) and ``classes`` their strata and the strata's
     names; numbers have none. ``response`` (n,) is one number for each target. ``sizes`` (clients,) is each client's number of all
     rows, if ``counts`` does not say it.

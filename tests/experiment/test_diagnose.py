@@ -103,6 +103,7 @@ def test_routine_notes_are_one_line_on_the_terminal(quick, capsys):
     assert "note:" not in out
     assert "10 routine notes on columns" in out
     assert "4 clients with 123 to 303 rows" in out
+    assert "pooled ones of the same labels; farthest: Switzerland" in " ".join(out.split())
     table = [line.split() for line in out.splitlines()]
     assert ["client", "rows", "0", "1", "2", "3", "4"] in table
     assert ["Cleveland", "303", "54", "%", "18", "%", "12", "%", "12", "%", "4", "%"] in table

@@ -1,5 +1,6 @@
 """How clients differ: chance levels, planted faces, bounds, and every measure of the details."""
 
+import dataclasses
 import tracemalloc
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.digits import Digits
-from fedskew.diagnosis.diagnose import from_experiment
+from fedskew.diagnosis.diagnose import diagnosis, from_experiment
 from fedskew.diagnosis.pool import pooled
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity.concept import kinds_for
@@ -193,6 +194,18 @@ def test_few_clients_have_no_interval_and_lone_classes_are_counted():
     found = faces(rng.standard_normal((120, 3)), y, client)
     assert all(np.isnan(face.low) for face in found.faces)
     assert found.alone == 80
+
+
+@pytest.mark.parametrize(("shift", "noted"), [(0, True), (2, False)])
+def test_a_note_says_where_columns_only_follow_the_labels(shift, noted):
+    rng = np.random.default_rng(0)
+    client = np.repeat(np.arange(6), 200)
+    y = np.where(rng.random(1200) < 0.6, client % 3, rng.integers(0, 3, 1200))
+    x = rng.normal(size=(1200, 4)) + 1.5 * (y[:, None] == 1) + shift * (client[:, None] == 5)
+    facts = tuple((f"c{at}", "mean", "", values) for at, values in enumerate(x.T))
+    found = diagnosis(dataclasses.replace(subject(x, y, client), facts=facts))
+    assert any(column["column"].startswith("c") for column in found["columns"])
+    assert any("may only follow the labels" in note for note in found["notes"]) == noted
 
 
 def test_further_measures_get_rows_in_their_order():

@@ -141,7 +141,8 @@ def show(found: Mapping[str, Any], console: Console) -> None:
         console.print(f"and {len(names) - SOME_CLIENTS:,} smaller clients: see --html or --json", style="dim")
     console.print()
     for face in found["faces"]:
-        console.print(f"{face['face']:9}{face['meaning']}", style="dim")
+        farthest = "" if face["verdict"] == "by chance" else f"; farthest: {escape(face['farthest_client'])}"
+        console.print(f"{face['face']:9}{face['meaning']}{farthest}", style="dim")
     console.print(
         f"Each number is a total variation distance, 0 alike, at most {1 - 1 / found['clients']:.2f} where these "
         f"{found['clients']:,} clients have nothing in common (each is part of everybody), with its 95 % interval over resampled "

@@ -22,6 +22,8 @@ Ints = NDArray[np.int64]
 MOST_REPAIRS, NEAR_UNIT = 5, 0.05
 """Maximum number of columns in a wrong unit that are reported. Their factor's logarithm is this close to a usual factor's."""
 
+FOLLOW = "the columns that differ may only follow the labels: among rows of the same label, inputs differ no more than by chance"
+
 FILL_IN = (
     "These rows are no single data set of fedskew: write yours for DATASET, such as table:path=FOLDER,label=COLUMN, where FOLDER "
     "holds one file a client."
@@ -114,12 +116,19 @@ def values_of(
         "columns": [asdict(one) for one in listed],
         "by_client": [[named(one) for one in own] for own in of_clients],
         "repairs": repairs(of_clients),
-        "notes": list(facts.notes),
+        "notes": [*facts.notes, *([FOLLOW] if follow_labels(found, listed) else [])],
         "column_notes": list(facts.column_notes),
         "advice": advice_for(found, facts, kind, runs),
         "client_names": list(facts.clients),
         "label_counts": found.counts.tolist(),
     }
+
+
+def follow_labels(found: Diagnosis, listed: Sequence[Difference]) -> bool:
+    """Whether labels explain all that differs in the inputs, and columns of inputs are listed."""
+    real = {face.name: face.real for face in found.faces}
+    inputs = any(difference.column not in ("label", "target", "rows") for difference in listed)
+    return inputs and real["label"] and not real.get("feature", True)
 
 
 def advice_for(found: Diagnosis, facts: Facts, kind: str, runs: Path | None) -> Advice:

@@ -264,6 +264,23 @@ def test_a_method_has_few_hooks():
     assert len(overridable) <= MOST_HOOKS, overridable
 
 
+ONE_WAY = {
+    # what a single run is executed with: the runner, its workers, and the server whose clients are on nodes
+    "fedskew.execution.run.execute": {"studies/runner.py", "studies/workers.py", "flower/server.py"},
+    # the list of runs that is executed: tuning, the evidence, documents and comparisons
+    "fedskew.studies.runner.execute_all": {"studies/progress.py", "studies/tune.py", "studies/evidence.py"},
+    # a run's lock
+    "filelock.FileLock": {"store/lock.py"},
+}
+"""By name, the files that may import it: a second way to do the same thing would need it, too."""
+
+
+@pytest.mark.parametrize("name", ONE_WAY)
+def test_one_thing_is_done_in_one_way(name):
+    users = offenders(FILES, lambda path, source: name in imported(ast.parse(source), package_of(path)))
+    assert users.keys() == ONE_WAY[name]
+
+
 def test_the_source_was_found():
     assert len(FILES) > 40
     assert {"core", "algorithms", "engine", "store"} <= {room_of(path) for path in FILES}

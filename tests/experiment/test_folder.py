@@ -56,7 +56,7 @@ def test_a_folder_holds_the_files_of_one_export(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"has no model.onnx"):
         fs.export(runs, folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True, timeout=60)
     assert not [*tmp_path.glob(f"{UNFINISHED}*")]
 
 

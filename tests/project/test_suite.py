@@ -28,7 +28,7 @@ def test_every_wait_has_a_limit() -> None:
 
 
 CHECKS = ("assert", "raises", "warns", "fail", "check_on_ranks")
-HELPERS = {"compare", "fuzz", "refused", "run_python", "same", "same_as_simulated"}
+HELPERS = {"compare", "fuzz", "refused", "run_python", "same", "same_as_simulated", "walk"}
 """Functions of the tests that check: calls whose names begin with one of `CHECKS`, and these."""
 
 

@@ -87,6 +87,8 @@ def test_what_would_decide_is_counted_in_runs() -> None:
         "pairs": 5,
         "accuracy": 0.8,
         "covers": "seeds and folds of rows",
+        "difference": 0.01,
+        "difference_std": 0.02,
     }
     assert tables.undecided(pd.DataFrame([{**row, "seeds_to_decide": 12}])) == [
         "About 12 runs of each method would decide fedprox's difference, if it is as large as here"

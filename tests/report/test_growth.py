@@ -86,7 +86,8 @@ def test_verbs_of_stored_runs_load_no_pytorch(tmp_path) -> None:
         "    assert main([*words.split(), '--runs', sys.argv[1]]) == 0, words\n"
         "    assert 'torch' not in sys.modules, words\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=100)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 

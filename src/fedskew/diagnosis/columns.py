@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedskew.data.preprocessing import Number, Words
 from fedskew.data.tables.columns import Columns
-from fedskew.data.tables.summaries import ColumnSummary, mean_and_deviation
+from fedskew.data.tables.summaries import ColumnSummary, Moments
 from fedskew.measure.heterogeneity.columns import Tested
 from fedskew.measure.heterogeneity.histograms import ClientMoments, of_numbers, of_shares
 
@@ -16,10 +16,9 @@ Floats = NDArray[np.float64]
 
 def moments_of(parts: Sequence[ColumnSummary]) -> ClientMoments:
     """Return rows, mean, deviation, smallest and largest number of a column at each site, each (sites,)."""
-    held = [part.numbers for part in parts]
-    both = np.array([mean_and_deviation([one]) if one.rows else (0.0, 0.0) for one in held])
-    rows, low, high = (np.array([getattr(one, name) for one in held]) for name in ("rows", "low", "high"))
-    return ClientMoments(rows, both[:, 0], both[:, 1], low, high, np.array([part.whole for part in parts]))
+    of_parts = [[getattr(part.numbers, name) for part in parts] for name in Moments.__struct_fields__]
+    rows, mean, deviation, low, high = map(np.array, of_parts)
+    return ClientMoments(rows, mean, deviation, low, high, np.array([part.whole for part in parts]))
 
 
 def in_columns(

@@ -31,7 +31,7 @@ Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
 """Path of a leaf to its shape and type."""
 
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Changes with every change of the messages."""
 
 

@@ -12,7 +12,6 @@ from fedskew.data.tables.summaries import (
     Moments,
     Summary,
     is_text,
-    mean_and_deviation,
     of_column,
 )
 
@@ -116,7 +115,7 @@ def guarded_summary(table: pa.Table, fewest: int) -> Summary:
             found = np.sort(numbers(frame[name]))
             low, high = found[fewest - 1], found[one.numbers.rows - fewest]
             if low > high:
-                low = high = mean_and_deviation([one.numbers])[0]
+                low = high = one.numbers.mean
             ends = {"low": float(low), "high": float(high)}
             one = replace(one, numbers=replace(one.numbers, **ends))
         made[name] = replace(one, buckets={at: n for at, n in one.buckets.items() if n >= fewest})

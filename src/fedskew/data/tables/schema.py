@@ -25,8 +25,8 @@ from fedskew.data.tables.summaries import (
     Moments,
     Summary,
     buckets_of,
-    mean_and_deviation,
     of_texts,
+    pooled,
     summary,
 )
 
@@ -186,14 +186,14 @@ def other_units(name: str, held: Parts) -> Iterator[str]:
         rest = [other for place, other in known.items() if place != where]
         if own.rows < FEWEST or not rest:
             continue
-        (mean, deviation), (other, spread) = mean_and_deviation([own]), mean_and_deviation(rest)
-        factor = unit_factor(mean, other, deviation, spread, own.rows)
-        if factor and from_most(mean, [mean_and_deviation([one])[0] for one in rest], factor):
+        others = pooled(rest)
+        factor = unit_factor(own.mean, others.mean, own.deviation, others.deviation, own.rows)
+        if factor and from_most(own.mean, [other.mean for other in rest], factor):
             usual, units = usual_factor(factor)
             yield (
-                f"{where}: column {name!r} is {factor:.3g} times as large as elsewhere (mean {mean:,.4g} and {other:,.4g}); "
-                f"if it has another unit{f', {units}' if units else ''}, write {entry('units', name, 1 / usual)} in "
-                "NAME.columns.toml"
+                f"{where}: column {name!r} is {factor:.3g} times as large as elsewhere (mean {own.mean:,.4g} and "
+                f"{others.mean:,.4g}); if it has another unit{f', {units}' if units else ''}, write "
+                f"{entry('units', name, 1 / usual)} in NAME.columns.toml"
             )
 
 
@@ -225,7 +225,7 @@ def kinds_of(sites: Mapping[str, Summary]) -> dict[str, Kind]:
 
 
 def merged(sites: Mapping[str, Summary], target: str = "", kinds: Mapping[str, Kind] | None = None) -> Columns:
-    """Fit the preprocessing of all sites' rows. It is bit-identical to the preprocessing of one table with all rows.
+    """Fit the preprocessing of all sites' rows. It equals that of one table with all rows, means and scales to 1e-12.
 
     ``kinds`` says what each column is, if these are not all rows of the sites' files. Raises `BadInput` if sites do not fit
     together, and if no column can be used.
@@ -248,21 +248,20 @@ def kind_of(name: str, parts: Sequence[ColumnSummary]) -> Kind:
     """Decide what a column is."""
     held = [part for part in parts if part.valid] or parts[:1]
     rows, valid = (sum(getattr(part, field) for part in parts) for field in ("rows", "valid"))
-    known = [part.numbers for part in held if part.numbers.rows]
+    known = pooled(part.numbers for part in held)
     if held[0].type not in ("number", "time", "text"):
         return None, f"left out, {held[0].type} is neither number nor text"
     if not valid:
         return None, "left out, it is empty"
-    if all(part.type == "text" for part in held) and sum(part.rows for part in known) < MOSTLY_NUMBERS * valid:
+    if all(part.type == "text" for part in held) and known.rows < MOSTLY_NUMBERS * valid:
         return kind_of_texts(held, rows - valid)
-    if not known:
+    if not known.rows:
         return None, "left out, it holds no finite number"
-    low, high = min(part.low for part in known), max(part.high for part in known)
     if all(part.numbered for part in held):
         return None, (
             f"left out, it numbers the rows; if it is a quantity, in NAME.columns.toml write {entry('units', name, 1)}"
         )
-    if low == high and sum(part.rows for part in known) == rows:
+    if known.low == known.high and known.rows == rows:
         return None, "left out, all values are the same"
     if rows >= MANY_IDS and all(part.unique and part.type == "number" for part in held):
         return Number, "an input, though each row has another whole number; if it is an id, remove it from the file"
@@ -295,14 +294,13 @@ def fit_column(name: str, kind: type[Column] | None, parts: Sequence[ColumnSumma
 
 
 def fit_numbers(name: str, parts: Sequence[ColumnSummary], missing: int) -> tuple[Number, str]:
-    known = [part.numbers for part in parts if part.numbers.rows]
-    mean, deviation = mean_and_deviation(known) if known else (0.0, 0.0)
+    known = pooled(part.numbers for part in parts)
     part = Number(
         name=name,
-        mean=mean,
-        scale=deviation or 1.0,
-        low=min((part.low for part in known), default=0.0),
-        high=max((part.high for part in known), default=0.0),
+        mean=known.mean,
+        scale=known.deviation or 1.0,
+        low=known.low if known.rows else 0.0,
+        high=known.high if known.rows else 0.0,
         marked=missing > 0,
         gaps=missing > 0,
         time=any(part.type == "time" for part in parts),

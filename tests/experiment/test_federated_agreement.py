@@ -23,12 +23,20 @@ def test_rows_in_one_place_and_sites_give_the_same_numbers_and_columns(tmp_path,
     pooled = diagnosis(from_files([table], client="hospital", **columns))
     found = rehearse(*sites_of_files([table], client="hospital", fewest=1, **columns))
     assert {column["column"] for column in pooled["columns"]} >= {"pulse", "smokes"} - {columns.get("target")}
-    equal = "target target_in_words classes label_counts sizes client_names measured_rows dominant by_client repairs"
+    equal = "target target_in_words classes label_counts sizes client_names measured_rows dominant repairs"
     assert {name: found[name] for name in equal.split()} == {name: pooled[name] for name in equal.split()}
     for one, other in zip(found["faces"], pooled["faces"], strict=True):
         for name in ("value", "each", "low", "high", "chance", "p"):
             assert one[name] == pytest.approx(other[name], abs=1e-12, nan_ok=True), (one["face"], name)
     assert np.array(found["holdings"]["rows"]) == pytest.approx(np.array(pooled["holdings"]["rows"]), abs=1e-12)
+    by_client = [[line for lines in made["by_client"] for line in lines] for made in (found, pooled)]
+    assert [len(lines) for lines in found["by_client"]] == [len(lines) for lines in pooled["by_client"]]
+    for one, other in zip(*by_client, strict=True):
+        assert one == {
+            **other,
+            "effect": pytest.approx(other["effect"], rel=1e-12),
+            "p": pytest.approx(other["p"], rel=1e-9),
+        }
     for one, other in zip(found["columns"], pooled["columns"], strict=True):
         assert one["text"] == other["text"]
         assert one["each"] == pytest.approx(other["each"], abs=1e-12)

@@ -225,7 +225,7 @@ def kinds_of(sites: Mapping[str, Summary]) -> dict[str, Kind]:
 
 
 def merged(sites: Mapping[str, Summary], target: str = "", kinds: Mapping[str, Kind] | None = None) -> Columns:
-    """Fit the preprocessing of all sites' rows. It equals that of one table with all rows, means and scales to 1e-12.
+    """Fit the preprocessing of all sites' rows. It is as from one table with all rows, means and scales to 1e-12.
 
     ``kinds`` says what each column is, if these are not all rows of the sites' files. Raises `BadInput` if sites do not fit
     together, and if no column can be used.

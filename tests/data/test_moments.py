@@ -58,6 +58,12 @@ def test_equal_numbers_have_no_deviation():
     assert (together.mean, together.deviation) == (0.1, 0.0)
 
 
+def test_the_deviation_is_at_most_the_largest_number():
+    """The sum over 130 of the largest numbers is rounded up."""
+    largest = np.finfo(float).max
+    assert moments(np.repeat([-largest, largest], 65)).deviation == largest
+
+
 def test_a_site_whose_numbers_no_table_has_makes_no_infinite_scale():
     """Its mean and its deviation are both the largest number there is."""
     largest = np.finfo(float).max

@@ -1,5 +1,7 @@
 """One face of heterogeneity at a time, planted by the skews that users have."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedskew.data.dataset import Dataset
@@ -46,7 +48,7 @@ def faces(x: np.ndarray, y: np.ndarray, client: np.ndarray, seed: int = 0) -> Di
 
 def explained(facts: list, client: np.ndarray, names: tuple[str, ...]) -> tuple[list, list]:
     """The columns that differ, over all clients and by client."""
-    return listed([part for fact in facts for part in tests(fact, client, len(names))], names)
+    return listed([part for fact in facts for part in tests(fact, client, len(names))], names)[:2]
 
 
 NUMBERS = {
@@ -85,3 +87,22 @@ def planted_numbers(skew: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.nd
 
 def diagnosed_numbers(skew: str, seed: int) -> Diagnosis:
     return faces(*planted_numbers(skew, seed), seed)
+
+
+def label_skewed(seed: int, offset: float = 0.0) -> Subject:
+    """1,200 rows of six clients with label skew. Columns follow the class only; ``offset`` is added to c0 at client 2."""
+    rng = np.random.default_rng(seed)
+    y = rng.choice(4, 1200, p=[0.4, 0.3, 0.2, 0.1])
+    client = np.empty(1200, dtype=np.int64)
+    for label in range(4):
+        client[y == label] = rng.choice(6, (y == label).sum(), p=rng.dirichlet(np.full(6, 1.0)))
+    client[:6] = np.arange(6)
+    x = rng.normal(size=(1200, 9)) + 1.5 * rng.normal(size=(4, 9))[y]
+    x[:, 8] = 50 + rng.normal(size=1200) * np.array([1, 2, 3, 4])[y]
+    x[client == 2, 0] += offset
+    word = rng.random(1200) < np.array([0.1, 0.3, 0.6, 0.9])[y]
+    bmi = np.where(rng.random(1200) < np.array([0.5, 0.1, 0.0, 0.0])[y], np.nan, rng.normal(size=1200))
+    facts = [(f"c{at}", "mean", "", values) for at, values in enumerate(x.T)]
+    facts += [("sex", "share", name, (word == at).astype(float)) for at, name in enumerate(("female", "male"))]
+    facts += [("bmi", "mean", "", bmi), ("bmi", "missing", "", np.isnan(bmi).astype(float))]
+    return replace(subject(x, y, client), facts=tuple(facts))

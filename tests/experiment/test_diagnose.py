@@ -82,11 +82,21 @@ def test_columns_that_differ_are_named_with_their_client(quick, capsys):
     assert main(["diagnose", str(CSV), "--label", "num", "--client", "hospital", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [column["text"] for column in found["columns"]][:2] == [
-        "chol is 0 in every row of Switzerland, mean 231.1 elsewhere",
         "ca is missing in 1 % of Cleveland's rows, elsewhere in 98 %",
+        "chol is 0 in every row of Switzerland, mean 231.1 elsewhere",
     ]
+    assert found["explained_by_labels"] == ["cp"]
     assert found["notes"] == []
     assert len(found["column_notes"]) == 10
+
+
+def test_columns_that_follow_the_labels_are_one_line_on_terminal_and_page(quick, capsys, tmp_path):
+    command = ["diagnose", "--dataset", "digits", "--skew", "label-dirichlet:alpha=0.3"]
+    assert main([*command, "--html", str(tmp_path / "d.html")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    line = r"What differs most, and for whom (- label is .*? )*\d+ columns differ no more than the labels explain, such as 'input"
+    assert re.search(line, out)
+    assert "columns differ no more than the labels explain, such as" in (tmp_path / "d.html").read_text()
 
 
 def test_a_named_data_set_is_compared_in_its_own_units(quick, capsys):
@@ -103,7 +113,7 @@ def test_routine_notes_are_one_line_on_the_terminal(quick, capsys):
     assert "note:" not in out
     assert "10 routine notes on columns" in out
     assert "4 clients with 123 to 303 rows" in out
-    assert "pooled ones of the same labels; farthest: Switzerland" in " ".join(out.split())
+    assert "pooled ones of the same labels; farthest: Switzerland and Cleveland (0.70)" in " ".join(out.split())
     table = [line.split() for line in out.splitlines()]
     assert ["client", "rows", "0", "1", "2", "3", "4"] in table
     assert ["Cleveland", "303", "54", "%", "18", "%", "12", "%", "12", "%", "4", "%"] in table

@@ -13,7 +13,7 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.tables.guard import guarded, guarded_summary
 from fedskew.data.tables.schema import merged
-from fedskew.diagnosis.questions import LEAVES, Answer, Array, Question, numbers_of
+from fedskew.diagnosis.questions import LEAVES, Answer, Array, Question, arrays, numbers_of
 from fedskew.diagnosis.rehearsal import by_bytes, rehearse, sites_of_files
 from fedskew.diagnosis.server import federated
 from fedskew.diagnosis.site import Site
@@ -127,8 +127,22 @@ def test_sums_of_all_rows_less_sums_by_class_are_about_no_row_or_enough(rare):
     )
     assert rows == 0 or rows >= 5
     assert rows == (len(rare) if len(rare) >= 5 else 0)
+    by_class = (numbers_of("", answers[step].numbers)["rows by class"] for step in ("moments", "classes"))
+    assert [part.sum() for part in by_class] == [answers["columns"].summary.columns["age"].rows - rows] * 2
     counts = answers["columns"].classes
     assert all(number >= 5 for number in counts.values())
+
+
+def test_sums_by_class_are_of_columns_and_distances_of_rows_of_common_classes():
+    y, values = np.array(["z"] * 9 + ["x"] * 30 + ["y"] * 30), np.arange(69.0)
+    site = Site(pa.table({"a": values}), y, 5)
+    known = merged({"bern": site.answer(Question(step="columns")).summary}).preprocessing
+    centres = np.array([[40.0, 0], [30, 0], [10, 0]])
+    asked = Question(step="classes", preprocessing=known, classes=("x", "y"), numbers=arrays({"centres": centres}))
+    found = numbers_of("bern", site.answer(asked).numbers)
+    assert found["rows by class"].tolist() == [30, 30]
+    by_hand = [[(part - 30).sum(), (np.abs(part - 40) - 10).sum()] for part in (values[9:39], values[39:])]
+    assert found["columns by class"][:, 0].T.tolist() == by_hand
 
 
 def test_the_server_need_not_know_classes_of_few_rows():

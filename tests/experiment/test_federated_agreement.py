@@ -1,5 +1,7 @@
 """One diagnosis: rows in one place and sites that do not pool their rows have the same numbers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,6 +13,7 @@ from fedskew.diagnosis.subject import Facts
 from fedskew.experiment.config import Experiment
 from tests.data.test_real import real_data
 from tests.federated import frame
+from tests.planted import label_skewed
 
 
 @pytest.mark.parametrize(
@@ -24,6 +27,7 @@ def test_rows_in_one_place_and_sites_give_the_same_numbers_and_columns(tmp_path,
     found = rehearse(*sites_of_files([table], client="hospital", fewest=1, **columns))
     assert {column["column"] for column in pooled["columns"]} >= {"pulse", "smokes"} - {columns.get("target")}
     equal = "target target_in_words classes label_counts sizes client_names measured_rows dominant repairs"
+    equal += " explained_by_labels"
     assert {name: found[name] for name in equal.split()} == {name: pooled[name] for name in equal.split()}
     for one, other in zip(found["faces"], pooled["faces"], strict=True):
         for name in ("value", "each", "low", "high", "chance", "p"):
@@ -53,9 +57,22 @@ def test_a_named_data_set_has_the_same_numbers_in_one_place_and_at_sites(dataset
     for one, other in zip(found["faces"], pooled["faces"], strict=True):
         assert one["value"] == pytest.approx(other["value"], abs=1e-12), one["face"]
     assert [column["text"] for column in found["columns"]] == [column["text"] for column in pooled["columns"]]
+    assert found["explained_by_labels"] == pooled["explained_by_labels"]
     assert found["label_counts"] == pooled["label_counts"]
     assert found["notes"] == ["diagnosed without pooling rows", *pooled["notes"]]
     assert found["column_notes"] == pooled["column_notes"]
+
+
+@pytest.mark.parametrize("fewest", [1, 5])
+def test_sites_name_columns_that_follow_the_labels_as_rows_in_one_place_do(fewest):
+    """Words, gaps, deviations and means, and an offset at one site."""
+    made = replace(label_skewed(0, 3.0), name="skewed")
+    pooled, found = diagnosis(made), rehearse(*sites_of_subject(made, fewest))
+    assert found["columns"][0]["column"] == pooled["columns"][0]["column"] == "c0"
+    assert len(pooled["explained_by_labels"]) >= 3
+    assert {column["column"] for column in found["columns"]} == {column["column"] for column in pooled["columns"]}
+    if fewest == 1:
+        assert found["explained_by_labels"] == pooled["explained_by_labels"]
 
 
 REAL = {

@@ -1,14 +1,20 @@
 """Columns that differ between clients: means by hand, nothing by chance, and the client that differs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_array
 
 from fedskew.core.units import unit_factor
 from fedskew.data.datasets.heart import CSV
-from fedskew.measure.heterogeneity.columns import Difference, Group, copied, factor_of
+from fedskew.diagnosis.diagnose import compared
+from fedskew.diagnosis.subject import Subject
+from fedskew.measure.heterogeneity import columns
+from fedskew.measure.heterogeneity.columns import Difference, Group, beyond_labels, copied, factor_of
 from fedskew.measure.heterogeneity.histograms import moments
-from tests.planted import explained
+from tests.planted import explained, label_skewed, subject
 
 CLIENT = np.repeat(np.arange(4), 50)
 
@@ -189,3 +195,69 @@ def test_p_values_are_corrected_for_all_tests_and_every_client_has_its_own_list(
 def test_rows_that_occur_more_than_once_are_found_bit_for_bit() -> None:
     x = np.array([[1.0, 2], [3, 4], [1, 2], [1, 2.0000001]])
     assert copied(x)[3].tolist() == [1, 0, 1, 0]
+
+
+def by_class(made: Subject) -> tuple[list[Difference], list[list[Difference]], list[str]]:
+    tested = [part for fact in made.facts for part in compared(fact, made, len(made.clients))]
+    return columns.listed(tested, made.clients)
+
+
+def test_columns_that_follow_the_class_only_are_not_listed_in_nineteen_of_twenty_seeds() -> None:
+    results = [by_class(label_skewed(seed)) for seed in range(20)]
+    assert sum(bool(every) or any(of_clients) for every, of_clients, _ in results) <= 1
+    assert min(len(by_labels) for _, _, by_labels in results) >= 3
+    plain = replace(label_skewed(0), kind="labels")
+    assert by_class(plain)[0], "only classes explain a column"
+
+
+def test_an_offset_of_one_client_under_label_skew_is_first_in_nineteen_of_twenty_seeds() -> None:
+    """Two standard deviations within a class."""
+    first = [by_class(label_skewed(seed, 2.0))[0][:1] for seed in range(20)]
+    assert sum([(one.column, one.client) for one in every] == [("c0", "client 2")] for every in first) >= 19
+
+
+def test_equal_shares_of_classes_leave_every_difference_as_it_is() -> None:
+    rng = np.random.default_rng(0)
+    y, client = np.arange(400) % 2, np.arange(400) // 100
+    values = rng.normal(size=400) + 3 * y + 2.5 * (client == 1)
+    made = replace(subject(values[:, None], y, client), facts=(("a", "mean", "", values),))
+    assert by_class(made)[0][0].client == "client 1"
+    assert by_class(made)[:2] == explained([("a", "mean", "", values)], client, made.clients)
+    [tested, _] = compared(made.facts[0], made, 4)
+    assert beyond_labels(tested, 8)[1] == pytest.approx(1)
+
+
+def test_a_client_that_alone_holds_its_class_differs_no_more_than_its_label() -> None:
+    client = np.repeat([0, 1], 100)
+    values = np.random.default_rng(0).normal(size=200) + 2 * client
+    made = replace(subject(values[:, None], client, client), facts=(("a", "mean", "", values),))
+    assert by_class(made) == ([], [[], []], ["a"])
+
+
+def test_gaps_words_and_deviations_are_compared_within_classes_by_hand() -> None:
+    """The difference of two clients within classes, weighted by n_1c n_2c / n_c, over the difference of all rows."""
+    y, client = np.array([0] * 30 + [1] * 10 + [0] * 12 + [1] * 28), np.repeat([0, 1], 40)
+    hits = np.random.default_rng(0).random(80) < np.where(client, 0.9, 0.1)
+    weights = np.array([30 * 12 / 42, 10 * 28 / 38])
+    gaps = [hits[(client == 1) & (y == c)].mean() - hits[(client == 0) & (y == c)].mean() for c in (0, 1)]
+    left = weights @ gaps / weights.sum() / (hits[client == 1].mean() - hits[client == 0].mean())
+    for fact in (
+        ("a", "missing", "", hits.astype(float)),
+        ("a", "word", ("b",), csr_array(hits[:, None].astype(float))),
+    ):
+        made = subject(hits[:, None], y, client)
+        [tested] = compared(fact, made, 2)
+        assert beyond_labels(tested, 1) == pytest.approx([left, left])
+
+
+def test_columns_are_in_the_order_of_their_differences_within_classes() -> None:
+    """In all rows "a" differs more, because most rows of client 1 have its class."""
+    rng = np.random.default_rng(0)
+    client = np.repeat(np.arange(4), 200)
+    y = (rng.random(800) < np.where(client == 1, 0.9, 0.2)).astype(np.int64)
+    a = rng.normal(size=800) + 4 * y + (client == 1)
+    b = rng.normal(size=800) + 1.2 * (client == 1)
+    facts = (("a", "mean", "", a), ("b", "mean", "", b))
+    made = replace(subject(np.stack([a, b], axis=1), y, client), facts=facts)
+    assert [one.column for one in by_class(made)[0]] == ["b", "a"]
+    assert [one.column for one in explained(list(facts), client, made.clients)[0]] == ["a", "b"]

@@ -12,6 +12,7 @@ from fedskew.core.errors import BadInput
 from fedskew.data.datasets.digits import Digits
 from fedskew.diagnosis.diagnose import diagnosis, from_experiment
 from fedskew.diagnosis.pool import pooled
+from fedskew.diagnosis.subject import face_of
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity.concept import kinds_for
 from fedskew.measure.heterogeneity.details import details, shuffled
@@ -24,6 +25,7 @@ from fedskew.measure.heterogeneity.label import (
     pairwise_variation,
 )
 from fedskew.measure.heterogeneity.rows import MOST_INPUTS
+from fedskew.report.diagnosis import farthest
 from fedskew.skew import LabelDirichlet
 from fedskew.skew.partition import deal
 from tests.data.test_real import real_data
@@ -197,11 +199,11 @@ def test_few_clients_have_no_interval_and_lone_classes_are_counted():
 
 
 @pytest.mark.parametrize(("shift", "noted"), [(0, True), (2, False)])
-def test_a_note_says_where_columns_only_follow_the_labels(shift, noted):
+def test_a_note_says_where_columns_may_only_follow_targets_that_are_numbers(shift, noted):
     rng = np.random.default_rng(0)
     client = np.repeat(np.arange(6), 200)
-    y = np.where(rng.random(1200) < 0.6, client % 3, rng.integers(0, 3, 1200))
-    x = rng.normal(size=(1200, 4)) + 1.5 * (y[:, None] == 1) + shift * (client[:, None] == 5)
+    y = np.where(rng.random(1200) < 0.6, client % 3, rng.integers(0, 3, 1200)) + rng.normal(0, 0.1, 1200)
+    x = rng.normal(size=(1200, 4)) + 1.5 * (y[:, None] > 0.5) + shift * (client[:, None] == 5)
     facts = tuple((f"c{at}", "mean", "", values) for at, values in enumerate(x.T))
     found = diagnosis(dataclasses.replace(subject(x, y, client), facts=facts))
     assert any(column["column"].startswith("c") for column in found["columns"])
@@ -264,3 +266,26 @@ def test_label_without_a_fitted_row_drops_only_the_pooled_fit(monkeypatch):
 )
 def test_each_class_has_three_kinds_of_inputs_if_kinds_have_thirty_rows(rows: int, classes: int, kinds: int) -> None:
     assert kinds_for(rows, classes) == kinds
+
+
+@pytest.mark.parametrize("seeds", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shares", [[1 / 6] * 6, [0.3, 0.25, 0.2, 0.15, 0.07, 0.03]])
+def test_the_client_with_another_concept_is_named_in_nineteen_of_twenty_seeds(seeds, shares):
+    """Clients of equal and of unequal size, of which one has exchanged labels."""
+    named = 0
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        client, y = rng.choice(6, 1500, p=shares), rng.integers(0, 3, 1500)
+        x = rng.normal(size=(1500, 6)) + 2 * np.eye(6)[y]
+        found = faces(x, np.where(client == 1, (y + 1) % 3, y), client, seed)
+        names = [f"client {k}" for k in range(6)]
+        face = face_of(found, "concept", names, {})
+        named += farthest({"client_names": names}, face).startswith("client 1 (0.")
+    assert named >= 0.95 * seeds
+
+
+def test_clients_that_are_about_as_far_are_named_together_and_none_by_chance():
+    found = {"client_names": [*"abcde"]}
+    face = {"verdict": "mild", "each": [0.4, 0.39, 0.4, 0.38, 0.1]}
+    assert farthest(found, face) == "a, c, b and 1 more (0.40)"
+    assert farthest(found, {**face, "verdict": "by chance"}) == ""

@@ -18,7 +18,7 @@ from fedskew.diagnosis.questions import LEAVES
 from fedskew.diagnosis.rehearsal import without_pooling
 from fedskew.diagnosis.site import FEWEST
 from fedskew.diagnosis.subject import Subject
-from fedskew.report.diagnosis import answer, two, write_diagnosis
+from fedskew.report.diagnosis import answer, explained, farthest, two, write_diagnosis
 from fedskew.report.names import name_of
 
 SOME_CLIENTS = 6
@@ -141,8 +141,8 @@ def show(found: Mapping[str, Any], console: Console) -> None:
         console.print(f"and {len(names) - SOME_CLIENTS:,} smaller clients: see --html or --json", style="dim")
     console.print()
     for face in found["faces"]:
-        farthest = "" if face["verdict"] == "by chance" else f"; farthest: {escape(face['farthest_client'])}"
-        console.print(f"{face['face']:9}{face['meaning']}{farthest}", style="dim")
+        far = farthest(found, face)
+        console.print(f"{face['face']:9}{face['meaning']}{f'; farthest: {escape(far)}' if far else ''}", style="dim")
     console.print(
         f"Each number is a total variation distance, 0 alike, at most {1 - 1 / found['clients']:.2f} where these "
         f"{found['clients']:,} clients have nothing in common (each is part of everybody), with its 95 % interval over resampled "
@@ -156,10 +156,13 @@ def show(found: Mapping[str, Any], console: Console) -> None:
             f"{100 * share:.0f} % of the rows are of a class that one client holds alone: here a difference of inputs "
             "or concepts looks like a difference of labels.",
         )
-    if found["columns"]:
+    by_labels = explained(found)
+    if found["columns"] or by_labels:
         console.print("\nWhat differs most, and for whom", style="bold")
     for column in found["columns"]:
         console.print(f"- {column['text']}")
+    if by_labels:
+        console.print(f"{by_labels}.")
     console.print()
     for note in found["notes"]:
         console.print(f"note: {note}")

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.data.preprocessing import Number, Words
+from fedskew.data.preprocessing import Number, Tabular, Words
 from fedskew.data.tables.columns import Columns
 from fedskew.data.tables.summaries import ColumnSummary, Moments
 from fedskew.measure.heterogeneity.columns import Tested
@@ -19,6 +19,15 @@ def moments_of(parts: Sequence[ColumnSummary]) -> ClientMoments:
     of_parts = [[getattr(part.numbers, name) for part in parts] for name in Moments.__struct_fields__]
     rows, mean, deviation, low, high = map(np.array, of_parts)
     return ClientMoments(rows, mean, deviation, low, high, np.array([part.whole for part in parts]))
+
+
+def facts_of(preprocessing: Tabular) -> list[tuple[str, str, str]]:
+    """Column, kind and word of the facts of which sites send sums by class, in their order."""
+    names: list[tuple[str, str, str]] = []
+    for part in preprocessing.columns:
+        names += [(part.name, "mean", ""), (part.name, "missing", "")]
+        names += [(part.name, "share", word) for word in part.known] if isinstance(part, Words) else []
+    return names
 
 
 def in_columns(

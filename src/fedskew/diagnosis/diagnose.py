@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,12 +28,12 @@ from fedskew.diagnosis.pool import pooled
 from fedskew.diagnosis.subject import Facts, Subject, sizes_of, values_of
 from fedskew.experiment.keywords import Settings
 from fedskew.experiment.settings import Clients
-from fedskew.measure.heterogeneity.columns import Tested, copied, listed
+from fedskew.measure.heterogeneity.columns import Fact, Held, Tested, centred, copied, listed
 from fedskew.measure.heterogeneity.content import of_symbols
 from fedskew.measure.heterogeneity.details import details, of_counts
 from fedskew.measure.heterogeneity.diagnose import MOST_ROWS, Diagnosis
 from fedskew.measure.heterogeneity.histograms import tests
-from fedskew.measure.heterogeneity.rows import flat, standardised
+from fedskew.measure.heterogeneity.rows import Floats, flat, standardised, sums_by, table
 from fedskew.measure.heterogeneity.symbols import counts_of, diagnose_symbols
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ def measured(subject: Subject, seed: int, on_progress: OnProgress, runs: Path | 
     else:
         held = holdings(kind, targets, subject.client, found.counts, names)
         shown = TargetTable(kind, classes, names, sizes, held)
-    tested = [*(part for fact in facts for part in tests(fact, subject.client, len(sizes))), *tested]
+    tested = [*(part for fact in facts for part in compared(fact, subject, len(sizes))), *tested]
     about = Facts(
         subject.title,
         subject.name,
@@ -264,6 +265,21 @@ def measured(subject: Subject, seed: int, on_progress: OnProgress, runs: Path | 
         column_notes=subject.column_notes,
     )
     return values_of(about, shown, found, more, listed(tested, subject.clients), runs)
+
+
+def compared(fact: Fact | Held, subject: Subject, clients: int) -> list[Tested]:
+    """Compare the clients' rows in a fact, and rows of the same class. Sites do not count copied rows by class."""
+    parts, shape = tests(fact, subject.client, clients), (clients, len(subject.classes))
+    if subject.kind != CLASSES or fact[1] == "copied":
+        return parts
+
+    def by_class(part: Tested) -> tuple[Floats, Floats]:
+        values = fact[3][:, [fact[2].index(part.word)]].toarray()[:, 0] if fact[1] == "word" else fact[3]
+        away = centred(np.abs(values - part.origin) if part.kind == "spread" else values, part.centre)
+        sums = sums_by(subject.client * shape[1] + subject.y, shape[0] * shape[1], away[:, None])
+        return sums.reshape(shape), table(subject.client, subject.y, shape)
+
+    return [part._replace(by_class=partial(by_class, part)) for part in parts]
 
 
 def rows_of(subject: Subject) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from fedskew.core.errors import BadInput
 from fedskew.data.preprocessing import Tabular
 from fedskew.data.tables.summaries import ColumnSummary, Summary
 
-Step = Literal["columns", "targets", "scale", "products", "directions", "moments", "faces"]
+Step = Literal["columns", "targets", "scale", "products", "directions", "moments", "faces", "classes"]
 Numbers = dict[str, NDArray[np.float64]]
 
 
@@ -106,6 +106,13 @@ LEAVES = (
         "rows by kind",
         "classes x up to 40 kinds",
         "rows of each class and kind of input; of numbers by stratum of the target, 8 kinds and 5 bins of residuals",
+    ),
+    Leaf("classes", "rows by class", "classes", "rows of each class; classes only, as the next line"),
+    Leaf(
+        "classes",
+        "columns by class",
+        "2 x 2 columns and words x classes",
+        "sums of numbers, words and missing values by class, and of the numbers' distances from the median",
     ),
 )
 """Every number that leaves a site."""

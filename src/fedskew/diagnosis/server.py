@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,15 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from fedskew.core.errors import require
+from fedskew.data.preprocessing import Tabular
 from fedskew.data.tables.schema import merged, other_words
-from fedskew.diagnosis.columns import in_columns, moments_of
+from fedskew.diagnosis.columns import facts_of, in_columns, moments_of
 from fedskew.diagnosis.questions import Answer, Numbers, Question, arrays, numbers_of
 from fedskew.diagnosis.site import measured
 from fedskew.diagnosis.subject import Facts, values_of
-from fedskew.diagnosis.targets import Targets, targets_of
+from fedskew.diagnosis.targets import ClassTargets, Targets, targets_of
 from fedskew.measure.heterogeneity import sites as of_sites
-from fedskew.measure.heterogeneity.columns import listed
+from fedskew.measure.heterogeneity.columns import Tested, listed
 from fedskew.measure.heterogeneity.details import of_counts
 from fedskew.measure.heterogeneity.diagnose import Diagnosis
 from fedskew.measure.heterogeneity.histograms import BINS, edges, of_shares
@@ -119,14 +121,11 @@ class Inquiry:
         scaled = self.numbers("scale", shapes if named else {**shapes, "histograms": (0, 0)}, {"edges": inner})
         frame = frame_of(self.numbers, scaled, rows)
         found = faces_from(self.numbers, frame, targets, targets.held.sum(1), self.seed)
-        tested = [
-            *in_columns(
-                encode,
-                columns,
-                moments,
-                {name: (np.stack([s["histograms"][at] for s in scaled]), inner[at]) for at, name in enumerate(named)},
-                facts.computed,
-            ),
+        held = {name: (np.stack([s["histograms"][at] for s in scaled]), inner[at]) for at, name in enumerate(named)}
+        tested = in_columns(encode, columns, moments, held, facts.computed)
+        if isinstance(targets, ClassTargets):
+            tested = self.by_class(tested, encode.preprocessing, targets.strata)
+        tested += [
             *targets.tested(),
             *of_shares("rows", "copied", "", sizes, np.array([answer.copies for answer in first.values()])),
         ]
@@ -142,6 +141,22 @@ class Inquiry:
         )
         measures = of_counts(found.counts, found.counts.sum(1))
         return values_of(facts, targets.table(), found, measures, listed(tested, self.sites))
+
+    def by_class(self, tested: Sequence[Tested], preprocessing: Tabular, classes: int) -> list[Tested]:
+        """The tests of columns, with the sites' sums by class."""
+        at = {fact: place for place, fact in enumerate(facts_of(preprocessing))}
+        places = [(int(part.kind == "spread"), at[part.fact]) for part in tested]
+        asked = np.zeros((3, len(at)))  # origins, centres of values, centres of their distances from the origin
+        for part, (spread, place) in zip(tested, places, strict=True):
+            asked[1 + spread, place] = part.centre
+            asked[0, place] = part.origin if spread else asked[0, place]
+        shapes = {"rows by class": (classes,), "columns by class": (2, len(at), classes)}
+        sent = self.numbers("classes", shapes, {"centres": asked})
+        rows, sums = (np.stack([answer[name] for answer in sent]) for name in shapes)
+        return [
+            part._replace(by_class=partial(lambda *both: both, sums[:, spread, place], rows))
+            for part, (spread, place) in zip(tested, places, strict=True)
+        ]
 
     def numbers(self, step: str, shapes: Mapping[str, tuple[int, ...]], *asked: Numbers) -> list[Numbers]:
         """Ask all sites the same, or each its own question. Raises `BadInput` for answers of other shapes."""

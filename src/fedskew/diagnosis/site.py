@@ -17,11 +17,13 @@ from fedskew.core.text import count
 from fedskew.data.preprocessing import Number, Tabular
 from fedskew.data.tables.columns import Columns, numbers, to_pandas
 from fedskew.data.tables.guard import guarded, guarded_summary
+from fedskew.diagnosis.columns import facts_of
 from fedskew.diagnosis.questions import Answer, Numbers, Question, Step, arrays, numbers_of
 from fedskew.diagnosis.site_targets import OwnClasses, OwnNumbers, least
+from fedskew.measure.heterogeneity.columns import centred
 from fedskew.measure.heterogeneity.histograms import histogram
 from fedskew.measure.heterogeneity.rounding import rounded
-from fedskew.measure.heterogeneity.rows import MOST_INPUTS, WIDTH, Ints
+from fedskew.measure.heterogeneity.rows import MOST_INPUTS, WIDTH, Ints, sums_by
 from fedskew.measure.heterogeneity.sites import coordinates, sums
 
 FEWEST = 5
@@ -120,8 +122,10 @@ class Site:
         enough = self.enough(y)
         self.note_rare(enough)
         z, y, response = z[enough], y[enough], None if response is None else response[enough]
-        check_width(z, WIDTH + 1)
         require(int(y.max()) < strata, "the server does not know all classes of this site")
+        if question.step == "classes":
+            return self.by_class(preprocessing, asked["centres"], enough, y, strata)
+        check_width(z, WIDTH + 1)
         computed = sums(question.step, z, asked, y, strata, response)
         if question.step == "moments":
             return computed
@@ -140,6 +144,21 @@ class Site:
             histogram(numbers(frame[name]), inner) for name, inner in zip(measured(preprocessing), edges, strict=True)
         ]
         return self.rounded(np.stack(counts)) if counts else np.zeros((0, 0))
+
+    def by_class(
+        self, preprocessing: Tabular, centres: NDArray[np.float64], enough: NDArray[np.bool_], y: Ints, classes: int
+    ) -> Numbers:
+        """Sums by class of the facts of columns, and of their distances from the first row of ``centres`` (3, facts)."""
+        facts: dict[tuple[str, ...], Any] = {
+            fact[:3]: fact[3] for fact in Columns(preprocessing, ()).features(self.held) if fact[1] != "word"
+        }
+        none = np.zeros(len(enough))  # a site without gaps has no fact of missing values
+        values = np.column_stack([facts.get(fact, none) for fact in facts_of(preprocessing)])[enough]
+        parts = centred(values, centres[1]), centred(np.abs(values - centres[0]), centres[2])
+        return {
+            "rows by class": np.bincount(y, minlength=classes).astype(np.float64),
+            "columns by class": np.stack([sums_by(y, classes, part).T for part in parts]),
+        }
 
     def rounded(self, counts: NDArray[Any]) -> NDArray[np.float64]:
         """The counts (..., bins) without small ones. The same question gets the same answer."""

@@ -86,16 +86,17 @@ def values_of(
     targets: TargetTable,
     found: Diagnosis,
     more: Mapping[str, Any],
-    differences: tuple[list[Difference], list[list[Difference]]],
+    differences: tuple[list[Difference], list[list[Difference]], list[str]],
     runs: Path | None = None,
 ) -> dict[str, Any]:
     """Return the complete diagnosis as plain values.
 
-    ``more`` are further measures. ``differences`` are the columns that differ, over all clients and by client. ``runs`` is a
+    ``more`` are further measures. ``differences`` are the columns that differ, over all clients and by client, and columns that
+    differ no more than the labels explain. ``runs`` is a
     folder with the user's own evidence, which the advice uses, too.
     """
     kind, sizes = targets.kind, targets.sizes
-    listed, of_clients = differences
+    listed, of_clients, by_labels = differences
     return {
         "data": facts.title,
         "clients": len(sizes),
@@ -115,8 +116,9 @@ def values_of(
         "measures": more,
         "columns": [asdict(one) for one in listed],
         "by_client": [[named(one) for one in own] for own in of_clients],
+        "explained_by_labels": by_labels,
         "repairs": repairs(of_clients),
-        "notes": [*facts.notes, *([FOLLOW] if follow_labels(found, listed) else [])],
+        "notes": [*facts.notes, *([FOLLOW] if kind != CLASSES and follow_labels(found, listed) else [])],
         "column_notes": list(facts.column_notes),
         "advice": advice_for(found, facts, kind, runs),
         "client_names": list(facts.clients),
@@ -125,7 +127,10 @@ def values_of(
 
 
 def follow_labels(found: Diagnosis, listed: Sequence[Difference]) -> bool:
-    """Whether labels explain all that differs in the inputs, and columns of inputs are listed."""
+    """Whether labels explain all that differs in the inputs, and columns of inputs are listed.
+
+    Only for targets that are no classes: else `beyond_labels` has left such columns out.
+    """
     real = {face.name: face.real for face in found.faces}
     inputs = any(difference.column not in ("label", "target", "rows") for difference in listed)
     return inputs and real["label"] and not real.get("feature", True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,10 @@ FAINT, DEEPEST = 0.05, 2.0
 """Absolute effects in the figure of columns: below the first, a cell is empty; above the second, no cell gets darker."""
 
 
+NEAR, NAMED = 0.9, 3
+"""Clients are named as farthest from this share of the largest distance, and at most this number of them."""
+
+
 def answer(found: Mapping[str, Any]) -> str:
     """Sum up the diagnosis in a few sentences."""
     by_name = {face["face"]: face for face in found["faces"]}
@@ -47,6 +52,25 @@ def answer(found: Mapping[str, Any]) -> str:
         named = [f"{face['face']} ({face['verdict']}, {face['strength']:.2f})" for face in others]
         text += f" Also {words.listed(named)}."
     return f"{text}{unknown}"
+
+
+def farthest(found: Mapping[str, Any], face: Mapping[str, Any]) -> str:
+    """Name the clients that are farthest from all together in a face, with the largest distance; empty for a face by chance."""
+    if face["verdict"] == "by chance":
+        return ""
+    each, far = face["each"], max(face["each"])
+    order = sorted(range(len(each)), key=lambda k: -each[k])
+    names = [found["client_names"][k] for k in order if each[k] >= NEAR * far]
+    more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
+    return f"{words.listed([*names[:NAMED], *more])} ({two(far)})"
+
+
+def explained(found: Mapping[str, Any]) -> str:
+    """Say how many columns differ no more than the labels explain; empty if there are none."""
+    names = found["explained_by_labels"]
+    if len(names) < 2:
+        return f"1 column differs no more than the labels explain: {names[0]!r}" if names else ""
+    return f"{len(names)} columns differ no more than the labels explain, such as {names[0]!r}"
 
 
 def write_diagnosis(found: Mapping[str, Any], path: str | Path) -> Path:
@@ -71,6 +95,8 @@ def page(found: Mapping[str, Any]) -> str:
         answer=answer(found),
         faces=figure("faces", faces, faces, draw_faces(found), "", of_faces(found)),
         columns=column_figure(found),
+        explained=explained(found),
+        farthest=partial(farthest, found),
         most_clients=MOST_CLIENTS,
         largest=sorted(np.argsort(-np.array(found["sizes"]), kind="stable")[:MOST_CLIENTS].tolist()),
         partition=partition_figure(partition(found), found["clients"]),

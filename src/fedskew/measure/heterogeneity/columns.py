@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.special import bdtr, bdtrc, ndtr
+from scipy.special import bdtr, bdtrc, ndtr, ndtri
 
 from fedskew.core.text import percent
 from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor
@@ -42,8 +42,8 @@ class Difference:
     """A column's mean, deviation or share of rows: of one client (``here``), and of all other clients (``elsewhere``).
 
     ``effect``: in standard deviations of all rows. ``p``: corrected for all tests. ``text``: the difference as a sentence.
-    ``each``: the effect of every client, with 0 for clients within chance. ``factor``: the ratio of the client's numbers to the
-    others', if they may be in another unit; else 0.
+    ``each``: the effect of every client, with 0 for clients within chance or whose labels explain it. ``factor``: the ratio of the
+    client's numbers to the others', if they may be in another unit; else 0.
     """
 
     column: str
@@ -84,20 +84,63 @@ class Tested(NamedTuple):
     effect: Floats  # in standard deviations of all rows
     p: Floats
     groups: Callable[[int], tuple[Group, Group]] = lambda k: (NONE, NONE)  # only facts of numbers have groups
+    origin: float = 0.0  # a deviation compares the rows' distances from it
+    centre: float = 0.0  # the mean of all rows: of their values, or of these distances
+    by_class: Callable[[], tuple[Floats, Floats]] | None = None
+    """Returns sums of the rows' differences from ``centre``, and numbers of rows, both (clients, classes)."""
 
     @property
     def name(self) -> str:
         """The name under which the fact is listed. A list has each name only once."""
         return f"{self.column} {self.word}" if self.kind in ("word", "symbol") else self.column
 
+    @property
+    def fact(self) -> tuple[str, str, str]:
+        """Column, kind and word of the fact whose values are compared."""
+        return self.column, "mean" if self.kind in ("content", "spread") else self.kind, self.word
 
-def listed(found: Sequence[Tested], names: Sequence[str]) -> tuple[list[Difference], list[list[Difference]]]:
-    """Return the columns that differ most, and for each client the columns in which it differs most, strongest first."""
+
+def centred(values: Floats, centre: Floats | float) -> Floats:
+    """Return the differences of ``values`` from ``centre``; 0 for unknown values."""
+    return np.nan_to_num(values - centre, posinf=0.0, neginf=0.0)
+
+
+def beyond_labels(found: Tested, number: int) -> Floats:
+    """Return the part (clients,) of each client's effect that rows of the same class have, too; 0 if it is small or within chance.
+
+    Classes c have the weights n_kc n_c' / (n_kc + n_c'), where n_c' counts the rows of the others (Mantel and Haenszel 1959). p is
+    the one of all rows, for the effect and the precision that are left. ``number`` counts all tests. Without classes, or without
+    sums of the client's rows, the part is 1.
+    """
+    if found.by_class is None:
+        return np.ones(len(found.p))
+    sums, rows = found.by_class()
+    others, of_others = rows.sum(0) - rows, sums.sum(0) - sums
+    weight = divided(rows * others, rows + others)
+    within = divided((weight * (divided(sums, rows) - divided(of_others, others))).sum(1), weight.sum(1))
+    mine, rest = rows.sum(1), others.sum(1)
+    left = np.abs(divided(within, divided(sums.sum(1), mine) - divided(of_others.sum(1), rest)))
+    precision = np.sqrt(divided(weight.sum(1) * (mine + rest), mine * rest))
+    with np.errstate(invalid="ignore"):
+        p = 2 * ndtr(ndtri(found.p / 2) * left * precision)
+    beyond = (np.abs(found.effect) * left >= SMALL) & (p * number <= LEVEL)
+    return np.where(mine == 0, 1.0, np.where(beyond, left, 0.0))
+
+
+def listed(found: Sequence[Tested], names: Sequence[str]) -> tuple[list[Difference], list[list[Difference]], list[str]]:
+    """Return the columns that differ most, and for each client the columns in which it differs most, strongest first.
+
+    The third list names columns that are in none of these, because rows of the same class do not differ: see `beyond_labels`.
+    """
     if not found:
-        return [], [[] for _ in names]
+        return [], [[] for _ in names], []
     number = len(found) * len(names)
     effects = np.stack([np.where(one.p * number <= LEVEL, one.effect, 0.0) for one in found])
-    size = np.where(np.abs(effects) >= SMALL, np.abs(effects), 0.0)
+    large = np.where(np.abs(effects) >= SMALL, np.abs(effects), 0.0)
+    left = np.ones_like(large)
+    for at in np.flatnonzero(large.any(1)).tolist():
+        left[at] = np.where(large[at] > 0, beyond_labels(found[at], number), 1.0)
+    effects, size = np.where(left > 0, effects, 0.0), large * left
 
     def difference(at: int, k: int) -> Difference:
         one = found[at]
@@ -127,7 +170,10 @@ def listed(found: Sequence[Tested], names: Sequence[str]) -> tuple[list[Differen
             if found[at].name not in mine:
                 mine[found[at].name] = difference(at, k)
         of_clients.append([*mine.values()])
-    return [*columns.values()], of_clients
+    differ = {one.column for one, sizes in zip(found, size, strict=True) if sizes.any()}
+    order = [at for at in np.argsort(-large.max(1), kind="stable").tolist() if large[at].any()]
+    by_labels = dict.fromkeys(found[at].column for at in order if found[at].column not in differ)
+    return [*columns.values()], of_clients, [*by_labels]
 
 
 def shares(hits: Floats, rows: Ints) -> tuple[Floats, Floats, Floats]:

@@ -128,12 +128,15 @@ def of_numbers(column: str, kind: Kind, word: str, held: ClientMoments, counts: 
     rest = every.mean - divided(held.rows * centred, others)
     effect = (held.mean - rest) / every.deviation
     pooled, middle = counts.sum(0), middles(inner)
+    p = by_ranks(counts, middle)[0]
+    first = Tested(column, kind, word, held.mean, rest, effect, p, groups, centre=every.mean)
     if pooled.max() >= MOSTLY * pooled.sum():
         # ranks of mostly equal numbers are no longer nearly normal
         other = of_shares(column, "share", "", counts.sum(1), counts.sum(1) - counts[:, pooled.argmax()])
-        return [Tested(column, kind, word, held.mean, rest, effect, part.p, groups) for part in other]
-    tested = [Tested(column, kind, word, held.mean, rest, effect, by_ranks(counts, middle)[0], groups)]
-    distance = np.abs(middle - median(middle, pooled))
+        return [first._replace(p=part.p) for part in other]
+    tested = [first]
+    origin = median(middle, pooled)
+    distance = np.abs(middle - origin)
     if np.ptp(distance[pooled > 0]) > 0 and kind != "symbol":
         p, distances = by_ranks(counts, distance)
         squares = held.rows * (held.deviation**2 + centred**2)
@@ -141,7 +144,8 @@ def of_numbers(column: str, kind: Kind, word: str, held: ClientMoments, counts: 
         # a client whose mean differs is far from the median, too
         p = np.where(tested[0].p <= SHIFTED, 1.0, p)
         spread = np.sqrt(np.maximum(variance, 0))
-        tested.append(Tested(column, "spread", word, held.deviation, spread, distances, p, groups))
+        centre = float(pooled @ distance / pooled.sum())
+        tested.append(Tested(column, "spread", word, held.deviation, spread, distances, p, groups, origin, centre))
     return tested
 
 
@@ -165,4 +169,5 @@ def of_shares(column: str, kind: Kind, word: str, rows: Ints, hits: Ints | Float
     if not 0 < hits.sum() < rows.sum():
         return []
     many = hits.astype(np.float64)
-    return [Tested(column, kind, word, *shares(many, rows), chance(many, rows))]
+    centre = float(many.sum() / rows.sum())
+    return [Tested(column, kind, word, *shares(many, rows), chance(many, rows), centre=centre)]

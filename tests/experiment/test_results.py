@@ -231,6 +231,16 @@ def test_a_file_that_cannot_be_read_back_is_refused_and_kept(tmp_path, planted, 
     assert file.read_text() == before
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.99999997, "1"), (1.0, "1"), (1234567.0, "1234567"), (1234567.5, "1234570"), (0.1234567, "0.123457"), (1e300, "1e+300"),
+     (float("nan"), "null"), (float("-inf"), "null")],
+)  # fmt: skip
+def test_a_rounded_number_is_written_the_same_after_reading(value: float, text: str) -> None:
+    assert json.dumps(export.rounded(value)) == text
+    assert text == "null" or json.dumps(export.rounded(float(text))) == text
+
+
 def test_an_export_of_nothing_is_refused(tmp_path, capsys) -> None:
     folder = ["--runs", str(tmp_path), "--as-stored", "--export", str(tmp_path / "x.json")]
     assert main(["reproduce", "dualmetric", *folder]) == BadInput.exit_code

@@ -125,7 +125,8 @@ def rounded(value: float) -> Number:
     """Round to `DIGITS` significant digits; None if the value is not finite, because JSON has no such numbers."""
     if not math.isfinite(value):
         return None
-    return int(value) if value.is_integer() and abs(value) < 2**53 else float(f"{value:.{DIGITS}g}")
+    short = value if value.is_integer() else float(f"{value:.{DIGITS}g}")
+    return int(short) if short.is_integer() and abs(short) < 2**53 else short
 
 
 def read(text: bytes, where: str) -> tuple[Export, Results]:

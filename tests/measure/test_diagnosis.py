@@ -271,7 +271,7 @@ def test_each_class_has_three_kinds_of_inputs_if_kinds_have_thirty_rows(rows: in
 @pytest.mark.parametrize("seeds", [2, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("shares", [[1 / 6] * 6, [0.3, 0.25, 0.2, 0.15, 0.07, 0.03]])
 def test_the_client_with_another_concept_is_named_in_nineteen_of_twenty_seeds(seeds, shares):
-    """Clients of equal and of unequal size, of which one has exchanged labels."""
+    """Clients of equal and of unequal size; one has exchanged labels."""
     named = 0
     for seed in range(seeds):
         rng = np.random.default_rng(seed)

@@ -22,7 +22,7 @@ def moments_of(parts: Sequence[ColumnSummary]) -> ClientMoments:
 
 
 def facts_of(preprocessing: Tabular) -> list[tuple[str, str, str]]:
-    """Column, kind and word of the facts of which sites send sums by class, in their order."""
+    """Column, kind and word of each fact that sites add by class, in their order."""
     names: list[tuple[str, str, str]] = []
     for part in preprocessing.columns:
         names += [(part.name, "mean", ""), (part.name, "missing", "")]

@@ -109,8 +109,8 @@ def beyond_labels(found: Tested, number: int) -> Floats:
     """Return the part (clients,) of each client's effect that rows of the same class have, too; 0 if it is small or within chance.
 
     Classes c have the weights n_kc n_c' / (n_kc + n_c'), where n_c' counts the rows of the others (Mantel and Haenszel 1959). p is
-    the one of all rows, for the effect and the precision that are left. ``number`` counts all tests. Without classes, or without
-    sums of the client's rows, the part is 1.
+    from the test on all rows, for the effect and the precision that are left. ``number`` counts all tests. Without classes, or
+    without sums of the client's rows, the part is 1.
     """
     if found.by_class is None:
         return np.ones(len(found.p))

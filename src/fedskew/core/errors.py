@@ -17,7 +17,7 @@ UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\
 
 def visible(text: str) -> str:
     """Replace every unprintable character by its Python escape: an escape character becomes ``\\x1b``."""
-    return UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
+    return text if text.isprintable() else UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 class FedskewError(Exception):

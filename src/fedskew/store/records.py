@@ -128,6 +128,15 @@ class RunRecord:
 COLUMNS = [field.name for field in fields(RunRecord)]
 
 
+def read_json(text: str) -> Json:
+    """Read facts. The faster reader knows no NaN."""
+    try:
+        facts: Json = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        facts = json.loads(text)
+    return facts
+
+
 def record_from(row: Sequence[object]) -> RunRecord:
     """Make a record from a row with the values of `COLUMNS`.
 
@@ -135,7 +144,7 @@ def record_from(row: Sequence[object]) -> RunRecord:
     """
     values: Json = dict(zip(COLUMNS, row, strict=True))
     try:
-        values["facts"] = json.loads(values["facts"])
+        values["facts"] = read_json(values["facts"])
         reason = problem(values)
         if not reason:
             declare(values["facts"].get("measures", ()))

@@ -1,17 +1,15 @@
 """Wrong input that is refused before PyTorch is imported."""
 
-import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from fedskew.cli.early import PLACES, classes, outline, refuse
-from fedskew.cli.main import parser
+from fedskew.cli.early import refuse
+from fedskew.cli.main import main, parser
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.heart import CSV
-from fedskew.experiment.config import COMPONENTS
 
 REFUSED = {
     "run --rounds 0": "training: rounds must be at least 1, got 0",
@@ -30,12 +28,25 @@ REFUSED = {
     f"diagnose {CSV} --label num --client hospitl": f"{CSV}: no column 'hospitl'; did you mean 'hospital'?",
     "diagnose nosuch.csv --label y": "nosuch.csv: no such file or folder",
     "compare --algorithms Fed-Avg scafold": "algorithm: unknown algorithm 'scafold'; did you mean 'scaffold'?",
+    "run --algorithm mine.py": "algorithm: write mine.py::CLASS",
+}
+
+OPTIONS = {
     "compare --algorithms fedavg FedProx:mux=1": "algorithm fedprox: unknown option 'mux'; did you mean 'mu'?",
     "run --algorithm fedbs:weighting=x": "algorithm fedbs: weighting must be samples or uniform, got 'x'",
     "run --model mlp:hiden=[3]": "model mlp: unknown option 'hiden'; did you mean 'hidden'?",
     "run --solver adamw:lr=x": "solver adamw: lr: expected 'float', got 'str'",
-    "run --algorithm mine.py": "algorithm: write mine.py::CLASS",
 }
+"""Options of components, which are refused when their classes are loaded."""
+
+
+@pytest.mark.parametrize("line", OPTIONS)
+def test_a_wrong_option_of_a_component_is_refused_before_any_work(
+    line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main([*line.split(), "--runs", str(tmp_path / "runs")]) == BadInput.exit_code
+    assert capsys.readouterr().err.startswith(f"fedskew: {OPTIONS[line]}")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_wrong_input_is_refused_without_pytorch(tmp_path: Path) -> None:
@@ -71,15 +82,6 @@ def test_options_that_only_the_experiment_can_check_pass(
     monkeypatch.chdir(tmp_path)
     Path("old.toml").write_text("[training]\nworkers = 1\nrounds = 2\n")
     assert refuse(parser().parse_args(line.split())) is None
-
-
-def test_options_read_from_the_syntax_equal_the_classes_options() -> None:
-    for kind in PLACES:
-        assert classes(kind).keys() == COMPONENTS[kind].ours.keys()
-        for name, cls in COMPONENTS[kind].ours.items():
-            light = outline(kind, name)
-            assert {f.name for f in dataclasses.fields(light)} == {f.name for f in dataclasses.fields(cls)}
-            assert getattr(light, "takes", "") == getattr(cls, "takes", "")
 
 
 def test_options_are_judged_together_with_the_file(tmp_path: Path) -> None:

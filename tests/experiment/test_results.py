@@ -105,20 +105,6 @@ def test_the_page_says_how_many_of_the_planned_runs_it_rests_on(tmp_path) -> Non
         quantity("fluctuation", export.known(made)[arms[0]][1])
 
 
-def test_a_run_of_fewer_settings_is_the_same_under_their_defaults(tmp_path) -> None:
-    document, store = two_arms(), RunStore(tmp_path)
-    known = filled(store, document)
-    with store.transaction():
-        store.db.execute("UPDATE runs SET experiment_hash='of another version'")
-        store.db.execute("UPDATE runs SET experiment=replace(experiment, 'classes = false', '') WHERE name='a'")
-        store.db.execute(
-            "UPDATE runs SET experiment=replace(experiment, 'classes = false', 'classes = true') WHERE name='b'"
-        )
-    again = results(store, plan(document, "quick"))
-    assert set(known) == {"a", "b"}
-    assert set(again) == {"a"}
-
-
 def call(folder: Path, file: Path, capsys, *words: str) -> tuple[int, str]:
     """Reproduce the planted document with an export; return the exit code and what was said, in one line."""
     code = main(["reproduce", "drift-demo", "--runs", str(folder), "--export", str(file), "--jobs", "1", *words])

@@ -14,7 +14,7 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.seeding import Secret
 from fedskew.core.trees import leaves
-from fedskew.execution.deal import partition_of
+from fedskew.execution.deal import dealt_rows, finished
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.flower.resident import listening
 from fedskew.flower.rows import read_rows
@@ -174,7 +174,7 @@ def test_a_node_has_only_its_own_rows(tmp_path: Path) -> None:
     nodes = nodes_of(experiment, tmp_path)
     rows = [{row.tobytes() for row in read_rows(node.rows).x} for node in nodes]
     data = experiment.dataset.load()
-    dealt = partition_of(experiment, data)
+    dealt = finished(experiment, data, dealt_rows(experiment, data))
     for k, own in enumerate(rows):
         assert own == {row.tobytes() for row in data.x[dealt.rows(k)]}
     for other in nodes[1:]:

@@ -225,7 +225,6 @@ IMPORTERS = {
 ALLOWED = {
     "core/own.py": "opens what a user or a store names, inside the question of trust",
     "measure/measure.py": "functions that rows of the registry name; `DECLARED` lets no store set them",
-    "cli/early.py": "annotations in fedskew's own source",
 }
 PASSED_ON = {"extra", "check_installed"}
 """Functions that import their argument. All calls name the package in the code."""

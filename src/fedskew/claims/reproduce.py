@@ -77,7 +77,7 @@ def experiment_of(document: Document, scale: str, arm: str, seed: int) -> Experi
 
 def missing(store: RunStore, planned: Sequence[Planned]) -> list[Planned]:
     """Return the planned runs that the store does not have as finished or diverged."""
-    stored = stored_runs(store, [p.experiment for p in planned], earlier=True)
+    stored = stored_runs(store, [p.experiment for p in planned])
     return [p for p in planned if (key := p.experiment.hash()) not in stored or stored[key].status not in DONE]
 
 
@@ -150,7 +150,7 @@ def scoring(fed: Federation, model: Tensor, x: Tensor, y: Tensor) -> float:
 
 def results(store: RunStore, planned: Sequence[Planned]) -> Results:
     """Read the results of the planned runs that are done, by arm and seed."""
-    stored = stored_runs(store, [p.experiment for p in planned], earlier=True)
+    stored = stored_runs(store, [p.experiment for p in planned])
     by_arm: dict[str, dict[int, Measured]] = {}
     for p in planned:
         record = stored.get(p.experiment.hash())

@@ -91,7 +91,7 @@ def run_missing(store: RunStore, document: Document, planned: list[Planned], par
         seconds = estimate(left, jobs, lambda: show(next(done) / arms))
     console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
     title = f"reproduce {document.name} {parsed.scale}"
-    runs = to_execute(store, [p.experiment for p in left], title, earlier=True)
+    runs = to_execute(store, [p.experiment for p in left], title)
     play(store, runs, None, jobs, Board(*names_and_rounds(store, runs)), "the same command")
 
 

@@ -141,11 +141,6 @@ def named(skews: Mixture, *drawn: Sequence[Mapping[str, NDArray[np.generic]]]) -
     }
 
 
-def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
-    """Return the final partition: dealt, pooled if a skew pools, and with shared rows."""
-    return finished(experiment, dataset, dealt_rows(experiment, dataset))
-
-
 def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
     """Return the partition as the skews deal it, before rows are pooled or shared."""
     who, skews = experiment.clients, mixture(experiment.skew)

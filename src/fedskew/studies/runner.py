@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
+from fedskew.core.errors import Diverged, FedskewError, Interrupted, require
 from fedskew.data.dataset import Dataset
 from fedskew.engine.group import Lost
 from fedskew.execution.plan import Latest, Plan
 from fedskew.execution.run import Ended, Listener, Stop, begin, execute, register
-from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.config import Experiment
 from fedskew.store.lock import busy
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -22,34 +22,15 @@ REQUESTED = "coalesce(json_extract(CASE WHEN json_valid(facts) THEN facts ELSE '
 """SQL: the hash of the experiment that was requested, before its engine was chosen."""
 
 
-def stored_runs(store: RunStore, experiments: Sequence[Experiment], earlier: bool = False) -> dict[str, RunRecord]:
-    """Return the stored runs of these experiments, by hash: of several one that is done, else the oldest.
-
-    With ``earlier``, a run of an earlier version, which had fewer settings, counts if the newer settings have their defaults.
-    """
+def stored_runs(store: RunStore, experiments: Sequence[Experiment]) -> dict[str, RunRecord]:
+    """Return the stored runs of these experiments, by hash: of several one that is done, else the oldest."""
     hashes = [experiment.hash() for experiment in experiments]
     runs: dict[str, RunRecord] = {}
     for record in store.runs(f"{REQUESTED} IN (SELECT value FROM json_each(?))", [json.dumps(hashes)]):
         key = record.facts.get("asked", record.experiment_hash)
         if key not in runs or (record.status in DONE and runs[key].status not in DONE):
             runs[key] = record
-    for experiment, key in zip(experiments, hashes, strict=True) if earlier else ():
-        if key not in runs:
-            alike = "name=? AND seed=? AND rounds=?"
-            values = (experiment.name, experiment.training.seed, experiment.training.rounds)
-            records = [r for r in store.runs(alike, values) if same_settings(r, experiment)]
-            if records:
-                runs[key] = max(records, key=lambda r: (r.status in DONE, -r.id))
     return runs
-
-
-def same_settings(record: RunRecord, experiment: Experiment) -> bool:
-    """True if a run has all settings of the experiment, apart from its engine and threads."""
-    try:
-        settings = from_toml(record.experiment)
-    except BadInput:
-        return False
-    return settings.replace(engine=experiment.engine, training__threads=experiment.training.threads) == experiment
 
 
 Planner = Callable[[Sequence[Experiment]], Sequence[Plan]]
@@ -66,13 +47,12 @@ def to_execute(
     title: str,
     planner: Planner = plan_later,
     facts: Callable[[Experiment], Mapping[str, object]] = lambda _: {},
-    earlier: bool = False,
 ) -> dict[int, Plan | None]:
     """Return the runs to execute, by number, until all experiments are done.
 
     A stored run has no plan and continues. What the store lacks becomes a new comparison, with these ``facts``.
     """
-    stored = stored_runs(store, experiments, earlier)
+    stored = stored_runs(store, experiments)
     runs: dict[int, Plan | None] = {r.id: None for r in stored.values() if r.status not in DONE}
     new = list({key: e for e in experiments if (key := e.hash()) not in stored}.values())
     if new:

@@ -31,6 +31,11 @@ DEALERS = [name for name, cls in SKEWS.items() if hasattr(cls, "deal") and name 
 """Skews that deal any rows. The others need a folder, targets that are numbers, or a column."""
 
 
+def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
+    """Return the final partition: dealt, and with shared rows."""
+    return finished(experiment, dataset, dealt_rows(experiment, dataset))
+
+
 def rng() -> np.random.Generator:
     return np.random.default_rng(4)
 
@@ -93,7 +98,7 @@ def test_fewer_rows_than_classes_are_refused() -> None:
 @pytest.mark.parametrize("held_out", [0.0, 0.3])
 def test_every_skew_deals_the_other_rows_once(skew: str, held_out: float) -> None:
     experiment = small(skew=skew, clients={"number": 3, "held_out": held_out}, server_data={"share": 0.2})
-    kept, part = server_rows(experiment, DATA), finished(experiment, DATA, dealt_rows(experiment, DATA))
+    kept, part = server_rows(experiment, DATA), partition_of(experiment, DATA)
     assert len(kept) == 24
     aside = part.held_out[0] if part.held_out else kept[:0]
     used = np.concatenate([kept, part.indices, aside])
@@ -126,7 +131,7 @@ def test_nothing_reserved_changes_nothing() -> None:
     experiment = small()
     who = experiment.clients
     plain = deal(mixture(experiment.skew), DATA.y, DATA.groups, who.number, who.partition_seed, who.held_out)
-    assert np.array_equal(finished(experiment, DATA, dealt_rows(experiment, DATA)).indices, plain.indices)
+    assert np.array_equal(partition_of(experiment, DATA).indices, plain.indices)
 
 
 def test_the_draw_depends_on_the_partition_seed_only() -> None:
@@ -207,7 +212,7 @@ def test_every_client_gets_its_part_in_addition_to_its_own_rows(skew: str, held_
     # 12 for the server; of 108, a fifth is a quarter of the other four fifths; half of 21 is 10
     assert (len(server), len(shared)) == (12, 21)
     assert np.bincount(DATA.y[shared]).tolist() == [7, 7, 7]
-    part = finished(experiment, DATA, dealt_rows(experiment, DATA))
+    part = partition_of(experiment, DATA)
     clients = own_and_drawn(part, shared)
     assert all(len(drawn) == 10 for _, drawn in clients)
     assert part.sizes.tolist() == [len(own) + 10 for own, _ in clients]
@@ -221,11 +226,9 @@ def test_every_client_gets_its_part_in_addition_to_its_own_rows(skew: str, held_
 def test_clients_draw_different_parts_and_the_same_again() -> None:
     experiment = small(skew="iid", shared_data={"beta": 0.3, "alpha": 0.5})
     shared = shared_rows(experiment, DATA)
-    drawn = [rows for _, rows in own_and_drawn(finished(experiment, DATA, dealt_rows(experiment, DATA)), shared)]
+    drawn = [rows for _, rows in own_and_drawn(partition_of(experiment, DATA), shared)]
     assert len({tuple(rows) for rows in drawn}) == len(drawn)
-    assert drawn == [
-        rows for _, rows in own_and_drawn(finished(experiment, DATA, dealt_rows(experiment, DATA)), shared)
-    ]
+    assert drawn == [rows for _, rows in own_and_drawn(partition_of(experiment, DATA), shared)]
     # every row of the share is as likely as another: 13 of 27, over 60 clients of 12 seeds
     taken = np.zeros(len(shared))
     for seed in range(12):
@@ -238,10 +241,7 @@ def test_clients_draw_different_parts_and_the_same_again() -> None:
 def test_alpha_1_gives_every_client_the_whole_share() -> None:
     experiment = small(shared_data={"beta": 0.2})
     shared = shared_rows(experiment, DATA)
-    assert all(
-        drawn == shared.tolist()
-        for _, drawn in own_and_drawn(finished(experiment, DATA, dealt_rows(experiment, DATA)), shared)
-    )
+    assert all(drawn == shared.tolist() for _, drawn in own_and_drawn(partition_of(experiment, DATA), shared))
 
 
 def test_beta_0_is_fedavg(tmp_path) -> None:
@@ -274,7 +274,7 @@ def test_share_as_large_as_all_clients_divides_the_label_distance_by_clients_plu
     data = Dataset(x=np.eye(3)[labels], y=labels, x_test=np.eye(3), y_test=np.arange(3), classes=tuple("abc"))
     experiment = small(skew="label-sorted", clients={"number": 4}, shared_data={"beta": 1.0})
     plain = small(skew="label-sorted", clients={"number": 4}).replace(server_data={"share": 0.5})
-    before, after = (finished(e, data, dealt_rows(e, data)).label_counts(data.y, 3) for e in (plain, experiment))
+    before, after = (partition_of(e, data).label_counts(data.y, 3) for e in (plain, experiment))
     assert before.sum() == 120, "the same number of rows dealt, none shared"
     assert label_distance(after) == pytest.approx(label_distance(before) / 5)
 

@@ -53,7 +53,7 @@ CHANGES: dict[str, Change] = {
     "class order": entry("classes", ["v", "u"]),
     "name": number("name", "client"),
 }
-"""They fit each other, so that only the checksum tells."""
+"""They fit each other. Only the checksum shows the change."""
 WRONG: dict[str, tuple[Change, str]] = {
     "scale 0": (number("scale", 0.0), "scale cannot be 0"),
     "scale below 0": (number("scale", -1.0), "scale cannot be -1"),

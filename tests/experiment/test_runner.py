@@ -1,0 +1,63 @@
+"""The runner: what the store lacks is run, an unfinished run continues, and a finished one is read."""
+
+from pathlib import Path
+
+import pytest
+
+from fedskew.core.errors import FedskewError
+from fedskew.execution.run import Ended, register
+from fedskew.experiment.config import Experiment
+from fedskew.store.runs import RunStore
+from fedskew.studies.runner import stored_runs, to_execute, worst_error
+
+EXPERIMENTS = [Experiment(name="a"), Experiment(name="b"), Experiment(name="c")]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    """Run 1 is finished, run 2 was interrupted; the third experiment has no run."""
+    made = RunStore(tmp_path)
+    for experiment, status in zip(EXPERIMENTS, ("finished", "interrupted"), strict=False):
+        made.update(register(made, experiment), status=status)
+    return made
+
+
+def test_only_what_is_not_done_is_executed(store: RunStore) -> None:
+    runs = to_execute(store, EXPERIMENTS, "three")
+    assert runs[2] is None  # it continues from its checkpoint
+    [new] = runs.keys() - {2}
+    assert runs[new].experiment == EXPERIMENTS[2]
+    assert to_execute(store, EXPERIMENTS, "three") == {2: None, new: None}
+
+
+def test_a_run_that_diverged_is_done(store: RunStore) -> None:
+    store.update(2, status="diverged")
+    assert 2 not in to_execute(store, EXPERIMENTS, "three")
+
+
+def test_of_several_runs_of_an_experiment_a_done_one_counts(store: RunStore) -> None:
+    """Else the oldest: run 4 was interrupted, run 5 is finished."""
+    numbers = [register(store, EXPERIMENTS[2]) for _ in range(3)]
+    assert stored_runs(store, EXPERIMENTS)[EXPERIMENTS[2].hash()].id == numbers[0]
+    store.update(numbers[1], status="interrupted")
+    store.update(numbers[2], status="finished")
+    assert stored_runs(store, EXPERIMENTS)[EXPERIMENTS[2].hash()].id == numbers[2]
+
+
+def test_a_run_with_a_chosen_engine_is_found_by_the_experiment_that_was_requested(store: RunStore) -> None:
+    filled = EXPERIMENTS[2].replace(engine="sequential")
+    store.add_facts(register(store, filled), {"asked": EXPERIMENTS[2].hash()})
+    assert to_execute(store, EXPERIMENTS[2:], "one") == {3: None}
+    assert filled.hash() not in stored_runs(store, [filled])
+
+
+def test_an_experiment_that_is_named_twice_is_run_once(store: RunStore) -> None:
+    assert len(to_execute(store, [EXPERIMENTS[2]] * 2, "one")) == 1
+
+
+def test_any_other_error_comes_before_a_divergence() -> None:
+    from fedskew.core.errors import Diverged
+
+    errors = [Diverged("d"), FedskewError("f")]
+    assert worst_error([Ended(at, error) for at, error in enumerate(errors)]) is errors[1]
+    assert worst_error([Ended(1, None)]) is None

@@ -253,10 +253,10 @@ def equal_seeds_to_decide(level: float) -> int:
 def equivalence_p(differences: Sequence[float], margin: float, rows: float = 0.0) -> float:
     """Return p of two one-sided t tests that the mean of paired differences is within ± ``margin`` (Schuirmann 1987).
 
-    Differences of shares, such as accuracies on ``rows`` test rows, may be equal because the methods answer every test row alike. So p is at
-    least the probability that no more rows than observed do if the true difference is the margin: from a binomial
-    distribution. If all differences are equal and within the margin, p is also at least 2^-count: the probability that chance
-    puts all on the same side of a limit. Without ``rows``, which is for numbers that are no shares, p is 1 then.
+    Differences of shares, such as accuracies on ``rows`` test rows, may be equal because the methods answer every test row alike.
+    So p is at least the binomial probability that no more rows than observed differ if the true difference is the margin. If all
+    differences are equal and within the margin, p is also at least 2^-count: the probability that chance puts all on the same side
+    of a limit. Without ``rows``, which is for numbers that are no shares, p is 1 then.
     NaN for fewer than two differences.
     """
     d = np.asarray(differences, dtype=float)

@@ -20,7 +20,7 @@ from fedskew.loop.round import close_round, play_round, start
 from fedskew.loop.system import System
 from fedskew.loop.work import members_of
 from fedskew.slots import Uniform
-from tests.experiment.test_experiment import DATA, small
+from tests.execution.test_experiment import DATA, small
 from tests.reference import PAIR, Only, apart, assert_close, f64, ragged, sized_pair, trajectory
 from tests.small import X0, Quadratic, exact_clients, play
 

@@ -11,7 +11,7 @@ from fedskew.core.records import Cohort, Info, Upload
 from fedskew.execution.build import check_needs
 from fedskew.loop.round import start
 from fedskew.slots import Sgd
-from tests.experiment.test_experiment import small
+from tests.execution.test_experiment import small
 from tests.reference import SameForAll, assert_close, f64, local_models, ragged, run, sized_pair
 from tests.small import X0, Quadratic, exact_clients, play
 

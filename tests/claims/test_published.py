@@ -17,7 +17,7 @@ from fedskew.claims.verdicts import verdicts
 from fedskew.cli import reproduce
 from fedskew.cli.main import main
 from fedskew.measure.statistics import LEVEL, decided, holm
-from tests.experiment.test_results import two_arms
+from tests.claims.test_results import two_arms
 
 ROOT = Path(__file__).parents[2]
 SEPARATION = sorted((ROOT / "docs" / "results").glob("separation-*.md"))

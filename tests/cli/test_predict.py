@@ -14,7 +14,7 @@ from fedskew.core.errors import BadInput
 from fedskew.data.tables import files
 from fedskew.data.tables.files import Reading
 from tests.disk import largest_file
-from tests.experiment.test_predict import trained_on
+from tests.serving.test_predict import trained_on
 
 CELLS = ("007", "12345678901234567890", "NA", "null", "true", "2020-01-01 10:00", " 1.50 ", "1e3", "", '"a,b"')
 """Cells of columns that the model does not read."""

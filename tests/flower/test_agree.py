@@ -21,7 +21,7 @@ from fedskew.flower.tables import opened
 from fedskew.flower.wire import Reply, unpack
 from fedskew.serving.predict import inputs_of, load
 from fedskew.store.runs import RunStore
-from tests.data.test_schema import same
+from tests.data.tables.test_schema import same
 from tests.flower.test_deployed import VERSIONS, final
 from tests.flower.test_tables import MODELS, TARGETS, columns, deployment
 from tests.flower_nodes import Direct, configuration

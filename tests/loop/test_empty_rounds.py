@@ -20,7 +20,7 @@ from fedskew.execution.measurements import round_rows
 from fedskew.execution.plan import try_engines
 from fedskew.loop.round import play_round, start
 from fedskew.slots import SERVER_OPTIMISERS, Adam, Everyone, Momentum
-from tests.experiment.test_experiment import DATA, small
+from tests.execution.test_experiment import DATA, small
 from tests.methods import FIRST, federation
 from tests.reference import assert_close, f64, sized_pair
 from tests.small import X0, play, ragged

@@ -13,7 +13,7 @@ from fedskew.engine.stacked import Stacked
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.system import System
 from fedskew.slots import Sgd, Uniform
-from tests.experiment.test_experiment import DATA, numbers, small
+from tests.execution.test_experiment import DATA, numbers, small
 from tests.methods import FIRST, federation
 from tests.reference import PAIR, apart, assert_close, f64, full_gradient, local_models, sized_pair
 from tests.reference import run as played

@@ -26,7 +26,7 @@ from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.loop.round import play_round, start
 from fedskew.loop.system import System
 from fedskew.slots import Everyone, Random, Sgd, TopK, Uniform
-from tests.experiment.test_experiment import DATA, numbers, small
+from tests.execution.test_experiment import DATA, numbers, small
 from tests.reference import PAIR, apart, assert_close, f64, network, torch_sgd, train_plain
 from tests.small import RAGGED, X0, Quadratic, StepsOf, exact_clients, play, ragged
 

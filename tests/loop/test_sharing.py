@@ -29,7 +29,7 @@ from fedskew.models import Cnn, Cnn1d, Mlp
 from fedskew.slots import CODECS, Adagrad, Adam, AdamW, Momentum, Norm, Personal, Sgd, Uniform, Yogi
 from fedskew.slots.codecs import encode
 from fedskew.tasks.classification import Classification
-from tests.experiment.test_experiment import assert_resumes_exactly, small
+from tests.execution.test_experiment import assert_resumes_exactly, small
 from tests.methods import facts_of
 from tests.reference import (
     assert_close,

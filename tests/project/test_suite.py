@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-FILES = sorted(Path(__file__).parents[1].rglob("*.py"))
+TESTS = Path(__file__).parents[1]
+SOURCE = TESTS.parent / "src" / "fedskew"
+FILES = sorted(TESTS.rglob("*.py"))
 RUNS = {"run", "call", "check_call", "check_output"}
 WAITS = {"wait", "join", "get", "communicate", "result", "exception"}
 
@@ -70,3 +72,9 @@ def test_an_endless_wait_is_found(source: str) -> None:
 )
 def test_a_limited_wait_is_not_found(source: str) -> None:
     assert endless_waits(source) == []
+
+
+def test_the_folders_of_the_tests_are_the_rooms_of_the_package() -> None:
+    rooms = {path.parent.relative_to(SOURCE) for path in SOURCE.rglob("*.py")} - {Path()}
+    tested = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")} - {Path("project")}
+    assert tested == rooms

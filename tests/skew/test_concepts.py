@@ -15,7 +15,7 @@ from fedskew.execution.run import execute, register
 from fedskew.experiment.combinations import with_method
 from fedskew.skew.concept import ConceptFlip, ConceptSwap, Labels, Layer, labels_of
 from fedskew.store.runs import RunStore
-from tests.experiment.test_experiment import DATA, numbers, small
+from tests.execution.test_experiment import DATA, numbers, small
 
 QUICK = settings(max_examples=30)
 

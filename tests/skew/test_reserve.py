@@ -24,7 +24,7 @@ from fedskew.skew.compose import mixture
 from fedskew.skew.partition import Partition, deal
 from fedskew.skew.reserve import class_balanced, deal_others, level, share_out
 from fedskew.store.runs import RunStore
-from tests.experiment.test_experiment import DATA, blobs, numbers, small
+from tests.execution.test_experiment import DATA, blobs, numbers, small
 
 OTHERS = ("from-folder", "quantile-dirichlet", "column-dirichlet")
 DEALERS = [name for name, cls in SKEWS.items() if hasattr(cls, "deal") and name not in OTHERS]

@@ -13,7 +13,7 @@ from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.transmit import transmit
 from fedskew.slots import Qsgd, ServerSgd, TopK
-from tests.experiment.test_experiment import assert_resumes_exactly, small
+from tests.execution.test_experiment import assert_resumes_exactly, small
 from tests.methods import assert_close as assert_records_close
 from tests.methods import federation, halfway, run
 from tests.reference import apart, assert_close, f64, matrices, matrix_clients, optimum, trajectory

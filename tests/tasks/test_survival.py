@@ -28,7 +28,7 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
 from fedskew.slots import Everyone
 from fedskew.tasks.survival import Survival, concordance
-from tests.data.test_real import real_data
+from tests.data.datasets.test_real import real_data
 from tests.methods import federation, first
 from tests.small import TinyNet, play
 

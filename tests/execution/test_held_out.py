@@ -10,7 +10,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.report import experiments
 from fedskew.report.notices import remarks
 from fedskew.store.runs import RunStore
-from tests.experiment.test_experiment import DATA, small
+from tests.execution.test_experiment import DATA, small
 from tests.report import add
 
 

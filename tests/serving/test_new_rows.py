@@ -11,7 +11,7 @@ import fedskew as fs
 from fedskew.api.runs import Runs
 from fedskew.core.errors import BadInput
 from fedskew.serving.predict import OUTSIDE
-from tests.experiment.test_predict import trained_on
+from tests.serving.test_predict import trained_on
 
 
 @pytest.fixture(scope="module")

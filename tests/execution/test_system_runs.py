@@ -18,7 +18,7 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.loop.system import System
 from fedskew.slots import Blocks, DayNight, Random
 from fedskew.store.runs import RunStore
-from tests.experiment.test_experiment import DATA, assert_resumes_exactly, numbers, small
+from tests.execution.test_experiment import DATA, assert_resumes_exactly, numbers, small
 
 torch.set_num_threads(1)
 

@@ -11,7 +11,7 @@ from fedskew.diagnosis.rehearsal import rehearse, sites_of_files, sites_of_subje
 from fedskew.diagnosis.site import Site
 from fedskew.diagnosis.subject import Facts
 from fedskew.experiment.config import Experiment
-from tests.data.test_real import real_data
+from tests.data.datasets.test_real import real_data
 from tests.federated import frame
 from tests.planted import label_skewed
 

@@ -18,7 +18,7 @@ from fedskew.core.files import UNFINISHED
 from fedskew.data.datasets.heart import CSV, Heart, choose_test_rows
 from fedskew.serving.predict import PREDICTION
 from tests.disk import largest_file
-from tests.experiment.test_predict import QUICK, stored, trained_on
+from tests.serving.test_predict import QUICK, stored, trained_on
 
 
 def answers(folder: Path, rows: Path) -> tuple[np.ndarray, list[str]]:

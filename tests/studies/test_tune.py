@@ -12,7 +12,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.store.runs import RunStore
 from fedskew.studies.tune import Search, Tried, Tuned, Work, at, grid, space_from, tune, tuned_methods
 from fedskew.tasks.classification import Classification
-from tests.experiment.test_experiment import blobs
+from tests.execution.test_experiment import blobs
 
 torch.set_num_threads(1)
 DATA = blobs(rows=160)

@@ -14,7 +14,7 @@ from fedskew.execution import build, deal, plan
 from fedskew.execution.build import assemble
 from fedskew.execution.plan import Trial, settle
 from fedskew.experiment.config import Experiment
-from tests.experiment.test_experiment import DATA, numbers, small
+from tests.execution.test_experiment import DATA, numbers, small
 
 AUTO = small(rounds=1).replace(engine="auto", training__threads=0)
 

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.heart import CSV, NEVER_ZERO, Heart, choose_test_rows
 from fedskew.data.find import Files
-from tests.data.test_real import real_data
+from tests.data.datasets.test_real import real_data
 
 PEOPLE = {"Budapest": (188, 106), "Cleveland": (164, 139), "Long Beach": (51, 149), "Switzerland": (8, 115)}
 """Healthy and ill people of each hospital in the source's files."""

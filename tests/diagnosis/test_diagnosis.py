@@ -28,7 +28,7 @@ from fedskew.measure.heterogeneity.rows import MOST_INPUTS
 from fedskew.report.diagnosis import farthest
 from fedskew.skew import LabelDirichlet
 from fedskew.skew.partition import deal
-from tests.data.test_real import real_data
+from tests.data.datasets.test_real import real_data
 from tests.planted import FACES, diagnosed, faces, subject
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)

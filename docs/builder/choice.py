@@ -2,9 +2,8 @@
 
 from builder.methods import table
 
-from fedskew.advice.evidence import packaged
+from fedskew.advice.evidence import cells, packaged
 from fedskew.advice.protocol import BOUNDS
-from fedskew.advice.table import cells
 
 CANDIDATES = (
     ("labels", "SCAFFOLD, FedDyn, FedAvg with momentum", "they correct the drift of clients that have few classes"),

@@ -4,8 +4,7 @@ from builder.methods import table
 
 from fedskew.advice import protocol
 from fedskew.advice.advise import BEYOND, check, verdict_on, winner
-from fedskew.advice.evidence import MEASURES, packaged
-from fedskew.advice.table import cells, described, summary
+from fedskew.advice.evidence import MEASURES, cells, described, packaged, summary
 from fedskew.core.text import percent, title
 from fedskew.report.evidence import page as html
 

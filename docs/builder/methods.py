@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from fedskew.advice.evidence import packaged
-from fedskew.advice.table import cells
+from fedskew.advice.evidence import cells, packaged
 from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.components import algorithm_rows, options_of
 from fedskew.conformance.cost import LEGEND, measured

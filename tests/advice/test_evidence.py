@@ -6,9 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from fedskew.advice.evidence import FACES, NAME, Evidence, add_case, known, packaged, read, read_file, text_of
+from fedskew.advice.evidence import (
+    FACES,
+    NAME,
+    Evidence,
+    add_case,
+    cells,
+    known,
+    packaged,
+    read,
+    read_file,
+    summary,
+    text_of,
+)
 from fedskew.advice.protocol import ADAPTED, CASES, METHODS, NEEDS, REFERENCE, SEEDS
-from fedskew.advice.table import cells, summary
 from fedskew.core.errors import BadInput
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedskew.claims.claim import Claim, Region, evidence_for, judge, kendall
+from fedskew.claims.document import Claim, Region, evidence_for, judge, kendall
 from fedskew.claims.quantities import curve, measured, quantity
 from fedskew.claims.verdicts import corrected
 from fedskew.core.errors import BadInput

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from fedskew.claims import reproduce
-from fedskew.claims.claim import OVER_ROUNDS, STATISTICS
-from fedskew.claims.document import DOCUMENTS, Document, document_from, load
+from fedskew.claims.document import DOCUMENTS, OVER_ROUNDS, STATISTICS, Document, document_from, load
 from fedskew.claims.quantities import reader
 from fedskew.claims.reproduce import estimate, experiment_of, missing, plan, results
 from fedskew.claims.verdicts import cells, markdown, verdicts

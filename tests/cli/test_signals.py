@@ -13,7 +13,7 @@ import pytest
 
 from fedskew.store.lock import owner
 from fedskew.store.runs import RunStore
-from fedskew.studies import workers
+from fedskew.studies import runner as workers
 from fedskew.studies.progress import stop_on_signal
 from tests.cli.test_resume import wait_for_round
 
@@ -67,7 +67,7 @@ def test_program_ends_if_stopped_workers_leave_large_runs_in_the_queue(tmp_path:
     script.write_text(
         "import sys, numpy as np\nfrom pathlib import Path\nfrom types import SimpleNamespace\n"
         "if __name__ == '__main__':\n"
-        "    from fedskew.studies.workers import side_by_side\n"
+        "    from fedskew.studies.runner import side_by_side\n"
         "    runs = {run: SimpleNamespace(dealt=np.zeros(100_000)) for run in range(2)}\n"
         "    side_by_side(Path(sys.argv[1]), runs, None, 1, print, print, lambda: True)\n"
     )

@@ -14,9 +14,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from fedskew.advice.evidence import packaged
+from fedskew.advice.evidence import cells, packaged
 from fedskew.advice.protocol import BOUNDS
-from fedskew.advice.table import cells
 from fedskew.algorithms import ALGORITHMS
 from fedskew.api.functions import run
 from fedskew.cli.main import parser

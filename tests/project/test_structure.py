@@ -265,8 +265,8 @@ def test_a_method_has_few_hooks():
 
 
 ONE_WAY = {
-    # what a single run is executed with: the runner, its workers, and the server whose clients are on nodes
-    "fedskew.execution.run.execute": {"studies/runner.py", "studies/workers.py", "flower/server.py"},
+    # what a single run is executed with: the runner, and the server whose clients are on nodes
+    "fedskew.execution.run.execute": {"studies/runner.py", "flower/server.py"},
     # the list of runs that is executed: tuning, the evidence, documents and comparisons
     "fedskew.studies.runner.execute_all": {"studies/progress.py", "studies/tune.py", "studies/evidence.py"},
     # a run's lock

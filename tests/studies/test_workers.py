@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fedskew as fs
-from fedskew.studies import workers
+from fedskew.studies import runner as workers
 
 NEEDS = """
 import os

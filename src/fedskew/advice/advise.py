@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple, TypedDict
 
-from fedskew.advice.evidence import FACES, MEASURES, Case, Line, Measure, Strengths
+from fedskew.advice.evidence import FACES, MEASURES, Case, Measure, Strengths, change
 from fedskew.advice.protocol import ADAPTED, BOUNDS, NEEDS, PUBLISHED, REFERENCE
 from fedskew.core.text import count, percent, title
 from fedskew.measure.statistics import LEVEL, Verdict, mean_interval, paired_p
@@ -245,13 +245,6 @@ def nearest_cases(cases: Sequence[Case], strengths: Strengths) -> list[Near]:
 def distance(case: Case, strengths: Strengths) -> float:
     """Return the Euclidean distance between the strengths of the case and the given ones."""
     return math.dist([case.strengths[face] for face in FACES], [strengths.get(face, 0.0) for face in FACES])
-
-
-def change(case: Case, line: Line) -> str:
-    """Return the change of the metric as text: ``+2.1 ± 0.5 points``, or ``rmse -0.3 ± 0.1``."""
-    if case.better == "higher":
-        return f"{100 * line.gain:+.1f} ± {100 * line.half:.1f} points"
-    return f"{case.metric} {-line.gain:+.3g} ± {line.half:.2g}"
 
 
 def verdict_on(result: Check | None, measure: Measure) -> str:

@@ -4,16 +4,18 @@ A gain has one of two measures, which are never mixed: one model for all clients
 client's held-out rows. A larger gain is better, even if the metric is an error.
 """
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypedDict
 
 import msgspec
 
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.files import write_whole
+from fedskew.core.text import percent, title
 from fedskew.measure.statistics import Verdict, decided, holm
 
 Face = Literal["label", "feature", "quantity", "concept"]
@@ -92,6 +94,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
+def change(case: Case, line: Line) -> str:
+    """Return the change of the metric as text: ``+2.1 ± 0.5 points``, or ``rmse -0.3 ± 0.1``."""
+    if case.better == "higher":
+        return f"{100 * line.gain:+.1f} ± {100 * line.half:.1f} points"
+    return f"{case.metric} {-line.gain:+.3g} ± {line.half:.2g}"
+
+
 class Evidence(msgspec.Struct, frozen=True):
     """The cases, and the command that made them."""
 
@@ -149,3 +158,97 @@ def add_case(path: Path, case: Case) -> None:
     found = read_file(path)
     others = [one for one in found.cases if one.title != case.title]
     write_whole(path, text_of(Evidence(found.made_by, (*others, case))), "evidence")
+
+
+MEASURED_ON: dict[Measure, str] = {"test": "one model, test rows", "own": "clients' own held-out rows"}
+
+
+class Cell(TypedDict):
+    """One row of the table: a gain over FedAvg."""
+
+    data: str
+    skew: str
+    dominant: str
+    strengths: dict[Face, float]
+    method: str
+    title: str
+    measured_on: str
+    lr: float
+    fedavg: str
+    change: str  # of the metric, with its 95 % interval
+    share: float  # gain divided by FedAvg's error
+    removed: str
+    verdict: Verdict
+    seeds: int
+    command: str
+
+
+def cells(cases: Sequence[Case]) -> Iterator[Cell]:
+    """Yield the rows of all gains, case by case."""
+    for case in cases:
+        verdicts = case.verdicts()
+        for line in case.methods:
+            yield {
+                "data": case.data,
+                "skew": case.skew,
+                "dominant": case.dominant or "none",
+                "strengths": case.strengths,
+                "method": line.method,
+                "title": title(line.method.partition(":")[0]),
+                "measured_on": MEASURED_ON[line.measure],
+                "lr": line.lr,
+                "fedavg": reached(case, line.measure),
+                "change": change(case, line),
+                "share": case.share(line),
+                "removed": percent(case.share(line)),
+                "verdict": verdicts[line.method, line.measure],
+                "seeds": line.seeds,
+                "command": repeats(case, line),
+            }
+
+
+def reached(case: Case, measure: Measure) -> str:
+    """Return FedAvg's metric as text."""
+    value = case.fedavg.get(measure, float("nan"))
+    return f"{100 * value:.1f} %" if case.better == "higher" else f"{case.metric} {value:.4g}"
+
+
+def repeats(case: Case, line: Line) -> str:
+    """Return the command that repeats a gain."""
+    made = f"--case {shlex.quote(case.title)} --algorithms {line.method} --seeds {line.seeds}"
+    return case.command or f"fedskew evidence run {made} --runs again"
+
+
+def summary(cases: Sequence[Case]) -> list[dict[str, str]]:
+    """Return one row for each case: strengths, FedAvg's metric, the number of decided gains, the largest gain on test rows."""
+    rows = []
+    for case in cases:
+        verdicts = list(case.verdicts().values())
+        best = max((line for line in case.methods if line.measure == "test"), key=lambda line: line.gain, default=None)
+        faces: dict[str, str] = {face: f"{case.strengths[face]:.2f}" for face in FACES}
+        rows.append(
+            {
+                "data": case.data,
+                "skew": case.skew,
+                **faces,
+                "FedAvg": reached(case, "test"),
+                "best method": best.method if best else "",
+                "its change": change(case, best) if best else "",
+                "higher": str(verdicts.count("higher")),
+                "lower": str(verdicts.count("lower")),
+                "gains": str(len(verdicts)),
+            }
+        )
+    return rows
+
+
+def described(cases: Sequence[Case]) -> str:
+    """Say in a sentence how many cases, methods and gains the evidence has."""
+    methods = {line.method for case in cases for line in case.methods}
+    number = sum(len(case.methods) for case in cases)
+    sets = {case.data_set for case in cases}
+    decided = sum(verdict != "undecided" for case in cases for verdict in case.verdicts().values())
+    return (
+        f"{len(cases)} cases of {len(sets)} data sets, {len(methods)} methods beside FedAvg, {number} gains; {decided} of them are "
+        "decided after Holm's correction."
+    )

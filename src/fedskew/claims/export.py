@@ -7,8 +7,7 @@ from typing import NotRequired, TypedDict, get_args
 import msgspec
 import numpy as np
 
-from fedskew.claims.claim import Verdict
-from fedskew.claims.document import DOCUMENTS, Document, load
+from fedskew.claims.document import DOCUMENTS, Document, Verdict, load
 from fedskew.claims.quantities import Measured, Series
 from fedskew.claims.verdicts import RULE, Results, markdown, verdicts
 from fedskew.core.errors import BadInput, require

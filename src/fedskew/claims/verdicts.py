@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedskew.claims.claim import Evidence, Verdict, evidence_for, judge
-from fedskew.claims.document import Document, Table
+from fedskew.claims.document import Document, Evidence, Table, Verdict, evidence_for, judge
 from fedskew.claims.quantities import Measured, quantity
 from fedskew.core.text import count
 from fedskew.measure.statistics import alike, holm, mean_interval

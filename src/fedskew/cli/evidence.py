@@ -4,9 +4,8 @@ import argparse
 from collections.abc import Sequence
 
 from fedskew.advice.advise import check, verdict_on
-from fedskew.advice.evidence import MEASURES, NAME, Case, add_case, known, read_file
+from fedskew.advice.evidence import MEASURES, NAME, Case, add_case, cells, described, known, read_file, summary
 from fedskew.advice.protocol import CASES, METHODS, REFERENCE, SEEDS, Planned
-from fedskew.advice.table import cells, described, summary
 from fedskew.cli.output import print_columns, print_json
 from fedskew.cli.request import confirm
 from fedskew.cli.terminal import Console, say

@@ -15,7 +15,7 @@ FILTERS = (
 
 
 def page(cells: Sequence[Mapping[str, Any]], about: str) -> str:
-    """Return the page as HTML text. Each of ``cells`` has the keys of `fedskew.advice.table.Cell`."""
+    """Return the page as HTML text. Each of ``cells`` has the keys of `fedskew.advice.evidence.Cell`."""
     choices = [
         (name, title, sorted({str(cell["title" if name == "method" else name]) for cell in cells}))
         for name, title in FILTERS

@@ -1,15 +1,144 @@
-"""Types of a stored run: the columns of its row, and the keys of its JSON facts."""
+"""What the run store holds: its SQL tables, and the types of a run's row and of its facts."""
 
 import json
+import sqlite3
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
 
 from fedskew.core.metrics import TaskMetric
 from fedskew.measure.registry import declare, declare_metrics
+
+VERSION = 1
+TABLES = """
+CREATE TABLE comparisons (id INTEGER PRIMARY KEY, title TEXT NOT NULL, created TEXT NOT NULL);
+CREATE TABLE runs (
+  id INTEGER PRIMARY KEY,
+  comparison INTEGER REFERENCES comparisons(id),
+  name TEXT NOT NULL,              -- the method as the user wrote it
+  experiment TEXT NOT NULL,        -- complete TOML
+  experiment_hash TEXT NOT NULL,
+  seed INTEGER NOT NULL,
+  partition_seed INTEGER NOT NULL,
+  status TEXT NOT NULL,            -- planned, running, finished, interrupted, diverged, failed
+  message TEXT NOT NULL DEFAULT '',
+  rounds INTEGER NOT NULL,         -- requested number of rounds
+  rounds_done INTEGER NOT NULL DEFAULT 0,
+  created TEXT NOT NULL,
+  updated TEXT NOT NULL,
+  facts TEXT NOT NULL DEFAULT '{}' -- JSON: versions, engine trial, data fingerprint, partition summary
+);
+CREATE TABLE measurements (
+  run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
+  round INTEGER NOT NULL,
+  client INTEGER,
+  split TEXT NOT NULL,
+  name TEXT NOT NULL,
+  value REAL
+);
+CREATE INDEX measurements_by_run ON measurements(run, round);
+CREATE TABLE partitions (
+  run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
+  client INTEGER NOT NULL,
+  client_name TEXT NOT NULL,
+  label TEXT NOT NULL,
+  rows INTEGER NOT NULL
+);
+CREATE INDEX partitions_by_run ON partitions(run);
+"""
+TEST_ROWS = """
+CREATE TABLE IF NOT EXISTS test_rows (
+  run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
+  round INTEGER NOT NULL,
+  compressed BLOB NOT NULL         -- primary metric of each test row: float32, little-endian, compressed by zlib
+)
+"""
+TEST_UNITS = """
+CREATE TABLE IF NOT EXISTS test_units (
+  run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
+  compressed BLOB NOT NULL         -- ids of the units of the values in test_rows, ascending: `test_rows.packed`
+)
+"""
+LATER = (TEST_ROWS, TEST_UNITS)
+"""Tables that older stores do not have. They are created when the store is next opened for writing."""
+
+
+def opened_for_writing(path: Path) -> sqlite3.Connection:
+    """Open the database for writing; create it if it does not exist. Raises `sqlite3.Error` and `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    db = sqlite3.connect(path, timeout=60, isolation_level=None)
+    patiently(db, "PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")
+    db.execute("PRAGMA foreign_keys=ON")
+    db.execute("BEGIN IMMEDIATE")
+    if is_new(db):
+        make_tables(db)
+    if version_of(db) == VERSION:
+        for table in LATER:
+            db.execute(table)
+    db.execute("COMMIT")
+    return db
+
+
+def opened_for_reading(path: Path) -> sqlite3.Connection:
+    """Open the database for reading; if it does not exist, open an empty one in memory. Raises `sqlite3.Error`.
+
+    While a process writes to a database, SQLite keeps two more files beside it. If these files do not exist and SQLite has no
+    permission to create them, no process is writing, and the database is opened as immutable.
+    """
+    if path.exists():
+        address, log = f"{path.resolve().as_uri()}?mode=ro", path.with_name(f"{path.name}-wal")
+        try:
+            db = sqlite3.connect(address, uri=True, timeout=60, isolation_level=None)
+            new = is_new(db)
+        except sqlite3.OperationalError:
+            if log.exists() and log.stat().st_size:
+                raise
+            db = sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
+            new = is_new(db)
+        if not new:
+            return db
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    make_tables(db)
+    for table in LATER:
+        db.execute(table)
+    return db
+
+
+def make_tables(db: sqlite3.Connection) -> None:
+    for statement in TABLES.split(";\n"):
+        if statement.strip():
+            db.execute(statement)
+    db.execute(f"PRAGMA user_version={VERSION}")
+
+
+def is_new(db: sqlite3.Connection) -> bool:
+    """True for a database without tables."""
+    return version_of(db) == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone()
+
+
+def version_of(db: sqlite3.Connection) -> int:
+    """Return the version of the schema; 0 if none was set."""
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def patiently(db: sqlite3.Connection, statement: str) -> None:
+    """Execute a statement; retry for 10 s while another process locks the file. SQLite itself does not wait here."""
+    for _ in range(200):
+        try:
+            db.execute(statement)
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            time.sleep(0.05)
+    raise sqlite3.OperationalError("database is locked")
+
 
 Json = dict[str, Any]
 """A JSON object or a TOML table."""

@@ -19,8 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.measure.registry import stored
-from fedskew.store.records import COLUMNS, DAMAGED, RunRecord, record_from
-from fedskew.store.schema import VERSION, opened_for_reading, opened_for_writing, version_of
+from fedskew.store.records import (
+    COLUMNS,
+    DAMAGED,
+    VERSION,
+    RunRecord,
+    opened_for_reading,
+    opened_for_writing,
+    record_from,
+    version_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,16 +19,19 @@ if TYPE_CHECKING:
         clients,
         compare,
         diagnose,
+        export,
+        from_toml,
         landscape,
+        load,
+        load_model,
         open,
+        partition,
         resume,
         run,
         table,
         tune,
     )
     from fedskew.api.runs import Runs
-    from fedskew.api.shortcuts import from_toml, load, partition
-    from fedskew.api.use import export, load_model
     from fedskew.core.algorithm import Algorithm
     from fedskew.core.errors import BadInput, Diverged, FedskewError
     from fedskew.data.dataset import Dataset
@@ -52,14 +55,14 @@ PLACES = {
     "clients": "api.functions",
     "compare": "api.functions",
     "diagnose": "api.functions",
-    "export": "api.use",
-    "from_toml": "api.shortcuts",
+    "export": "api.functions",
+    "from_toml": "api.functions",
     "from_torch": "data.datasets.own",
     "landscape": "api.functions",
-    "load": "api.shortcuts",
-    "load_model": "api.use",
+    "load": "api.functions",
+    "load_model": "api.functions",
     "open": "api.functions",
-    "partition": "api.shortcuts",
+    "partition": "api.functions",
     "resume": "api.functions",
     "run": "api.functions",
     "table": "api.functions",

@@ -11,8 +11,8 @@ import fedskew as fs
 from fedskew.cli.main import parser
 from fedskew.cli.request import experiment_from as from_words
 from fedskew.core.errors import BadInput
+from fedskew.experiment.combinations import experiment_from
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment
-from fedskew.experiment.given import experiment_from
 from fedskew.experiment.keywords import KEYWORDS, Settings
 from fedskew.experiment.settings import Clients, Evaluation
 from fedskew.loop.system import System

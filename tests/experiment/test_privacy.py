@@ -16,8 +16,7 @@ from fedskew.core.privacy import alone, check_part
 from fedskew.core.records import Privacy
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.config import COMPONENTS, GIVEN, SETTINGS, Experiment
-from fedskew.experiment.private import check_private
+from fedskew.experiment.config import COMPONENTS, GIVEN, SETTINGS, Experiment, check_private
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import play_round, start
 from fedskew.loop.system import System

@@ -311,7 +311,7 @@ def test_numbers_that_cannot_be_too_good_are_not_called_so(made, tmp_path, monke
     folder, runs = made
     rows = pd.read_csv(folder / "train.csv")
     rows[runs.predict(rows)[PREDICTION] != rows["ill"]].to_csv(tmp_path / "wrong.csv", index=False)
-    monkeypatch.setattr("fedskew.cli.predict.trained_on", lambda record, path: True)
+    monkeypatch.setattr("fedskew.cli.models.trained_on", lambda record, path: True)
     assert main(["predict", "1", str(tmp_path / "wrong.csv"), "--runs", str(folder / "runs")]) == 0
     err = capsys.readouterr().err
     assert "accuracy 0" in err

@@ -18,9 +18,9 @@ from fedskew.core.task import ModelTask, without_padding
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.engine import Sequential, Stacked
+from fedskew.experiment.combinations import suited
 from fedskew.experiment.components import check
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.given import suited
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local

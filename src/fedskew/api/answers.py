@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from fedskew.api.finish import ShowProgress, carry_out
+from fedskew.api.execute import ShowProgress, carry_out
 from fedskew.api.runs import Runs
 from fedskew.conformance.promises import Verdict
 from fedskew.data.dataset import Dataset

@@ -9,17 +9,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, cast
 
-from fedskew.api.finish import ShowProgress, carry_out, finish
+from fedskew.api.execute import ShowProgress, carry_out, finish
 from fedskew.api.runs import Opened, Runs, plainly
 from fedskew.core.component import brief, build, parse
 from fedskew.core.errors import BadInput, require
 from fedskew.data.dataset import Dataset
+from fedskew.execution.deal import dealt_by
 from fedskew.execution.plan import prepare
 from fedskew.execution.run import Listener, register
-from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
-from fedskew.experiment.given import experiment_from
+from fedskew.experiment import config
+from fedskew.experiment.combinations import experiment_from
+from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.keywords import DEFAULT_METHODS, KEYWORDS, Settings
 from fedskew.report.console import say
+from fedskew.skew.compose import mixture, skews_of
+from fedskew.skew.partition import Partition, deal
 from fedskew.store.runs import RunStore
 from fedskew.studies.compare import cross, seeds_from, with_baselines
 from fedskew.studies.progress import shown_line
@@ -31,7 +35,30 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fedskew.api.answers import Checked, Dealt, Found, Tuning
+    from fedskew.serving.export import Format
+    from fedskew.serving.predict import TrainedModel
     from fedskew.studies.landscape import Kind, Landscape
+
+
+def load(dataset: object) -> Dataset:
+    """Load a data set by name and options: ``"uci-har"``, ``"digits:test_fraction=0.3"``."""
+    loaded: Dataset = build("dataset", COMPONENTS["dataset"], dataset).load()
+    return loaded
+
+
+def partition(dataset: Dataset, how: object, clients: int = 10, seed: int = 0, held_out: float = 0.0) -> Partition:
+    """Deal the rows to clients. ``how`` is a skew such as ``"label-dirichlet:alpha=0.1"``, or a list of skews."""
+    require(isinstance(dataset, Dataset), f"partition: give a fedskew.Dataset, not {brief(dataset)}")
+    skews = mixture(skews_of(how))
+    settings = clients, seed, held_out, dataset.persons and dataset.persons[0]
+    return deal(skews, dealt_by(skews, dataset), dataset.groups, *settings)
+
+
+def from_toml(source: str | Path) -> Experiment:
+    """Read an experiment from a TOML file (a path that ends in .toml) or from TOML text."""
+    if isinstance(source, str) and not source.endswith(".toml"):
+        return config.from_toml(source)
+    return config.read(Path(source))
 
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -155,7 +182,7 @@ def resume(
     store = RunStore(runs)
     chosen = store.select([str(which)]) if which else unfinished(store)
     for record in chosen:
-        from_toml(record.experiment, f"run {record.id}", trusted=trust)
+        config.from_toml(record.experiment, f"run {record.id}", trusted=trust)
     name = which or (f"c{chosen[0].comparison}" if chosen[0].comparison else chosen[0].id)
     made = Runs(store, tuple(r.id for r in chosen), data)
     waiting = dict.fromkeys(to_resume(store, chosen))
@@ -362,8 +389,48 @@ def clients(
 ) -> Dealt:
     """Deal rows to clients; the result shows who holds what as a table and a figure. ``data`` is a `Dataset` or a name."""
     from fedskew.api.answers import Dealt
-    from fedskew.api.shortcuts import load, partition
 
     rows = data if isinstance(data, Dataset) else load(data)
     require(not isinstance(skew, str) or bool(parse(skew, "skew")[0]), "clients: name a skew, such as 'iid'")
     return Dealt(rows, partition(rows, skew, number, seed, held_out))
+
+
+@plainly
+def load_model(
+    run: Runs | int | str = "latest", client: int | str | None = None, runs: str | Path = "runs"
+) -> TrainedModel:
+    """Load a run's model: ``load_model(7).predict("new.csv")``, ``.evaluate("new.csv")``.
+
+    ``run`` is a number, a tag or `Runs`. The model preprocesses rows as in training. With ``client`` (number or name), it is
+    this client's personal model.
+    """
+    from fedskew.serving.predict import load
+
+    wanted = run if isinstance(run, Runs) else open(runs)[run]
+    return load(wanted.store, wanted.one("load_model"), client, dataset=wanted.data)
+
+
+@plainly
+def export(
+    runs: Runs | int | str = "latest",
+    path: str | Path | None = None,
+    format: Literal["folder"] | Format = "folder",
+    client: int | str | None = None,
+) -> Path:
+    """Write a run's model for other programs: a folder with ONNX, weights, a model card and a Python file; or one file.
+
+    ``format`` is folder, safetensors, torchscript or onnx. With ``client`` (number or name), it is this client's personal
+    model. A run's number or tag is looked up in the folder ``runs``.
+    """
+    from fedskew.serving.export import SUFFIX
+    from fedskew.serving.export import export as write
+    from fedskew.serving.folder import write_folder
+    from fedskew.serving.predict import number_of, warn_python
+
+    wanted, place = chosen(runs), Path(path) if path else None
+    require(format in ("folder", *SUFFIX), f"export: format must be folder, {', '.join(SUFFIX)}, got {format!r}")
+    run = wanted.one("export")
+    whose = number_of(wanted.store, run, client)
+    if format == "folder":
+        return write_folder(wanted.store, run, place, whose, warn_python, wanted.data)
+    return write(wanted.store, run, format, place, dataset=wanted.data, client=whose)

@@ -1,4 +1,4 @@
-"""``list`` of algorithms, data sets, skews and the other components. Importing it loads PyTorch."""
+"""``list`` of components, and ``check`` of one. Importing it loads PyTorch."""
 
 import argparse
 import dataclasses
@@ -13,19 +13,21 @@ from fedskew.cli.terminal import Console
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import shown
-from fedskew.core.errors import BadInput, FedskewError, suggestion
+from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.experiment.combinations import COMBINATIONS, Combination
+from fedskew.experiment.components import KINDS, classes_of
+from fedskew.experiment.components import check as verdicts
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.slots import All, ServerSgd
 
-KINDS = {catalogue.kinds: section for section, catalogue in COMPONENTS.items()}
+SECTIONS = {catalogue.kinds: section for section, catalogue in COMPONENTS.items()}
 
 
 def list_components(parsed: argparse.Namespace) -> int:
     """List the components of one kind."""
-    if parsed.what not in KINDS:
-        raise BadInput(f"list: unknown kind {parsed.what!r}; {suggestion(parsed.what, ['runs', *KINDS])}")
-    rows = algorithm_rows() if parsed.what == "algorithms" else component_rows(COMPONENTS[KINDS[parsed.what]])
+    if parsed.what not in SECTIONS:
+        raise BadInput(f"list: unknown kind {parsed.what!r}; {suggestion(parsed.what, ['runs', *SECTIONS])}")
+    rows = algorithm_rows() if parsed.what == "algorithms" else component_rows(COMPONENTS[SECTIONS[parsed.what]])
     if parsed.json:
         print_json(rows)
     else:
@@ -107,3 +109,44 @@ def print_rows(rows: Sequence[Row]) -> None:
             if text:
                 table.add_row("", Text(f"{title}{text}", style="dim"))
     console.print(table)
+
+
+def check(parsed: argparse.Namespace) -> int:
+    """Check a component's promises and print one line for each. The exit code is 1 if a promise is broken."""
+    if parsed.component.endswith(".py"):
+        return list_classes(parsed)
+    console = Console()
+    kind, promises = verdicts(parsed.component)
+    given = []
+    for verdict in promises:
+        given.append(verdict)
+        if not parsed.json:
+            console.print("ok    " if verdict.kept else "broken", style="green" if verdict.kept else "red", end=" ")
+            console.print(verdict.promise + (f": {verdict.reason}" if verdict.reason else ""), soft_wrap=True)
+    broken = sum(not v.kept for v in given)
+    if parsed.json:
+        rows = [dataclasses.asdict(v) for v in given]
+        print_json({"component": parsed.component, "kind": kind, "promises": rows})
+    else:
+        console.print(
+            f"{parsed.component}: "
+            + (f"{broken} of {len(given)} promises broken" if broken else f"keeps its promises ({kind})"),
+            soft_wrap=True,
+        )
+    return 1 if broken else 0
+
+
+def list_classes(parsed: argparse.Namespace) -> int:
+    """Print each class of a file with its kind and the command that checks it."""
+    found = classes_of(parsed.component)
+    require(
+        bool(found), f"check {parsed.component}: the file defines no class; write one, such as class Mine(Algorithm)"
+    )
+    if parsed.json:
+        print_json(found)
+        return 0
+    for name, kind in found.items():
+        Console().print(
+            f"{name}: {kind}" + (f", fedskew check {parsed.component}::{name}" if kind in KINDS else ""), soft_wrap=True
+        )
+    return 0

@@ -11,8 +11,8 @@ from fedskew.core.machine import cores
 from fedskew.core.text import count
 from fedskew.execution.plan import check_processes
 from fedskew.execution.torchrun import launcher
+from fedskew.experiment.combinations import experiment_from as with_keywords
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml, read
-from fedskew.experiment.given import experiment_from as with_keywords
 from fedskew.experiment.keywords import KEYWORDS
 from fedskew.loop.system import System
 from fedskew.report.names import display_name

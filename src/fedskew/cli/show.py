@@ -1,11 +1,21 @@
-"""``show``, ``report`` and ``cite``."""
+"""Verbs on stored runs: ``list``, ``show``, ``report``, ``cite``, ``tag``, ``rename`` and ``rm``."""
 
 import argparse
+import dataclasses
+import json
+import math
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
 
 from rich.table import Table
 
 from fedskew.cli.output import (
     layout_from,
+    print_columns,
     print_json,
     print_measuring,
     print_ranks,
@@ -13,20 +23,173 @@ from fedskew.cli.output import (
     print_unfinished,
     print_warnings,
     summary_json,
+    too_wide,
 )
 from fedskew.cli.terminal import Console, say
 from fedskew.cli.watch import follow, going_on
-from fedskew.core.errors import require
+from fedskew.core.errors import FedskewError, require
 from fedskew.core.text import count
 from fedskew.measure import registry
+from fedskew.measure.registry import primary_of
 from fedskew.report.budget import Budget, budget_from
+from fedskew.report.experiments import parsed, shares_no_model
 from fedskew.report.files import PLAIN, write_figures, write_tables
 from fedskew.report.html import write_report
 from fedskew.report.names import comparison_title, display_name, repeat_command
 from fedskew.report.series import by_part, curves_by_run
 from fedskew.report.tables import read
-from fedskew.report.words import heading, plain
+from fedskew.report.words import heading, plain, ranges, value
+from fedskew.store import edit
 from fedskew.store.runs import RunRecord, RunStore
+
+NEWEST = """
+SELECT wanted.value, (
+  SELECT m.value FROM measurements m WHERE m.run = wanted.value AND client IS NULL AND split = ? AND name = ?
+  ORDER BY round DESC LIMIT 1
+) FROM json_each(?) wanted
+"""
+
+SEEDS = re.compile(r"^(?:\w+_)?seed = [0-9]+\n", re.M)
+"""The lines of an experiment that differ between runs of one method."""
+
+OWN_DATA = "own data"
+"""The name of data that have none."""
+
+HIDDEN = ("data", "date", "in", "seed")
+"""Columns that a narrow terminal leaves out, in this order."""
+
+
+def list_(parsed: argparse.Namespace) -> int:
+    """List the runs, or the components of one kind."""
+    if parsed.what == "runs":
+        return list_runs(parsed)
+    from fedskew.cli.components import list_components  # loads PyTorch
+
+    return list_components(parsed)
+
+
+def list_runs(parsed: argparse.Namespace) -> int:
+    """Print the runs of the store, the newest last."""
+    store = RunStore(parsed.runs, read_only=True)
+    # without seeds most experiments are equal texts, and each text is parsed once
+    records = [dataclasses.replace(record, experiment=SEEDS.sub("", record.experiment)) for record in store.runs()]
+    scores = newest(store, records)
+    if parsed.json:
+        rows = []
+        for r in records:
+            about = {k: v for k, v in dataclasses.asdict(r).items() if k != "experiment"}
+            rows.append(about | {"validation_" * is_trial(r) + primary_of([r]).key: scores[r.id]})
+        print_json(rows)
+        return 0
+    console = Console()
+    if not records:
+        console.print(f"no runs yet in {store.folder}; start some with `fedskew run` or `fedskew compare`")
+        return 0
+    metrics = {primary_of([record]).name for record in records}
+    rows = [row_of(record, scores[record.id], len(metrics) == 1) for record in records]
+    columns = {title: [row[title] for row in rows] for title in rows[0] if any(row[title] for row in rows)}
+    for title in too_wide(columns, HIDDEN, console.width):
+        del columns[title]
+    print_columns(columns, ("in", "method", "data", "status", "date", "tags"))
+    for line in titles(store, records):
+        console.print(line)
+    return 0
+
+
+def newest(store: RunStore, records: Sequence[RunRecord]) -> dict[int, float]:
+    """Return, by run, the newest value of its primary measure; NaN if there is none, or if the measurements are lost.
+
+    For a trial of tuning, this is the measure on held-out rows that chooses the settings. A run without a shared model has none.
+    """
+    scores = dict.fromkeys((record.id for record in records), math.nan)
+    runs: dict[tuple[str, str], list[int]] = {}
+    for record in records:
+        measure = primary_of([record])
+        if is_trial(record):
+            split = record.facts["tuning"].get("by", "clients")
+            runs.setdefault((split, f"{measure.name}_mean"), []).append(record.id)
+        elif not shares_no_model(record):
+            runs.setdefault((measure.split, measure.name), []).append(record.id)
+    for of, ids in runs.items():
+        with suppress(FedskewError):
+            values = store.query(NEWEST, (*of, json.dumps(ids)))
+            scores |= {run: float(value) for run, value in values if isinstance(value, int | float)}
+    return scores
+
+
+def is_trial(record: RunRecord) -> bool:
+    """Return True if the run tried a setting during tuning."""
+    return "tuning" in record.facts
+
+
+def data_of(record: RunRecord) -> str:
+    """Return the name of the run's data set. For rows of a file it is the name of the file."""
+    name = str(record.facts.get("data", {}).get("name", ""))
+    path = parsed(record).get("dataset", {}).get("path", "")
+    return Path(path).name or name if name == OWN_DATA else name
+
+
+def row_of(record: RunRecord, score: float, of_one_metric: bool) -> dict[str, str]:
+    """Return the run as a row of the list. The measure is named if the listed runs have different measures."""
+    measure = primary_of([record])
+    result = plain(measure, score) if of_one_metric else f"{measure.title} {value(measure, score)}"
+    ended = record.status == "finished" or not record.rounds
+    made = datetime.fromisoformat(record.created).astimezone() if record.created else None
+    return {
+        "run": str(record.id),
+        "in": f"c{record.comparison}" if record.comparison else "",
+        "method": display_name(record),
+        "data": data_of(record),
+        "seed": str(record.seed),
+        heading(measure) if of_one_metric else "result": f"validation {result}" if is_trial(record) else result,
+        "status": record.status if ended else f"{record.status} {record.rounds_done}/{record.rounds}",
+        "date": f"{made:%Y-%m-%d %H:%M}" if made else "",
+        "tags": " ".join(record.facts.get("tags", [])),
+    }
+
+
+def titles(store: RunStore, records: Sequence[RunRecord]) -> list[str]:
+    """Return a line for each comparison that the user has named."""
+    found = []
+    for number, title in store.query("SELECT id, title FROM comparisons ORDER BY id"):
+        methods = dict.fromkeys(record.name for record in records if record.comparison == number)
+        if methods and title != " vs ".join(methods):
+            found.append(f"c{number}: {title}")
+    return found
+
+
+def tag(parsed: argparse.Namespace) -> int:
+    """Add tags to runs, or remove them."""
+    records = RunStore(parsed.runs, read_only=True).select([parsed.run])
+    edit.tag(RunStore(parsed.runs), records, parsed.tags, parsed.remove)
+    return 0
+
+
+def rename(parsed: argparse.Namespace) -> int:
+    """Give a name to a run or a comparison."""
+    RunStore(parsed.runs, read_only=True).select([parsed.run])
+    edit.rename(RunStore(parsed.runs), parsed.run, parsed.name)
+    return 0
+
+
+def rm(parsed: argparse.Namespace) -> int:
+    """Ask the user, then remove runs."""
+    require(bool(parsed.runs_wanted), "rm: name the runs to remove: a number (7), a range (3-5) or a comparison (c2)")
+    records = RunStore(parsed.runs, read_only=True).select(parsed.runs_wanted)
+    store = RunStore(parsed.runs)
+    edit.check_idle(store, records)
+    what = f"{count(len(records), 'run')} ({ranges([record.id for record in records])})"
+    if not parsed.yes:
+        require(
+            sys.stdin.isatty(), f"rm: would remove {what} with all numbers and checkpoints; add --yes to remove them"
+        )
+        if input(f"Remove {what} with all numbers and checkpoints? [y/N] ").strip().lower() not in ("y", "yes"):
+            say("nothing was removed")
+            return 0
+    edit.remove(store, records)
+    say(f"removed {what}")
+    return 0
+
 
 PAUSE = 2.0
 """Seconds between two pages of ``report --watch``."""

@@ -24,9 +24,8 @@ from fedskew.engine import Sequential, Stacked
 from fedskew.execution.deal import ClientData, client_data, partition_facts
 from fedskew.execution.deal import server_rows as rows_of_server
 from fedskew.execution.prepare import Frozen, prepared
-from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment
-from fedskew.experiment.given import suited
-from fedskew.experiment.private import check_private
+from fedskew.experiment.combinations import suited
+from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, check_private
 from fedskew.experiment.settings import Auto
 from fedskew.loop.federation import Federation, Tuning, warmed_up
 from fedskew.loop.plan import SeededPlanner

@@ -16,8 +16,8 @@ from fedskew.engine.choose import Option, choose, next_work
 from fedskew.engine.sequential import Sequential
 from fedskew.execution.build import Assembly, assemble, check_clients, check_needs, device_of, with_engine
 from fedskew.execution.deal import dealt_rows, finished
+from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import DataSource, Experiment
-from fedskew.experiment.given import suited
 from fedskew.experiment.settings import Auto
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import start

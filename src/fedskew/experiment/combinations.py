@@ -1,21 +1,20 @@
-"""Named combinations: published methods that need no algorithm file, only certain settings of an existing method.
-
-Examples: ``fedadam`` is FedAvg with the server optimiser Adam. ``centralised`` has one client with all rows. ``fedcm`` is
-MoFedSAM without its perturbation. ``fedper`` is FedAvg in which clients keep the last layers to themselves.
-"""
+"""Experiments from a method's name and keywords. Named combinations are published methods that only need certain settings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.catalogue import canonical
 from fedskew.core.component import build, from_table, parse
-from fedskew.core.errors import BadInput, suggestion
+from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.own import MARK
+from fedskew.data.dataset import Dataset
+from fedskew.data.targets import TARGETS
 from fedskew.experiment.config import COMPONENTS, Experiment
-from fedskew.experiment.settings import SharedData
-from fedskew.skew import Pooled
+from fedskew.experiment.keywords import Settings
+from fedskew.experiment.settings import Evaluation, SharedData
+from fedskew.skew import Natural, Pooled
 from fedskew.skew.concept import Concept
 from fedskew.skew.feature import FeatureSkew
 from fedskew.slots import Adagrad, Adam, All, Distillation, Everyone, Momentum, Norm, Personal, Yogi
@@ -234,3 +233,29 @@ def with_method(experiment: Experiment, spec: object) -> Experiment:
     if name not in methods and MARK not in name:
         raise BadInput(f"algorithm: unknown algorithm {name!r}; {suggestion(name, [*methods, *COMBINATIONS])}")
     return experiment.replace(name=spec, algorithm=build("algorithm", methods, spec))
+
+
+def suited(experiment: Experiment, dataset: Dataset) -> Experiment:
+    """Return the experiment; if no task was given, with the default task for the data's targets."""
+    if not experiment.default_task or experiment.task.target == dataset.target:
+        return experiment
+    return experiment.replace(task=TARGETS[dataset.target].task)
+
+
+def experiment_from(base: Experiment | None, keywords: Mapping[str, object]) -> Experiment:
+    """Apply the keywords to ``base``, or to the defaults of `fedskew run`. The method is applied last."""
+    last = {key: value for key, value in keywords.items() if key.startswith("algorithm__")}
+    given = {key: value for key, value in keywords.items() if key not in ("algorithm", "name", *last)}
+    if base is None:
+        made = Experiment(**cast(Settings, {"evaluation": Evaluation(every="auto"), **given}))
+        require(
+            "skew" in given or not isinstance(given.get("clients"), int) or not isinstance(made.skew[0], Natural),
+            f"clients {given.get('clients')}: {made.labels('dataset')[0]} has natural clients; leave the number out, or "
+            "add the skew label-dirichlet:alpha=0.1 or another one to deal its rows anew",
+        )
+    else:
+        made = base.replace(**cast(Settings, given))
+    if "algorithm" in keywords:
+        made = with_method(made, keywords["algorithm"])
+    made = made.replace(**cast(Settings, last)) if last else made
+    return made.replace(name=str(keywords["name"])) if keywords.get("name") else made

@@ -1,4 +1,4 @@
-"""A user's own metrics: their names, and the description that a run stores. Reports need no code of the user."""
+"""An experiment: its components and settings, and its TOML."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from fedskew.core.errors import BadInput, require, require_storable, suggestion
 from fedskew.core.files import file_text, toml_table
 from fedskew.core.metrics import TaskMetric
 from fedskew.core.own import MARK
+from fedskew.core.privacy import check_part
 from fedskew.core.task import TaskKind
 from fedskew.core.trust import asking
 from fedskew.data import DATASETS
@@ -47,6 +48,7 @@ from fedskew.experiment.settings import LIGHT, Auto, Checkpoint, Clients, Evalua
 from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local
 from fedskew.loop.system import System
+from fedskew.measure.privacy import check_installed
 from fedskew.measure.registry import DECLARED, MEASURES, PLACES, declare_metrics
 from fedskew.models import MODELS
 from fedskew.models.own import adapted
@@ -390,3 +392,28 @@ def from_toml(text: str, where: str = "experiment", trusted: bool = False) -> Ex
 def read(path: Path) -> Experiment:
     """Read an experiment from a TOML file. Code files that it names are trusted."""
     return from_toml(file_text(path), str(path), trusted=True)
+
+
+def check_private(experiment: Experiment, method: str) -> None:
+    """Raise `BadInput` if the method bounds its privacy loss, and a part of the experiment breaks the bound or does not say.
+
+    The parts are all fields of `Experiment` except the algorithm and fields marked `GIVEN`.
+    """
+    algorithm = experiment.algorithm
+    privacy = algorithm.contract().privacy
+    if privacy is None:
+        return
+    kind = type(algorithm).__name__
+    require(
+        privacy.by is type(algorithm),
+        f"{method} inherits its privacy loss; give {kind} a method `contract` of its own, with privacy by={kind} if its hooks "
+        "keep the guarantee, else without privacy",
+    )
+    for section in dataclasses.fields(experiment):
+        if section.name == "algorithm" or section.metadata == GIVEN:
+            continue
+        held = getattr(experiment, section.name)
+        for part in held if section.name in SEVERAL else [held]:
+            check_part(method, section.name, part, privacy)
+    if privacy.noise:
+        check_installed()

@@ -22,8 +22,8 @@ from fedskew.execution.learned import kept
 from fedskew.execution.prepare import fitted
 from fedskew.execution.run import Listener, Stop, execute, register
 from fedskew.execution.site import Site
+from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.given import suited
 from fedskew.flower.events import observed
 from fedskew.flower.limits import tasks_on, weights_of
 from fedskew.flower.nodes import Channel, Deployment, Nodes, deployment_of

@@ -17,9 +17,8 @@ from fedskew.data.splits import Redrawn
 from fedskew.diagnosis.diagnose import faces_of, from_experiment
 from fedskew.execution.build import assemble
 from fedskew.execution.run import Stop
-from fedskew.experiment.combinations import with_method
+from fedskew.experiment.combinations import suited, with_method
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.given import suited
 from fedskew.measure.registry import primary, primary_of
 from fedskew.measure.statistics import mean_interval, paired_p
 from fedskew.report.experiments import without_seeds

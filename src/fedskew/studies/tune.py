@@ -20,9 +20,8 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import Own
 from fedskew.execution.plan import Plan, prepare
 from fedskew.execution.run import Ended, Listener, Stop
-from fedskew.experiment.combinations import has_own_models, with_method
+from fedskew.experiment.combinations import has_own_models, suited, with_method
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections
-from fedskew.experiment.given import suited
 from fedskew.measure.registry import PRIMARY, Measure, primary
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import DONE, EndListener, execute_all, stored_runs, to_execute, worst_error

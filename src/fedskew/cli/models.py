@@ -1,6 +1,7 @@
-"""``predict``: a run's model on a file of new rows."""
+"""Verbs on the trained model of a run: ``predict``, ``export`` and ``landscape``."""
 
 import argparse
+import itertools
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -9,20 +10,22 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from fedskew.cli.output import print_json, warn
+from fedskew.cli.output import number, print_json, save_figure, warn
 from fedskew.cli.request import confirm, require_one
-from fedskew.cli.terminal import say
+from fedskew.cli.terminal import Console, bar, say
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.files import replacing
 from fedskew.core.text import count
 from fedskew.report.experiments import parsed as parsed_experiment
 from fedskew.store.runs import RunRecord, RunStore
+from fedskew.studies.landscape import Landscape, landscape
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from fedskew.data.targets import Rows
     from fedskew.serving.predict import TrainedModel
+
 
 TABLES = (".csv", ".parquet")
 MOST_MEASURED = 1_000_000
@@ -145,3 +148,80 @@ def predict(parsed: argparse.Namespace) -> int:
         if trained_on(chosen[0], parsed.rows) and metrics.get("accuracy") != 0:
             warn("the model was trained on rows of this file, so these numbers are too good; measure it on other rows")
     return 0
+
+
+def export(parsed: argparse.Namespace) -> int:
+    """Write the model of the newest checkpoint to a folder or a file."""
+    from fedskew.serving.export import SUFFIX
+    from fedskew.serving.export import export as write
+    from fedskew.serving.folder import write_folder
+    from fedskew.serving.predict import number_of
+
+    store = RunStore(parsed.runs, read_only=True)
+    chosen = store.select([parsed.run])
+    require_one("export", chosen)
+    confirm(parsed, chosen)
+    run, output = chosen[0].id, parsed.output
+    of_name = {suffix: form for form, suffix in SUFFIX.items()}
+    form = parsed.format or of_name.get(output.suffix if output else "", "folder")
+    every = parsed.client == "all"
+    clients = sorted({*store.partition(run)["client"]}) if every else [number_of(store, run, parsed.client)]
+    require(not every or form == "folder", "export: --client all writes folders; name one client to write a file")
+    for client in clients:
+        place = output / f"client-{client}" if output and every else output
+        if form == "folder":
+            path = write_folder(store, run, place, client, warn)
+        else:
+            path = write(store, run, form, place, warn, client=client)
+        Console().print(f"wrote {path}", soft_wrap=True)
+    return 0
+
+
+FORMATS = ("svg", "png", "pdf")
+
+
+def picture(parsed: argparse.Namespace) -> int:
+    """Draw slices of the loss landscape of one run."""
+    store = RunStore(parsed.runs, read_only=True)
+    records = store.select(parsed.runs_wanted)
+    require_one("landscape", records)
+    confirm(parsed, records)
+    path: Path = parsed.output or store.run_folder(records[0].id) / f"landscape-{parsed.kind}.svg"
+    require(
+        path.suffix[1:] in FORMATS,
+        f"landscape: {path.name} is not a picture's name; it must end in {', '.join(FORMATS)}",
+    )
+    total, done = parsed.points if parsed.kind == "line" else parsed.points**2, itertools.count(1)
+    with bar("losses") as show:
+        found = landscape(
+            store,
+            records[0].id,
+            parsed.kind,
+            parsed.clients,
+            parsed.points,
+            parsed.reach,
+            lambda: show(next(done) / total),
+            warn,
+        )
+    save_figure(found.plot(), path)
+    print_json({**found.numbers(), "picture": str(path)}) if parsed.json else print_landscape(found, path)
+    return 0
+
+
+def print_landscape(found: Landscape, path: Path) -> None:
+    console = Console()
+    for name, sheet in found.sheets.items():
+        lowest = divmod(int(sheet.argmin()), sheet.shape[1])
+        place = f"a = {found.window.a[lowest[1]]:.3g}" + (
+            f", b = {found.window.b[lowest[0]]:.3g}" if len(sheet) > 1 else ""
+        )
+        console.print(f"{name}: loss {sheet.min():.4g} to {sheet.max():.4g}, lowest at {place}")
+    for model, (a, b) in found.points.items():
+        console.print(f"{model} lies at a = {a:.3g}, b = {b:.3g}", style="dim")
+    s = found.sharpness
+    console.print(
+        f"sharpness: the training loss rises by {s.rise:.4g} within {s.radius:.3g}; largest curvature {s.eigenvalue:.4g}"
+    )
+    if found.overlap is not None:
+        console.print(f"the two clients' losses correlate by {number(found.overlap, 2)} over the window")
+    console.print(f"picture: {path}", soft_wrap=True)

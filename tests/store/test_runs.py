@@ -72,6 +72,81 @@ def test_measurements_as_a_table(store):
     assert store.measurements([]).empty
 
 
+@pytest.fixture
+def measured(store):
+    """Two runs. Models are measured before round 1, after round 2 and after round 3; in the last round there is no value."""
+    first, second = add(store), add(store)
+    for run, offset in ((first, 0), (second, 10)):
+        store.write_round(
+            run, 0, [(None, "test", "accuracy", offset + 0.5), (0, "global-model", "accuracy", offset + 0.4)]
+        )
+        store.write_round(run, 1, [(None, "round", "drift", offset + 1.0), (0, "client", "steps", 9.0)])
+        rows = [(None, "test", "accuracy", offset + 2.5), (None, "round", "drift", offset + 2.0)]
+        store.write_round(run, 2, [*rows, *((k, "global-model", "accuracy", offset + 2.0 + k) for k in (0, 1))])
+    store.write_round(first, 3, [(None, "test", "accuracy", math.nan), (None, "round", "drift", 3.0)])
+    store.write_round(second, 3, [(None, "round", "drift", 13.0)])
+    return first, second
+
+
+def test_the_last_value_of_a_measure(store, measured):
+    first, second = measured
+    found = {
+        (m.run, m.split, m.name): (m.round, m.value)
+        for m in store.last(measured, ["test/accuracy", "round/drift", "test/f1"])
+    }
+    assert math.isnan(found.pop((first, "test", "accuracy"))[1])
+    assert found == {
+        (first, "round", "drift"): (3, 3.0),
+        (second, "test", "accuracy"): (2, 12.5),
+        (second, "round", "drift"): (3, 13.0),
+    }
+    assert [m.value for m in store.last([first], ["test/accuracy"], until={first: 2, second: 0})] == [2.5]
+    assert [m.value for m in store.last([first], ["round/drift"], until={first: 1})] == [1.0]
+    assert store.last([second], ["test/f1", "client/steps"]) == store.last([], ["test/accuracy"]) == []
+
+
+def test_the_last_value_of_each_client(store, measured):
+    first, second = measured
+    found = store.last(measured, ["global-model/accuracy"], per_client=True, until={first: 1})
+    assert [tuple(m) for m in found] == [
+        (first, 0, 0, "global-model", "accuracy", 0.4),
+        (second, 2, 0, "global-model", "accuracy", 12.0),
+        (second, 2, 1, "global-model", "accuracy", 13.0),
+    ]
+
+
+def test_the_curve_of_a_measure(store, measured):
+    first, second = measured
+    drift = store.curves(measured, ["round/drift"])
+    assert [(m.run, m.round, m.value) for m in drift] == [
+        *((first, r, r) for r in (1, 2, 3)),
+        *((second, r, 10 + r) for r in (1, 2, 3)),
+    ]
+    assert store.curves(measured, ["round/drift"], after={first: 2, second: 3}) == [drift[2]]
+    assert len(store.curves([first])) == 6
+    assert [m[1:4] for m in store.curves([first], per_client=True)] == [
+        (0, 0, "global-model"),
+        (1, 0, "client"),
+        (2, 0, "global-model"),
+        (2, 1, "global-model"),
+    ]
+
+
+def test_a_damaged_value_is_no_number(store):
+    run = add(store)
+    store.write_round(run, 1, ROUND)
+    store.db.execute("UPDATE measurements SET value='much' WHERE name='accuracy'")
+    assert math.isnan(store.last([run], ["test/accuracy"])[0].value)
+
+
+def test_names_of_clients_and_comparisons(store):
+    run, other = add(store), add(store, comparison=store.add_comparison("two methods"))
+    store.set_partition(run, [(0, "anna", "walking", 5), (0, "anna", "sitting", 7), (1, "ben", "sitting", 7)])
+    store.set_partition(other, [(0, "carl", "laying", 1)])
+    assert store.client_names([run]) == {(run, 0): "anna", (run, 1): "ben"}
+    assert store.titles() == {1: "two methods"}
+
+
 @pytest.mark.parametrize("value", [0.1 + 0.2, 1e-308, -1e300, math.inf, math.nan, 0.0])
 def test_values_are_stored_to_the_last_bit(store, value):
     run = add(store)

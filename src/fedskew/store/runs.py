@@ -7,15 +7,18 @@ all splits and names.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import sqlite3
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.measure.registry import stored
@@ -41,8 +44,48 @@ WITH RECURSIVE there(round) AS (
 SELECT max(round) FROM there
 """
 
+WANTED = "m.split || '/' || m.name IN (SELECT value FROM json_each(:measures))"
+CURVES = f"""
+SELECT m.run, m.round, m.client, m.split, m.name, m.value
+FROM json_each(:after) AS w JOIN measurements AS m ON m.run = CAST(w.key AS INTEGER) AND m.round > w.value
+WHERE (m.client IS NOT NULL) = :per_client AND (:measures = '[]' OR {WANTED})
+ORDER BY m.run, m.round
+"""
+LAST = f"""
+WITH ends(run, until) AS (SELECT CAST(key AS INTEGER), value FROM json_each(:until)), spans(run, since, until) AS (
+  SELECT run, (
+    SELECT m.round FROM measurements AS m WHERE m.run = ends.run AND m.round <= until AND m.split <> 'round' AND {WANTED}
+    ORDER BY m.round DESC LIMIT 1
+  ), until FROM ends
+)
+SELECT m.run, max(m.round), m.client, m.split, m.name, m.value
+FROM spans JOIN measurements AS m ON m.run = spans.run AND m.round BETWEEN coalesce(since, 0) AND until
+WHERE (m.client IS NOT NULL) = :per_client AND {WANTED}
+GROUP BY m.run, m.client, m.split, m.name
+"""
+"""SQLite takes the columns without an aggregate from the row with the largest round.
+
+A run's rows are read backwards from its end to the last round in which a model was measured, not all of them.
+"""
+
+REQUESTED = "coalesce(json_extract(CASE WHEN json_valid(facts) THEN facts ELSE '{}' END, '$.asked'), experiment_hash)"
+"""The hash of the experiment that was requested, before its engine was chosen."""
+
+EVERY_ROUND: Mapping[int, int] = MappingProxyType({})
+
 Row = tuple[int | None, str, str, float]
 """(client or None, split, name, value) of one round."""
+
+
+class Measurement(NamedTuple):
+    """A value that a run stored after ``round``: of a ``client``, or of none. NaN is a value, too."""
+
+    run: int
+    round: int
+    client: int | None
+    split: str
+    name: str
+    value: float
 
 
 class RunStore:
@@ -183,7 +226,7 @@ class RunStore:
                 f"run store {self.folder}: cannot be read, its file is damaged: {str(error).splitlines()[0]}"
             ) from None
 
-    def query(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
+    def query(self, statement: str, values: Sequence[object] | Mapping[str, object] = ()) -> list[Any]:
         """The rows of an SQL query. Bytes that are not UTF-8 become escapes, so that one damaged run leaves the others readable."""
         with self.reading():
             try:
@@ -205,6 +248,14 @@ class RunStore:
         """
         found = self.query(f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {where} ORDER BY id", values)
         return [record_from(row) for row in found]
+
+    def requested(self, hashes: Sequence[str]) -> list[RunRecord]:
+        """Return the runs of the experiments with these hashes, as they were before an engine was chosen."""
+        return self.runs(f"{REQUESTED} IN (SELECT value FROM json_each(?))", [json.dumps(hashes)])
+
+    def titles(self) -> dict[int, str]:
+        """Return the titles of the comparisons, by number."""
+        return dict(self.query("SELECT id, title FROM comparisons ORDER BY id"))
 
     def run(self, run: int) -> RunRecord:
         """Return one run. Raises `BadInput` if this id does not exist, and `FedskewError` if its record is damaged."""
@@ -246,6 +297,44 @@ class RunStore:
         require(bool(tagged), f"{token!r} is not a run: write a number, a range 3-5, a comparison c2, a tag, or latest")
         return tagged
 
+    def curves(
+        self,
+        runs: Iterable[int],
+        measures: Iterable[str] = (),
+        *,
+        per_client: bool = False,
+        after: Mapping[int, int] = EVERY_ROUND,
+    ) -> list[Measurement]:
+        """Return the values of the ``measures`` (``split/name``; without any: all), run by run in order of rounds.
+
+        They belong to no client, or with ``per_client`` to clients. ``after`` has rounds by run: only later rounds are returned.
+        """
+        rounds = {run: after.get(run, -1) for run in runs}
+        return self.measured(CURVES, measures, per_client, after=json.dumps(rounds))
+
+    def last(
+        self,
+        runs: Iterable[int],
+        measures: Iterable[str],
+        *,
+        per_client: bool = False,
+        until: Mapping[int, int] = EVERY_ROUND,
+    ) -> list[Measurement]:
+        """Return the last value of each of the ``measures`` (``split/name``) in each run.
+
+        They belong to no client, or with ``per_client`` to clients. ``until`` has rounds by run: later rounds do not count. A
+        measure has no last value if it is missing in the round after which models were last measured, and since then.
+        """
+        rounds = {run: until.get(run, sys.maxsize) for run in runs}
+        return self.measured(LAST, measures, per_client, until=json.dumps(rounds))
+
+    def measured(self, statement: str, measures: Iterable[str], per_client: bool, **rounds: str) -> list[Measurement]:
+        values = {"measures": json.dumps(list(measures)), "per_client": per_client, **rounds}
+        return [
+            Measurement(*about, value if isinstance(value, float) else math.nan)
+            for *about, value in self.query(statement, values)
+        ]
+
     def measurements(
         self, runs: Sequence[int], *, per_client: bool | None = None, names: Iterable[str] = ()
     ) -> pd.DataFrame:
@@ -276,6 +365,11 @@ class RunStore:
         with self.reading():
             frame = pd.read_sql_query(query, self.db, params=[run])
             return frame.astype({"client": int, "client_name": str, "label": str, "rows": int})
+
+    def client_names(self, runs: Iterable[int]) -> dict[tuple[int, int], str]:
+        """Return the names of the clients in the runs' partitions, by run and client."""
+        query = "SELECT DISTINCT run, client, client_name FROM partitions WHERE run IN (SELECT value FROM json_each(?))"
+        return {(run, client): name for run, client, name in self.query(query, [json.dumps(list(runs))])}
 
     def run_folder(self, run: int) -> Path:
         """Return the folder with the run's TOML file and checkpoints."""

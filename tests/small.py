@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedskew.core.records import Batch, Server
 from fedskew.core.task import ModelTask
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation

@@ -25,7 +25,7 @@ from torch import Tensor
 from fedskew.algorithms import FedAvg
 from fedskew.core.component import build
 from fedskew.core.task import ModelTask
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates

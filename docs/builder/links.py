@@ -16,7 +16,7 @@ PAGES = {
     "src/fedskew/experiment/config.py": "reference/components.md",
     "src/fedskew/experiment/settings.py": "reference/settings.md",
     "src/fedskew/measure/registry.py": "reference/measurements.md",
-    "src/fedskew/slots/availability.py": "reference/components.md#availabilities",
+    "src/fedskew/slots/participation.py": "reference/components.md#availabilities",
 }
 """The page that the site makes from a file or folder of the repository, by its path below ``docs``."""
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import Afl, FedAvg
-from fedskew.core.vectors import project_onto_simplex
+from fedskew.core.trees import project_onto_simplex
 from fedskew.loop.plan import Local
 from fedskew.slots import Sgd
 from tests.reference import Only, assert_close, f64, local_models, ragged, run, sized_pair, trajectory

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from fedskew.algorithms import Drfa
-from fedskew.core.trees import pick
-from fedskew.core.vectors import project_onto_simplex
+from fedskew.core.trees import pick, project_onto_simplex
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from fedskew.algorithms import F3, F3Gradient, FairFed, FedAvg
 from fedskew.core.errors import BadInput
-from fedskew.core.fairness import accuracy, check_groups, counts, odds, opportunity, parity
 from fedskew.core.records import Batch
+from fedskew.core.rows import accuracy, check_groups, counts, odds, opportunity, parity
 from fedskew.core.task import ModelTask
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.data.datasets.adult import Adult
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment

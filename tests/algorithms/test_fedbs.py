@@ -10,11 +10,10 @@ from torch import Tensor
 
 from fedskew.algorithms import FedBS
 from fedskew.core.records import Batch
-from fedskew.core.row_norms import gradient_and_norms
+from fedskew.core.rows import gradient_and_norms, lowest, moments, row_by_row, soft_weights, variance_of
 from fedskew.core.seeding import stream
 from fedskew.core.task import ModelTask
-from fedskew.core.variance import lowest, moments, row_by_row, soft_weights, variance_of
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.experiment.config import Experiment
 from fedskew.slots import Uniform
 from fedskew.tasks.classification import Classification

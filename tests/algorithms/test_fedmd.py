@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedskew.algorithms import FedAvg, FedMd
 from fedskew.core.records import Batch
 from fedskew.core.task import ModelTask
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates

@@ -11,7 +11,7 @@ from torch.func import grad
 
 from fedskew.algorithms import FedAvg, FedNtd
 from fedskew.core.task import ModelTask
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.models import Mlp
 from fedskew.slots import Uniform
 from fedskew.tasks.classification import Classification

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedskew.algorithms import FedAvg, FedSam, MoFedSam
 from fedskew.core.errors import BadInput
-from fedskew.core.vectors import unit
+from fedskew.core.trees import unit
 from fedskew.execution.build import check_needs
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment

@@ -11,7 +11,7 @@ from fedskew.algorithms import FedAvg, Krum, Median, TrimmedMean
 from fedskew.api.functions import run as run_experiment
 from fedskew.core.errors import BadInput, Diverged, TooFew
 from fedskew.core.records import Cohort, Info, Upload
-from fedskew.core.vectors import square_distances
+from fedskew.core.trees import square_distances
 from fedskew.data.dataset import Dataset
 from fedskew.execution.build import check_clients
 from fedskew.execution.plan import prepare
@@ -78,7 +78,7 @@ def test_of_an_even_number_the_median_is_the_mean_of_the_two_middle_values() -> 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 8, 9])
 def test_median_and_trimmed_mean_against_numpy(m: int, monkeypatch) -> None:
-    monkeypatch.setattr("fedskew.core.vectors.CHUNK", 2 * m)  # two columns at a time
+    monkeypatch.setattr("fedskew.core.trees.CHUNK", 2 * m)  # two columns at a time
     deltas = updates(m, 7)
     assert_close(result(Median(), deltas), np.median(deltas.numpy(), axis=0))
     for beta in (0.0, 0.1, 0.25, 0.49):
@@ -94,7 +94,7 @@ def test_the_share_is_a_decimal_number() -> None:
 
 @pytest.mark.parametrize(("m", "f", "c"), [(5, 1, 1), (9, 3, 1), (9, 2, 5), (9, 0, 9), (12, 1, 11)])
 def test_krum_against_plain_loops(m: int, f: int, c: int, monkeypatch) -> None:
-    monkeypatch.setattr("fedskew.core.vectors.CHUNK", 2 * m)
+    monkeypatch.setattr("fedskew.core.trees.CHUNK", 2 * m)
     d = updates(m, 7).numpy()
     scores = []
     for k in range(m):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedskew.claims.document import DOCUMENTS, load
 from fedskew.claims.extras import EXTRAS, bound, draw_bound, drift_bound
 from fedskew.cli.main import main
-from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
+from fedskew.data.datasets.synthetic import SyntheticSoftmax
 
 torch.set_num_threads(1)
 

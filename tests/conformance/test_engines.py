@@ -10,7 +10,7 @@ import torch
 
 from fedskew.core.contract import linear_solver
 from fedskew.core.task import ModelTask
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.engine import ENGINES
 from fedskew.engine.choose import on_threads
 from fedskew.engine.sequential import Sequential

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedskew.core.catalogue import canonical, fitted, plainly
+from fedskew.core.component import canonical, fitted, plainly
 from fedskew.core.errors import BadInput
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment

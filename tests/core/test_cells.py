@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 
 from fedskew.api.functions import run
-from fedskew.core import trust
+from fedskew.core import user_code as trust
 from fedskew.core.errors import BadInput
-from fedskew.core.own import text_of
+from fedskew.core.user_code import text_of
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.store.runs import RunStore
 

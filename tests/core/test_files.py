@@ -90,7 +90,7 @@ WRITERS = {
 MOVERS = {"renames", "move", "symlink_to", "hardlink_to", "mkstemp", "NamedTemporaryFile"}
 OTHER = {
     "core/files.py": "the way to write a file whole",
-    "core/trust.py": "adds a line to the list of trusted code",
+    "core/user_code.py": "adds a line to the list of trusted code",
     "data/find.py": "an unfinished download stays, so that it can be resumed; it follows no link",
     "engine/disk.py": "a file of states, which is changed in place",
     "execution/prepare.py": "writes to the path that `replacing` yields",

@@ -12,7 +12,7 @@ import pytest
 from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.core.npz import bounded
+from fedskew.core.files import bounded
 from fedskew.data.tables.survey import survey
 from fedskew.report.files import csv as as_csv
 from fedskew.report.html import write_report

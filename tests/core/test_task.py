@@ -10,7 +10,7 @@ from torch.func import grad, vmap
 
 from fedskew.core.records import Batch
 from fedskew.core.task import ModelTask, one_hot, score
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.tasks.classification import Classification
 from tests.small import TASK, X0, TinyNet, classifier
 

@@ -9,7 +9,7 @@ import tomli_w
 
 from fedskew.api.functions import run
 from fedskew.cli.main import main
-from fedskew.core import trust
+from fedskew.core import user_code as trust
 from fedskew.core.errors import BadInput
 from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, from_toml
 from fedskew.store.runs import RunStore

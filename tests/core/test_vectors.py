@@ -11,9 +11,10 @@ from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
 from fedskew.api.functions import run
-from fedskew.core import records, vectors
+from fedskew.core import records
+from fedskew.core import trees as vectors
 from fedskew.core.records import Cohort, Info, Upload
-from fedskew.core.vectors import Dispersion, dispersion, weighted_sum
+from fedskew.core.trees import Dispersion, dispersion, weighted_sum
 from fedskew.experiment.config import Experiment
 from fedskew.measure.updates import drift
 

@@ -12,9 +12,8 @@ import torch
 
 from fedskew.api.functions import compare, run
 from fedskew.cli.main import main
-from fedskew.core import own
-from fedskew.core.catalogue import Catalogue
-from fedskew.core.component import build, label, parse, to_table
+from fedskew.core import user_code as own
+from fedskew.core.component import Catalogue, build, label, parse, to_table
 from fedskew.core.errors import BadInput, Interrupted
 from fedskew.execution.run import execute, register
 from fedskew.experiment.combinations import with_method

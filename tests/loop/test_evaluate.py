@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedskew.core.task import ModelTask
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.loop import evaluate as evaluation
 from fedskew.loop.evaluate import evaluate, evaluate_clients, per_row
 from fedskew.tasks.classification import Classification

@@ -14,8 +14,7 @@ from fedskew.core.component import build
 from fedskew.core.records import Upload
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import ModelTask
-from fedskew.core.trees import leaves
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace, leaves
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates

@@ -5,8 +5,8 @@ import pytest
 
 from fedskew.api.functions import run
 from fedskew.cli.main import main
-from fedskew.core import spans
-from fedskew.core.spans import REST, profiled, span
+from fedskew.core import machine as spans
+from fedskew.core.machine import REST, profiled, span
 from fedskew.data.dataset import Dataset
 from fedskew.execution.build import assemble
 from fedskew.execution.measurements import measured_every

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedskew.core import vectors
+from fedskew.core import trees as vectors
 from fedskew.measure.updates import drift
 
 QUICK = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])

@@ -126,7 +126,7 @@ def test_a_training_step_is_pytorchs(bert):
 def test_the_last_layer_at_the_first_token_equals_the_whole_layer(folders, kind, options, monkeypatch):
     """The rows are of unequal length: masks count. Rounds agree, so the gradients do."""
     short = assemble(small(folders[kind], pooling="first", **options), DATA)
-    monkeypatch.setattr("fedskew.models.first.KNOWN", {})
+    monkeypatch.setattr("fedskew.models.encoder.KNOWN", {})
     monkeypatch.setattr("fedskew.execution.prepare.tasks_at", tasks_at.__wrapped__)
     whole = assemble(small(folders[kind], pooling="first", **options), DATA)
     assert hidden_places(short) == 1 < hidden_places(whole)

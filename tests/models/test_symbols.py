@@ -6,9 +6,9 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from fedskew.core.errors import BadInput
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.models.symbols import SymbolLstm, Transformer, positions
-from fedskew.tasks.next_token import NextToken
+from fedskew.tasks.classification import NextToken
 
 V, T = 7, 9
 SMALL = [SymbolLstm(embedding=3, hidden=5, layers=2), Transformer(width=8, layers=2, heads=2)]

@@ -16,7 +16,7 @@ import tomli_w
 
 import fedskew
 from fedskew.cli.main import main
-from fedskew.core import trust
+from fedskew.core import user_code as trust
 from fedskew.core.errors import UNPRINTABLE, BadInput
 from fedskew.core.files import toml_table
 from fedskew.experiment.config import COMPONENTS
@@ -223,7 +223,7 @@ IMPORTERS = {
     "compile",
 }
 ALLOWED = {
-    "core/own.py": "opens what a user or a store names, inside the question of trust",
+    "core/user_code.py": "opens what a user or a store names, inside the question of trust",
     "measure/measure.py": "functions that rows of the registry name; `DECLARED` lets no store set them",
 }
 PASSED_ON = {"extra", "check_installed"}

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from fedskew.core.seeding import stream
-from fedskew.skew.blocks import LabelBlocks, LabelClasses, LabelShards, LabelSimilarity, fitted, rounded
 from fedskew.skew.compose import mixture, skews_of
-from fedskew.skew.partition import deal
-from fedskew.skew.plain import IidStratified
+from fedskew.skew.label import LabelBlocks, LabelClasses, LabelShards, LabelSimilarity, fitted, rounded
+from fedskew.skew.partition import IidStratified, deal
 from fedskew.skew.quantity import (
     QuantityDirichlet,
     QuantityLogNormal,

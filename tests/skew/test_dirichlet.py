@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import digamma, polygamma
 
 from fedskew.skew import LabelDirichlet, LabelDirichletPerClass
-from fedskew.skew.balanced import LabelDirichletBalanced, LabelDirichletTopUp
-from fedskew.skew.label import dirichlet, top_up
+from fedskew.skew.label import LabelDirichletBalanced, LabelDirichletTopUp, dirichlet, top_up
 from fedskew.skew.partition import deal
 
 QUICK = settings(max_examples=60)
@@ -339,10 +338,10 @@ def test_the_prior_of_the_data_follows_their_class_frequencies() -> None:
 
 def test_top_up_skew_is_the_papers_code(monkeypatch) -> None:
     """Shares (.5, .26, .24): floors 5 and 2 of 10, the last takes 3; 6 rows: 3, 1, 2. Then max(1, n / 10 K) each."""
-    monkeypatch.setattr("fedskew.skew.balanced.dirichlet", lambda *_: np.log([[0.5, 0.26, 0.24]] * 2))
+    monkeypatch.setattr("fedskew.skew.label.dirichlet", lambda *_: np.log([[0.5, 0.26, 0.24]] * 2))
     labels = np.repeat([0, 1], [10, 6])
     dealt = LabelDirichletTopUp().deal(labels, None, 3, np.random.default_rng(0))
     assert [np.bincount(labels[rows]).tolist() for rows in dealt] == [[5, 3], [2, 1], [3, 2]]
-    monkeypatch.setattr("fedskew.skew.balanced.dirichlet", lambda *_: np.log([[1 - 2e-9, 1e-9, 1e-9]] * 2))
+    monkeypatch.setattr("fedskew.skew.label.dirichlet", lambda *_: np.log([[1 - 2e-9, 1e-9, 1e-9]] * 2))
     labels = np.repeat([0, 1], [60, 61])
     assert [len(rows) for rows in LabelDirichletTopUp().deal(labels, None, 3, np.random.default_rng(0))] == [113, 4, 4]

@@ -12,8 +12,7 @@ from fedskew.execution.build import assemble
 from fedskew.execution.deal import client_data
 from fedskew.measure.heterogeneity import label_distance
 from fedskew.skew import SKEWS
-from fedskew.skew.feature import transformed
-from fedskew.skew.image import FeatureRotation, turned
+from fedskew.skew.feature import FeatureRotation, transformed, turned
 from tests.execution.test_experiment import DATA, small
 
 IMAGES = np.random.default_rng(0).random((60, 3, 6, 6)).astype(np.float32)

@@ -8,13 +8,18 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
+from fedskew.data.datasets.synthetic import SyntheticSoftmax
 from fedskew.skew import SKEWS, Iid, LabelDirichlet, LabelDirichletPerClass, LabelSorted, Natural, Pooled
-from fedskew.skew.balanced import LabelDirichletBalanced, LabelDirichletTopUp
-from fedskew.skew.blocks import LabelBlocks, LabelClasses, LabelShards, LabelSimilarity
 from fedskew.skew.exported import FromFolder
-from fedskew.skew.partition import Partition, deal
-from fedskew.skew.plain import IidStratified
+from fedskew.skew.label import (
+    LabelBlocks,
+    LabelClasses,
+    LabelDirichletBalanced,
+    LabelDirichletTopUp,
+    LabelShards,
+    LabelSimilarity,
+)
+from fedskew.skew.partition import IidStratified, Partition, deal
 from fedskew.skew.values import ColumnDirichlet, QuantileDirichlet, TimeBlocks
 
 QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])

@@ -14,7 +14,7 @@ from fedskew.diagnosis.diagnose import faces_of, from_experiment
 from fedskew.execution.build import assemble
 from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment
-from fedskew.skew.text import CAPITALS, SHORT, SHORTENED, TEMPLATES, TYPOS, FeatureText, rewritten, styled
+from fedskew.skew.feature import CAPITALS, SHORT, SHORTENED, TEMPLATES, TYPOS, FeatureText, rewritten, styled
 from tests.texts import tiny_encoder
 
 QUICK = settings(max_examples=30)

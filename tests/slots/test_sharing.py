@@ -8,7 +8,7 @@ from fedskew.algorithms import FedAvg
 from fedskew.api.functions import compare
 from fedskew.api.functions import run as run_experiment
 from fedskew.core.errors import BadInput
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.models import Cnn, Cnn1d, Mlp

@@ -12,7 +12,7 @@ from torch import nn
 from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.experiment.config import Experiment
 from fedskew.measure.landscape import (
     around,

@@ -15,7 +15,7 @@ from fedskew.core.errors import BadInput
 from fedskew.core.metrics import TaskMetric
 from fedskew.core.records import Batch
 from fedskew.core.task import ModelTask, without_padding
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.engine import Sequential, Stacked
 from fedskew.experiment.combinations import suited
@@ -26,7 +26,7 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
 from fedskew.report.notices import remarks
 from fedskew.slots import Everyone
-from fedskew.tasks.multilabel import MultiLabel
+from fedskew.tasks.classification import MultiLabel
 from tests.methods import federation
 from tests.small import TinyNet, play
 

@@ -13,7 +13,7 @@ from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import local_loss
 from fedskew.core.records import Batch
 from fedskew.core.task import ModelTask
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.execution.build import setup_of
@@ -23,7 +23,7 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
 from fedskew.models import SymbolLstm, Transformer
 from fedskew.slots import Everyone
-from fedskew.tasks.next_token import NextToken
+from fedskew.tasks.classification import NextToken
 from tests.methods import OPTIONS, federation, first
 from tests.small import play
 

@@ -8,8 +8,7 @@ import torch
 from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score, roc_auc_score
 
 from fedskew.core.task import PoolingWithout
-from fedskew.tasks.classification import LARGEST, Classification
-from fedskew.tasks.multilabel import MultiLabel
+from fedskew.tasks.classification import LARGEST, Classification, MultiLabel
 from fedskew.tasks.ranking import areas, calibration_error, f1, mean_of_defined
 from fedskew.tasks.survival import Survival
 

@@ -10,7 +10,7 @@ from fedskew.algorithms import ALGORITHMS, FedAvg
 from fedskew.core.algorithm import Algorithm, local_loss
 from fedskew.core.records import Batch
 from fedskew.core.task import ModelTask
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.execution.build import setup_of

@@ -24,8 +24,7 @@ from fedskew.core.algorithm import Algorithm, Solver
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import project_onto_simplex
+from fedskew.core.trees import Tree, project_onto_simplex
 
 
 @dataclass(frozen=True, kw_only=True)

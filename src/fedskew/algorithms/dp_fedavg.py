@@ -36,8 +36,7 @@ from fedskew.core.algorithm import Algorithm, Contract, Solver
 from fedskew.core.errors import require
 from fedskew.core.records import Carry, Cohort, Privacy, ServerView, Upload, View
 from fedskew.core.seeding import normals
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import weighted_sum
+from fedskew.core.trees import Tree, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)

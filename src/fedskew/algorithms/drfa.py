@@ -30,8 +30,7 @@ from fedskew.core.errors import require
 from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Task
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import project_onto_simplex, weighted_sum
+from fedskew.core.trees import Tree, project_onto_simplex, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,8 @@ from torch import Tensor
 from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.contract import sensitive_attribute, server_rows
 from fedskew.core.errors import require
-from fedskew.core.fairness import accuracy, check_groups, counts, odds, opportunity, parity
 from fedskew.core.records import Cohort, ServerView
+from fedskew.core.rows import accuracy, check_groups, counts, odds, opportunity, parity
 from fedskew.core.trees import Tree
 
 Gap = Literal["opportunity", "odds", "parity"]

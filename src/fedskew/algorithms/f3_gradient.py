@@ -22,8 +22,8 @@ from torch import Tensor
 from fedskew.core.algorithm import Algorithm, Contract, GradFn
 from fedskew.core.contract import sensitive_attribute, server_rows
 from fedskew.core.errors import require
-from fedskew.core.fairness import check_groups
 from fedskew.core.records import ServerView, View
+from fedskew.core.rows import check_groups
 from fedskew.core.trees import Tree
 
 

@@ -22,11 +22,10 @@ from torch import Tensor
 from fedskew.core.algorithm import Algorithm, Contract, Solver
 from fedskew.core.contract import sensitive_attribute
 from fedskew.core.errors import require
-from fedskew.core.fairness import accuracy, counts, opportunity, parity
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
+from fedskew.core.rows import accuracy, counts, opportunity, parity
 from fedskew.core.task import Task
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import weighted_sum
+from fedskew.core.trees import Tree, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,9 +27,9 @@ from torch import Tensor
 from fedskew.core.algorithm import Algorithm, Contract, Solver
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
+from fedskew.core.rows import Of, lowest, moments, single_rows, soft_weights, variance_of
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
-from fedskew.core.variance import Of, lowest, moments, single_rows, soft_weights, variance_of
 
 
 @dataclass(frozen=True, kw_only=True)

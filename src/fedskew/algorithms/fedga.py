@@ -23,8 +23,7 @@ from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.contract import classes, server_rows
 from fedskew.core.errors import require
 from fedskew.core.records import Cohort, ServerView
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import all_finite, weighted_sum
+from fedskew.core.trees import Tree, all_finite, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)

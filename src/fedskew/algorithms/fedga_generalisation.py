@@ -27,8 +27,7 @@ from fedskew.core.algorithm import Algorithm, Solver
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import weighted_sum
+from fedskew.core.trees import Tree, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,7 @@ from torch import Tensor
 from fedskew.core.algorithm import Algorithm, GradFn, Weighting
 from fedskew.core.errors import require
 from fedskew.core.records import View
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import unit
+from fedskew.core.trees import Tree, unit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,8 +30,7 @@ from fedskew.core.contract import classes
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import unit
+from fedskew.core.trees import Tree, unit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,7 @@ from torch import Tensor
 from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.errors import require
 from fedskew.core.records import Cohort, ServerView
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import finite_rows, square_distances, weighted_sum
+from fedskew.core.trees import Tree, finite_rows, square_distances, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.records import Cohort, ServerView
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import finite_rows, trimmed_mean
+from fedskew.core.trees import Tree, finite_rows, trimmed_mean
 
 
 @dataclass(frozen=True, kw_only=True)

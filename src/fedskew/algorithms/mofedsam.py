@@ -27,8 +27,7 @@ from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver, Weightin
 from fedskew.core.contract import linear_solver
 from fedskew.core.errors import require
 from fedskew.core.records import Carry, Cohort, ServerView, Upload, View
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import weighted_sum
+from fedskew.core.trees import Tree, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)

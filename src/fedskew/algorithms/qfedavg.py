@@ -26,8 +26,7 @@ from fedskew.core.contract import plain_solver
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import weighted_sum
+from fedskew.core.trees import Tree, weighted_sum
 
 EPSILON = 1e-10
 """The paper's guard of F_k^(q-1) where a loss is 0."""

@@ -14,9 +14,9 @@ from torch import Tensor
 from fedskew.algorithms import FedAvg
 from fedskew.core.records import Plan
 from fedskew.core.task import ModelTask
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
+from fedskew.data.datasets.synthetic import SyntheticSoftmax
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.evaluate import evaluate

@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from fedskew.core.catalogue import Catalogue, canonical
-from fedskew.core.component import build, from_table, literal
+from fedskew.core.component import Catalogue, build, canonical, from_table, literal
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.files import file_text, toml_table
-from fedskew.core.own import MARK
 from fedskew.core.text import METHODS
+from fedskew.core.user_code import MARK
 from fedskew.experiment.keywords import KEYWORDS
 from fedskew.experiment.settings import LIGHT
 

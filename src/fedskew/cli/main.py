@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drop_output()
         return 1
     except Exception as error:
-        from fedskew.core.own import fault
+        from fedskew.core.user_code import fault
 
         found = fault(error)
         if found is None and (isinstance(error, MemoryError) or "allocate memory" in str(error)):

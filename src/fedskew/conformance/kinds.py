@@ -21,7 +21,7 @@ from fedskew.conformance.tasks import TASK_PROMISES
 from fedskew.core.contract import Metric
 from fedskew.core.errors import BadInput
 from fedskew.core.task import TaskKind
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.skew.concept import Concept, labels_of
 from fedskew.skew.feature import FeatureSkew, transformed

@@ -12,7 +12,7 @@ from fedskew.core.algorithm import Algorithm
 from fedskew.core.contract import Selection, ServerOptimiser, Solver
 from fedskew.core.records import Batch, Server
 from fedskew.core.task import ModelTask, Task, TaskKind
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, Planner, SeededPlanner

@@ -21,10 +21,10 @@ from fedskew.conformance.records import Broken, Record, expect_same, record, sha
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build, from_table, parse, plain
 from fedskew.core.contract import Selection, ServerOptimiser, Solver, linear_solver, plain_solver
-from fedskew.core.own import fault
 from fedskew.core.records import OWN, Cohort, Plan, Server
 from fedskew.core.task import joint
 from fedskew.core.trees import leaves, pick
+from fedskew.core.user_code import fault
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates

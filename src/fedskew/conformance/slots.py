@@ -15,8 +15,7 @@ from fedskew.conformance.records import Broken, expect_same, shapes
 from fedskew.core.contract import Augmentation, Availability, Codec, Selection, ServerOptimiser, Sharing, Solver
 from fedskew.core.errors import BadInput
 from fedskew.core.seeding import stream
-from fedskew.core.trees import map_leaves, num_bytes, pick
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace, map_leaves, num_bytes, pick
 from fedskew.slots.codecs import encode
 
 

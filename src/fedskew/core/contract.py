@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedskew.core.records import Cohort, Info, Privacy, ServerView
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace, Tree
 
 
 class Solver(Protocol):

@@ -9,6 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedskew.core.errors import BadInput, FedskewError, require
 
 MOST_BYTES = 1 << 20
@@ -125,3 +128,19 @@ def toml_table(text: str, where: str) -> dict[str, Any]:
         raise BadInput(f"{where}: not valid TOML: too many brackets within each other") from None
     except ValueError as error:  # also raised for numbers with thousands of digits
         raise BadInput(f"{where}: not valid TOML: {error}") from None
+
+
+HEADER = 1 << 12
+"""Largest size of an array's header in bytes."""
+
+
+def bounded(file: np.lib.npyio.NpzFile, name: str, most: int) -> NDArray[Any]:
+    """Read the array ``name``. Raises `KeyError` if there is none, `ValueError` if its data exceed ``most`` bytes."""
+    if name not in file:
+        raise KeyError(name)
+    assert file.zip is not None
+    size = file.zip.getinfo(f"{name}.npy").file_size
+    if size > most + HEADER:
+        raise ValueError(f"{name} unpacks to {size:,} bytes, expected at most {most:,}")
+    array: NDArray[Any] = file[name]
+    return array

@@ -16,8 +16,7 @@ from torch import Tensor
 from fedskew.core.seeding import Seed
 from fedskew.core.task import Batch as Batch
 from fedskew.core.task import Task
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import Dispersion, weighted_sum
+from fedskew.core.trees import Dispersion, Tree, weighted_sum
 
 
 class Info(NamedTuple):

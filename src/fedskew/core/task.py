@@ -15,8 +15,7 @@ from torch.func import functional_call
 
 from fedskew.core.errors import require
 from fedskew.core.metrics import TaskMetric
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace, Tree
 
 
 def without_padding(y: Tensor, mask: Tensor) -> Tensor:

@@ -1,6 +1,9 @@
-"""Text for readers: numbers with a noun, and names of methods and skews as papers write them."""
+"""Text for readers and from users: numbers with a noun, names as papers write them, folds of cross-validation."""
 
 import re
+from typing import NamedTuple
+
+from fedskew.core.errors import require
 
 
 def count(number: int, noun: str) -> str:
@@ -112,3 +115,24 @@ BY_PLAIN_NAME = {plainly(name): title for table in (METHODS, SKEWS) for name, ti
 def title(name: str) -> str:
     """Return the name of a method or skew as papers write it, ``SCAFFOLD``, for any spelling; another name unchanged."""
     return BY_PLAIN_NAME.get(plainly(name), name)
+
+
+class Folds(NamedTuple):
+    """A split into folds. Each row is in one fold. If ``of_clients``, all rows of a client are in the same fold."""
+
+    number: int
+    of_clients: bool
+
+    def __str__(self) -> str:
+        return f"{self.number}{':clients' * self.of_clients}"
+
+
+def parse_folds(text: str) -> Folds:
+    """Parse ``5`` or ``4:clients``."""
+    found = re.fullmatch(r"(\d{1,9})(:clients)?", text, re.ASCII)
+    require(
+        found is not None and int(found[1]) >= 2,
+        f"folds: write a number of at least 2, such as 5, or 4:clients to leave out whole clients; got {text!r}",
+    )
+    assert found
+    return Folds(int(found[1]), found[2] is not None)

@@ -1,10 +1,14 @@
-"""Nested dicts and named tuples of tensors, and the few operations on them that the loops need."""
+"""Trees of tensors and flat vectors of parameters, with the arithmetic that methods and loops share."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from copy import copy
+from math import prod
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Tree = dict[str, Any]
 """Nested dicts whose leaves are tensors, and nothing else. In records None means absent: it has no leaves."""
@@ -70,3 +74,165 @@ def pick(tree: T, index: object) -> T:
 def num_bytes(tree: object) -> int:
     """Bytes of all leaves in memory, and in a message."""
     return sum(leaf.numel() * leaf.element_size() for _, leaf in leaves(tree))
+
+
+def project_onto_simplex(v: Tensor) -> Tensor:
+    """Return the point of the simplex nearest to ``v`` (K,).
+
+    It is max(v - theta, 0) for the one theta that gives the sum 1. The r largest entries stay above 0.
+    """
+    v = v - v.max()  # does not change the result, but avoids rounding errors of large numbers
+    u = v.sort(descending=True).values
+    count = torch.arange(1, len(v) + 1, device=v.device)
+    theta = (u.cumsum(0) - 1) / count
+    r = int((u > theta).sum())
+    return (v - theta[r - 1]).clamp(min=0)
+
+
+CHUNK = 1 << 19
+"""Number of values in a chunk when a matrix (clients, parameters) is reduced in float64. Such a chunk stays in cache."""
+
+
+class ParameterSpace:
+    """Names, shapes and positions of a module's trainable parameters in the flat vector ``w`` (P,).
+
+    A parameter is trainable if it requires a gradient. Frozen parameters and buffers are not in the vector; they stay in the
+    module.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        self.names = [name for name, _ in named]
+        self.shapes = [tuple(p.shape) for _, p in named]
+        self.sizes = [prod(shape) for shape in self.shapes]
+        self.size = sum(self.sizes)
+
+    def unflatten(self, w: Tensor) -> dict[str, Tensor]:
+        """Return views into ``w`` (P,), by parameter name. The backward pass is a single concatenation."""
+        return {
+            name: part.view(shape)
+            for name, part, shape in zip(self.names, w.split(self.sizes), self.shapes, strict=True)
+        }
+
+    def flatten(self, module: nn.Module) -> Tensor:
+        """Return the module's current trainable parameters as a new vector (P,)."""
+        named = dict(module.named_parameters())
+        return torch.cat([named[name].detach().reshape(-1) for name in self.names])
+
+    def of_entries(self, mask: Tensor) -> ParameterSpace:
+        """Return the space of the entries where a mask (P,) is True. Each tensor keeps its name, but becomes one-dimensional."""
+        counts = {name: int(part.sum()) for name, part in self.unflatten(mask).items()}
+        chosen = copy(self)
+        chosen.names = [name for name, count in counts.items() if count]
+        chosen.sizes = [counts[name] for name in chosen.names]
+        chosen.shapes = [(count,) for count in chosen.sizes]
+        chosen.size = sum(chosen.sizes)
+        return chosen
+
+    def layers(self) -> dict[str, list[slice]]:
+        """Return the slices of the vector for each layer, by the name of the module that has weight and bias."""
+        places: dict[str, list[slice]] = {}
+        start = 0
+        for name, size in zip(self.names, self.sizes, strict=True):
+            places.setdefault(name.rpartition(".")[0] or name, []).append(slice(start, start + size))
+            start += size
+        return places
+
+
+def column_chunks(rows: Tensor) -> Iterator[Tensor]:
+    """Yield the matrix (C, P) in float64, some columns at a time.
+
+    Each chunk is a copy that the caller may change. The next chunk overwrites it, because allocating memory would cost more time
+    than the sums.
+    """
+    columns = min(max(CHUNK // max(rows.shape[0], 1), 1), rows.shape[1])
+    room = rows.new_empty(rows.shape[0] * columns, dtype=torch.float64)
+    for chunk in rows.split(columns, dim=1):
+        yield room[: chunk.numel()].view(chunk.shape).copy_(chunk)
+
+
+def weighted_sum(weights: Tensor, rows: Tensor, kind: torch.dtype | None = None) -> Tensor:
+    """Return ``sum_c weights[c] * rows[c]`` for weights (C,) and rows (C, ...).
+
+    The sum is computed in float64, then converted to ``kind``, by default the type of ``rows``.
+    """
+    w, kind = weights.double(), kind or rows.dtype
+    if rows.dim() != 2:
+        return torch.tensordot(w, rows.double(), dims=1).to(kind)
+    total = rows.new_empty(rows.shape[1], dtype=kind)
+    done = 0
+    for chunk in column_chunks(rows):
+        total[done : done + chunk.shape[1]] = w @ chunk
+        done += chunk.shape[1]
+    return total
+
+
+class Dispersion(NamedTuple):
+    """Weighted sum, lengths and distances to the mean of rows (C, P), computed in float64."""
+
+    rows: Tensor  # (C, P)
+    weights: Tensor  # (C,) float64; they need not add up to 1
+    total: Tensor  # (P,) weights @ rows, in the type of the rows
+    squares: Tensor  # (C,) square lengths
+    to_weighted: Tensor  # (C,) square distances to the weighted mean
+    to_uniform: Tensor  # (C,) square distances to the plain mean
+    of_mean: Tensor  # () square length of the weighted mean
+
+
+def dispersion(weights: Tensor, rows: Tensor) -> Dispersion:
+    """Compute weighted mean, norms and distances of rows (C, P) with weights (C,), in one pass over memory."""
+    w = weights.double()
+    whole, equal = w.sum(), torch.full_like(w, 1 / len(w))
+    total = rows.new_empty(rows.shape[1])
+    squares, to_weighted, to_uniform = rows.new_zeros(3, len(w), dtype=torch.float64)
+    of_mean = rows.new_zeros((), dtype=torch.float64)
+    done = 0
+    for part in column_chunks(rows):
+        squares += torch.linalg.vector_norm(part, dim=1).square()
+        mean = w @ part
+        total[done : done + len(mean)] = mean
+        done += len(mean)
+        # subtract the weighted mean in place, without another copy of the chunk
+        mean /= whole
+        of_mean += mean.square().sum()
+        part -= mean
+        weighted, uniform = square_lengths(part, equal @ part)
+        to_weighted += weighted
+        to_uniform += uniform
+    return Dispersion(rows, w, total, squares, to_weighted, to_uniform.clamp(min=0), of_mean)
+
+
+def square_lengths(rows: Tensor, between: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the square lengths (C,) of rows (C, P), and of the rows minus ``between`` (P,)."""
+    lengths = torch.linalg.vector_norm(rows, dim=1).square()
+    return lengths, lengths - 2 * (rows @ between) + between.square().sum()
+
+
+def unit(v: Tensor) -> Tensor:
+    """Return ``v / ||v||`` for ``v`` (P,), with the norm computed in float64; 0 if ``v`` is 0."""
+    return v / torch.linalg.vector_norm(v, dtype=torch.float64).clamp(min=1e-12).to(v.dtype)
+
+
+def all_finite(values: Tensor) -> bool:
+    """True if all numbers are finite. This pass without a mask takes a tenth of the time of `isfinite`."""
+    return not values.numel() or all(bool(end.isfinite()) for end in values.aminmax())
+
+
+def finite_rows(rows: Tensor) -> Tensor:
+    """Return the rows of (C, P) that have only finite numbers."""
+    finite = rows.isfinite().all(1)
+    return rows if bool(finite.all()) else rows[finite]
+
+
+def trimmed_mean(rows: Tensor, cut: int) -> Tensor:
+    """Return the mean (P,) of each column of (C, P) without its ``cut`` smallest and largest values. At least the median stays."""
+    cut = min(cut, (len(rows) - 1) // 2)
+    parts = [part.sort(dim=0).values[cut : len(rows) - cut].mean(0) for part in column_chunks(rows)]
+    return torch.cat(parts).to(rows.dtype)
+
+
+def square_distances(rows: Tensor) -> Tensor:
+    """Return the square distances (C, C) between the rows of (C, P), in float64; infinite on overflow."""
+    gram = sum((part @ part.T for part in column_chunks(rows)), rows.new_zeros((), dtype=torch.float64))
+    squares = gram.diagonal()
+    return (squares[:, None] + squares - 2 * gram).nan_to_num(nan=torch.inf, posinf=torch.inf).clamp(min=0)

@@ -14,8 +14,7 @@ from fedskew.data.datasets.newsgroups import Newsgroups
 from fedskew.data.datasets.own import Own
 from fedskew.data.datasets.parkinsons import Parkinsons
 from fedskew.data.datasets.shakespeare import Shakespeare
-from fedskew.data.datasets.synthetic import Synthetic
-from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
+from fedskew.data.datasets.synthetic import Synthetic, SyntheticSoftmax
 from fedskew.data.datasets.table import Table
 from fedskew.data.datasets.tcga_brca import TcgaBrca
 from fedskew.data.datasets.text import Text

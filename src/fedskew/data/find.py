@@ -26,7 +26,7 @@ import numpy as np
 import platformdirs
 
 from fedskew.core.errors import DAMAGED, BadInput, FedskewError
-from fedskew.core.npz import bounded
+from fedskew.core.files import bounded
 from fedskew.data.dataset import Baselines, Dataset, Ints, Numbered, Rows
 from fedskew.data.preprocessing import Preprocessing
 

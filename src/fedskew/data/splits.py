@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require, require_storable
-from fedskew.core.folds import parse_folds
 from fedskew.core.seeding import stream, whole_units
-from fedskew.core.text import count
+from fedskew.core.text import count, parse_folds
 from fedskew.data.dataset import Ints
 
 Source = TypeVar("Source")

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fedskew.core.errors import FedskewError
-from fedskew.core.spans import span
+from fedskew.core.machine import span
 from fedskew.core.trees import Tree, from_leaves, leaves
 from fedskew.skew.partition import Ints
 

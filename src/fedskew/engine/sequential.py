@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.core.machine import keep_freed_memory
+from fedskew.core.machine import keep_freed_memory, span
 from fedskew.core.privacy import alone
 from fedskew.core.records import OWN, Batch, Plan, Upload, View, channels_last
-from fedskew.core.spans import span
 from fedskew.core.task import without_padding
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.loop.local import Program, differentiate

@@ -16,9 +16,9 @@ from torch.func import vmap
 
 from fedskew.core.contract import Setup
 from fedskew.core.errors import require
+from fedskew.core.machine import span
 from fedskew.core.privacy import alone
 from fedskew.core.records import OWN, Batch, Carry, Plan, View
-from fedskew.core.spans import span
 from fedskew.core.task import without_padding
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.engine.trace import Traced, live

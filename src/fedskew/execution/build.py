@@ -32,7 +32,7 @@ from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import start
 from fedskew.loop.sharing import Kept
 from fedskew.models import Mixed
-from fedskew.models.prefix import OnProgress
+from fedskew.models.encoder import OnProgress
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints, Partition
 

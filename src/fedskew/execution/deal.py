@@ -21,10 +21,9 @@ from fedskew.skew import concept, feature
 from fedskew.skew.compose import KNOWN, Mixture, left_out, mixture, owners, pooled, written
 from fedskew.skew.concept import Labels
 from fedskew.skew.exported import FromFolder
-from fedskew.skew.feature import Floats, Own
+from fedskew.skew.feature import FeatureText, Floats, Own, rewritten
 from fedskew.skew.partition import Ints, Partition
 from fedskew.skew.reserve import class_balanced, deal_others, share_out
-from fedskew.skew.text import FeatureText, rewritten
 from fedskew.skew.values import ByValues
 
 Drawn = dict[str, NDArray[np.generic]]

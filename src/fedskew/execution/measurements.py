@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedskew.core.contract import Metric
 from fedskew.core.errors import Diverged, require, suggestion
-from fedskew.core.fairness import counts, odds, opportunity, parity
 from fedskew.core.records import Server, channels_last
+from fedskew.core.rows import counts, odds, opportunity, parity
 from fedskew.core.seeding import stream
 from fedskew.core.task import Categorised, ModelTask, pooled_primary
 from fedskew.execution.build import Assembly, adaptation_of

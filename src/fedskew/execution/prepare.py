@@ -24,14 +24,13 @@ from fedskew.core.files import replacing
 from fedskew.core.records import rows_of
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import ModelTask, TaskKind
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Architecture, Experiment
 from fedskew.models import Mixed, TextCnn
-from fedskew.models.encoder import Encoder, EncoderNet
+from fedskew.models.encoder import Encoder, EncoderNet, OnProgress, activations, key, prefix, suffix
 from fedskew.models.mixed import MixedNet
 from fedskew.models.own import OwnModel
-from fedskew.models.prefix import OnProgress, activations, key, prefix, suffix
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Iterator
 
+from fedskew.core.machine import span
 from fedskew.core.records import Server
-from fedskew.core.spans import span
 from fedskew.core.trees import Tree, num_bytes
 from fedskew.engine.disk import DiskStates
 from fedskew.engine.states import ClientStates

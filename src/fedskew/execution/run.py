@@ -13,10 +13,9 @@ import torch
 
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, TooFew, require
-from fedskew.core.machine import hardware
-from fedskew.core.own import fault, offered_by
+from fedskew.core.machine import hardware, profiled, span
 from fedskew.core.records import Server
-from fedskew.core.spans import profiled, span
+from fedskew.core.user_code import fault, offered_by
 from fedskew.data.dataset import Dataset
 from fedskew.engine import ENGINES
 from fedskew.engine.disk import DiskStates, opened

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.catalogue import canonical
-from fedskew.core.component import build, from_table, parse
+from fedskew.core.component import build, canonical, from_table, parse
 from fedskew.core.errors import BadInput, require, suggestion
-from fedskew.core.own import MARK
+from fedskew.core.user_code import MARK
 from fedskew.data.dataset import Dataset
 from fedskew.data.targets import TARGETS
 from fedskew.experiment.config import COMPONENTS, Experiment

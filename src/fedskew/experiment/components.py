@@ -6,10 +6,9 @@ from difflib import get_close_matches
 from fedskew.conformance import kinds
 from fedskew.conformance.promises import Verdict
 from fedskew.conformance.promises import check as check_method
-from fedskew.core.catalogue import canonical, fitted, likeness
-from fedskew.core.component import build, parse
+from fedskew.core.component import build, canonical, fitted, likeness, parse
 from fedskew.core.errors import BadInput
-from fedskew.core.own import MARK, load, module_of
+from fedskew.core.user_code import MARK, load, module_of
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment
 

@@ -18,8 +18,7 @@ from torch import nn
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.catalogue import Catalogue
-from fedskew.core.component import build, from_table, label, plain, to_table, with_options
+from fedskew.core.component import Catalogue, build, from_table, label, plain, to_table, with_options
 from fedskew.core.contract import (
     Augmentation,
     Availability,
@@ -34,10 +33,9 @@ from fedskew.core.contract import (
 from fedskew.core.errors import BadInput, require, require_storable, suggestion
 from fedskew.core.files import file_text, toml_table
 from fedskew.core.metrics import TaskMetric
-from fedskew.core.own import MARK
 from fedskew.core.privacy import check_part
 from fedskew.core.task import TaskKind
-from fedskew.core.trust import asking
+from fedskew.core.user_code import MARK, asking
 from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.digits import Digits

@@ -8,8 +8,7 @@ from functools import cache
 from importlib.resources import files
 from unicodedata import normalize
 
-from fedskew.core.catalogue import canonical
-from fedskew.core.component import label, parse
+from fedskew.core.component import canonical, label, parse
 from fedskew.core.errors import BadInput
 from fedskew.core.files import toml_table
 from fedskew.experiment.combinations import COMBINATIONS, with_method

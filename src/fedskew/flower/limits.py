@@ -5,13 +5,11 @@ import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from fedskew.core.catalogue import Catalogue, code_of
-from fedskew.core.component import parse
+from fedskew.core.component import Catalogue, code_of, parse
 from fedskew.core.errors import require
 from fedskew.core.files import toml_table
-from fedskew.core.own import MARK
 from fedskew.core.task import ModelTask
-from fedskew.core.trust import admit_module
+from fedskew.core.user_code import MARK, admit_module
 from fedskew.diagnosis.site import FEWEST
 from fedskew.execution.build import DTYPES, check_needs, device_of, setup_of
 from fedskew.execution.prepare import frozen_of, size_of, tasks_of

@@ -11,8 +11,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from fedskew.core.errors import BadInput, require
-from fedskew.core.own import ORIGINS
 from fedskew.core.seeding import Secret
+from fedskew.core.user_code import ORIGINS
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import Preprocessing, Tabular, Texts, as_it_is
 from fedskew.engine.sequential import Sequential

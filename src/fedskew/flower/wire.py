@@ -14,8 +14,7 @@ from torch import Tensor
 
 from fedskew.core.contract import Codec, SharedModel
 from fedskew.core.errors import FedskewError
-from fedskew.core.trees import Tree, from_leaves, leaves, map_leaves, pick
-from fedskew.core.vectors import all_finite
+from fedskew.core.trees import Tree, all_finite, from_leaves, leaves, map_leaves, pick
 from fedskew.data.preprocessing import Preprocessing
 from fedskew.slots import Uncompressed
 from fedskew.slots.codecs import encode

@@ -16,8 +16,7 @@ from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.records import Privacy
 from fedskew.core.seeding import stream, torch_stream
-from fedskew.core.trees import Tree, pick
-from fedskew.core.vectors import all_finite
+from fedskew.core.trees import Tree, all_finite, pick
 from fedskew.loop.federation import Federation
 from fedskew.loop.limits import RATIO, check_enough, check_options, length_fault, too_far
 from fedskew.loop.local import Program

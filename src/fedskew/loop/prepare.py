@@ -6,9 +6,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.algorithm import PUBLIC
+from fedskew.core.machine import span
 from fedskew.core.records import Plan, Server, View
 from fedskew.core.seeding import stream
-from fedskew.core.spans import span
 from fedskew.core.task import joint
 from fedskew.core.trees import Tree, map_leaves, num_bytes, pick
 from fedskew.loop.federation import Federation

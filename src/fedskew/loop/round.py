@@ -4,9 +4,9 @@ import numpy as np
 from torch import Tensor
 
 from fedskew.core.errors import Diverged
+from fedskew.core.machine import span
 from fedskew.core.records import Cohort, Server, Upload
-from fedskew.core.spans import span
-from fedskew.core.vectors import Dispersion, all_finite, dispersion
+from fedskew.core.trees import Dispersion, all_finite, dispersion
 from fedskew.loop.federation import Federation
 from fedskew.loop.limits import check_enough, check_finite, server_cause
 from fedskew.loop.prepare import prepare

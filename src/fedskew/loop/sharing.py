@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fedskew.core.records import Batch, Carry, Upload, View
 from fedskew.core.task import Task
-from fedskew.core.trees import Tree
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace, Tree
 from fedskew.loop.local import Differentiate, Program
 
 PART = "own part"

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from fedskew.core.errors import require
-from fedskew.core.vectors import ParameterSpace, unit
+from fedskew.core.trees import ParameterSpace, unit
 
 Floats = NDArray[np.float64]
 MARGIN = 0.2

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from fedskew.core.vectors import Dispersion, column_chunks, dispersion
+from fedskew.core.trees import Dispersion, column_chunks, dispersion
 
 
 def drift(deltas: Tensor, num_examples: Tensor) -> dict[str, Tensor]:

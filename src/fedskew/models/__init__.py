@@ -1,12 +1,10 @@
 """Models by name. Each builds a module that returns the features (output of the last hidden layer) and the logits."""
 
-from fedskew.models.cnn import Cnn, Cnn1d, LeNet
+from fedskew.models.cnn import Cnn, Cnn1d, LeNet, ResNet
 from fedskew.models.encoder import HuggingFace, MiniLm
 from fedskew.models.lstm import Lstm
 from fedskew.models.mixed import Mixed
-from fedskew.models.mlp import Mlp
-from fedskew.models.resnet import ResNet
-from fedskew.models.softmax import Softmax
+from fedskew.models.mlp import Mlp, Softmax
 from fedskew.models.symbols import SymbolLstm, Transformer
 from fedskew.models.textcnn import TextCnn
 

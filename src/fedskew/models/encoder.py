@@ -8,28 +8,81 @@ from the checkpoint and are never sent.
     FFA-LoRA  A stays as drawn, the same for all; only B is trained: the mean is exact                 (Sun et al. 2024)
 
 Departure: dropout is off, so that a step depends on its batch only.
+
+With ``pooling="first"`` the last layer is computed for the first token only. The layer needs keys and values of all L tokens, but
+queries, attention and the feed-forward part of only the first. The result is the same. For each other token, two of a BERT layer's
+twelve H x H products are left. With texts of 64 tokens a batch of 16 takes 0.18 s instead of 0.32 s, if the last two layers of
+MiniLM are trained.
+
+The frozen first layers are computed only once for each text, because their result never changes.
 """
 
+import copy
 import hashlib
 import importlib
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MethodType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, require
 from fedskew.core.files import whole_path
 from fedskew.core.seeding import torch_stream
-from fedskew.models.first import first_place_only
 from fedskew.models.initial import draws_from
+
+
+def attended(part: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the attention's output (n, 1, H) for the first token, which attends to all L tokens."""
+
+    def heads(x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, part.attention_head_size)).transpose(1, 2)
+
+    first = None if mask is None else mask[:, :, :1]
+    out = F.scaled_dot_product_attention(heads(query), heads(key), heads(value), first, scale=part.scaling)
+    return out.transpose(1, 2).flatten(2)
+
+
+def of_bert(
+    layer: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, *_: object, **__: object
+) -> Tensor:
+    """Return the output (n, 1, H) of a layer of BERT, RoBERTa, ELECTRA, XLM-RoBERTa or CamemBERT."""
+    part, first = layer.attention.self, hidden_states[:, :1]
+    seen = attended(part, part.query(first), part.key(hidden_states), part.value(hidden_states), attention_mask)
+    return layer.feed_forward_chunk(layer.attention.output(seen, first))
+
+
+def of_distilbert(
+    layer: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, *_: object, **__: object
+) -> Tensor:
+    part, first = layer.attention, hidden_states[:, :1]
+    seen = attended(part, part.q_lin(first), part.k_lin(hidden_states), part.v_lin(hidden_states), attention_mask)
+    hidden = layer.sa_layer_norm(part.out_lin(seen) + first)
+    return layer.output_layer_norm(layer.ffn(hidden) + hidden)
+
+
+KNOWN: dict[str, Callable[..., Tensor]] = {
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra"), of_bert),
+    "distilbert": of_distilbert,
+}
+"""``model_type`` of an encoder's configuration -> forward pass of its last layer at the first token."""
+
+
+def first_place_only(layer: nn.Module, config: Any) -> None:
+    """Let an encoder's last layer return (n, 1, H) instead of (n, L, H). Layers of unknown kinds do not change."""
+    known = KNOWN.get(config.model_type)
+    if known and not getattr(config, "is_decoder", False):
+        layer.forward = MethodType(known, layer)
+
 
 PIECE = 64
 """Number of rows in a forward pass without gradient. Rows of similar length are computed together."""
@@ -265,3 +318,74 @@ def extra(name: str) -> Any:
         f"pretrained encoders need the package {name}; install them with pip install 'fedskew[text]'",
     )
     return importlib.import_module(name)
+
+
+OnProgress = Callable[[int, int], None]
+"""Progress callback. It is called with the number of computed rows and the number of all rows."""
+
+
+class Pass(nn.Module):
+    """Replaces a frozen layer. It returns its input, the hidden states."""
+
+    def forward(self, *args: object, **kwargs: object) -> Tensor:
+        return next(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and a.dim() == 3)
+
+
+class ReachedError(Exception):
+    """Stops a forward pass after the frozen layers."""
+
+
+def prefix(net: EncoderNet) -> list[tuple[nn.Module, str]]:
+    """Return the frozen layers before the first layer with a trainable parameter: owner of each layer, and its name there."""
+    layers = layers_of(net.encoder)[1]
+    parts: list[tuple[nn.Module, str]] = [(net.encoder, "embeddings")]
+    parts += [(layers, str(i)) for i in range(len(layers))]
+    trained = [any(p.requires_grad for p in getattr(*part).parameters()) for part in parts]
+    return parts[: trained.index(True)] if True in trained else parts
+
+
+def key(net: EncoderNet, x: Tensor) -> str:
+    """Return a hash (16 hex digits) of the frozen layers' weights and settings, and of the token ids."""
+    digest = hashlib.sha256(net.encoder.config.to_json_string().encode())  # type: ignore[operator, union-attr]
+    digest.update(f"{x.dtype}{tuple(x.shape)}".encode())
+    for owner, name in prefix(net):
+        for tensor in getattr(owner, name).state_dict().values():
+            digest.update(tensor.cpu().contiguous().numpy().data)
+    digest.update(x.cpu().contiguous().numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def activations(net: EncoderNet, x: Tensor, out: Tensor, on_progress: OnProgress) -> None:
+    """Compute the hidden states of the token ids x (n, L) after the frozen layers, and write them to ``out`` (n, L, H).
+
+    After the end of a text they are 0. Rows of similar length are computed together.
+    """
+    owner, name = prefix(net)[-1]
+
+    def reached(module: nn.Module, args: object, result: Tensor | tuple[Tensor, ...]) -> None:
+        hidden.append(result[0] if isinstance(result, tuple) else result)
+        raise ReachedError
+
+    hidden: list[Tensor] = []
+    hook = getattr(owner, name).register_forward_hook(reached)
+    done = 0
+    try:
+        for rows in real(x).sum(1).argsort(descending=True, stable=True).split(PIECE):
+            piece, mask = cut(x[rows])
+            hidden.clear()
+            try:
+                with torch.no_grad():
+                    net.hidden(piece, mask)
+            except ReachedError:
+                pass
+            out[rows.to(out.device), : piece.shape[1]] = torch.where(mask[..., None], hidden[0], 0.0).to(out)
+            done += len(rows)
+            on_progress(done, len(x))
+    finally:
+        hook.remove()
+
+
+def suffix(net: EncoderNet) -> EncoderNet:
+    """Return the module without its frozen layers. Its rows are their results. Trainable parameters keep names and order."""
+    memo: dict[int, object] = {id(part): Pass() for part in (getattr(*place) for place in prefix(net))}
+    return copy.deepcopy(net, memo)

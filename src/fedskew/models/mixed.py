@@ -14,8 +14,7 @@ from fedskew.core.component import build
 from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.models.cnn import Cnn, Cnn1d
-from fedskew.models.mlp import Mlp
-from fedskew.models.softmax import Softmax
+from fedskew.models.mlp import Mlp, Softmax
 
 PLAIN: Mapping[str, type] = {"softmax": Softmax, "mlp": Mlp, "cnn": Cnn, "cnn1d": Cnn1d}
 """Models that can be mixed."""

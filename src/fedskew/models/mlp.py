@@ -1,4 +1,4 @@
-"""A multi-layer perceptron with ReLU."""
+"""Softmax regression, and a multi-layer perceptron with ReLU."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,6 +10,34 @@ from torch import Tensor, nn
 
 from fedskew.core.errors import require
 from fedskew.models.initial import Normalisation, drawn, normalisation
+
+
+class SoftmaxNet(nn.Module):
+    def __init__(self, inputs: int, classes: int, bias: bool) -> None:
+        super().__init__()
+        self.out = nn.Linear(inputs, classes, bias=bias)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = x.flatten(1)
+        return z, self.out(z)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softmax:
+    """Softmax regression. With ``zero_init`` all parameters start at 0, so that all classes are equally likely."""
+
+    bias: bool = True
+    zero_init: bool = True
+
+    has_features: ClassVar[bool] = False
+    idea: ClassVar[str] = "softmax regression: one linear layer, a convex problem"
+
+    def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
+        net = drawn(lambda: SoftmaxNet(prod(shape), classes, self.bias), generator)
+        if self.zero_init:
+            for p in net.parameters():
+                nn.init.zeros_(p)
+        return net
 
 
 class MlpNet(nn.Module):

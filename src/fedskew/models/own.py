@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedskew.core.errors import BadInput, require
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 from fedskew.models.initial import draws_from
 from fedskew.models.symbols import mean_over_symbols
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
-from fedskew.core.folds import Folds, parse_folds
+from fedskew.core.text import Folds, parse_folds
 from fedskew.measure.registry import primary
 from fedskew.measure.statistics import Estimate, over_clients, over_common_rows, over_seeds_and_rows, over_splits
 from fedskew.report.experiments import parsed, split

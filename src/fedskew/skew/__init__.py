@@ -2,6 +2,6 @@
 
 from fedskew.skew.catalogue import SKEWS
 from fedskew.skew.label import LabelDirichlet, LabelDirichletPerClass, LabelSorted
-from fedskew.skew.plain import Iid, Natural, Pooled
+from fedskew.skew.partition import Iid, Natural, Pooled
 
 __all__ = ["SKEWS", "Iid", "LabelDirichlet", "LabelDirichletPerClass", "LabelSorted", "Natural", "Pooled"]

@@ -1,15 +1,29 @@
 """The skews by name."""
 
-from fedskew.skew.balanced import LabelDirichletBalanced, LabelDirichletTopUp
-from fedskew.skew.blocks import LabelBlocks, LabelClasses, LabelShards, LabelSimilarity
 from fedskew.skew.concept import ConceptFlip, ConceptSwap
 from fedskew.skew.exported import FromFolder
-from fedskew.skew.feature import FeatureAffine, FeatureNoise, FeatureSensor
-from fedskew.skew.image import FeatureBlur, FeatureRotation, FeatureStyle
-from fedskew.skew.label import LabelDirichlet, LabelDirichletPerClass, LabelSorted
-from fedskew.skew.plain import Iid, IidStratified, Natural, Pooled
+from fedskew.skew.feature import (
+    FeatureAffine,
+    FeatureBlur,
+    FeatureNoise,
+    FeatureRotation,
+    FeatureSensor,
+    FeatureStyle,
+    FeatureText,
+)
+from fedskew.skew.label import (
+    LabelBlocks,
+    LabelClasses,
+    LabelDirichlet,
+    LabelDirichletBalanced,
+    LabelDirichletPerClass,
+    LabelDirichletTopUp,
+    LabelShards,
+    LabelSimilarity,
+    LabelSorted,
+)
+from fedskew.skew.partition import Iid, IidStratified, Natural, Pooled
 from fedskew.skew.quantity import QuantityDirichlet, QuantityLogNormal, QuantityPowerLaw, QuantitySizes
-from fedskew.skew.text import FeatureText
 from fedskew.skew.values import ColumnDirichlet, QuantileDirichlet, TimeBlocks
 
 SKEWS: dict[str, type] = {

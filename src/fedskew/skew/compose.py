@@ -6,17 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.catalogue import Catalogue
-from fedskew.core.component import build, label
+from fedskew.core.component import Catalogue, build, label
 from fedskew.core.errors import require
-from fedskew.skew.balanced import LabelDirichletBalanced
-from fedskew.skew.blocks import dealt_by_counts, fitted, rounded
 from fedskew.skew.catalogue import SKEWS
 from fedskew.skew.concept import Concept
 from fedskew.skew.exported import FromFolder
 from fedskew.skew.feature import FeatureSkew
-from fedskew.skew.partition import Dealer, Ints, Partition, cut, offsets
-from fedskew.skew.plain import Iid, Natural, Pooled, check_clients
+from fedskew.skew.label import LabelDirichletBalanced, dealt_by_counts, fitted, rounded
+from fedskew.skew.partition import Dealer, Iid, Ints, Natural, Partition, Pooled, check_clients, cut, offsets
 from fedskew.skew.quantity import SizeSkew
 from fedskew.skew.values import TimeBlocks
 

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import DAMAGED, BadInput, FedskewError, require
-from fedskew.core.files import replacing, whole_path, write_whole
-from fedskew.core.npz import bounded
+from fedskew.core.files import bounded, replacing, whole_path, write_whole
 from fedskew.skew.partition import Ints, Partition
 
 README = """\

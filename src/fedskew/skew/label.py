@@ -1,4 +1,4 @@
-"""Label skew: clients see the classes in different proportions."""
+"""Label skew: clients see the classes in different proportions, drawn from a Dirichlet or by construction."""
 
 import heapq
 import math
@@ -9,9 +9,196 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
-from fedskew.skew.blocks import dealt_by_counts
-from fedskew.skew.partition import Ints, evenly
-from fedskew.skew.plain import check_clients
+from fedskew.skew.partition import Ints, check_clients, cut, evenly
+
+
+def by_owner(rows: Ints, owner: Ints, num_clients: int) -> list[Ints]:
+    """Group the ``rows`` (n,) by their ``owner`` (n,)."""
+    return cut(rows[np.argsort(owner, kind="stable")], np.cumsum(np.bincount(owner, minlength=num_clients)))
+
+
+def sorted_by_label(labels: Ints, rng: np.random.Generator) -> Ints:
+    """Return all rows sorted by class, in random order within a class."""
+    order = rng.permutation(len(labels))
+    return order[np.argsort(labels[order], kind="stable")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelShards:
+    """Rows are sorted by label and cut into ``shards`` x clients equal pieces; each client gets ``shards`` random pieces.
+
+    All clients have the same size; rows that do not fill a piece are left out. If each class is a whole number of pieces, a client
+    has at most ``shards`` classes, otherwise at most twice as many (McMahan et al. 2017).
+    """
+
+    shards: int = 2
+
+    idea: ClassVar[str] = "sorted by label, cut into equal shards, a few of them dealt to each client"
+    deals_all: ClassVar[str] = "label-similarity:similarity=0 deals all rows in pieces that differ by one row"
+    cites: ClassVar[tuple[str, ...]] = ("fedavg",)
+
+    def __post_init__(self) -> None:
+        require(self.shards >= 1, f"shards must be at least 1, got {self.shards}")
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        check_clients(num_clients, len(labels))
+        pieces = self.shards * num_clients
+        size = len(labels) // pieces
+        require(
+            size > 0,
+            f"{num_clients} clients with {self.shards} shards each need {pieces} rows, the data set has {len(labels)}; "
+            "use fewer shards or clients",
+        )
+        rows = sorted_by_label(labels, rng)[: pieces * size].reshape(pieces, size)
+        return [part.reshape(-1) for part in rows[rng.permutation(pieces)].reshape(num_clients, -1, size)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelClasses:
+    """Each client has exactly ``k`` classes (NIID-Bench, #C=k).
+
+    Client i has class i modulo the number of classes, and k - 1 random others. A class is divided equally among its clients, so
+    client sizes differ. A class without a client is left out. Raises `BadInput` if a class has fewer rows than clients.
+    """
+
+    k: int = 2
+
+    idea: ClassVar[str] = "each client holds exactly k classes"
+    deals_all: ClassVar[str] = "with more clients or a larger k every class has a client"
+    cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
+
+    def __post_init__(self) -> None:
+        require(self.k >= 1, f"k must be at least 1, got {self.k}")
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        check_clients(num_clients, len(labels))
+        present = np.unique(labels)
+        require(
+            self.k <= len(present),
+            f"a client cannot hold k = {self.k} of {len(present)} classes; use k={len(present)} or less",
+        )
+        turn = rng.random((num_clients, len(present)))
+        turn[np.arange(num_clients), np.arange(num_clients) % len(present)] = -1
+        holds = np.zeros(turn.shape, dtype=np.bool_)
+        np.put_along_axis(holds, np.argsort(turn, axis=1)[:, : self.k], True, axis=1)
+        rows, owners = [], []
+        for c, label in enumerate(present):
+            own, holders = rng.permutation(np.flatnonzero(labels == label)), np.flatnonzero(holds[:, c])
+            require(
+                len(own) >= len(holders),
+                f"class {label} has {len(own)} rows for {len(holders)} clients that hold it; use fewer clients or a smaller k",
+            )
+            if len(holders):
+                rows.append(own)
+                owners.append(np.sort(holders[np.arange(len(own)) % len(holders)]))
+        return by_owner(np.concatenate(rows), np.concatenate(owners), num_clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSimilarity:
+    """A share ``similarity`` of the rows is dealt IID. The rest is sorted by label and cut (SCAFFOLD's s % similarity)."""
+
+    similarity: float = 0.1
+
+    idea: ClassVar[str] = "a share of the rows is dealt IID, the others are sorted by label and cut"
+    cites: ClassVar[tuple[str, ...]] = ("scaffold",)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.similarity <= 1, f"similarity is a share, 0 to 1, got {self.similarity}")
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        check_clients(num_clients, len(labels))
+        order = rng.permutation(len(labels))
+        size = round(self.similarity * len(labels))
+        rest = order[size:][np.argsort(labels[order[size:]], kind="stable")]
+        # one half gives its longer parts to the last clients, the other to the first ones, so that sizes are nearly equal
+        parts = zip(evenly(order[:size], num_clients)[::-1], evenly(rest, num_clients), strict=True)
+        return [np.concatenate(pair) for pair in parts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelBlocks:
+    """Each client has its own block of classes, and gets the share ``primary`` of their rows.
+
+    The classes are divided into equal blocks in order; classes left over go to the first clients, one each. The other rows of the
+    first ``secondary`` classes of a block go to the client before its owner. The other rows of the remaining classes go to random
+    other clients. This is the DualMetric report's partition (11 clients, 46 intents), but no row is dealt twice as in its code.
+    """
+
+    primary: float = 0.9
+    secondary: int = 2
+
+    idea: ClassVar[str] = "each client has its own block of classes, except for a small share of the rows"
+    cites: ClassVar[tuple[str, ...]] = ("dualmetric",)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.primary <= 1, f"primary is a share, 0 to 1, got {self.primary}")
+        require(self.secondary >= 0, f"secondary must be at least 0, got {self.secondary}")
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        check_clients(num_clients, len(labels))
+        present = np.unique(labels)
+        block = len(present) // num_clients
+        require(
+            block >= 1,
+            f"{num_clients} clients cannot each have their own class of {len(present)} classes; use fewer clients",
+        )
+        owner = np.zeros(len(labels), dtype=np.int64)
+        for c, label in enumerate(present):
+            inside = c < block * num_clients
+            k = c // block if inside else (c - block * num_clients) % num_clients
+            rows = rng.permutation(np.flatnonzero(labels == label))
+            own = round(self.primary * len(rows)) if num_clients > 1 else len(rows)
+            owner[rows[:own]] = k
+            if inside and c % block < self.secondary:
+                owner[rows[own:]] = (k - 1) % num_clients
+            elif num_clients > 1:
+                owner[rows[own:]] = (k + rng.integers(1, num_clients, size=len(rows) - own)) % num_clients
+        return by_owner(np.arange(len(labels)), owner, num_clients)
+
+
+def rounded(wanted: NDArray[np.float64], totals: Ints) -> Ints:
+    """Round ``wanted`` (K, C) so that its rows sum to ``totals`` (K,): down, then up where the fractional parts are largest."""
+    counts = np.floor(wanted + 1e-9).astype(np.int64)
+    left = totals - counts.sum(1)
+    rank = np.argsort(np.argsort(counts - wanted, axis=1, kind="stable"), axis=1, kind="stable")
+    return counts + (rank < left[:, None])
+
+
+def fitted(counts: Ints, p: NDArray[np.float64], room: Ints, rng: np.random.Generator) -> Ints:
+    """Move ``counts`` (K, C) to other classes until no column sum is above ``room`` (C,). Row sums do not change.
+
+    If clients request more rows of a class than it has, a random draw decides. The other requests become rows of other classes, in
+    the client's proportions ``p`` (K, C), or of any class if the client has no other. Only counts above the room move, so that the
+    result is as close as possible in total variation. The sum of all counts must be at most the sum of the room.
+    """
+    sizes, spare = counts.sum(1), room.copy()
+    taken, requested = np.zeros_like(counts), counts
+    while True:
+        for c in np.flatnonzero(requested.any(0)):
+            mine = requested[:, c]
+            if mine.sum() > spare[c]:
+                mine = rng.multivariate_hypergeometric(mine, int(spare[c]), method="marginals")
+            taken[:, c] += mine
+            spare[c] -= mine.sum()
+        short = np.flatnonzero(taken.sum(1) < sizes)
+        if not len(short):
+            return taken
+        odds = p[short] * (spare > 0)
+        odds[odds.sum(1) <= 0] = spare
+        requested = np.zeros_like(counts)
+        requested[short] = rng.multinomial((sizes - taken.sum(1))[short], odds / odds.sum(1, keepdims=True))
+
+
+def dealt_by_counts(labels: Ints, counts: Ints, rng: np.random.Generator) -> list[Ints]:
+    """Deal random rows of each class by the counts (K, C); return the row numbers of each client."""
+    rows, owners = [], []
+    for c in range(counts.shape[1]):
+        own = rng.permutation(np.flatnonzero(labels == c))
+        rows.append(own[: counts[:, c].sum()])
+        owners.append(np.repeat(np.arange(len(counts)), counts[:, c]))
+    return by_owner(np.concatenate(rows), np.concatenate(owners), len(counts))
+
 
 REDRAWS, DRAWN = 1000, 2 * 10**6
 """Limits of repeated draws: the number of draws, and the total number of counts drawn."""
@@ -149,3 +336,66 @@ class LabelSorted:
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
         return evenly(np.argsort(labels, kind="stable"), num_clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelDirichletBalanced:
+    """Label skew without quantity skew: clients have equal size, and draw the class of each row from p_k ~ Dir(alpha).
+
+    ``prior="data"`` draws p_k ~ Dir(alpha C p) around the class frequencies p of the data set. If a class runs out, clients draw
+    from their other classes; if these run out, too, they take any rows that are left. All rows are assigned.
+    """
+
+    alpha: float = 0.1
+    prior: Literal["even", "data"] = "even"
+
+    idea: ClassVar[str] = "clients of equal size, each with class proportions from Dir(alpha)"
+    cites: ClassVar[tuple[str, ...]] = ("feddyn",)
+
+    def __post_init__(self) -> None:
+        check_alpha(self.alpha)
+
+    def proportions(self, labels: Ints, num_clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Draw the requested class proportions, (clients, classes)."""
+        room = np.bincount(labels)
+        held = room > 0
+        weight = room[held] / len(labels) * held.sum() if self.prior == "data" else np.ones(int(held.sum()))
+        p = np.zeros((num_clients, len(room)))
+        p[:, held] = np.exp(dirichlet(self.alpha * weight, (num_clients, int(held.sum())), rng))
+        return p
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        check_clients(num_clients, len(labels))
+        p = self.proportions(labels, num_clients, rng)
+        sizes = np.diff(np.arange(num_clients + 1) * len(labels) // num_clients)
+        wanted = rng.multinomial(sizes, p / p.sum(1, keepdims=True))
+        return dealt_by_counts(labels, fitted(wanted, p, np.bincount(labels), rng), rng)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelDirichletTopUp:
+    """Each class is divided among the clients in proportions q_c ~ Dir(alpha). Then small clients get rows of the largest one.
+
+    This is the code of Goel, Srivastava and Shah; their text describes `LabelDirichlet`. Each client gets floor(n_c q_ck) rows of a
+    class, and the last client the rest. Then random rows of the largest client move until all clients have
+    max(1, n / (10 clients)) rows.
+    """
+
+    alpha: float = 0.1
+
+    idea: ClassVar[str] = (
+        "each class is cut by Dir(alpha), small clients get more rows (the code of Goel, Srivastava and Shah)"
+    )
+    cites: ClassVar[tuple[str, ...]] = ("failure-modes",)
+
+    def __post_init__(self) -> None:
+        check_alpha(self.alpha)
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        check_clients(num_clients, len(labels))
+        room = np.bincount(labels)
+        share = np.exp(dirichlet(self.alpha, (len(room), num_clients), rng))
+        counts = np.floor(room[:, None] * share + 1e-9).astype(np.int64)
+        counts[:, -1] = room - counts[:, :-1].sum(1)
+        dealt = dealt_by_counts(labels, counts.T, rng)
+        return top_up(dealt, max(1, len(labels) // (10 * num_clients)), rng)

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
-from fedskew.skew.blocks import rounded
-from fedskew.skew.label import DRAWN, REDRAWS, dirichlet
+from fedskew.skew.label import DRAWN, REDRAWS, dirichlet, rounded
 from fedskew.skew.partition import Ints
 
 

@@ -7,10 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require, suggestion
-from fedskew.skew.blocks import dealt_by_counts, fitted, rounded
-from fedskew.skew.label import check_alpha, dirichlet
-from fedskew.skew.partition import Ints, evenly
-from fedskew.skew.plain import check_clients
+from fedskew.skew.label import check_alpha, dealt_by_counts, dirichlet, fitted, rounded
+from fedskew.skew.partition import Ints, check_clients, evenly
 
 Numbers: TypeAlias = NDArray[Any]
 """Floating-point numbers or integers."""

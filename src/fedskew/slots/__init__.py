@@ -1,13 +1,11 @@
 """Components that combine with every method: solvers, server optimisers, refinements, selection, availability, sharing, codecs."""
 
 from fedskew.slots.augment import CropFlip, Unaugmented
-from fedskew.slots.availability import Always, Blocks, DayNight, OnOff, Random, Unequal
 from fedskew.slots.codecs import Clip, Int8, Qsgd, TopK, Uncompressed
+from fedskew.slots.optimisers import Adagrad, Adam, AdamW, Momentum, ServerSgd, Sgd, Yogi
+from fedskew.slots.participation import Always, Blocks, DayNight, Everyone, OnOff, Poisson, Random, Unequal, Uniform
 from fedskew.slots.refine import Distillation, Unrefined
-from fedskew.slots.selection import Everyone, Poisson, Uniform
-from fedskew.slots.server import Adagrad, Adam, Momentum, ServerSgd, Yogi
 from fedskew.slots.sharing import All, Norm, Personal
-from fedskew.slots.solvers import AdamW, Sgd
 
 SOLVERS = {"sgd": Sgd, "adamw": AdamW}
 SERVER_OPTIMISERS = {"sgd": ServerSgd, "momentum": Momentum, "adagrad": Adagrad, "adam": Adam, "yogi": Yogi}

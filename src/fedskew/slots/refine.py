@@ -14,7 +14,7 @@ from fedskew.core.privacy import after_noise
 from fedskew.core.records import Cohort, Privacy, ServerView
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Task
-from fedskew.slots.solvers import AdamW, Sgd
+from fedskew.slots.optimisers import AdamW, Sgd
 
 NOTHING_TO_LEARN = 1e-12
 """A step is skipped if the divergence from the teacher is below this. Otherwise Adam would scale up rounding errors."""

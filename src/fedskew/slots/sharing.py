@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.privacy import alone
-from fedskew.core.vectors import ParameterSpace
+from fedskew.core.trees import ParameterSpace
 
 
 def whole_models_needed(setup: Setup) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral
 
 from fedskew.core.errors import require
-from fedskew.core.folds import parse_folds
+from fedskew.core.text import parse_folds
 from fedskew.data.splits import with_splits
 from fedskew.experiment.combinations import has_own_models, with_method
 from fedskew.experiment.config import Experiment

@@ -1,8 +1,6 @@
 """The tasks by name."""
 
-from fedskew.tasks.classification import Classification
-from fedskew.tasks.multilabel import MultiLabel
-from fedskew.tasks.next_token import NextToken
+from fedskew.tasks.classification import Classification, MultiLabel, NextToken
 from fedskew.tasks.regression import Regression
 from fedskew.tasks.survival import Survival
 

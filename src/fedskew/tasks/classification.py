@@ -1,16 +1,18 @@
-"""Classification: one of several classes for each row."""
+"""Tasks with classes, labels or symbols: classification, multi-label classification, next token."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from fedskew.core.metrics import TaskMetric
 from fedskew.core.task import TaskKind, one_hot
 from fedskew.core.trees import Tree
-from fedskew.tasks.metrics import CLASSIFICATION
+from fedskew.tasks.metrics import CLASSIFICATION, MULTI_LABEL, NEXT_TOKEN
 from fedskew.tasks.ranking import (
     Floats,
     accuracies_without,
@@ -81,3 +83,88 @@ class Classification(TaskKind):
         if metric == "auc":
             return mean_of_defined(areas_without(p, positive))
         return mean_of_defined((f1_without if metric == "f1_macro" else accuracies_without)(yes, positive))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiLabel(TaskKind):
+    """Binary cross-entropy in nats, averaged over the labels. The model has one output for each label: at least 0 means yes."""
+
+    idea: ClassVar[str] = "any number of labels for each row, by binary cross-entropy"
+    target: ClassVar[str] = "labels"
+    metrics: ClassVar[tuple[TaskMetric, ...]] = MULTI_LABEL
+    primary: ClassVar[str] = "f1_micro"
+
+    def constant(self, y: NDArray[np.generic], num_outputs: int) -> Tensor:
+        yes = np.count_nonzero(y, axis=0)
+        return log_shares(yes, len(y)) - log_shares(len(y) - yes, len(y))
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        return outputs.sigmoid()
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return (softplus(outputs) - y.to(outputs) * outputs).mean(-1)
+
+    def scores(self, outputs: Tensor, y: Tensor) -> Tree:
+        yes, true = (outputs >= 0).to(outputs), y.to(outputs)
+        return {"loss": self.loss(outputs, y), "right": (yes * true).sum(-1), "both": (yes + true).sum(-1)}
+
+    def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        both = means["both"]
+        return {"loss": means["loss"], "f1_micro": 2 * means["right"] / both.where(both > 0, float("nan"))}
+
+    def pooled(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        found = self.by_category(outputs, y)
+        return {"auc": float(mean_of_defined(found["auc"])), "f1_macro": float(mean_of_defined(found["f1"]))}
+
+    def by_category(self, outputs: Tensor, y: Tensor) -> dict[str, NDArray[np.floating]]:
+        """Return AUC and F1 of each label, each (L,)."""
+        scores, true = outputs.double().cpu().numpy(), y.cpu().numpy() > 0
+        yes = scores >= 0
+        return {"auc": areas(scores, true), "f1": f1((yes & true).sum(0), yes.sum(0), true.sum(0))}
+
+    def pooled_without(self, metric: str, outputs: Tensor, y: Tensor) -> Floats:
+        scores, true = outputs.double().cpu().numpy(), y.cpu().numpy() > 0
+        return mean_of_defined(areas_without(scores, true) if metric == "auc" else f1_without(scores >= 0, true))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextToken(TaskKind):
+    """Cross-entropy in nats at each place (B, T) with a next symbol. The model has outputs (B, T, V), one for each symbol.
+
+    The loss of a row is the mean over its places, so that all rows have the same weight in training. In accuracy and perplexity
+    all symbols have the same weight: perplexity is exp(sum of cross-entropies / number of symbols).
+    """
+
+    idea: ClassVar[str] = "the next symbol at each place of a row, by cross-entropy: characters, word pieces"
+    target: ClassVar[str] = "symbols"
+    metrics: ClassVar[tuple[TaskMetric, ...]] = NEXT_TOKEN
+    primary: ClassVar[str] = "accuracy"
+
+    def constant(self, y: NDArray[np.generic], num_outputs: int) -> Tensor:
+        symbols = y.astype(np.int64)
+        return log_shares(np.bincount(symbols[symbols >= 0], minlength=num_outputs)).expand(y.shape[1], num_outputs)
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        return outputs.softmax(-1)
+
+    def sums(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return for each row the sum of cross-entropies (B,) and the number of places with a symbol (B,). Outputs: (B, T, V)."""
+        real = y >= 0
+        # `gather` needs a valid index at places without a symbol, too
+        losses = -outputs.log_softmax(-1).gather(-1, y.clamp(min=0)[..., None])[..., 0]
+        return losses.where(real, 0.0).sum(-1), real.to(outputs.dtype).sum(-1)
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        total, symbols = self.sums(outputs, y)
+        return total / symbols.clamp(min=1)
+
+    def scores(self, outputs: Tensor, y: Tensor) -> Tree:
+        total, symbols = self.sums(outputs, y)
+        # argmax is never -1, so a place without a symbol does not count as right
+        right = (outputs.argmax(-1) == y).to(outputs.dtype).sum(-1)
+        return {"loss": total / symbols.clamp(min=1), "cross_entropy": total, "right": right, "symbols": symbols}
+
+    def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        symbols = means["symbols"]
+        perplexity = (means["cross_entropy"] / symbols).exp()
+        return {"loss": means["loss"], "accuracy": means["right"] / symbols, "perplexity": perplexity}

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.synthetic import Synthetic
-from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
+from fedskew.data.datasets.synthetic import Synthetic, SyntheticSoftmax
 
 
 def test_softmax_follows_the_listing():

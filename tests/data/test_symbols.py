@@ -6,7 +6,7 @@ import pytest
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.shakespeare import Shakespeare
 from fedskew.data.datasets.text import Text
-from fedskew.data.symbols import accuracy_of_pairs, characters, cut, windows, word_pieces
+from fedskew.data.texts import accuracy_of_pairs, characters, cut, windows, word_pieces
 
 
 def test_windows_by_hand():

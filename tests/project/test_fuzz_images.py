@@ -19,11 +19,12 @@ from hypothesis import settings
 from PIL import Image
 
 from fedskew.core.errors import BadInput
-from fedskew.data import find, images
+from fedskew.data import arrays as images
+from fedskew.data import find
+from fedskew.data.arrays import cifar, idx, mosaics
 from fedskew.data.datasets.cifar import Cifar10
 from fedskew.data.datasets.mnist import NAMES, Mnist
 from fedskew.data.find import VARIABLE
-from fedskew.data.images import cifar, idx, mosaics
 from tests.archives import add, cifar_archive, idx_bytes
 from tests.project.test_fuzz import LENGTHS, SEEDS, damaged, fuzz
 

@@ -422,9 +422,8 @@ def export(
     ``format`` is folder, safetensors, torchscript or onnx. With ``client`` (number or name), it is this client's personal
     model. A run's number or tag is looked up in the folder ``runs``.
     """
-    from fedskew.serving.export import SUFFIX
+    from fedskew.serving.export import SUFFIX, write_folder
     from fedskew.serving.export import export as write
-    from fedskew.serving.folder import write_folder
     from fedskew.serving.predict import number_of, warn_python
 
     wanted, place = chosen(runs), Path(path) if path else None

@@ -152,9 +152,8 @@ def predict(parsed: argparse.Namespace) -> int:
 
 def export(parsed: argparse.Namespace) -> int:
     """Write the model of the newest checkpoint to a folder or a file."""
-    from fedskew.serving.export import SUFFIX
+    from fedskew.serving.export import SUFFIX, write_folder
     from fedskew.serving.export import export as write
-    from fedskew.serving.folder import write_folder
     from fedskew.serving.predict import number_of
 
     store = RunStore(parsed.runs, read_only=True)

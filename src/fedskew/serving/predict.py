@@ -20,9 +20,8 @@ from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import reading
 from fedskew.data.preprocessing import Array, Symbols, Tabular, Texts, Unseen
-from fedskew.data.symbols import windows
 from fedskew.data.targets import PADDING, TARGETS, Rows
-from fedskew.data.texts import UNKNOWN, encoded
+from fedskew.data.texts import UNKNOWN, encoded, windows
 from fedskew.experiment.config import Architecture
 from fedskew.loop.evaluate import CHUNK, evaluate
 from fedskew.models.encoder import Encoder

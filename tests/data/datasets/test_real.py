@@ -10,6 +10,7 @@ from sklearn.datasets import load_digits
 
 from fedskew.core.errors import BadInput
 from fedskew.data import DATASETS
+from fedskew.data.arrays import mosaics, standardised_pixels
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.ag_news import AgNews
 from fedskew.data.datasets.bitext import BitextSupport
@@ -17,7 +18,6 @@ from fedskew.data.datasets.cifar import Cifar10
 from fedskew.data.datasets.digits import Digits, carried
 from fedskew.data.datasets.shakespeare import Shakespeare, read
 from fedskew.data.datasets.uci_har import FILE, UciHar
-from fedskew.data.images import mosaics, standardised
 from fedskew.data.texts import words
 
 
@@ -150,7 +150,7 @@ def test_cifar_10_has_the_published_channel_means(monkeypatch):
     test, test_labels, _ = once(real_data() / "cifar10_test.npz")
     assert np.bincount(test_labels).tolist() == [1000] * 10
     np.testing.assert_allclose(test.mean((0, 2, 3)) / 255, [0.4942, 0.4851, 0.4504], atol=5e-5)
-    x, x_test, preprocessing = standardised(pixels[:2000], test[:100])
+    x, x_test, preprocessing = standardised_pixels(pixels[:2000], test[:100])
     assert x.dtype == x_test.dtype == np.float32
     assert np.array_equal(preprocessing(test[:100]), x_test)
     exact = pixels[:2000].astype(np.float64) / 255

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedskew.core.errors import require
+from fedskew.data.arrays import Pixels, cifar, mosaics, standardised_pixels
 from fedskew.data.dataset import Dataset, Ints, some_rows
 from fedskew.data.find import Files, Remote
-from fedskew.data.images import Pixels, cifar, mosaics, standardised
 
 TORONTO = "https://www.cs.toronto.edu/~kriz"
 SOURCE = "A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009"
@@ -111,5 +111,5 @@ def photographs(
         not len(lacking),
         f"data set {files.dataset}: the training part has no row of some classes; download its files again",
     )
-    x, x_test, made = standardised(train[0], test[0])
+    x, x_test, made = standardised_pixels(train[0], test[0])
     return files.build((x, train[1]), (x_test, test[1]), classes, preprocessing=made)

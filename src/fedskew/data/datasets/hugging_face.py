@@ -7,9 +7,9 @@ import numpy as np
 
 from fedskew.core.errors import BadInput, require
 from fedskew.core.files import whole_path
+from fedskew.data.arrays import standardised_pixels
 from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained, numbered
 from fedskew.data.find import Files
-from fedskew.data.images import standardised
 from fedskew.data.texts import check_options, of_texts
 
 USUAL = ("text", "sentence", "content", "image", "img")
@@ -67,7 +67,7 @@ class HuggingFace:
         train, test = (numbers(name, x, part) for part in rows)
         made = None
         if train.dtype == np.uint8:
-            train, test, made = standardised(train, test)
+            train, test, made = standardised_pixels(train, test)
         return files.build((train, y), (test, y_test), classes, clients=clients, preprocessing=made)
 
     def splits(self) -> Any:

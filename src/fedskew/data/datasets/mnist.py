@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from fedskew.core.errors import require
+from fedskew.data.arrays import idx, standardised_pixels
 from fedskew.data.dataset import Dataset, Rows
 from fedskew.data.find import Files, Remote, npz_arrays
-from fedskew.data.images import idx, standardised
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -36,7 +36,7 @@ def load(files: Files, classes: Sequence[str]) -> Dataset:
             labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer),
             f"{where} labels are {labels.dtype} of shape {labels.shape}, expected an integer each",
         )
-    x, x_test, made = standardised(train[:, None], test[:, None])
+    x, x_test, made = standardised_pixels(train[:, None], test[:, None])
     return files.build((x, y.astype(np.int64)), (x_test, y_test.astype(np.int64)), classes, preprocessing=made)
 
 

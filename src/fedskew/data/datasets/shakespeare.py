@@ -8,7 +8,7 @@ from typing import ClassVar
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files, Remote, text_of
-from fedskew.data.symbols import check_options, of_texts
+from fedskew.data.texts import check_windows, of_long_texts
 
 CHARACTERS, DIFFERENT, SPEECHES, SPEAKERS = 1_115_394, 65, 7_222, 308
 
@@ -50,7 +50,7 @@ class Shakespeare:
     )
 
     def __post_init__(self) -> None:
-        check_options(self)
+        check_windows(self)
         require(self.smallest >= 1, f"smallest must be at least 1 character, got {self.smallest}")
 
     def load(self) -> Dataset:
@@ -63,7 +63,7 @@ class Shakespeare:
         )
         left = len(spoken) - len(texts)
         notes = f"{left} speakers with less than {self.smallest:,} characters left out"
-        return of_texts(self.files, texts, self, written=spoken.values(), notes=notes)
+        return of_long_texts(self.files, texts, self, written=spoken.values(), notes=notes)
 
 
 def read(path: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ from fedskew.core.errors import require
 from fedskew.core.files import require_exists, whole_path
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import LARGEST, Files, reading
-from fedskew.data.symbols import check_options, of_texts
+from fedskew.data.texts import check_windows, of_long_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Text:
     )
 
     def __post_init__(self) -> None:
-        check_options(self)
+        check_windows(self)
         object.__setattr__(self, "path", whole_path(self.path))
 
     @property
@@ -56,4 +56,4 @@ class Text:
             with reading("text", path):
                 texts[path.stem] = path.read_text(encoding="utf-8")
         files = Files(dataset=place.name, licence="", classes=0, source=self.path)
-        return of_texts(files, texts, self, natural=self.file_a_client)
+        return of_long_texts(files, texts, self, natural=self.file_a_client)

@@ -9,9 +9,9 @@ from typing import IO, ClassVar, Literal
 
 import numpy as np
 
+from fedskew.data.arrays import motion_features
 from fedskew.data.dataset import Dataset, Rows, standardised
 from fedskew.data.find import Files, Remote, npz_arrays
-from fedskew.data.signals import motion_features
 
 FILE = "uci_har_signals.npz"
 FOLDER = "UCI HAR Dataset"
@@ -24,7 +24,7 @@ class UciHar:
     """7,352 training windows of 21 people and 2,947 test windows of 9 others, standardised with the training part.
 
     ``form="signals"`` gives the nine raw channels. ``form="features"`` gives the 561 features of the official files. If these
-    files are missing, it gives 491 features computed from the signals (`fedskew.data.signals`).
+    files are missing, it gives 491 features computed from the signals (`fedskew.data.arrays`).
     """
 
     form: Literal["signals", "features"] = "signals"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedskew.data.preprocessing import MISSING, TEXT_WIDTH, Cells, Column, Number, Tabular, Text, Unseen, Words
-from fedskew.data.tables.spellings import plain
+from fedskew.data.tables.mapping import plain
 from fedskew.data.texts import words
 
 Fact: TypeAlias = tuple[str, Literal["mean", "content", "share", "missing"], str, NDArray[np.float64]]

@@ -23,8 +23,21 @@ from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.files import require_exists
 from fedskew.data.find import opened
 from fedskew.data.preprocessing import MISSING
-from fedskew.data.tables.mapping import Mapping, entry, holds_strings, mapping_of, mapping_path, quoted, trimmed
-from fedskew.data.tables.spellings import BEGINS, CELLS, Tally, decide, in_plain, note
+from fedskew.data.tables.mapping import (
+    BEGINS,
+    CELLS,
+    Mapping,
+    Tally,
+    decide,
+    entry,
+    holds_strings,
+    in_plain,
+    mapping_of,
+    mapping_path,
+    note,
+    quoted,
+    trimmed,
+)
 
 LONGEST = 4 << 20
 """Maximum number of characters in a cell, and of bytes in a line."""
@@ -143,7 +156,7 @@ class Reading:
     text: str = ""  # the column in which cells may contain line breaks
     spellings: dict[str, str] = field(
         default_factory=dict
-    )  # how numbers and times are spelt, by column (fedskew.data.tables.spellings)
+    )  # how numbers and times are spelt, by column (fedskew.data.tables.mapping)
     missing: frozenset[str] = MISSING  # further cells that are missing values
     raw: bool = False  # keep names and cells as the file has them: no mapping, no check of quotes, CSV cells stay text
     malformed: int = 0  # lines of CSV files with too few or too many cells

@@ -17,8 +17,7 @@ from fedskew.core.text import count
 from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor
 from fedskew.data.preprocessing import TEXT_WIDTH, Column, Number, Tabular, Text, Words
 from fedskew.data.tables.columns import Columns, Values
-from fedskew.data.tables.mapping import entry, key, quoted
-from fedskew.data.tables.spellings import MOSTLY_NUMBERS
+from fedskew.data.tables.mapping import MOSTLY_NUMBERS, entry, key, quoted
 from fedskew.data.tables.summaries import (
     CATEGORIES,
     ColumnSummary,

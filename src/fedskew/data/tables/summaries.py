@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedskew.data.preprocessing import HASHES
 from fedskew.data.tables.columns import Values, numbers, to_pandas
-from fedskew.data.tables.spellings import NUMBERS, TIMES
+from fedskew.data.tables.mapping import NUMBERS, TIMES
 
 Floats = NDArray[np.float64]
 
@@ -144,7 +144,7 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     not missing. ``words`` counts each word, if there are at most `CATEGORIES` different ones; otherwise ``buckets`` counts the
     texts in each hash bucket. ``unique``: all texts are different single words, or all numbers are whole and
     different. ``whole``: all numbers are whole. ``numbered``: the column numbers the rows. ``spelling``: how the site's file
-    spells its numbers or times, see `fedskew.data.tables.spellings`.
+    spells its numbers or times, see `fedskew.data.tables.mapping`.
     """
 
     type: str

@@ -20,9 +20,8 @@ from fedskew.data.preprocessing import Tabular
 from fedskew.data.tables.columns import numbers
 from fedskew.data.tables.files import Reading, assumed, files_of, stem
 from fedskew.data.tables.guard import countable
-from fedskew.data.tables.mapping import entry, holds_strings, mapping_path
+from fedskew.data.tables.mapping import MOSTLY_NUMBERS, entry, holds_strings, mapping_path
 from fedskew.data.tables.schema import misfit, other_words, spelt_twice
-from fedskew.data.tables.spellings import MOSTLY_NUMBERS
 from fedskew.data.tables.summaries import NUMBERED, SPELLING, Steps, is_text, marks_of, number_rows
 
 CELLS = 100

@@ -196,9 +196,9 @@ def test_a_server_may_not_ask_for_more_than_the_owner_allows(change, facts, reas
     """The node refuses in one line, before it costs memory. The server counts the fault "refused"."""
     node = nodes_of(small(), tmp_path)[0]
     oversized = request(small().replace(**change), "train", **{"steps": 1, **facts})
-    began = time.monotonic()
+    began = time.process_time()
     data = node.answer(pack(oversized, {"x": torch.zeros(650)}))
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
     with pytest.raises(Rejected, match=reason) as rejected:
         server().opened(data, "train", 0, 0)
     assert rejected.value.fault == "refused"

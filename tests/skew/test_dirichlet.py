@@ -115,13 +115,13 @@ def test_a_large_alpha_deals_evenly(skew, seed):
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_tiny_alpha_neither_fails_nor_hangs(make, alpha):
     labels = np.repeat(np.arange(6), 200)
-    began = time.perf_counter()
+    began = time.process_time()
     for seed in range(2):
         part = deal(make(alpha), labels, None, 10, seed)
         counts = part.label_counts(labels, 6)
         assert counts.sum() + part.unassigned == len(labels)
         assert part.unassigned <= 6 * 9
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
 
 
 def test_tiny_alpha_gives_single_claims_and_equal_splits():

@@ -6,7 +6,7 @@ from fedskew.advice import protocol
 from fedskew.advice.advise import BEYOND, check, verdict_on, winner
 from fedskew.advice.evidence import MEASURES, cells, described, packaged, summary
 from fedskew.core.text import percent, title
-from fedskew.report.evidence import page as html
+from fedskew.report.html import evidence_page as html
 
 TABLE = "evidence-table.html"
 

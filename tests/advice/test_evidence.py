@@ -23,7 +23,7 @@ from fedskew.advice.protocol import ADAPTED, CASES, METHODS, NEEDS, REFERENCE, S
 from fedskew.core.errors import BadInput
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
-from fedskew.report.evidence import page
+from fedskew.report.html import evidence_page
 from tests.advice.planted import case
 
 
@@ -103,7 +103,7 @@ def test_the_protocol_has_what_it_promises() -> None:
 
 def test_the_page_shows_every_gain_with_its_command() -> None:
     cases = packaged().cases
-    rows = re.findall("<tr data-.*?</tr>", page(list(cells(cases)), "about"), re.S)
+    rows = re.findall("<tr data-.*?</tr>", evidence_page(list(cells(cases)), "about"), re.S)
     assert len(rows) == sum(len(one.methods) for one in cases)
     for row, cell in zip(rows, cells(cases), strict=True):
         text = unescape(row)

@@ -14,7 +14,7 @@ from fedskew.execution.build import assemble
 from fedskew.experiment.config import from_toml
 from fedskew.models import MODELS, Mixed
 from fedskew.models.mixed import MixedNet
-from fedskew.report.notices import remarks
+from fedskew.report.answer import remarks
 from fedskew.report.tables import summary
 
 

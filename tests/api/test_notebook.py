@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from fedskew.report import notebook
+from fedskew.report import console as notebook
 
 CELLS = [
     "import fedskew as fs\n"

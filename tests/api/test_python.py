@@ -16,7 +16,7 @@ from fedskew.api.runs import Runs
 from fedskew.cli.main import main
 from fedskew.cli.output import clean
 from fedskew.core.errors import BadInput, Interrupted
-from fedskew.report.names import name_of
+from fedskew.report.experiments import name_of
 
 QUICK = {
     "dataset": "digits", "rounds": 2, "epochs": 1, "clients": 3, "engine": "sequential",

@@ -7,8 +7,8 @@ import pytest
 
 from fedskew.cli.output import print_summary
 from fedskew.report.answer import answer
+from fedskew.report.experiments import titled
 from fedskew.report.files import PLAIN, Layout
-from fedskew.report.names import titled
 from fedskew.report.tables import summary
 from fedskew.store.runs import RunStore
 from tests.report import add

@@ -8,7 +8,7 @@ from fedskew.api.functions import run
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.report import experiments
-from fedskew.report.notices import remarks
+from fedskew.report.answer import remarks
 from fedskew.store.runs import RunStore
 from tests.execution.test_experiment import DATA, small
 from tests.report import add

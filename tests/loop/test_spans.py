@@ -11,7 +11,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.execution.build import assemble
 from fedskew.execution.measurements import measured_every
 from fedskew.experiment.config import Experiment
-from fedskew.report.notices import measuring
+from fedskew.report.answer import measuring
 from fedskew.store.runs import RunStore
 
 

@@ -22,7 +22,7 @@ from fedskew.measure.statistics import (
     over_seeds_and_rows,
     over_splits,
 )
-from fedskew.report.intervals import FEWEST_CLIENTS, FEWEST_ROWS
+from fedskew.report.tables import FEWEST_CLIENTS, FEWEST_ROWS
 
 Floats = NDArray[np.floating]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fedskew.report.experiments import name_of
 from fedskew.report.html import write_report
-from fedskew.report.names import name_of
 from tests.browser import CHROMIUM, Browser, browser
 from tests.synthetic import METHODS, synthetic_store
 

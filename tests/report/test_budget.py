@@ -7,12 +7,11 @@ import pytest
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.measure.statistics import holm, paired_p
-from fedskew.report.budget import Budget, budget_from
+from fedskew.report.comparisons import ranking
 from fedskew.report.files import write_figures
 from fedskew.report.html import page
 from fedskew.report.plots import plot
-from fedskew.report.ranks import ranking
-from fedskew.report.series import per_client
+from fedskew.report.series import Budget, budget_from, per_client
 from fedskew.report.tables import summary
 from fedskew.store.runs import RunStore
 

@@ -12,8 +12,8 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.measure.statistics import equivalence_p
 from fedskew.report import files, tables
 from fedskew.report.answer import answer
-from fedskew.report.budget import Budget
 from fedskew.report.html import page
+from fedskew.report.series import Budget
 from fedskew.report.words import verdict_rule
 from fedskew.store.runs import RunStore
 from tests.report import add, toml

@@ -11,7 +11,8 @@ from PIL import Image
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.report.files import Layout, markdown, readable, write_figures, write_tables
-from fedskew.report.tables import named, per_seed, read, summary
+from fedskew.report.series import per_seed, read
+from fedskew.report.tables import named, summary
 from fedskew.report.words import interval, signed
 from fedskew.store.runs import RunStore
 from tests.report import mixed_store

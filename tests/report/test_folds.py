@@ -11,9 +11,8 @@ import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, Interrupted
 from fedskew.report import tables
-from fedskew.report.experiments import settings
-from fedskew.report.names import repeat_command
-from fedskew.report.notices import without_model
+from fedskew.report.answer import without_model
+from fedskew.report.experiments import repeat_command, settings
 from fedskew.report.words import covered
 from fedskew.studies.evidence import case_of_comparison
 

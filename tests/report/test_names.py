@@ -7,7 +7,7 @@ import pytest
 from fedskew.algorithms import ALGORITHMS
 from fedskew.core.text import METHODS, SERVERS, SKEWS, title
 from fedskew.experiment.combinations import COMBINATIONS
-from fedskew.report.names import comparison_title, name_of, names, titled
+from fedskew.report.experiments import comparison_title, name_of, names, titled
 from fedskew.skew import SKEWS as SKEW_CLASSES
 from fedskew.slots import SERVER_OPTIMISERS
 from fedskew.store.runs import RunStore

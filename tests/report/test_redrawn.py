@@ -10,7 +10,7 @@ from fedskew.experiment.config import from_toml
 from fedskew.measure.statistics import over_common_rows, over_splits
 from fedskew.report import tables
 from fedskew.report.answer import answer
-from fedskew.report.names import repeat_command
+from fedskew.report.experiments import repeat_command
 from fedskew.report.words import covered
 from fedskew.store import test_rows
 

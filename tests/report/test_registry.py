@@ -18,9 +18,9 @@ from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
 from fedskew.measure import registry
 from fedskew.measure.registry import ALL, MEASURES, Measure
-from fedskew.report.budget import budget_from
 from fedskew.report.html import page
 from fedskew.report.plots import plot
+from fedskew.report.series import budget_from
 from fedskew.report.sinks import Feed
 from fedskew.report.tables import summary
 from fedskew.store.runs import RunRecord, RunStore

@@ -10,8 +10,8 @@ from fedskew.api.functions import Runs
 from fedskew.cli.output import print_summary, summary_json
 from fedskew.measure.registry import primary
 from fedskew.measure.statistics import mean_interval
+from fedskew.report import answer as signs
 from fedskew.report import experiments, plots, series, tables
-from fedskew.report import notices as signs
 from fedskew.report.files import write_tables
 from fedskew.store.runs import RunStore
 from tests.report import add, report, toml
@@ -187,7 +187,7 @@ def test_settings_name_the_methods_that_differ(tmp_path: Path) -> None:
     assert settings["rounds"] == [("1", "a and b"), ("2", "b")]
     assert settings["training seeds"] == [("0–2, 4", "a"), ("0–1", "b")]
     assert "seed" not in settings["clients"][0][0]
-    assert tables.methods(experiments.distinct(store.runs())) == [
+    assert series.methods(experiments.distinct(store.runs())) == [
         "a",
         "b, solver.lr=0.5, training.rounds=1",
         "b, solver.lr=0.7, training.rounds=2",
@@ -220,12 +220,12 @@ def test_runs_on_a_file_that_has_changed_are_not_one_line(tmp_path: Path) -> Non
     for seed, rows in enumerate(("db749bf4aa", "44bd1e7cbb", "")):
         number = add(store, "a", seed, [0.1, 0.5])
         store.add_facts(number, {"data": {"name": "table", "fingerprint": rows}})
-    assert tables.methods(experiments.distinct(store.runs())) == [
+    assert series.methods(experiments.distinct(store.runs())) == [
         "a, data=db749bf4",
         "a, data=44bd1e7c",
         "a, data=unknown",
     ]
-    assert tables.methods(experiments.distinct(store.runs()[1:])) == ["a"]
+    assert series.methods(experiments.distinct(store.runs()[1:])) == ["a"]
 
 
 def test_options_of_another_component_are_not_listed(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_options_of_another_component_are_not_listed(tmp_path: Path) -> None:
     for number, solver in enumerate(('"sgd"\nlr = 0.1\nmomentum = 0.0', '"adamw"\nlr = 0.01', '"adamw"\nlr = 0.02')):
         text = f'[solver]\nname = {solver}\n[engine]\nname = "engine-{number}"\n'
         add(store, "a", 0, [0.1, 0.5], experiment=text)
-    assert tables.methods(experiments.distinct(store.runs())) == [
+    assert series.methods(experiments.distinct(store.runs())) == [
         "a, solver=sgd, solver.lr=0.1",
         "a, solver=adamw, solver.lr=0.01",
         "a, solver=adamw, solver.lr=0.02",

@@ -14,8 +14,8 @@ import fedskew as fs
 from fedskew.core.metrics import TaskMetric
 from fedskew.measure.statistics import over_seeds_and_rows
 from fedskew.report import tables, words
-from fedskew.report.budget import Budget
-from fedskew.report.intervals import by_method
+from fedskew.report.series import Budget
+from fedskew.report.tables import by_method
 from fedskew.store import test_rows
 from fedskew.store.runs import RunStore
 from fedskew.tasks.classification import Classification

@@ -11,7 +11,7 @@ from fedskew.claims.reproduce import experiment_of
 from fedskew.diagnosis.diagnose import from_experiment
 from fedskew.execution.deal import dealt_rows
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.report.notices import remarks
+from fedskew.report.answer import remarks
 from fedskew.skew import SKEWS, LabelDirichlet
 
 DROP = "label-dirichlet:alpha=1000,remainder=drop"

@@ -24,7 +24,7 @@ from fedskew.measure.landscape import (
     through_path,
 )
 from fedskew.report.html import page
-from fedskew.report.slices import kept
+from fedskew.report.plots import kept
 from fedskew.store.runs import RunStore
 from fedskew.studies.landscape import landscape, models_of, state_of
 

@@ -24,7 +24,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
-from fedskew.report.notices import remarks
+from fedskew.report.answer import remarks
 from fedskew.slots import Everyone
 from fedskew.tasks.classification import MultiLabel
 from tests.methods import federation

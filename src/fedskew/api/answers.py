@@ -16,8 +16,8 @@ from fedskew.api.runs import Runs
 from fedskew.conformance.promises import Verdict
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
+from fedskew.report.console import self_showing
 from fedskew.report.diagnosis import answer, page, write_diagnosis
-from fedskew.report.notebook import self_showing
 from fedskew.skew.partition import Partition
 from fedskew.studies.compare import cross, seeds_from
 from fedskew.studies.tune import Setting, Tuned, at_best, words

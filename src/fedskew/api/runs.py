@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
-from fedskew.report.names import name_of
-from fedskew.report.notebook import self_showing
+from fedskew.report.console import self_showing
+from fedskew.report.experiments import name_of
 from fedskew.report.words import listed
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -121,8 +121,9 @@ class Runs:
 
     def shown(self, columns: Sequence[str] = (), interval: Interval = "ci95") -> Table:
         from fedskew.measure.registry import primary_of
+        from fedskew.report.series import read
         from fedskew.report.shown import CHOSEN, LAYOUT, PRIMARY, Table
-        from fedskew.report.tables import named, read, summary
+        from fedskew.report.tables import named, summary
 
         layout = layout_of(columns, interval)
         table = Table(summary(self.store, self.records, columns=layout.columns))

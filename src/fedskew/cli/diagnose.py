@@ -19,7 +19,7 @@ from fedskew.diagnosis.rehearsal import without_pooling
 from fedskew.diagnosis.site import FEWEST
 from fedskew.diagnosis.subject import Subject
 from fedskew.report.diagnosis import answer, explained, farthest, two, write_diagnosis
-from fedskew.report.names import name_of
+from fedskew.report.experiments import name_of
 
 SOME_CLIENTS = 6
 """The table shows only this number of clients: the largest."""

@@ -12,7 +12,7 @@ from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import BadInput, require
 from fedskew.core.files import write_whole
 from fedskew.core.text import percent
-from fedskew.report.evidence import page
+from fedskew.report.html import evidence_page
 from fedskew.store.runs import RunStore
 from fedskew.studies.evidence import case_of_comparison, run_protocol
 from fedskew.studies.progress import stop_on_signal
@@ -95,6 +95,6 @@ def check_winner(parsed: argparse.Namespace) -> int:
 def write_page(parsed: argparse.Namespace) -> int:
     """Write an HTML page with all gains. The reader can sort and filter them."""
     cases: Sequence[Case] = known(parsed.runs)
-    path = write_whole(parsed.output or "evidence.html", page(list(cells(cases)), described(cases)), "page")
+    path = write_whole(parsed.output or "evidence.html", evidence_page(list(cells(cases)), described(cases)), "page")
     say(f"page: {path}")
     return 0

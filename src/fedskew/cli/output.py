@@ -19,24 +19,21 @@ from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import FedskewError, visible
 from fedskew.core.files import replacing
 from fedskew.measure.registry import Measure, by_primary_metric, primary
-from fedskew.report.budget import Budget
-from fedskew.report.experiments import measured_rows, tuning
+from fedskew.report.answer import measuring, profiles, remarks, warnings
+from fedskew.report.comparisons import caption, ranking
+from fedskew.report.experiments import measured_rows, names, titled, tuning
 from fedskew.report.files import PLAIN, Layout, readable
-from fedskew.report.names import names, titled
-from fedskew.report.notices import measuring, profiles, remarks, warnings
-from fedskew.report.ranks import caption, ranking
-from fedskew.report.series import by_part, curves_by_run
+from fedskew.report.series import Budget, by_part, curves_by_run, read, read_after
 from fedskew.report.tables import (
     columns,
     named,
     on_verdicts,
-    read,
     rows_within,
     summarise,
     summary,
     unfinished,
 )
-from fedskew.report.words import SPREADS, covered, heading, listed, read_after, verdict_rule
+from fedskew.report.words import SPREADS, covered, heading, listed, verdict_rule
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:

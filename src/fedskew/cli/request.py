@@ -15,7 +15,7 @@ from fedskew.experiment.combinations import experiment_from as with_keywords
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml, read
 from fedskew.experiment.keywords import KEYWORDS
 from fedskew.loop.system import System
-from fedskew.report.names import display_name
+from fedskew.report.experiments import display_name
 from fedskew.store.runs import RunRecord
 
 

@@ -31,13 +31,10 @@ from fedskew.core.errors import FedskewError, require
 from fedskew.core.text import count
 from fedskew.measure import registry
 from fedskew.measure.registry import primary_of
-from fedskew.report.budget import Budget, budget_from
-from fedskew.report.experiments import parsed, shares_no_model
+from fedskew.report.experiments import comparison_title, display_name, parsed, repeat_command, shares_no_model
 from fedskew.report.files import PLAIN, write_figures, write_tables
 from fedskew.report.html import write_report
-from fedskew.report.names import comparison_title, display_name, repeat_command
-from fedskew.report.series import by_part, curves_by_run
-from fedskew.report.tables import read
+from fedskew.report.series import Budget, budget_from, by_part, curves_by_run, read
 from fedskew.report.words import heading, plain, ranges, value
 from fedskew.store import edit
 from fedskew.store.runs import RunRecord, RunStore

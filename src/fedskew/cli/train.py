@@ -28,8 +28,8 @@ from fedskew.execution.plan import Plan, Trial, prepare, remarks_on
 from fedskew.execution.run import Ended, Progress, register
 from fedskew.execution.torchrun import on_ranks
 from fedskew.experiment.config import Experiment
-from fedskew.report.budget import Budget, budget_from
-from fedskew.report.names import display_name, name_of
+from fedskew.report.experiments import display_name, name_of
+from fedskew.report.series import Budget, budget_from
 from fedskew.report.words import duration, heading, plain, value
 from fedskew.store.runs import RunStore
 from fedskew.studies.compare import cross, seeds_from, with_baselines

@@ -17,9 +17,8 @@ from fedskew.cli.terminal import Console
 from fedskew.core.component import build
 from fedskew.core.errors import require
 from fedskew.measure.registry import primary, shown
-from fedskew.report.experiments import measured_rows
-from fedskew.report.names import display_name, titled
-from fedskew.report.notices import warnings
+from fedskew.report.answer import warnings
+from fedskew.report.experiments import display_name, measured_rows, titled
 from fedskew.report.sinks import SINKS, Feed
 from fedskew.report.words import duration, heading, listed, plain
 from fedskew.store.lock import owner

@@ -1,17 +1,24 @@
-"""The result of a comparison in two sentences: the best method, its difference with p, and what is undecided."""
+"""What a comparison says in sentences: the answer, warnings, remarks, and where the time went."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedskew.core.text import count
 from fedskew.measure.registry import primary
-from fedskew.report.words import Row, gap, listed, rows_of, shown, value, within
+from fedskew.report import words
+from fedskew.report.experiments import pooled, shares_no_model
+from fedskew.report.words import Row, gap, heading, listed, plain, rows_of, shown, value, within
+from fedskew.store.records import Sign
+from fedskew.store.runs import RunRecord
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 NAMED = 5
 """Maximum length of a list of methods. A longer list ends in ``and 3 more``."""
@@ -116,3 +123,139 @@ def too_few(rows: Sequence[Row]) -> str:
     if not any(row["pairs"] for row in rows):
         return "no seed was finished by both, so nothing can be said about certainty"
     return "with one seed nothing can be said about certainty"
+
+
+OF_PARTITION = ("missing class", "absent class", "dominated", "collapsed")
+"""Kinds of warnings about the partition. They do not depend on the method."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A warning: ``text`` says what was measured and what to try, ``where`` in which runs, ``hint`` gives threshold and source."""
+
+    text: str
+    where: str
+    hint: str
+
+
+def notices(records: Sequence[RunRecord], of_partition: bool = False) -> list[Notice]:
+    """Return the warnings for the report: those about the partition, or all others. The first run with one gives its text."""
+    found: list[Notice] = []
+    for kind, seen in by_kind(records).items():
+        if (kind in OF_PARTITION) != of_partition:
+            continue
+        record, entry = seen[0]
+        text = f"{kind[:1].upper()}{kind[1:]}: {entry.get('measured', entry['line'])}."
+        remedy = f" Try {entry['remedy']}." if entry.get("remedy") else ""
+        where = f"{len(seen)} of {count(len(records), 'run')}; first in run {record.id}" if len(records) > 1 else ""
+        if where and not of_partition:
+            where = runs_with(seen, records).removeprefix(" in ")
+        hint = "; ".join(filter(None, [entry.get("threshold", ""), entry.get("source", "")]))
+        found.append(Notice(text + remedy, where, hint))
+    return found
+
+
+def by_kind(records: Sequence[RunRecord]) -> dict[str, list[tuple[RunRecord, Sign]]]:
+    """Group the stored warnings by kind; each stands with its run."""
+    found: dict[str, list[tuple[RunRecord, Sign]]] = {}
+    for record in records:
+        for entry in record.facts.get("warnings", []):
+            found.setdefault(entry["kind"], []).append((record, entry))
+    return found
+
+
+def warnings(records: Sequence[RunRecord]) -> list[str]:
+    """Return one line for each kind of warning: the runs that have it, and the text of the first."""
+    return [f"{kind}{runs_with(seen, records)}, {seen[0][1]['line']}" for kind, seen in by_kind(records).items()]
+
+
+def runs_with(seen: Sequence[tuple[RunRecord, Sign]], records: Sequence[RunRecord]) -> str:
+    """Say which runs have a warning: `` in 2 of 5 runs of fedavg and 1 of 5 of scaffold: run 7``.
+
+    The text is shorter if all runs have it, and empty for a single run.
+    """
+    if len(records) == 1:
+        return ""
+    first = f": run {seen[0][0].id}"
+    if len(seen) == len(records):
+        return f" in all {len(records)} runs{first}"
+    of, showing = (Counter(record.name for record in group) for group in (records, [record for record, _ in seen]))
+    parts = [f"{number} of {count(of[name], 'run')} of {name}" for name, number in showing.items()]
+    return f" in {listed(parts)}{first}"
+
+
+def remarks(records: Sequence[RunRecord]) -> list[str]:
+    """Return the remarks: methods without comparable values, rows and clients that are left out or not measured, baselines."""
+    one = dict.fromkeys(record.name for record in records if pooled(record))
+    alone = dict.fromkeys(record.name for record in records if shares_no_model(record))
+    texts = {
+        "one client holds all rows, so there is no worst client": one,
+        "clients share no model, so the server has no trained model to measure": alone,
+    }
+    found = [f"{listed(list(names))}: {text}" for text, names in texts.items() if names]
+    dealt = dict.fromkeys(record.facts.get("partition", {}).get("note", "") for record in records)
+    return found + [text for text in dealt if text][:1] + without_numbers(records) + without_model(records)
+
+
+def without_numbers(records: Sequence[RunRecord]) -> list[str]:
+    """Say how many clients have too few rows to hold one out; an empty list if there are none."""
+    partitions = [record.facts.get("partition", {}) for record in records]
+    counts = [(int(found["unmeasured"]), int(found["clients"])) for found in partitions if found.get("unmeasured")]
+    if not counts:
+        return []
+    most, clients = max(counts)
+    up_to = "up to " if any(found.get("unmeasured", 0) != most for found in partitions) else ""
+    return [f"{up_to}{most} of {clients} clients hold too few rows to hold one out: they are not measured"]
+
+
+def without_model(records: Sequence[RunRecord]) -> list[str]:
+    """Give the primary metric that answers without a model reach on each data set's test rows, as a range over test sets."""
+    measure = primary()
+    found: dict[str, dict[str, set[float]]] = {}
+    for record in records:
+        answers, data = record.facts.get("baselines", {}), record.facts.get("data", {})
+        for answer, has in answers.items():
+            if measure.name in has:
+                found.setdefault(data.get("name", ""), {}).setdefault(answer, set()).add(has[measure.name])
+    lines = []
+    for name, answered in found.items():
+        ranges = [
+            f"{answer} {' to '.join(dict.fromkeys(plain(measure, end(values)) for end in (min, max)))}"
+            for answer, values in answered.items()
+        ]
+        text = f"{heading(measure)} without a model: {', '.join(ranges)}"
+        lines.append(f"{name}: {text}" if len(found) > 1 else text)
+    return lines
+
+
+MEASURING = ("evaluation", "measures", "scores of local models")
+"""The parts of a run's work that are measuring."""
+
+
+def profiles(records: Sequence[RunRecord]) -> dict[str, dict[str, float]]:
+    """Return, for each method, the seconds of all its runs by part of the work, the longest first."""
+    by_method: dict[str, dict[str, float]] = {}
+    for record in records:
+        for part, seconds in record.facts.get("profile", {}).items():
+            own = by_method.setdefault(record.name, {})
+            own[part] = own.get(part, 0.0) + seconds
+    return {name: dict(sorted(own.items(), key=lambda item: -item[1])) for name, own in by_method.items()}
+
+
+def measuring(records: Sequence[RunRecord]) -> str:
+    """Say which share of the rounds' time measuring took, and every how many rounds models were measured."""
+    shares = {}
+    for name, own in profiles(records).items():
+        rounds = sum(own.values()) - own.get("setting up", 0.0)
+        if rounds > 0:
+            shares[name] = sum(own.get(part, 0.0) for part in MEASURING) / rounds
+    if not shares:
+        return ""
+    low, high = f"{100 * min(shares.values()):.0f}", f"{100 * max(shares.values()):.0f}"
+    often = sorted({record.facts["measured_every"] for record in records if "measured_every" in record.facts})
+    rest = (
+        f"; models were measured every {words.listed([str(n) for n in often])} rounds (evaluation.every)"
+        if often and often != [1]
+        else ""
+    )
+    return f"Measuring took {low if low == high else f'{low} to {high}'} % of the time of the rounds{rest}."

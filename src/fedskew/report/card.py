@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from fedskew.measure.registry import METRICS, primary_of, shown
-from fedskew.report.experiments import measured_rows, settings
-from fedskew.report.names import name_of, repeat_command
+from fedskew.report.experiments import measured_rows, name_of, repeat_command, settings
 from fedskew.report.tables import summary
 from fedskew.report.words import rows_of, value, with_interval
 from fedskew.store.runs import RunRecord, RunStore

@@ -14,11 +14,9 @@ from fedskew.core.files import write_whole
 from fedskew.core.text import count, percent
 from fedskew.measure.heterogeneity.diagnose import MEANINGS
 from fedskew.report import words
+from fedskew.report.experiments import name_of
 from fedskew.report.html import figure, partition_figure
-from fedskew.report.names import name_of
-from fedskew.report.style import INK, MUTED, SERIES, blank, shorten, styled
-from fedskew.report.template import rendered
-from fedskew.report.tips import Tip, Tips
+from fedskew.report.style import INK, MUTED, SERIES, Tip, Tips, blank, rendered, shorten, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

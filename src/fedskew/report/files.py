@@ -15,8 +15,8 @@ from fedskew.core.text import count
 from fedskew.measure import registry
 from fedskew.measure.registry import Measure, by_primary_metric
 from fedskew.report import experiments, plots, series, tables, words
-from fedskew.report.budget import Budget
-from fedskew.report.names import Name, escaped, name_of, names
+from fedskew.report.experiments import Name, escaped, name_of, names
+from fedskew.report.series import Budget, read_after
 from fedskew.report.style import styled
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -92,12 +92,12 @@ def texts_of(
     """
     spelled = names(records)
     records = experiments.distinct(records)
-    frame = tables.read(store, records, budget, layout.columns)
+    frame = series.read(store, records, budget, layout.columns)
     chosen = tables.named(frame, layout.columns)
     summary = tables.summarise(frame, records, tables.rows_within(store, records, budget), chosen)
     client_rows = dict(zip(summary["method"], summary["client_rows"], strict=True))
     spelling = {record.name: name for record, name in zip(records, spelled, strict=True)}
-    seeds = tables.per_seed(frame, list(dict.fromkeys([*registry.shown(), *chosen]))).reset_index()
+    seeds = series.per_seed(frame, list(dict.fromkeys([*registry.shown(), *chosen]))).reset_index()
     seeds = seeds.sort_values("method", key=lambda names: names.map(list(summary["method"]).index), kind="stable")
     shown = readable(summary, layout, chosen, spelled[0].method)
     texts = {
@@ -222,7 +222,7 @@ def caption(summary: pd.DataFrame, measures: Sequence[Measure], budget: Budget |
     fewest, most = int(summary["seeds"].min()), int(summary["seeds"].max())
     over = count(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
     means = f"mean and {words.SPREADS[layout.spread].title} over {over}" if most > 1 else over
-    read = {"last": words.read_after(summary, budget), "mean": "mean over the rounds", "sum": "of a whole run"}
+    read = {"last": read_after(summary, budget), "mean": "mean over the rounds", "sum": "of a whole run"}
     groups = {of: [m.title for m in measures if m.reduce == of] for of in (*read, "max")}
     parts = [f"{words.listed(titles)} {read.get(of, '')}".strip() for of, titles in groups.items() if titles]
     text = "; ".join(parts)

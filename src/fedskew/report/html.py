@@ -1,36 +1,53 @@
-"""The report: one HTML file that needs no network and follows the reader's light or dark mode.
-
-Its only script shows a figure's values under the pointer. The page's policy names this script by its hash, so no other can run.
-"""
+"""The report and the evidence as HTML pages: one file each that needs no network."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedskew.core.files import write_whole
 from fedskew.core.text import count
 from fedskew.measure.registry import by_primary_metric, primary
-from fedskew.report import experiments, plots, series, slices, tables, tips, words
-from fedskew.report import notices as profile
+from fedskew.report import answer as profile
+from fedskew.report import experiments, plots, series, tables, words
 from fedskew.report import plots as parts
-from fedskew.report.answer import answer
-from fedskew.report.budget import Budget
-from fedskew.report.differences import compared, draw_differences, of_differences
+from fedskew.report import plots as slices
+from fedskew.report import style as tips
+from fedskew.report.answer import answer, notices, remarks
+from fedskew.report.comparisons import compared, draw_differences, draw_ranks, of_differences, ranking
+from fedskew.report.experiments import comparison_title, titled
 from fedskew.report.files import PLAIN, Layout
-from fedskew.report.names import comparison_title, titled
-from fedskew.report.notices import notices, remarks
-from fedskew.report.ranks import draw_ranks, ranking
-from fedskew.report.style import LINE, MARKERS, SERIES, dashes, inline, marker
-from fedskew.report.template import rendered
+from fedskew.report.series import Budget, read_after
+from fedskew.report.style import LINE, MARKERS, SERIES, dashes, inline, marker, rendered
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
     import pandas as pd
     from markupsafe import Markup
     from matplotlib.figure import Figure
+
+
+FILTERS = (
+    ("data", "data"),
+    ("dominant", "strongest face"),
+    ("method", "method"),
+    ("measured_on", "measured on"),
+    ("verdict", "verdict"),
+)
+
+
+def evidence_page(cells: Sequence[Mapping[str, Any]], about: str) -> str:
+    """Return the page as HTML text. Each of ``cells`` has the keys of `fedskew.advice.evidence.Cell`."""
+    choices = [
+        (name, title, sorted({str(cell["title" if name == "method" else name]) for cell in cells}))
+        for name, title in FILTERS
+    ]
+    return rendered(
+        "evidence.html", {}, "evidence.js", cells=cells, about=about, filters=choices, faces=list(cells[0]["strengths"])
+    )
+
 
 PARTITION_NUMBERS = (
     ("skews", "how clients differ"),
@@ -93,14 +110,14 @@ def page(
     A ``live`` page reloads itself every few seconds.
     """
     stored, records = records, titled(records)
-    frame = tables.read(store, records, budget, layout.columns)
+    frame = series.read(store, records, budget, layout.columns)
     chosen = tables.named(frame, layout.columns)
     summary = tables.summarise(frame, records, tables.rows_within(store, records, budget), chosen)
-    methods, profiles = tables.methods(records), profile.profiles(records)
+    methods, profiles = series.methods(records), profile.profiles(records)
     columns = list(dict.fromkeys([primary(), *chosen])) if chosen else tables.columns(summary, "page")
     landscapes = landscape_figures(store, records)
     filters = (words.share, words.figures, words.ranges, count, words.breakable, in_grey)
-    unbroken = partial(words.unbroken, names=tables.methods(records))
+    unbroken = partial(words.unbroken, names=series.methods(records))
     return rendered(
         "page.html",
         {"unbroken": unbroken} | {filter_.__name__: filter_ for filter_ in filters},
@@ -115,7 +132,7 @@ def page(
         notes=notices(records, of_partition=True),
         summary=summary.to_dict("records"),
         budget=budget,
-        read_after=words.read_after(summary, budget),
+        read_after=read_after(summary, budget),
         covered=words.covered(summary),
         margin=words.within(summary["margin"].iloc[0]) if summary["margin"].notna().any() else "",
         primary=primary(),
@@ -199,7 +216,7 @@ def difference_figure(summary: pd.DataFrame, spread: str) -> dict[str, str] | No
 
 def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord], spread: str) -> list[dict[str, str]]:
     """One figure of values over rounds for each measure that has any."""
-    methods, made = tables.methods(records), []
+    methods, made = series.methods(records), []
     for key, measure in plots.curves().items():
         table = series.curves_of(frame, records, measure, spread)
         if len(table):
@@ -228,7 +245,7 @@ def part_figures(
     store: RunStore, records: Sequence[RunRecord], budget: Budget | None, spread: str
 ) -> list[dict[str, str]]:
     """The figures of layers, classes, labels and adaptation, for those that the runs have measured."""
-    order, made = tables.methods(records), []
+    order, made = series.methods(records), []
     last = "after the last measured round"
     captions = {"layers": "mean over the rounds", "classes": last, "labels": last, "adaptation": "after the last round"}
     for what in parts.MEASURES:
@@ -258,7 +275,7 @@ def client_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget 
     table = series.per_client(store, records, budget)
     if table.empty:
         return []
-    methods = tables.methods(records)
+    methods = series.methods(records)
     table, thinner = thinned(table, "rank", methods)
     heading, within = f"{primary().title} by client", " within the budget" if budget else ""
     several = " within each run, and each rank is averaged over the runs" if len(records) > 1 else ""

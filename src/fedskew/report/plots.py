@@ -1,25 +1,42 @@
-"""Figures of stored runs, for Python and for the report: curves over rounds, values by client, the partition."""
+"""Figures of stored runs: curves over rounds, values by client and part, the partition, and loss landscapes."""
 
 from __future__ import annotations
 
+import base64
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.core.files import require_regular, write_whole
 from fedskew.measure.registry import Measure, by_primary_metric, primary, shown, stored
-from fedskew.report import plots as parts
-from fedskew.report import series, tables, tips
-from fedskew.report.budget import Budget
-from fedskew.report.differences import draw_differences
-from fedskew.report.experiments import kinds_of_rows
-from fedskew.report.names import titled
-from fedskew.report.ranks import draw_ranks
-from fedskew.report.style import MUTED, SERIES, blank, dashes, finish, marker, share_axis, shorten, styled
-from fedskew.report.tables import OBSERVATION, read
-from fedskew.report.tips import Line, Tip, Tips
+from fedskew.report import series, tables
+from fedskew.report import style as tips
+from fedskew.report.comparisons import draw_differences, draw_ranks
+from fedskew.report.console import png
+from fedskew.report.experiments import kinds_of_rows, titled
+from fedskew.report.series import OBSERVATION, Budget, read
+from fedskew.report.style import (
+    INK,
+    MUTED,
+    SERIES,
+    WIDTH,
+    Line,
+    Tip,
+    Tips,
+    blank,
+    dashes,
+    finish,
+    marker,
+    share_axis,
+    shorten,
+    styled,
+)
 from fedskew.report.words import Row, listed, rows_of, with_interval
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -28,6 +45,90 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
+
+
+Floats = NDArray[np.float64]
+LEVELS = 14
+AXES = {
+    "line": "filter-normalised random direction",
+    "surface": "two filter-normalised random directions",
+    "plane": "distance in the plane of the three models",
+    "path": "distance in the plane in which the global model moved most",
+}
+"""The axes' label, by kind of landscape."""
+
+
+def draw_slices(
+    a: Floats,
+    b: Floats,
+    sheets: Mapping[str, Floats],
+    points: Mapping[str, tuple[float, float]],
+    axes: str,
+    path: Sequence[tuple[float, float]] = (),
+) -> Figure:
+    """Draw losses at the points (a, b): contours in one panel for each sheet, or all sheets as curves if ``b`` has one point.
+
+    ``sheets`` holds losses (len(b), len(a)) by name. ``points`` are the places of models. ``path``, the places of the global
+    model after each round, is drawn as a line; without it, lines join the models to the first. ``axes`` labels the axes.
+    """
+    from matplotlib.figure import Figure
+
+    with styled():
+        if len(b) == 1:
+            figure = Figure(figsize=(WIDTH / 72, 3.4), layout="constrained")
+            panel = figure.subplots()
+            for (name, sheet), colour in zip(sheets.items(), SERIES, strict=False):
+                panel.plot(a, sheet[0], color=colour, label=name)
+            for name, (at, _) in points.items():
+                panel.axvline(at, color=INK, linewidth=0.8, linestyle=":")
+                panel.annotate(name, (at, 1), xycoords=("data", "axes fraction"), rotation=90, va="top", fontsize=8)
+            panel.set(xlabel=axes, ylabel="loss")
+            panel.legend()
+            return figure
+        figure = Figure(figsize=(len(sheets) * WIDTH / 72, 4.2), layout="constrained")
+        panels = np.atleast_1d(figure.subplots(1, len(sheets), sharex=True, sharey=True))
+        for panel, (name, sheet) in zip(panels, sheets.items(), strict=True):
+            # levels are quantiles of the losses: equal steps would show steep parts only
+            levels = np.unique(np.quantile(sheet, np.linspace(0, 1, LEVELS)))
+            lines = panel.contour(a, b, sheet, levels=levels, colors=MUTED, linewidths=0.8)
+            panel.clabel(lines, fontsize=7, fmt="%.2g")
+            start = next(iter(points.values()))
+            if path:
+                panel.plot(*zip(*path, strict=True), color=SERIES[0], marker=".", linewidth=1.2)
+            for (model, place), colour in zip(points.items(), SERIES, strict=False):
+                if not path:
+                    panel.plot([start[0], place[0]], [start[1], place[1]], color=colour, linewidth=1)
+                panel.plot(*place, "o", color=colour)
+                panel.annotate(model, place, xytext=(4, 4), textcoords="offset points", fontsize=8)
+            panel.set(title=f"loss of {name}", xlabel=axes)
+    return figure
+
+
+def keep(folder: Path, kind: str, numbers: Mapping[str, object]) -> None:
+    """Write the numbers of a landscape to its run's folder; the report reads them there."""
+    write_whole(folder / f"landscape-{kind}.json", json.dumps(numbers), "landscape")
+
+
+def kept(folder: Path) -> list[dict[str, Any]]:
+    """Read the numbers of all landscapes in a run's folder; damaged files are left out."""
+    found = []
+    for path in sorted(folder.glob("landscape-*.json")):
+        try:
+            require_regular(path)
+            numbers = json.loads(path.read_text(encoding="utf-8"))
+            shapes = {np.shape(sheet) for sheet in numbers["losses"].values()}
+            if numbers["kind"] in AXES and shapes == {(len(numbers["b"]), len(numbers["a"]))}:
+                found.append(numbers)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
+
+
+def draw_kept(numbers: Mapping[str, Any], sheet: str) -> Figure:
+    """Draw one sheet of the numbers that `kept` returns."""
+    a, b = (np.asarray(numbers[key], dtype=float) for key in ("a", "b"))
+    losses = {sheet: np.asarray(numbers["losses"][sheet], dtype=float)}
+    return draw_slices(a, b, losses, numbers["models"], AXES[numbers["kind"]], numbers.get("path", ()))
 
 
 WITH_COUNTS = (30, 12)
@@ -44,7 +145,7 @@ def curves() -> dict[str, Measure]:
 
 def pictures() -> list[str]:
     """Return the names of all figures."""
-    return [*curves(), "differences", *parts.MEASURES, "clients", "partition", "ranks"]
+    return [*curves(), "differences", *MEASURES, "clients", "partition", "ranks"]
 
 
 @by_primary_metric
@@ -64,21 +165,21 @@ def plot(
     require(what in pictures(), f"there is no figure {what!r}; {suggestion(what, pictures())}")
     require(bool(records), "there are no runs to draw")
     stored, records = records, titled(records)
-    order = tables.methods(records)
+    order = series.methods(records)
     if measure := curves().get(what):
         table = series.curves(store, records, measure, budget, spread)
         if not len(table):
-            frame = tables.read(store, records, budget)
-            measured = [key for key, other in curves().items() if len(tables.rows_of(frame, other))]
+            frame = series.read(store, records, budget)
+            measured = [key for key, other in curves().items() if len(series.rows_with(frame, other))]
             raise BadInput(f"none of these runs has measured {measure.label}; they have {listed(measured)}")
         where = f", {kinds_of_rows(records)} rows" if measure.of_clients else ""
         return draw_curves(table, measure, order, measure.label + where)
     if what == "differences":
         return draw_differences(tables.summary(store, records, budget), spread)
-    for part in parts.MEASURES:
+    for part in MEASURES:
         if what == part:
-            table = parts.by_part(store, records, part, budget, spread)
-            return parts.draw_parts(table, part, order, parts.measure_of(part).label)
+            table = by_part(store, records, part, budget, spread)
+            return draw_parts(table, part, order, measure_of(part).label)
     if what == "clients":
         return draw_clients(series.per_client(store, records, budget), order, f"{primary().title} on the client's data")
     if what == "ranks":
@@ -269,7 +370,7 @@ MEASURES: dict[Parts, tuple[str, str]] = {
 }
 """By figure: split and name of its measure. An empty name stands for the primary metric."""
 
-AXES: dict[Parts, str] = {
+AXES_OF_PARTS: dict[Parts, str] = {
     "layers": "layer",
     "classes": "class",
     "labels": "class or label",
@@ -339,7 +440,7 @@ def draw_parts(table: pd.DataFrame, what: Parts, order: Sequence[str], label: st
             crowded = sum(map(len, names)) > 45
             axes.set_xticks(parts["place"].tolist(), names, rotation=90 if crowded else 0, fontsize=9)
         axes.set_xlim(-0.6, parts["place"].max() + 0.6)
-        axes.set_xlabel(AXES[what])
+        axes.set_xlabel(AXES_OF_PARTS[what])
         finish(figure, axes, label)
     return figure
 
@@ -371,3 +472,12 @@ def of_parts(table: pd.DataFrame, what: Parts, order: Sequence[str]) -> Tips:
         found.setdefault((row["place"], row["part"]), []).append(line)
     tips = [Tip(place, lines[0].y, part, lines) for (place, part), lines in sorted(found.items())]
     return Tips("x", tips, order)
+
+
+def image_of_curves(store: RunStore, runs: Sequence[int]) -> str:
+    """Draw the curves of unfinished runs up to now, as an HTML image; empty if nothing is measured yet."""
+    try:
+        picture = png(plot(store, [store.run(run) for run in runs]))
+    except BadInput:  # nothing is measured yet
+        return ""
+    return f'<img alt="curves so far" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'

@@ -1,27 +1,204 @@
-"""Data frames for figures: a measure over the rounds, over the clients, and over layers or classes."""
+"""Stored measurements as data frames: over rounds, seeds, clients and parts, and up to a budget."""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedskew.measure.registry import OF_MODELS, Measure, by_primary_metric, primary, shown
+from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.measure.registry import OF_MODELS, Measure, budgets, by_primary_metric, measures, primary, shown
 from fedskew.measure.statistics import t_quantile
-from fedskew.report.budget import Budget
 from fedskew.report.experiments import distinct, own_clients, parsed, pooled, shares_no_model
-from fedskew.report.tables import OBSERVATION, methods, read, rows_of
+from fedskew.report.words import MISSING, listed
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
     from pandas.core.groupby import SeriesGroupBy
 
+
+@dataclass(frozen=True)
+class Budget:
+    """A budget: the ``amount`` of a cost (``of``). None stands for the smallest total of the finished runs."""
+
+    of: str
+    amount: float | None = None
+
+    def __str__(self) -> str:
+        return self.of if self.amount is None else f"{self.of}={self.amount:g}"
+
+
+def budget_from(text: str) -> Budget:
+    """Parse ``bytes`` or ``bytes=5e6``; raises `BadInput` for anything else."""
+    of, equals, amount = text.partition("=")
+    require(of in budgets(), f"budget: unknown {of!r}; {suggestion(of, budgets())}")
+    if not equals:
+        return Budget(of)
+    try:
+        value = float(amount)
+    except ValueError:
+        raise BadInput(f"budget: {amount!r} is not a number; write {of}=100") from None
+    require(0 < value < math.inf, f"budget: {of} must be a finite number above 0, got {amount}")
+    return Budget(of, value)
+
+
+ROUNDING = 1 + 1e-9
+"""Factor on budgets. With it, a sum that equals the budget except for rounding is within it."""
+
+
+def within_budget(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
+    """Return the measurements of the rounds within the budget. The head of this module says how the budget is lowered.
+
+    Raises `BadInput` if a finished run spent less than the budget, or if lowering it finds no measured models.
+    """
+    spent = spending(frame, budget)
+    finished = frame.loc[frame["status"] == "finished", "run"].unique()
+    own = spent[spent.index.get_level_values("run").isin(finished)]
+    least = float(own.groupby("run").last().min())
+    amount = least if budget.amount is None else budget.amount
+    require(
+        not least * ROUNDING < amount,
+        f"budget: a run spent only {exact(least)} of {exact(amount)} {budget.of}; "
+        f"write {budget.of}={exact(least)} or less",
+    )
+    possible = measured_everywhere(frame, own, least)
+    lowered = possible[possible <= amount * ROUNDING]
+    if not len(lowered):
+        more = f"write {budget.of}={exact(possible[0])} or more, or " if len(possible) else ""
+        raise BadInput(
+            f"budget: at no amount up to {budget.of}={exact(amount)} has every run a measured model; "
+            f"{more}run again with --set evaluation.every=1"
+        )
+    last = spent[spent <= lowered[-1] * ROUNDING].reset_index().groupby("run")["round"].max()
+    return frame[frame["round"] <= frame["run"].map(last).fillna(0)]
+
+
+def exact(value: float) -> str:
+    """Format the number with six digits; with all digits if six are not exact."""
+    return f"{value:g}" if float(f"{value:g}") == value else f"{value:.15g}"
+
+
+def spending(frame: pd.DataFrame, budget: Budget) -> pd.Series[float]:
+    """Return the amount that each run has spent up to and including each round, indexed by (run, round)."""
+    costs = frame[(frame["split"] == "round") & frame["name"].isin(budgets()[budget.of])]
+    require(len(costs) > 0, f"budget: these runs have not measured {budget.of}")
+    spent = costs.groupby(["run", "round"])["value"].sum()
+    if budget.of == "rounds":
+        spent = spent * 0 + 1
+    return spent.groupby("run").cumsum()
+
+
+def measured_everywhere(frame: pd.DataFrame, spent: pd.Series[float], most: float) -> NDArray[np.floating]:
+    """Return all amounts, up to ``most``, at which each run's last round within the amount has a measured model.
+
+    ``spent`` comes from `spending`. The amounts are ascending, one for each such set of last rounds.
+    """
+    import pandas as pd
+
+    models = frame.loc[frame["split"].isin(OF_MODELS), ["run", "round"]]
+    measured = pd.Series(spent.index.isin(pd.MultiIndex.from_frame(models)), index=spent.index)
+    amounts = np.unique(spent[measured & (spent <= most * ROUNDING)].to_numpy())
+    everywhere = np.ones(len(amounts), dtype=bool)
+    for run, own in spent.groupby("run"):
+        last = np.searchsorted(own.to_numpy(), amounts * ROUNDING, side="right")
+        everywhere &= np.concatenate([[False], measured[run].to_numpy()])[last]
+    return amounts[everywhere]
+
+
+def read_after(table: pd.DataFrame, budget: Budget | None) -> str:
+    """Say after which rounds the methods of the summary ``table`` are read."""
+    if not budget:
+        return "after the last round"
+    rounds = dict(zip(table["method"], table["after_round"], strict=True))
+    if len(set(rounds.values())) == 1:
+        return f"after round {next(iter(rounds.values()))}, the last within the budget {budget} with measured models"
+    own = listed([f"{method} after round {rounds_ or MISSING}" for method, rounds_ in rounds.items()])
+    return f"within the budget {budget}, where all models were measured: {own}"
+
+
+NAN = float("nan")
 STOPPED = ("diverged", "interrupted", "failed")
 """Statuses of a run that ended before its last round."""
+
+
+OBSERVATION = ["method", "partition_seed", "seed"]
+"""Columns that name an independent observation."""
+
+
+def methods(records: Sequence[RunRecord]) -> list[str]:
+    """The methods in order of first appearance."""
+    return list(dict.fromkeys(record.name for record in records))
+
+
+def read(
+    store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, columns: Sequence[str] = ()
+) -> pd.DataFrame:
+    """The measurements that a view shows and that belong to no client, in one query; under a budget, only from rounds within it.
+
+    With ``columns``, all measurements that belong to no client, because a column may name any (`named`).
+
+    Numbers of clients are left out where one client holds all rows: its worst client compares with no other run's. Numbers of
+    the server's model are left out where clients share no model: it is the initial one.
+
+    Columns run, round, split, name, value, method, partition_seed, seed, status. Raises `BadInput` without records.
+    """
+    import pandas as pd
+
+    require(bool(records), "there are no runs to report on")
+    known = {r.id: (r.id, r.name, r.partition_seed, r.seed, r.status) for r in records}
+    about = pd.DataFrame(list(known.values()), columns=["run", *OBSERVATION, "status"])
+    viewed = [] if columns else sorted({name for m in measures() if m.shown or m.budget for name in m.of})
+    frame = store.measurements(list(known), per_client=False, names=viewed).drop(columns="client")
+    frame = frame.merge(about, on="run")
+    frame = frame.astype({"split": "category", "name": "category"})  # several comparisons of each follow
+    for without, parts in ((pooled, ["clients", "personal"]), (shares_no_model, ["test", "clients"])):
+        runs = frame["run"].isin([record.id for record in records if without(record)])
+        frame = frame[~(runs & frame["split"].isin(parts))]
+    return within_budget(frame, budget) if budget else frame
+
+
+def per_seed(frame: pd.DataFrame, measures: Sequence[Measure] = ()) -> pd.DataFrame:
+    """The ``measures``, or those in the summary, for each observation among the finished runs; indexed by `OBSERVATION`."""
+    import pandas as pd
+
+    finished = frame[frame["status"] == "finished"]
+    about = finished[["run", *OBSERVATION]].drop_duplicates().set_index("run")
+    known = set(finished[["split", "name"]].drop_duplicates().itertuples(index=False, name=None))
+    # pandas takes as long over nothing, which most measures have
+    columns = {
+        measure.key: per_run(finished, measure) if any((measure.split, name) in known for name in measure.of) else NAN
+        for measure in measures or shown()
+    }
+    return about.join(pd.DataFrame(columns, index=about.index)).groupby(OBSERVATION).mean()
+
+
+def per_run(frame: pd.DataFrame, measure: Measure) -> pd.Series[float]:
+    """The measure of each run, its rounds reduced to one number."""
+    runs = rows_with(frame, measure).sort_values("round", kind="stable").groupby("run")
+    if measure.reduce == "last":
+        return runs.tail(1).set_index("run")["value"] * measure.factor
+    if measure.reduce == "sum":
+        return runs["value"].sum(min_count=1) * measure.factor
+    return runs["value"].agg(measure.reduce) * measure.factor
+
+
+def rows_with(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
+    """The rows of ``frame`` that hold the measure."""
+    return frame[(frame["split"] == measure.split) & frame["name"].isin(measure.of)]
+
+
+def last_rounds(frame: pd.DataFrame) -> dict[str, list[int]]:
+    """By method: the last round of each finished run whose models were measured."""
+    models = frame[(frame["status"] == "finished") & frame["split"].isin(OF_MODELS)]
+    last = models.groupby(["method", "run"])["round"].max()
+    return {str(method): own.tolist() for method, own in last.groupby("method")}
 
 
 def curves(
@@ -57,7 +234,7 @@ def curves_of(
     """`curves` from measurements that are already read."""
     import pandas as pd
 
-    found = rows_of(frame, measure).dropna(subset="value")
+    found = rows_with(frame, measure).dropna(subset="value")
     if found.empty:  # most measures have no values, and the code below would take long all the same
         return pd.DataFrame(columns=["method", "round", "mean", "low", "high", "runs", "stopped"])
     ordered = found.assign(method=pd.Categorical(found["method"], categories=methods(records)))
@@ -84,7 +261,7 @@ def curves_by_run(frame: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    found = {m.key: rows_of(frame, m).groupby(["run", "round"])["value"].sum(min_count=1) for m in shown("curve")}
+    found = {m.key: rows_with(frame, m).groupby(["run", "round"])["value"].sum(min_count=1) for m in shown("curve")}
     table = pd.DataFrame({key: values for key, values in found.items() if len(values)})
     models = frame.loc[frame["split"].isin(OF_MODELS), ["run", "round"]].drop_duplicates()
     return (table[table.index.isin(pd.MultiIndex.from_frame(models))] if len(models) else table).reset_index()

@@ -3,8 +3,8 @@
 import pandas as pd
 
 from fedskew.measure.registry import compared_by
+from fedskew.report.experiments import name_of
 from fedskew.report.files import PLAIN, readable
-from fedskew.report.names import name_of
 
 PRIMARY = "compared by"
 """Key in ``attrs``: the metric that compares the runs."""

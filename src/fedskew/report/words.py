@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from markupsafe import Markup
 
-    from fedskew.report.budget import Budget
 
 Row = dict[str, Any]
 """A row of the summary, by column."""
@@ -240,17 +239,6 @@ def ranges(numbers: Sequence[int]) -> str:
 def rows_of(table: pd.DataFrame) -> list[Row]:
     """Return the rows of a table as dictionaries from column to value."""
     return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
-
-
-def read_after(table: pd.DataFrame, budget: Budget | None) -> str:
-    """Say after which rounds the methods of the summary ``table`` are read."""
-    if not budget:
-        return "after the last round"
-    rounds = dict(zip(table["method"], table["after_round"], strict=True))
-    if len(set(rounds.values())) == 1:
-        return f"after round {next(iter(rounds.values()))}, the last within the budget {budget} with measured models"
-    own = listed([f"{method} after round {rounds_ or MISSING}" for method, rounds_ in rounds.items()])
-    return f"within the budget {budget}, where all models were measured: {own}"
 
 
 def duration(seconds: float) -> str:

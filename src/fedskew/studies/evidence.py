@@ -21,9 +21,8 @@ from fedskew.experiment.combinations import suited, with_method
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.measure.registry import primary, primary_of
 from fedskew.measure.statistics import mean_interval, paired_p
-from fedskew.report.experiments import without_seeds
-from fedskew.report.intervals import ByRow, Seeds, Splits, by_method, estimate, splits
-from fedskew.report.names import repeat_command
+from fedskew.report.experiments import repeat_command, without_seeds
+from fedskew.report.tables import ByRow, Seeds, Splits, by_method, estimate, splits
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.studies.runner import DONE, execute_all, stored_runs, to_execute
 

@@ -35,8 +35,8 @@ from fedskew.measure.landscape import (
     through,
     through_path,
 )
-from fedskew.report.notebook import png, self_showing
-from fedskew.report.slices import AXES, draw_slices, keep
+from fedskew.report.console import png, self_showing
+from fedskew.report.plots import AXES, draw_slices, keep
 from fedskew.store.runs import RunStore
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from fedskew.data.dataset import Dataset
 from fedskew.execution.plan import Plan
 from fedskew.execution.run import Ended, Listener, Progress
 from fedskew.measure.registry import shown
-from fedskew.report import notebook
+from fedskew.report import console as notebook
 from fedskew.report.console import Console, say
-from fedskew.report.names import name_of
+from fedskew.report.experiments import name_of
 from fedskew.report.words import duration, value
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import execute_all
@@ -138,7 +138,9 @@ def board_for(progress: bool | str, store: RunStore, runs: Sequence[int]) -> Boa
         return None
     names, rounds = names_and_rounds(store, runs)
     if notebook.running():
-        return NotebookBoard(names, rounds, partial(notebook.curves, store, runs) if progress == "curves" else None)
+        from fedskew.report.plots import image_of_curves
+
+        return NotebookBoard(names, rounds, partial(image_of_curves, store, runs) if progress == "curves" else None)
     return Board(names, rounds) if Console(stderr=True).is_terminal else None
 
 

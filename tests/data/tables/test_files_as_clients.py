@@ -9,7 +9,7 @@ import fedskew as fs
 from fedskew.core.errors import BadInput
 from fedskew.execution.deal import dealt_rows
 from fedskew.experiment.config import Experiment
-from fedskew.report.notices import remarks
+from fedskew.report.answer import remarks
 from tests.cli.test_commands import call
 
 LINE = "each of 3 files is a client (--skew iid, or another skew, deals the rows anew)"

@@ -16,7 +16,7 @@ from fedskew.core.component import build, parse, shown
 from fedskew.data.datasets.heart import CSV
 from fedskew.data.datasets.table import Table
 from fedskew.diagnosis.diagnose import arguments_of, diagnosis, table_arguments
-from fedskew.diagnosis.holdings import Targets, events_and_times, holdings, log_rank
+from fedskew.diagnosis.holdings import Strata, events_and_times, holdings, log_rank
 from fedskew.diagnosis.subject import Subject
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity.diagnose import MEANINGS
@@ -152,7 +152,7 @@ def test_a_data_set_of_any_target_is_diagnosed(quick, tmp_path):
 
 
 def subject(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> Subject:
-    targets = Targets(*events_and_times(y), log_rank(y))
+    targets = Strata(*events_and_times(y), log_rank(y))
     counts = np.stack([np.bincount(targets.strata[groups == g], minlength=len(targets.names)) for g in range(4)])
     names = ("a", "b", "c", "d")
     return Subject(

@@ -23,7 +23,7 @@ from fedskew.data.tables import schema
 from fedskew.data.tables.files import format_of
 from fedskew.data.tables.survey import MOST_BYTES, Survey, like_persons, many_numbers, round_down, survey
 from fedskew.diagnosis.facts import of_inputs
-from fedskew.diagnosis.holdings import CLASSES, TargetTable, holdings, targets_of
+from fedskew.diagnosis.holdings import CLASSES, TargetTable, holdings, strata_of
 from fedskew.diagnosis.pool import pooled
 from fedskew.diagnosis.subject import Facts, Subject, sizes_of, values_of
 from fedskew.experiment.keywords import Settings
@@ -191,7 +191,7 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
         texts = [held.dataset.texts[0][row] for row in rows]
         x = schema.encoder_of(pd.Series(texts)).encode(np.array(texts, dtype=object))
         notes += [f"texts: hashed words in {TEXT_WIDTH} random directions"]
-    found = targets_of(kind, y, data)
+    found = strata_of(kind, y, data)
     strata = found.strata[rows]
     facts = (*of_inputs(data, x, texts), copied(x))
     return Subject(

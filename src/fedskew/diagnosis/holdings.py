@@ -70,7 +70,7 @@ class TargetTable:
 
 
 @dataclass(frozen=True, eq=False)
-class Targets:
+class Strata:
     """The stratum (n,) of each row's target, the strata's names, and a number (n,) for each target, if the kind has one."""
 
     strata: Ints
@@ -78,15 +78,15 @@ class Targets:
     response: Floats | None = None
 
 
-def targets_of(kind: str, y: Rows, dataset: Dataset) -> Targets:
+def strata_of(kind: str, y: Rows, dataset: Dataset) -> Strata:
     """Divide the targets ``y`` (n, ...) of a data set's training rows into strata. ``kind`` is the kind of target."""
     if kind == CLASSES:
-        return Targets(y, dataset.classes)
+        return Strata(y, dataset.classes)
     if kind == "survival":
-        return Targets(*events_and_times(y), log_rank(y))
+        return Strata(*events_and_times(y), log_rank(y))
     if kind == "number":
-        return Targets(np.zeros(len(y), dtype=np.int64), ("",), y.astype(np.float64))
-    return Targets(*dataset.strata)
+        return Strata(np.zeros(len(y), dtype=np.int64), ("",), y.astype(np.float64))
+    return Strata(*dataset.strata)
 
 
 def events_and_times(y: Floats) -> tuple[Ints, tuple[str, ...]]:

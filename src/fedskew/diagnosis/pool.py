@@ -13,8 +13,9 @@ from fedskew.diagnosis.questions import Numbers
 from fedskew.diagnosis.server import faces_from, frame_of
 from fedskew.diagnosis.subject import Subject, sizes_of
 from fedskew.diagnosis.targets import ClassTargets, NumberTargets, SurvivalTargets, Targets
-from fedskew.measure.heterogeneity import histograms
 from fedskew.measure.heterogeneity.diagnose import FEWEST_ROWS, Diagnosis, check, sample
+from fedskew.measure.heterogeneity.histograms import BINS, edges
+from fedskew.measure.heterogeneity.histograms import moments as moments_by_client
 from fedskew.measure.heterogeneity.rows import MANY, MOST_INPUTS, table
 from fedskew.measure.heterogeneity.sites import coordinates, sums
 
@@ -89,11 +90,11 @@ def targets_and_strata(subject: Subject) -> tuple[Targets, Ints]:
         several = (subject.counts.sum(0) > 0).sum() >= 2
         require(bool(several), "diagnose: all rows have the same label; choose another label column")
         return ClassTargets(subject.classes, subject.counts, fewest), subject.y
-    moments = histograms.moments(subject.response, subject.client, clients)
+    moments = moments_by_client(subject.response, subject.client, clients)
     if subject.kind == "survival":
         return SurvivalTargets(subject.counts, fewest, moments, np.zeros(0)), subject.y
-    inner = histograms.edges(moments)
+    inner = edges(moments)
     at = np.searchsorted(inner, subject.response)
-    held = table(subject.client, at, (clients, histograms.BINS)).astype(np.int64)
+    held = table(subject.client, at, (clients, BINS)).astype(np.int64)
     targets = NumberTargets(held, fewest, moments, inner)
     return targets, targets.stratum_of[at]

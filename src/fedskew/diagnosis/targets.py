@@ -14,10 +14,17 @@ from fedskew.data.targets import tenths
 from fedskew.diagnosis.columns import moments_of
 from fedskew.diagnosis.holdings import CLASSES, TargetTable, holdings
 from fedskew.diagnosis.questions import Answer, Numbers
-from fedskew.measure.heterogeneity import histograms, residuals
 from fedskew.measure.heterogeneity.columns import Tested
-from fedskew.measure.heterogeneity.concept import BINS as RESIDUALS
-from fedskew.measure.heterogeneity.concept import KINDS, RESIDUAL_DIRECTIONS, directions_for, kinds_for, table_distance
+from fedskew.measure.heterogeneity.concept import (
+    KINDS,
+    RESIDUAL_BINS,
+    RESIDUAL_DIRECTIONS,
+    directions_for,
+    kinds_for,
+    table_distance,
+)
+from fedskew.measure.heterogeneity.histograms import ClientMoments, edges, middles, of_numbers, of_shares
+from fedskew.measure.heterogeneity.residuals import residual_distance, residual_model
 from fedskew.measure.heterogeneity.rounding import rounded_alone
 from fedskew.measure.heterogeneity.sites import rounded_by_sites
 
@@ -98,7 +105,7 @@ class ClassTargets:
         return [
             one
             for at, word in enumerate(self.names)
-            for one in histograms.of_shares("label", "share", word, rows, self.held[:, at])
+            for one in of_shares("label", "share", word, rows, self.held[:, at])
         ]
 
     def table(self) -> TargetTable:
@@ -114,7 +121,7 @@ class NumberTargets:
 
     held: Ints
     fewest: Ints
-    moments: histograms.ClientMoments
+    moments: ClientMoments
     inner: Floats
     names: ClassVar[tuple[str, ...]] = ()
 
@@ -130,7 +137,7 @@ class NumberTargets:
     @cached_property
     def values(self) -> Floats:
         """Each row's target, at the middle of its bin."""
-        return histograms.middles(self.inner)[self.rows[0]]
+        return middles(self.inner)[self.rows[0]]
 
     @cached_property
     def class_of(self) -> Ints:
@@ -184,7 +191,7 @@ class NumberTargets:
         return fitting(KINDS, of_group, int(self.fewest.max()))
 
     def cells(self, kinds: int) -> tuple[int, int]:
-        return int(self.group_of.max()) + 1, kinds * RESIDUALS
+        return int(self.group_of.max()) + 1, kinds * RESIDUAL_BINS
 
     def sums(self, columns: int) -> Shapes:
         return {"products with target": (columns + 2,)}
@@ -193,16 +200,16 @@ class NumberTargets:
         return answer
 
     def model(self, answers: Sequence[Numbers], own: Sequence[Numbers]) -> Numbers:
-        return residuals.model(answers, own)
+        return residual_model(answers, own)
 
     def distance(self, counts: Floats) -> Floats:
-        return residuals.distance(counts)
+        return residual_distance(counts)
 
     def rounded(self, held: Ints, rng: np.random.Generator) -> Ints:
         return rounded_by_sites(held, self.fewest, rng)
 
     def tested(self) -> list[Tested]:
-        return histograms.of_numbers("target", "mean", "", self.moments, self.held, self.inner)
+        return of_numbers("target", "mean", "", self.moments, self.held, self.inner)
 
     def table(self) -> TargetTable:
         shown, (_, names) = holdings("number", self.values, self.rows[1], self.held, ()), tenths(self.values)
@@ -258,7 +265,7 @@ def targets_of(
     rows = sum(part.rows for part in parts)
     require(rows <= MOST_NUMBERS, f"diagnose: {rows:,} targets, but at most {MOST_NUMBERS:,} numbers are compared")
     moments = moments_of(parts)
-    inner = histograms.edges(moments)
+    inner = edges(moments)
     held = np.stack([one["histogram"] for one in ask(inner)]).astype(np.int64)
     for site, part, counts in zip(first, parts, held, strict=True):
         right = counts.min() >= 0 and counts.sum() == part.rows

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedskew.measure.heterogeneity.concept import BINS, alignment, regression, residual_table_distance
-from fedskew.measure.heterogeneity.residuals import cells, distance, model, target_sums
+from fedskew.measure.heterogeneity.concept import RESIDUAL_BINS, alignment, regression, residual_table_distance
+from fedskew.measure.heterogeneity.residuals import residual_cells, residual_distance, residual_model, target_sums
 from fedskew.measure.heterogeneity.rows import sums_by, table
 from fedskew.measure.heterogeneity.sites import concept_chance, moment_sums, rounded_by_sites
 from fedskew.skew.values import quantile_bins
@@ -24,7 +24,7 @@ def test_the_regression_of_all_sites_from_their_sums_equals_the_one_of_aligned_r
         {**moment_sums(z[site == k], y[site == k], 5), **target_sums(z[site == k], response[site == k])}
         for k in range(3)
     ]
-    found = model(answers, own)
+    found = residual_model(answers, own)
 
     centre, stretch, shift = (part[site] for part in parts)
     moved = (z - centre) * stretch + centre + shift
@@ -35,11 +35,13 @@ def test_the_regression_of_all_sites_from_their_sums_equals_the_one_of_aligned_r
     assert found["bounds"] / np.sqrt((error**2).mean()) == pytest.approx([-0.8416, -0.2533, 0.2533, 0.8416], abs=1e-4)
 
     kind = rng.integers(0, 4, 300)
-    cell = cells(moved, response, kind, found)
-    assert (cell // BINS).tolist() == kind.tolist()
-    by_cell = np.stack([table(y[site == k], cell[site == k], (5, 4 * BINS)) for k in range(3)])
-    by_rows = table(site * 4 + kind, np.searchsorted(found["bounds"], error), (12, BINS)).reshape(3, 4, BINS)
-    assert distance(by_cell) == pytest.approx(residual_table_distance(by_rows), abs=1e-12)
+    cell = residual_cells(moved, response, kind, found)
+    assert (cell // RESIDUAL_BINS).tolist() == kind.tolist()
+    by_cell = np.stack([table(y[site == k], cell[site == k], (5, 4 * RESIDUAL_BINS)) for k in range(3)])
+    by_rows = table(site * 4 + kind, np.searchsorted(found["bounds"], error), (12, RESIDUAL_BINS)).reshape(
+        3, 4, RESIDUAL_BINS
+    )
+    assert residual_distance(by_cell) == pytest.approx(residual_table_distance(by_rows), abs=1e-12)
 
 
 def test_chance_of_rounded_tables_equals_the_value_of_new_rows() -> None:
@@ -47,7 +49,7 @@ def test_chance_of_rounded_tables_equals_the_value_of_new_rows() -> None:
     rng, fewest = np.random.default_rng(0), np.full(6, 5)
 
     def value(tables: np.ndarray) -> float:
-        return float(distance(tables.astype(float)).mean())
+        return float(residual_distance(tables.astype(float)).mean())
 
     excess = []
     for _ in range(20):

@@ -10,7 +10,7 @@ TRUSTED = 10
 """If a client has more than this number of rows, its own moments count more than the pooled ones."""
 ITERATIONS = 12
 
-RESIDUAL_DIRECTIONS, KINDS, BINS, RIDGE = 2, 8, 5, 0.01
+RESIDUAL_DIRECTIONS, KINDS, RESIDUAL_BINS, RIDGE = 2, 8, 5, 0.01
 """If targets are numbers: number of directions and of kinds, number of bins of the residuals, ridge penalty."""
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from fedskew.measure.heterogeneity.concept import BINS, regression, residual_table_distance
+from fedskew.measure.heterogeneity.concept import RESIDUAL_BINS, regression, residual_table_distance
 from fedskew.measure.heterogeneity.rows import Floats, Ints
 
 Numbers = Mapping[str, NDArray[np.float64]]
@@ -18,7 +18,7 @@ def target_sums(z: Floats, response: Floats) -> dict[str, Floats]:
     return {"products with target": columns.T @ response}
 
 
-def model(answers: Sequence[Numbers], own: Sequence[Numbers]) -> dict[str, Floats]:
+def residual_model(answers: Sequence[Numbers], own: Sequence[Numbers]) -> dict[str, Floats]:
     """The regression of the targets on all sites' aligned columns and squares, and the inner bounds of the residuals' bins.
 
     ``own`` has each site's alignment. The bounds are quantiles of normal numbers with the residuals' deviation.
@@ -31,7 +31,7 @@ def model(answers: Sequence[Numbers], own: Sequence[Numbers]) -> dict[str, Float
     square = sum(answer["products with target"][-1] for answer in answers)
     left = square - 2 * found @ with_target + found @ products @ found
     deviation = np.sqrt(max(float(left / products[0, 0]), 0.0))
-    return {"coefficients": found, "bounds": deviation * norm.ppf(np.arange(1, BINS) / BINS)}
+    return {"coefficients": found, "bounds": deviation * norm.ppf(np.arange(1, RESIDUAL_BINS) / RESIDUAL_BINS)}
 
 
 def aligned_products(answer: Numbers, own: Numbers) -> tuple[Floats, Floats]:
@@ -51,13 +51,13 @@ def aligned_products(answer: Numbers, own: Numbers) -> tuple[Floats, Floats]:
     return change @ products @ change.T, change @ answer["products with target"][:-1]
 
 
-def cells(aligned: Floats, response: Floats, kind: Ints, asked: Numbers) -> Ints:
+def residual_cells(aligned: Floats, response: Floats, kind: Ints, asked: Numbers) -> Ints:
     """The cell (n,) of each row: its kind, and within the kind the bin of its residual."""
     columns = np.column_stack([np.ones(len(aligned)), aligned, aligned * aligned - 1])
-    return kind * BINS + np.searchsorted(asked["bounds"], response - columns @ asked["coefficients"])
+    return kind * RESIDUAL_BINS + np.searchsorted(asked["bounds"], response - columns @ asked["coefficients"])
 
 
-def distance(counts: Floats) -> Floats:
+def residual_distance(counts: Floats) -> Floats:
     """Return each site's distance (sites,) from its rows (sites, strata of the target, cells)."""
     held = counts.sum(1)
-    return residual_table_distance(held.reshape(len(held), -1, BINS))
+    return residual_table_distance(held.reshape(len(held), -1, RESIDUAL_BINS))

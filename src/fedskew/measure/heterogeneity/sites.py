@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
-from fedskew.measure.heterogeneity.concept import BINS, alignment, separating
+from fedskew.measure.heterogeneity.concept import RESIDUAL_BINS, alignment, separating
 from fedskew.measure.heterogeneity.diagnose import TABLES, Diagnosis, check, compared, label_chance, random_tables
 from fedskew.measure.heterogeneity.label import label_measures
-from fedskew.measure.heterogeneity.residuals import cells, target_sums
+from fedskew.measure.heterogeneity.residuals import residual_cells, target_sums
 from fedskew.measure.heterogeneity.rounding import rounded, rounded_pairs
 from fedskew.measure.heterogeneity.rows import CLIP, WIDTH, Floats, Ints, divided, largest, remainder, sums_by, table
 
@@ -215,8 +215,8 @@ def face_counts(z: Floats, y: Ints, classes: int, asked: Numbers, response: Floa
     by_kind = table(y, kind, (classes, number))
     if response is not None:
         group = asked["groups"].astype(np.int64)
-        of_cells = cells(aligned, response, kind, asked)
-        by_kind = table(group[y], of_cells, (group.max() + 1, number * BINS))
+        of_cells = residual_cells(aligned, response, kind, asked)
+        by_kind = table(group[y], of_cells, (group.max() + 1, number * RESIDUAL_BINS))
     return {"beyond thresholds": np.stack([beyond, tested[:, None] - beyond], axis=-1), "rows by kind": by_kind}
 
 

@@ -9,9 +9,8 @@ from fedskew.diagnosis.diagnose import faces_of, from_experiment
 from fedskew.diagnosis.subject import Subject
 from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment
-from fedskew.measure.heterogeneity.columns import listed
+from fedskew.measure.heterogeneity.columns import listed, tests
 from fedskew.measure.heterogeneity.diagnose import Diagnosis
-from fedskew.measure.heterogeneity.histograms import tests
 
 FACES = {
     "label-dirichlet:alpha=0.5": "label",

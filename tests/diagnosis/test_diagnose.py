@@ -16,8 +16,8 @@ from fedskew.core.component import build, parse, shown
 from fedskew.data.datasets.heart import CSV
 from fedskew.data.datasets.table import Table
 from fedskew.diagnosis.diagnose import arguments_of, diagnosis, table_arguments
-from fedskew.diagnosis.holdings import Strata, events_and_times, holdings, log_rank
 from fedskew.diagnosis.subject import Subject
+from fedskew.diagnosis.targets import Strata, events_and_times, holdings, log_rank
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity.diagnose import MEANINGS
 from fedskew.report.diagnosis import page

@@ -15,15 +15,15 @@ from fedskew.diagnosis.pool import pooled
 from fedskew.diagnosis.subject import face_of
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity.concept import kinds_for
-from fedskew.measure.heterogeneity.details import details, shuffled
-from fedskew.measure.heterogeneity.diagnose import MEANINGS, label_chance, random_tables
-from fedskew.measure.heterogeneity.label import (
+from fedskew.measure.heterogeneity.counts import (
     dirichlet_alpha,
     label_distance,
     label_distance_by_chance,
     label_measures,
     pairwise_variation,
 )
+from fedskew.measure.heterogeneity.details import details, shuffled
+from fedskew.measure.heterogeneity.diagnose import MEANINGS, label_chance, random_tables
 from fedskew.measure.heterogeneity.rows import MOST_INPUTS
 from fedskew.report.diagnosis import farthest
 from fedskew.skew import LabelDirichlet

@@ -14,8 +14,7 @@ from fedskew.core.errors import BadInput, FedskewError, TooFew
 from fedskew.data.datasets.table import Table
 from fedskew.diagnosis.questions import Answer, Question, Step, arrays
 from fedskew.diagnosis.rehearsal import rehearse
-from fedskew.diagnosis.site import Site
-from fedskew.diagnosis.site_targets import targets_in
+from fedskew.diagnosis.site import Site, targets_in
 from fedskew.diagnosis.subject import Facts
 from fedskew.flower.answers import IN_PROGRESS, Answers, carried, carried_bytes
 from fedskew.flower.diagnosis import CLIENTS, OUTPUT, diagnosed, write_diagnosis

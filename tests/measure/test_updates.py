@@ -13,7 +13,7 @@ from scipy import stats
 from fedskew.api.functions import run
 from fedskew.experiment.config import Experiment
 from fedskew.measure.fairness import entropy, jain
-from fedskew.measure.recovery import recovery
+from fedskew.measure.history import recovery
 from fedskew.measure.updates import cosines, drift, signal_to_noise
 
 LAYERS = {"first": [slice(0, 3), slice(5, 6)], "second": [slice(3, 5)]}

@@ -17,7 +17,7 @@ from fedskew.cli.output import print_summary
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.execution.facts import defaults
 from fedskew.experiment.config import Experiment
-from fedskew.measure.warnings import Warned
+from fedskew.measure.history import Warned
 from fedskew.report import html, plots, tables
 from fedskew.report.files import Layout, texts_of, write_tables
 from fedskew.report.html import write_report

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from fedskew.data.preprocessing import Number, Tabular, Words
 from fedskew.data.tables.columns import Columns
 from fedskew.data.tables.summaries import ColumnSummary, Moments
-from fedskew.measure.heterogeneity.columns import Tested
-from fedskew.measure.heterogeneity.histograms import ClientMoments, of_numbers, of_shares
+from fedskew.measure.heterogeneity.columns import ClientMoments, Tested, of_numbers, of_shares
 
 Floats = NDArray[np.float64]
 

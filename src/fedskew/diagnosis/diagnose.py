@@ -22,17 +22,15 @@ from fedskew.data.preprocessing import TEXT_WIDTH
 from fedskew.data.tables import schema
 from fedskew.data.tables.files import format_of
 from fedskew.data.tables.survey import MOST_BYTES, Survey, like_persons, many_numbers, round_down, survey
-from fedskew.diagnosis.facts import of_inputs
-from fedskew.diagnosis.holdings import CLASSES, TargetTable, holdings, strata_of
+from fedskew.diagnosis.facts import of_inputs, of_symbols
 from fedskew.diagnosis.pool import pooled
 from fedskew.diagnosis.subject import Facts, Subject, sizes_of, values_of
+from fedskew.diagnosis.targets import CLASSES, TargetTable, holdings, strata_of
 from fedskew.experiment.keywords import Settings
 from fedskew.experiment.settings import Clients
-from fedskew.measure.heterogeneity.columns import Fact, Held, Tested, centred, copied, listed
-from fedskew.measure.heterogeneity.content import of_symbols
+from fedskew.measure.heterogeneity.columns import Fact, Held, Tested, centred, copied, listed, tests
 from fedskew.measure.heterogeneity.details import details, of_counts
 from fedskew.measure.heterogeneity.diagnose import MOST_ROWS, Diagnosis
-from fedskew.measure.heterogeneity.histograms import tests
 from fedskew.measure.heterogeneity.rows import Floats, flat, standardised, sums_by, table
 from fedskew.measure.heterogeneity.symbols import counts_of, diagnose_symbols
 

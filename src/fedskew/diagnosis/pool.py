@@ -13,9 +13,9 @@ from fedskew.diagnosis.questions import Numbers
 from fedskew.diagnosis.server import faces_from, frame_of
 from fedskew.diagnosis.subject import Subject, sizes_of
 from fedskew.diagnosis.targets import ClassTargets, NumberTargets, SurvivalTargets, Targets
+from fedskew.measure.heterogeneity.columns import BINS, edges
+from fedskew.measure.heterogeneity.columns import moments as moments_by_client
 from fedskew.measure.heterogeneity.diagnose import FEWEST_ROWS, Diagnosis, check, sample
-from fedskew.measure.heterogeneity.histograms import BINS, edges
-from fedskew.measure.heterogeneity.histograms import moments as moments_by_client
 from fedskew.measure.heterogeneity.rows import MANY, MOST_INPUTS, table
 from fedskew.measure.heterogeneity.sites import coordinates, sums
 

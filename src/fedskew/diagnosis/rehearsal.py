@@ -13,12 +13,11 @@ from fedskew.core.errors import BadInput, require
 from fedskew.data.tables.files import files_of, stem
 from fedskew.data.tables.survey import Kinds, survey
 from fedskew.diagnosis.diagnose import OnProgress, table_arguments
-from fedskew.diagnosis.holdings import CLASSES
 from fedskew.diagnosis.questions import Answer, Question
 from fedskew.diagnosis.server import Ask, federated
-from fedskew.diagnosis.site import FEWEST, Site
-from fedskew.diagnosis.site_targets import targets_in
+from fedskew.diagnosis.site import FEWEST, Site, targets_in
 from fedskew.diagnosis.subject import Facts, Subject
+from fedskew.diagnosis.targets import CLASSES
 
 
 def without_pooling(

@@ -20,10 +20,9 @@ from fedskew.diagnosis.site import measured
 from fedskew.diagnosis.subject import Facts, values_of
 from fedskew.diagnosis.targets import ClassTargets, Targets, targets_of
 from fedskew.measure.heterogeneity import sites as of_sites
-from fedskew.measure.heterogeneity.columns import Tested, listed
+from fedskew.measure.heterogeneity.columns import BINS, Tested, edges, listed, of_shares
 from fedskew.measure.heterogeneity.details import of_counts
 from fedskew.measure.heterogeneity.diagnose import Diagnosis
-from fedskew.measure.heterogeneity.histograms import BINS, edges, of_shares
 
 Ints = NDArray[np.int64]
 Ask = Callable[[Mapping[str, Question]], Mapping[str, Answer]]

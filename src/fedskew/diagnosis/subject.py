@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedskew.advice.advise import Advice, advise
 from fedskew.advice.evidence import known
 from fedskew.core.units import usual_factor
-from fedskew.diagnosis.holdings import CLASSES, MEANINGS, TargetTable, said
+from fedskew.diagnosis.targets import CLASSES, MEANINGS, TargetTable, said
 from fedskew.measure.heterogeneity.columns import Difference, Fact, Held
 from fedskew.measure.heterogeneity.diagnose import MEANINGS as OF_CLASSES
 from fedskew.measure.heterogeneity.diagnose import Diagnosis

@@ -22,8 +22,8 @@ from fedskew.loop.inexactness import inexactness
 from fedskew.loop.limits import client_cause, server_cause
 from fedskew.loop.unseen import adaptation_curve
 from fedskew.loop.work import Engine, Outcome, States
+from fedskew.measure.history import recovery
 from fedskew.measure.privacy import epsilon
-from fedskew.measure.recovery import recovery
 from fedskew.measure.registry import computed, stored
 from fedskew.measure.statistics import Floats
 from fedskew.measure.updates import cosines, signal_to_noise

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedskew.execution.build import Assembly
+from fedskew.measure.history import Warned, Watch
 from fedskew.measure.registry import primary
-from fedskew.measure.warnings import Warned, Watch
 from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunStore
 

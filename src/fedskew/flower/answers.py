@@ -15,8 +15,7 @@ from fedskew.core.seeding import Secret
 from fedskew.core.trees import Tree
 from fedskew.data.datasets.table import Table
 from fedskew.diagnosis.questions import Question
-from fedskew.diagnosis.site import Site
-from fedskew.diagnosis.site_targets import targets_in
+from fedskew.diagnosis.site import Site, targets_in
 from fedskew.flower.limits import Limits
 from fedskew.flower.wire import Rejected, first_line
 

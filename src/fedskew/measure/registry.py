@@ -4,28 +4,248 @@ The store, the terminal, the report, tables for a paper, sinks, claims, budgets 
 measure is a function in a file of this folder, and a row here. Norms are Euclidean over the trainable parameters.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.metrics import TaskMetric
-from fedskew.measure.measure import ALL as ALL
-from fedskew.measure.measure import PLACES as PLACES
-from fedskew.measure.measure import Measure as Measure
-from fedskew.measure.measure import View as View
-from fedskew.measure.of_metrics import (
-    PRIMARY,
-    of_clients,
-    of_each_client,
-    of_personal_models,
-    of_unseen_clients,
-    on_test_rows,
-)
 from fedskew.tasks.metrics import METRICS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+View = Literal["table", "page", "curve", "live"]
+ALL: tuple[View, ...] = ("table", "page", "curve", "live")
+PLACES = {"last": "last round", "mean": "round mean", "max": "", "sum": ""}
+"""Ways to reduce the rounds of a run to one number, and their text in headings. The text is empty if titles say it."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a round. If it is ``shown``, it is a column in the tables of runs.
+
+    split: what it is measured on; see `fedskew.measure.registry.MEASURES`.
+    name: its name in the store. A row with ``of`` stores nothing: it adds up those names of its split.
+    note: its meaning, range and source, as the reference and the captions of figures say it.
+    compute: ``module:function`` of a function in this folder. For the splits ``round`` and ``client`` it takes the updates (C, P)
+        and the clients' numbers of rows (C,) and returns a tensor () or (C,). For ``clients`` and ``personal`` it takes the
+        clients' values of ``score`` (K,), from worst to best, and returns ().
+        If empty, `fedskew.execution.measurements` computes it.
+    shown: the views that have it. ``table``: terminal, LaTeX and Markdown; ``page``: the report's table; ``curve``: a figure
+        over the rounds and the table of one run; ``live``: progress and ``watch``.
+    key: its column in a summary; by default its name. Times ``factor`` in there.
+    title, label: its heading in tables (by default the key in words) and in figures (by default the title).
+    unit: ``%`` for shares in 0..1, which are shown times 100; anything else is shown after the title.
+    reduce: how the rounds of a run become one number. ``interval``: whether views show the 95 % interval over seeds.
+    low, high: its range, at which intervals are cut off. better: which values are better, empty if neither.
+    budget: the budget that it counts for. counted: whether it follows from the settings, without chance.
+    remark: a sentence below tables that show it.
+    """
+
+    split: str
+    name: str
+    note: str
+    _: KW_ONLY
+    compute: str = ""
+    score: str = ""
+    of: tuple[str, ...] = ()
+    shown: tuple[View, ...] = ()
+    key: str = ""
+    factor: float = 1.0
+    title: str = ""
+    label: str = ""
+    unit: str = ""
+    reduce: Literal["last", "mean", "max", "sum"] = "mean"
+    interval: bool = True
+    low: float = 0.0
+    high: float = math.inf
+    better: Literal["higher", "lower", ""] = ""
+    budget: str = ""
+    counted: bool = False
+    remark: str = ""
+
+    def __post_init__(self) -> None:
+        key = self.key or self.name
+        for field, value in (
+            ("key", key),
+            ("title", self.title or key.replace("_", " ")),
+            ("of", self.of or (self.name,)),
+        ):
+            object.__setattr__(self, field, value)
+        object.__setattr__(self, "label", self.label or self.title)
+
+    @property
+    def stored(self) -> bool:
+        """True if a run stores it under its own name."""
+        return self.name in self.of
+
+    @property
+    def figure(self) -> str:
+        """Its name as a figure, and in claims."""
+        return self.key.replace("_", "-")
+
+    @property
+    def of_clients(self) -> bool:
+        """True if it is measured on the clients' rows."""
+        return self.split in ("clients", "personal")
+
+    @property
+    def ahead(self) -> str:
+        """The verdict on a method that is better in this measure."""
+        return "lower" if self.better == "lower" else "higher"
+
+    @property
+    def behind(self) -> str:
+        """The verdict on a method that is worse in this measure."""
+        return "higher" if self.better == "lower" else "lower"
+
+    @property
+    def place(self) -> str:
+        """The text in headings that says how rounds are reduced."""
+        return PLACES[self.reduce]
+
+    def function(self) -> Callable[..., Tensor]:
+        """Import and return the function that computes it. Views do not call this, and so need no PyTorch."""
+        module, _, name = self.compute.partition(":")
+        found: Callable[..., Tensor] = getattr(import_module(module), name)
+        return found
+
+
+PRIMARY = "accuracy"
+"""The default metric by which methods are compared. The keys of its columns do not contain its name."""
+
+FAIR = "fedskew.measure.fairness:"
+PERSONAL_REMARK = (
+    "personal: each client's own model after the round; test {} belongs to the server's model, "
+    "which means little if a method keeps much of the model on the clients"
+)
+UNSEEN_REMARK = (
+    "unseen: clients that took no part in training, on their held-out rows; adapted: after a round of local work on all "
+    "their other rows, or the steps of `evaluation.adapt_steps`, from the model that the method gives a new client"
+)
+BESIDE: tuple[View, ...] = ("table", "page", "curve")
+
+
+def on_test_rows(metric: TaskMetric) -> Measure:
+    """Return the measure of the global model on the test set."""
+    return Measure(
+        "test",
+        metric.name,
+        f"{metric.title} of the global model on the test set, which no client has seen{metric.meaning}",
+        shown=("page",) if metric.aside and metric.pooled else BESIDE if metric.aside else ALL,
+        title=metric.title,
+        label=f"test {metric.title}",
+        unit=metric.unit,
+        reduce="last",
+        low=metric.low,
+        high=metric.high,
+        better=metric.better,
+    )
+
+
+def of_clients(metric: TaskMetric) -> Iterator[Measure]:
+    """Yield measures of the global model, over the clients."""
+    if metric.aside:
+        return
+    found = over_clients(metric, "clients", "the global model", "a client's rows: mean over the clients")
+    for measure in found:
+        if measure.name.endswith("_worst"):
+            label = f"{metric.title} of the worst client"
+            measure = shown_as(metric, measure, "worst_client", label, ALL)
+        yield measure
+
+
+def of_personal_models(metric: TaskMetric) -> Iterator[Measure]:
+    """Yield measures of the personal models, over the clients."""
+    if metric.aside:
+        return
+    for measure in over_clients(metric, "personal", "the personal models", ""):
+        if measure.name.endswith("_mean"):
+            note = (
+                f"{metric.title} of each client’s own model after the round and `evaluation.adapt_steps` steps of fine-tuning: "
+                f"mean over the clients"
+            )
+            label = f"{metric.title} of the personal models"
+            measure = shown_as(metric, measure, "personal", label, BESIDE)
+            measure = replace(measure, note=note, remark=PERSONAL_REMARK.format(metric.title))
+        elif measure.name.endswith("_worst"):
+            label = f"{metric.title} of the worst personal model"
+            measure = shown_as(metric, measure, "worst_personal", label, ("page", "curve"))
+        yield measure
+
+
+def of_unseen_clients(metric: TaskMetric) -> Iterator[Measure]:
+    """Yield measures on clients that took no part in training, before and after they adapted the model."""
+    if metric.aside:
+        return
+    wide = {"unit": metric.unit, "low": metric.low, "high": metric.high, "better": metric.better, "reduce": "last"}
+    models = {
+        "before": ("unseen", "the server's model"),
+        "adapted": ("unseen_adapted", "the model that each of them adapted on all its training rows"),
+    }
+    for name, (key, of) in models.items():
+        note = f"{metric.title} of {of} on the held-out rows of clients that took no part in training: mean over them"
+        measure = Measure("unseen", f"{metric.name}_{name}", note, remark=UNSEEN_REMARK, **wide)  # type: ignore[arg-type]
+        yield shown_as(metric, measure, key, f"{metric.title} on {key.replace('_', ' ')} clients", ("table", "page"))
+    note = f"per number of rows to adapt on: {metric.title} on the held-out rows of unseen clients, mean over them"
+    yield Measure("adaptation", metric.name, note, label=f"{metric.title} by rows to adapt on", **wide)  # type: ignore[arg-type]
+
+
+def shown_as(metric: TaskMetric, measure: Measure, key: str, label: str, shown: tuple[View, ...]) -> Measure:
+    """Return the measure as a column with this key and label in these views."""
+    own = key if metric.name == PRIMARY else f"{key}_{metric.name}"
+    return replace(measure, key=own, title=key.replace("_", " "), label=label, shown=shown)
+
+
+def over_clients(metric: TaskMetric, split: str, of: str, where: str) -> Iterator[Measure]:
+    """Yield mean and worst over the clients; for shares also worst tenth, standard deviation, Jain's index and entropy."""
+    worst = "lowest" if metric.better == "higher" else "highest"
+    what = f"{metric.title} of {of}"
+    wide = {"unit": metric.unit, "low": metric.low, "high": metric.high, "better": metric.better, "reduce": "last"}
+
+    def one(name: str, note: str, function: str, **more: object) -> Measure:
+        return Measure(split, f"{metric.name}_{name}", note, compute=FAIR + function, score=metric.name, **more)  # type: ignore[arg-type]
+
+    yield one("mean", f"{what} on {where}{metric.meaning}", "mean", **wide)
+    yield one("worst", f"{what} on the client where it is {worst}", "worst", **wide)
+    if metric.unit == "%":
+        yield one("worst_decile", f"{what}: mean of the {worst} tenth of the clients", "worst_decile", low=metric.low)
+        yield one("std", f"{what}: standard deviation over the clients (population)", "deviation")
+        yield one("jain", f"{what}: Jain's index over the clients, 1 if all are alike", "jain")
+        yield one(
+            "entropy",
+            f"{what}: entropy of the clients' shares, divided by the entropy of equal shares, 0..1",
+            "entropy",
+        )
+
+
+def of_each_client(metric: TaskMetric) -> Iterator[Measure]:
+    """Yield measures of single clients: of the global model, of the local model, and of the personal model.
+
+    A pooled metric is computed for clients only if it is the primary one, and never for local models.
+    """
+    if metric.pooled and metric.aside:
+        return
+    places = {
+        "global-model": "of the global model on the client's rows",
+        "local-model": "of its local model on its rows, before aggregation",
+        "personal-model": "of its personal model on its rows, after `evaluation.adapt_steps` steps",
+    }
+    if metric.pooled:
+        del places["local-model"]
+    for split, where in places.items():
+        better = metric.better if split == "global-model" else ""
+        yield Measure(split, metric.name, f"per client: {metric.title} {where}", better=better, low=metric.low)
+
 
 P = ParamSpec("P")
 Store = TypeVar("Store")
@@ -35,7 +255,6 @@ Runs = TypeVar("Runs", bound="Iterable[Recorded]")
 OF_MODELS = ("test", "clients", "personal", "unseen")
 """Splits of measures of models. Models are not measured after every round."""
 
-FAIR = "fedskew.measure.fairness:"
 BYTES_REMARK = "bytes and time are for a whole run, all clients together; 1 MB is 10⁶ bytes"
 
 MEASURES: tuple[Measure, ...] = (

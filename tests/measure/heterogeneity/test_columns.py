@@ -12,8 +12,7 @@ from fedskew.data.datasets.heart import CSV
 from fedskew.diagnosis.diagnose import compared
 from fedskew.diagnosis.subject import Subject
 from fedskew.measure.heterogeneity import columns
-from fedskew.measure.heterogeneity.columns import Difference, Group, beyond_labels, copied, factor_of
-from fedskew.measure.heterogeneity.histograms import moments
+from fedskew.measure.heterogeneity.columns import Difference, Group, beyond_labels, copied, factor_of, moments
 from tests.planted import explained, label_skewed, subject
 
 CLIENT = np.repeat(np.arange(4), 50)

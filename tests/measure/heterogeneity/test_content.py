@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fedskew.data.tables.columns import of_texts
-from fedskew.diagnosis.facts import in_blocks
-from fedskew.measure.heterogeneity.content import image_numbers, of_symbols, signal_numbers
+from fedskew.diagnosis.facts import image_numbers, in_blocks, of_symbols, signal_numbers
 from tests.planted import explained
 
 CLIENTS = np.repeat(np.arange(5), 60)

@@ -10,16 +10,25 @@ from scipy.spatial.distance import jensenshannon
 
 from fedskew.core.seeding import fair_sample, level
 from fedskew.measure.heterogeneity.concept import alignment, fitted
-from fedskew.measure.heterogeneity.distances import frechet, sliced_wasserstein, within_classes
-from fedskew.measure.heterogeneity.gradient import gradient_dissimilarity, softmax_gradients
-from fedskew.measure.heterogeneity.label import (
+from fedskew.measure.heterogeneity.counts import (
     dirichlet_alpha,
     label_distance,
     label_measures,
     pairwise_variation,
+    size_distance,
+    size_measures,
 )
-from fedskew.measure.heterogeneity.optimum import least, optimum_gap, softmax_gap, softmax_objective
-from fedskew.measure.heterogeneity.quantity import size_distance, size_measures
+from fedskew.measure.heterogeneity.details import (
+    frechet,
+    gradient_dissimilarity,
+    least,
+    optimum_gap,
+    sliced_wasserstein,
+    softmax_gap,
+    softmax_gradients,
+    softmax_objective,
+    within_classes,
+)
 from fedskew.measure.heterogeneity.rows import flat, standardised, sums_by, table
 from tests.planted import faces
 

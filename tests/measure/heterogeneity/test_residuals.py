@@ -3,8 +3,16 @@
 import numpy as np
 import pytest
 
-from fedskew.measure.heterogeneity.concept import RESIDUAL_BINS, alignment, regression, residual_table_distance
-from fedskew.measure.heterogeneity.residuals import residual_cells, residual_distance, residual_model, target_sums
+from fedskew.measure.heterogeneity.concept import (
+    RESIDUAL_BINS,
+    alignment,
+    regression,
+    residual_cells,
+    residual_distance,
+    residual_model,
+    residual_table_distance,
+    target_sums,
+)
 from fedskew.measure.heterogeneity.rows import sums_by, table
 from fedskew.measure.heterogeneity.sites import concept_chance, moment_sums, rounded_by_sites
 from fedskew.skew.values import quantile_bins

@@ -1,20 +1,159 @@
-"""Further measures of heterogeneity from the literature, in addition to the four faces of `diagnose`."""
+"""Further measures of heterogeneity from the literature, in addition to the four faces of a diagnosis."""
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from scipy import optimize, special
 
 from fedskew.core.seeding import stream
+from fedskew.measure.heterogeneity.counts import dirichlet_alpha, label_measures, pairwise_variation, size_measures
 from fedskew.measure.heterogeneity.diagnose import sample
-from fedskew.measure.heterogeneity.distances import (
-    Distance,
-    frechet,
-    sliced_wasserstein,
-    within_classes,
-)
-from fedskew.measure.heterogeneity.gradient import gradient_dissimilarity, softmax_gradients
-from fedskew.measure.heterogeneity.label import dirichlet_alpha, label_measures, pairwise_variation
-from fedskew.measure.heterogeneity.optimum import softmax_gap
-from fedskew.measure.heterogeneity.quantity import size_measures
-from fedskew.measure.heterogeneity.rows import Floats, Ints
+from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, sums_by
+
+Distance = Callable[[Floats, Floats], float]
+
+
+def sliced_wasserstein(a: Floats, b: Floats, rng: np.random.Generator, directions: int = 128) -> float:
+    """Project the rows onto random directions; return the root mean square of the projections' 2-Wasserstein distances.
+
+    The distance is exact in each direction. A shift by v gives about ||v|| / sqrt(d).
+    """
+    lines = rng.standard_normal((a.shape[1], directions))
+    lines /= np.linalg.norm(lines, axis=0)
+    one, other = np.sort(a @ lines, axis=0), np.sort(b @ lines, axis=0)
+    # both quantile functions are step functions: integrate their squared difference between the jumps of both
+    jumps = np.union1d(np.arange(1, len(a) + 1) / len(a), np.arange(1, len(b) + 1) / len(b))
+    middle = jumps - np.diff(jumps, prepend=0) / 2
+    at = [np.minimum((middle * len(v)).astype(int), len(v) - 1) for v in (one, other)]
+    return float(np.sqrt((np.diff(jumps, prepend=0) @ (one[at[0]] - other[at[1]]) ** 2).mean()))
+
+
+def frechet(a: Floats, b: Floats) -> float:
+    """Return ||m_a - m_b||^2 + tr(S_a + S_b - 2 (S_a^1/2 S_b S_a^1/2)^1/2), with covariances shrunk by Ledoit and Wolf.
+
+    It is the squared 2-Wasserstein distance of two Gaussians; a shift by v gives ||v||^2.
+    """
+    from sklearn.covariance import ledoit_wolf
+
+    first, second = (ledoit_wolf(v)[0] for v in (a, b))
+    root = symmetric_root(first)
+    shapes = np.trace(first) + np.trace(second) - 2 * np.trace(symmetric_root(root @ second @ root))
+    return float(((a.mean(0) - b.mean(0)) ** 2).sum() + max(shapes, 0.0))
+
+
+def symmetric_root(s: Floats) -> Floats:
+    """Return the positive semidefinite square root of a symmetric matrix."""
+    values, vectors = np.linalg.eigh((s + s.T) / 2)
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
+
+
+def within_classes(
+    distance: Distance, z: Floats, y: Ints, client: Ints, clients: Ints, fewest: int = 5, most: int = 200
+) -> float:
+    """Return the mean distance between a client's rows of a class and the other clients' rows of that class.
+
+    The mean is over ``clients`` and classes, weighted by the client's rows. Both sides need at least ``fewest`` rows; at most
+    the first ``most`` are compared. NaN if there are no such rows.
+    """
+    found, weights = [], []
+    for k in clients:
+        mine = client == k
+        for c in np.unique(y[mine]):
+            own, others = np.flatnonzero(mine & (y == c)), np.flatnonzero(~mine & (y == c))
+            if min(len(own), len(others)) >= fewest:
+                found.append(distance(z[own[:most]], z[others[:most]]))
+                weights.append(len(own))
+    return float(np.average(found, weights=weights)) if found else float("nan")
+
+
+Objective = Callable[[Floats], tuple[float, Floats]]
+"""Maps parameters (P,) to the value and the gradient (P,)."""
+
+RIDGE = 0.01
+
+
+def optimum_gap(objectives: Sequence[Objective], weights: Floats, start: Floats) -> float:
+    """Return Gamma = F(w*) - sum p_k F_k(w_k*), with F = sum p_k F_k, for convex objectives that have minima.
+
+    ``weights`` p (K,) sum to 1. Gamma is 0 if one w is the optimum of every client (Li et al. 2020, "On the Convergence of FedAvg
+    on Non-IID Data").
+    """
+
+    def whole(w: Floats) -> tuple[float, Floats]:
+        values, gradients = zip(*(objective(w) for objective in objectives), strict=True)
+        return float(weights @ np.asarray(values)), weights @ np.stack(gradients)
+
+    return least(whole, start) - float(weights @ np.asarray([least(objective, start) for objective in objectives]))
+
+
+def least(objective: Objective, start: Floats) -> float:
+    """Return the minimum of a smooth convex function."""
+    found = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 500, "ftol": 1e-10})
+    return float(found.fun)
+
+
+def softmax_objective(z: Floats, y: Ints, classes: int, ridge: float = RIDGE) -> Objective:
+    """Return the objective of softmax regression on rows (n, d): mean cross-entropy plus ridge / 2 ||w||^2.
+
+    w is (classes x (d + 1),).
+    """
+    rows = np.column_stack([z, np.ones(len(z))])
+    each = np.arange(len(y))
+
+    def objective(w: Floats) -> tuple[float, Floats]:
+        logits = rows @ w.reshape(classes, -1).T
+        logs = special.log_softmax(logits, axis=1)
+        error = np.exp(logs)
+        error[each, y] -= 1
+        value = -logs[each, y].mean() + ridge / 2 * w @ w
+        return float(value), (error.T @ rows / len(y)).ravel() + ridge * w
+
+    return objective
+
+
+def softmax_gap(z: Floats, y: Ints, client: Ints, classes: int, clients: Ints, ridge: float = RIDGE) -> float:
+    """Return the optimum gap of softmax regression over ``clients``, weighted by rows; NaN if fewer than two have rows.
+
+    Small clients have a gap by chance, because their optimum fits their few rows closely.
+    """
+    held = [rows for k in clients if len(rows := np.flatnonzero(client == k))]
+    if len(held) < 2:
+        return float("nan")
+    sizes = np.asarray([len(rows) for rows in held], dtype=float)
+    objectives = [softmax_objective(z[rows], y[rows], classes, ridge) for rows in held]
+    return optimum_gap(objectives, sizes / sizes.sum(), np.zeros(classes * (z.shape[1] + 1)))
+
+
+def gradient_dissimilarity(gradients: Floats, weights: Floats) -> dict[str, float]:
+    """Measure full local gradients (clients, P) with ``weights`` (clients,) that sum to 1.
+
+    ``zeta^2`` = sum p_k ||g_k - g||^2, so that sum p_k ||g_k||^2 = ||g||^2 + zeta^2; ``B^2`` = 1 + zeta^2 / ||g||^2 (FedProx,
+    infinite at a stationary point);
+    ``G^2`` = the least G^2 with mean ||g_k||^2 <= G^2 + ||g||^2 (SCAFFOLD's bound with B = 1, 0 at least).
+    """
+    mean = weights @ gradients
+    zeta = float(weights @ ((gradients - mean) ** 2).sum(1))
+    length = float(mean @ mean)
+    return {
+        "zeta^2": zeta,
+        "B^2": 1 + zeta / length if length > 0 else float("inf"),
+        "G^2": max(float((gradients**2).sum(1).mean()) - length, 0.0),
+    }
+
+
+def softmax_gradients(z: Floats, y: Ints, client: Ints, clients: int, weights: Floats) -> Floats:
+    """Return each client's gradient of the mean cross-entropy of a softmax regression (classes, d + 1).
+
+    The result is (clients, classes x (d + 1)).
+    """
+    rows = np.column_stack([z, np.ones(len(z))])
+    logits = rows @ weights.T
+    probability = np.exp(logits - logits.max(1, keepdims=True))
+    probability /= probability.sum(1, keepdims=True)
+    probability[np.arange(len(y)), y] -= 1
+    sizes = np.bincount(client, minlength=clients)[:, None]
+    return np.concatenate([divided(sums_by(client, clients, rows * p[:, None]), sizes) for p in probability.T], axis=1)
+
 
 COMPARED_CLIENTS = 20
 """Maximum number of clients, chosen at random, over which distances between sets of rows are averaged."""

@@ -11,7 +11,7 @@ from scipy import stats
 
 from fedskew.core.errors import require
 from fedskew.core.seeding import fair_sample, level
-from fedskew.measure.heterogeneity.quantity import size_distance
+from fedskew.measure.heterogeneity.counts import size_distance
 from fedskew.measure.heterogeneity.rows import Floats, Ints
 from fedskew.measure.statistics import holm
 

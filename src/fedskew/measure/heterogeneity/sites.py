@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
-from fedskew.measure.heterogeneity.concept import RESIDUAL_BINS, alignment, separating
+from fedskew.measure.heterogeneity.concept import RESIDUAL_BINS, alignment, residual_cells, separating, target_sums
+from fedskew.measure.heterogeneity.counts import label_measures
 from fedskew.measure.heterogeneity.diagnose import TABLES, Diagnosis, check, compared, label_chance, random_tables
-from fedskew.measure.heterogeneity.label import label_measures
-from fedskew.measure.heterogeneity.residuals import residual_cells, target_sums
 from fedskew.measure.heterogeneity.rounding import rounded, rounded_pairs
 from fedskew.measure.heterogeneity.rows import CLIP, WIDTH, Floats, Ints, divided, largest, remainder, sums_by, table
 

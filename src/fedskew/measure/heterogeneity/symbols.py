@@ -8,8 +8,8 @@ from scipy.sparse import csr_array
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.measure.heterogeneity.concept import fitted
+from fedskew.measure.heterogeneity.counts import label_measures
 from fedskew.measure.heterogeneity.diagnose import FEWEST_ROWS, Diagnosis, check, compared, sample
-from fedskew.measure.heterogeneity.label import label_measures
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
 
 PERMUTATIONS = 99

@@ -1,4 +1,4 @@
-"""Warnings of a run, found in its measurements round by round. Each has a value, a threshold, a source and a remedy."""
+"""What the history of a run shows: warnings round by round, and the rounds until accuracy has recovered from a change."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.measure.registry import Measure, primary
+
+SHARE, BEFORE = 0.95, 10
+
+
+def recovery(accuracy: Mapping[int, float], change: int, complete: int) -> int | None:
+    """Return the number of rounds from ``change``, the first changed round, until the accuracy has recovered; None if never.
+
+    It has recovered at 95 % of its mean over the last ten measurements before the change. Rounds before ``complete`` do not
+    count, because a slow change does not lower the accuracy at once. ``accuracy`` (0..1) is by round.
+    """
+    before = [accuracy[r] for r in sorted(accuracy) if r < change][-BEFORE:]
+    if not before:
+        return None
+    goal = SHARE * sum(before) / len(before)
+    return next((r - change for r in sorted(accuracy) if r >= complete and accuracy[r] >= goal), None)
+
 
 Ints = NDArray[np.int64]
 

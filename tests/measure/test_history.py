@@ -9,8 +9,8 @@ from fedskew.api.functions import run
 from fedskew.core.errors import Interrupted
 from fedskew.execution.run import execute, register
 from fedskew.experiment.config import Experiment
+from fedskew.measure.history import Watch
 from fedskew.measure.registry import primary
-from fedskew.measure.warnings import Watch
 from fedskew.report.html import page
 from fedskew.store.runs import RunStore
 

@@ -281,6 +281,26 @@ def test_one_thing_is_done_in_one_way(name):
     assert users.keys() == ONE_WAY[name]
 
 
+SQL = re.compile(r"\b(SELECT\b.*\bFROM|INSERT\b.*\bINTO|UPDATE \w+ SET|DELETE FROM|CREATE TABLE|PRAGMA) ", re.S)
+
+
+def sql(source: str) -> list[str]:
+    """The texts of a file that are SQL statements."""
+    texts = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    return [text for text in texts if isinstance(text, str) and SQL.search(text)]
+
+
+def test_the_store_alone_reads_and_writes_its_file():
+    """Other rooms call `RunStore.last`, `RunStore.curves` and their like: one measure is read in one way."""
+    elsewhere = offenders(FILES, lambda path, source: room_of(path) != "store" and sql(source))
+    assert elsewhere.keys() <= {"report/series.py", "report/sinks.py"}
+
+
+def test_an_sql_statement_is_found():
+    assert sql('db.execute(f"SELECT value FROM measurements WHERE run={run}")')
+    assert not sql('"select clients, then update the model from them"')
+
+
 def test_the_source_was_found():
     assert len(FILES) > 40
     assert {"core", "algorithms", "engine", "store"} <= {room_of(path) for path in FILES}

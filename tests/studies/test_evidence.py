@@ -10,7 +10,6 @@ from fedskew.cli.main import main
 from fedskew.core.errors import Interrupted
 from fedskew.store.runs import RunStore
 from fedskew.studies import evidence
-from fedskew.studies import evidence as gains
 from fedskew.studies.evidence import experiment_of, run_protocol
 
 HEART = next(case for case in protocol.CASES if case.title == "heart:redraw=false, natural")
@@ -26,7 +25,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "SEEDS", (0, 1, 2))
     monkeypatch.setattr(protocol, "ROUNDS", 1)
     monkeypatch.setattr("fedskew.measure.heterogeneity.sites.TABLES", 99)
-    monkeypatch.setattr(gains, "PARTITIONS", 1)
+    monkeypatch.setattr(evidence, "PARTITIONS", 1)
 
 
 def test_a_killed_protocol_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -69,7 +68,7 @@ def test_a_gain_is_the_mean_paired_difference(tmp_path: Path) -> None:
     for method, rate in rates.items():
         wanted = [experiment_of(HEART, method, rate, seed).hash() for seed in (0, 1, 2)]
         records = [store.runs("experiment_hash=?", (one,))[0] for one in wanted]
-        reached[method] = [gains.last(store, record, "test", "accuracy") for record in records]
+        reached[method] = [evidence.values_of(store, record, "accuracy")["test"] for record in records]
     mean = sum(a - b for a, b in zip(reached["scaffold"], reached["fedavg"], strict=True)) / 3
     assert line.gain == pytest.approx(mean, rel=1e-3)
     assert case.fedavg["test"] == pytest.approx(sum(reached["fedavg"]) / 3, rel=1e-3)
@@ -81,7 +80,7 @@ def test_a_run_that_diverged_counts_as_its_untrained_model(tmp_path: Path) -> No
     for at, value in ((0, 0.4), (1, 0.9)):
         store.write_round(run, at, [(None, "test", "accuracy", value)])
     store.update(run, status="diverged")
-    assert gains.values_of(store, store.run(run), "accuracy") == {"test": 0.4}
+    assert evidence.values_of(store, store.run(run), "accuracy") == {"test": 0.4}
 
 
 COMPARE = ["compare", "--dataset", "heart", "--rounds", "1", "--held-out", "0.2", "--seeds", "2", "--jobs", "1"]

@@ -73,11 +73,9 @@ class Measured:
 
 def measured(store: RunStore, record: RunRecord) -> Measured:
     """Read a run's measurements from the store."""
-    query = "SELECT split, name, client, round, value FROM measurements WHERE run=?"
-    where = f" AND (client IS NULL OR split || '/' || name IN ({','.join('?' * len(OF_CLIENTS))})) ORDER BY round"
     points: dict[tuple[str, str, int | None], list[tuple[int, float]]] = {}
-    for split, name, client, round_, value in store.query(query + where, (record.id, *OF_CLIENTS)):
-        points.setdefault((split, name, client), []).append((round_, NAN if value is None else value))
+    for m in [*store.curves([record.id]), *store.curves([record.id], OF_CLIENTS, per_client=True)]:
+        points.setdefault((m.split, m.name, m.client), []).append((m.round, m.value))
     return Measured(
         record,
         {key: (np.array([r for r, _ in row]), np.array([v for _, v in row], float)) for key, row in points.items()},

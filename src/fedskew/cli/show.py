@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 import math
 import re
 import sys
@@ -38,13 +37,6 @@ from fedskew.report.series import Budget, budget_from, by_part, curves_by_run, r
 from fedskew.report.words import heading, plain, ranges, value
 from fedskew.store import edit
 from fedskew.store.runs import RunRecord, RunStore
-
-NEWEST = """
-SELECT wanted.value, (
-  SELECT m.value FROM measurements m WHERE m.run = wanted.value AND client IS NULL AND split = ? AND name = ?
-  ORDER BY round DESC LIMIT 1
-) FROM json_each(?) wanted
-"""
 
 SEEDS = re.compile(r"^(?:\w+_)?seed = [0-9]+\n", re.M)
 """The lines of an experiment that differ between runs of one method."""
@@ -99,18 +91,17 @@ def newest(store: RunStore, records: Sequence[RunRecord]) -> dict[int, float]:
     For a trial of tuning, this is the measure on held-out rows that chooses the settings. A run without a shared model has none.
     """
     scores = dict.fromkeys((record.id for record in records), math.nan)
-    runs: dict[tuple[str, str], list[int]] = {}
+    runs: dict[str, list[int]] = {}
     for record in records:
         measure = primary_of([record])
         if is_trial(record):
             split = record.facts["tuning"].get("by", "clients")
-            runs.setdefault((split, f"{measure.name}_mean"), []).append(record.id)
+            runs.setdefault(f"{split}/{measure.name}_mean", []).append(record.id)
         elif not shares_no_model(record):
-            runs.setdefault((measure.split, measure.name), []).append(record.id)
-    for of, ids in runs.items():
+            runs.setdefault(f"{measure.split}/{measure.name}", []).append(record.id)
+    for measured, ids in runs.items():
         with suppress(FedskewError):
-            values = store.query(NEWEST, (*of, json.dumps(ids)))
-            scores |= {run: float(value) for run, value in values if isinstance(value, int | float)}
+            scores |= {m.run: m.value for m in store.last(ids, [measured])}
     return scores
 
 
@@ -148,7 +139,7 @@ def row_of(record: RunRecord, score: float, of_one_metric: bool) -> dict[str, st
 def titles(store: RunStore, records: Sequence[RunRecord]) -> list[str]:
     """Return a line for each comparison that the user has named."""
     found = []
-    for number, title in store.query("SELECT id, title FROM comparisons ORDER BY id"):
+    for number, title in store.titles().items():
         methods = dict.fromkeys(record.name for record in records if record.comparison == number)
         if methods and title != " vs ".join(methods):
             found.append(f"c{number}: {title}")

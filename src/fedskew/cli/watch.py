@@ -1,12 +1,12 @@
 """``watch``: follow runs that another process carries out."""
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from statistics import fmean
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -29,19 +29,6 @@ OPEN = ("planned", "running")
 
 PATIENCE = 60.0
 """Seconds after their last update in which planned runs are expected to start."""
-
-NEWEST = """
-SELECT run, split, name, max(round), value FROM measurements
-WHERE run IN (SELECT value FROM json_each(?)) AND name IN (SELECT value FROM json_each(?))
-  AND client IS NULL AND typeof(value) = 'real'
-GROUP BY run, split, name
-"""
-PACE = """
-SELECT runs.id, avg(m.value) FROM runs JOIN measurements m ON m.run = runs.id AND m.round > runs.rounds_done - 5
-WHERE runs.id IN (SELECT value FROM json_each(?))
-  AND m.client IS NULL AND m.split = 'round' AND m.name = 'seconds' AND typeof(m.value) = 'real'
-GROUP BY runs.id
-"""
 
 
 @dataclass(frozen=True)
@@ -132,17 +119,16 @@ def going_on(seen: Sequence[Seen]) -> bool:
 def watched_runs(store: RunStore, wanted: Sequence[str]) -> list[Seen]:
     """Return the present state of the runs."""
     records, measures = store.select(wanted), shown("live")
-    runs = json.dumps([record.id for record in records])
-    newest = {
-        (run, split, name): value
-        for run, split, name, _, value in store.query(NEWEST, (runs, json.dumps([m.name for m in measures])))
-    }
-    paces = dict(store.query(PACE, (runs,)))
+    runs = [record.id for record in records]
+    newest = {(m.run, m.split, m.name): m.value for m in store.last(runs, [f"{m.split}/{m.name}" for m in measures])}
+    seconds: dict[int, list[float]] = {}
+    for m in store.curves(runs, ["round/seconds"], after={r.id: r.rounds_done - 5 for r in records}):
+        seconds.setdefault(m.run, []).append(m.value)
     return [
         Seen(
             record=record,
             values={m.key: newest.get((record.id, m.split, m.name), math.nan) for m in measures},
-            pace=paces.get(record.id, math.nan),
+            pace=fmean(seconds.get(record.id, [math.nan])),
             owner=owner(store, record.id) if record.status in OPEN else "",
         )
         for record in records

@@ -337,17 +337,15 @@ def recovery_rows(store: RunStore, run: int, experiment: Experiment, round_: int
     return [] if rounds is None else [(None, "test", "recovery", float(rounds))]
 
 
-HIGHEST = """
-SELECT client, max(value) FROM measurements WHERE run=? AND round<? AND split='class' AND name='accuracy' GROUP BY client
-"""
-
-
 def forgetting_rows(store: RunStore, run: int, round_: int, rows: list[Row]) -> list[Row]:
     """Return how far each class's accuracy fell below its highest in earlier rounds (0..1), and the mean over classes."""
     measured = {c: value for c, split, name, value in rows if (split, name) == ("class", "accuracy")}
     if not measured:
         return []
-    highest = dict(store.query(HIGHEST, (run, round_)))
+    highest: dict[int | None, float] = {}
+    for m in store.curves([run], ["class/accuracy"], per_client=True):
+        if m.round < round_:
+            highest[m.client] = max(m.value, highest.get(m.client, 0.0))
     lost = {c: max(highest.get(c, 0.0) - value, 0.0) for c, value in measured.items()}
     mean = sum(lost.values()) / len(lost)
     return [*((c, "class", "forgetting", value) for c, value in lost.items()), (None, "test", "forgetting", mean)]

@@ -476,9 +476,9 @@ def comparison_title(store: RunStore, records: Sequence[RunRecord]) -> str:
     """Return the title of the runs' comparison; if they belong to several, list the methods."""
     comparisons = {record.comparison for record in records}
     if len(comparisons) == 1 and None not in comparisons:
-        found = store.query("SELECT title FROM comparisons WHERE id=?", list(comparisons))
-        if found and found[0][0]:
-            parts = [str(name_of(part)) for part in str(found[0][0]).split(" vs ")]
+        [number] = comparisons
+        if title := store.titles().get(number or 0, ""):
+            parts = [str(name_of(part)) for part in title.split(" vs ")]
             return " vs ".join(parts) if len(parts) <= 4 else f"{parts[0]} and {len(parts) - 1} other methods"
     methods = list(dict.fromkeys(record.name for record in titled(records)))
     return listed(methods) if len(methods) <= 4 else f"{methods[0]} and {len(methods) - 1} other methods"

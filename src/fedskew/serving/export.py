@@ -127,10 +127,9 @@ def trained(
     if found is None:
         raise BadInput(f"run {run}: it has no checkpoint yet")
     tell_where(warn, store, run, found[1]["round"])
-    largest = "SELECT MAX(value) FROM measurements WHERE run=? AND round<=? AND split='round' AND name='clients'"
-    [(cohort,)] = store.query(largest, (run, found[1]["round"]))
+    cohorts = [m.value for m in store.curves([run], ["round/clients"]) if m.round <= found[1]["round"]]
     require(
-        cohort != 0,
+        max(cohorts, default=1) > 0,
         f"run {run}: no client took part in any round, so its model was never trained; see `fedskew show {run}`",
     )
     learned = kept(store, run, found[1])

@@ -255,7 +255,7 @@ class RunStore:
 
     def titles(self) -> dict[int, str]:
         """Return the titles of the comparisons, by number."""
-        return dict(self.query("SELECT id, title FROM comparisons ORDER BY id"))
+        return {number: str(title) for number, title in self.query("SELECT id, title FROM comparisons ORDER BY id")}
 
     def run(self, run: int) -> RunRecord:
         """Return one run. Raises `BadInput` if this id does not exist, and `FedskewError` if its record is damaged."""
@@ -331,7 +331,7 @@ class RunStore:
     def measured(self, statement: str, measures: Iterable[str], per_client: bool, **rounds: str) -> list[Measurement]:
         values = {"measures": json.dumps(list(measures)), "per_client": per_client, **rounds}
         return [
-            Measurement(*about, value if isinstance(value, float) else math.nan)
+            Measurement._make([*about, value if isinstance(value, float) else math.nan])
             for *about, value in self.query(statement, values)
         ]
 

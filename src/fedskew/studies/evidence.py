@@ -33,27 +33,20 @@ PARTITIONS = 3
 """Number of partitions (one a seed) that are diagnosed. The strengths are averaged over them."""
 
 
-def last(store: RunStore, record: RunRecord, split: str, name: str) -> float:
-    """Return a measurement of the last round; NaN if there is none. A run that diverged counts with its untrained model."""
-    at = record.rounds if record.status == "finished" else 0
-    query = "SELECT value FROM measurements WHERE run=? AND round=? AND client IS NULL AND split=? AND name=?"
-    found = store.query(query, (record.id, at, split, name))
-    return float(found[0][0]) if found else math.nan
-
-
 def values_of(store: RunStore, record: RunRecord, metric: str) -> dict[Measure, float]:
     """Return the run's metric: ``own`` is the mean on the clients' held-out rows, ``test`` is on the test rows.
 
-    If clients have personal models, ``own`` is of these, and there is no ``test``.
+    If clients have personal models, ``own`` is of these, and there is no ``test``. A run that diverged counts with its untrained
+    model.
     """
-    personal = last(store, record, "personal", f"{metric}_mean")
-    if not math.isnan(personal):
-        return {"own": personal}
-    found: dict[Measure, float] = {
-        "own": last(store, record, "clients", f"{metric}_mean"),
-        "test": last(store, record, "test", metric),
-    }
-    return {name: value for name, value in found.items() if not math.isnan(value)}
+    measures = [f"personal/{metric}_mean", f"clients/{metric}_mean", f"test/{metric}"]
+    at = record.rounds if record.status == "finished" else 0
+    found = {m.split: m.value for m in store.last([record.id], measures, until={record.id: at}) if m.round == at}
+    values = {split: value for split, value in found.items() if not math.isnan(value)}
+    if "personal" in values:
+        return {"own": values["personal"]}
+    names: dict[Measure, str] = {"own": "clients", "test": "test"}
+    return {name: values[split] for name, split in names.items() if split in values}
 
 
 def lines_of(

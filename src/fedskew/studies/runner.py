@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -214,15 +213,11 @@ EndListener = Callable[[Ended], None]
 DONE = ("finished", "diverged")
 """Final statuses. A run that diverged is not repeated, because it would diverge again."""
 
-REQUESTED = "coalesce(json_extract(CASE WHEN json_valid(facts) THEN facts ELSE '{}' END, '$.asked'), experiment_hash)"
-"""SQL: the hash of the experiment that was requested, before its engine was chosen."""
-
 
 def stored_runs(store: RunStore, experiments: Sequence[Experiment]) -> dict[str, RunRecord]:
     """Return the stored runs of these experiments, by hash: of several one that is done, else the oldest."""
-    hashes = [experiment.hash() for experiment in experiments]
     runs: dict[str, RunRecord] = {}
-    for record in store.runs(f"{REQUESTED} IN (SELECT value FROM json_each(?))", [json.dumps(hashes)]):
+    for record in store.requested([experiment.hash() for experiment in experiments]):
         key = record.facts.get("asked", record.experiment_hash)
         if key not in runs or (record.status in DONE and runs[key].status not in DONE):
             runs[key] = record

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal, TypedDict, TypeGuard
 
 from fedskew.core.component import literal, parse, shown, split
@@ -147,13 +148,12 @@ class Work:
     def judged(self, setting: Setting, runs: Sequence[int]) -> Tried:
         """Score a setting by its runs."""
         statuses = [self.store.run(run).status for run in runs]
-        seconds = self.seconds(runs)
+        seconds = sum(m.value for m in self.store.curves(runs, ["round/seconds"]))
         if "diverged" in statuses:
             return Tried(setting, -math.inf, seconds, tuple(runs), "diverged")
         if len(runs) < len(self.search.seeds) or statuses != ["finished"] * len(runs):
             return Tried(setting, -math.inf, seconds, tuple(runs), "pruned")
-        curves = [self.curve(run) for run in runs]
-        score = sum(curve[max(curve)] for curve in curves) / len(curves)
+        score = fmean(m.value for m in self.store.last(runs, [f"{self.search.by}/{self.measure.name}_mean"]))
         return Tried(setting, self.sign * score, seconds, tuple(runs), "finished")
 
     @property
@@ -168,13 +168,7 @@ class Work:
 
     def curve(self, run: int) -> dict[int, float]:
         """Return the primary metric that the search scores, by round."""
-        query = "SELECT round, value FROM measurements WHERE run=? AND split=? AND name=? ORDER BY round"
-        return dict(self.store.query(query, (run, self.search.by, f"{self.measure.name}_mean")))
-
-    def seconds(self, runs: Sequence[int]) -> float:
-        marks = ",".join("?" * len(runs))
-        query = f"SELECT total(value) FROM measurements WHERE run IN ({marks}) AND split='round' AND name='seconds'"
-        return float(self.store.query(query, list(runs))[0][0])
+        return {m.round: m.value for m in self.store.curves([run], [f"{self.search.by}/{self.measure.name}_mean"])}
 
     def execute(self, runs: Sequence[int], stop: Stop) -> None:
         """Execute the unfinished runs. A run that diverges does not stop the others."""

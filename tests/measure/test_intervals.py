@@ -24,12 +24,22 @@ def test_hand_worked_example() -> None:
     # seeds' means 2 and 4, rows' means 1, 3, 5; no residual: a = 2, b = 4, c = 0
     values = np.array([[0.0, 2.0, 4.0], [2.0, 4.0, 6.0]])
     found = over_seeds_and_rows(values)
-    freedom = (2 / 2 + 4 / 3) ** 2 / ((2 / 2) ** 2 / 1 + (4 / 3) ** 2 / 2)
+    squared = 2 / 2 + 4 / 3
+    freedom = squared**2 / ((2 / 2) ** 2 / 1 + (4 / 3) ** 2 / 2) / 2  # half of Satterthwaite's
     assert found.mean == 3
-    assert found.errors()[0] == pytest.approx(((2 / 2 + 4 / 3) ** 0.5, freedom))
+    assert found.errors()[0] == pytest.approx((squared**0.5, freedom))
     # over two seeds alone: 3 +- 12.7 x 1, which is wider
     assert found.half() == pytest.approx(stats.t.ppf(0.975, 1))
-    assert found.p() == pytest.approx(2 * stats.t.sf(3, 1))
+    assert found.p() == pytest.approx(2 * stats.t.sf(3 / squared**0.5, freedom))
+
+
+def test_half_of_satterthwaites_degrees_of_freedom_but_at_least_those_of_both_parts() -> None:
+    for of_seeds, of_rows, freedom in (
+        (0.1, 0.9, 0.5 / (0.01 / 4 + 0.81 / 2999)),
+        (0.8, 0.2, 1 / (0.8 / 4 + 0.2 / 2999)),
+    ):
+        found = Crossed(1.0, seeds=5, rows=3000, by_seed=5 * of_seeds, by_row=3000 * of_rows, residual=0.0)
+        assert found.errors()[0] == pytest.approx((1.0, freedom))
 
 
 def test_without_differences_between_rows_it_is_students_interval() -> None:
@@ -153,6 +163,19 @@ def test_intervals_cover_the_planted_difference() -> None:
     assert covered > 0.93
     assert false < 0.07
     assert before < 0.9  # over seeds alone: too narrow
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+@pytest.mark.parametrize("residual", [0.0, 0.1])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.8, 1.0])
+def test_no_share_of_the_seeds_makes_false_verdicts_frequent(seeds: int, residual: float, share: float) -> None:
+    # with 3,000 rows only the seeds' mean square varies; the level is its exact mean over 200 quantiles
+    rows, of_seeds, of_rows = 3000, share * (1 - residual), (1 - share) * (1 - residual)
+    false = []
+    for ratio in stats.chi2.ppf((np.arange(200) + 0.5) / 200, seeds - 1) / (seeds - 1):
+        squares = (seeds * ratio * (of_seeds + residual), rows * (of_rows + residual), seeds * rows * residual)
+        false.append(2 * stats.norm.sf(Crossed(0.0, seeds, rows, *squares).half()))
+    assert np.mean(false) <= 0.0505
 
 
 @pytest.mark.slow

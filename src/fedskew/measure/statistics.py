@@ -86,8 +86,10 @@ class Crossed(Estimate):
     """An estimate over S seeds and n test rows. All seeds have the same test rows.
 
     ``by_seed`` is the variance between the seeds' means, ``by_row`` between the rows' means, and ``residual`` the remaining
-    variance. The interval covers other seeds and other test rows. Its squared standard error is by_seed / S + by_row / n -
-    residual / (S n). Student's t has Satterthwaite's degrees of freedom (Satterthwaite 1946, for two crossed random factors). The
+    variance. The interval covers other seeds and other test rows. Its squared standard error is s^2 = by_seed / S + by_row / n -
+    residual / (S n). Student's t has half of Satterthwaite's (1946) degrees of freedom, but at least s^2 / (by_seed / (S (S - 1)) +
+    by_row / (n (n - 1))), with which the squared interval is about the sum of both factors' own ones (Banerjee 1960). All of
+    Satterthwaite's are too many if few seeds are alike by chance: up to 5.7 % of the intervals would miss, and not 5 %. The
     interval is never narrower than Student's interval over the seeds alone.
     """
 
@@ -97,13 +99,14 @@ class Crossed(Estimate):
     residual: float
 
     def errors(self) -> list[tuple[float, float]]:
-        freedom = np.array([self.seeds - 1, self.rows - 1, (self.seeds - 1) * (self.rows - 1)])
-        parts = np.array([self.by_seed / self.seeds, self.by_row / self.rows, self.residual / (self.seeds * self.rows)])
-        squared = max(parts[0] + parts[1] - parts[2], parts[0], parts[1])
+        of_seeds, of_rows = self.by_seed / self.seeds, self.by_row / self.rows
+        squared = max(of_seeds + of_rows - self.residual / (self.seeds * self.rows), of_seeds, of_rows)
         if squared <= (1e-9 * self.mean) ** 2:
             return []
-        both = math.sqrt(squared), squared**2 / float((parts**2 / freedom).sum())
-        return [both, (math.sqrt(parts[0]), self.seeds - 1.0)]
+        shares, freedom = np.array([of_seeds, of_rows]) / squared, np.array([self.seeds - 1, self.rows - 1])
+        satterthwaite, at_least = 1 / float((shares**2 / freedom).sum()), 1 / float((shares / freedom).sum())
+        both = math.sqrt(squared), max(satterthwaite / 2, at_least)
+        return [both, (math.sqrt(of_seeds), self.seeds - 1.0)]
 
     def with_seeds(self, seeds: int) -> "Crossed":
         by_row = max(self.by_row - self.residual / self.seeds, 0.0) + self.residual / seeds

@@ -15,8 +15,8 @@ from pathlib import Path
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.flower.node import Node
-from fedskew.flower.rows import rows_of, write_rows
 from fedskew.flower.server import serve
+from fedskew.flower.tables import rows_of, write_rows
 from fedskew.flower.wire import Kind
 
 ROUNDS, NODES = 12, 4

@@ -8,7 +8,7 @@ from typing import Any
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.flower.node import Node
-from fedskew.flower.rows import rows_of, write_rows
+from fedskew.flower.tables import rows_of, write_rows
 from fedskew.flower.wire import Kind, Request
 
 Spoil = Callable[[int, Kind, int, bytes], bytes | None]

@@ -15,8 +15,7 @@ from fedskew.execution.build import Assembly
 from fedskew.execution.measurements import inexactness_rows, measured_clients, measured_every, model_rows, round_rows
 from fedskew.execution.site import LocalClients
 from fedskew.loop.federation import Federation
-from fedskew.loop.round import start
-from fedskew.loop.transmit import shared_model, transmit
+from fedskew.loop.round import shared_model, start, transmit
 from fedskew.loop.work import Outcome
 
 Given = list[tuple[ServerView, Cohort]]

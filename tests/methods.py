@@ -21,7 +21,7 @@ from fedskew.core.trees import leaves
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
-from fedskew.loop.prepare import prepare
+from fedskew.loop.round import prepare
 from fedskew.loop.work import Outcome, Work
 from fedskew.slots import AdamW, ServerSgd, Sgd, Uniform
 from tests.small import X0, play, ragged

@@ -32,8 +32,7 @@ from fedskew.engine.states import ClientStates
 from fedskew.experiment.config import COMPONENTS
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.prepare import call
-from fedskew.loop.round import play_round, start
+from fedskew.loop.round import call, play_round, start
 from fedskew.loop.work import Engine
 from fedskew.skew.partition import Ints, Partition, evenly, offsets
 from fedskew.slots import ServerSgd, Sgd, Uniform

@@ -14,9 +14,8 @@ from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.execution.build import assemble
 from fedskew.execution.measurements import round_rows
-from fedskew.loop.prepare import call, prepare, work_of_round
-from fedskew.loop.round import close_round, play_round, start
-from fedskew.loop.system import System
+from fedskew.loop.plan import System
+from fedskew.loop.round import call, close_round, play_round, prepare, start, work_of_round
 from fedskew.loop.work import members_of
 from fedskew.slots import Uniform
 from tests.execution.test_experiment import DATA, small

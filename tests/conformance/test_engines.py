@@ -17,8 +17,8 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, Steps
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
-from fedskew.loop.local import program
 from fedskew.loop.plan import Local
+from fedskew.loop.work import program
 from fedskew.models import MODELS, Cnn, Cnn1d, LeNet, Mlp, ResNet, Softmax, TextCnn
 from fedskew.tasks.classification import Classification
 from tests.methods import FIRST, SOLVER, algorithm, assert_close, assert_equal, federation, record, reference, run

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import fedskew as fs
 from fedskew.cli.main import main
+from fedskew.conformance.hooks import Broken
 from fedskew.conformance.kinds import KINDS, check, data_are_whole
-from fedskew.conformance.records import Broken
 from fedskew.core.errors import BadInput
 from fedskew.core.trees import Tree
 from fedskew.data.dataset import Dataset

@@ -16,7 +16,7 @@ from fedskew.core.trees import leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.loop.federation import Federation
-from fedskew.loop.prepare import prepare
+from fedskew.loop.round import prepare
 from fedskew.slots import SERVER_OPTIMISERS, SOLVERS, ServerSgd, Yogi
 from tests.methods import (
     FIRST,

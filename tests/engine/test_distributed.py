@@ -15,13 +15,12 @@ from torch import Tensor
 
 from fedskew.algorithms import FedMd
 from fedskew.core.trees import leaves
-from fedskew.engine.distributed import Distributed, balanced
-from fedskew.engine.group import Group, Lost
+from fedskew.engine.group import Distributed, Group, Lost, balanced
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
-from fedskew.loop.prepare import call
+from fedskew.loop.round import call
 from fedskew.loop.sharing import Kept
 from fedskew.loop.work import Engine
 from fedskew.slots import Poisson, TopK, Uniform

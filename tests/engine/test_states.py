@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from fedskew.api.functions import run
 from fedskew.core.errors import FedskewError
 from fedskew.core.trees import leaves
-from fedskew.engine.disk import DiskStates, opened
-from fedskew.engine.states import ClientStates
+from fedskew.engine.states import ClientStates, DiskStates, opened
 from fedskew.execution.run import execute, register
 from fedskew.experiment.config import Experiment
 from fedskew.store.runs import RunStore

@@ -15,7 +15,7 @@ from fedskew.cli.request import described
 from fedskew.core.errors import BadInput, TooFew
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.loop.system import System
+from fedskew.loop.plan import System
 from fedskew.slots import Blocks, DayNight, Random
 from fedskew.store.runs import RunStore
 from tests.execution.test_experiment import DATA, assert_resumes_exactly, numbers, small

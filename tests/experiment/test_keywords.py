@@ -15,7 +15,7 @@ from fedskew.experiment.combinations import experiment_from
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment
 from fedskew.experiment.keywords import KEYWORDS, Settings
 from fedskew.experiment.settings import Clients, Evaluation
-from fedskew.loop.system import System
+from fedskew.loop.plan import System
 
 VALUES: dict[str, object] = {
     "dataset": "digits:test_fraction=0.3", "skew": ["label-shards:shards=2", "feature-affine"], "clients": 7,

@@ -18,8 +18,8 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.config import COMPONENTS, GIVEN, SETTINGS, Experiment, check_private
 from fedskew.loop.federation import Federation
+from fedskew.loop.plan import System
 from fedskew.loop.round import play_round, start
-from fedskew.loop.system import System
 from fedskew.slots import REFINES, Clip, Poisson, ServerSgd, Uncompressed
 from tests.covering import covering
 from tests.slot_options import BASE, fits, made, method_of, options

@@ -17,8 +17,8 @@ from fedskew.core.trees import leaves
 from fedskew.execution.deal import dealt_rows, finished
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.flower.resident import listening
-from fedskew.flower.rows import read_rows
 from fedskew.flower.server import serve
+from fedskew.flower.tables import read_rows
 from fedskew.flower.wire import Reply, pack, unpack
 from fedskew.slots import Uncompressed
 from fedskew.store import checkpoints

@@ -16,8 +16,16 @@ from fedskew.diagnosis.questions import Answer, Question, Step, arrays
 from fedskew.diagnosis.rehearsal import rehearse
 from fedskew.diagnosis.site import Site, targets_in
 from fedskew.diagnosis.subject import Facts
-from fedskew.flower.answers import IN_PROGRESS, Answers, carried, carried_bytes
-from fedskew.flower.diagnosis import CLIENTS, OUTPUT, diagnosed, write_diagnosis
+from fedskew.flower.diagnosis import (
+    CLIENTS,
+    IN_PROGRESS,
+    OUTPUT,
+    Answers,
+    carried,
+    carried_bytes,
+    diagnosed,
+    write_diagnosis,
+)
 from fedskew.flower.limits import Limits
 from fedskew.flower.node import Node
 from fedskew.flower.nodes import Deployment

@@ -17,8 +17,7 @@ from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.loop.faults import KINDS, Faults, Faulty
 from fedskew.loop.limits import RATIO, length_fault, outliers, too_far
-from fedskew.loop.prepare import prepare
-from fedskew.loop.round import play_round, start
+from fedskew.loop.round import play_round, prepare, start
 from fedskew.measure.registry import stored
 from fedskew.store import checkpoints
 from tests.flower_nodes import small

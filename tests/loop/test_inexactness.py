@@ -11,7 +11,7 @@ from fedskew.api.functions import run
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.loop.inexactness import inexactness
-from fedskew.loop.system import System
+from fedskew.loop.plan import System
 from fedskew.slots import Sgd, Uniform
 from tests.execution.test_experiment import DATA, numbers, small
 from tests.methods import FIRST, federation

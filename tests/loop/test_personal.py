@@ -22,9 +22,8 @@ from fedskew.experiment.settings import Evaluation
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.federation import Federation, Tuning
 from fedskew.loop.personal import evaluate_personal, measures_personal
-from fedskew.loop.plan import Local, SeededPlanner
+from fedskew.loop.plan import Local, SeededPlanner, System
 from fedskew.loop.round import play_round, start
-from fedskew.loop.system import System
 from fedskew.slots import Everyone, Random, Sgd, TopK, Uniform
 from tests.execution.test_experiment import DATA, numbers, small
 from tests.reference import PAIR, apart, assert_close, f64, network, torch_sgd, train_plain

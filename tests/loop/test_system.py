@@ -16,10 +16,8 @@ from fedskew.core.errors import BadInput, TooFew
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
-from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.prepare import call, prepare
-from fedskew.loop.round import play_round, start
-from fedskew.loop.system import System
+from fedskew.loop.plan import Local, SeededPlanner, System
+from fedskew.loop.round import call, play_round, prepare, start
 from fedskew.slots import Always, DayNight, Everyone, Random, Uniform
 from tests.methods import FIRST, federation, record
 from tests.methods import assert_close as same_numbers

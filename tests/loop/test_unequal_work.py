@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from fedskew.algorithms import FedAvg, FedNova
-from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.system import System
+from fedskew.loop.plan import Local, SeededPlanner, System
 from fedskew.slots import Sgd
 from tests.reference import assert_close, f64, matrices, matrix_clients, optimum
 from tests.small import Linear, Quadratic, exact_clients, play

@@ -12,8 +12,8 @@ from fedskew.engine import Sequential, Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.execution.build import adaptation_of, assemble, check_needs, setup_of
 from fedskew.experiment.config import Experiment
+from fedskew.loop.personal import ROWS, adaptation_curve
 from fedskew.loop.round import play_round, start
-from fedskew.loop.unseen import ROWS, adaptation_curve
 from fedskew.report import plots
 from tests.execution.test_experiment import DATA, blobs, numbers, small
 

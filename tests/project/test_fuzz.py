@@ -32,7 +32,7 @@ from fedskew.data.datasets.table import Table
 from fedskew.experiment.config import COMPONENTS, Experiment, from_table_of_sections, read
 from fedskew.flower.limits import Limits
 from fedskew.flower.node import Node
-from fedskew.flower.rows import Rows, read_rows, write_rows
+from fedskew.flower.tables import Rows, read_rows, write_rows
 from fedskew.flower.wire import Reply, pack, unpack
 from fedskew.skew.exported import FromFolder, export
 from fedskew.skew.partition import Partition

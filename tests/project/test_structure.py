@@ -131,7 +131,7 @@ def test_imports_point_downwards():
         ("core", "from fedskew.measure.updates import drift"),
         ("core", "import fedskew.loop.round"),
         ("algorithms", "from fedskew.slots import Sgd"),
-        ("algorithms", "from fedskew.loop.local import program"),
+        ("algorithms", "from fedskew.loop.work import program"),
         ("data", "from fedskew.skew import Iid"),
         ("skew", "from fedskew.algorithms import ALGORITHMS"),
         ("measure", "from fedskew.loop.round import Outcome"),

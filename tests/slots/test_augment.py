@@ -15,7 +15,7 @@ from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.loop.round import play_round, start
-from fedskew.loop.warp import warped
+from fedskew.loop.work import warped
 from fedskew.slots import CropFlip
 
 

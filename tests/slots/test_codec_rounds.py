@@ -11,7 +11,7 @@ from fedskew.core.seeding import torch_stream
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
-from fedskew.loop.transmit import transmit
+from fedskew.loop.round import transmit
 from fedskew.slots import Qsgd, ServerSgd, TopK
 from tests.execution.test_experiment import assert_resumes_exactly, small
 from tests.methods import assert_close as assert_records_close

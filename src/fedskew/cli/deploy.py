@@ -17,7 +17,7 @@ from fedskew.execution.build import assemble
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, read
 from fedskew.flower.node import Node
-from fedskew.flower.rows import rows_of, write_rows
+from fedskew.flower.tables import rows_of, write_rows
 from fedskew.store.runs import RunStore
 from fedskew.studies.progress import stop_on_signal
 
@@ -62,8 +62,7 @@ def node(parsed: argparse.Namespace) -> int:
     from fedskew.flower.limits import Limits
     from fedskew.flower.reach import Trust, check_superlink
     from fedskew.flower.resident import keep_running
-    from fedskew.flower.rows import read_rows
-    from fedskew.flower.tables import check_table
+    from fedskew.flower.tables import check_table, read_rows
 
     require(parsed.client >= 0, f"--client must be at least 0, got {parsed.client}")
     require(bool(parsed.table) != bool(parsed.rows), "flower node: give the client's rows, --table or --rows")

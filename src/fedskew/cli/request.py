@@ -14,7 +14,7 @@ from fedskew.execution.torchrun import launcher
 from fedskew.experiment.combinations import experiment_from as with_keywords
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml, read
 from fedskew.experiment.keywords import KEYWORDS
-from fedskew.loop.system import System
+from fedskew.loop.plan import System
 from fedskew.report.experiments import display_name
 from fedskew.store.runs import RunRecord
 

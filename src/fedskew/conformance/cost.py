@@ -16,11 +16,9 @@ from fedskew.core.task import ModelTask
 from fedskew.core.trees import Tree, leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
-from fedskew.loop.local import Differentiate, Program
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.prepare import prepare, sent_extras
-from fedskew.loop.round import close_round
-from fedskew.loop.work import Done, Work
+from fedskew.loop.round import close_round, prepare, sent_extras
+from fedskew.loop.work import Differentiate, Done, Program, Work
 from fedskew.slots import ServerSgd
 
 P = ParamSpec("P")

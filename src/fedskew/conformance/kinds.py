@@ -13,9 +13,9 @@ from torch.func import functional_call, grad, vmap
 
 from fedskew.algorithms import FedAvg
 from fedskew.conformance import promises, slots
+from fedskew.conformance.hooks import expect_same
 from fedskew.conformance.miniature import normal, slots_of
 from fedskew.conformance.promises import Subject, Verdict, examined
-from fedskew.conformance.records import expect_same
 from fedskew.conformance.slots import holds
 from fedskew.conformance.tasks import TASK_PROMISES
 from fedskew.core.contract import Metric

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.conformance.hooks import wrong_return
+from fedskew.conformance.hooks import Broken, Record, expect_same, record, shapes, snapshot, wrong_return
 from fedskew.conformance.miniature import SIZES, federation, one_thread, play, start_of
-from fedskew.conformance.records import Broken, Record, expect_same, record, shapes, snapshot
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build, from_table, parse, plain
 from fedskew.core.contract import Selection, ServerOptimiser, Solver, linear_solver, plain_solver
@@ -30,9 +29,7 @@ from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, Planner, SeededPlanner
-from fedskew.loop.prepare import prepare
-from fedskew.loop.round import close_round, start
-from fedskew.loop.transmit import fresh
+from fedskew.loop.round import close_round, fresh, prepare, start
 from fedskew.loop.work import Engine, Outcome, Work
 from fedskew.skew.partition import Ints
 from fedskew.slots import SOLVERS as CATALOGUE

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.algorithms import FedAvg
+from fedskew.conformance.hooks import Broken, expect_same, shapes
 from fedskew.conformance.miniature import NET, SIZES, SPACE, TASK, X0, federation, normal
-from fedskew.conformance.records import Broken, expect_same, shapes
 from fedskew.core.contract import Augmentation, Availability, Codec, Selection, ServerOptimiser, Sharing, Solver
 from fedskew.core.errors import BadInput
 from fedskew.core.seeding import stream

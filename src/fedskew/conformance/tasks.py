@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from fedskew.conformance.hooks import expect_same
 from fedskew.conformance.miniature import CLASSES, LENGTH, normal, targets
-from fedskew.conformance.records import expect_same
 from fedskew.conformance.slots import holds
 from fedskew.core.task import Pooling, TaskKind
 

@@ -89,7 +89,7 @@ class Augmentation(Protocol):
     """Changes training rows at random."""
 
     def draw(self, size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64] | None:
-        """Draw a change for each row of a plan (T, B): (T, B, 3), see `fedskew.loop.warp`; None for no change."""
+        """Draw a change for each row of a plan (T, B): (T, B, 3), see `fedskew.loop.work`; None for no change."""
 
 
 class Sharing(Protocol):

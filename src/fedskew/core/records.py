@@ -146,7 +146,7 @@ class Plan(NamedTuple):
 
     index: NDArray[np.int64]  # type: ignore[assignment]  # a tuple has a method of this name
     mask: NDArray[np.float64]
-    warp: NDArray[np.int64] | None = None  # (T, B, 3), see `fedskew.loop.warp`; None: rows are not changed
+    warp: NDArray[np.int64] | None = None  # (T, B, 3), see `fedskew.loop.work`; None: rows are not changed
 
     def first(self, steps: int) -> Plan:
         """Return the plan of the first ``steps`` steps."""

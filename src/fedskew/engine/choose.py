@@ -14,8 +14,7 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, block_width
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
-from fedskew.loop.prepare import prepare
-from fedskew.loop.round import train
+from fedskew.loop.round import prepare, train
 from fedskew.loop.work import Engine, Work, members_of
 from fedskew.skew.partition import Ints
 

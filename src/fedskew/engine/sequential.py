@@ -14,9 +14,7 @@ from fedskew.core.privacy import alone
 from fedskew.core.records import OWN, Batch, Plan, Upload, View, channels_last
 from fedskew.core.task import without_padding
 from fedskew.core.trees import Tree, map_leaves, pick, stack
-from fedskew.loop.local import Program, differentiate
-from fedskew.loop.warp import warped
-from fedskew.loop.work import Done, Work
+from fedskew.loop.work import Done, Program, Work, differentiate, warped
 
 T = TypeVar("T")
 

@@ -22,9 +22,7 @@ from fedskew.core.records import OWN, Batch, Carry, Plan, View
 from fedskew.core.task import without_padding
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.engine.trace import Traced, live
-from fedskew.loop.local import Program
-from fedskew.loop.warp import warped
-from fedskew.loop.work import Done, Work, members_of
+from fedskew.loop.work import Done, Program, Work, members_of, warped
 from fedskew.skew.partition import Ints
 
 SHARED = View(**{part: 0 if part in OWN else None for part in View._fields})  # type: ignore[arg-type]

@@ -1,14 +1,21 @@
-"""Client states between rounds, in memory. Only clients that have taken part have a state."""
+"""Storage of the client states between rounds, in memory or on disk."""
 
 from __future__ import annotations
 
+import os
+import zlib
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import gettempdir
+from typing import IO
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.core.trees import Tree, leaves, map_leaves
+from fedskew.core.errors import FedskewError, NoRoom
+from fedskew.core.trees import Tree, leaves, map_leaves, num_bytes
 from fedskew.skew.partition import Ints
 
 
@@ -83,3 +90,141 @@ def widened(rows: Tensor, room: int) -> Tensor:
     wide = rows.new_empty(room, *rows.shape[1:])
     wide[: len(rows)] = rows
     return wide
+
+
+class DiskStates:
+    """Client states in a file, with the methods of `ClientStates`. Memory holds two numbers for each client.
+
+    The file is not mapped to memory, because a full disk would then end the process instead of raising an error.
+    """
+
+    def __init__(self, file: IO[bytes], num_clients: int) -> None:
+        self.file = file
+        self.slots: Ints = np.full(num_clients, -1)  # the position of each client's record; -1: none
+        self.checksums: Ints = np.zeros(num_clients, dtype=np.int64)  # the CRC-32 of each client's record
+        self.in_checkpoint: NDArray[np.bool_] = np.zeros(
+            0, dtype=np.bool_
+        )  # by position: used by the newest checkpoint
+        self.free: list[int] = []
+
+    def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree:
+        """Return the clients' states, stacked on a leading axis. A client without a state gets ``fresh()``."""
+        start = fresh()
+        states: Tree = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), start)
+        known = np.flatnonzero(self.slots[clients] >= 0)
+        if len(known) and states:
+            records = np.empty((len(known), num_bytes(start)), dtype=np.uint8)
+            for client, record in zip(clients[known].tolist(), records, strict=True):
+                whole = self.transfer(os.preadv, record, int(self.slots[client]))
+                if not whole or zlib.crc32(record.data) != self.checksums[client]:
+                    raise NoRoom(
+                        f"client states in {self.where}: the state of client {client} is damaged (incomplete, or another "
+                        "checksum), and there is no copy of it; start a new run"
+                    )
+            at = torch.as_tensor(known)
+            for path, leaf in unpacked(records, start).items():
+                dict(leaves(states))[path].index_copy_(0, at.to(leaf.device), leaf)
+        return states
+
+    def put(self, clients: Ints, states: Tree) -> None:
+        """Write the clients' states. Does nothing if the file is open for reading only."""
+        if not states or not self.file.writable():
+            return
+        for client, record in zip(clients.tolist(), packed(states), strict=True):
+            self.checksums[client] = zlib.crc32(record.data)
+            if self.slots[client] < 0 or self.in_checkpoint[self.slots[client]]:
+                self.slots[client] = self.empty_slot()
+            self.transfer(os.pwritev, record, int(self.slots[client]))
+
+    def empty_slot(self) -> int:
+        """Return the position of a free record; make the file larger if there is none."""
+        if not self.free:
+            end = len(self.in_checkpoint)
+            self.in_checkpoint = np.concatenate([self.in_checkpoint, np.zeros(max(end // 4, 1024), dtype=np.bool_)])
+            self.free = list(range(len(self.in_checkpoint) - 1, end - 1, -1))
+        return self.free.pop()
+
+    def transfer(self, call: Callable[[int, list[memoryview], int], int], record: NDArray[np.uint8], slot: int) -> bool:
+        """Read or write a record by system calls ``call``. Return False if the file ends before the record does."""
+        left, place = record.data, slot * len(record)
+        try:
+            while left and (count := call(self.file.fileno(), [left], place)):
+                left, place = left[count:], place + count
+        except OSError as error:
+            raise NoRoom(
+                f"client states in {self.where}: {error.strerror}; free some space; `fedskew resume` continues the run"
+            ) from None
+        return not left
+
+    @property
+    def where(self) -> str:
+        """The file's path, or its folder if the file has no name."""
+        return self.file.name if isinstance(self.file.name, str) else gettempdir()
+
+    @property
+    def clients(self) -> Ints:
+        """The ids of all clients that have a state."""
+        return np.flatnonzero(self.slots >= 0)
+
+    def checkpoint(self) -> Tree:
+        """Sync the records to disk; return what a checkpoint must hold. Call `saved` once the checkpoint is written."""
+        os.fsync(self.file.fileno())
+        ids = self.clients
+        kept = {"ids": ids, "slots": self.slots[ids], "checksums": self.checksums[ids]}
+        return {name: torch.as_tensor(values) for name, values in kept.items()}
+
+    def saved(self) -> None:
+        """Free the records that only older checkpoints use. Call it when a checkpoint of the current states is written."""
+        self.in_checkpoint[:] = False
+        self.in_checkpoint[self.slots[self.slots >= 0]] = True
+        self.free = np.flatnonzero(~self.in_checkpoint)[::-1].tolist()
+
+    def restore(self, tree: Tree) -> None:
+        """Restore the states from the content of a checkpoint."""
+        ids, slots, checksums = (tree[name].cpu().numpy() for name in ("ids", "slots", "checksums"))
+        self.slots[ids], self.checksums[ids] = slots, checksums
+        self.in_checkpoint = np.zeros(int(slots.max(initial=-1)) + 1, dtype=np.bool_)
+        self.saved()
+
+
+def opened(
+    path: Path,
+    num_clients: int,
+    tree: Tree | None = None,
+    read_only: bool = False,
+) -> DiskStates:
+    """Open a file of client states. It is empty, or has the states of a checkpoint with the content ``tree``.
+
+    Raises `FedskewError` if the file cannot be opened.
+    """
+    try:
+        if not read_only:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        states = DiskStates(path.open("rb" if read_only else "r+b" if tree else "w+b"), num_clients)
+    except OSError as error:
+        raise FedskewError(f"client states in {path}: cannot be opened: {error.strerror}") from None
+    if tree:
+        states.restore(tree)
+    return states
+
+
+def packed(states: Tree) -> NDArray[np.uint8]:
+    """Convert states, with leading axis C, to one record of bytes for each client, (C, bytes)."""
+    parts = [
+        leaf.cpu().reshape(len(leaf), leaf.shape[1:].numel()).contiguous().view(torch.uint8)
+        for _, leaf in leaves(states)
+    ]
+    return torch.cat(parts, dim=1).numpy()
+
+
+def unpacked(records: NDArray[np.uint8], like: Tree) -> dict[str, Tensor]:
+    """Convert records (C, bytes) back to leaves by path. ``like`` is one client's state."""
+    done, result = 0, {}
+    for path, leaf in leaves(like):
+        size = leaf.numel() * leaf.element_size()
+        part = torch.from_numpy(records[:, done : done + size].copy("C"))
+        # `view` cannot change the type of an empty tensor
+        numbers = part.view(leaf.dtype) if size else part.to(leaf.dtype)
+        result[path] = numbers.view(len(records), *leaf.shape).to(leaf.device)
+        done += size
+    return result

@@ -18,7 +18,7 @@ from torch.func import grad_and_value as public_grad_and_value
 from torch.fx import Graph, GraphModule, Node
 
 from fedskew.core.records import Batch, Carry, View
-from fedskew.loop.local import Program
+from fedskew.loop.work import Program
 
 try:
     from torch._functorch.eager_transforms import (

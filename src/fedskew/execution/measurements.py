@@ -20,7 +20,7 @@ from fedskew.loop.evaluate import CHUNK, by_row, mean_of, over_rows, per_row, po
 from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.limits import client_cause, server_cause
-from fedskew.loop.unseen import adaptation_curve
+from fedskew.loop.personal import adaptation_curve
 from fedskew.loop.work import Engine, Outcome, States
 from fedskew.measure.history import recovery
 from fedskew.measure.privacy import epsilon

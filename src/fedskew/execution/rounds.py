@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from fedskew.core.machine import span
 from fedskew.core.records import Server
 from fedskew.core.trees import Tree, num_bytes
-from fedskew.engine.disk import DiskStates
-from fedskew.engine.states import ClientStates
+from fedskew.engine.states import ClientStates, DiskStates
 from fedskew.execution.build import Assembly
 from fedskew.execution.measurements import (
     inexactness_rows,
@@ -19,7 +18,7 @@ from fedskew.execution.measurements import (
 )
 from fedskew.execution.site import Site
 from fedskew.experiment.config import Experiment
-from fedskew.loop.transmit import fresh
+from fedskew.loop.round import fresh
 from fedskew.loop.work import States
 from fedskew.store.runs import Row
 

@@ -18,22 +18,19 @@ from fedskew.core.records import Server
 from fedskew.core.user_code import fault, offered_by
 from fedskew.data.dataset import Dataset
 from fedskew.engine import ENGINES
-from fedskew.engine.disk import DiskStates, opened
-from fedskew.engine.distributed import Distributed
-from fedskew.engine.group import Lost
-from fedskew.engine.states import ClientStates
+from fedskew.engine.group import Distributed, Lost
+from fedskew.engine.states import ClientStates, DiskStates, opened
 from fedskew.execution.build import Assembly
-from fedskew.execution.facts import baselines, defaults
+from fedskew.execution.facts import baselines, defaults, new_warnings, note, note_where, watch_of
 from fedskew.execution.learned import CHECKSUM, checksum, keep, write_toml
 from fedskew.execution.measurements import forgetting_rows, measured_every, recovery_rows, test_row_values
 from fedskew.execution.plan import Latest, Plan
 from fedskew.execution.rounds import Kept, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.execution.site import LocalClients, Site
 from fedskew.execution.torchrun import group_of_run, in_step, lead
-from fedskew.execution.watching import new_warnings, note, note_where, watch_of
 from fedskew.experiment.config import Experiment, from_toml, own_metrics, row_of
+from fedskew.loop.personal import ROWS
 from fedskew.loop.round import start
-from fedskew.loop.unseen import ROWS
 from fedskew.loop.work import Engine
 from fedskew.measure.registry import declare, shown
 from fedskew.skew.partition import Partition

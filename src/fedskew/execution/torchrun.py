@@ -17,16 +17,13 @@ import torch.distributed as dist
 from fedskew.core.errors import BadInput, FedskewError, NoRoom, require
 from fedskew.core.records import Server
 from fedskew.core.trees import num_bytes
-from fedskew.engine.disk import DiskStates
-from fedskew.engine.distributed import Distributed
-from fedskew.engine.group import TIME_LIMIT, Group, Lost, collective
-from fedskew.engine.states import ClientStates
+from fedskew.engine.group import TIME_LIMIT, Distributed, Group, Lost, collective
+from fedskew.engine.states import ClientStates, DiskStates
 from fedskew.execution.build import Assembly, assemble
 from fedskew.execution.rounds import Kept, on_disk, rounds_of, taken_up
 from fedskew.execution.site import LocalClients
 from fedskew.experiment.config import from_toml
-from fedskew.loop.round import start
-from fedskew.loop.transmit import fresh
+from fedskew.loop.round import fresh, start
 from fedskew.store.checkpoints import to_device
 
 PART = 1 << 26

@@ -44,8 +44,7 @@ from fedskew.engine import ENGINES, Sequential, Stacked
 from fedskew.experiment.keywords import Settings, divided
 from fedskew.experiment.settings import LIGHT, Auto, Checkpoint, Clients, Evaluation, ServerData, SharedData, Training
 from fedskew.loop.faults import Faults
-from fedskew.loop.plan import Local
-from fedskew.loop.system import System
+from fedskew.loop.plan import Local, System
 from fedskew.measure.privacy import check_installed
 from fedskew.measure.registry import DECLARED, MEASURES, PLACES, declare_metrics
 from fedskew.models import MODELS

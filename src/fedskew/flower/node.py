@@ -18,17 +18,15 @@ from fedskew.data.datasets.table import Table
 from fedskew.data.targets import TARGETS
 from fedskew.engine.sequential import Sequential
 from fedskew.execution.build import DTYPES, device_of, federation_of
-from fedskew.flower.answers import Answers
+from fedskew.flower.diagnosis import Answers
 from fedskew.flower.events import event
 from fedskew.flower.limits import Limits, check_size, tasks_on, weights_of
-from fedskew.flower.rows import Rows, consecutive, read_rows, write_rows
-from fedskew.flower.tables import rows_of_table, summary_of
+from fedskew.flower.tables import Rows, consecutive, read_rows, rows_of_table, summary_of, write_rows
 from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
 from fedskew.loop.personal import means_of, measures_personal, tuning_plans, tuning_rate
-from fedskew.loop.prepare import work_on
-from fedskew.loop.transmit import fresh, shared_model, transmit
+from fedskew.loop.round import fresh, shared_model, transmit, work_on
 from fedskew.loop.work import Work
 from fedskew.store import checkpoints
 

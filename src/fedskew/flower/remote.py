@@ -38,11 +38,9 @@ from fedskew.flower.wire import (
 from fedskew.loop.evaluate import client_means
 from fedskew.loop.federation import Federation
 from fedskew.loop.limits import check_enough, length_fault, too_far
-from fedskew.loop.local import Program
 from fedskew.loop.personal import measures_personal
-from fedskew.loop.round import play_round
-from fedskew.loop.transmit import fresh, shared_model, taken_apart
-from fedskew.loop.work import Done, Outcome, States, Work
+from fedskew.loop.round import fresh, play_round, shared_model, taken_apart
+from fedskew.loop.work import Done, Outcome, Program, States, Work
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row
 

@@ -28,8 +28,7 @@ from fedskew.flower.events import observed
 from fedskew.flower.limits import tasks_on, weights_of
 from fedskew.flower.nodes import Channel, Deployment, Nodes, deployment_of
 from fedskew.flower.remote import RemoteClients
-from fedskew.flower.rows import consecutive
-from fedskew.flower.tables import agreed, sized, table_of
+from fedskew.flower.tables import agreed, consecutive, sized, table_of
 from fedskew.flower.wire import Decoded, Encoding, Reply, Request
 from fedskew.models.encoder import Encoder
 from fedskew.skew.concept import Labels

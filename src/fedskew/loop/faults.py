@@ -19,8 +19,7 @@ from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.trees import Tree, all_finite, pick
 from fedskew.loop.federation import Federation
 from fedskew.loop.limits import RATIO, check_enough, check_options, length_fault, too_far
-from fedskew.loop.local import Program
-from fedskew.loop.work import Done, Engine, Work, members_of
+from fedskew.loop.work import Done, Engine, Program, Work, members_of
 from fedskew.skew.partition import Ints
 
 Kind = Literal["missing", "not_finite", "too_long", "wrong_shape"]

@@ -21,10 +21,9 @@ from fedskew.core.contract import (
 from fedskew.core.records import Batch, Info, Server, ServerView
 from fedskew.core.seeding import Seed
 from fedskew.core.task import Task
-from fedskew.loop.local import Program, program
-from fedskew.loop.plan import Planner
+from fedskew.loop.plan import Planner, System
 from fedskew.loop.sharing import Kept, keeping
-from fedskew.loop.system import System
+from fedskew.loop.work import Program, program
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints, Partition
 from fedskew.slots import Always, Uncompressed, Unrefined

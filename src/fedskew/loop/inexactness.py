@@ -22,9 +22,8 @@ from fedskew.core.records import Batch, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.loop.federation import Federation
-from fedskew.loop.local import Program, gradient_on, program
 from fedskew.loop.sharing import PART, Kept
-from fedskew.loop.work import Engine, Outcome, by_architecture
+from fedskew.loop.work import Engine, Outcome, Program, by_architecture, gradient_on, program
 
 
 def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:

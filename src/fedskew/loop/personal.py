@@ -1,9 +1,6 @@
-"""Scores of personal models, which clients would use after a round, on the clients' measured rows.
+"""Scores of personal models, and of models that clients adapt who took no part in training."""
 
-An engine runs a program that starts from the personal model, takes the tuning steps on the plain local loss, and measures the
-result like a local model.
-"""
-
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -14,14 +11,13 @@ from fedskew.core.algorithm import Algorithm
 from fedskew.core.contract import Solver
 from fedskew.core.records import Carry, Plan, Server, Upload, View
 from fedskew.core.task import Task, pooled_primary
-from fedskew.core.trees import Tree
-from fedskew.loop.evaluate import client_means, mean_of, stacked_means
-from fedskew.loop.federation import Federation
-from fedskew.loop.local import Program, program
+from fedskew.core.trees import Tree, stack
+from fedskew.loop.evaluate import client_means, evaluate_clients, mean_of, stacked_means
+from fedskew.loop.federation import Federation, Tuning
 from fedskew.loop.plan import no_steps
-from fedskew.loop.prepare import survey, work_of
-from fedskew.loop.work import Engine, States, Work, by_architecture
-from fedskew.skew.partition import Ints
+from fedskew.loop.round import fresh, survey, work_of, work_on
+from fedskew.loop.work import Engine, Program, States, Work, by_architecture, program
+from fedskew.skew.partition import Ints, Partition
 
 CLIENTS = 128
 """Number of clients that are measured at a time, each with its own model."""
@@ -110,3 +106,36 @@ def measuring(method: Program, task: Task, solver: Solver) -> Program:
         return Upload(carry.w.new_zeros(0), {}, {}), {}
 
     return program(Algorithm(), task, solver)._replace(init=init, final=final)
+
+
+ROWS = (0, 5, 10, 20, 50, None)
+"""Numbers of rows on which a client adapts the model; None: all. A client with fewer rows uses all of them."""
+
+
+def adaptation_curve(
+    fed: Federation, engine: Engine, server: Server, unseen: Partition, tuning: Tuning, clients: Ints
+) -> list[dict[str, Tensor]]:
+    """Return, for each number in `ROWS`, mean scores (clients,) on each unseen client's held-out rows; NaN without such rows.
+
+    With 0 rows, the server's model is measured. Otherwise the client starts like one that takes part for the first time, with the
+    method's personal model if there is one. It then takes the steps of ``tuning`` on its first rows.
+    """
+    curve = [evaluate_clients(fed.task, server.x, fed.x, fed.targets(server.round), unseen, clients)]
+    for most in ROWS[1:]:
+        own = unseen if most is None else unseen.first(most)
+        made = replace(fed, partition=own, tuning=tuning, planner=tuning.planner)
+        blocks = [clients[lo : lo + CLIENTS] for lo in range(0, len(clients), CLIENTS)]
+        parts = [adapted(fed, made, engine, server, block) for block in blocks]
+        curve.append({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+    return curve
+
+
+def adapted(fed: Federation, made: Federation, engine: Engine, server: Server, clients: Ints) -> dict[str, Tensor]:
+    """Return mean scores (clients,) of unseen clients after adaptation.
+
+    ``made`` is the federation of the unseen clients. They receive the model and extras that ``fed`` broadcasts.
+    """
+    extras = fed.algorithm.broadcast(fed.view(server))
+    kept = stack([fresh(made, server.x)] * len(clients))
+    plans, rate = tuning_plans(made, server.round, clients), tuning_rate(made, server.round)
+    return means_of(made, engine, work_on(made, server.round, server.x, extras, kept, clients, plans, rate, True))

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedskew.core.records import Batch, Carry, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import ParameterSpace, Tree
-from fedskew.loop.local import Differentiate, Program
+from fedskew.loop.work import Differentiate, Program
 
 PART = "own part"
 """Key of the kept entries in a client's state."""

@@ -1,16 +1,113 @@
-"""Records of a round: the work that an engine gets, what it returns, and the outcome."""
+"""A client's local work as pure functions, and the records of a round: what an engine gets and returns."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.core.records import OWN, Plan, Server, Upload, View
+from fedskew.core.algorithm import Algorithm, GradFn, Loss, Solver
+from fedskew.core.records import OWN, Batch, Carry, Plan, Server, Upload, View
+from fedskew.core.task import Task, score, stackable
 from fedskew.core.trees import Tree, concatenate, pick
-from fedskew.loop.local import Program
 from fedskew.skew.partition import Ints
+
+Differentiate = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], tuple[Tensor, Tensor]]]
+"""Maps a scalar function of the parameters (P,) to a function that returns its gradient (P,) and its value."""
+
+
+def differentiate(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Return a function that computes gradient and value by autograd, for one client.
+
+    `torch.func.grad_and_value` also works for stacked clients, but needs more memory.
+    """
+
+    def grad_fn(w: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = w.detach().requires_grad_()
+        with torch.enable_grad():
+            value = function(leaf)
+        return torch.autograd.grad(value, leaf)[0], value.detach()
+
+    return grad_fn
+
+
+def gradient_on(
+    algorithm: Algorithm, task: Task, solver: Solver, differentiate: Differentiate, view: View, batch: Batch
+) -> GradFn:
+    """Return the gradient function on a batch that a method's hooks get. It includes weight decay, except AdamW's."""
+    decays = solver.linear and solver.weight_decay > 0
+
+    def grad_fn(w: Tensor, loss: Loss | None = None) -> tuple[Tensor, Tensor]:
+        if loss is not None:
+            return differentiate(lambda w: loss(task, view, w, batch))(w)
+        g, value = differentiate(lambda w: algorithm.objective(task, view, w, batch))(w)
+        return (torch.add(g, w, alpha=solver.weight_decay) if decays else g), value
+
+    return grad_fn
+
+
+class Program(NamedTuple):
+    """The local loop of a method on a task: ``before -> answer -> init -> step ... -> after, score -> final``.
+
+    ``before`` and ``after`` are None if the method has no such hook. ``step`` gets the engine's function to differentiate.
+    """
+
+    stacks: bool  # True if PyTorch's function transforms work with it
+    before: Callable[[View, Batch], Tree] | None
+    answer: Callable[[View], Tree]
+    convenes: bool  # True if the method surveys clients before it selects some of them
+    init: Callable[[View], Carry]
+    step: Callable[[Differentiate, View, Carry, Batch], Carry]
+    after: Callable[[View, Tensor, Batch], Tree] | None
+    score: Callable[[Tensor, Batch], Tree]
+    final: Callable[[View, Carry, Tree], tuple[Upload, Tree]]
+    personal: Callable[[View], Tensor] | None  # None: the client uses the model that it receives
+
+
+@lru_cache(maxsize=32)
+def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
+    """Return the program of a method, a task and a local solver. It is cached, so that engines trace it only once."""
+
+    def before(view: View, batch: Batch) -> Tree:
+        return algorithm.before(task, view, batch)
+
+    def init(view: View) -> Carry:
+        w, scratch = algorithm.local_init(task, solver, view)
+        return Carry(w, solver.init(w), scratch, view.lr.new_zeros(()))
+
+    def step(differentiate: Differentiate, view: View, carry: Carry, batch: Batch) -> Carry:
+        grad_fn = gradient_on(algorithm, task, solver, differentiate, view, batch)
+        g, scratch = algorithm.direction(grad_fn, view, carry.w, carry.scratch)
+        w, opt = solver.update(g, carry.opt, carry.w, view.lr)
+        carry = Carry(w, opt, scratch, carry.steps + 1)
+        return carry._replace(scratch=algorithm.after_step(solver, view, carry))
+
+    def after(view: View, w: Tensor, batch: Batch) -> Tree:
+        return algorithm.after(task, view, w, batch)
+
+    def final(view: View, carry: Carry, sums: Tree) -> tuple[Upload, Tree]:
+        return algorithm.local_final(solver, view, carry, sums)
+
+    return Program(
+        stacks=stackable(task),
+        before=before if overrides(algorithm, "before") else None,
+        answer=algorithm.answer,
+        convenes=overrides(algorithm, "convene"),
+        init=init,
+        step=step,
+        after=after if overrides(algorithm, "after") else None,
+        score=lambda w, batch: score(task, w, batch),
+        final=final,
+        personal=algorithm.personal if overrides(algorithm, "personal") else None,
+    )
+
+
+def overrides(algorithm: Algorithm, hook: str) -> bool:
+    """True if the method defines this hook."""
+    return getattr(type(algorithm), hook) is not getattr(Algorithm, hook)
+
 
 T = TypeVar("T")
 
@@ -103,3 +200,25 @@ def by_architecture(programs: tuple[Program, ...], work: Work, act: Callable[[Pr
     back = torch.as_tensor(np.argsort(np.concatenate(groups)), device=work.view.x.device)
     joined: T = pick(concatenate(parts), back)
     return joined
+
+
+def warped(x: Tensor, warp: Tensor) -> Tensor:
+    """Shift and mirror images (..., channels, height, width) by ``warp`` (..., 3).
+
+    ``warp`` holds three numbers: row and column of the pixel that moves to the origin, and 1 for a mirrored image. Pixels beyond
+    the border are reflected at it.
+    """
+    images, change = x.flatten(0, -4), warp.flatten(0, -2)
+    height, width = x.shape[-2:]
+    rows = reflected(torch.arange(height, device=x.device) + change[:, :1], height)
+    columns = reflected(torch.arange(width, device=x.device) + change[:, 1:2], width)
+    columns = torch.where(change[:, 2:] == 1, columns.flip(1), columns)
+    n, channels = (torch.arange(size, device=x.device) for size in images.shape[:2])
+    moved = images[n[:, None, None, None], channels[:, None, None], rows[:, None, :, None], columns[:, None, None, :]]
+    return moved.view(x.shape)
+
+
+def reflected(at: Tensor, size: int) -> Tensor:
+    """Reflect positions outside 0..size - 1 at the border pixel."""
+    at = at.abs()
+    return torch.where(at > size - 1, 2 * (size - 1) - at, at)

@@ -23,9 +23,9 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.find import digest
 from fedskew.execution.build import DTYPES, kept_of
 from fedskew.execution.deal import client_data
+from fedskew.execution.facts import tell_where
 from fedskew.execution.learned import FILE, Learned, kept, learned_of
 from fedskew.execution.prepare import size_of, tasks_of
-from fedskew.execution.watching import tell_where
 from fedskew.experiment.config import Architecture, from_toml
 from fedskew.loop.personal import measures_personal, personal_model
 from fedskew.models.encoder import Encoder

@@ -16,8 +16,8 @@ from fedskew.core.seeding import torch_stream
 from fedskew.data.dataset import Dataset
 from fedskew.engine.states import ClientStates
 from fedskew.execution.build import Assembly, assemble
+from fedskew.execution.facts import tell_where
 from fedskew.execution.run import resume
-from fedskew.execution.watching import tell_where
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.settings import Auto
 from fedskew.loop.evaluate import evaluate, evaluate_clients

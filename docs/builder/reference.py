@@ -7,7 +7,7 @@ from typing import get_args
 from builder.methods import table
 
 import fedskew
-from fedskew.cli.components import KINDS, component_rows
+from fedskew.cli.components import SECTIONS, component_rows
 from fedskew.cli.main import parser
 from fedskew.cli.options import EXPERIMENT
 from fedskew.experiment.config import COMPONENTS, SETTINGS
@@ -70,7 +70,7 @@ def components() -> str:
         "the command line, in TOML and in Python. [Methods](../methods/index.md) have pages of their own. "
         "`fedskew list KIND` prints a list in the terminal.",
     ]
-    for kind, section in KINDS.items():
+    for kind, section in SECTIONS.items():
         if kind != "algorithms":
             catalogue = {k: v for k, v in COMPONENTS[section].items() if k != "own"}
             parts += [f"## {kind.capitalize()}", table(component_rows(catalogue), ["name", "idea", "options"])]

@@ -33,7 +33,7 @@ def test_hand_worked_example() -> None:
     assert found.p() == pytest.approx(2 * stats.t.sf(3 / squared**0.5, freedom))
 
 
-def test_half_of_satterthwaites_degrees_of_freedom_but_at_least_those_of_both_parts() -> None:
+def test_degrees_of_freedom_of_a_small_and_a_large_share_of_the_seeds() -> None:
     for of_seeds, of_rows, freedom in (
         (0.1, 0.9, 0.5 / (0.01 / 4 + 0.81 / 2999)),
         (0.8, 0.2, 1 / (0.8 / 4 + 0.2 / 2999)),

@@ -269,6 +269,9 @@ ONE_WAY = {
     "fedskew.execution.run.execute": {"studies/runner.py", "flower/server.py"},
     # the list of runs that is executed: tuning, the evidence, documents and comparisons
     "fedskew.studies.runner.execute_all": {"studies/progress.py", "studies/tune.py", "studies/evidence.py"},
+    # progress of long work; `watch` draws a table of runs that another process executes
+    "rich.progress_bar.ProgressBar": {"report/progress.py"},
+    "rich.live.Live": {"report/progress.py", "cli/watch.py"},
     # a run's lock
     "filelock.FileLock": {"store/lock.py"},
 }
@@ -279,6 +282,12 @@ ONE_WAY = {
 def test_one_thing_is_done_in_one_way(name):
     users = offenders(FILES, lambda path, source: name in imported(ast.parse(source), package_of(path)))
     assert users.keys() == ONE_WAY[name]
+
+
+def test_progress_is_shown_in_one_way():
+    """Not by Rich's own bars and spinners, nor by lines that a carriage return writes again."""
+    others = re.compile(r"rich\.progress import|import rich\.progress|\.status\(\"|end=\"\\r")
+    assert offenders(FILES, lambda _, source: others.findall(source)) == {}
 
 
 SQL = re.compile(r"\b(SELECT\b.*\bFROM|INSERT\b.*\bINTO|UPDATE \w+ SET|DELETE FROM|CREATE TABLE|PRAGMA) ", re.S)

@@ -1,19 +1,21 @@
 """Execute planned runs for the Python functions, with progress and errors."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from fedskew.api.runs import Runs
-from fedskew.core.errors import Diverged
+from fedskew.core.errors import Diverged, require
 from fedskew.data.dataset import Dataset
 from fedskew.execution.plan import Plan, prepare, remarks_on
 from fedskew.execution.run import Listener
 from fedskew.experiment.config import Experiment
 from fedskew.report.console import say
+from fedskew.report.progress import face_for
 from fedskew.store.runs import RunStore
-from fedskew.studies.progress import board_for, play
+from fedskew.studies.progress import play
 from fedskew.studies.runner import register_all, worst_error
 
 ShowProgress = bool | Literal["curves"]
@@ -49,16 +51,22 @@ def finish(
 
     Other errors are warnings; the store has the finished runs.
     """
+    require(progress in (True, False, "curves"), f"progress must be True, False or 'curves', got {progress!r}")
     folder = "" if str(made.store.folder) == "runs" else f", runs={str(made.store.folder)!r}"
     again = f"fedskew.resume({name!r}{folder})"
     for line in remarks_on(runs.values()) if progress else []:
         say(line, error=True)
-    board = board_for(progress, made.store, list(runs))
-    results = play(made.store, runs, dataset, jobs, board, again, listener)
+    draw: Callable[[], str] = str
+    if progress == "curves":
+        from fedskew.report.plots import image_of_curves  # loads matplotlib
+
+        draw = partial(image_of_curves, made.store, list(runs))
+    face = face_for(bool(progress), lines=False, draw=draw)
+    results = play(made.store, runs, dataset, jobs, face, again, listener)
     errors = [result.error for result in results if result.error]
     error = worst_error(results)
     if error and (len(runs) == 1 or (len(errors) == len(runs) and not isinstance(error, Diverged))):
         raise error
-    for one in errors if board is None else ():  # with a board they are printed already
+    for one in () if face.shows else errors:  # a face has printed them already
         warnings.warn(str(one), RuntimeWarning, stacklevel=5)
     return made

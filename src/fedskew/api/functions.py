@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, cast
@@ -22,11 +21,12 @@ from fedskew.experiment.combinations import experiment_from
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.keywords import DEFAULT_METHODS, KEYWORDS, Settings
 from fedskew.report.console import say
+from fedskew.report.progress import Board, Part, board_of_one, face_for
 from fedskew.skew.compose import mixture, skews_of
 from fedskew.skew.partition import Partition, deal
 from fedskew.store.runs import RunStore
 from fedskew.studies.compare import cross, seeds_from, with_baselines
-from fedskew.studies.progress import shown_line
+from fedskew.studies.progress import tuning_text
 from fedskew.studies.runner import to_resume, unfinished
 from fedskew.studies.tune import Search, tuned_methods, tuning_partition_note
 from fedskew.studies.tune import tune as tune_one
@@ -218,7 +218,7 @@ def tune(
     space = {setting_of(key): tuple(values) for key, values in (grid or {}).items()}
     search = Search(space=space, seeds=tuple(tuning_seeds), trials=trials, by=by)
     store = RunStore(runs)
-    with shown_line(bool(progress), "tuning") as show:
+    with Board({"": Part("tuning", 0)}, face_for(bool(progress), lines=False)) as board:
         found = tuned_methods(
             algorithms,
             (),
@@ -230,7 +230,7 @@ def tune(
                 search,
                 dataset=data,
                 jobs=jobs,
-                listener=lambda p: show(f"{p.name}, seed {p.seed}: round {p.round}/{p.rounds}"),
+                listener=lambda p: board.advance("", 0, tuning_text(p)),
             ),
         )
     if progress and (line := tuning_partition_note(store, found)):
@@ -267,22 +267,18 @@ def diagnose(
     from fedskew.diagnosis.rehearsal import without_pooling
     from fedskew.diagnosis.subject import Subject
 
-    with shown_line(progress, "reading") as show, ExitStack() as stack:
-
-        def on_progress(what: str, share: float) -> None:
-            show(f"{what}: {100 * share:.0f} %")
-
+    with board_of_one("reading", progress, lines=False) as board, ExitStack() as stack:
         files = [stack.enter_context(as_file(path, "diagnose")) for path in paths]
 
         def subject() -> Subject:
             return subject_of(
-                files, label, client, dataset, skew, clients, partition_seed, seed, on_progress, target, person
+                files, label, client, dataset, skew, clients, partition_seed, seed, board.stage, target, person
             )
 
         if federated:
-            found = without_pooling(files, label, target, client, subject, fewest, seed, on_progress, person)
+            found = without_pooling(files, label, target, client, subject, fewest, seed, board.stage, person)
             return Found(found)
-        return Found(diagnosis(subject(), seed, on_progress))
+        return Found(diagnosis(subject(), seed, board.stage))
 
 
 @plainly
@@ -326,9 +322,8 @@ def landscape(
     """
     from fedskew.studies.landscape import landscape
 
-    wanted, done = chosen(runs), count(1)
-    total = points if kind == "line" else points**2
-    with shown_line(progress, "losses") as show:
+    wanted = chosen(runs)
+    with board_of_one("losses", progress, lines=False) as board:
         return landscape(
             wanted.store,
             wanted.one("landscape"),
@@ -336,7 +331,7 @@ def landscape(
             clients,
             points,
             reach,
-            lambda: show(f"losses: {100 * next(done) / total:.0f} %"),
+            board.stage,
             dataset=wanted.data,
         )
 

@@ -106,7 +106,9 @@ def restore(store: RunStore, planned: Sequence[Planned], known: Results, title: 
     return len(done)
 
 
-def estimate(planned: Sequence[Planned], jobs: int, on_progress: Callable[[], None] = lambda: None) -> float:
+def estimate(
+    planned: Sequence[Planned], jobs: int, on_progress: Callable[[str, float], None] = lambda stage, fraction: None
+) -> float:
     """Estimate the seconds of all runs, roughly, from a few timed steps and scored rows of each arm.
 
     After `PATIENCE` seconds it times only the first arm of each data set and model. The others count by their rounds and epochs.
@@ -116,7 +118,7 @@ def estimate(planned: Sequence[Planned], jobs: int, on_progress: Callable[[], No
     began = time.perf_counter()
     seconds: dict[str, float] = {}
     an_epoch: dict[str, float] = {}  # by data set and model, of the arm timed last
-    for arm, experiment in first.items():
+    for number, (arm, experiment) in enumerate(first.items(), 1):
         kind, epochs = (
             repr((experiment.dataset, experiment.model)),
             experiment.training.rounds * experiment.local.epochs,
@@ -125,7 +127,7 @@ def estimate(planned: Sequence[Planned], jobs: int, on_progress: Callable[[], No
             seconds[arm] = experiment.training.rounds * a_round(experiment, data[repr(experiment.dataset)])
             an_epoch[kind] = seconds[arm] / max(epochs, 1)
         seconds.setdefault(arm, an_epoch[kind] * epochs)
-        on_progress()
+        on_progress("estimating", number / len(first))
     return sum(seconds[p.arm] for p in planned) / jobs
 
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 from rich.padding import Padding
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.text import Text
 
 from fedskew.cli.output import number, print_json
@@ -25,6 +24,7 @@ from fedskew.execution.deal import ClientData, client_data, partition_facts
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.references import references
 from fedskew.report.html import PARTITION_NUMBERS
+from fedskew.report.progress import Board, Part, face_for
 from fedskew.skew.compose import mixture
 from fedskew.skew.concept import Concept
 from fedskew.skew.exported import export
@@ -119,10 +119,15 @@ def get(names: Sequence[str], parsed: argparse.Namespace) -> int:
 
 def fetch_shown(files: Files) -> list[Path]:
     """Download files, with a progress bar for each on standard error. Return their paths."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bars = {r.file: progress.add_task(r.file, total=r.size or None) for r in files.remotes}
-        return fetch(files, lambda file, done, of: progress.update(bars[file], completed=done, total=of or None))
+    parts = {remote.file: Part(remote.file, remote.size / 1e6) for remote in files.remotes}
+    with Board(parts, face_for(), "MB") as board:
+
+        def on_progress(file: str, done: int, size: int) -> None:
+            part = parts[file]
+            part.total = size / 1e6
+            board.advance(file, done / 1e6 - part.done, new=part.done > 0)
+
+        return fetch(files, on_progress)
 
 
 def verify(names: Sequence[str], parsed: argparse.Namespace) -> int:

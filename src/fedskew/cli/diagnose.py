@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedskew.cli.output import print_json
-from fedskew.cli.terminal import Console, bar
+from fedskew.cli.terminal import Console
 from fedskew.core.errors import require
 from fedskew.core.text import count, percent
 from fedskew.diagnosis.diagnose import diagnosis, subject_of
@@ -20,6 +20,7 @@ from fedskew.diagnosis.site import FEWEST
 from fedskew.diagnosis.subject import Subject
 from fedskew.report.diagnosis import answer, explained, farthest, two, write_diagnosis
 from fedskew.report.experiments import name_of
+from fedskew.report.progress import board_of_one
 
 SOME_CLIENTS = 6
 """The table shows only this number of clients: the largest."""
@@ -42,11 +43,7 @@ def diagnose(parsed: argparse.Namespace) -> int:
         show_leaves(Console(), parsed.json)
         return 0
     require(parsed.federated or parsed.fewest is None, "diagnose: --fewest needs --federated")
-    with bar("reading") as show_bar:
-
-        def on_progress(what: str, share: float) -> None:
-            show_bar(share, what)
-
+    with board_of_one("reading") as board:
         label, client = parsed.label or "", parsed.client or ""
 
         def subject() -> Subject:
@@ -59,7 +56,7 @@ def diagnose(parsed: argparse.Namespace) -> int:
                 parsed.clients,
                 parsed.partition_seed,
                 parsed.seed,
-                on_progress,
+                board.stage,
                 parsed.target or "",
                 parsed.person or "",
             )
@@ -74,11 +71,11 @@ def diagnose(parsed: argparse.Namespace) -> int:
                 subject,
                 fewest,
                 parsed.seed,
-                on_progress,
+                board.stage,
                 parsed.person or "",
             )
         else:
-            found = diagnosis(subject(), parsed.seed, on_progress, parsed.runs)
+            found = diagnosis(subject(), parsed.seed, board.stage, parsed.runs)
     present(found, parsed.html, parsed.json)
     return 0
 

@@ -1,7 +1,6 @@
 """Verbs on the trained model of a run: ``predict``, ``export`` and ``landscape``."""
 
 import argparse
-import itertools
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -12,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedskew.cli.output import number, print_json, save_figure, warn
 from fedskew.cli.request import confirm, require_one
-from fedskew.cli.terminal import Console, bar, say
+from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.files import replacing
 from fedskew.core.text import count
 from fedskew.report.experiments import parsed as parsed_experiment
+from fedskew.report.progress import board_of_one
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.studies.landscape import Landscape, landscape
 
@@ -190,8 +190,7 @@ def picture(parsed: argparse.Namespace) -> int:
         path.suffix[1:] in FORMATS,
         f"landscape: {path.name} is not a picture's name; it must end in {', '.join(FORMATS)}",
     )
-    total, done = parsed.points if parsed.kind == "line" else parsed.points**2, itertools.count(1)
-    with bar("losses") as show:
+    with board_of_one("losses") as board:
         found = landscape(
             store,
             records[0].id,
@@ -199,7 +198,7 @@ def picture(parsed: argparse.Namespace) -> int:
             parsed.clients,
             parsed.points,
             parsed.reach,
-            lambda: show(next(done) / total),
+            board.stage,
             warn,
         )
     save_figure(found.plot(), path)

@@ -1,8 +1,8 @@
 """``reproduce``: a document's experiments, its numbers beside ours, and a verdict on each claim."""
 
 import argparse
-import itertools
 import json
+from functools import partial
 from pathlib import Path
 
 from rich.table import Table
@@ -14,14 +14,15 @@ from fedskew.claims.reproduce import Planned, estimate, missing, plan, restore, 
 from fedskew.claims.verdicts import Judged, Results, as_json, cells, interval, markdown, tally, verdicts
 from fedskew.cli.output import print_json, save_figure
 from fedskew.cli.request import jobs_for
-from fedskew.cli.terminal import Console, bar
+from fedskew.cli.terminal import Console
 from fedskew.core.errors import require
 from fedskew.core.files import write_whole
 from fedskew.core.text import count
 from fedskew.execution.torchrun import on_ranks
+from fedskew.report.progress import board_of_one, face_for
 from fedskew.report.words import duration, figures
 from fedskew.store.runs import RunStore
-from fedskew.studies.progress import Board, names_and_rounds, play
+from fedskew.studies.progress import play
 from fedskew.studies.runner import to_execute
 
 
@@ -86,13 +87,12 @@ def run_missing(store: RunStore, document: Document, planned: list[Planned], par
     if not left:
         return
     jobs = jobs_for(parsed, len(left))
-    arms, done = len({p.arm for p in left}), itertools.count(1)
-    with bar("estimating") as show:
-        seconds = estimate(left, jobs, lambda: show(next(done) / arms))
+    with board_of_one("estimating") as board:
+        seconds = estimate(left, jobs, board.stage)
     console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
     title = f"reproduce {document.name} {parsed.scale}"
     runs = to_execute(store, [p.experiment for p in left], title)
-    play(store, runs, None, jobs, Board(*names_and_rounds(store, runs)), "the same command")
+    play(store, runs, None, jobs, face_for(), "the same command")
 
 
 def write(store: RunStore, document: Document, parsed: argparse.Namespace, known: Results) -> Path:
@@ -148,8 +148,8 @@ def print_claim(console: Console, judged: Judged) -> None:
 
 def computed(name: str, document: Document, parsed: argparse.Namespace) -> Extra:
     """Compute a part that needs no store, and draw its picture. Print it, except with ``--json``."""
-    with bar(name) as show:
-        extra = EXTRAS[name](show)
+    with board_of_one(name) as board:
+        extra = EXTRAS[name](partial(board.stage, name))
     console = Console()
     if not parsed.json:
         print_extra(console, extra)

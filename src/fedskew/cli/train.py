@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from rich.table import Table
-from rich.text import Text
 
 from fedskew.cli.output import (
     layout_from,
@@ -29,11 +28,12 @@ from fedskew.execution.run import Ended, Progress, register
 from fedskew.execution.torchrun import on_ranks
 from fedskew.experiment.config import Experiment
 from fedskew.report.experiments import display_name, name_of
+from fedskew.report.progress import Board, Part, face_for
 from fedskew.report.series import Budget, budget_from
 from fedskew.report.words import duration, heading, plain, value
 from fedskew.store.runs import RunStore
 from fedskew.studies.compare import cross, seeds_from, with_baselines
-from fedskew.studies.progress import Board, names_and_rounds, play, stop_on_signal
+from fedskew.studies.progress import play, stop_on_signal, tuning_text
 from fedskew.studies.runner import register_all, to_resume, unfinished, worst_error
 from fedskew.studies.tune import Search, Tuned, at_best, space_from, tuned_methods, tuning_partition_note, words
 from fedskew.studies.tune import tune as tune_one
@@ -59,17 +59,15 @@ def tune_all(
 ) -> dict[str, Tuned]:
     """Tune all methods, with progress on standard error. Return their results."""
     search = Search(space=space_from(parsed.grid), seeds=tuple(parsed.tuning_seeds), trials=parsed.trials, by=parsed.by)
-    console, began = Console(stderr=True), time.perf_counter()
-    with stop_on_signal() as stopper, console.status("tuning") as status:
+    face = face_for()
+    with stop_on_signal() as stopper, Board({"": Part("tuning", 0)}, face) as board:
 
         def on_progress(p: Progress) -> None:
-            passed = duration(time.perf_counter() - began)
-            # Rich reads markup in a plain string here
-            status.update(Text(f"{name_of(p.name)}, seed {p.seed}: round {p.round}/{p.rounds}, {passed} so far"))
+            board.advance("", 0, tuning_text(p))
 
         def on_end(result: Ended) -> None:
             record = store.run(result.run)
-            console.print(f"{display_name(record)}, seed {record.seed}: {record.status}", style="dim")
+            face.print(f"{display_name(record)}, seed {record.seed}: {record.status}", "dim")
 
         def one(method: str) -> Tuned:
             return tune_one(store, base, method, search, jobs=jobs, listener=on_progress, ended=on_end, stop=stopper)
@@ -233,7 +231,7 @@ def carry_out(
     from fedskew.report.html import write_report
 
     began = time.perf_counter()
-    results = play(store, runs, dataset, jobs, Board(*names_and_rounds(store, runs)), f"`{again}`")
+    results = play(store, runs, dataset, jobs, face_for(), f"`{again}`")
     seconds = time.perf_counter() - began
     records = [store.run(i) for i in shown or runs]
     budget = requested_budget(parsed)
@@ -242,7 +240,7 @@ def carry_out(
     path = getattr(parsed, "report", None) or store.folder / (
         f"c{comparison}.html" if comparison else f"{records[0].id}.html"
     )
-    with Console(stderr=True).status("writing the report"):
+    with Board({"": Part("writing the report", 0)}, face_for(lines=False)):
         path = write_report(store, records, path, budget, layout)
     if parsed.json:
         print_json({**summary_json(store, records, budget), "report": str(path), "seconds": round(seconds, 3)})

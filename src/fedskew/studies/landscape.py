@@ -1,5 +1,6 @@
 """The loss landscape around the model of a stored run, on the test set and on some clients' rows."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -96,7 +97,7 @@ def landscape(
     clients: Sequence[int] = (0, 1),
     points: int = 25,
     reach: float = 1.0,
-    on_progress: Callable[[], None] = lambda: None,
+    on_progress: Callable[[str, float], None] = lambda stage, fraction: None,
     warn: Callable[[str], None] = lambda _: None,
     dataset: Dataset | None = None,
 ) -> Landscape:
@@ -158,7 +159,9 @@ def landscape(
         return torch.cat([torch.tensor([tested], dtype=torch.float64), own])
 
     names = ["test set", *(f"client {k}" for k in clients)]
-    sheets = dict(zip(names, losses_on(window, losses, on_progress), strict=True))
+    finished, number = itertools.count(1), len(window.a) * len(window.b)
+    grid = losses_on(window, losses, lambda: on_progress("losses", next(finished) / number))
+    sheets = dict(zip(names, grid, strict=True))
     own = [sheets[name] for name in names[1:3]]
     both = overlap(*own) if len(own) == 2 else None
     found = Landscape(kind, window, sheets, marks, sharp(assembly, server), both, path)

@@ -18,7 +18,7 @@ REFUSED = {
     "run --set training.round=3": "training: unknown option 'round'; did you mean 'rounds'?",
     "run --dataset digit": "dataset: unknown dataset 'digit'; did you mean 'digits'?",
     "run --dataset digits:x=1": "dataset digits: unknown option 'x'; known are: test_fraction",
-    "tune --skew label-dirichlet:alpha=0": "skew label-dirichlet: alpha must be a finite number above 0, got 0.0",
+    "tune --skew label-dirichlet:alpha=0": "skew label-dirichlet: alpha must be a finite number above 0, got 0",
     "run --skew natural --skew quantity-lognormal": "skew: natural clients have their own sizes",
     "run nosuch.toml": "experiment file nosuch.toml: cannot be read: No such file or directory",
     "run wrong.toml": "wrong.toml: training: unknown option 'round'; did you mean 'rounds'?",
@@ -35,7 +35,7 @@ OPTIONS = {
     "compare --algorithms fedavg FedProx:mux=1": "algorithm fedprox: unknown option 'mux'; did you mean 'mu'?",
     "run --algorithm fedbs:weighting=x": "algorithm fedbs: weighting must be samples or uniform, got 'x'",
     "run --model mlp:hiden=[3]": "model mlp: unknown option 'hiden'; did you mean 'hidden'?",
-    "run --solver adamw:lr=x": "solver adamw: lr: expected 'float', got 'str'",
+    "run --solver adamw:lr=x": "solver adamw: lr must be a finite number above 0, got 'x'",
 }
 """Options of components, which are refused when their classes are loaded."""
 

@@ -48,8 +48,6 @@ def test_each_seed_of_a_comparison_draws_its_own_test_rows(tmp_path: Path) -> No
     assert [one.dataset.split_seed for one in fixed] == [2, 2]  # type: ignore[attr-defined]
     assert with_splits(Table(path="rows.csv", label="y"), [4])[4].split_seed == 4
     assert with_splits(Table(path="rows.csv", label="y", test="new.csv"), [4])[4].split_seed == 0
-    with pytest.raises(BadInput, match="split_seed must be at least 0, got -1"):
-        Table(path="rows.csv", label="y", split_seed=-1)
 
 
 def folds_of(client: np.ndarray, folds: str, seed: int, stratum: np.ndarray | None = None) -> np.ndarray:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.shakespeare import Shakespeare
 from fedskew.data.datasets.text import Text
 from fedskew.data.texts import accuracy_of_pairs, characters, cut, windows, word_pieces
 
@@ -103,18 +102,3 @@ def test_a_missing_text_and_one_in_another_encoding_give_one_line_errors(tmp_pat
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput, match=r"cannot read .*a\.txt"):
         Text(path=str(tmp_path / "a.txt")).load()
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"length": 0}, "length must be at least 1 symbol, got 0"),
-        ({"stride": 81}, "stride must be 1 to 80, the length of a row, or 0 for that length, got 81"),
-        ({"test_share": 1.0}, "test_share must be between 0 and 1, got 1.0"),
-        ({"pieces": 256}, "pieces must be above 256, the number of bytes, or 0 for characters, got 256"),
-        ({"smallest": 0}, "smallest must be at least 1 character, got 0"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, line):
-    with pytest.raises(BadInput, match=line):
-        Shakespeare(**options)

@@ -49,10 +49,10 @@ def test_every_method_is_written_to_toml_and_read_back(method: str) -> None:
     [
         ("[trainig]\nrounds = 3", ["unknown section 'trainig'", "'training'"]),
         ("[training]\nround = 3", ["training", "'round'", "'rounds'"]),
-        ('[training]\nrounds = "ten"', ["training", "rounds", "int"]),
+        ('[training]\nrounds = "ten"', ["training", "rounds", "a whole number"]),
         ("[solver]\nname = 'sgd'\nlr = nan", ["solver", "lr", "finite"]),
         ("[solver]\nname = 'sgd'\nlr = inf", ["solver", "lr", "finite"]),
-        ("[solver]\nname = 'sgd'\nlr = 'fast'", ["solver", "lr", "float"]),
+        ("[solver]\nname = 'sgd'\nlr = 'fast'", ["solver", "lr", "number"]),
         ("[solver]\nlr = 0.1", ["solver", "name"]),
         ("[skew]\nname = 'label-dirichlet'\nalpha = 0", ["skew", "alpha", "above 0"]),
         ("[skew]\nname = 'label-dirichlt'", ["unknown skew", "did you mean 'label-dirichlet'"]),

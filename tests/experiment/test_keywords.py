@@ -74,7 +74,7 @@ def test_whole_sections_are_taken_as_before() -> None:
         ({"evry": 3}, "unknown keyword 'evry'; did you mean 'evaluation__every'?"),
         ({"evaluatoin__every": 3}, "evaluatoin__every: unknown section 'evaluatoin'; did you mean 'evaluation'?"),
         ({"evaluation__evry": 3}, "evaluation: unknown option 'evry'; did you mean 'every'?"),
-        ({"rounds": "x"}, "training: rounds: expected 'int', got 'str'"),
+        ({"rounds": "x"}, "training: rounds must be a whole number"),
         ({"rounds": 0}, "training: rounds must be at least 1, got 0"),
         ({"solver__lrr": 3}, "solver sgd: unknown option 'lrr'; did you mean 'lr'?"),
         ({"clients": [3]}, "clients: expected a table of options, got [3]"),

@@ -214,7 +214,7 @@ UNDECORATED = HEAD + "class Carried(Algorithm):\n    beta: float = 0.5\n"
     [
         (MINE, "mine.py::Caried", "has no class 'Caried'; did you mean 'Carried'?"),
         (MINE, "mine.py::Carried:bta=1", "unknown option 'bta'; did you mean 'beta'?"),
-        (MINE, "mine.py::Carried:beta=high", "beta: expected 'float'"),
+        (MINE, "mine.py::Carried:beta=high", "beta must be a number, got 'high'"),
         (MINE, "mine.py:Carried", "mine.py::CLASS"),
         (MINE, "mine.py::Tensor", "is not a frozen dataclass"),
         (MINE, "mine.py::torch", "is not a class, but module"),

@@ -301,12 +301,6 @@ def test_a_missing_package_is_named(monkeypatch):
         MiniLm().where()
 
 
-def test_impossible_options_are_refused():
-    for options in ({"adapt": "b"}, {"targets": ("query",)}, {"frozen": -1}, {"length": 1}, {"lora": 2, "alpha": 0.0}):
-        with pytest.raises(BadInput):
-            HuggingFace(**options)
-
-
 RECIPE = Path(__file__).parents[2] / "experiments" / "ag-news-minilm.toml"
 
 

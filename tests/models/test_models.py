@@ -323,24 +323,3 @@ def test_rows_of_the_wrong_shape_are_refused(model, shape, words):
         made(model, shape, 3)
     assert all(word in str(error.value) for word in words)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("model", "options"),
-    [
-        (Cnn, {"hidden": 0}),
-        (Cnn1d, {"hidden": 0}),
-        (Cnn1d, {"filters": 0}),
-        (ResNet, {"width": 0}),
-        (Lstm, {"hidden": 0}),
-        (TextCnn, {"filters": 0}),
-        (TextCnn, {"widths": ()}),
-        (Mlp, {"hidden": ()}),
-        (Mlp, {"hidden": (3, 0)}),
-    ],
-)
-def test_widths_must_be_positive(model, options):
-    with pytest.raises(BadInput) as error:
-        model(**options)
-    assert "\n" not in str(error.value)
-    assert next(iter(options)) in str(error.value)

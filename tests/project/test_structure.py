@@ -310,6 +310,70 @@ def test_an_sql_statement_is_found():
     assert not sql('"select clients, then update the model from them"')
 
 
+# limits of options are types
+
+OPTIONS = [
+    *(path for path in FILES if room_of(path) in ("algorithms", "slots", "skew", "models", "tasks")),
+    *SOURCE.glob("data/datasets/*.py"),
+]
+
+
+def limits_by_hand(source: str) -> list[str]:
+    """Checks in ``__post_init__`` of one option against constants, which a type of `fedskew.core.limits` could make."""
+    found = []
+    for function in ast.walk(ast.parse(source)):
+        if not isinstance(function, ast.FunctionDef) or function.name != "__post_init__":
+            continue
+        for call in ast.walk(function):
+            if not isinstance(call, ast.Call) or name_of(call.func) != "require":
+                continue
+            test = call.args[0]
+            for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
+                options = {name_of(node) for node in ast.walk(part) if name_of(node).startswith("self.")}
+                others = {node.id for node in ast.walk(part) if isinstance(node, ast.Name) and node.id.islower()}
+                one = len(options) == 1 or ast.unparse(part).startswith("min(")
+                if (
+                    one
+                    and not isinstance(part, ast.BoolOp)
+                    and others <= {"self", "math", "np", "min", "max", "abs", "bool", "len"}
+                ):
+                    found.append(ast.unparse(part))
+    return found
+
+
+def test_limits_of_options_are_types():
+    assert offenders(OPTIONS, lambda _, source: limits_by_hand(source)) == ALLOWED_BY_HAND
+
+
+ALLOWED_BY_HAND = {
+    # infinite is a threshold like any other, undefined is not: no type says this
+    "algorithms/fedpbs.py": ["self.variance_threshold == self.variance_threshold"],
+}
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "0 <= self.mu",
+        "0 < self.mu < math.inf",
+        "self.k >= 1 and self.q < 1",
+        "min(self.width, self.layers) >= 1",
+        "bool(self.widths)",
+        "self.weighting == 'uniform'",
+        "self.pieces > BYTES",
+    ],
+)
+def test_a_limit_by_hand_is_found(test):
+    assert limits_by_hand(f"class A:\n    def __post_init__(self):\n        require({test}, 'no')")
+
+
+@pytest.mark.parametrize(
+    "test", ["self.leave + self.join <= 1", "self.low <= self.high", "self.noise == 0 or self.clip < 9"]
+)
+def test_a_condition_between_options_is_not_found(test):
+    assert not limits_by_hand(f"class A:\n    def __post_init__(self):\n        require({test}, 'no')")
+
+
 def test_the_source_was_found():
     assert len(FILES) > 40
     assert {"core", "algorithms", "engine", "store"} <= {room_of(path) for path in FILES}

@@ -218,9 +218,3 @@ def test_refinement_is_refused_without_server_rows() -> None:
     with pytest.raises(BadInput, match=r"refine distillation needs rows on the server.*--server-data 0\.02"):
         check_needs(with_method(Experiment(), "feddf"))
     check_needs(with_method(Experiment(server_data={"share": 0.02}), "feddf"))
-
-
-@pytest.mark.parametrize("options", [{"steps": -1}, {"lr": 0.0}, {"lr": math.nan}, {"batch_size": 0}])
-def test_options_that_make_no_sense_are_refused(options: dict) -> None:
-    with pytest.raises(BadInput):
-        Distillation(**options)

@@ -64,13 +64,3 @@ def test_the_whole_population_can_be_drawn_but_not_more() -> None:
     check_clients(Experiment(selection=Uniform(clients=5)), 5)
     with pytest.raises(BadInput, match="selection uniform draws 6 clients, but only 5 have data"):
         check_clients(Experiment(selection=Uniform(clients=6)), 5)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"clients": 3, "fraction": 0.5}, {"clients": 0}, {"fraction": 0.0}, {"fraction": 1.1}, {"fraction": -0.1}],
-    ids=repr,
-)
-def test_impossible_cohorts_are_refused(options: dict) -> None:
-    with pytest.raises(BadInput):
-        Uniform(**options)

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedskew.core.errors import BadInput
-from fedskew.slots import Adagrad, Adam, AdamW, Momentum, ServerSgd, Sgd, Yogi
+from fedskew.slots import Adagrad, Adam, Momentum, ServerSgd, Yogi
 from tests.reference import apart, assert_close, f64
 
 G = torch.Generator().manual_seed(23)
@@ -187,32 +186,6 @@ def test_bias_correction_scales_the_step_and_is_off_by_default() -> None:
         assert_close(paths[1], paths[0] * (1 - 0.95**j).sqrt() / (1 - 0.8**j), 1e-9)
 
 
-def test_meaningless_correction_is_refused() -> None:
-    """Adagrad's v sums, so it has no bias to correct; at beta2 = 1 a corrected step would be 0."""
+def test_adagrad_corrects_no_bias() -> None:
+    """Its v sums, so it has none."""
     assert not {"beta2", "bias_correction"} & {f.name for f in fields(Adagrad)}
-    for optimiser in (Adam, Yogi):
-        with pytest.raises(BadInput, match="beta2 below 1"):
-            optimiser(beta2=1.0, bias_correction=True)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (Sgd, {"lr": 0.0}),
-        (Sgd, {"lr": float("nan")}),
-        (Sgd, {"momentum": 1.0}),
-        (Sgd, {"weight_decay": -1.0}),
-        (Sgd, {"lr_decay": 0.0}),
-        (AdamW, {"beta2": 1.0}),
-        (AdamW, {"eps": 0.0}),
-        (ServerSgd, {"lr": -1.0}),
-        (Momentum, {"beta": 1.0}),
-        (Adam, {"tau": 0.0}),
-        (Yogi, {"beta2": 1.5}),
-        (Adagrad, {"beta1": 1.0}),
-    ],
-    ids=lambda value: repr(value) if isinstance(value, dict) else value.__name__,
-)
-def test_impossible_options_are_refused(kind: type, options: dict) -> None:
-    with pytest.raises(BadInput):
-        kind(**options)

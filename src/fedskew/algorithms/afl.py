@@ -13,7 +13,6 @@ multiplies lambda_k and F_k by K / m for the cohort, and sets them to 0 for all 
 the last x, from which training continues, and not mean_x.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Solver
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, project_onto_simplex
@@ -30,7 +29,7 @@ from fedskew.core.trees import Tree, project_onto_simplex
 @dataclass(frozen=True, kw_only=True)
 class Afl(Algorithm):
     weighting: Literal["samples", "uniform"] = "samples"
-    gamma: float = 0.1
+    gamma: NonNegativeFloat = 0.1
 
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "train for the worst mixture of the clients: those with large losses gain weight"
@@ -42,9 +41,6 @@ class Afl(Algorithm):
         "gamma=0": "fedavg:weighting=unbiased",
         "gamma=0,weighting=uniform": "fedavg:weighting=uniform",
     }
-
-    def __post_init__(self) -> None:
-        require(0 <= self.gamma < math.inf, f"gamma must be a finite number, at least 0, got {self.gamma}")
 
     def server_init(self, server: ServerView) -> Tree:
         n = server.clients.num_examples.double()

@@ -13,7 +13,6 @@ receives in its first round. All clients have the same lambda.
 Elsewhere: some implementations share one optimiser state between w_k and v_k, so that momentum leaks from one to the other.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver
 from fedskew.core.contract import proximal_hazard
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import Carry, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
@@ -30,7 +29,7 @@ from fedskew.core.trees import Tree
 
 @dataclass(frozen=True, kw_only=True)
 class Ditto(Algorithm):
-    lam: float = 1.0
+    lam: NonNegativeFloat = 1.0
 
     idea: ClassVar[str] = "each client also trains a model of its own, pulled towards the global one"
     changes: ClassVar[str] = "personalisation"
@@ -38,9 +37,6 @@ class Ditto(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("ditto",)
     ranges: ClassVar[Mapping[str, str]] = {"lam": "0.1, 1 or 2, up to 10"}
     reduces_to: ClassVar[Mapping[str, str]] = {"": "fedavg"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.lam < math.inf, f"lam must be a finite number, at least 0, got {self.lam}")
 
     def contract(self) -> Contract:
         return Contract(hazard=proximal_hazard("lam", self.lam))

@@ -34,6 +34,7 @@ from torch.linalg import vector_norm
 
 from fedskew.core.algorithm import Algorithm, Contract, Solver
 from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat, OpenShare, PositiveOrInf, PositiveShare
 from fedskew.core.records import Carry, Cohort, Privacy, ServerView, Upload, View
 from fedskew.core.seeding import normals
 from fedskew.core.trees import Tree, weighted_sum
@@ -42,10 +43,10 @@ from fedskew.core.trees import Tree, weighted_sum
 @dataclass(frozen=True, kw_only=True)
 class DpFedAvg(Algorithm):
     weighting: Literal["uniform"] = "uniform"
-    clip: float = 1.0
-    noise: float = 1.0
-    q: float = 0.1
-    delta: float = 1e-5
+    clip: PositiveOrInf = 1.0
+    noise: NonNegativeFloat = 1.0
+    q: PositiveShare = 0.1
+    delta: OpenShare = 1e-5
 
     idea: ClassVar[str] = (
         "clipped updates of a random sample, summed with Gaussian noise: the model reveals no single client"
@@ -62,12 +63,7 @@ class DpFedAvg(Algorithm):
     reduces_to: ClassVar[Mapping[str, str]] = {"clip=inf,noise=0,q=1": "fedavg:weighting=uniform"}
 
     def __post_init__(self) -> None:
-        require(self.weighting == "uniform", "weighting must be uniform: the noise covers clients with equal weights")
-        require(self.clip > 0, f"clip must be above 0, got {self.clip}")
-        require(0 <= self.noise < math.inf, f"noise must be a finite number, at least 0, got {self.noise}")
         require(self.noise == 0 or self.clip < math.inf, "noise is a multiple of clip; give a finite clip, or noise=0")
-        require(0 < self.q <= 1, f"q is a probability, above 0 and at most 1, got {self.q}")
-        require(0 < self.delta < 1, f"delta must be above 0 and below 1, got {self.delta}")
 
     def contract(self) -> Contract:
         # noise is added in a round without clients, too

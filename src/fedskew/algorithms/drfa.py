@@ -18,7 +18,6 @@ counts only the others, once for each draw. If all of S fail, x and w' stay, and
 Elsewhere: the authors' code multiplies gamma by 0.9 after each round, keeps lambda above 0.001, and starts at n_k / n.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -26,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Solver
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Task
@@ -36,7 +35,7 @@ from fedskew.core.trees import Tree, project_onto_simplex, weighted_sum
 @dataclass(frozen=True, kw_only=True)
 class Drfa(Algorithm):
     weighting: Literal["samples", "uniform"] = "uniform"
-    gamma: float = 0.01
+    gamma: NonNegativeFloat = 0.01
 
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "draw clients by their weights in the worst mixture, measured at a random model of the round"
@@ -44,9 +43,6 @@ class Drfa(Algorithm):
     paper: ClassVar[str] = "Deng, Kamani, Mahdavi 2020, arXiv:2102.12660"
     cites: ClassVar[tuple[str, ...]] = ("drfa",)
     ranges: ClassVar[dict[str, str]] = {"gamma": "0.008 to 0.01, with 10 local steps"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.gamma < math.inf, f"gamma must be a finite number, at least 0, got {self.gamma}")
 
     def server_init(self, server: ServerView) -> Tree:
         n = server.clients.num_examples.double()

@@ -16,7 +16,6 @@ early stopping on a split of each client's rows is left out. Only clients of the
 cohort's mean. D_k counts from the client's last participation.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +25,7 @@ from torch import Tensor
 from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver
 from fedskew.core.contract import classes, proximal_hazard, server_rows
 from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat, NonNegativeOrInf
 from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.task import Task, accuracy, score
 from fedskew.core.trees import Tree
@@ -56,9 +56,9 @@ def difference(a: Tensor, b: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class DualMetric(Algorithm):
-    mu: float = 0.01
-    mu_min: float = 0.001
-    mu_max: float = 0.1
+    mu: NonNegativeFloat = 0.01
+    mu_min: NonNegativeFloat = 0.001
+    mu_max: NonNegativeOrInf = 0.1
 
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "a proximal strength for each client that follows its own and the global accuracy"
@@ -68,8 +68,7 @@ class DualMetric(Algorithm):
     reduces_to: ClassVar[dict[str, str]] = {"mu=0.05,mu_min=0.05,mu_max=0.05": "fedprox:mu=0.05"}
 
     def __post_init__(self) -> None:
-        require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
-        require(0 <= self.mu_min <= self.mu <= self.mu_max, "mu must be between mu_min and mu_max, both at least 0")
+        require(self.mu_min <= self.mu <= self.mu_max, "mu must be between mu_min and mu_max")
 
     def contract(self) -> Contract:
         return Contract(needs=(server_rows, classes), hazard=proximal_hazard("mu_max", self.mu_max))

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.contract import sensitive_attribute, server_rows
-from fedskew.core.errors import require
+from fedskew.core.limits import PositiveShare, Share
 from fedskew.core.records import Cohort, ServerView
 from fedskew.core.rows import accuracy, check_groups, counts, odds, opportunity, parity
 from fedskew.core.trees import Tree
@@ -45,8 +45,8 @@ def on_server_rows(server: ServerView, w: Tensor, gap: Gap, column: int) -> tupl
 class F3(Algorithm):
     weighting: Literal["uniform"] = "uniform"
     rule: Literal["fair-best", "fair-average", "fair-accuracy-average"] = "fair-average"
-    alpha: float = 0.5
-    beta: float = 0.5
+    alpha: PositiveShare = 0.5
+    beta: Share = 0.5
     gap: Gap = "opportunity"
     column: int = -1
 
@@ -56,10 +56,6 @@ class F3(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("f3",)
     ranges: ClassVar[Mapping[str, str]] = {"alpha": "0.1 to 0.9", "beta": "0.25, 0.5, 0.75"}
     reduces_to: ClassVar[Mapping[str, str]] = {"alpha=1.0": "fedavg:weighting=uniform"}
-
-    def __post_init__(self) -> None:
-        require(0 < self.alpha <= 1, f"alpha is a share of the cohort, above 0 and at most 1, got {self.alpha}")
-        require(0 <= self.beta <= 1, f"beta must be between 0 and 1, got {self.beta}")
 
     def contract(self) -> Contract:
         return Contract(needs=(sensitive_attribute, server_rows))

@@ -11,7 +11,6 @@ another.
 Departures: the paper does not define a differentiable fairness loss. The square of the soft gap is our choice.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, GradFn
 from fedskew.core.contract import sensitive_attribute, server_rows
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import ServerView, View
 from fedskew.core.rows import check_groups
 from fedskew.core.trees import Tree
@@ -39,7 +38,7 @@ def soft_gap(server: ServerView, w: Tensor, column: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class F3Gradient(Algorithm):
-    lam: float = 1.0
+    lam: NonNegativeFloat = 1.0
     column: int = -1
 
     idea: ClassVar[str] = "clients add the gradient of the global model's fairness gap on the server's rows"
@@ -47,9 +46,6 @@ class F3Gradient(Algorithm):
     paper: ClassVar[str] = "Kanaparthy et al. 2023, arXiv:2109.02351"
     cites: ClassVar[tuple[str, ...]] = ("f3",)
     reduces_to: ClassVar[Mapping[str, str]] = {"lam=0": "fedavg"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.lam < math.inf, f"lam must be a finite number, at least 0, got {self.lam}")
 
     def contract(self) -> Contract:
         return Contract(needs=(sensitive_attribute, server_rows))

@@ -11,7 +11,6 @@ Departures: a negative omega counts as 0 in the average. If no weight is above 0
 the pooled gap is undefined, the server compares accuracies.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, Solver
 from fedskew.core.contract import sensitive_attribute
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.rows import accuracy, counts, opportunity, parity
 from fedskew.core.task import Task
@@ -30,7 +29,7 @@ from fedskew.core.trees import Tree, weighted_sum
 
 @dataclass(frozen=True, kw_only=True)
 class FairFed(Algorithm):
-    beta: float = 1.0
+    beta: NonNegativeFloat = 1.0
     gap: Literal["opportunity", "parity"] = "opportunity"
     column: int = -1
 
@@ -41,9 +40,6 @@ class FairFed(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("fairfed",)
     ranges: ClassVar[Mapping[str, str]] = {"beta": "0.1, 0.5, 1, 2, 5"}
     reduces_to: ClassVar[Mapping[str, str]] = {"beta=0": "fedavg"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.beta < math.inf, f"beta must be a finite number, at least 0, got {self.beta}")
 
     def contract(self) -> Contract:
         return Contract(needs=(sensitive_attribute,))

@@ -18,14 +18,13 @@ it as it is. The text also mentions scores in the weights (``weigh_by="score"``)
 (``variance="loss"``). ``weighting="samples"`` multiplies the exponential by n_q.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, Solver
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeOrInf, PositiveShare
 from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.rows import Of, lowest, moments, single_rows, soft_weights, variance_of
 from fedskew.core.task import Task
@@ -35,11 +34,11 @@ from fedskew.core.trees import Tree
 @dataclass(frozen=True, kw_only=True)
 class FedBS(Algorithm):
     weighting: Literal["samples", "uniform"] = "uniform"
-    cohort: float = 0.5
+    cohort: PositiveShare = 0.5
     variance: Of = "gradient"
     importance: Literal["none", "size"] = "none"
     weigh_by: Literal["variance", "score"] = "variance"
-    tau: float = 1.0
+    tau: NonNegativeOrInf = 1.0
     tau_scale: Literal["relative", "absolute"] = "relative"
 
     weighted: ClassVar[bool] = True
@@ -52,10 +51,6 @@ class FedBS(Algorithm):
         "cohort=1.0,tau=inf": "fedavg:weighting=uniform",
         "cohort=1.0,tau=inf,weighting=samples": "fedavg",
     }
-
-    def __post_init__(self) -> None:
-        require(0 < self.cohort <= 1, f"cohort is a share of the proposed clients, above 0, got {self.cohort}")
-        require(0 <= self.tau <= math.inf, f"tau must be at least 0, got {self.tau}")
 
     def contract(self) -> Contract:
         return Contract(needs=(single_rows,) if self.variance == "gradient" else ())

@@ -15,7 +15,6 @@ point; doing both has not. The code stores the sum of the displacements, -g_k / 
 besides x.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, Solver, Weighting, local_loss
 from fedskew.core.contract import proximal_hazard
-from fedskew.core.errors import require
+from fedskew.core.limits import PositiveFloat
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, weighted_sum
@@ -34,7 +33,7 @@ from fedskew.core.trees import Tree, weighted_sum
 @dataclass(frozen=True, kw_only=True)
 class FedDyn(Algorithm):
     weighting: Weighting = "uniform"
-    alpha: float = 0.1
+    alpha: PositiveFloat = 0.1
 
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "a linear term per client makes local and global stationary points agree"
@@ -42,9 +41,6 @@ class FedDyn(Algorithm):
     paper: ClassVar[str] = "Acar et al. 2021, arXiv:2111.04263"
     cites: ClassVar[tuple[str, ...]] = ("feddyn",)
     ranges: ClassVar[Mapping[str, str]] = {"alpha": "0.001, 0.01, 0.1"}
-
-    def __post_init__(self) -> None:
-        require(0 < self.alpha < math.inf, f"alpha must be a finite number above 0, got {self.alpha}")
 
     def contract(self) -> Contract:
         return Contract(hazard=proximal_hazard("alpha", self.alpha), codec_loss={"g_k": self.alpha})

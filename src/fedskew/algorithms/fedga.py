@@ -21,15 +21,16 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.contract import classes, server_rows
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import Cohort, ServerView
 from fedskew.core.trees import Tree, all_finite, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedGA(Algorithm):
+    weighting: Literal["samples", "uniform"] = "samples"
     score: Literal["loss", "accuracy"] = "loss"
-    eps: float = 1e-4
+    eps: NonNegativeFloat = 1e-4
 
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "add clients greedily to the average while they improve it on the server's own rows"
@@ -37,13 +38,6 @@ class FedGA(Algorithm):
     paper: ClassVar[str] = "Cong et al. 2024, doi:10.1016/j.knosys.2024.112201"
     cites: ClassVar[tuple[str, ...]] = ("fedga",)
     ranges: ClassVar[dict[str, str]] = {"eps": "0 to 0.01"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.eps < math.inf, f"eps must be a finite number, at least 0, got {self.eps}")
-        require(
-            self.weighting != "unbiased",
-            "weighting unbiased does not sum to 1 over a subset of the clients; use samples or uniform",
-        )
 
     def contract(self) -> Contract:
         return Contract(needs=(server_rows, classes) if self.score == "accuracy" else (server_rows,))

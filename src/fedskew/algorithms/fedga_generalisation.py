@@ -18,13 +18,13 @@ clients, and starts at 1 / 3. By default it takes accuracies on rows held out at
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Solver
-from fedskew.core.errors import require
+from fedskew.core.limits import Share
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, weighted_sum
@@ -32,7 +32,8 @@ from fedskew.core.trees import Tree, weighted_sum
 
 @dataclass(frozen=True, kw_only=True)
 class FedGAGeneralisation(Algorithm):
-    d: float = 0.1
+    weighting: Literal["samples", "uniform"] = "samples"
+    d: Share = 0.1
 
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "give more weight to clients whose loss rises most when models are averaged"
@@ -41,10 +42,6 @@ class FedGAGeneralisation(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("fedga-generalisation",)
     ranges: ClassVar[dict[str, str]] = {"d": "0.05 to 0.2"}
     reduces_to: ClassVar[dict[str, str]] = {"d=0": "fedavg", "d=0,weighting=uniform": "fedavg:weighting=uniform"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.d <= 1, f"d must be at least 0 and at most 1, got {self.d}")
-        require(self.weighting != "unbiased", "the adjusted weights sum to 1; use weighting samples or uniform")
 
     def server_init(self, server: ServerView) -> Tree:
         n = server.clients.num_examples

@@ -13,7 +13,6 @@ the paper's.
 Elsewhere: most implementations sum over all classes, and some divide by zero for a class without rows.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -23,16 +22,16 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.contract import classes
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat, PositiveShare
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task, one_hot
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedLc(Algorithm):
-    tau: float = 1.0
+    tau: NonNegativeFloat = 1.0
     denominator: Literal["include", "exclude"] = "include"
-    n_min: float = 1e-8
+    n_min: PositiveShare = 1e-8
 
     idea: ClassVar[str] = "a larger margin in the local loss for classes with few local rows"
     changes: ClassVar[str] = "loss landscape"
@@ -40,10 +39,6 @@ class FedLc(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("fedlc",)
     ranges: ClassVar[Mapping[str, str]] = {"tau": "0.1, 0.5, 1", "n_min": "1e-8, 1"}
     reduces_to: ClassVar[Mapping[str, str]] = {"tau=0": "fedavg"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.tau < math.inf, f"tau must be a finite number, at least 0, got {self.tau}")
-        require(0 < self.n_min <= 1, f"n_min must be above 0 and at most 1, got {self.n_min}")
 
     def contract(self) -> Contract:
         if self.denominator == "include":

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from fedskew.core.algorithm import PUBLIC, Algorithm, Contract, Solver, Weighting
+from fedskew.core.algorithm import PUBLIC, Algorithm, Contract, Solver
 from fedskew.core.contract import server_rows
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeInt, PositiveInt
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Task
@@ -36,10 +36,10 @@ AGREED = 100
 
 @dataclass(frozen=True, kw_only=True)
 class FedMd(Algorithm):
-    weighting: Weighting = "uniform"
-    rows: int = 5000
-    steps: int = 20
-    batch_size: int = 256
+    weighting: Literal["samples", "uniform"] = "uniform"
+    rows: PositiveInt = 5000
+    steps: NonNegativeInt = 20
+    batch_size: PositiveInt = 256
     distance: Literal["absolute", "squared"] = "absolute"
 
     weighted: ClassVar[bool] = True
@@ -48,12 +48,6 @@ class FedMd(Algorithm):
     paper: ClassVar[str] = "Li, Wang 2019, arXiv:1910.03581"
     cites: ClassVar[tuple[str, ...]] = ("fedmd",)
     ranges: ClassVar[Mapping[str, str]] = {"rows": "5000, or all there are"}
-
-    def __post_init__(self) -> None:
-        require(self.rows >= 1, f"rows must be at least 1, got {self.rows}")
-        require(self.steps >= 0, f"steps must be at least 0, got {self.steps}")
-        require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
-        require(self.weighting != "unbiased", "weighting averages the cohort's scores: write uniform or samples")
 
     def contract(self) -> Contract:
         return Contract(needs=(server_rows,), shares_model=False)

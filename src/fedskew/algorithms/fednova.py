@@ -13,7 +13,6 @@ Elsewhere: the authors' code counts steps if mu is not 0, and its proximal gradi
 Division by the number of steps is right for plain SGD only.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, Solver, local_loss
 from fedskew.core.contract import linear_solver, proximal_hazard
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, weighted_sum
@@ -30,7 +29,7 @@ from fedskew.core.trees import Tree, weighted_sum
 
 @dataclass(frozen=True, kw_only=True)
 class FedNova(Algorithm):
-    mu: float = 0.0
+    mu: NonNegativeFloat = 0.0
     tau_eff: Literal["response", "steps"] = "response"
 
     weighted: ClassVar[bool] = True
@@ -39,9 +38,6 @@ class FedNova(Algorithm):
     paper: ClassVar[str] = "Wang et al. 2020, arXiv:2007.07481"
     cites: ClassVar[tuple[str, ...]] = ("fednova",)
     ranges: ClassVar[Mapping[str, str]] = {"mu": "0; 0.0005, 0.001, 0.005, 0.01"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
 
     def contract(self) -> Contract:
         return Contract(needs=(linear_solver,), hazard=proximal_hazard("mu", self.mu))

@@ -10,7 +10,6 @@ alone trains the true one. With two classes in all, the distillation term is 0.
 Elsewhere: the authors' code had no tau^2 at first. Its default is tau = 3; its configurations say 1.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,15 +19,15 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.contract import classes
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat, PositiveFloat
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task, one_hot
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedNtd(Algorithm):
-    beta: float = 1.0
-    tau: float = 1.0
+    beta: NonNegativeFloat = 1.0
+    tau: PositiveFloat = 1.0
 
     idea: ClassVar[str] = "distil the global model's predictions for all classes but the true one"
     changes: ClassVar[str] = "loss landscape"
@@ -36,10 +35,6 @@ class FedNtd(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("fedntd",)
     ranges: ClassVar[Mapping[str, str]] = {"beta": "0.1 to 3", "tau": "1, 3, 5"}
     reduces_to: ClassVar[Mapping[str, str]] = {"beta=0": "fedavg"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.beta < math.inf, f"beta must be a finite number, at least 0, got {self.beta}")
-        require(0 < self.tau < math.inf, f"tau must be a finite number above 0, got {self.tau}")
 
     def contract(self) -> Contract:
         return Contract(needs=(classes,), hazard=self.overshoot)

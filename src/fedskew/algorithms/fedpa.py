@@ -17,16 +17,16 @@ momentum, as for every other method, so that a comparison shows the effect of De
 Elsewhere: the authors' code adds one sample after the other in O(l^2 P), and gets the same Delta.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, Solver
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat, NonNegativeInt, PositiveInt
 from fedskew.core.records import Carry, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
@@ -34,10 +34,10 @@ from fedskew.core.trees import Tree
 
 @dataclass(frozen=True, kw_only=True)
 class FedPa(Algorithm):
-    rho: float = 0.01
-    samples: int = 4
-    burn_in: float = 0.2
-    burn_in_rounds: int = 0
+    rho: NonNegativeFloat = 0.01
+    samples: PositiveInt = 4
+    burn_in: Annotated[float, Meta(ge=0, le=0.99)] = 0.2
+    burn_in_rounds: NonNegativeInt = 0
 
     idea: ClassVar[str] = (
         "average local posteriors: an update counts more in directions where the local path hardly varies"
@@ -51,12 +51,6 @@ class FedPa(Algorithm):
         "burn_in": "one epoch of 5",
         "burn_in_rounds": "a quarter of the rounds",
     }
-
-    def __post_init__(self) -> None:
-        require(0 <= self.rho < math.inf, f"rho must be a finite number, at least 0, got {self.rho}")
-        require(self.samples >= 1, f"samples must be at least 1, got {self.samples}")
-        require(0 <= self.burn_in <= 0.99, f"burn_in must be from 0 to 0.99, got {self.burn_in}")
-        require(self.burn_in_rounds >= 0, f"burn_in_rounds must be at least 0, got {self.burn_in_rounds}")
 
     def contract(self) -> Contract:
         return Contract(hazard=self.overshoot)

@@ -19,7 +19,6 @@ The experiment's selection chooses the clients, as in the listing. With ``select
 client's resources, but gives no rule and uses a fixed batch in its experiments. This is left out.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -29,6 +28,7 @@ from torch import Tensor
 from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver
 from fedskew.core.contract import proximal_hazard
 from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat, NonNegativeOrInf, PositiveShare
 from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.rows import Of, lowest, moments, single_rows, soft_weights, variance_of
 from fedskew.core.task import Task
@@ -38,15 +38,15 @@ from fedskew.core.trees import Tree
 @dataclass(frozen=True, kw_only=True)
 class FedPBS(Algorithm):
     weighting: Literal["samples", "uniform"] = "uniform"
-    mu: float = 0.01
+    mu: NonNegativeFloat = 0.01
     mu_scale: Literal["constant", "variance"] = "constant"
     variance: Of = "loss"
     variance_threshold: float | Literal["median"] = "median"
-    batch_threshold: float = 0.5
+    batch_threshold: NonNegativeOrInf = 0.5
     selection: Literal["random", "stable"] = "random"
-    cohort: float = 0.5
+    cohort: PositiveShare = 0.5
     aggregation: Literal["plain", "softmax"] = "plain"
-    tau: float = 1.0
+    tau: NonNegativeOrInf = 1.0
     tau_scale: Literal["relative", "absolute"] = "relative"
 
     weighted: ClassVar[bool] = True
@@ -63,10 +63,6 @@ class FedPBS(Algorithm):
     }
 
     def __post_init__(self) -> None:
-        require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
-        require(self.batch_threshold >= 0, f"batch_threshold must be at least 0, got {self.batch_threshold}")
-        require(0 < self.cohort <= 1, f"cohort is a share of the proposed clients, above 0, got {self.cohort}")
-        require(0 <= self.tau <= math.inf, f"tau must be at least 0, got {self.tau}")
         require(self.variance_threshold == self.variance_threshold, "variance_threshold must be a number or 'median'")
 
     def contract(self) -> Contract:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, Solver
 from fedskew.core.contract import classes, features
-from fedskew.core.errors import require
+from fedskew.core.limits import Share
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task, one_hot
 from fedskew.core.trees import Tree
@@ -33,7 +33,7 @@ from fedskew.core.trees import Tree
 
 @dataclass(frozen=True, kw_only=True)
 class FedProc(Algorithm):
-    alpha: float | None = None
+    alpha: Share | None = None
 
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "pull local features towards the class means of all clients, most in early rounds"
@@ -42,9 +42,6 @@ class FedProc(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("fedproc",)
     ranges: ClassVar[Mapping[str, str]] = {"alpha": "1 - t / T (by default); 0 to 1"}
     reduces_to: ClassVar[Mapping[str, str]] = {"alpha=0": "fedavg"}
-
-    def __post_init__(self) -> None:
-        require(self.alpha is None or 0 <= self.alpha <= 1, f"alpha must be from 0 to 1, got {self.alpha}")
 
     def contract(self) -> Contract:
         return Contract(needs=(features, classes))

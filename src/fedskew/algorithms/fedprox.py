@@ -15,7 +15,6 @@ Elsewhere: some frameworks only send mu and leave the term to the client. Some s
 solver such as AdamW normalises the term together with the loss, so that mu loses its scale.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, GradFn, local_loss
 from fedskew.core.contract import linear_solver, proximal_hazard
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
@@ -32,7 +31,7 @@ from fedskew.core.trees import Tree
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(Algorithm):
-    mu: float = 0.1
+    mu: NonNegativeFloat = 0.1
     step: Literal["explicit", "implicit"] = "explicit"
 
     idea: ClassVar[str] = "penalise the distance to the round's global model"
@@ -41,9 +40,6 @@ class FedProx(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("fedprox",)
     ranges: ClassVar[Mapping[str, str]] = {"mu": "0.001, 0.01, 0.1, 1"}
     reduces_to: ClassVar[Mapping[str, str]] = {"mu=0": "fedavg", "mu=0,step=implicit": "fedavg"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
 
     def contract(self) -> Contract:
         if self.step == "implicit":

@@ -13,7 +13,6 @@ Elsewhere: some implementations add up to 1e-7 to the norm, which shortens epsil
 after the second gradient, at w_k.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,7 +20,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, GradFn, Weighting
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import View
 from fedskew.core.trees import Tree, unit
 
@@ -29,7 +28,7 @@ from fedskew.core.trees import Tree, unit
 @dataclass(frozen=True, kw_only=True)
 class FedSam(Algorithm):
     weighting: Weighting = "uniform"
-    rho: float = 0.1
+    rho: NonNegativeFloat = 0.1
 
     idea: ClassVar[str] = "take each local gradient at the nearby point of highest loss, to find flat regions"
     changes: ClassVar[str] = "update path"
@@ -37,9 +36,6 @@ class FedSam(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("fedsam",)
     ranges: ClassVar[Mapping[str, str]] = {"rho": "0.01, 0.05, 0.1, 0.5"}
     reduces_to: ClassVar[Mapping[str, str]] = {"rho=0": "fedavg:weighting=uniform"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.rho < math.inf, f"rho must be a finite number, at least 0, got {self.rho}")
 
     def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
         return sharp_gradient(grad_fn, w, self.rho), scratch

@@ -17,7 +17,6 @@ server means by n_k, as in FedDyn. Weight decay belongs to F_k. Under a codec, l
 Elsewhere: some implementations send mu_k in place of s~_k, and clip gradients after the corrections. Here nothing is clipped.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver, Weighting
 from fedskew.core.contract import proximal_hazard
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat, PositiveFloat
 from fedskew.core.records import Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, unit, weighted_sum
@@ -36,8 +35,8 @@ from fedskew.core.trees import Tree, unit, weighted_sum
 @dataclass(frozen=True, kw_only=True)
 class FedSmoo(Algorithm):
     weighting: Weighting = "uniform"
-    rho: float = 0.1
-    beta: float = 10.0
+    rho: NonNegativeFloat = 0.1
+    beta: PositiveFloat = 10.0
 
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "FedDyn on the model and on its perturbation, so that clients find common flat regions"
@@ -46,10 +45,6 @@ class FedSmoo(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("fedsmoo",)
     ranges: ClassVar[Mapping[str, str]] = {"rho": "0.01, 0.05, 0.1, 0.5", "beta": "10, 100"}
     reduces_to: ClassVar[Mapping[str, str]] = {"rho=0,beta=10": "feddyn:alpha=0.1"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.rho < math.inf, f"rho must be a finite number, at least 0, got {self.rho}")
-        require(0 < self.beta < math.inf, f"beta must be a finite number above 0, got {self.beta}")
 
     def contract(self) -> Contract:
         return Contract(hazard=proximal_hazard("1/beta", 1 / self.beta), codec_loss={"lambda_k": 1 / self.beta})

@@ -16,7 +16,6 @@ Elsewhere: some implementations add weight decay at w_k. Some can restrict the p
 before it.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, GradFn
 from fedskew.core.contract import classes
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat, PositiveOrInf
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, unit
@@ -35,9 +34,9 @@ from fedskew.core.trees import Tree, unit
 
 @dataclass(frozen=True, kw_only=True)
 class FedSol(Algorithm):
-    rho: float = 1.0
+    rho: NonNegativeFloat = 1.0
     proximal: Literal["kl", "l2"] = "kl"
-    temperature: float = 3.0
+    temperature: PositiveOrInf = 3.0
     scale: Literal["adaptive", "fixed"] = "adaptive"
 
     idea: ClassVar[str] = (
@@ -48,10 +47,6 @@ class FedSol(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("fedsol",)
     ranges: ClassVar[Mapping[str, str]] = {"rho": "0.5, 1, 2"}
     reduces_to: ClassVar[Mapping[str, str]] = {"rho=0": "fedavg"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.rho < math.inf, f"rho must be a finite number, at least 0, got {self.rho}")
-        require(self.temperature > 0, f"temperature must be above 0, got {self.temperature}")
 
     def contract(self) -> Contract:
         return Contract(needs=(classes,))

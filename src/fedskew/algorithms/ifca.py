@@ -14,7 +14,6 @@ gradient averaging if clients take one plain step on all their rows. If they tak
 paper's lower layers that all clusters share are left out.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -22,9 +21,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Contract, Solver, Weighting
+from fedskew.core.algorithm import Algorithm, Contract, Solver
 from fedskew.core.contract import one_global_model
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat, PositiveInt
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Task
@@ -33,9 +32,9 @@ from fedskew.core.trees import Tree, weighted_sum
 
 @dataclass(frozen=True, kw_only=True)
 class Ifca(Algorithm):
-    weighting: Weighting = "uniform"
-    k: int = 2
-    spread: float = 0.5
+    weighting: Literal["samples", "uniform"] = "uniform"
+    k: PositiveInt = 2
+    spread: NonNegativeFloat = 0.5
     averaging: Literal["models", "gradients"] = "models"
 
     weighted: ClassVar[bool] = True
@@ -48,11 +47,6 @@ class Ifca(Algorithm):
         "k=1": "fedavg:weighting=uniform",
         "k=1,weighting=samples": "fedavg",
     }
-
-    def __post_init__(self) -> None:
-        require(self.k >= 1, f"k must be at least 1, got {self.k}")
-        require(0 <= self.spread < math.inf, f"spread must be a finite number, at least 0, got {self.spread}")
-        require(self.weighting != "unbiased", "weighting applies within a cluster: write uniform or samples")
 
     def contract(self) -> Contract:
         return Contract(needs=(one_global_model,))

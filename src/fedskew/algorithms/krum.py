@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeInt, PositiveInt
 from fedskew.core.records import Cohort, ServerView
 from fedskew.core.trees import Tree, finite_rows, square_distances, weighted_sum
 
@@ -28,18 +29,14 @@ from fedskew.core.trees import Tree, finite_rows, square_distances, weighted_sum
 @dataclass(frozen=True, kw_only=True)
 class Krum(Algorithm):
     weighting: Literal["uniform"] = "uniform"
-    f: int = 1
-    c: int = 1
+    f: NonNegativeInt = 1
+    c: PositiveInt = 1
 
     idea: ClassVar[str] = "take the updates that are nearest to their neighbours"
     changes: ClassVar[str] = "aggregation"
     paper: ClassVar[str] = "Blanchard et al. 2017, arXiv:1703.02757"
     cites: ClassVar[tuple[str, ...]] = ("krum",)
     ranges: ClassVar[Mapping[str, str]] = {"f": "1 to (m - 3) / 2", "c": "1 to m - f"}
-
-    def __post_init__(self) -> None:
-        require(self.f >= 0, f"f is the number of clients that may be broken, at least 0, got {self.f}")
-        require(self.c >= 1, f"c is the number of averaged updates, at least 1, got {self.c}")
 
     def contract(self) -> Contract:
         return Contract(fewest=max(2 * self.f + 3, self.c + self.f))

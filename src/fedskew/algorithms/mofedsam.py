@@ -14,7 +14,6 @@ gradient, as in FedNova, so that D stays a mean of gradients. In round 0 D is 0,
 Elsewhere: some implementations use the first client's number of steps for all clients. In some the sign of D differs.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,7 +24,7 @@ from torch import Tensor
 from fedskew.algorithms.fedsam import FedSam, sharp_gradient
 from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver, Weighting
 from fedskew.core.contract import linear_solver
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat, PositiveShare
 from fedskew.core.records import Carry, Cohort, ServerView, Upload, View
 from fedskew.core.trees import Tree, weighted_sum
 
@@ -33,8 +32,8 @@ from fedskew.core.trees import Tree, weighted_sum
 @dataclass(frozen=True, kw_only=True)
 class MoFedSam(Algorithm):
     weighting: Weighting = "uniform"
-    rho: float = 0.1
-    beta: float = 0.1
+    rho: NonNegativeFloat = 0.1
+    beta: PositiveShare = 0.1
 
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "FedSAM's gradient, mixed with the previous round's mean direction"
@@ -43,10 +42,6 @@ class MoFedSam(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("fedsam", "fedcm")
     ranges: ClassVar[Mapping[str, str]] = {**FedSam.ranges, "beta": "0.05, 0.1, 0.5"}
     reduces_to: ClassVar[Mapping[str, str]] = {"beta=1": "fedsam", "beta=1,rho=0": "fedavg:weighting=uniform"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.rho < math.inf, f"rho must be a finite number, at least 0, got {self.rho}")
-        require(0 < self.beta <= 1, f"beta is the weight of the fresh gradient, above 0 and at most 1, got {self.beta}")
 
     def contract(self) -> Contract:
         return Contract(needs=(linear_solver,))

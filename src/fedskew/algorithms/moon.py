@@ -13,7 +13,6 @@ CIFAR-10 the paper's best is 5.
 Elsewhere: the authors' code has a default learning rate of 0.1; the paper trains with 0.01.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, Solver
 from fedskew.core.contract import features
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat, PositiveOrInf
 from fedskew.core.records import Batch, Carry, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
@@ -31,8 +30,8 @@ from fedskew.core.trees import Tree
 
 @dataclass(frozen=True, kw_only=True)
 class Moon(Algorithm):
-    mu: float = 1.0
-    temperature: float = 0.5
+    mu: NonNegativeFloat = 1.0
+    temperature: PositiveOrInf = 0.5
 
     idea: ClassVar[str] = "pull features towards the global model's, push them from the previous local model's"
     changes: ClassVar[str] = "loss landscape"
@@ -40,10 +39,6 @@ class Moon(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("moon",)
     ranges: ClassVar[Mapping[str, str]] = {"mu": "0.1, 1, 5, 10", "temperature": "0.5"}
     reduces_to: ClassVar[Mapping[str, str]] = {"mu=0": "fedavg"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
-        require(self.temperature > 0, f"temperature must be above 0, got {self.temperature}")
 
     def contract(self) -> Contract:
         return Contract(needs=(features,))

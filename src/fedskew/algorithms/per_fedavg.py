@@ -17,7 +17,6 @@ the whole batch, so that alpha = 0 is exactly local SGD.
 Elsewhere: one implementation calls single steps local epochs. Others take one batch for b1 and b2.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -26,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, GradFn, Loss, Solver, Weighting, local_loss
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat, PositiveFloat
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task, without_padding
 from fedskew.core.trees import Tree
@@ -35,9 +34,9 @@ from fedskew.core.trees import Tree
 @dataclass(frozen=True, kw_only=True)
 class PerFedAvg(Algorithm):
     weighting: Weighting = "uniform"
-    alpha: float = 0.01
+    alpha: NonNegativeFloat = 0.01
     form: Literal["first-order", "hessian-free"] = "first-order"
-    delta: float = 1e-3
+    delta: PositiveFloat = 1e-3
     batches: Literal["split", "same"] = "split"
 
     idea: ClassVar[str] = "train an initial model that is good after a local gradient step"
@@ -46,10 +45,6 @@ class PerFedAvg(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("per-fedavg",)
     ranges: ClassVar[Mapping[str, str]] = {"alpha": "0.001 to 0.01", "delta": "0.001"}
     reduces_to: ClassVar[Mapping[str, str]] = {"alpha=0.0,batches=same": "fedavg:weighting=uniform"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.alpha < math.inf, f"alpha must be a finite number, at least 0, got {self.alpha}")
-        require(0 < self.delta < math.inf, f"delta must be a finite number above 0, got {self.delta}")
 
     def contract(self) -> Contract:
         return Contract(hazard=self.overshoot)

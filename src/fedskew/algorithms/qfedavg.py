@@ -15,7 +15,6 @@ eta_l turns one step of plain SGD into a gradient. Therefore momentum and AdamW 
 Elsewhere: some libraries compute one loss on the server and use it for every client. Such a loss cannot tell clients apart.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, Solver, Weighting
 from fedskew.core.contract import plain_solver
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, weighted_sum
@@ -35,7 +34,7 @@ EPSILON = 1e-10
 @dataclass(frozen=True, kw_only=True)
 class QFedAvg(Algorithm):
     weighting: Weighting = "uniform"
-    q: float = 1.0
+    q: NonNegativeFloat = 1.0
 
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "weigh each client by the q-th power of its loss, so that accuracies become more even"
@@ -44,9 +43,6 @@ class QFedAvg(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("qfedavg",)
     ranges: ClassVar[dict[str, str]] = {"q": "0.001 to 15: 0.1, 1, 2, 5"}
     reduces_to: ClassVar[dict[str, str]] = {"q=0": "fedavg:weighting=uniform"}
-
-    def __post_init__(self) -> None:
-        require(0 <= self.q < math.inf, f"q must be a finite number, at least 0, got {self.q}")
 
     def contract(self) -> Contract:
         return Contract(needs=(plain_solver,) if self.q else ())

@@ -10,12 +10,12 @@ left out before m is counted.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from msgspec import Meta
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract
-from fedskew.core.errors import require
 from fedskew.core.records import Cohort, ServerView
 from fedskew.core.trees import Tree, finite_rows, trimmed_mean
 
@@ -23,7 +23,7 @@ from fedskew.core.trees import Tree, finite_rows, trimmed_mean
 @dataclass(frozen=True, kw_only=True)
 class TrimmedMean(Algorithm):
     weighting: Literal["uniform"] = "uniform"
-    beta: float = 0.1
+    beta: Annotated[float, Meta(ge=0, lt=0.5)] = 0.1
 
     idea: ClassVar[str] = "average each coordinate without its extreme values"
     changes: ClassVar[str] = "aggregation"
@@ -31,11 +31,6 @@ class TrimmedMean(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("trimmed-mean",)
     ranges: ClassVar[Mapping[str, str]] = {"beta": "0.1, 0.2, 0.3: at least the share of clients that may be broken"}
     reduces_to: ClassVar[Mapping[str, str]] = {"beta=0": "fedavg:weighting=uniform"}
-
-    def __post_init__(self) -> None:
-        require(
-            0 <= self.beta < 0.5, f"beta is the share cut on either side, at least 0 and below 0.5, got {self.beta}"
-        )
 
     def contract(self) -> Contract:
         return Contract(fewest=1)

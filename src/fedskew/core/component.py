@@ -15,13 +15,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import FunctionType, MappingProxyType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import msgspec
 
 from fedskew.core.errors import BadInput, require, require_storable, suggestion
 from fedskew.core.files import toml_table
+from fedskew.core.limits import expected
 from fedskew.core.text import plainly
 from fedskew.core.user_code import MARK, ORIGINS, Origin, load, name_of
 
@@ -297,7 +298,10 @@ def literal(text: str) -> object:
 
 
 def from_table(cls: type[T], table: Mapping[str, object], place: str) -> T:
-    """Make an instance of the dataclass ``cls`` from its options. Raises `BadInput` for unknown options and wrong types."""
+    """Make an instance of the dataclass ``cls`` from its options.
+
+    Raises `BadInput` for unknown options, wrong types, and values outside a type's limits.
+    """
     fields = [field.name for field in dataclasses.fields(cls)]
     for key in table:
         if key not in fields:
@@ -311,9 +315,7 @@ def from_table(cls: type[T], table: Mapping[str, object], place: str) -> T:
         number = re.fullmatch(r"Expected `str(?: \| null)?`, got `int` - at `\$\.(\w+)`", str(error))
         if number:  # label=0 names the column "0"
             return from_table(cls, {**table, number[1]: str(table[number[1]])}, place)
-        option = str(error).rpartition("$.")[2].rstrip("`")
-        cure = getattr(cls, "CURES", {}).get(option, "")
-        raise BadInput(f"{place}: {unlisted(cls, table) or readable(error) + cure}") from None
+        raise BadInput(f"{place}: {refusal(cls, table, str(error))}") from None
     except BadInput as error:
         raise BadInput(f"{place}: {error}") from None
 
@@ -328,29 +330,21 @@ def with_options(component: Part, options: Mapping[str, object], place: str) -> 
     return from_table(type(component), {**plain(component), **options}, place)  # type: ignore[type-var]
 
 
-def unlisted(cls: type, table: Mapping[str, object]) -> str:
-    """Return an error message for the first option with a value that is not among its choices; empty if there is none."""
-    kinds = get_type_hints(cls)
-    for option, value in table.items():
-        members = get_args(kinds[option]) if get_origin(kinds[option]) in (Union, UnionType) else (kinds[option],)
-        words = [word for kind in members if get_origin(kind) is Literal for word in get_args(kind)]
-        if words and isinstance(value, str) and value not in words and str not in members:
-            others = ["a whole number" for kind in members if kind is int]
-            return f"{option} must be {' or '.join(others + words)}, got {value!r}"
-    return ""
-
-
-def readable(error: msgspec.ValidationError) -> str:
-    """Put the option's name before msgspec's error message: ``mu: expected 'float', got 'str'``."""
-    message = str(error)
-    required = re.fullmatch(r"Object missing required field `(\w+)`.*", message)
+def refusal(cls: type, table: Mapping[str, object], error: str) -> str:
+    """Return msgspec's error as a message that names the option: ``mu must be a finite number of at least 0, got -1``."""
+    required = re.fullmatch(r"Object missing required field `(\w+)`.*", error)
     if required:
         return f"needs the option {required[1]!r}"
-    match = re.fullmatch(r"(.*) - at `\$\.?(.*)`", message, re.S)
+    match = re.fullmatch(r"(.*) - at `\$\.(\w+)(.*)`", error, re.S)
     if not match:
-        return message
-    text, option = match[1], match[2]
-    return f"{option}: {text[0].lower() + text[1:]}".replace("`", "'")
+        return error
+    reason, option, inside = match.groups()
+    outside_limits = re.fullmatch(r"Expected `\w+` (of length )?[<>].*", reason) is not None
+    words = expected(get_type_hints(cls, include_extras=True)[option], outside_limits)
+    cure = getattr(cls, "CURES", {}).get(option, "")
+    if not words:
+        return f"{option}{inside}: {reason[0].lower() + reason[1:]}".replace("`", "'") + cure
+    return f"{option} must be {words}, got {brief(table[option])}{cure}"
 
 
 def to_table(component: object, catalogue: Classes) -> dict[str, Any]:

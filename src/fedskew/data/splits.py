@@ -8,7 +8,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.errors import require, require_storable
+from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeInt
 from fedskew.core.seeding import stream, whole_units
 from fedskew.core.text import count, parse_folds
 from fedskew.data.dataset import Ints
@@ -24,13 +25,11 @@ class Redrawn:
     of the rows, ``fold=2/4:clients`` the second of four folds of whole clients.
     """
 
-    split_seed: int = 0
+    split_seed: NonNegativeInt = 0
     redraw: bool = True
     fold: str = ""
 
     def __post_init__(self) -> None:
-        require(self.split_seed >= 0, f"split_seed must be at least 0, got {self.split_seed}")
-        require_storable("split_seed", self.split_seed)
         if self.fold:
             found = re.fullmatch(r"(\d{1,9})/(.*)", self.fold, re.ASCII)
             require(

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 import numpy as np
@@ -29,6 +29,10 @@ Labelled = tuple[Sequence[str], Ints]
 """Texts and their labels."""
 
 
+Vocabulary = Annotated[int, msgspec.Meta(ge=3)]
+"""Number of ids: of padding, of unknown words, and of at least one word."""
+
+
 class WordOptions(Protocol):
     """Options of a data set of texts: number of words that are read of a text, and maximum number of ids."""
 
@@ -37,12 +41,6 @@ class WordOptions(Protocol):
 
     @property
     def vocabulary(self) -> int: ...
-
-
-def check_options(options: WordOptions) -> None:
-    length, ids = options.length, options.vocabulary
-    require(length >= 1, f"length must be at least 1 word, got {length}")
-    require(ids >= 3, f"vocabulary must be at least 3, with the ids of padding and unknown words, got {ids}")
 
 
 def words(text: str) -> list[str]:
@@ -245,12 +243,11 @@ class Alphabet:
 
 
 def check_windows(options: WindowOptions) -> None:
-    require(options.length >= 1, f"length must be at least 1 symbol, got {options.length}")
+    """Raise `BadInput` if rows would leave symbols out, or if there are fewer pieces than bytes."""
     require(
-        0 <= options.stride <= options.length,
+        options.stride <= options.length,
         f"stride must be 1 to {options.length}, the length of a row, or 0 for that length, got {options.stride}",
     )
-    require(0 < options.test_share < 1, f"test_share must be between 0 and 1, got {options.test_share}")
     require(
         options.pieces == 0 or options.pieces > BYTES,
         f"pieces must be above {BYTES}, the number of bytes, or 0 for characters, got {options.pieces}",

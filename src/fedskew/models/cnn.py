@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedskew.core.errors import require
+from fedskew.core.limits import PositiveInt
 from fedskew.models.initial import Normalisation, drawn, normalisation, require_images
 
 
@@ -41,14 +42,11 @@ class Cnn:
     width), at least 4 x 4.
     """
 
-    hidden: int = 512
+    hidden: PositiveInt = 512
     norm: Normalisation = "none"
 
     has_features: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("fedavg",)
-
-    def __post_init__(self) -> None:
-        require(self.hidden >= 1, f"hidden must be at least 1, got {self.hidden}")
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_images("cnn", shape, 4)
@@ -119,14 +117,11 @@ class Cnn1d:
     least 32 samples.
     """
 
-    filters: int = 32
-    hidden: int = 64
+    filters: PositiveInt = 32
+    hidden: PositiveInt = 64
     norm: Normalisation = "none"
 
     has_features: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require(self.filters >= 1 and self.hidden >= 1, "filters and hidden must be at least 1")
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require(len(shape) == 2, f"model cnn1d needs rows of (channels, samples), these have shape {shape}")
@@ -182,15 +177,12 @@ class ResNet:
     8 x 8.
     """
 
-    width: int = 64
-    groups: int = 2
+    width: PositiveInt = 64
+    groups: PositiveInt = 2
 
     has_features: ClassVar[bool] = True
     idea: ClassVar[str] = "ResNet-18 with GroupNorm, its first convolution 3 x 3 without pooling, as is usual for CIFAR"
     cites: ClassVar[tuple[str, ...]] = ("resnet", "group-norm")
-
-    def __post_init__(self) -> None:
-        require(self.width >= 1 and self.groups >= 1, "width and groups must be at least 1")
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_images("resnet18", shape, 8)

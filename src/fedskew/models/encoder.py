@@ -27,16 +27,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MethodType
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, require
 from fedskew.core.files import whole_path
+from fedskew.core.limits import NonNegativeInt, PositiveOrInf
 from fedskew.core.seeding import torch_stream
 from fedskew.models.initial import draws_from
 
@@ -169,10 +171,10 @@ class Encoder(ABC):
     ``cache`` keeps the results of the frozen layers for each text, in memory or in a file.
     """
 
-    frozen: int = 0
-    length: int = 64
-    lora: int = 0
-    alpha: float = 16.0
+    frozen: NonNegativeInt = 0
+    length: Annotated[int, Meta(ge=2)] = 64
+    lora: NonNegativeInt = 0
+    alpha: PositiveOrInf = 16.0
     adapt: Literal["both", "b"] = "both"
     targets: tuple[str, ...] = ()
     pooling: Literal["mean", "first"] = "mean"
@@ -181,10 +183,6 @@ class Encoder(ABC):
     has_features: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require(self.frozen >= 0, f"frozen must be at least 0, got {self.frozen}")
-        require(self.length >= 2, f"length must be at least 2, got {self.length}")
-        require(self.lora >= 0, f"lora must be at least 0, got {self.lora}")
-        require(self.alpha > 0, f"alpha must be above 0, got {self.alpha}")
         require(bool(self.lora) or (self.adapt == "both" and not self.targets), "adapt and targets need lora above 0")
 
     @abstractmethod

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.core.errors import require
+from fedskew.core.limits import PositiveInt
 from fedskew.models.initial import drawn
 
 
@@ -27,14 +28,11 @@ class LstmNet(nn.Module):
 class Lstm:
     """LSTM layers over time. A linear layer classifies the hidden state after the last sample. Rows are (channels, samples)."""
 
-    hidden: int = 64
-    layers: int = 1
+    hidden: PositiveInt = 64
+    layers: PositiveInt = 1
 
     has_features: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("lstm",)
-
-    def __post_init__(self) -> None:
-        require(self.hidden >= 1 and self.layers >= 1, "hidden and layers must be at least 1")
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 
 from fedskew.core.component import build
 from fedskew.core.contract import Setup
-from fedskew.core.errors import require
 from fedskew.models.cnn import Cnn, Cnn1d
 from fedskew.models.mlp import Mlp, Softmax
 
@@ -47,12 +47,11 @@ class Mixed:
     part of the parameter vector.
     """
 
-    models: tuple[str, ...] = ("softmax", "mlp")
+    models: Annotated[tuple[str, ...], Meta(min_length=2)] = ("softmax", "mlp")
 
     idea: ClassVar[str] = "clients of different architectures, in turn; for methods that do not exchange models"
 
     def __post_init__(self) -> None:
-        require(len(self.models) >= 2, f"models needs at least two architectures, got {list(self.models)}")
         assert self.parts
 
     def accepts(self, setup: Setup) -> str:

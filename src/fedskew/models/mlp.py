@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedskew.core.errors import require
+from fedskew.core.limits import Widths
 from fedskew.models.initial import Normalisation, drawn, normalisation
 
 
@@ -63,13 +63,10 @@ class Mlp:
     ``norm="group"`` normalises each hidden layer before its ReLU in one group, which is layer normalisation.
     """
 
-    hidden: tuple[int, ...] = (64,)
+    hidden: Widths = (64,)
     norm: Normalisation = "none"
 
     has_features: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require(bool(self.hidden) and min(self.hidden) >= 1, f"hidden needs widths of at least 1, got {self.hidden}")
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         return drawn(lambda: MlpNet([prod(shape), *self.hidden], classes, self.norm), generator)

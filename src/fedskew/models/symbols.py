@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.core.errors import require
+from fedskew.core.limits import PositiveInt
 from fedskew.models.initial import drawn
 
 END = -1
@@ -111,16 +112,13 @@ def require_symbols(model: str, shape: tuple[int, ...], symbols: int) -> None:
 class SymbolLstm:
     """An LSTM that predicts the next symbol: an embedding of the symbols, LSTM layers, and an output at each place."""
 
-    embedding: int = 16
-    hidden: int = 128
-    layers: int = 1
+    embedding: PositiveInt = 16
+    hidden: PositiveInt = 128
+    layers: PositiveInt = 1
 
     has_features: ClassVar[bool] = True
     idea: ClassVar[str] = "an LSTM that predicts the next symbol at each place"
     cites: ClassVar[tuple[str, ...]] = ("lstm",)
-
-    def __post_init__(self) -> None:
-        require(min(self.embedding, self.hidden, self.layers) >= 1, "embedding, hidden and layers must be at least 1")
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_symbols("symbol-lstm", shape, classes)
@@ -135,16 +133,15 @@ class Transformer:
     Departures from Vaswani et al. 2017: a decoder without an encoder, normalisation before each part, no dropout.
     """
 
-    width: int = 64
-    layers: int = 2
-    heads: int = 4
+    width: PositiveInt = 64
+    layers: PositiveInt = 2
+    heads: PositiveInt = 4
 
     has_features: ClassVar[bool] = True
     idea: ClassVar[str] = "a small causal transformer that predicts the next symbol at each place"
     cites: ClassVar[tuple[str, ...]] = ("transformer",)
 
     def __post_init__(self) -> None:
-        require(min(self.width, self.layers, self.heads) >= 1, "width, layers and heads must be at least 1")
         require(
             self.width % (2 * self.heads) == 0,
             f"width must be a multiple of twice the heads, got {self.width} and {self.heads} heads",

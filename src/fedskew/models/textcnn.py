@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeInt, PositiveInt, Widths
 from fedskew.models.initial import drawn
 
 
@@ -38,18 +39,13 @@ class TextCnn:
     is the number of ids. With 0 it is the largest id of the data plus 1. Departure: no dropout.
     """
 
-    embedding: int = 100
-    filters: int = 100
-    widths: tuple[int, ...] = (3, 4, 5)
-    vocabulary: int = 0
+    embedding: PositiveInt = 100
+    filters: PositiveInt = 100
+    widths: Widths = (3, 4, 5)
+    vocabulary: NonNegativeInt = 0
 
     has_features: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("text-cnn",)
-
-    def __post_init__(self) -> None:
-        require(self.embedding >= 1 and self.filters >= 1, "embedding and filters must be at least 1")
-        require(bool(self.widths) and min(self.widths) >= 1, f"widths must be at least 1, got {self.widths}")
-        require(self.vocabulary >= 0, f"vocabulary must be at least 0, got {self.vocabulary}")
 
     def fitted(self, x: NDArray[np.generic]) -> TextCnn:
         """Return the model with a vocabulary for the ids x (n, length). Raises `BadInput` if x has no ids, or too large ones."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeInt, PositiveInt, PositiveShare
 from fedskew.core.seeding import stream
 from fedskew.skew.feature import Floats, clusters
 from fedskew.skew.partition import Ints
@@ -36,21 +37,15 @@ class Concept(ABC):
     ``recurrent``: the old and the new concept take turns, with ``rounds`` rounds each.
     """
 
-    clusters: int = 2
-    clients: float = 1.0
-    rho: float = 1.0
-    at_round: int = 0
+    clusters: PositiveInt = 2
+    clients: PositiveShare = 1.0
+    rho: PositiveShare = 1.0
+    at_round: NonNegativeInt = 0
     course: Course = "sudden"
-    rounds: int = 10
-    stagger: int = 0
+    rounds: PositiveInt = 10
+    stagger: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
-        require(self.clusters >= 1, f"clusters must be at least 1, got {self.clusters}")
-        require(0 < self.clients <= 1, f"clients is a share, above 0 and at most 1, got {self.clients}")
-        require(0 < self.rho <= 1, f"rho is a share, above 0 and at most 1, got {self.rho}")
-        require(self.at_round >= 0, f"at_round must be at least 0, got {self.at_round}")
-        require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
-        require(self.stagger >= 0, f"stagger must be at least 0, got {self.stagger}")
         require(
             self.changes or self.clusters > 1 or self.clients < 1,
             "clusters=1 from the start gives all clients the same concept; use clusters=2, or say at_round",
@@ -116,16 +111,10 @@ class ConceptSwap(Concept):
     Any two concepts disagree on all these classes, so that no single model is right for both.
     """
 
-    strength: float = 1.0
+    strength: PositiveShare = 1.0
 
     idea: ClassVar[str] = "labels are exchanged in some clients, from the start or from a round on"
     cites: ClassVar[tuple[str, ...]] = ("ifca",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            0 < self.strength <= 1, f"strength is a share of the classes, above 0 and at most 1, got {self.strength}"
-        )
 
     def draw(self, x: Floats, num_classes: int, num_clients: int, rng: np.random.Generator) -> Own:
         moved = rng.permutation(num_classes)[: round(self.strength * num_classes)]
@@ -160,13 +149,9 @@ class ConceptFlip(Concept):
     set's standardised features.
     """
 
-    share: float = 0.5
+    share: PositiveShare = 0.5
 
     idea: ClassVar[str] = "labels flip in some clients where the features lie in a half-space"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 < self.share <= 1, f"share must be above 0 and at most 1, got {self.share}")
 
     def draw(self, x: Floats, num_classes: int, num_clients: int, rng: np.random.Generator) -> Own:
         require(num_classes >= 2, "a label can only flip among at least two classes")

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat, PositiveInt, Share
 from fedskew.core.seeding import stream
 from fedskew.skew.partition import Ints
 
@@ -70,14 +72,11 @@ class FeatureNoise:
     deviation ``level * i / (K - 1)`` for i = 0..K-1, so that the first client has no noise.
     """
 
-    level: float = 0.1
+    level: NonNegativeFloat = 0.1
     kind: Literal["variance", "std"] = "variance"
 
     idea: ClassVar[str] = "Gaussian noise that grows from the first client to the last"
     cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
-
-    def __post_init__(self) -> None:
-        require(0 <= self.level < np.inf, f"level must be a finite number of at least 0, got {self.level}")
 
     def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
         if self.kind == "std":
@@ -96,12 +95,9 @@ class FeatureAffine:
     channel.
     """
 
-    strength: float = 0.3
+    strength: Share = 0.3
 
     idea: ClassVar[str] = "each client has its own gain and offset for each colour, sensor or column"
-
-    def __post_init__(self) -> None:
-        require(0 <= self.strength <= 1, f"strength must be at least 0 and at most 1, got {self.strength}")
 
     def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
         std = x.std(axis=(0, *range(2, x.ndim)), dtype=np.float64)
@@ -122,12 +118,9 @@ class FeatureSensor:
     Needs windows (channels, samples). Three consecutive channels are the axes of one sensor.
     """
 
-    degrees: float = 90.0
+    degrees: Annotated[float, Meta(ge=0, le=180)] = 90.0
 
     idea: ClassVar[str] = "three-axis sensors, turned for each client about its own axis"
-
-    def __post_init__(self) -> None:
-        require(0 <= self.degrees <= 180, f"degrees must be at least 0 and at most 180, got {self.degrees}")
 
     def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
         require(
@@ -186,14 +179,11 @@ class FeatureRotation:
     ``side`` is the side length of square images that are stored as flat rows.
     """
 
-    clusters: int = 4
+    clusters: PositiveInt = 4
     side: int = 0
 
     idea: ClassVar[str] = "images turned by one angle for each cluster of clients"
     cites: ClassVar[tuple[str, ...]] = ("ifca",)
-
-    def __post_init__(self) -> None:
-        require(self.clusters >= 1, f"clusters must be at least 1, got {self.clusters}")
 
     def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
         check_images(x, self.side)
@@ -217,13 +207,10 @@ def turned(images: Floats, degrees: float) -> Floats:
 class FeatureBlur:
     """Each client's images are blurred by a Gaussian with a width from U(0, sigma) pixels. `FeatureRotation` explains ``side``."""
 
-    sigma: float = 2.0
+    sigma: NonNegativeFloat = 2.0
     side: int = 0
 
     idea: ClassVar[str] = "images blurred, each client by its own width"
-
-    def __post_init__(self) -> None:
-        require(0 <= self.sigma < np.inf, f"sigma must be a finite number of at least 0, got {self.sigma}")
 
     def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
         check_images(x, self.side)
@@ -247,17 +234,13 @@ class FeatureStyle:
     ``strength`` is in 0..1; with 0 images do not change. `FeatureRotation` explains ``side``.
     """
 
-    clusters: int = 4
-    strength: float = 0.5
+    clusters: PositiveInt = 4
+    strength: Share = 0.5
     side: int = 0
 
     idea: ClassVar[str] = (
         "images in one style for each cluster of clients: contrast, gamma, sharpness, colours, texture"
     )
-
-    def __post_init__(self) -> None:
-        require(self.clusters >= 1, f"clusters must be at least 1, got {self.clusters}")
-        require(0 <= self.strength <= 1, f"strength must be at least 0 and at most 1, got {self.strength}")
 
     def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
         check_images(x, self.side)
@@ -322,16 +305,12 @@ class FeatureText:
     depend on capitals.
     """
 
-    clusters: int = 4
-    strength: float = 0.5
+    clusters: PositiveInt = 4
+    strength: Share = 0.5
 
     idea: ClassVar[str] = (
         "texts in one style for each cluster of clients: typing errors, short forms, capitals, opening and closing"
     )
-
-    def __post_init__(self) -> None:
-        require(self.clusters >= 1, f"clusters must be at least 1, got {self.clusters}")
-        require(0 <= self.strength <= 1, f"strength must be at least 0 and at most 1, got {self.strength}")
 
     def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
         cluster = clusters(self.clusters, num_clients, rng)

@@ -1,7 +1,6 @@
 """Label skew: clients see the classes in different proportions, drawn from a Dirichlet or by construction."""
 
 import heapq
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
+from fedskew.core.limits import Concentration, NonNegativeInt, PositiveInt, Share
 from fedskew.skew.partition import Ints, check_clients, cut, evenly
 
 
@@ -31,14 +31,11 @@ class LabelShards:
     has at most ``shards`` classes, otherwise at most twice as many (McMahan et al. 2017).
     """
 
-    shards: int = 2
+    shards: PositiveInt = 2
 
     idea: ClassVar[str] = "sorted by label, cut into equal shards, a few of them dealt to each client"
     deals_all: ClassVar[str] = "label-similarity:similarity=0 deals all rows in pieces that differ by one row"
     cites: ClassVar[tuple[str, ...]] = ("fedavg",)
-
-    def __post_init__(self) -> None:
-        require(self.shards >= 1, f"shards must be at least 1, got {self.shards}")
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
@@ -61,14 +58,11 @@ class LabelClasses:
     client sizes differ. A class without a client is left out. Raises `BadInput` if a class has fewer rows than clients.
     """
 
-    k: int = 2
+    k: PositiveInt = 2
 
     idea: ClassVar[str] = "each client holds exactly k classes"
     deals_all: ClassVar[str] = "with more clients or a larger k every class has a client"
     cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
-
-    def __post_init__(self) -> None:
-        require(self.k >= 1, f"k must be at least 1, got {self.k}")
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
@@ -98,13 +92,10 @@ class LabelClasses:
 class LabelSimilarity:
     """A share ``similarity`` of the rows is dealt IID. The rest is sorted by label and cut (SCAFFOLD's s % similarity)."""
 
-    similarity: float = 0.1
+    similarity: Share = 0.1
 
     idea: ClassVar[str] = "a share of the rows is dealt IID, the others are sorted by label and cut"
     cites: ClassVar[tuple[str, ...]] = ("scaffold",)
-
-    def __post_init__(self) -> None:
-        require(0 <= self.similarity <= 1, f"similarity is a share, 0 to 1, got {self.similarity}")
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
@@ -125,15 +116,11 @@ class LabelBlocks:
     other clients. This is the DualMetric report's partition (11 clients, 46 intents), but no row is dealt twice as in its code.
     """
 
-    primary: float = 0.9
-    secondary: int = 2
+    primary: Share = 0.9
+    secondary: NonNegativeInt = 2
 
     idea: ClassVar[str] = "each client has its own block of classes, except for a small share of the rows"
     cites: ClassVar[tuple[str, ...]] = ("dualmetric",)
-
-    def __post_init__(self) -> None:
-        require(0 <= self.primary <= 1, f"primary is a share, 0 to 1, got {self.primary}")
-        require(self.secondary >= 0, f"secondary must be at least 0, got {self.secondary}")
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
@@ -204,14 +191,6 @@ REDRAWS, DRAWN = 1000, 2 * 10**6
 """Limits of repeated draws: the number of draws, and the total number of counts drawn."""
 
 
-def check_alpha(alpha: float) -> None:
-    """Raise `BadInput` unless alpha is a positive number."""
-    require(
-        1e-300 <= alpha < math.inf,
-        f"alpha must be a finite number above 0, got {alpha}; small is skewed, large is even",
-    )
-
-
 def dirichlet(
     alpha: float | NDArray[np.float64], size: tuple[int, int], rng: np.random.Generator
 ) -> NDArray[np.float64]:
@@ -234,15 +213,12 @@ class LabelDirichlet:
     least classes x clients rows, no client is empty.
     """
 
-    alpha: float = 0.1
+    alpha: Concentration = 0.1
     remainder: Literal["drop", "largest"] = "largest"
 
     idea: ClassVar[str] = "each client draws its class proportions from Dir(alpha)"
     deals_all: ClassVar[str] = "remainder=largest deals all rows"
     cites: ClassVar[tuple[str, ...]] = ("failure-modes",)
-
-    def __post_init__(self) -> None:
-        check_alpha(self.alpha)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
@@ -266,16 +242,12 @@ class LabelDirichletPerClass:
     move from the largest client to clients that are too small. All rows are assigned.
     """
 
-    alpha: float = 0.5
-    min_size: int = 10
+    alpha: Concentration = 0.5
+    min_size: NonNegativeInt = 10
     balance: bool = True
 
     idea: ClassVar[str] = "each class is cut among the clients by Dir(alpha)"
     cites: ClassVar[tuple[str, ...]] = ("probabilistic-federated-matching", "niid-bench")
-
-    def __post_init__(self) -> None:
-        check_alpha(self.alpha)
-        require(self.min_size >= 0, f"min_size must be at least 0, got {self.min_size}")
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
@@ -346,14 +318,11 @@ class LabelDirichletBalanced:
     from their other classes; if these run out, too, they take any rows that are left. All rows are assigned.
     """
 
-    alpha: float = 0.1
+    alpha: Concentration = 0.1
     prior: Literal["even", "data"] = "even"
 
     idea: ClassVar[str] = "clients of equal size, each with class proportions from Dir(alpha)"
     cites: ClassVar[tuple[str, ...]] = ("feddyn",)
-
-    def __post_init__(self) -> None:
-        check_alpha(self.alpha)
 
     def proportions(self, labels: Ints, num_clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Draw the requested class proportions, (clients, classes)."""
@@ -381,15 +350,12 @@ class LabelDirichletTopUp:
     max(1, n / (10 clients)) rows.
     """
 
-    alpha: float = 0.1
+    alpha: Concentration = 0.1
 
     idea: ClassVar[str] = (
         "each class is cut by Dir(alpha), small clients get more rows (the code of Goel, Srivastava and Shah)"
     )
     cites: ClassVar[tuple[str, ...]] = ("failure-modes",)
-
-    def __post_init__(self) -> None:
-        check_alpha(self.alpha)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))

@@ -1,13 +1,14 @@
 """Quantity skew: clients hold different numbers of rows."""
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
+from fedskew.core.limits import Concentration, PositiveInt, Widths
 from fedskew.skew.label import DRAWN, REDRAWS, dirichlet, rounded
 from fedskew.skew.partition import Ints
 
@@ -52,13 +53,10 @@ class QuantityLogNormal:
     For many clients, E[1 + CV^2] tends to exp(sigma^2), with the sizes' coefficient of variation CV.
     """
 
-    sigma: float = 0.6
+    sigma: Annotated[float, Meta(ge=0, le=20)] = 0.6
 
     idea: ClassVar[str] = "client sizes from a log-normal; sigma 0 is balanced"
     cites: ClassVar[tuple[str, ...]] = ("feddyn",)
-
-    def __post_init__(self) -> None:
-        require(0 <= self.sigma <= 20, f"sigma must be at least 0 and at most 20, got {self.sigma}")
 
     def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
         return at_least(apportioned(np.exp(self.sigma * rng.standard_normal(num_clients)), num_rows), 1)
@@ -68,17 +66,12 @@ class QuantityLogNormal:
 class QuantityPowerLaw:
     """Sizes proportional to floor(exp(N(mean, spread^2))) + offset: FedProx's "power law", as its code draws it."""
 
-    mean: float = 4.0
-    spread: float = 2.0
-    offset: int = 50
+    mean: Annotated[float, Meta(ge=-20, le=20)] = 4.0
+    spread: Annotated[float, Meta(ge=0, le=10)] = 2.0
+    offset: PositiveInt = 50
 
     idea: ClassVar[str] = "a few large clients and many small ones, as in FedProx's experiments"
     cites: ClassVar[tuple[str, ...]] = ("fedprox",)
-
-    def __post_init__(self) -> None:
-        require(abs(self.mean) <= 20, f"mean must be between -20 and 20, got {self.mean}")
-        require(0 <= self.spread <= 10, f"spread must be at least 0 and at most 10, got {self.spread}")
-        require(self.offset >= 1, f"offset must be at least 1, got {self.offset}")
 
     def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
         drawn = np.floor(np.exp(self.mean + self.spread * rng.standard_normal(num_clients))) + self.offset
@@ -92,18 +85,11 @@ class QuantityDirichlet:
     After 1,000 draws (fewer for more than 2,000 clients) the last draw is used, and rows move from large clients to small ones.
     """
 
-    beta: float = 0.5
-    min_size: int = 10
+    beta: Concentration = 0.5
+    min_size: PositiveInt = 10
 
     idea: ClassVar[str] = "client sizes from Dir(beta)"
     cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
-
-    def __post_init__(self) -> None:
-        require(
-            1e-300 <= self.beta < math.inf,
-            f"beta must be a finite number above 0, got {self.beta}; small is skewed, large is even",
-        )
-        require(self.min_size >= 1, f"min_size must be at least 1, got {self.min_size}")
 
     def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
         check_smallest(self.min_size, num_clients, num_rows)
@@ -118,15 +104,10 @@ class QuantityDirichlet:
 class QuantitySizes:
     """Sizes given as a list: ``rows=[100,50,50]``. Other rows of the data set are left out."""
 
-    rows: tuple[int, ...]
+    rows: Widths
 
     idea: ClassVar[str] = "client sizes as a list"
     deals_all: ClassVar[str] = "larger sizes deal all rows"
-
-    def __post_init__(self) -> None:
-        require(
-            bool(self.rows) and min(self.rows) >= 1, "rows must be a list of whole numbers of at least 1, one a client"
-        )
 
     def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
         require(

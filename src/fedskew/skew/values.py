@@ -1,13 +1,15 @@
 """Skews without classes: by quantiles of the target, by the values of a column, by blocks of time."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require, suggestion
-from fedskew.skew.label import check_alpha, dealt_by_counts, dirichlet, fitted, rounded
+from fedskew.core.limits import Concentration, PositiveInt
+from fedskew.skew.label import dealt_by_counts, dirichlet, fitted, rounded
 from fedskew.skew.partition import Ints, check_clients, evenly
 
 Numbers: TypeAlias = NDArray[Any]
@@ -66,12 +68,8 @@ class BinDirichlet:
     bins in proportion to their shares. All rows are assigned.
     """
 
-    alpha: float = 0.5
-    bins: int = 10
-
-    def __post_init__(self) -> None:
-        check_alpha(self.alpha)
-        require(self.bins >= 2, f"bins must be at least 2, got {self.bins}")
+    alpha: Concentration = 0.5
+    bins: Annotated[int, Meta(ge=2)] = 10
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
@@ -131,14 +129,11 @@ class TimeBlocks:
     """
 
     column: str = ""
-    blocks: int = 1
+    blocks: PositiveInt = 1
 
     idea: ClassVar[str] = (
         "rows in the order of time, or of a column, are cut into blocks of consecutive rows; for any task"
     )
-
-    def __post_init__(self) -> None:
-        require(self.blocks >= 1, f"blocks must be at least 1, got {self.blocks}")
 
     def values(self, data: Data) -> Ints:
         if not self.column:

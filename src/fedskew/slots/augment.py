@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.contract import Setup
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeInt
 from fedskew.core.privacy import alone
 
 
@@ -30,14 +30,11 @@ class CropFlip:
     This equals reflection padding, a random crop and a random flip. (NIID-Bench, arXiv:2102.02079, for CIFAR-10: padding 4)
     """
 
-    padding: int = 4
+    padding: NonNegativeInt = 4
 
     idea: ClassVar[str] = "shift images with reflected borders and mirror half of them, as NIID-Bench does for CIFAR-10"
     cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
     private = alone
-
-    def __post_init__(self) -> None:
-        require(self.padding >= 0, f"padding must be at least 0, got {self.padding}")
 
     def accepts(self, setup: Setup) -> str:
         """Return why these rows cannot be shifted; empty if they are images larger than the padding."""

@@ -8,7 +8,6 @@ the result of ``unpack``. A number takes as many bits as in the model's type. On
 that a method sends.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -19,7 +18,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from fedskew.core.contract import Codec, SharedModel
-from fedskew.core.errors import require
+from fedskew.core.limits import PositiveFloat, PositiveInt, PositiveShare
 from fedskew.core.privacy import alone
 from fedskew.core.trees import Tree
 
@@ -83,13 +82,10 @@ class Uncompressed:
 class Clip(Uncompressed):
     """Scales an update down to length ``norm`` if it is longer."""
 
-    norm: float = 1.0
+    norm: PositiveFloat = 1.0
 
     idea: ClassVar[str] = "updates longer than norm are shortened to it; saves nothing, bounds what one client can do"
     private = alone
-
-    def __post_init__(self) -> None:
-        require(0 < self.norm < math.inf, f"norm must be a finite number above 0, got {self.norm}")
 
     def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
         length = vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
@@ -115,7 +111,7 @@ class TopK(_Lossy):
     """
 
     error_feedback: bool = True
-    share: float = 0.01
+    share: PositiveShare = 0.01
     scope: Literal["model", "layer"] = "model"
 
     idea: ClassVar[str] = "the largest numbers of each update, the rest is added to the next one"
@@ -123,9 +119,6 @@ class TopK(_Lossy):
     cites: ClassVar[tuple[str, ...]] = ("top-k", "error-feedback")
     random: ClassVar[bool] = False
     private = alone
-
-    def __post_init__(self) -> None:
-        require(0 < self.share <= 1, f"share must be above 0 and at most 1, got {self.share}")
 
     def sizes(self, d: int, model: SharedModel) -> list[int]:
         """Return the sizes of the parts of a vector (d,). The largest numbers of each part are sent."""
@@ -226,18 +219,14 @@ class Qsgd(_Lossy):
     level for each number, without entropy coding.
     """
 
-    levels: int = 15
-    bucket: int | Literal["all"] = 512
+    levels: PositiveInt = 15
+    bucket: PositiveInt | Literal["all"] = 512
 
     idea: ClassVar[str] = "numbers rounded at random, without bias, to a few levels of their bucket's length"
     paper: ClassVar[str] = "Alistarh et al. 2017, arXiv:1610.02132"
     cites: ClassVar[tuple[str, ...]] = ("qsgd",)
     random: ClassVar[bool] = True
     private = alone
-
-    def __post_init__(self) -> None:
-        require(self.levels >= 1, f"levels must be at least 1, got {self.levels}")
-        require(self.bucket == "all" or self.bucket >= 1, f"bucket must be at least 1, or all, got {self.bucket}")
 
     def bucketed(self, rows: Tensor) -> Tensor:
         """Reshape rows (C, d) to (C, buckets, width), with zeros at the end."""

@@ -12,13 +12,9 @@ import torch
 from torch import Tensor
 
 from fedskew.core.errors import require
+from fedskew.core.limits import BelowOne, NonNegativeFloat, PositiveFloat, PositiveOrInf, PositiveShare, Share
 from fedskew.core.privacy import after_noise, alone
 from fedskew.core.trees import Tree
-
-
-def check_rate(lr: float, decay: float) -> None:
-    require(math.isfinite(lr) and lr > 0, f"lr must be a finite number above 0, got {lr}")
-    require(0 < decay <= 1, f"lr_decay is the factor per round, above 0 and at most 1, got {decay}")
 
 
 def gathered(beta: float, t: Tensor) -> Tensor:
@@ -33,16 +29,11 @@ class Sgd:
     Weight decay is part of the local loss: the local loop adds ``weight_decay * w`` to each gradient.
     """
 
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    lr_decay: float = 1.0
+    lr: PositiveFloat = 0.1
+    momentum: BelowOne = 0.0
+    weight_decay: NonNegativeFloat = 0.0
+    lr_decay: PositiveShare = 1.0
     private = alone
-
-    def __post_init__(self) -> None:
-        check_rate(self.lr, self.lr_decay)
-        require(0 <= self.momentum < 1, f"momentum must be at least 0 and below 1, got {self.momentum}")
-        require(0 <= self.weight_decay < math.inf, f"weight_decay must be at least 0, got {self.weight_decay}")
 
     linear: ClassVar[bool] = True
 
@@ -74,21 +65,16 @@ class Sgd:
 class AdamW:
     """AdamW as in `torch.optim.AdamW`: bias-corrected, decoupled weight decay."""
 
-    lr: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
+    lr: PositiveFloat = 1e-3
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.999
+    eps: PositiveOrInf = 1e-8
     weight_decay: float = 0.01
-    lr_decay: float = 1.0
+    lr_decay: PositiveShare = 1.0
 
     paper: ClassVar[str] = "Loshchilov, Hutter 2019, arXiv:1711.05101"
     cites: ClassVar[tuple[str, ...]] = ("adamw",)
     private = alone
-
-    def __post_init__(self) -> None:
-        check_rate(self.lr, self.lr_decay)
-        require(0 <= self.beta1 < 1 and 0 <= self.beta2 < 1, "beta1 and beta2 must be at least 0 and below 1")
-        require(self.eps > 0, f"eps must be above 0, got {self.eps}")
 
     # The step is not linear in the gradients, so there is no unit response. Methods that need one are refused.
     linear: ClassVar[bool] = False
@@ -110,22 +96,15 @@ class AdamW:
         return torch.addcmul(w, step, lr * correction / gathered(self.beta1, t), value=-1), {"m": m, "v": v, "t": t}
 
 
-def check_server_rate(lr: float) -> None:
-    require(math.isfinite(lr) and lr >= 0, f"the server's lr must be a finite number, at least 0, got {lr}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class ServerSgd:
     """``w + lr * delta``. With ``lr = 1`` this is plain averaging."""
 
-    lr: float = 1.0
+    lr: NonNegativeFloat = 1.0
 
     paper: ClassVar[str] = "McMahan et al. 2017, arXiv:1602.05629"
     cites: ClassVar[tuple[str, ...]] = ("fedavg",)
     private = after_noise
-
-    def __post_init__(self) -> None:
-        check_server_rate(self.lr)
 
     def init(self, x: Tensor) -> Tree:
         return {}
@@ -138,17 +117,13 @@ class ServerSgd:
 class Momentum:
     """FedAvgM: momentum over the rounds. ``form="ema"`` is heavy ball with ``lr * (1 - beta)``."""
 
-    lr: float = 1.0
-    beta: float = 0.9
+    lr: NonNegativeFloat = 1.0
+    beta: BelowOne = 0.9
     form: Literal["heavy-ball", "nesterov", "ema"] = "heavy-ball"
 
     paper: ClassVar[str] = "Hsu, Qi, Brown 2019, arXiv:1909.06335"
     cites: ClassVar[tuple[str, ...]] = ("fedavgm",)
     private = after_noise
-
-    def __post_init__(self) -> None:
-        check_server_rate(self.lr)
-        require(0 <= self.beta < 1, f"beta must be at least 0 and below 1, got {self.beta}")
 
     def init(self, x: Tensor) -> Tree:
         return {"v": torch.zeros_like(x)}
@@ -170,27 +145,18 @@ def first_state(x: Tensor, tau: float, initial_v: str) -> Tree:
     }
 
 
-def check_adaptive(lr: float, beta1: float, tau: float) -> None:
-    check_server_rate(lr)
-    require(0 <= beta1 < 1, f"beta1 must be at least 0 and below 1, got {beta1}")
-    require(tau > 0, f"tau must be above 0, got {tau}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Adagrad:
     """FedAdagrad: v is the sum of squares. ``beta1`` is 0, as in the paper's experiments."""
 
-    lr: float = 0.01
-    beta1: float = 0.0
-    tau: float = 1e-3
+    lr: NonNegativeFloat = 0.01
+    beta1: BelowOne = 0.0
+    tau: PositiveOrInf = 1e-3
     initial_v: Literal["tau-squared", "zero"] = "tau-squared"
 
     paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295, Algorithm 2"
     cites: ClassVar[tuple[str, ...]] = ("fedopt",)
     private = after_noise
-
-    def __post_init__(self) -> None:
-        check_adaptive(self.lr, self.beta1, self.tau)
 
     def init(self, x: Tensor) -> Tree:
         return first_state(x, self.tau, self.initial_v)
@@ -208,19 +174,17 @@ class _Averaging(ABC):
     ``bias_correction`` corrects both means for their start at 0. Common implementations do this; the paper does not.
     """
 
-    lr: float = 0.01
-    beta1: float = 0.9
-    tau: float = 1e-3
+    lr: NonNegativeFloat = 0.01
+    beta1: BelowOne = 0.9
+    tau: PositiveOrInf = 1e-3
     initial_v: Literal["tau-squared", "zero"] = "tau-squared"
-    beta2: float = 0.99
+    beta2: Share = 0.99
     bias_correction: bool = False
 
     paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295, Algorithm 2"
     cites: ClassVar[tuple[str, ...]] = ("fedopt",)
 
     def __post_init__(self) -> None:
-        check_adaptive(self.lr, self.beta1, self.tau)
-        require(0 <= self.beta2 <= 1, f"beta2 must be between 0 and 1, got {self.beta2}")
         reason = "bias_correction needs beta2 below 1: at 1 the step would be 0"
         require(self.beta2 < 1 or not self.bias_correction, reason)
 

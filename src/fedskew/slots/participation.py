@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.contract import Setup
 from fedskew.core.errors import require
+from fedskew.core.limits import PositiveFloat, PositiveInt, PositiveShare
 from fedskew.core.privacy import alone
 from fedskew.core.records import Info, Privacy
 from fedskew.core.seeding import stream
@@ -56,13 +57,10 @@ class Always:
 class Random:
     """Each client is available in each round with probability ``p``, independently."""
 
-    p: float = 0.5
+    p: PositiveShare = 0.5
 
     idea: ClassVar[str] = "each client is online with one probability, independently in each round"
     private = alone
-
-    def __post_init__(self) -> None:
-        require(0 < self.p <= 1, f"p is a probability, above 0 and at most 1, got {self.p}")
 
     def available(self, clients: Info, round_: int, seed: int) -> Bools:
         return stream(seed, "availability", round_).random(len(clients.index)) < self.p
@@ -78,18 +76,14 @@ class DayNight:
     phase, so that availability depends on the labels.
     """
 
-    period: int = 24
-    peak: float = 1.0
+    period: PositiveInt = 24
+    peak: PositiveShare = 1.0
     phase: Phase = "random"
 
     idea: ClassVar[str] = (
         "more likely by day than by night, each client in its own time zone, or all clients of a main class in one"
     )
     private = alone
-
-    def __post_init__(self) -> None:
-        require(self.period >= 1, f"period must be at least 1 round, got {self.period}")
-        require(0 < self.peak <= 1, f"peak is a probability, above 0 and at most 1, got {self.peak}")
 
     def accepts(self, setup: Setup) -> str:
         return labels_needed(self.phase, setup)
@@ -107,8 +101,8 @@ class Blocks:
     ``phase="random"`` assigns clients to groups at random, ``"label"`` in order of their most frequent class.
     """
 
-    blocks: int = 2
-    rounds: int = 10
+    blocks: PositiveInt = 2
+    rounds: PositiveInt = 10
     phase: Phase = "random"
 
     idea: ClassVar[str] = "groups of clients take turns, dealt by chance or by their main class"
@@ -116,10 +110,6 @@ class Blocks:
     def private(self, privacy: Privacy) -> str:
         """Return why this is not private: groups of equal size depend on all clients, by label on their rows, too."""
         return "availability blocks deals groups of equal size, so one client changes the groups of others; use random:p=0.5"
-
-    def __post_init__(self) -> None:
-        require(self.blocks >= 1, f"blocks must be at least 1, got {self.blocks}")
-        require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
 
     def accepts(self, setup: Setup) -> str:
         return labels_needed(self.phase, setup)
@@ -134,16 +124,11 @@ class Blocks:
 class Unequal:
     """Client k is available in each round with its own probability p_k ~ Beta(a, b). The mean is a / (a + b)."""
 
-    a: float = 2.0
-    b: float = 2.0
+    a: PositiveFloat = 2.0
+    b: PositiveFloat = 2.0
 
     idea: ClassVar[str] = "each client with a probability of its own, from a Beta distribution"
     private = alone
-
-    def __post_init__(self) -> None:
-        require(
-            0 < self.a < np.inf and 0 < self.b < np.inf, f"a and b must be finite and above 0, got {self.a}, {self.b}"
-        )
 
     def available(self, clients: Info, round_: int, seed: int) -> Bools:
         number = len(clients.index)
@@ -159,16 +144,15 @@ class OnOff:
     is available is join / (leave + join).
     """
 
-    leave: float = 0.1
-    join: float = 0.1
+    leave: PositiveShare = 0.1
+    join: PositiveShare = 0.1
 
     idea: ClassVar[str] = "each client comes and goes, and stays or stays away for some rounds (a Markov chain)"
     private = alone
 
     def __post_init__(self) -> None:
         require(
-            self.leave > 0 and self.join > 0 and self.leave + self.join <= 1,
-            f"leave and join must be above 0 and at most 1 together, got {self.leave} and {self.join}",
+            self.leave + self.join <= 1, f"leave and join must be at most 1 together, got {self.leave} and {self.join}"
         )
 
     def available(self, clients: Info, round_: int, seed: int) -> Bools:
@@ -211,15 +195,12 @@ class Everyone:
 class Poisson:
     """Selects each client with probability ``rate``, independently. A round may have no client."""
 
-    rate: float = 0.1
+    rate: PositiveShare = 0.1
 
     idea: ClassVar[str] = "each client by chance, independently of the others, as privacy accounting assumes"
 
     def private(self, privacy: Privacy) -> str:
         return "" if self.rate == privacy.q else not_poisson(self, privacy)
-
-    def __post_init__(self) -> None:
-        require(0 < self.rate <= 1, f"rate is a probability, above 0 and at most 1, got {self.rate}")
 
     def largest(self, num_clients: int) -> int:
         return num_clients
@@ -232,19 +213,14 @@ class Poisson:
 class Uniform:
     """Draws ``clients`` clients, or a ``fraction`` (at least one), uniformly without replacement; all if fewer are online."""
 
-    clients: int | None = None
-    fraction: float | None = None
+    clients: PositiveInt | None = None
+    fraction: PositiveShare | None = None
 
     idea: ClassVar[str] = "a random cohort without replacement: a number of clients, or a fraction of them"
     private = not_poisson
 
     def __post_init__(self) -> None:
         require((self.clients is None) != (self.fraction is None), "give either clients or fraction")
-        require(self.clients is None or self.clients >= 1, f"clients must be at least 1, got {self.clients}")
-        require(
-            self.fraction is None or 0 < self.fraction <= 1,
-            f"fraction must be above 0 and at most 1, got {self.fraction}",
-        )
 
     def size(self, num_clients: int) -> int:
         """Return the size of a cohort if enough clients are online."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedskew.core.contract import Setup, classes, server_rows
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeInt, PositiveFloat, PositiveInt
 from fedskew.core.privacy import after_noise
 from fedskew.core.records import Cohort, Privacy, ServerView
 from fedskew.core.seeding import torch_stream
@@ -46,9 +46,9 @@ class Distillation:
     Departures: the paper stops early on validation rows after at most 10,000 steps; the number of steps is fixed here.
     """
 
-    steps: int = 100
-    lr: float = 1e-3
-    batch_size: int = 128
+    steps: NonNegativeInt = 100
+    lr: PositiveFloat = 1e-3
+    batch_size: PositiveInt = 128
     optimiser: Literal["adam", "sgd"] = "adam"
     schedule: Literal["cosine", "constant"] = "cosine"
 
@@ -60,11 +60,6 @@ class Distillation:
     def private(self, privacy: Privacy) -> str:
         """Return why this is never private: the teacher uses the clients' updates without noise."""
         return "refine distillation trains the model with the updates before noise is added; use --refine none"
-
-    def __post_init__(self) -> None:
-        require(self.steps >= 0, f"steps must be at least 0, got {self.steps}")
-        require(0 < self.lr < math.inf, f"lr must be a finite number above 0, got {self.lr}")
-        require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
 
     def accepts(self, setup: Setup) -> str:
         return server_rows(setup) or classes(setup)

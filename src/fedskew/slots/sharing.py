@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedskew.core.contract import Setup
 from fedskew.core.errors import require
+from fedskew.core.limits import PositiveInt
 from fedskew.core.privacy import alone
 from fedskew.core.trees import ParameterSpace
 
@@ -45,14 +46,11 @@ class Personal:
     Each weight matrix counts as one layer. A normalisation layer belongs to the layer before it.
     """
 
-    head: int = 1
+    head: PositiveInt = 1
     layers: tuple[str, ...] = ()
 
     idea: ClassVar[str] = "each client keeps the last layers, or those whose names match, and shares the rest"
     private = alone
-
-    def __post_init__(self) -> None:
-        require(self.head >= 1, f"head must be at least 1, got {self.head}")
 
     def accepts(self, setup: Setup) -> str:
         return whole_models_needed(setup)

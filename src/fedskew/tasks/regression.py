@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.core.errors import require
+from fedskew.core.limits import FiniteFloat, OpenShare, PositiveFloat
 from fedskew.core.metrics import TaskMetric
 from fedskew.core.task import TaskKind
 from fedskew.core.trees import Tree
@@ -30,23 +30,15 @@ class Regression(TaskKind):
     """
 
     error: Literal["squared", "absolute", "huber", "quantile"] = "squared"
-    delta: float = 1.0
-    q: float = 0.5
-    center: float | None = None
-    scale: float | None = None
+    delta: PositiveFloat = 1.0
+    q: OpenShare = 0.5
+    center: FiniteFloat | None = None
+    scale: PositiveFloat | None = None
 
     takes: ClassVar[str] = "error"
     idea: ClassVar[str] = "a number for each row, by squared, absolute, Huber or quantile loss"
     target: ClassVar[str] = "number"
     metrics: ClassVar[tuple[TaskMetric, ...]] = REGRESSION
-
-    def __post_init__(self) -> None:
-        require(0 < self.delta < math.inf, f"delta must be a finite number above 0, got {self.delta}")
-        require(0 < self.q < 1, f"q must be between 0 and 1, got {self.q}")
-        require(math.isfinite(self.center or 0.0), f"center must be a finite number, got {self.center}")
-        require(
-            self.scale is None or 0 < self.scale < math.inf, f"scale must be a finite number above 0, got {self.scale}"
-        )
 
     @property
     def primary(self) -> str:

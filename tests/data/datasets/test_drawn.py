@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fedskew.core.errors import BadInput
 from fedskew.data.datasets.synthetic import Synthetic, SyntheticSoftmax
 
 
@@ -60,12 +59,6 @@ def test_softmax_seeds_differ_and_notes_name_the_test_rows():
     assert one.fingerprint() == SyntheticSoftmax(rows=20).load().fingerprint()
     assert "training rows" in SyntheticSoftmax(rows=20, test="train").load().notes
     assert not one.notes
-
-
-@pytest.mark.parametrize("options", [{"rows": 0}, {"features": 0}, {"classes": 0}, {"data_seed": -1}])
-def test_softmax_checks_its_options(options):
-    with pytest.raises(BadInput, match=next(iter(options))):
-        SyntheticSoftmax(**options)
 
 
 # synthetic(alpha, beta)

@@ -248,9 +248,3 @@ def test_digits_has_each_row_of_scikit_learn_once_and_is_split_by_class():
         other = Digits(test_fraction=fraction).load()
         assert np.abs(np.bincount(other.y_test) - fraction * np.bincount(labels)).max() <= 0.5
         assert (other.fingerprint() == data.fingerprint()) == (fraction == 0.2)
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
-def test_digits_need_both_parts(fraction):
-    with pytest.raises(BadInput, match="test_fraction"):
-        Digits(test_fraction=fraction)

@@ -168,8 +168,6 @@ def test_bad_text_options_give_one_line_errors(tmp_path):
     path = reviews(tmp_path / "t.csv", review=" ")
     with pytest.raises(BadInput, match="no column 'reviw'; did you mean 'review'"):
         Table(path=str(path), label="stars", text="reviw").load()
-    with pytest.raises(BadInput, match="length must be at least 1"):
-        Table(path=str(path), label="stars", text="review", length=0)
     words = "no row has both a label ('stars') and a client, and 'review'"
     refused(path, words, label="stars", client="", text="review", fair=False)
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeInt, PositiveInt
 from fedskew.data.dataset import Dataset, some_rows
 from fedskew.data.find import Files, Remote, text_of
-from fedskew.data.texts import Labelled, check_options, of_texts
+from fedskew.data.texts import Labelled, Vocabulary, of_texts
 
 TOPICS = ("1", "2", "3", "4")
 GITHUB = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"
@@ -24,10 +24,10 @@ class AgNews:
     train.csv, ``ag_news_train_subset.csv.gz`` is read, which has a part of the rows.
     """
 
-    length: int = 64
-    vocabulary: int = 20_000
-    train_rows: int = 0
-    test_rows: int = 0
+    length: PositiveInt = 64
+    vocabulary: Vocabulary = 20_000
+    train_rows: NonNegativeInt = 0
+    test_rows: NonNegativeInt = 0
 
     model: ClassVar[str] = "text-cnn"
     cites: ClassVar[tuple[str, ...]] = ("ag-news",)
@@ -44,10 +44,6 @@ class AgNews:
         others=(("ag_news_train_subset.csv.gz", "ag_news_test.csv.gz"),),
         common=("train.csv", "test.csv"),
     )
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        require(min(self.train_rows, self.test_rows) >= 0, "train_rows and test_rows must be at least 0")
 
     def load(self) -> Dataset:
         parts = []

@@ -3,12 +3,13 @@
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeInt
 from fedskew.data.dataset import Dataset, numbered, some_rows
 from fedskew.data.find import Files, Remote
 from fedskew.data.preprocessing import Angle, Number, Standard, fitted
@@ -38,8 +39,8 @@ class BeijingAir:
     rows, drawn at random; 0 takes all.
     """
 
-    ahead: int = 1
-    rows: int = 0
+    ahead: Annotated[int, Meta(ge=1, le=24)] = 1
+    rows: NonNegativeInt = 0
 
     task: ClassVar[str] = "regression"
     model: ClassVar[str] = "mlp"
@@ -58,10 +59,6 @@ class BeijingAir:
         ),
         how="`fedskew data get beijing-air` fetches the UCI data set 'Beijing Multi-Site Air Quality'",
     )
-
-    def __post_init__(self) -> None:
-        require(1 <= self.ahead <= 24, f"ahead must be 1 to 24 hours, got {self.ahead}")
-        require(self.rows >= 0, f"rows must be at least 1, or 0 for all, got {self.rows}")
 
     def load(self) -> Dataset:
         [tables] = self.files.read(read)

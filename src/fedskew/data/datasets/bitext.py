@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeInt, OpenShare, PositiveInt
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset, Ints, numbered
 from fedskew.data.find import Files, Remote, text_of
-from fedskew.data.texts import check_options, check_texts, held_out_rows, of_texts
+from fedskew.data.texts import Vocabulary, check_texts, held_out_rows, of_texts
 
 HUGGING_FACE = "https://huggingface.co/datasets/bitext"
 LICENCE = "Community Data License Agreement, Sharing, 1.0"
@@ -28,19 +28,14 @@ class Bitext:
     """
 
     labels: Literal["intent", "category"] = "intent"
-    length: int = 24
-    vocabulary: int = 5_000
-    test_fraction: float = 0.2
-    labelled: int = 0
+    length: PositiveInt = 24
+    vocabulary: Vocabulary = 5_000
+    test_fraction: OpenShare = 0.2
+    labelled: NonNegativeInt = 0
 
     model: ClassVar[str] = "text-cnn"
     cites: ClassVar[tuple[str, ...]] = ("bitext",)
     files: ClassVar[Files]
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        require(0 < self.test_fraction < 1, f"test_fraction must be between 0 and 1, got {self.test_fraction}")
-        require(self.labelled >= 0, f"labelled must be at least 0, got {self.labelled}")
 
     def load(self) -> Dataset:
         [table] = self.files.read(read)

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeInt
 from fedskew.data.arrays import Pixels, cifar, mosaics, standardised_pixels
 from fedskew.data.dataset import Dataset, Ints, some_rows
 from fedskew.data.find import Files, Remote
@@ -29,8 +30,8 @@ class Cifar10:
     ``train_rows`` and ``test_rows`` choose this number of random rows, always the same ones; 0 takes all.
     """
 
-    train_rows: int = 0
-    test_rows: int = 0
+    train_rows: NonNegativeInt = 0
+    test_rows: NonNegativeInt = 0
 
     model: ClassVar[str] = "cnn"
     cites: ClassVar[tuple[str, ...]] = ("cifar",)
@@ -49,9 +50,6 @@ class Cifar10:
         ),
         others=(("cifar10_train.npz", "cifar10_test.npz"),),
     )
-
-    def __post_init__(self) -> None:
-        require(min(self.train_rows, self.test_rows) >= 0, "train_rows and test_rows must be at least 0")
 
     def load(self) -> Dataset:
         (train, y), (test, y_test) = chain(*self.files.read(ten))

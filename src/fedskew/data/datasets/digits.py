@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.errors import require
+from fedskew.core.limits import OpenShare
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files
@@ -19,7 +19,7 @@ from fedskew.data.preprocessing import as_array
 class Digits:
     """1,797 rows of 64 pixels in 0..1. The test set is ``test_fraction`` of each class, always the same rows."""
 
-    test_fraction: float = 0.2
+    test_fraction: OpenShare = 0.2
 
     model: ClassVar[str] = "mlp"
     cites: ClassVar[tuple[str, ...]] = ("digits",)
@@ -31,9 +31,6 @@ class Digits:
         classes=10,
         source="E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI, 1998 (scikit-learn's copy)",
     )
-
-    def __post_init__(self) -> None:
-        require(0 < self.test_fraction < 1, f"test_fraction must be between 0 and 1, got {self.test_fraction}")
 
     def load(self) -> Dataset:
         pixels, labels = carried()

@@ -7,10 +7,11 @@ import numpy as np
 
 from fedskew.core.errors import BadInput, require
 from fedskew.core.files import whole_path
+from fedskew.core.limits import PositiveInt
 from fedskew.data.arrays import standardised_pixels
 from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained, numbered
 from fedskew.data.find import Files
-from fedskew.data.texts import check_options, of_texts
+from fedskew.data.texts import Vocabulary, of_texts
 
 USUAL = ("text", "sentence", "content", "image", "img")
 """Columns that are tried for the rows, in this order, if none is named."""
@@ -32,15 +33,14 @@ class HuggingFace:
     x: str = ""
     label: str = "label"
     client: str = ""
-    length: int = 64
-    vocabulary: int = 20_000
+    length: PositiveInt = 64
+    vocabulary: Vocabulary = 20_000
 
     takes: ClassVar[str] = "path"
     model: ClassVar[str] = "mlp"
     idea: ClassVar[str] = "any data set of the Hugging Face hub, hf:NAME (pip install 'fedskew[hf]')"
 
     def __post_init__(self) -> None:
-        check_options(self)
         object.__setattr__(self, "path", whole_path(self.path))
 
     def load(self) -> Dataset:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from fedskew.core.limits import PositiveInt
 from fedskew.data.dataset import Dataset, numbered
 from fedskew.data.find import Files, Remote, text_of
-from fedskew.data.texts import check_options, of_texts
+from fedskew.data.texts import Vocabulary, of_texts
 
 Post = tuple[str, str, str]
 """Part, group, text."""
@@ -22,8 +23,8 @@ class Newsgroups:
     no other text.
     """
 
-    length: int = 256
-    vocabulary: int = 20_000
+    length: PositiveInt = 256
+    vocabulary: Vocabulary = 20_000
     headers: bool = False
 
     model: ClassVar[str] = "text-cnn"
@@ -43,9 +44,6 @@ class Newsgroups:
         ),
         others=(("20newsgroups_bydate.jsonl.xz",),),
     )
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def load(self) -> Dataset:
         [posts] = self.files.read(read)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeInt, OpenShare, PositiveInt
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files, Remote, text_of
 from fedskew.data.texts import check_windows, of_long_texts
@@ -23,11 +24,11 @@ class Shakespeare:
     word pieces instead of characters; this needs the extra ``text``.
     """
 
-    length: int = 80
-    stride: int = 0
-    smallest: int = 2000
-    test_share: float = 0.2
-    pieces: int = 0
+    length: PositiveInt = 80
+    stride: NonNegativeInt = 0
+    smallest: PositiveInt = 2000
+    test_share: OpenShare = 0.2
+    pieces: NonNegativeInt = 0
 
     task: ClassVar[str] = "next-token"
     model: ClassVar[str] = "symbol-lstm"
@@ -51,7 +52,6 @@ class Shakespeare:
 
     def __post_init__(self) -> None:
         check_windows(self)
-        require(self.smallest >= 1, f"smallest must be at least 1 character, got {self.smallest}")
 
     def load(self) -> Dataset:
         [spoken] = self.files.read(read)

@@ -1,11 +1,12 @@
 """Data sets that are drawn: the mixture of a textbook's listing, and synthetic(alpha, beta) of the FedProx paper."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from msgspec import Meta
 
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeFloat, NonNegativeInt, PositiveInt
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files
 
@@ -24,13 +25,13 @@ class Synthetic:
     ``alpha`` has no effect on labels, because u_k adds the same number to the score of each class. The paper has it, too.
     """
 
-    alpha: float = 1.0
-    beta: float = 1.0
+    alpha: NonNegativeFloat = 1.0
+    beta: NonNegativeFloat = 1.0
     scale: Literal["variance", "deviation"] = "variance"
     iid: bool = False
-    devices: int = 30
-    max_rows: int = 10_000
-    data_seed: int = 0
+    devices: PositiveInt = 30
+    max_rows: Annotated[int, Meta(ge=50)] = 10_000
+    data_seed: NonNegativeInt = 0
 
     model: ClassVar[str] = "softmax"
     cites: ClassVar[tuple[str, ...]] = ("fedprox",)
@@ -43,12 +44,6 @@ class Synthetic:
         natural="devices",
         source="T. Li et al.: Federated Optimization in Heterogeneous Networks, MLSys 2020",
     )
-
-    def __post_init__(self) -> None:
-        require(min(self.alpha, self.beta) >= 0, "alpha and beta must be at least 0")
-        require(self.devices >= 1, f"devices must be at least 1, got {self.devices}")
-        require(self.max_rows >= 50, f"max_rows must be at least 50, got {self.max_rows}")
-        require(self.data_seed >= 0, f"data_seed must be at least 0, got {self.data_seed}")
 
     def load(self) -> Dataset:
         rng = np.random.default_rng(self.data_seed)
@@ -85,11 +80,11 @@ class SyntheticSoftmax:
     does.
     """
 
-    rows: int = 12_000
-    features: int = 30
-    classes: int = 6
+    rows: PositiveInt = 12_000
+    features: PositiveInt = 30
+    classes: PositiveInt = 6
     spread: float = 0.45
-    data_seed: int = 0
+    data_seed: NonNegativeInt = 0
     test: Literal["fresh", "train"] = "fresh"
 
     model: ClassVar[str] = "softmax"
@@ -102,10 +97,6 @@ class SyntheticSoftmax:
         classes=6,
         source="the textbook section 'Non-IID Data' (14.4), listing 14.4.1",
     )
-
-    def __post_init__(self) -> None:
-        require(min(self.rows, self.features, self.classes) >= 1, "rows, features and classes must be at least 1")
-        require(self.data_seed >= 0, f"data_seed must be at least 0, got {self.data_seed}")
 
     def load(self) -> Dataset:
         return self.draw(np.random.default_rng(self.data_seed))

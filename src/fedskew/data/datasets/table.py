@@ -14,13 +14,14 @@ from msgspec import structs
 
 from fedskew.core.errors import require
 from fedskew.core.files import whole_path
+from fedskew.core.limits import NonNegativeInt, OpenShare, PositiveInt
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset, numbered
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Tabular, Texts
 from fedskew.data.splits import Redrawn, held_out, in_fold, units_of
 from fedskew.data.targets import TARGETS, Numbered
-from fedskew.data.texts import check_options, of_texts
+from fedskew.data.texts import Vocabulary, of_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,11 +68,11 @@ class Table(Redrawn):
     person: str | None = None
     text: str = ""
     test: str = ""
-    test_share: float = 0.2
-    rows: int = 0
-    length: int = 64
-    vocabulary: int = 20_000
-    fewest: int = 1
+    test_share: OpenShare = 0.2
+    rows: NonNegativeInt = 0
+    length: PositiveInt = 64
+    vocabulary: Vocabulary = 20_000
+    fewest: PositiveInt = 1
 
     takes: ClassVar[str] = "path"
     idea: ClassVar[str] = (
@@ -85,7 +86,6 @@ class Table(Redrawn):
         require(
             not (self.test and self.fold), "test=FILE gives the test rows, so there are no folds; leave out one of them"
         )
-        require(0 < self.test_share < 1, f"test_share must be between 0 and 1, got {self.test_share}")
         named = sum(map(bool, (self.label, self.target, self.labels, self.time or self.event)))
         require(
             named == 1,
@@ -104,10 +104,7 @@ class Table(Redrawn):
             require(
                 not name or name != same, f"column {name!r} cannot be both the {role} and the {other}; leave out one"
             )
-        check_options(self)
-        require(self.fewest >= 1, f"fewest must be at least 1, got {self.fewest}")
         require(not self.person or self.fewest == 1, "fewest counts rows, not persons; leave out fewest or person")
-        require(self.rows >= 0, f"rows must be at least 1, or 0 for all, got {self.rows}")
         object.__setattr__(self, "path", whole_path(self.path))
         object.__setattr__(self, "test", whole_path(self.test))
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from fedskew.core.errors import require
 from fedskew.core.files import require_exists, whole_path
+from fedskew.core.limits import NonNegativeInt, OpenShare, PositiveInt
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import LARGEST, Files, reading
 from fedskew.data.texts import check_windows, of_long_texts
@@ -21,10 +22,10 @@ class Text:
     """
 
     path: str
-    length: int = 80
-    stride: int = 0
-    test_share: float = 0.2
-    pieces: int = 0
+    length: PositiveInt = 80
+    stride: NonNegativeInt = 0
+    test_share: OpenShare = 0.2
+    pieces: NonNegativeInt = 0
 
     takes: ClassVar[str] = "path"
     task: ClassVar[str] = "next-token"

@@ -92,13 +92,13 @@ OTHER = {
     "core/files.py": "the way to write a file whole",
     "core/user_code.py": "adds a line to the list of trusted code",
     "data/find.py": "an unfinished download stays, so that it can be resumed; it follows no link",
-    "engine/disk.py": "a file of states, which is changed in place",
+    "engine/states.py": "a file of states, which is changed in place",
     "execution/prepare.py": "writes to the path that `replacing` yields",
     "api/functions.py": "writes the rows of a caller to a private temporary folder",
     "flower/superlink.py": "adds to the log of a process",
     "report/style.py": "writes to memory",
-    "report/notebook.py": "writes to memory",
-    "serving/folder.py": "fills the folder that `replacing` puts in place as a whole",
+    "report/console.py": "writes to memory",
+    "serving/export.py": "fills the folder that `replacing` puts in place as a whole",
 }
 
 

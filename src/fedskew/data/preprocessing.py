@@ -6,7 +6,6 @@ from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
@@ -83,6 +82,17 @@ MISSING = frozenset({"?"})
 LARGEST = np.finfo(np.float32).max
 HASHES, TEXT_WIDTH = 2**14, 32
 """For texts: the number of hash buckets of words, and the number of random directions to which they are projected."""
+SIGNS = {".": ",'’ \u00a0\u202f", ",": ".'’ \u00a0\u202f"}
+"""The signs between thousands, by decimal sign."""
+DAYS = (
+    *(order.replace(" ", sign) for order in ("%d %m %Y", "%m %d %Y", "%d %m %y", "%m %d %y") for sign in "/-"),
+    *("%d.%m.%Y", "%d.%m.%y", "%Y/%m/%d", "%Y.%m.%d", "%Y-%m"),
+    *("%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
+)
+CLOCKS = ("%H:%M:%S", "%H:%M", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p")
+TIMES = (*CLOCKS, *DAYS, *(f"{day} {clock}" for day in DAYS for clock in CLOCKS))
+SPELLINGS = frozenset(("", *SIGNS, *TIMES))
+"""How cells of numbers and times may be spelt: by the decimal sign, or the format of a time. Plain cells have no spelling."""
 
 
 class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
@@ -380,33 +390,3 @@ def as_it_is(x: Cells, names: Sequence[str]) -> Tabular | Array:
         return as_array(x)
     found = zip(names, x.min(0).tolist(), x.max(0).tolist(), x.mean(0, dtype=float).tolist(), strict=True)
     return Tabular(columns=tuple(Number(name=n, low=a, high=b, fill=m) for n, a, b, m in found))
-
-
-def fitted(
-    columns: Sequence[Standard],
-    cells: Mapping[str, Cells],
-    train: Cells | slice,
-    target: str = "",
-    one_hot: bool = True,
-) -> tuple[Tabular, NDArray[np.float32]]:
-    """Fit columns on the known values of the rows ``train``; return the preprocessing and the inputs (n, width) of all rows.
-
-    With ``one_hot``, inputs of words stay 0 and 1; otherwise they are standardised.
-    """
-    raw = [part.raw(cells[part.name]) for part in columns]
-    ends = np.cumsum([values.shape[1] for values in raw])
-    known = np.concatenate(raw, axis=1)[train]
-    mean, deviation = np.nanmean(known, axis=0), np.nanstd(known, axis=0)
-    of_columns = (np.split(part, ends[:-1]) for part in (mean, np.where(deviation > 0, deviation, 1)))
-    made: list[Column] = []
-    for part, center, scale, held in zip(columns, *of_columns, np.split(known, ends[:-1], axis=1), strict=True):
-        gaps = bool(np.isnan(held).any())
-        if isinstance(part, Number):
-            low, high = float(np.nanmin(held)), float(np.nanmax(held))
-            made.append(replace(part, mean=float(center[0]), scale=float(scale[0]), low=low, high=high, gaps=gaps))
-        elif isinstance(part, Words) and one_hot:
-            made.append(replace(part, gaps=gaps))
-        else:
-            made.append(replace(part, mean=tuple(center.tolist()), scale=tuple(scale.tolist()), gaps=gaps))
-    tabular = Tabular(columns=tuple(made), target=target)
-    return tabular, tabular(cells)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
@@ -19,8 +18,10 @@ from fedskew.core.errors import require
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import TEXT_WIDTH
-from fedskew.data.tables import schema
 from fedskew.data.tables.files import format_of
+from fedskew.data.tables.guard import summary
+from fedskew.data.tables.schema import merged
+from fedskew.data.tables.summaries import text_encoder
 from fedskew.data.tables.survey import MOST_BYTES, Survey, like_persons, many_numbers, round_down, survey
 from fedskew.diagnosis.facts import of_inputs, of_symbols
 from fedskew.diagnosis.pool import pooled
@@ -79,7 +80,7 @@ def from_files(
         not target or bool(np.ptp(found.y) > 0),
         f"diagnose: all targets in {column!r} are {found.y[0]:g}; name a column whose values differ",
     )
-    encode = schema.fit(found.table, str(paths[0]))
+    encode = merged({str(paths[0]): summary(found.table)})
     x, numeric = encode(found.table), found.y.astype(np.float64) if target else None
     return Subject(
         title=", ".join(path.name for path in paths),
@@ -187,7 +188,7 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
     x, texts = held.x[rows], None
     if held.dataset.texts is not None:
         texts = [held.dataset.texts[0][row] for row in rows]
-        x = schema.encoder_of(pd.Series(texts)).encode(np.array(texts, dtype=object))
+        x = text_encoder(texts).encode(np.array(texts, dtype=object))
         notes += [f"texts: hashed words in {TEXT_WIDTH} random directions"]
     found = strata_of(kind, y, data)
     strata = found.strata[rows]

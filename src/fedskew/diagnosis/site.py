@@ -18,7 +18,7 @@ from fedskew.core.seeding import Seed, stream
 from fedskew.core.text import count
 from fedskew.data.preprocessing import Number, Tabular
 from fedskew.data.tables.columns import Columns, numbers, to_pandas
-from fedskew.data.tables.guard import guarded, guarded_summary
+from fedskew.data.tables.guard import guarded, summary
 from fedskew.data.tables.survey import Survey
 from fedskew.diagnosis.columns import facts_of
 from fedskew.diagnosis.questions import Answer, Numbers, Question, Step, arrays, numbers_of
@@ -84,7 +84,7 @@ class OwnNumbers:
 
     def first(self) -> Answer:
         column = pa.table({"target": self.y})
-        return Answer(step="columns", target=guarded_summary(column, self.fewest).columns["target"])
+        return Answer(step="columns", target=summary(column, self.fewest).columns["target"])
 
     def groups(self) -> Ints:
         return np.zeros(len(self.y), dtype=np.int64)
@@ -204,7 +204,7 @@ class Site:
         if question.step == "columns":
             return replace(
                 self.targets.first(),
-                summary=guarded_summary(self.held, self.fewest),
+                summary=summary(self.held, self.fewest),
                 copies=int(self.rounded(self.copies(self.held))[0]),
                 fewest=self.fewest,
             )

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from fedskew.data.dataset import Dataset, numbered
 from fedskew.data.find import Files, Remote, text_of
-from fedskew.data.preprocessing import Number, Standard, Words, fitted
+from fedskew.data.preprocessing import Number, Standard, Words
+from fedskew.data.tables.summaries import fitted
 
 UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
 COLUMNS = (

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from fedskew.core.limits import NonNegativeInt
 from fedskew.data.dataset import Dataset, numbered, some_rows
 from fedskew.data.find import Files, Remote
-from fedskew.data.preprocessing import Angle, Number, Standard, fitted
+from fedskew.data.preprocessing import Angle, Number, Standard
+from fedskew.data.tables.summaries import fitted
 
 if TYPE_CHECKING:
     import pandas as pd

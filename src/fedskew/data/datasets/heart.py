@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset, Ints, numbered
 from fedskew.data.find import Files
-from fedskew.data.preprocessing import Number, Words, fitted
+from fedskew.data.preprocessing import Number, Words
 from fedskew.data.splits import Redrawn, in_fold, units_of
+from fedskew.data.tables.summaries import fitted
 
 CSV = Path(__file__).with_name("heart.csv")
 CATEGORIES: dict[str, tuple[int, ...]] = {

@@ -9,8 +9,9 @@ import numpy as np
 
 from fedskew.data.dataset import Dataset, numbered
 from fedskew.data.find import Files, Remote, text_of
-from fedskew.data.preprocessing import Number, fitted
+from fedskew.data.preprocessing import Number
 from fedskew.data.splits import held_out
+from fedskew.data.tables.summaries import fitted
 
 COUNT, PEOPLE = 5875, 42
 TARGETS = ("motor_UPDRS", "total_UPDRS")

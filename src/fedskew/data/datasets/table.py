@@ -166,8 +166,7 @@ class Table(Redrawn):
 
     def summaries(self, table: pa.Table, clients: Numbered | None) -> tuple[dict[str, Summary], tuple[str, ...]]:
         """Return the summary of these rows; with ``fewest``, of each natural client, and notes on what these hide."""
-        from fedskew.data.tables.guard import as_own_file, shared
-        from fedskew.data.tables.summaries import summary
+        from fedskew.data.tables.guard import as_own_file, shared, summary
 
         if clients is None or self.fewest == 1:
             return {self.path: summary(table)}, ()

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset, numbered
 from fedskew.data.find import Files, Remote, text_of
-from fedskew.data.preprocessing import Number, fitted
+from fedskew.data.preprocessing import Number
+from fedskew.data.tables.summaries import fitted
 
 FOLDER = "https://raw.githubusercontent.com/owkin/FLamby/main/flamby/datasets/fed_tcga_brca/"
 REMOTES = (

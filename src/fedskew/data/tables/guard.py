@@ -1,4 +1,10 @@
-"""No number that leaves a site is about fewer than ``fewest`` rows: the site changes its table before it counts anything."""
+"""The summary of a site's table, in which no number is about fewer than ``fewest`` rows: the site first changes its table."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from dataclasses import field as default
 
 import numpy as np
 import pandas as pd
@@ -6,14 +12,13 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from fedskew.data.tables.columns import Values, numbers, to_pandas
-from fedskew.data.tables.summaries import (
-    CATEGORIES,
-    ColumnSummary,
-    Moments,
-    Summary,
-    is_text,
-    of_column,
-)
+from fedskew.data.tables.summaries import CATEGORIES, ColumnSummary, Floats, Moments, Summary, buckets_of, unit_of
+
+
+def shared(table: pa.Table, fewest: int) -> tuple[Summary, list[str]]:
+    """The summary that leaves a site for the preprocessing of a run, and notes on what it hides. With 1 it hides nothing."""
+    table, notes = guarded(table, fewest)
+    return summary(table, fewest), notes
 
 
 def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
@@ -25,41 +30,39 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
     """
     notes: list[str] = []
     frame = to_pandas(table)
-    for at, field in enumerate(table.schema):
-        kind = field.type
-        if fewest < 2 or not countable(kind):
+    for at, field in enumerate(table.schema) if fewest > 1 else ():
+        if not countable(field.type):
             continue
-        text = is_text(kind)
+        text = is_text(field.type)
         values = frame[field.name].astype(object) if text else finite(frame[field.name])
-        rare = values.isna()
-        if text and values.nunique() <= CATEGORIES:
-            rare = values.map(values.value_counts()) < fewest
-        elif text and (odd := values.notna() & np.isnan(numbers(values))).sum() < fewest:
-            rare = odd
-        changed = values.mask(rare) if text else values
+        changed = without_rare_words(values, fewest) if text else values
         gaps = int(changed.isna().sum())
         if 0 < len(changed) - gaps < fewest:
             changed = changed.mask(changed.notna())
         elif 0 < gaps < fewest:
             known = changed.dropna()
-            if text or pa.types.is_boolean(kind):
-                usual = known.mode()[0]
-            else:
-                usual = known.mean()
-                # codes must stay whole: they have no unit
-                usual = round(usual) if known.dtype.kind in "iuf" and (known % 1 == 0).all() else usual
+            usual = known.mode()[0] if text or pa.types.is_boolean(field.type) else known.mean()
+            if known.dtype.kind in "iuf" and (known % 1 == 0).all():
+                usual = round(usual)  # codes must stay whole: they have no unit
             changed = changed.astype(object if text else values.dtype).fillna(usual)
         if not changed.equals(frame[field.name].astype(object) if text else frame[field.name]):
             notes.append(f"column {field.name!r}: words and gaps of fewer than {fewest} rows are hidden")
-            table = table.set_column(
-                at, *with_marks(field, pa.Array.from_pandas(changed.map(str, na_action="ignore") if text else changed))
-            )
+            table = with_cells(table, at, changed.map(str, na_action="ignore") if text else changed)
     return table, notes
 
 
-def with_marks(field: pa.Field, cells: pa.Array) -> tuple[pa.Field, pa.Array]:
-    """Return the cells with their field of the schema, which keeps the marks of ``field``."""
-    return field.with_type(cells.type), cells
+def without_rare_words(texts: Values, fewest: int) -> Values:
+    """The texts without words of fewer than ``fewest`` rows; if most are other texts, without few words between numbers."""
+    if texts.nunique() <= CATEGORIES:
+        return texts.mask(texts.map(texts.value_counts()) < fewest)
+    odd = texts.notna() & np.isnan(numbers(texts))
+    return texts.mask(odd) if odd.sum() < fewest else texts
+
+
+def with_cells(table: pa.Table, at: int, cells: Values) -> pa.Table:
+    """The table with other cells in one column. Its field keeps the marks."""
+    array = pa.Array.from_pandas(cells)
+    return table.set_column(at, table.schema.field(at).with_type(array.type), array)
 
 
 def countable(kind: pa.DataType) -> bool:
@@ -88,35 +91,130 @@ def as_own_file(table: pa.Table) -> pa.Table:
     for at, field in enumerate(table.schema):
         values = frame[field.name]
         if is_text(field.type) and not (values.notna() & np.isnan(numbers(values))).any():
-            table = table.set_column(at, *with_marks(field, pa.Array.from_pandas(pd.to_numeric(values))))
+            table = with_cells(table, at, pd.to_numeric(values))
     return table
 
 
-def shared(table: pa.Table, fewest: int) -> tuple[Summary, list[str]]:
-    """The summary that leaves a site for the preprocessing of a run, and notes on what it hides. With 1 it hides nothing."""
-    held, notes = guarded(table, fewest)
-    return guarded_summary(held, fewest), notes
+def summary(table: pa.Table, fewest: int = 1) -> Summary:
+    """Summarise a table, or one that `guarded` returned with this ``fewest``.
 
-
-def guarded_summary(table: pa.Table, fewest: int) -> Summary:
-    """The summary of a guarded table: the range has ``fewest`` rows at or beyond each end, and texts as many in each bucket.
-
-    The range of a column with fewer than twice as many numbers is its mean.
+    The range of numbers has ``fewest`` rows at or beyond each end, and texts as many in each bucket. The range of a column with
+    fewer than twice as many numbers is its mean.
     """
     frame = to_pandas(table)
-    made: dict[str, ColumnSummary] = {}
-    for name in table.column_names:
-        one = of_column(frame[name], table.schema.field(name))
-        if fewest > 1 and not countable(table.schema.field(name).type):
-            one = replace(one, valid=one.rows)
-        if one.numbers.rows < fewest:
-            one = replace(one, numbers=Moments())
-        else:
-            found = np.sort(numbers(frame[name]))
-            low, high = found[fewest - 1], found[one.numbers.rows - fewest]
-            if low > high:
-                low = high = one.numbers.mean
-            ends = {"low": float(low), "high": float(high)}
-            one = replace(one, numbers=replace(one.numbers, **ends))
-        made[name] = replace(one, buckets={at: n for at, n in one.buckets.items() if n >= fewest})
-    return Summary(columns=made)
+    return Summary(columns={field.name: of_column(frame[field.name], field, fewest) for field in table.schema})
+
+
+def of_column(values: Values, field: pa.Field, fewest: int) -> ColumnSummary:
+    """Summarise a column. ``field`` is its place in the table's schema."""
+    kind, marks, valid = field.type, marks_of(field), values.dropna()
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+        return ColumnSummary(type=str(kind), rows=len(values), valid=len(values) if fewest > 1 else len(valid))
+    cells = numbers(valid)
+    known = np.sort(cells[~np.isnan(cells)])
+    spelling, of_numbers = marks.get(SPELLING, ""), moments(known, fewest)
+    if is_text(kind):
+        return replace(of_texts(valid.astype(str), len(values), of_numbers, fewest), spelling=spelling)
+    if NUMBERED in marks:
+        numbered = marks[NUMBERED] == "1"
+    else:
+        steps = RowSteps()
+        steps.add(pa.chunked_array([pa.Array.from_pandas(values)]))
+        numbered = number_rows(field.name, [steps])
+    return ColumnSummary(
+        type="time" if pd.api.types.is_datetime64_any_dtype(values) else "number",
+        rows=len(values),
+        valid=len(values) if fewest > 1 and not countable(kind) else len(valid),
+        numbers=of_numbers,
+        whole=bool((np.mod(known, 1) == 0).all()),
+        unique=pa.types.is_integer(kind) and len(np.unique(cells)) == len(values),
+        numbered=numbered,
+        spelling=spelling,
+    )
+
+
+def moments(values: Floats, fewest: int = 1) -> Moments:
+    """Return the moments of finite numbers (n,); their order does not change a bit. None of fewer than ``fewest`` numbers."""
+    if len(values) < fewest:
+        return Moments()
+    values = np.sort(values)
+    low, high = float(values[0]), float(values[-1])
+    largest = max(-low, high)
+    unit = unit_of(largest)
+    # equal numbers have no deviation if each is measured from the smallest
+    above = values / unit - low / unit
+    mean, deviation = (low / unit + float(above.mean())) * unit, float(above.std()) * unit
+    low, high = float(values[fewest - 1]), float(values[-fewest])
+    low, high = (low, high) if low <= high else (mean, mean)
+    return Moments(rows=len(values), mean=mean, deviation=min(deviation, largest), low=low, high=high)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether the cells of this type are texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
+
+
+def marks_of(field: pa.Field) -> dict[str, str]:
+    """Return the marks of a field in a table's schema."""
+    return {key.decode(): mark.decode() for key, mark in (field.metadata or {}).items()}
+
+
+def of_texts(texts: Values, rows: int, known: Moments, fewest: int = 1) -> ColumnSummary:
+    """Summarise a column of ``rows`` texts. ``texts`` has no missing ones; ``known`` are the moments of texts that are numbers."""
+    often = {str(word): int(number) for word, number in texts.value_counts().sort_index().items()}
+    few = len(often) <= CATEGORIES
+    return ColumnSummary(
+        type="text",
+        rows=rows,
+        valid=len(texts),
+        numbers=known,
+        words=often if few else {},
+        buckets={} if few else {at: number for at, number in buckets_of(often).items() if number >= fewest},
+        different=len(often),
+        unique=len(often) == len(texts) and not texts.str.contains(r"\s").any(),
+    )
+
+
+NUMBERED, SPELLING = "numbered", "spelling"
+"""Marks of a field in a table's schema: 1 if the column numbers the rows of the whole file, else 0; and how the file spells it."""
+MOST_STEPS, FEWEST = 10_000, 10
+"""A column with more different steps between its rows does not number them. From `FEWEST` steps on, others than 1 count."""
+NAMELESS = re.compile(r"|Unnamed: \d+")
+"""Names of the column of row numbers that pandas writes, and then reads."""
+
+
+@dataclass
+class RowSteps:
+    """The differences between successive whole numbers of a file's column. Other columns have ``counts`` of None."""
+
+    counts: Counter[int] | None = default(default_factory=Counter)
+    last: list[int] = default(default_factory=list)  # the last number so far
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Add the next rows."""
+        if self.counts is None or not pa.types.is_integer(column.type) or column.null_count:
+            self.counts = None
+            return
+        values = np.asarray(column).astype(np.int64)
+        steps, times = np.unique(np.diff(values, prepend=np.array(self.last, dtype=np.int64)), return_counts=True)
+        self.counts.update(dict(zip(steps.tolist(), times.tolist(), strict=True)))
+        self.last = values[-1:].tolist() or self.last
+        if len(self.counts) > MOST_STEPS or min(self.counts, default=1) <= 0 <= max(self.counts, default=1):
+            self.counts = None
+
+
+def number_rows(name: str, files: Iterable[RowSteps]) -> bool:
+    """Whether a column numbers the rows of each file: its numbers only rise or only fall, most often by the same step.
+
+    A file of few rows has steps of 1 or -1 only. pandas writes the numbers of rows, in any order, as a column without a name.
+    """
+    known = [file.counts for file in files]
+    return NAMELESS.fullmatch(name) is not None or (any(known) and all(map(regular, known)))
+
+
+def regular(counts: Counter[int] | None) -> bool:
+    """Whether the numbers step as row numbers do."""
+    if counts is None:
+        return False
+    rows = counts.total()
+    return counts.keys() <= {1} or counts.keys() <= {-1} or (rows >= FEWEST and max(counts.values()) > rows / 2)

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.files import read_small
+from fedskew.data.preprocessing import CLOCKS, SIGNS, TIMES
 
 
 class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,8 +149,6 @@ GAPS = frozenset(("", *"? - -- --- . .. * #n/a n/a na nan <na> n.a. k.a. null ni
 MOSTLY_NUMBERS = 0.9
 """If at least this share of a text column's values are numbers, it is numeric, and its other values are missing."""
 
-SIGNS = {".": ",'’ \u00a0\u202f", ",": ".'’ \u00a0\u202f"}
-"""The signs between thousands, by decimal sign."""
 MONEY = r"(?:[$€£¥]|CHF|EUR|GBP|USD)"
 NUMBERS = {
     sign: rf"([-+]?)\s?{MONEY}?\s?([-+]?)((?:[1-9]\d{{0,2}}(?:[{thousands}]\d{{3}})+|\d+)(?:[{sign}]\d*)?|[{sign}]\d+)"
@@ -157,14 +156,6 @@ NUMBERS = {
     for sign, thousands in SIGNS.items()
 }
 """A number, with currency or percent. The groups are two signs, digits and exponent."""
-
-DAYS = (
-    *(order.replace(" ", sign) for order in ("%d %m %Y", "%m %d %Y", "%d %m %y", "%m %d %y") for sign in "/-"),
-    *("%d.%m.%Y", "%d.%m.%y", "%Y/%m/%d", "%Y.%m.%d", "%Y-%m"),
-    *("%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
-)
-CLOCKS = ("%H:%M:%S", "%H:%M", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p")
-TIMES = (*CLOCKS, *DAYS, *(f"{day} {clock}" for day in DAYS for clock in CLOCKS))
 
 AMOUNT = (
     rf"[-+~<>=≤≥#]{{0,2}}\s?{MONEY}?\s?(?:\d{{1,3}}(?:[.,'’ ]\d{{3}})+|\d+)(?:[.,]\d+)?\s?[%°]?(?:\s?[^\W\d]{{1,3}})?"

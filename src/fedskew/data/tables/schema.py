@@ -10,24 +10,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeAlias
 
-import pyarrow as pa
-
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.text import count
 from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor
 from fedskew.data.preprocessing import TEXT_WIDTH, Column, Number, Tabular, Text, Words
-from fedskew.data.tables.columns import Columns, Values
+from fedskew.data.tables.columns import Columns
 from fedskew.data.tables.mapping import MOSTLY_NUMBERS, entry, key, quoted
-from fedskew.data.tables.summaries import (
-    CATEGORIES,
-    ColumnSummary,
-    Moments,
-    Summary,
-    buckets_of,
-    of_texts,
-    pooled,
-    summary,
-)
+from fedskew.data.tables.summaries import CATEGORIES, ColumnSummary, Summary, fit, pooled
 
 ALIKE = 0.8
 """Two words with at least this similarity (difflib) may be two spellings of one word."""
@@ -196,20 +185,12 @@ def other_units(name: str, held: Parts) -> Iterator[str]:
             )
 
 
-Kind: TypeAlias = tuple[type[Number | Words | Text] | None, str]
-"""The preprocessing of a column (None: left out), and a note for the user (may be empty)."""
+Kind: TypeAlias = tuple[Column | None, str]
+"""The preprocessing of a column, not yet fitted (None: left out), and a note for the user (may be empty)."""
 
 
 MANY_IDS = 20
 """Minimum number of rows for the note that all whole numbers of a column are different."""
-
-
-def fit(table: pa.Table, where: str, target: str = "") -> Columns:
-    """Choose and fit the preprocessing of each column of a table.
-
-    Raises `BadInput`, which names ``where``, if no column can be used.
-    """
-    return merged({where: summary(table)}, target)
 
 
 def kinds_of(sites: Mapping[str, Summary]) -> dict[str, Kind]:
@@ -230,92 +211,69 @@ def merged(sites: Mapping[str, Summary], target: str = "", kinds: Mapping[str, K
     together, and if no column can be used.
     """
     first, *_ = sites
-    fitted = []
+    columns: list[Column] = []
+    notes: list[str] = []
     for name, (kind, note) in (kinds or kinds_of(sites)).items():
-        part, gaps = fit_column(name, kind, [site.columns[name] for site in sites.values()])
-        fitted.append((name, part, "; ".join(filter(None, (note, gaps)))))
-    parts = tuple(part for _, part, _ in fitted if part)
-    notes = tuple(f"column {name!r}: {note}" for name, _, note in fitted if note)
+        parts = [site.columns[name] for site in sites.values()]
+        if kind:
+            columns.append(fit(kind, parts))
+        if lines := "; ".join(filter(None, (note, gaps_in(kind, parts) if kind else ""))):
+            notes.append(f"column {name!r}: {lines}")
     require(
-        bool(parts),
+        bool(columns),
         f"{first}: no column besides label and client can be used: {'; '.join(notes) or 'there is none'}",
     )
-    return Columns(Tabular(columns=parts, target=target), (*notes, *doubts(sites)))
+    return Columns(Tabular(columns=tuple(columns), target=target), (*notes, *doubts(sites)))
+
+
+def gaps_in(kind: Column, parts: Sequence[ColumnSummary]) -> str:
+    """Say how many values are missing; empty if none is."""
+    if isinstance(kind, Number):
+        missing = sum(part.rows - part.numbers.rows for part in parts)
+        return f"{missing} missing or not numbers, set to the mean and marked" if missing else ""
+    missing = sum(part.rows - part.valid for part in parts)
+    return f"{count(missing, 'value')} missing, all zeros" if missing else ""
 
 
 def kind_of(name: str, parts: Sequence[ColumnSummary]) -> Kind:
     """Decide what a column is."""
-    held = [part for part in parts if part.valid] or parts[:1]
-    rows, valid = (sum(getattr(part, field) for part in parts) for field in ("rows", "valid"))
-    known = pooled(part.numbers for part in held)
-    if held[0].type not in ("number", "time", "text"):
-        return None, f"left out, {held[0].type} is neither number nor text"
+    filled = [part for part in parts if part.valid] or parts[:1]
+    rows, valid = sum(part.rows for part in parts), sum(part.valid for part in parts)
+    known = pooled(part.numbers for part in filled)
+    if filled[0].type not in KINDS:
+        return None, f"left out, {filled[0].type} is neither number nor text"
     if not valid:
         return None, "left out, it is empty"
-    if all(part.type == "text" for part in held) and known.rows < MOSTLY_NUMBERS * valid:
-        return kind_of_texts(held, rows - valid)
+    if all(part.type == "text" for part in filled) and known.rows < MOSTLY_NUMBERS * valid:
+        return kind_of_texts(name, filled, rows - valid)
     if not known.rows:
         return None, "left out, it holds no finite number"
-    if all(part.numbered for part in held):
+    if all(part.numbered for part in filled):
         return None, (
             f"left out, it numbers the rows; if it is a quantity, in NAME.columns.toml write {entry('units', name, 1)}"
         )
     if known.low == known.high and known.rows == rows:
         return None, "left out, all values are the same"
-    if rows >= MANY_IDS and all(part.unique and part.type == "number" for part in held):
-        return Number, "an input, though each row has another whole number; if it is an id, remove it from the file"
-    return Number, ""
+    spellings = {part.spelling for part in parts} - {""}
+    number = Number(
+        name=name,
+        marked=True,
+        time=any(part.type == "time" for part in parts),
+        spelling=spellings.pop() if len(spellings) == 1 else "",
+    )
+    if rows >= MANY_IDS and all(part.unique and part.type == "number" for part in filled):
+        return number, "an input, though each row has another whole number; if it is an id, remove it from the file"
+    return number, ""
 
 
-def kind_of_texts(parts: Sequence[ColumnSummary], missing: int) -> Kind:
+def kind_of_texts(name: str, parts: Sequence[ColumnSummary], missing: int) -> Kind:
     often = {word for part in parts for word in part.words}
     different = max(len(often), *(part.different for part in parts))
     if different <= CATEGORIES:
-        return (Words, "") if len(often) > 1 or missing else (None, "left out, all values are the same")
+        words = Words(name=name, known=())
+        return (words, "") if len(often) > 1 or missing else (None, "left out, all values are the same")
     if all(part.unique for part in parts):
         return None, "left out, every value is a different single word"
     least = "at least " if len(parts) > 1 and any(part.buckets for part in parts) else ""
-    return Text, f"text, {least}{different} different values: hashed words in {TEXT_WIDTH} random directions"
-
-
-def fit_column(name: str, kind: type[Column] | None, parts: Sequence[ColumnSummary]) -> tuple[Column | None, str]:
-    """Fit one column; return its preprocessing (None: left out) and a note on missing values (may be empty)."""
-    rows, valid, known = (
-        sum(counts) for counts in zip(*((p.rows, p.valid, p.numbers.rows) for p in parts), strict=True)
-    )
-    if kind is Number:
-        return fit_numbers(name, parts, rows - known)
-    gone = f"{count(rows - valid, 'value')} missing, all zeros" if valid < rows else ""
-    if kind is Words:
-        words = tuple(sorted({word for part in parts for word in part.words}))
-        return Words(name=name, known=words, gaps=valid < rows), gone
-    return (fit_texts(name, parts), gone) if kind is Text else (None, "")
-
-
-def fit_numbers(name: str, parts: Sequence[ColumnSummary], missing: int) -> tuple[Number, str]:
-    known = pooled(part.numbers for part in parts)
-    part = Number(
-        name=name,
-        mean=known.mean,
-        scale=known.deviation or 1.0,
-        low=known.low if known.rows else 0.0,
-        high=known.high if known.rows else 0.0,
-        marked=missing > 0,
-        gaps=missing > 0,
-        time=any(part.type == "time" for part in parts),
-        spelling=spellings.pop() if len(spellings := {part.spelling for part in parts} - {""}) == 1 else "",
-    )
-    return part, f"{missing} missing or not numbers, set to the mean and marked" if missing else ""
-
-
-def fit_texts(name: str, parts: Sequence[ColumnSummary]) -> Text:
-    """Fit a column of texts, see `Text`."""
-    counts = Counter[int]()
-    for part in parts:
-        counts.update(part.buckets or (buckets_of(part.words) if part.words else {}))
-    return Text(name=name, documents=sum(part.valid for part in parts), counts=dict(sorted(counts.items())))
-
-
-def encoder_of(texts: Values) -> Text:
-    """Fit the preprocessing of these texts."""
-    return fit_texts(str(texts.name), [of_texts(texts, len(texts), Moments())])
+    text = Text(name=name, documents=0, counts={})
+    return text, f"text, {least}{different} different values: hashed words in {TEXT_WIDTH} random directions"

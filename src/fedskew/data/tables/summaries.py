@@ -1,24 +1,21 @@
-"""The summary of a site's columns: counts, mean and deviation of its numbers, and its words; and how to pool mean and deviation."""
+"""What sites count in their columns, and the one fitter: the preprocessing of all rows together, from these counts alone."""
 
 import math
-import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from fedskew.data.preprocessing import HASHES
-from fedskew.data.tables.columns import Values, numbers, to_pandas
-from fedskew.data.tables.mapping import NUMBERS, TIMES
+from fedskew.data.preprocessing import HASHES, SPELLINGS, Angle, Cells, Column, Number, Tabular, Text, Words
 
 Floats = NDArray[np.float64]
+
+CATEGORIES = 40
+"""A column with up to this many different words is categorical (one-hot). With more, it is text."""
 
 
 class Moments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,28 +42,14 @@ class Moments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError("moments of no numbers")
 
 
-def moments(values: Floats) -> Moments:
-    """Return the moments of finite numbers (n,). Their order does not change a bit."""
-    if not len(values):
-        return Moments()
-    values = np.sort(values)
-    low, high = float(values[0]), float(values[-1])
-    largest = max(-low, high)
-    unit = unit_of(largest)
-    # equal numbers have no deviation if each is measured from the smallest
-    above = values / unit - low / unit
-    mean, deviation = (low / unit + float(above.mean())) * unit, float(above.std()) * unit
-    return Moments(rows=len(values), mean=mean, deviation=min(deviation, largest), low=low, high=high)
-
-
 def pooled(parts: Iterable[Moments]) -> Moments:
     """Return the moments of the numbers of all parts together (Chan, Golub and LeVeque 1983).
 
     One part keeps its bits. Another order or split changes the last digits: by less than 1e-12 of the largest number.
     """
     parts = [part for part in parts if part.rows]
-    if not parts:
-        return Moments()
+    if len(parts) < 2:
+        return parts[0] if parts else Moments()
     rows, means, deviations = (
         np.array([getattr(part, name) for part in parts]) for name in ("rows", "mean", "deviation")
     )
@@ -89,54 +72,6 @@ def unit_of(largest: float) -> float:
     return 2.0 ** (math.frexp(largest)[1] - 1)
 
 
-CATEGORIES = 40
-"""A column with up to this many different words is categorical (one-hot). With more, it is text."""
-
-NUMBERED, SPELLING = "numbered", "spelling"
-"""Marks of a field in a table's schema: 1 if the column numbers the rows of the whole file, else 0; and how the file spells it."""
-MOST_STEPS, FEWEST = 10_000, 10
-"""A column with more different steps between its rows does not number them. From `FEWEST` steps on, others than 1 count."""
-NAMELESS = re.compile(r"|Unnamed: \d+")
-"""Names of the column of row numbers that pandas writes, and then reads."""
-
-
-@dataclass
-class Steps:
-    """The differences between successive whole numbers of a file's column. Other columns have ``counts`` of None."""
-
-    counts: Counter[int] | None = field(default_factory=Counter)
-    last: list[int] = field(default_factory=list)  # the last number so far
-
-    def add(self, column: pa.ChunkedArray) -> None:
-        """Add the next rows."""
-        if self.counts is None or not pa.types.is_integer(column.type) or column.null_count:
-            self.counts = None
-            return
-        values = np.asarray(column).astype(np.int64)
-        steps, times = np.unique(np.diff(values, prepend=np.array(self.last, dtype=np.int64)), return_counts=True)
-        self.counts.update(dict(zip(steps.tolist(), times.tolist(), strict=True)))
-        self.last = values[-1:].tolist() or self.last
-        if len(self.counts) > MOST_STEPS or min(self.counts, default=1) <= 0 <= max(self.counts, default=1):
-            self.counts = None
-
-
-def number_rows(name: str, files: Iterable[Steps]) -> bool:
-    """Whether a column numbers the rows of each file: its numbers only rise or only fall, most often by the same step.
-
-    A file of few rows has steps of 1 or -1 only. pandas writes the numbers of rows, in any order, as a column without a name.
-    """
-    known = [file.counts for file in files]
-    return NAMELESS.fullmatch(name) is not None or (any(known) and all(map(regular, known)))
-
-
-def regular(counts: Counter[int] | None) -> bool:
-    """Whether the numbers step as row numbers do."""
-    if counts is None:
-        return False
-    rows = counts.total()
-    return counts.keys() <= {1} or counts.keys() <= {-1} or (rows >= FEWEST and max(counts.values()) > rows / 2)
-
-
 class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The summary of a column at one site.
 
@@ -144,7 +79,7 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     not missing. ``words`` counts each word, if there are at most `CATEGORIES` different ones; otherwise ``buckets`` counts the
     texts in each hash bucket. ``unique``: all texts are different single words, or all numbers are whole and
     different. ``whole``: all numbers are whole. ``numbered``: the column numbers the rows. ``spelling``: how the site's file
-    spells its numbers or times, see `fedskew.data.tables.mapping`.
+    spells its numbers or times, see `SPELLINGS`.
     """
 
     type: str
@@ -167,7 +102,7 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             and all(0 <= number <= self.valid for number in (self.different, *counts))
             and len(self.words) <= CATEGORIES
             and all(0 <= at < HASHES for at in self.buckets)
-            and self.spelling in ("", *NUMBERS, *TIMES)
+            and self.spelling in SPELLINGS
         ):
             raise ValueError("counts of no column")
 
@@ -178,67 +113,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     columns: dict[str, ColumnSummary]
 
 
-def summary(table: pa.Table) -> Summary:
-    """Summarise a table."""
-    frame = to_pandas(table)
-    return Summary(columns={name: of_column(frame[name], table.schema.field(name)) for name in table.column_names})
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether the cells of this type are texts."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
-
-
-def marks_of(field: pa.Field) -> dict[str, str]:
-    """Return the marks of a field in a table's schema."""
-    return {key.decode(): mark.decode() for key, mark in (field.metadata or {}).items()}
-
-
-def of_column(values: Values, field: pa.Field) -> ColumnSummary:
-    """Summarise a column. ``field`` is its place in the table's schema."""
-    kind, marks = field.type, marks_of(field)
-    valid = values.dropna()
-    if pa.types.is_nested(kind) or pa.types.is_binary(kind):
-        return ColumnSummary(type=str(kind), rows=len(values), valid=len(valid))
-    found = numbers(valid)
-    known = moments(found[~np.isnan(found)])
-    if is_text(kind):
-        return replace(of_texts(valid.astype(str), len(values), known), spelling=marks.get(SPELLING, ""))
-    whole = pa.types.is_integer(kind)
-    if NUMBERED in marks:
-        numbered = marks[NUMBERED] == "1"
-    else:
-        steps = Steps()
-        steps.add(pa.chunked_array([pa.Array.from_pandas(values)]))
-        numbered = number_rows(field.name, [steps])
-    return ColumnSummary(
-        type="time" if pd.api.types.is_datetime64_any_dtype(values) else "number",
-        rows=len(values),
-        valid=len(valid),
-        numbers=known,
-        whole=bool((np.mod(found[~np.isnan(found)], 1) == 0).all()),
-        unique=whole and len(np.unique(found)) == len(values),
-        numbered=numbered,
-        spelling=marks.get(SPELLING, ""),
-    )
-
-
-def of_texts(texts: Values, rows: int, known: Moments) -> ColumnSummary:
-    """Summarise a column of ``rows`` texts. ``texts`` has no missing ones; ``known`` are the moments of texts that are numbers."""
-    often = {str(word): int(number) for word, number in texts.value_counts().sort_index().items()}
-    few = len(often) <= CATEGORIES
-    return ColumnSummary(
-        type="text",
-        rows=rows,
-        valid=len(texts),
-        numbers=known,
-        words=often if few else {},
-        buckets={} if few else buckets_of(often),
-        different=len(often),
-        unique=len(often) == len(texts) and not texts.str.contains(r"\s").any(),
-    )
-
-
 def buckets_of(texts: Mapping[str, int]) -> dict[int, int]:
     """Count the texts that have a word in each hash bucket. ``texts`` says how often each text occurs."""
     from sklearn.feature_extraction.text import HashingVectorizer
@@ -247,3 +121,66 @@ def buckets_of(texts: Mapping[str, int]) -> dict[int, int]:
     often = np.repeat(np.fromiter(texts.values(), dtype=np.int64, count=len(texts)), np.diff(hashed.indptr))
     counts = np.bincount(hashed.indices, weights=often)
     return {int(at): int(counts[at]) for at in np.flatnonzero(counts)}
+
+
+def fit(part: Column, sites: Sequence[ColumnSummary], inputs: Sequence[Moments] = ()) -> Column:
+    """Fit a column to what the sites counted in it; one site gives the preprocessing of its own rows.
+
+    ``inputs`` are the moments of each input, if words or angles are standardised. ``marked`` numbers get their second input only if
+    some values are missing. Words without known ones get all words of the sites.
+    """
+    rows, valid = sum(site.rows for site in sites), sum(site.valid for site in sites)
+    if isinstance(part, Number):
+        numbers = pooled(site.numbers for site in sites)
+        low, high = (numbers.low, numbers.high) if numbers.rows else (0.0, 0.0)
+        gaps, scale = numbers.rows < rows, numbers.deviation or 1.0
+        return replace(part, mean=numbers.mean, scale=scale, low=low, high=high, marked=part.marked and gaps, gaps=gaps)
+    if isinstance(part, Text):
+        counts = Counter[int]()
+        for site in sites:
+            counts.update(site.buckets or (buckets_of(site.words) if site.words else {}))
+        return replace(part, documents=valid, counts=dict(sorted(counts.items())))
+    means, scales = tuple(each.mean for each in inputs), tuple(each.deviation or 1.0 for each in inputs)
+    if isinstance(part, Words):
+        words = part.known or tuple(sorted({word for site in sites for word in site.words}))
+        return replace(part, known=words, mean=means, scale=scales, gaps=valid < rows)
+    return replace(part, mean=means, scale=scales, gaps=valid < rows)
+
+
+def fitted(
+    columns: Sequence[Number | Words | Angle],
+    cells: Mapping[str, Cells],
+    train: Cells | slice,
+    target: str = "",
+    one_hot: bool = True,
+) -> tuple[Tabular, NDArray[np.float32]]:
+    """Fit columns to the rows ``train``; return the preprocessing and the inputs (n, width) of all rows.
+
+    With ``one_hot``, inputs of words stay 0 and 1; otherwise they are standardised.
+    """
+    raw = [part.raw(cells[part.name])[train] for part in columns]
+    moments = input_moments(np.concatenate(raw, axis=1))
+    parts: list[Column] = []
+    for part, values in zip(columns, raw, strict=True):
+        inputs = [moments.pop(0) for _ in range(values.shape[1])]
+        site = ColumnSummary(type="number", rows=len(values), valid=inputs[0].rows, numbers=inputs[0])
+        parts.append(fit(part, [site], () if one_hot and isinstance(part, Words) else inputs))
+    tabular = Tabular(columns=tuple(parts), target=target)
+    return tabular, tabular(cells)
+
+
+def text_encoder(texts: Sequence[str]) -> Text:
+    """Fit the preprocessing of texts."""
+    site = ColumnSummary(type="text", rows=len(texts), valid=len(texts), buckets=buckets_of(Counter(texts)))
+    encoder = fit(Text(name="text", documents=0, counts={}), [site])
+    assert isinstance(encoder, Text)
+    return encoder
+
+
+def input_moments(raw: Floats) -> list[Moments]:
+    """Return the moments of each input's known numbers. ``raw`` (rows, inputs) has NaN for missing ones."""
+    facts = (f(raw, axis=0).tolist() for f in (np.nanmean, np.nanstd, np.nanmin, np.nanmax))
+    return [
+        Moments(rows=rows, mean=mean, deviation=deviation, low=low, high=high)
+        for rows, mean, deviation, low, high in zip((~np.isnan(raw)).sum(0).tolist(), *facts, strict=True)
+    ]

@@ -19,10 +19,9 @@ from fedskew.core.text import count
 from fedskew.data.preprocessing import Tabular
 from fedskew.data.tables.columns import numbers
 from fedskew.data.tables.files import Reading, assumed, files_of, stem
-from fedskew.data.tables.guard import countable
+from fedskew.data.tables.guard import NUMBERED, SPELLING, RowSteps, countable, is_text, marks_of, number_rows
 from fedskew.data.tables.mapping import MOSTLY_NUMBERS, entry, holds_strings, mapping_path
 from fedskew.data.tables.schema import misfit, other_words, spelt_twice
-from fedskew.data.tables.summaries import NUMBERED, SPELLING, Steps, is_text, marks_of, number_rows
 
 CELLS = 100
 """Number of cells of a file that are kept for each column of words."""
@@ -33,12 +32,12 @@ class Kinds:
     """What the columns of each file hold: numbers, times, or some of their words."""
 
     held: dict[str, dict[str, list[str] | str]] = field(default_factory=dict)  # by column and file
-    steps: dict[str, dict[str, Steps]] = field(default_factory=dict)  # by column and file
+    steps: dict[str, dict[str, RowSteps]] = field(default_factory=dict)  # by column and file
 
     def add(self, where: str, part: pa.Table) -> None:
         """Add rows of the file ``where``. A file holds words in a column if some of its rows do."""
         for column, kind in zip(part.columns, part.schema, strict=True):
-            self.steps.setdefault(kind.name, {}).setdefault(where, Steps()).add(column)
+            self.steps.setdefault(kind.name, {}).setdefault(where, RowSteps()).add(column)
             files = self.held.setdefault(kind.name, {})
             if isinstance(files.get(where), list):
                 continue

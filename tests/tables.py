@@ -9,6 +9,9 @@ import pyarrow.feather
 import pytest
 
 from fedskew.core.errors import BadInput
+from fedskew.data.tables.columns import Columns
+from fedskew.data.tables.guard import summary
+from fedskew.data.tables.schema import merged
 from fedskew.data.tables.survey import Survey, survey
 
 
@@ -53,3 +56,8 @@ def refused(path: Path, *words: str, label: str = "label", client: str = "who", 
     assert "\n" not in str(error.value)
     for word in words:
         assert word in str(error.value)
+
+
+def fitted_to(table: pa.Table, target: str = "") -> Columns:
+    """The preprocessing that is fitted to these rows: they are one site, merged alone."""
+    return merged({"rows": summary(table)}, target)

@@ -20,9 +20,9 @@ from fedskew.data.preprocessing import (
     Words,
     as_array,
     as_it_is,
-    fitted,
 )
 from fedskew.data.tables.columns import cells_of
+from fedskew.data.tables.summaries import fitted
 from fedskew.data.texts import encoded
 
 WORDS = ("good", "bad", "slow", "fast")

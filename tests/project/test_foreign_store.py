@@ -87,7 +87,7 @@ def no_graph(*_: object) -> None:
 @pytest.fixture
 def walk(code: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Walk]:
     """Call verbs. Each may refuse the store in one line, but must not run code or trust it."""
-    monkeypatch.setattr("fedskew.serving.export.write_graph", no_graph)
+    monkeypatch.setattr("fedskew.serving.export.graph_of", no_graph)
     others = {name for name in sys.modules if "evil" in name}  # of tests before
 
     def verbs(given: list[str]) -> None:

@@ -274,6 +274,9 @@ ONE_WAY = {
     "rich.live.Live": {"report/progress.py", "cli/watch.py"},
     # a run's lock
     "filelock.FileLock": {"store/lock.py"},
+    # what fits a column of a table: to the summaries of sites, or of all rows as one site
+    "fedskew.data.tables.summaries.fit": {"data/tables/schema.py"},
+    "fedskew.data.tables.summaries.pooled": {"data/tables/schema.py"},
 }
 """By name, the files that may import it: a second way to do the same thing would need it, too."""
 
@@ -372,6 +375,77 @@ def test_a_limit_by_hand_is_found(test):
 )
 def test_a_condition_between_options_is_not_found(test):
     assert not limits_by_hand(f"class A:\n    def __post_init__(self):\n        require({test}, 'no')")
+
+
+FITTERS = {
+    "data/tables/summaries.py",  # columns of tables
+    "data/arrays.py",  # arrays and pixels
+    "data/preprocessing.py",  # the record of an array's preprocessing
+}
+"""The files that set the mean and the scale of a preprocessing."""
+
+
+def fits(source: str) -> bool:
+    """Whether a call sets both a mean and a scale."""
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    return any({"mean", "scale"} <= {keyword.arg for keyword in call.keywords} for call in calls)
+
+
+def test_a_preprocessing_is_fitted_in_one_place():
+    assert offenders(FILES, lambda path, source: fits(source)).keys() == FITTERS
+
+
+BY_HAND = {
+    "core/user_code.py",  # adds a line to the list of trusted files
+    "data/find.py",  # a download goes on where it stopped
+    "engine/disk.py",  # the states of clients, changed in place
+    "flower/superlink.py",  # a log
+}
+"""The files that write files by hand. All others call `write_whole`, or write within `replacing` or `replacing_folder`."""
+
+
+def written_by_hand(node: ast.AST) -> Iterator[str]:
+    """The calls that write a file, but those in a ``with`` statement of a writer of whole files."""
+    if isinstance(node, ast.With) and any(
+        isinstance(item.context_expr, ast.Call) and name_of(item.context_expr.func).startswith("replacing")
+        for item in node.items
+    ):
+        return
+    if isinstance(node, ast.Call):
+        name = name_of(node.func) or getattr(node.func, "attr", "")
+        words = [
+            part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)
+        ]
+        opens = name.rpartition(".")[2] == "open" and any(re.fullmatch("[rbt]*[wax+][bt+]*", word) for word in words)
+        if opens or name.rpartition(".")[2] in ("write_text", "write_bytes") or name in ("os.replace", "os.rename"):
+            yield ast.unparse(node)
+    for child in ast.iter_child_nodes(node):
+        yield from written_by_hand(child)
+
+
+def test_files_are_written_whole_in_one_way():
+    assert offenders(FILES, lambda path, source: [*written_by_hand(ast.parse(source))]).keys() == BY_HAND
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "path.open('w')",
+        "with open(path, mode='ab') as file:\n    pass",
+        "(folder / 'a').write_text(text)",
+        "with opened(path):\n    path.write_bytes(b'')",
+        "os.replace(partial, path)",
+    ],
+)
+def test_a_file_written_by_hand_is_found(source):
+    assert [*written_by_hand(ast.parse(source))]
+
+
+@pytest.mark.parametrize(
+    "source", ["path.open('rb')", "with replacing(path) as partial:\n    partial.write_text(text)"]
+)
+def test_a_file_that_is_read_or_written_whole_is_not_found(source):
+    assert not [*written_by_hand(ast.parse(source))]
 
 
 def test_the_source_was_found():

@@ -11,11 +11,22 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedskew.core.errors import require
-from fedskew.data.dataset import Ints
+from fedskew.data.dataset import Ints, Rows
 from fedskew.data.find import LARGEST, npz_arrays
 from fedskew.data.preprocessing import Array, as_array
 
 Pixels = NDArray[np.uint8]
+
+
+def standardised(train: Rows, test: Rows, axes: tuple[int, ...] | None = None) -> tuple[Rows, Rows, Array]:
+    """Standardise both parts with the training part's mean and deviation over the axes; return float32 and the preprocessing.
+
+    A deviation of 0 counts as 1.
+    """
+    # float64, so that the sums do not depend on the order in which NumPy adds
+    mean, std = (np.asarray(f(train, axis=axes, keepdims=True, dtype=np.float64))[0] for f in (np.mean, np.std))
+    made = as_array(train, mean=mean, scale=np.where(std > 0, std, 1))
+    return made(train), made(test), made
 
 
 def standardised_pixels(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32], NDArray[np.float32], Array]:

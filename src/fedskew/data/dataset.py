@@ -11,7 +11,7 @@ import numpy as np
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.seeding import stream
-from fedskew.data.preprocessing import Array, Preprocessing, as_array
+from fedskew.data.preprocessing import Preprocessing
 from fedskew.data.targets import TARGETS, target_of
 from fedskew.data.targets import Ints as Ints
 from fedskew.data.targets import Numbered as Numbered
@@ -310,17 +310,6 @@ def numbered_persons(name: str, persons: Sequence[Iterable[object]], lengths: Se
             f"{name}: person {names[at]!r} has training and test rows; put all rows of a person into one part"
         )
     return train, test
-
-
-def standardised(train: Rows, test: Rows, axes: tuple[int, ...] | None = None) -> tuple[Rows, Rows, Array]:
-    """Standardise both parts with the training part's mean and deviation over the axes; return float32 and the preprocessing.
-
-    A deviation of 0 counts as 1.
-    """
-    # float64, so that the sums do not depend on the order in which NumPy adds
-    mean, std = (np.asarray(f(train, axis=axes, keepdims=True, dtype=np.float64))[0] for f in (np.mean, np.std))
-    made = as_array(train, mean=mean, scale=np.where(std > 0, std, 1))
-    return made(train), made(test), made
 
 
 def some_rows(count: int, wanted: int, part: int, where: str) -> Ints:

@@ -276,7 +276,7 @@ def write_folder(
             (new / "preprocessing.json").write_bytes(msgspec.json.format(msgspec.json.encode(made.learned)))
             (new / "experiment.toml").write_text(store.run(run).experiment, encoding="utf-8")
             try:
-                write_graph(made, new / "model.onnx")
+                (new / "model.onnx").write_bytes(graph_of(made))
                 shutil.copyfile(PROGRAM, new / "predict.py")
                 reason = ""
             except BadInput as error:
@@ -317,8 +317,8 @@ class Answering(nn.Module):
         return answered(self.kind, self.net(x)[1])
 
 
-def write_graph(made: Trained, path: Path) -> None:
-    """Write the ONNX file that maps raw rows, as files hold them, to predictions. Raises `BadInput` if ONNX cannot do this."""
+def graph_of(made: Trained) -> bytes:
+    """Return the ONNX program from raw rows, as files hold them, to predictions. Raises `BadInput` if ONNX cannot do this."""
     known = made.learned.preprocessing
     if known is None or isinstance(made.model, Encoder):
         raise BadInput("its preprocessing cannot be computed by ONNX")
@@ -334,4 +334,5 @@ def write_graph(made: Trained, path: Path) -> None:
     first.ir_version = second.ir_version
     whole = compose.merge_models(first, second, io_map=[(INPUT, "x")], prefix2="network/")
     helper.set_model_props(whole, about(known, made.learned.classes))
-    path.write_bytes(whole.SerializeToString())
+    contents: bytes = whole.SerializeToString()
+    return contents

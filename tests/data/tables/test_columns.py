@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from fedskew.data.preprocessing import TEXT_WIDTH
-from fedskew.data.tables import schema
 from fedskew.data.tables.columns import strings
+from tests.tables import fitted_to
 
 
 def test_columns_of_every_type():
@@ -30,7 +30,7 @@ def test_columns_of_every_type():
             "list": [[1, 2]] * n,
         }
     )
-    encode = schema.fit(table, "t")
+    encode = fitted_to(table)
     x = encode(table)
     assert x.shape == (n, 1 + 1 + 3 + 2 + TEXT_WIDTH)
     assert np.isfinite(x).all()
@@ -44,7 +44,7 @@ def test_columns_of_every_type():
 
 
 def test_missing_words_are_zeros_and_counted():
-    encode = schema.fit(pa.table({"colour": ["red", "blue", None] * 5}), "t.csv")
+    encode = fitted_to(pa.table({"colour": ["red", "blue", None] * 5}))
     assert encode.notes == ("column 'colour': 5 values missing, all zeros",)
     assert encode(pa.table({"colour": [None, "red", "green"]})).tolist() == [[0, 0], [0, 1], [0, 0]]
 
@@ -55,12 +55,12 @@ def test_missing_words_are_zeros_and_counted():
 def test_numbers_missing_in_other_rows_only_are_counted(rows, notes):
     """The preprocessing was fitted to rows without such gaps, so it has no column that marks them."""
     table = pa.table({"amount": [float(i) for i in range(20)], "colour": ["red", "blue"] * 10})
-    encode = schema.fit(table, "t.csv")
+    encode = fitted_to(table)
     other = pa.table({"amount": [None if i in rows else float(i) for i in range(20)], "colour": [None] * 20})
     assert encode.notes == ()
     assert encode.gaps(other) == notes
     assert encode(other)[3, 0] == (0 if rows else encode(table)[3, 0])
-    assert schema.fit(other, "t.csv").gaps(other) == [], "noted and marked at fitting"
+    assert fitted_to(other).gaps(other) == [], "noted and marked at fitting"
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-200, 1e200, 1.5e308])
@@ -68,12 +68,12 @@ def test_numbers_missing_in_other_rows_only_are_counted(rows, notes):
 def test_numbers_of_any_size_are_standardised(size):
     """They may be so large that the sum of their squares is infinite."""
     table = pa.table({"a": [size, -size] * 10, "b": [0.0, 1.0] * 10})
-    assert schema.fit(table, "t.csv")(table)[:, 0].tolist() == [1.0, -1.0] * 10
+    assert fitted_to(table)(table)[:, 0].tolist() == [1.0, -1.0] * 10
 
 
 @pytest.mark.filterwarnings("error")
 def test_number_too_large_for_float32_once_standardised_counts_as_missing():
-    encode = schema.fit(pa.table({"a": [1.0, 2.0, 3.0]}), "t.csv")
+    encode = fitted_to(pa.table({"a": [1.0, 2.0, 3.0]}))
     other = pa.table({"a": [1e300, 2.0, -1e39, 1e30]})
     assert np.isfinite(encode(other)).all()
     assert encode(other)[:3, 0].tolist() == [0, 0, 0]

@@ -11,9 +11,9 @@ import pyarrow.parquet
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.data.tables import files, schema
+from fedskew.data.tables import files
 from fedskew.data.tables.survey import survey
-from tests.tables import frame, read, refused, write
+from tests.tables import fitted_to, frame, read, refused, write
 
 KINDS = ["t.csv", "t.csv.gz", "t.tsv", "t.jsonl", "t.jsonl.gz", "t.ndjson", "t.parquet", "t.feather", "t.arrow"]
 
@@ -135,7 +135,7 @@ def test_column_may_change_its_type(tmp_path, monkeypatch):
     found = read(write(table, tmp_path / "t.csv"))
     assert found.counts.sum() == 3000
     assert [float(age) for age in found.table["age"].to_pylist()[:2000:500]] == [0, 500, 0.5, 500.5]
-    encode = schema.fit(found.table, "t.csv")
+    encode = fitted_to(found.table)
     assert encode.notes == ("column 'age': 50 missing or not numbers, set to the mean and marked",)
     x = encode(found.table)
     assert x.shape == (3000, 2 + 1 + 3)

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.data.tables.schema import fit
 from fedskew.data.tables.survey import survey
+from tests.tables import fitted_to
 
 
 def write_sites(folder: Path, mapping: str) -> list[Path]:
@@ -68,7 +68,7 @@ def test_spaces_around_words_do_not_count(tmp_path):
     found = survey([tmp_path], "y")
     assert found.classes == ("healthy", "ill")
     assert found.table["sex"].to_pylist() == ["male", "male", None, None] * 2
-    encode = fit(found.table, "t")
+    encode = fitted_to(found.table)
     frame = pa.table({"x": [1], "sex": [" male"]})
     assert encode(frame)[0, -1] == 1
 

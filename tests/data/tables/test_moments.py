@@ -7,7 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from fedskew.data.tables.summaries import Moments, moments, pooled
+from fedskew.data.tables.guard import moments
+from fedskew.data.tables.summaries import Moments, pooled
 
 COLUMNS = {
     "normal": lambda rng: rng.standard_normal(997),

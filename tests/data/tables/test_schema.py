@@ -10,10 +10,11 @@ from fedskew.core.errors import BadInput
 from fedskew.data.datasets.heart import CSV
 from fedskew.data.datasets.table import Table
 from fedskew.data.preprocessing import Number, Tabular, Texts
-from fedskew.data.tables.guard import as_own_file, shared
-from fedskew.data.tables.schema import fit, merged
-from fedskew.data.tables.summaries import Summary, summary
+from fedskew.data.tables.guard import as_own_file, shared, summary
+from fedskew.data.tables.schema import merged
+from fedskew.data.tables.summaries import Summary
 from fedskew.data.tables.survey import survey
+from tests.tables import fitted_to
 
 HOSPITALS = ("bern", "genf", "sion")
 
@@ -67,7 +68,7 @@ def split(table: pa.Table, site: np.ndarray) -> dict[str, pa.Table]:
 def test_merged_preprocessing_equals_the_pooled_one(seed):
     rng = np.random.default_rng(seed)
     table = patients(400, rng)
-    pooled = fit(table, "all.csv")
+    pooled = fitted_to(table)
     sites = split(table, rng.choice(3, 400, p=[0.85, 0.1, 0.05]))
     found = merged(sent(sites))
     assert same(found.preprocessing, pooled.preprocessing)
@@ -89,7 +90,7 @@ def test_column_that_differs_only_between_sites_is_used():
 
 def test_words_of_all_sites_together_may_be_too_many_for_categories():
     sites = {name: pa.table({"ward": [f"{name} {at % 20}" for at in range(60)]}) for name in HOSPITALS}
-    pooled = fit(pa.concat_tables(sites.values()), "all.csv")
+    pooled = fitted_to(pa.concat_tables(sites.values()))
     assert merged(sent(sites)).preprocessing == pooled.preprocessing
     assert merged(sent(sites)).notes[0].startswith("column 'ward': text, 60 different values")
 
@@ -158,7 +159,7 @@ def test_a_table_makes_the_preprocessing_of_its_clients_guarded_summaries(tmp_pa
     of_sites = merged({name: shared(own, fewest)[0] for name, own in sites.items()}, "ill").preprocessing
     assert same(data.preprocessing, of_sites)
     assert data.preprocessing == of_sites or fewest == 1, "the simulation pools all rows if nothing is hidden"
-    assert same(data.preprocessing, fit(found.table, "all", "ill").preprocessing) == (fewest == 1)
+    assert same(data.preprocessing, fitted_to(found.table, "ill").preprocessing) == (fewest == 1)
     jobs = [at for at, name in enumerate(data.columns) if name.startswith("job = ")]
     assert ("job = bishop" in data.columns) == (fewest == 1)
     assert (data.x[0, jobs].sum() == 0) == (fewest > 1), "a rare word is unknown in training"

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require
-from fedskew.data.dataset import Dataset, Ints, numbered, standardised
+from fedskew.data.arrays import standardised
+from fedskew.data.dataset import Dataset, Ints, numbered
 from fedskew.data.find import Files
 
 CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")

@@ -9,8 +9,8 @@ from typing import IO, ClassVar, Literal
 
 import numpy as np
 
-from fedskew.data.arrays import motion_features
-from fedskew.data.dataset import Dataset, Rows, standardised
+from fedskew.data.arrays import motion_features, standardised
+from fedskew.data.dataset import Dataset, Rows
 from fedskew.data.find import Files, Remote, npz_arrays
 
 FILE = "uci_har_signals.npz"

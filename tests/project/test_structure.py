@@ -398,7 +398,7 @@ def test_a_preprocessing_is_fitted_in_one_place():
 BY_HAND = {
     "core/user_code.py",  # adds a line to the list of trusted files
     "data/find.py",  # a download goes on where it stopped
-    "engine/disk.py",  # the states of clients, changed in place
+    "engine/states.py",  # the states of clients, changed in place
     "flower/superlink.py",  # a log
 }
 """The files that write files by hand. All others call `write_whole`, or write within `replacing` or `replacing_folder`."""

@@ -111,12 +111,12 @@ def turnout_shrinks(fed: Federation, outcome: Outcome) -> None:
 def bytes_add_up(fed: Federation, outcome: Outcome) -> None:
     """Down: a model and what the method adds for everyone who was reached; up: the codec's messages, and what the method adds."""
     work, uploads = outcome.work, outcome.done.uploads
-    shared = len(fed.kept.others) if fed.kept else len(work.view.x)
+    shared = len(fed.own_part.others) if fed.own_part else len(work.view.x)
     one = shared * work.view.x.element_size() + num_bytes(
         {name: part for name, part in work.view.extras.items() if name != PUBLIC}
     )
     assert outcome.bytes_down == work.turnout.answered * one or fed.program.convenes
-    rows = fed.kept.sent(uploads.delta) if fed.kept else uploads.delta
+    rows = fed.own_part.sent(uploads.delta) if fed.own_part else uploads.delta
     sent = num_bytes((uploads.extras, uploads.report))
     slack = 0
     if shared and len(rows):
@@ -130,7 +130,7 @@ def bytes_add_up(fed: Federation, outcome: Outcome) -> None:
 
 def kept_entries_stay(fed: Federation, x0: torch.Tensor, server: Server) -> None:
     """Check that entries that clients keep do not change in the server's model."""
-    assert fed.kept is None or torch.equal(fed.kept.of_model(server.x), fed.kept.of_model(x0))
+    assert fed.own_part is None or torch.equal(fed.own_part.of_model(server.x), fed.own_part.of_model(x0))
 
 
 def others_keep_their_states(states: ClientStates, before: Any, outcome: Outcome) -> None:

@@ -18,7 +18,7 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.personal import evaluate_personal
 from fedskew.loop.plan import Local
 from fedskew.loop.round import play_round, start
-from fedskew.loop.sharing import PART, Kept
+from fedskew.loop.sharing import PART, OwnPart
 from fedskew.models.mixed import MixedNet
 from fedskew.slots import Everyone, Uniform
 from fedskew.tasks.classification import Classification
@@ -183,8 +183,8 @@ def trained(algorithm, rounds: int = 4, **changes) -> Tensor:
 
 
 def test_without_digest_every_client_trains_alone() -> None:
-    everything = Kept.everything(TASK.space.size, torch.device("cpu"))
-    alone = trained(FedAvg(), kept=everything)
+    everything = OwnPart.everything(TASK.space.size, torch.device("cpu"))
+    alone = trained(FedAvg(), own_part=everything)
     assert torch.equal(trained(FedMd(steps=0)), alone)
     assert float((trained(FedMd()) - alone).abs().max()) > 1e-3
 

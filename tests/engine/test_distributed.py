@@ -21,7 +21,7 @@ from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import call
-from fedskew.loop.sharing import Kept
+from fedskew.loop.sharing import OwnPart
 from fedskew.loop.work import Engine
 from fedskew.slots import Poisson, TopK, Uniform
 from tests import methods as table
@@ -44,7 +44,7 @@ CASES: dict[str, tuple[Recipe, Engine]] = {
     "fedavg stacked": (partial(by_table, "fedavg"), Stacked()),
     "scaffold stacked": (partial(by_table, "scaffold"), Stacked()),
     "error feedback": (partial(by_table, "scaffold", codec=TopK(share=0.2)), Sequential()),
-    "a part kept": (partial(by_table, "scaffold", kept=Kept.of(torch.arange(5), len(X0))), Sequential()),
+    "a part kept": (partial(by_table, "scaffold", own_part=OwnPart.of(torch.arange(5), len(X0))), Sequential()),
     "fewer than ranks": (partial(by_table, "scaffold", selection=Uniform(clients=1)), Sequential()),
     "rounds without clients": (partial(by_table, "scaffold", selection=Poisson(rate=0.1)), Sequential()),
     "two architectures": (lambda: two_architectures(FedMd(rows=11, steps=3))[:2], Sequential()),

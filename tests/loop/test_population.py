@@ -97,7 +97,7 @@ def test_batch_sizes_of_all_clients_equal_each_clients(size):
     planner = SeededPlanner(local, 0)
     expected = [planner.train(0, k, np.arange(n)).mask.sum(1).max() for k, n in enumerate(sizes.tolist())]
     assert planner.batch_sizes(sizes).tolist() == expected
-    mixed = SeededPlanner(local, 0, own=(Local(batch_size=2), local, local, Local(batch_size="all"), local))
+    mixed = SeededPlanner(local, 0, by_client=(Local(batch_size=2), local, local, Local(batch_size="all"), local))
     expected = [mixed.train(0, k, np.arange(n)).mask.sum(1).max() for k, n in enumerate(sizes.tolist())]
     assert mixed.batch_sizes(sizes).tolist() == expected
 

@@ -23,7 +23,7 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.personal import evaluate_personal
 from fedskew.loop.plan import Local
-from fedskew.loop.sharing import PART, Kept
+from fedskew.loop.sharing import PART, OwnPart
 from fedskew.models import Cnn, Cnn1d, Mlp
 from fedskew.slots import CODECS, Adagrad, Adam, AdamW, Momentum, Norm, Personal, Sgd, Uniform, Yogi
 from fedskew.slots.codecs import encode
@@ -52,7 +52,7 @@ EVERYBODY = np.arange(len(RAGGED))
 
 
 def keeping(fed: Federation, at) -> Federation:
-    return replace(fed, kept=Kept.of(torch.as_tensor(at, dtype=torch.long), P if fed.task is TASK else 2))
+    return replace(fed, own_part=OwnPart.of(torch.as_tensor(at, dtype=torch.long), P if fed.task is TASK else 2))
 
 
 # golden rounds: 1/2 (w - b)' A (w - b) with A = I, b = 0 and A = (2 1; 1 2), b = (1, 1); x = (2, 0), one step at 0.1,
@@ -111,7 +111,7 @@ def test_single_client_trains_equally_with_any_kept_part() -> None:
         fed = keeping(ragged(FedAvg(), sizes=[23]), at)
         states = ClientStates()
         server = play(fed, X0, 3, states=states)[-1].server
-        assert_close(server.x.index_copy(0, fed.kept.at, states.export()[1][PART][0]), plain)
+        assert_close(server.x.index_copy(0, fed.own_part.at, states.export()[1][PART][0]), plain)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.5])
@@ -293,7 +293,7 @@ def test_fedbn_keeps_the_normalisation_layers_that_the_client_trained(model, sha
         ragged(FedAvg(), sizes=sizes, local=Local(epochs=1, batch_size=4)),
         task=ModelTask(Classification(), net, space, 3),
         x=torch.tensor(rng.standard_normal((sum(sizes), *shape))),
-        kept=Kept.of(at, space.size),
+        own_part=OwnPart.of(at, space.size),
     )
     x0 = space.flatten(net)
     tables = []

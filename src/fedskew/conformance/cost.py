@@ -163,8 +163,8 @@ def measured(algorithm: Algorithm, server_optimiser: ServerOptimiser = SERVER) -
     done = engine.run(fed.program, work, fed.x, fed.y)
     server = close_round(fed, server, work, done)
     models = (
-        (fed.kept.sent(work.view.x), fed.kept.sent(done.uploads.delta))
-        if fed.kept
+        (fed.own_part.sent(work.view.x), fed.own_part.sent(done.uploads.delta))
+        if fed.own_part
         else (work.view.x, done.uploads.delta)
     )
     down, up = units((models[0], sent_extras(work.view))), units(pick(done.uploads._replace(delta=models[1]), 0))
@@ -188,7 +188,7 @@ def measured(algorithm: Algorithm, server_optimiser: ServerOptimiser = SERVER) -
 def units(tree: object) -> str:
     """Format the size of a tree in models and single numbers. Each size in the miniature federation is unique."""
     size = miniature.SPACE.size
-    known = {
+    names = {
         miniature.CLASSES * miniature.FEATURES: "C·d s",
         miniature.CLASSES: "C s",
         miniature.FEATURES: "d s",
@@ -200,8 +200,8 @@ def units(tree: object) -> str:
     for _, leaf in leaves(tree):
         if leaf.numel() % size == 0:
             models += leaf.numel() // size
-        elif leaf.numel() in known:
-            others[known[leaf.numel()]] += 1
+        elif leaf.numel() in names:
+            others[names[leaf.numel()]] += 1
         else:
             numbers += leaf.numel()
     parts = [str(models)] if models else []

@@ -61,21 +61,21 @@ def expect_same(ours: Record, theirs: Record, tolerance: float = TOLERANCE) -> N
         other = ours[name]
         if (other.shape, other.dtype) != (value.shape, value.dtype):
             raise Broken(f"{name}: {tuple(other.shape)} {other.dtype} and {tuple(value.shape)} {value.dtype}")
-        one, two = other.double(), value.double()
-        if not torch.allclose(one, two, rtol=tolerance, atol=tolerance, equal_nan=True):
-            raise Broken(f"{name} differs by {float((one - two).abs().max()):.1e}")
+        before, after = other.double(), value.double()
+        if not torch.allclose(before, after, rtol=tolerance, atol=tolerance, equal_nan=True):
+            raise Broken(f"{name} differs by {float((before - after).abs().max()):.1e}")
 
 
 def snapshot(*things: object) -> Record:
     """Copy every tensor and array in trees and `Work`."""
-    found: Record = {}
+    copies: Record = {}
     for i, thing in enumerate(things):
         parts = thing.view if isinstance(thing, Work) else thing
-        found |= {f"{i}/{name}": torch.as_tensor(leaf).clone() for name, leaf in leaves(parts)}
+        copies |= {f"{i}/{name}": torch.as_tensor(leaf).clone() for name, leaf in leaves(parts)}
         if isinstance(thing, Work):
             plans = [*thing.plans, *thing.passes, *thing.measured]
-            found |= {f"{i}/plan {j}": torch.as_tensor(plan.index).clone() for j, plan in enumerate(plans)}
-    return found
+            copies |= {f"{i}/plan {j}": torch.as_tensor(plan.index).clone() for j, plan in enumerate(plans)}
+    return copies
 
 
 def shapes(tree: object) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -104,8 +104,8 @@ def kind_of(value: object, size: int) -> str:
         return TREE
     if isinstance(value, Tensor):
         ids = value.dim() == 1 and value.dtype == torch.int64
-        known = {(size,): VECTOR, (): SCALAR}.get(tuple(value.shape), f"a tensor {tuple(value.shape)}")
-        return IDS if ids else known
+        kind = {(size,): VECTOR, (): SCALAR}.get(tuple(value.shape), f"a tensor {tuple(value.shape)}")
+        return IDS if ids else kind
     if isinstance(value, tuple):
         return f"({', '.join(kind_of(part, size) for part in value)})"
     return repr(value) if value is None else type(value).__name__
@@ -124,24 +124,24 @@ def strict(algorithm: Algorithm, size: int) -> Algorithm:
     def watched(hook: str, function: Callable[..., object]) -> Callable[..., object]:
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> object:
-            value, wanted = function(*args, **kwargs), RETURNS[hook]
-            single = wanted[0] if len(wanted) == 1 else f"({', '.join(wanted)})"
-            found = kind_of(value, size)
-            if found != single:
+            value, returns = function(*args, **kwargs), RETURNS[hook]
+            single = returns[0] if len(returns) == 1 else f"({', '.join(returns)})"
+            returned_kind = kind_of(value, size)
+            if returned_kind != single:
                 expected = single.replace("(P,)", f"({size},)")
-                returned = found.replace("(P,)", f"({size},)")
+                returned = returned_kind.replace("(P,)", f"({size},)")
                 raise Broken(f"{place_of(cls, hook)}: {hook} must return {expected}; it returns {returned}")
             return value
 
         return called
 
-    own = {
+    hooks = {
         hook: watched(hook, getattr(cls, hook))
         for hook in RETURNS
         if getattr(cls, hook) is not getattr(Algorithm, hook)
     }
-    made: Algorithm = type(cls.__name__, (cls,), own)(**{key: getattr(algorithm, key) for key in vars(algorithm)})
-    return made
+    checked: Algorithm = type(cls.__name__, (cls,), hooks)(**{key: getattr(algorithm, key) for key in vars(algorithm)})
+    return checked
 
 
 def wrong_return(fed: Federation) -> str:

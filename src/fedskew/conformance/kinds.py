@@ -61,13 +61,13 @@ def data_are_whole(source: Loads) -> None:
 
 def data_are_the_same_again(source: Loads) -> None:
     """loads the same rows again"""
-    one, two = source.load().fingerprint(), source.load().fingerprint()
-    holds(one == two, f"fingerprint {one}, then {two}; draw random numbers from numpy.random.default_rng(0)")
+    first, second = source.load().fingerprint(), source.load().fingerprint()
+    holds(first == second, f"fingerprint {first}, then {second}; draw random numbers from numpy.random.default_rng(0)")
 
 
 def tried(model: Builds) -> tuple[dict[tuple[int, ...], tuple[nn.Module, Tensor]], str]:
     """Return the module and five rows for each of `SHAPES` that it accepts, and why it refuses the first of the others."""
-    found: dict[tuple[int, ...], tuple[nn.Module, Tensor]] = {}
+    nets: dict[tuple[int, ...], tuple[nn.Module, Tensor]] = {}
     failed = ""
     for shape in SHAPES:
         x = torch.randn(5, *shape, generator=torch.Generator().manual_seed(1))
@@ -80,15 +80,15 @@ def tried(model: Builds) -> tuple[dict[tuple[int, ...], tuple[nn.Module, Tensor]
         except Exception as error:
             failed = failed or f"rows of shape {shape}: {error}"
             continue
-        found[shape] = net, x
-    return found, failed
+        nets[shape] = net, x
+    return nets, failed
 
 
 def made(model: Builds) -> tuple[nn.Module, Tensor]:
     """Return the module for the first of `SHAPES` that it accepts, and five rows."""
-    found, failed = tried(model)
-    holds(bool(found), f"takes rows of none of the shapes {SHAPES}; {failed}")
-    return next(iter(found.values()))
+    nets, failed = tried(model)
+    holds(bool(nets), f"takes rows of none of the shapes {SHAPES}; {failed}")
+    return next(iter(nets.values()))
 
 
 def where_tried(model: Builds) -> str:
@@ -111,8 +111,8 @@ def model_gives_features_and_logits(model: Builds) -> None:
 
 def model_starts_from_the_seed(model: Builds) -> None:
     """draws its parameters from the given generator: equal seeds give equal models"""
-    one, two = (ParameterSpace(net).flatten(net) for net in (made(model)[0] for _ in range(2)))
-    expect_same({"parameters": two}, {"parameters": one}, tolerance=0.0)
+    first, second = (ParameterSpace(net).flatten(net) for net in (made(model)[0] for _ in range(2)))
+    expect_same({"parameters": second}, {"parameters": first}, tolerance=0.0)
 
 
 def model_learns(model: Builds) -> None:
@@ -124,7 +124,7 @@ def model_learns(model: Builds) -> None:
         return functional_call(net, space.unflatten(w), (x,))[1].logsumexp(-1).sum()
 
     w = torch.stack([space.flatten(net), 0.9 * space.flatten(net)])
-    slopes = torch.stack([grad(loss)(one, x) for one in w])
+    slopes = torch.stack([grad(loss)(parameters, x) for parameters in w])
     holds(bool(slopes.isfinite().all() and slopes.any()), "a gradient is not finite, or all are 0")
     if getattr(net, "stacks", True):
         size = slopes.abs().max()
@@ -162,8 +162,8 @@ def skew_deals(skew: object) -> None:
             changed.shape == x.shape and bool(np.isfinite(changed).all()), "rows change their shape, or are not finite"
         )
     if isinstance(skew, Concept):
-        own = skew.draw(x, CLASSES, CLIENTS, rng)
-        labels = labels_of([skew], [own], x, y, np.arange(ROWS) % CLIENTS, 0, 1).at(skew.complete)
+        changes = skew.draw(x, CLASSES, CLIENTS, rng)
+        labels = labels_of([skew], [changes], x, y, np.arange(ROWS) % CLIENTS, 0, 1).at(skew.complete)
         holds(bool(((labels >= 0) & (labels < CLASSES)).all()), "a label is outside the classes")
 
 
@@ -181,8 +181,8 @@ def drawn(skew: object, seed: int) -> list[np.ndarray[tuple[int, ...], np.dtype[
 
 def skew_follows_the_seed(skew: object) -> None:
     """gives the same partition for the same seed"""
-    one, two = drawn(skew, 1), drawn(skew, 1)
-    same = len(one) == len(two) and all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+    first, second = drawn(skew, 1), drawn(skew, 1)
+    same = len(first) == len(second) and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
     holds(same, "seed 1 gives two partitions; take all random numbers from rng")
 
 
@@ -191,10 +191,10 @@ def metric_is_a_number(metric: Metric) -> None:
     inputs = {"test": (normal(1, 30, CLASSES), torch.arange(30) % CLASSES), "round": (normal(2, 5, 9), torch.ones(5))}
     values, others = inputs.get(metric.split, (torch.tensor([0.2, 0.5, 0.9]).double(), torch.tensor([4, 8, 3])))
     before = values.clone(), others.clone()
-    one, two = (float(metric.compute(values, others)) for _ in range(2))
+    first, second = (float(metric.compute(values, others)) for _ in range(2))
     low, high = getattr(metric, "low", -np.inf), getattr(metric, "high", np.inf)
-    holds(bool(np.isfinite(one)) and low <= one <= high, f"{one:g} is not in {low:g}..{high:g}")
-    holds(one == two, f"{one:g}, then {two:g}")
+    holds(bool(np.isfinite(first)) and low <= first <= high, f"{first:g} is not in {low:g}..{high:g}")
+    holds(first == second, f"{first:g}, then {second:g}")
     holds(torch.equal(values, before[0]) and torch.equal(others, before[1]), "it changes its inputs")
 
 
@@ -234,8 +234,8 @@ def check(section: str, component: object) -> Iterator[Verdict]:
     for promise in KINDS[section]:
         yield examined(f"{promise.__doc__}{where * (promise is model_gives_features_and_logits)}", promise, component)
     if section in SLOTS or section == "task":
-        held = slots_of(component) if isinstance(component, TaskKind) else {SLOTS[section]: component}
-        subject = Subject(FedAvg(), ServerSgd(), {}, held)
+        components = slots_of(component) if isinstance(component, TaskKind) else {SLOTS[section]: component}
+        subject = Subject(FedAvg(), ServerSgd(), {}, components)
         for test in (
             promises.trains,
             promises.resume_is_exact,

@@ -150,10 +150,10 @@ def resume_is_exact(subject: Subject) -> None:
     tree = {"x": server.x, "opt": server.opt, "state": server.state, "clients": clients}
     with tempfile.TemporaryDirectory() as folder:
         read, _ = checkpoints.load(checkpoints.save(Path(folder), server.round, tree, {}))
-    kept = {"x": read["x"], "opt": read.get("opt", {}), "state": read.get("state", {}), "round": server.round}
-    again = ClientStates.restore(read["clients"]["ids"].numpy(), read["clients"].get("states", {}))
-    rest = play(fed, Sequential(), server=start(fed, start_of(fed))._replace(**kept), states=again)
-    ours = record(rest, again)
+    restored = {"x": read["x"], "opt": read.get("opt", {}), "state": read.get("state", {}), "round": server.round}
+    continued = ClientStates.restore(read["clients"]["ids"].numpy(), read["clients"].get("states", {}))
+    rest = play(fed, Sequential(), server=start(fed, start_of(fed))._replace(**restored), states=continued)
+    ours = record(rest, continued)
     expect_same(ours, {name: subject.reference[name] for name in ours}, tolerance=0.0)
 
 
@@ -161,12 +161,12 @@ def nothing_is_changed(subject: Subject) -> None:
     """changes nothing in place: neither its inputs nor earlier results"""
     for engine in (Sequential(), Stacked()):
         fed, server, states, work = subject.halfway()
-        given = (work, (server.x, server.opt, server.state), (fed.x, fed.y), fed.info, states.export()[1])
-        before = snapshot(*given)
+        inputs = (work, (server.x, server.opt, server.state), (fed.x, fed.y), fed.info, states.export()[1])
+        before = snapshot(*inputs)
         done = engine.run(fed.program, work, fed.x, fed.y)
         results = snapshot(done)
         after = close_round(fed, server, work, done)
-        expect_same(snapshot(*given), before, tolerance=0.0)
+        expect_same(snapshot(*inputs), before, tolerance=0.0)
         states.put(work.clients, done.states)
         next_server = snapshot((after.x, after.opt, after.state))
         play(fed, engine, RESUMED_AFTER + 2, server=after, states=states)
@@ -204,12 +204,12 @@ def states_keep_their_shape(subject: Subject) -> None:
     """keeps the names, shapes and types of its states over the rounds"""
     fed = subject.federation
     server = start(fed, start_of(fed))
-    client, own = shapes(fresh(fed, server.x)), shapes((server.state, server.opt))
+    client, of_server = shapes(fresh(fed, server.x)), shapes((server.state, server.opt))
     for outcome in subject.course[0]:
         at = f"after round {outcome.server.round}"
         for what, first, now in (
             ("client", client, shapes(pick(outcome.done.states, 0))),
-            ("server", own, shapes((outcome.server.state, outcome.server.opt))),
+            ("server", of_server, shapes((outcome.server.state, outcome.server.opt))),
         ):
             if first != now:
                 changed = sorted(set(first.items()) ^ set(now.items()), key=str)
@@ -285,10 +285,10 @@ def trains_with(algorithm: Algorithm, solver: Solver) -> bool:
     return (solver.linear or linear_solver not in needs) and (solver.plain or plain_solver not in needs)
 
 
-def reduces(subject: Subject, own: str, other: str) -> None:
+def reduces(subject: Subject, options: str, other: str) -> None:
     """Check that the method with the options ``own`` takes the steps of ``other``, with each solver that both can use."""
     cls = type(subject.algorithm)
-    ours = from_table(cls, parse(f"{cls.__name__}:{own}" if own else cls.__name__, own)[1], "reduces_to")
+    ours = from_table(cls, parse(f"{cls.__name__}:{options}" if options else cls.__name__, options)[1], "reduces_to")
     theirs = build("algorithm", subject.catalogue, other, "reduces_to")
     # the guarantee of a privacy mechanism depends on how clients are drawn
     privacy = ours.contract().privacy or theirs.contract().privacy
@@ -298,11 +298,11 @@ def reduces(subject: Subject, own: str, other: str) -> None:
         if not (trains_with(ours, solver) and trains_with(theirs, solver)):
             continue
         fed = replace(subject.federation, algorithm=ours, solver=solver, planner=planner, selection=drawn(rate))
-        for one, x in zip(play(fed, Sequential()), models(theirs, subject.server, name, kind, rate), strict=True):
+        for outcome, x in zip(play(fed, Sequential()), models(theirs, subject.server, name, kind, rate), strict=True):
             try:
-                expect_same({"x": one.server.x}, {"x": x})
+                expect_same({"x": outcome.server.x}, {"x": x})
             except Broken as broken:
-                raise Broken(f"round {one.server.round}, solver {name}, {kind}: {broken}") from None
+                raise Broken(f"round {outcome.server.round}, solver {name}, {kind}: {broken}") from None
 
 
 def drawn(rate: float) -> Selection:
@@ -314,8 +314,8 @@ def drawn(rate: float) -> Selection:
 def models(method: Algorithm, server: ServerOptimiser, solver: str, kind: str, rate: float) -> list[Tensor]:
     """Return the global model after each round. It is cached, because many methods reduce to the same method."""
     planner = SeededPlanner(LOCAL[kind], seed=7)
-    made = federation(method, server_optimiser=server, solver=SOLVERS[solver], planner=planner, selection=drawn(rate))
-    return [outcome.server.x for outcome in play(made, Sequential())]
+    fed = federation(method, server_optimiser=server, solver=SOLVERS[solver], planner=planner, selection=drawn(rate))
+    return [outcome.server.x for outcome in play(fed, Sequential())]
 
 
 def check(
@@ -330,8 +330,10 @@ def check(
         yield verdict
         if promise is trains and not verdict.kept:
             return
-    for own, other in type(algorithm).reduces_to.items():
-        yield examined(f"takes the steps of {other} with {own or 'its default options'}", reduces, subject, own, other)
+    for options, other in type(algorithm).reduces_to.items():
+        yield examined(
+            f"takes the steps of {other} with {options or 'its default options'}", reduces, subject, options, other
+        )
 
 
 def examined(promise: str, test: Callable[..., None], *arguments: object) -> Verdict:

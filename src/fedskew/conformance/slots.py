@@ -123,13 +123,13 @@ def selection_draws(selection: Selection) -> None:
     for clients in (np.arange(40), np.arange(3, 20, 4), np.arange(1), np.arange(0)):
         if not len(clients) and not selection.largest(0):
             continue
-        chosen = selection.select(clients, stream(0, "select", 0))
-        text = f"from {clients.tolist()}: {np.asarray(chosen).tolist()}"
-        holds(bool(np.isin(chosen, clients).all() and (np.diff(chosen) > 0).all()), text)
+        first = selection.select(clients, stream(0, "select", 0))
+        text = f"from {clients.tolist()}: {np.asarray(first).tolist()}"
+        holds(bool(np.isin(first, clients).all() and (np.diff(first) > 0).all()), text)
         most = selection.largest(len(clients))
-        holds(len(chosen) <= most, f"{len(chosen)} clients, and `largest` says {most}")
-        again = selection.select(clients, stream(0, "select", 0))
-        holds(np.array_equal(chosen, again), f"the same generator gives {chosen.tolist()} and {again.tolist()}")
+        holds(len(first) <= most, f"{len(first)} clients, and `largest` says {most}")
+        second = selection.select(clients, stream(0, "select", 0))
+        holds(np.array_equal(first, second), f"the same generator gives {first.tolist()} and {second.tolist()}")
 
 
 def availability_decides(availability: Availability) -> None:
@@ -145,9 +145,9 @@ def availability_decides(availability: Availability) -> None:
 
 def augmentation_draws(augmentation: Augmentation) -> None:
     """draws three whole numbers for each row, or None, by the given generator only"""
-    one, two = (augmentation.draw((3, 5), np.random.default_rng(1)) for _ in range(2))
-    if one is None or two is None:
-        holds(one is two, "the same generator gives None and numbers")
+    first, second = (augmentation.draw((3, 5), np.random.default_rng(1)) for _ in range(2))
+    if first is None or second is None:
+        holds(first is second, "the same generator gives None and numbers")
         return
-    holds(one.shape == (3, 5, 3) and np.issubdtype(one.dtype, np.integer), f"{one.dtype} of shape {one.shape}")
-    holds(np.array_equal(one, two), "the same generator gives other numbers")
+    holds(first.shape == (3, 5, 3) and np.issubdtype(first.dtype, np.integer), f"{first.dtype} of shape {first.shape}")
+    holds(np.array_equal(first, second), "the same generator gives other numbers")

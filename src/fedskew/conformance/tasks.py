@@ -51,15 +51,15 @@ def task_measures_its_metrics(task: TaskKind) -> None:
     task, outputs, y = example(task, 40)
     names = {metric.name: metric.pooled for metric in task.metrics}
     holds(task.primary in names, f"primary is {task.primary!r}, and the metrics are {', '.join(names)}")
-    found = task.measured({name: values.mean(0) for name, values in task.scores(outputs, y).items()})
+    measured = task.measured({name: values.mean(0) for name, values in task.scores(outputs, y).items()})
     pooled = dict(task.pooled(outputs, y)) if isinstance(task, Pooling) else {}
-    odd = sorted({*found, *pooled} - {"loss", *names})
+    odd = sorted({*measured, *pooled} - {"loss", *names})
     holds(
-        "loss" in found and not odd,
-        f"measured gives {', '.join(found)}; name {', '.join(odd) or 'the loss'} in metrics",
+        "loss" in measured and not odd,
+        f"measured gives {', '.join(measured)}; name {', '.join(odd) or 'the loss'} in metrics",
     )
-    holds(task.primary in (pooled if names[task.primary] else found), f"{task.primary} is not computed")
-    wrong = [name for name, value in found.items() if value.shape != ()]
+    holds(task.primary in (pooled if names[task.primary] else measured), f"{task.primary} is not computed")
+    wrong = [name for name, value in measured.items() if value.shape != ()]
     holds(not wrong, f"{', '.join(wrong)} of all rows must be one number")
 
 

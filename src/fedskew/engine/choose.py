@@ -70,7 +70,7 @@ def choose(fed: Federation, work: Work, threads: Sequence[int]) -> tuple[Option,
         fastest = min(threaded, key=seconds.__getitem__)
         if seconds[fastest] < (1 - MIN_GAIN) * seconds[best]:
             best = fastest
-    return best, {option.label: taken for option, taken in seconds.items()}
+    return best, {option.label: times for option, times in seconds.items()}
 
 
 @contextmanager
@@ -104,13 +104,13 @@ def measured(fed: Federation, work: Work, option: Option, limit: float = np.inf)
     order = np.argsort([-len(plan.index) for plan in work.plans], kind="stable")
     # a block takes as many steps as its longest client
     blocks = [len(work.plans[i].index) for i in order[::width]]
-    one, few = (shortened(work, order[:width], steps) for steps in (1, STEPS))
+    first_step, few = (shortened(work, order[:width], steps) for steps in (1, STEPS))
     with on_threads(option.threads):
         # The first step also prepares the engine. Later steps take at least a fifth of its time.
-        first = once(fed, engine, one)
+        first = once(fed, engine, first_step)
         if first > 1 and first / 5 * sum(blocks) > limit:
             return first * sum(blocks)
-        least, whole = fastest(fed, engine, one), fastest(fed, engine, few)
+        least, whole = fastest(fed, engine, first_step), fastest(fed, engine, few)
     longest = max(len(plan.index) for plan in few.plans)
     step = max(whole - least, 0.0) / (longest - 1) if longest > 1 else whole
     return float(max(least - step, 0.0) * len(blocks) + step * sum(blocks))

@@ -121,8 +121,8 @@ class Distributed:
             before, answers = self.inner.survey(program, share, x, y)
             return {"before": before, "answers": answers}
 
-        found = self.shared(work, [plan.index.size for plan in work.passes], surveyed)
-        return found["before"], found["answers"]
+        results = self.shared(work, [plan.index.size for plan in work.passes], surveyed)
+        return results["before"], results["answers"]
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         costs = [plan.index.size for plan in work.plans]

@@ -59,8 +59,8 @@ def masked(program: Program) -> Callable[..., Carry]:
 
     def step(view: View, carry: Carry, x: Tensor, y: Tensor, mask: Tensor, on: Tensor) -> Carry:
         new = live(program)(view, carry, x, y, mask)
-        kept: Carry = map_leaves(lambda a, b: torch.where(on, a, b), new, carry)
-        return kept
+        advanced: Carry = map_leaves(lambda a, b: torch.where(on, a, b), new, carry)
+        return advanced
 
     return step
 
@@ -93,8 +93,8 @@ class Stacked:
                 view = view._replace(before=total(steps.before, (view,), passes, x, y, view.x))
             return {"before": view.before, "answers": steps.answer(view)}
 
-        found = self.blocks(candidates, work)
-        return found["before"], found["answers"]
+        results = self.blocks(candidates, work)
+        return results["before"], results["answers"]
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         steps = vectorised(program)
@@ -215,9 +215,11 @@ def total(
     lengths = np.asarray([len(plan.index) for plan in plans])
     for t in range(len(index)):
         width = int(np.flatnonzero(lengths > t)[-1]) + 1 if t else len(plans)
-        given = first if width == len(plans) else [leading(part, width) for part in first]
+        arguments = first if width == len(plans) else [leading(part, width) for part in first]
         rows = index[t, :width]
-        part = function(*given, Batch(take(x, rows), without_padding(take(y, rows), mask[t, :width]), mask[t, :width]))
+        part = function(
+            *arguments, Batch(take(x, rows), without_padding(take(y, rows), mask[t, :width]), mask[t, :width])
+        )
         if not part:
             return {}
         sums = map_leaves(added, sums, part) if sums else map_leaves(torch.clone, part)

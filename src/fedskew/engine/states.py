@@ -79,10 +79,10 @@ class ClientStates:
     @classmethod
     def restore(cls, ids: Ints, states: Tree) -> ClientStates:
         """Make states from the result of `export`."""
-        made = cls()
+        restored = cls()
         if len(ids):
-            made.put(ids, states)
-        return made
+            restored.put(ids, states)
+        return restored
 
 
 def widened(rows: Tensor, room: int) -> Tensor:
@@ -111,17 +111,17 @@ class DiskStates:
         """Return the clients' states, stacked on a leading axis. A client without a state gets ``fresh()``."""
         start = fresh()
         states: Tree = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), start)
-        known = np.flatnonzero(self.slots[clients] >= 0)
-        if len(known) and states:
-            records = np.empty((len(known), num_bytes(start)), dtype=np.uint8)
-            for client, record in zip(clients[known].tolist(), records, strict=True):
+        stored = np.flatnonzero(self.slots[clients] >= 0)
+        if len(stored) and states:
+            records = np.empty((len(stored), num_bytes(start)), dtype=np.uint8)
+            for client, record in zip(clients[stored].tolist(), records, strict=True):
                 whole = self.transfer(os.preadv, record, int(self.slots[client]))
                 if not whole or zlib.crc32(record.data) != self.checksums[client]:
                     raise NoRoom(
                         f"client states in {self.where}: the state of client {client} is damaged (incomplete, or another "
                         "checksum), and there is no copy of it; start a new run"
                     )
-            at = torch.as_tensor(known)
+            at = torch.as_tensor(stored)
             for path, leaf in unpacked(records, start).items():
                 dict(leaves(states))[path].index_copy_(0, at.to(leaf.device), leaf)
         return states
@@ -170,8 +170,8 @@ class DiskStates:
         """Sync the records to disk; return what a checkpoint must hold. Call `saved` once the checkpoint is written."""
         os.fsync(self.file.fileno())
         ids = self.clients
-        kept = {"ids": ids, "slots": self.slots[ids], "checksums": self.checksums[ids]}
-        return {name: torch.as_tensor(values) for name, values in kept.items()}
+        tables = {"ids": ids, "slots": self.slots[ids], "checksums": self.checksums[ids]}
+        return {name: torch.as_tensor(values) for name, values in tables.items()}
 
     def saved(self) -> None:
         """Free the records that only older checkpoints use. Call it when a checkpoint of the current states is written."""

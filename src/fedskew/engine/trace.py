@@ -191,7 +191,7 @@ class Recorder(TorchDispatchMode):
             kind = {"dtype": kwargs.get("dtype") or args[0].dtype, "device": args[0].device}
             func, args, kwargs = aten.ones.default, (list(args[0].shape),), kind
         # find the nodes before the call, which may change tensors in place
-        given, named = tree_map(self.node, (args, kwargs))
+        arguments, keywords = tree_map(self.node, (args, kwargs))
         out = func(*args, **kwargs)
         if not all(value is None or isinstance(value, Tensor) for value in tree_iter(out)):
             raise Unrecordable(
@@ -199,7 +199,7 @@ class Recorder(TorchDispatchMode):
             )
         # a third of the calls by `vmap` and `grad` return a tensor that is known already
         if not isinstance(out, Tensor) or self.key(out) not in self.nodes or func._schema.is_mutable:
-            self.write(func, given, named, out)
+            self.write(func, arguments, keywords, out)
         return out
 
     def write(self, func: OpOverload, args: Any, kwargs: Any, out: Any) -> None:
@@ -209,13 +209,13 @@ class Recorder(TorchDispatchMode):
         graph = self.each if depends or random or not self.split else self.once
         if graph is self.each:
             args, kwargs = tree_map(self.in_each, (args, kwargs))
-        made = graph.call_function(direct(func), args, kwargs)
+        node = graph.call_function(direct(func), args, kwargs)
         if isinstance(out, Tensor):
-            self.nodes[self.key(out)] = made, out
+            self.nodes[self.key(out)] = node, out
             return
         for i, part in enumerate(out):
             if part is not None:
-                self.nodes[self.key(part)] = graph.call_function(getitem, (made, i)), part
+                self.nodes[self.key(part)] = graph.call_function(getitem, (node, i)), part
 
     def key(self, tensor: Tensor) -> object:
         """Return a key that is equal for tensors with the same memory, shape and strides; without `split`, a unique key.
@@ -315,7 +315,7 @@ def direct(func: OpOverload) -> Callable[..., object]:
     if not func._schema.is_mutable:
         name = func._schema.name.partition("::")[2]
         for home, kind in ((torch, BuiltinFunctionType), (Tensor, MethodDescriptorType)):
-            found = getattr(home, name, None)
-            if isinstance(found, kind):
-                return found
+            function = getattr(home, name, None)
+            if isinstance(function, kind):
+                return function
     return func

@@ -30,7 +30,7 @@ from fedskew.experiment.settings import Auto
 from fedskew.loop.federation import Federation, Tuning, warmed_up
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import start
-from fedskew.loop.sharing import Kept
+from fedskew.loop.sharing import OwnPart
 from fedskew.models import Mixed
 from fedskew.models.encoder import OnProgress
 from fedskew.skew.concept import Labels
@@ -177,7 +177,7 @@ def federation_of(
         system=experiment.system,
         codec=experiment.codec,
         tuning=tuning_of(experiment),
-        kept=kept_of(experiment.sharing, tasks[0], x.device),
+        own_part=own_part_of(experiment.sharing, tasks[0], x.device),
         moving=moving,
         dtype=DTYPES[experiment.training.dtype],
     )
@@ -207,24 +207,24 @@ def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | No
 
 
 @lru_cache(maxsize=16)
-def kept_of(sharing: Sharing, task: ModelTask, device: torch.device) -> Kept | None:
+def own_part_of(sharing: Sharing, task: ModelTask, device: torch.device) -> OwnPart | None:
     """Return the part of the model that clients keep; None if they share all of it.
 
     The result is cached, because engines share traced programs between runs only for the same object.
     """
     at = sharing.kept(task.model, task.space)
-    return None if at is None else Kept.of(at.to(device), task.space.size)
+    return None if at is None else OwnPart.of(at.to(device), task.space.size)
 
 
 def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) -> None:
     """Raise `BadInput` if the method would average or send parameters that clients keep to themselves."""
-    algorithm, kept, name = federation.algorithm, federation.kept, name_of(experiment.algorithm)
+    algorithm, part, name = federation.algorithm, federation.own_part, name_of(experiment.algorithm)
     require(
-        (kept is not None and not len(kept.others)) or not federation.others,
+        (part is not None and not len(part.others)) or not federation.others,
         f"{name} averages models, but clients with different architectures have no common parameters; "
         "use --algorithms fedmd or local-only",
     )
-    if kept is None or not federation.contract.shares_model:
+    if part is None or not federation.contract.shares_model:
         return
     server = start(federation, x0)
     states = (server.state, algorithm.broadcast(federation.view(server)), algorithm.client_init(x0))
@@ -260,8 +260,8 @@ def check_needs(experiment: Experiment, setup: Setup | None = None) -> None:
     if reason := refusal(experiment.task.target, setup.target):
         raise BadInput(f"{called('task', experiment.task)} {reason}")
     for field in dataclasses.fields(experiment):
-        held = getattr(experiment, field.name)
-        for part in held if field.name in SEVERAL else [held]:
+        component = getattr(experiment, field.name)
+        for part in component if field.name in SEVERAL else [component]:
             if isinstance(part, Checked) and (reason := part.accepts(setup)):
                 raise BadInput(f"{called(field.name, part)} {reason}")
     check_private(experiment, name_of(experiment.algorithm))

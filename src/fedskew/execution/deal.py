@@ -63,16 +63,16 @@ def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | Non
     dealt = dealt or dealt_rows(experiment, dataset)
     partition = finished(experiment, dataset, dealt)
     owner, number = owners(dealt, len(dataset.y)), len(dealt)
-    own = feature.drawn(skews.features, rows_of(dataset, dataset.x), number, seed)
-    styled = restyled(skews, own, dataset, owner, seed)
+    changes_of = feature.drawn(skews.features, rows_of(dataset, dataset.x), number, seed)
+    styled = restyled(skews, changes_of, dataset, owner, seed)
     x, x_test, preprocessing = reworded(styled, partition.indices, styled is not dataset)
     rows = rows_of(dataset, x)
-    seen = feature.transformed(skews.features, own, rows, owner, seed)
+    seen = feature.transformed(skews.features, changes_of, rows, owner, seed)
     changes = concept.drawn(skews.concepts, x, dataset.num_classes, number, seed)
     unseen = unseen_clients(experiment, dealt)
-    held = np.bincount(owner[owner >= 0], minlength=number)
-    held[unseen] = 0
-    tested = stream(seed, "test clients").choice(number, size=len(dataset.y_test), p=held / held.sum())
+    sizes = np.bincount(owner[owner >= 0], minlength=number)
+    sizes[unseen] = 0
+    tested = stream(seed, "test clients").choice(number, size=len(dataset.y_test), p=sizes / sizes.sum())
     return ClientData(
         partition=partition,
         dataset=styled,
@@ -80,7 +80,7 @@ def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | Non
         x_test=x_test,
         labels=concept.labels_of(skews.concepts, changes, x, dataset.y, owner, seed, part=1),
         test_labels=concept.labels_of(skews.concepts, changes, x_test, dataset.y_test, tested, seed, part=2),
-        drawn=named(skews, own, changes),
+        drawn=named(skews, changes_of, changes),
         preprocessing=preprocessing or (None if dataset.texts else as_it_is(dataset.x, dataset.columns)),
         unseen=dealt.only(unseen) if len(unseen) else None,
     )
@@ -92,14 +92,14 @@ def unseen_clients(experiment: Experiment, dealt: Partition) -> Ints:
     if not share:
         return np.arange(0)
     count = int(share * number + 1e-9)
-    chosen = np.sort(stream(experiment.clients.partition_seed, "unseen").permutation(number)[:count])
-    measured = 0 if dealt.held_out is None else sum(len(dealt.measured_rows(k)) > 0 for k in chosen)
+    unseen = np.sort(stream(experiment.clients.partition_seed, "unseen").permutation(number)[:count])
+    measured = 0 if dealt.held_out is None else sum(len(dealt.measured_rows(k)) > 0 for k in unseen)
     require(
         measured >= 2,
         f"clients: unseen {share:g} of {number} clients leaves {measured} with held-out rows, and 2 are needed; raise unseen, "
         "or use more clients",
     )
-    return chosen
+    return unseen
 
 
 def check_features(skews: Mixture, dataset: Dataset) -> None:
@@ -115,9 +115,9 @@ def check_features(skews: Mixture, dataset: Dataset) -> None:
     )
 
 
-def restyled(skews: Mixture, own: list[Own], dataset: Dataset, owner: Ints, seed: int) -> Dataset:
+def restyled(skews: Mixture, drawn_by: list[Own], dataset: Dataset, owner: Ints, seed: int) -> Dataset:
     """Return the data set with each training text rewritten in the style of its client."""
-    for place, (skew, drawn) in enumerate(zip(skews.features, own, strict=True)):
+    for place, (skew, drawn) in enumerate(zip(skews.features, drawn_by, strict=True)):
         if isinstance(skew, FeatureText) and dataset.texts is not None:
             train, test = dataset.texts
             texts = rewritten(skew, drawn, train, owner, seed, place)
@@ -135,8 +135,8 @@ def named(skews: Mixture, *drawn: Sequence[Mapping[str, NDArray[np.generic]]]) -
     parts = zip((*skews.features, *skews.concepts), chain(*drawn), strict=True)
     return {
         f"{place}-{label(skew, KNOWN).partition(':')[0]}-{name}": values
-        for place, (skew, own) in enumerate(parts)
-        for name, values in own.items()
+        for place, (skew, values_by) in enumerate(parts)
+        for name, values in values_by.items()
     }
 
 
@@ -174,10 +174,10 @@ def dealt_by(skews: Mixture, dataset: Dataset) -> Ints:
 
 def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, reserved: Ints) -> Partition:
     """Read the partition from a folder. Raises `BadInput` if the folder belongs to other data or settings."""
-    made, now = folder.facts().fingerprint, dataset.fingerprint()
+    before, now = folder.facts().fingerprint, dataset.fingerprint()
     require(
-        made == now,
-        f"skew from-folder: {folder.path} was made from other data (fingerprint {made}, these are {now}); use the data set that "
+        before == now,
+        f"skew from-folder: {folder.path} was made from other data (fingerprint {before}, these are {now}); use the data set that "
         "its README names",
     )
     partition = folder.read(len(dataset.y))

@@ -20,23 +20,23 @@ from fedskew.store.runs import Row, RunStore
 
 def defaults_of(cls: type) -> dict[str, object]:
     """Return the default of each option of a component or section, as TOML values. Options without a default are left out."""
-    found = {}
+    options = {}
     for f in dataclasses.fields(cls):
         default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
         if default is not dataclasses.MISSING:
-            found[f.name] = msgspec.to_builtins(default)
-    return found
+            options[f.name] = msgspec.to_builtins(default)
+    return options
 
 
 def defaults(experiment: Experiment) -> dict[str, dict[str, object]]:
     """Return, by section, the default options of its component. The name is included if the component itself is the default."""
-    found = {section: defaults_of(cls) for section, cls in SETTINGS.items()}
-    own, usual = experiment.table(), Experiment(dataset=experiment.dataset).table()
+    options = {section: defaults_of(cls) for section, cls in SETTINGS.items()}
+    table, usual = experiment.table(), Experiment(dataset=experiment.dataset).table()
     for section in COMPONENTS.keys() - SEVERAL.keys():
-        found[section] = defaults_of(type(getattr(experiment, section)))
-        if own[section]["name"] == usual[section]["name"]:
-            found[section]["name"] = own[section]["name"]
-    return found
+        options[section] = defaults_of(type(getattr(experiment, section)))
+        if table[section]["name"] == usual[section]["name"]:
+            options[section]["name"] = table[section]["name"]
+    return options
 
 
 def baselines(assembly: Assembly) -> Baselines:
@@ -44,8 +44,8 @@ def baselines(assembly: Assembly) -> Baselines:
     task, kind, data = assembly.federation.task, assembly.experiment.task, assembly.dataset
     if not isinstance(kind, ConstantAnswer) or not len(data.y):
         return data.baselines
-    found = evaluate_constant(task, kind.fitted(data.y).constant(data.y, task.num_outputs), assembly.test_targets(0))
-    metrics = {m.name: found[m.name] for m in kind.metrics if not math.isnan(found.get(m.name, np.nan))}
+    scores = evaluate_constant(task, kind.fitted(data.y).constant(data.y, task.num_outputs), assembly.test_targets(0))
+    metrics = {m.name: scores[m.name] for m in kind.metrics if not math.isnan(scores.get(m.name, np.nan))}
     return {"always the same answer": metrics, **data.baselines}
 
 
@@ -66,25 +66,25 @@ def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watc
         frame = store.measurements([run]).astype({"client": object})
         frame["client"] = frame["client"].where(frame["client"].notna(), None)
         for round_ in range(1, rounds + 1):
-            own = frame[frame["round"] == round_]
+            of_round = frame[frame["round"] == round_]
             new_warnings(
-                watch, round_, list(own[["client", "split", "name", "value"]].itertuples(index=False, name=None))
+                watch, round_, list(of_round[["client", "split", "name", "value"]].itertuples(index=False, name=None))
             )
     return watch
 
 
 def new_warnings(watch: Watch, round_: int, rows: Sequence[Row]) -> list[Warned]:
     """Return new warnings from a round's rows."""
-    known = {(split, name): value for c, split, name, value in rows if c is None}
-    absent = watch.count_clients(round_, {name: value for (split, name), value in known.items() if split == "round"})
+    totals = {(split, name): value for c, split, name, value in rows if c is None}
+    absent = watch.count_clients(round_, {name: value for (split, name), value in totals.items() if split == "round"})
     cohort = np.array([c for c, split, name, _ in rows if (split, name) == ("client", "steps")], dtype=np.int64)
     if not len(cohort):
         return absent
     local = {
         c: value for c, split, name, value in rows if (split, name) == ("local-model", "accuracy") and c is not None
     }
-    tested = known.get(("test", watch.measure.name))
-    return absent + watch.after_round(round_, cohort, known.get(("round", "divergence")), tested, local)
+    tested = totals.get(("test", watch.measure.name))
+    return absent + watch.after_round(round_, cohort, totals.get(("round", "divergence")), tested, local)
 
 
 def note(store: RunStore, run: int, warned: Sequence[Warned]) -> None:
@@ -112,10 +112,10 @@ def note_where(store: RunStore, run: int, used: int, every: int) -> None:
     if not reason and not used and store.run(run).rounds_done >= every:
         reason = f"there is no checkpoint of the {store.run(run).rounds_done} rounds that were done"
     if reason:
-        found = f"{reason}, so the run {'continues from this round' if used else 'starts again'}"
+        event = f"{reason}, so the run {'continues from this round' if used else 'starts again'}"
         remedy = "check the disk if this happens again; the later rounds are repeated"
         note(
-            store, run, [Warned("checkpoint", used, found, "cannot be read, or another checksum", "on resume", remedy)]
+            store, run, [Warned("checkpoint", used, event, "cannot be read, or another checksum", "on resume", remedy)]
         )
 
 

@@ -51,17 +51,19 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
             f"shape {self.shape} with {self.categories} categories is larger than any row that fedskew trains on",
         )
         require(len(self.classes) in (0, self.categories), f"it names {len(self.classes)} classes of {self.categories}")
-        known = self.preprocessing
-        for name, value in numbers_in(msgspec.to_builtins(known)):
+        preprocessing = self.preprocessing
+        for name, value in numbers_in(msgspec.to_builtins(preprocessing)):
             require(isfinite(value) and (name not in ("scale", "divisor") or value > 0), f"{name} cannot be {value}")
-        if isinstance(known, Array | Tabular):
+        if isinstance(preprocessing, Array | Tabular):
             with np.errstate(all="ignore"):
-                made = (
-                    known.on_zeros() if not isinstance(known, Array) or known.shape == self.shape else np.zeros((1, 0))
+                rows = (
+                    preprocessing.on_zeros()
+                    if not isinstance(preprocessing, Array) or preprocessing.shape == self.shape
+                    else np.zeros((1, 0))
                 )
             require(
-                made.shape[1:] == self.shape,
-                f"its preprocessing gives rows of shape {made.shape[1:]}, not {self.shape}",
+                rows.shape[1:] == self.shape,
+                f"its preprocessing gives rows of shape {rows.shape[1:]}, not {self.shape}",
             )
 
 
@@ -77,15 +79,15 @@ def numbers_in(value: object, name: str = "") -> Iterator[tuple[str, float]]:
         yield name, value
 
 
-def learned_of(experiment: Experiment, held: ClientData) -> Learned:
+def learned_of(experiment: Experiment, data: ClientData) -> Learned:
     """Collect it from an experiment and its rows."""
-    model, x, _ = fitted(experiment.model, held.dataset, held.x, held.x_test)
+    model, x, _ = fitted(experiment.model, data.dataset, data.x, data.x_test)
     return Learned(
-        preprocessing=held.preprocessing,
+        preprocessing=data.preprocessing,
         shape=tuple(x.shape[1:]),
-        classes=held.dataset.classes,
-        categories=held.dataset.num_categories,
-        task=plain(experiment.task.fitted(held.dataset.y)),
+        classes=data.dataset.classes,
+        categories=data.dataset.num_categories,
+        task=plain(experiment.task.fitted(data.dataset.y)),
         model=plain(model),
     )
 

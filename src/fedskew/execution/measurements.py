@@ -114,7 +114,7 @@ def unseen_rows(assembly: Assembly, engine: Engine, server: Server) -> list[Row]
     Returns an empty list if there are no unseen clients, or if clients share nothing, so that a new client gets no model.
     """
     fed, unseen, name = assembly.federation, assembly.data.unseen, assembly.experiment.task.primary
-    if unseen is None or (fed.kept is not None and not len(fed.kept.others)):
+    if unseen is None or (fed.own_part is not None and not len(fed.own_part.others)):
         return []
     clients = at_most(np.arange(len(unseen)), assembly)
     curve = adaptation_curve(fed, engine, server, unseen, adaptation_of(assembly.experiment), clients)
@@ -134,8 +134,8 @@ def test_row_values(assembly: Assembly, server: Server) -> tuple[Floats, Ints | 
     if isinstance(task, ModelTask) and pooled_primary(task) and len(y) > 1:
         values, units = pooled_by_row(task, metric, outputs_on_test_rows(assembly, server.x), y, units)
     else:
-        found = by_row(task, metric, per_row(task, server.x, assembly.x_test, y))
-        values = np.array([np.nan]) if found is None else found.cpu().numpy()
+        by_rows = by_row(task, metric, per_row(task, server.x, assembly.x_test, y))
+        values = np.array([np.nan]) if by_rows is None else by_rows.cpu().numpy()
     return (values, units) if np.isfinite(values).all() else None
 
 
@@ -164,9 +164,9 @@ def worst_first(
     def inputs(metric: Metric) -> tuple[Tensor, Tensor]:
         name = getattr(metric, "score", assembly.experiment.task.primary)
         require(name in scores, f"metric {type(metric).__name__}: no score {name!r}; {suggestion(name, scores)}")
-        held = ~scores[name].isnan()
-        values, order = scores[name][held].sort(descending=stored()["global-model", name].better == "lower")
-        return values, sizes[held][order]
+        measured = ~scores[name].isnan()
+        values, order = scores[name][measured].sort(descending=stored()["global-model", name].better == "lower")
+        return values, sizes[measured][order]
 
     return inputs
 
@@ -174,8 +174,10 @@ def worst_first(
 def class_rows(assembly: Assembly, outputs: Tensor, y: Tensor) -> list[Row]:
     """Compute the metrics of each class or label on the test rows. The row's client column holds the class number."""
     task = assembly.experiment.task
-    found = task.by_category(outputs, y) if isinstance(task, Categorised) else {}
-    values = [(k, "class", name, float(value)) for name, of_each in found.items() for k, value in enumerate(of_each)]
+    by_metric = task.by_category(outputs, y) if isinstance(task, Categorised) else {}
+    values = [
+        (k, "class", name, float(value)) for name, of_each in by_metric.items() for k, value in enumerate(of_each)
+    ]
     return [row for row in values if math.isfinite(row[3])]
 
 
@@ -236,8 +238,8 @@ def check_personal(fed: Federation, server: Server, clients: Ints, scores: dict[
 
 def first_bad(fed: Federation, clients: Ints, scores: dict[str, Tensor]) -> str:
     """Return the first client with measured rows and a loss that is not finite; empty if there is none."""
-    held = torch.tensor([len(fed.partition.measured_rows(int(k))) > 0 for k in clients], dtype=torch.bool)
-    bad = (~scores["loss"].cpu().isfinite() & held).nonzero()
+    measured = torch.tensor([len(fed.partition.measured_rows(int(k))) > 0 for k in clients], dtype=torch.bool)
+    bad = (~scores["loss"].cpu().isfinite() & measured).nonzero()
     return f"client {fed.partition.names[int(clients[int(bad[0])])]}" if len(bad) else ""
 
 
@@ -252,9 +254,9 @@ def rows_of(split: str, summary: str, clients: Ints, scores: dict[str, Tensor], 
 
 def over_clients(split: str, scores: dict[str, Tensor]) -> dict[str, float]:
     """Compute the registered measures of the split over the clients with measured rows."""
-    known = stored()
+    registered = stored()
     ordered = {
-        name: values[~values.isnan()].sort(descending=known["global-model", name].better == "lower").values
+        name: values[~values.isnan()].sort(descending=registered["global-model", name].better == "lower").values
         for name, values in scores.items()
     }
     return {m.name: float(m.function()(ordered[m.score])) for m in computed(split) if len(ordered.get(m.score, ()))}
@@ -262,9 +264,9 @@ def over_clients(split: str, scores: dict[str, Tensor]) -> dict[str, float]:
 
 def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row]:
     """Return the measures of the round's updates, its cost, and the scores of local models. Undefined values are left out."""
-    work, measures, known = outcome.work, outcome.measures, stored()
+    work, measures, registered = outcome.work, outcome.measures, stored()
     values = {
-        **{name: float(value.mean()) for name, value in measures.items() if ("round", name) in known},
+        **{name: float(value.mean()) for name, value in measures.items() if ("round", name) in registered},
         **({"signal_to_noise": float(signal_to_noise(measures["relative_drift"]))} if measures else {}),
         "local_steps": float(outcome.steps.sum()),
         "update_amount": update_amount(assembly.federation, outcome),
@@ -275,15 +277,18 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
         "seconds": seconds,
     }
     rows: list[Row] = [(None, "round", name, value) for name, value in values.items() if math.isfinite(value)]
-    own = {"steps": torch.as_tensor(outcome.steps), **{name: value for name, value in measures.items() if value.dim()}}
+    by_client = {
+        "steps": torch.as_tensor(outcome.steps),
+        **{name: value for name, value in measures.items() if value.dim()},
+    }
     # If a method reports a number with the name of a measure, only the measure is stored.
-    for name, found in (outcome.done.uploads.report | own).items():
-        if ("client", name) in known:
-            rows += per_client("client", name, work.clients, found)
+    for name, of_client in (outcome.done.uploads.report | by_client).items():
+        if ("client", name) in registered:
+            rows += per_client("client", name, work.clients, of_client)
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in work.clients])
     means = {name: mean_of(sums.double().cpu(), sizes) for name, sums in outcome.done.scores.items()}
-    for name, found in (assembly.federation.task.measured(means) if means else means).items():
-        rows += per_client("local-model", name, work.clients, found)
+    for name, of_client in (assembly.federation.task.measured(means) if means else means).items():
+        rows += per_client("local-model", name, work.clients, of_client)
     return rows + privacy_rows(assembly, outcome.server)
 
 
@@ -331,9 +336,9 @@ def recovery_rows(store: RunStore, run: int, experiment: Experiment, round_: int
     if (frame["name"] == "recovery").any():
         return []
     accuracy = frame[frame["name"] == "accuracy"]
-    known = dict(zip(accuracy["round"].tolist(), accuracy["value"].tolist(), strict=True))
-    known[round_] = tested[0]
-    rounds = recovery(known, *min(changes))
+    by_round = dict(zip(accuracy["round"].tolist(), accuracy["value"].tolist(), strict=True))
+    by_round[round_] = tested[0]
+    rounds = recovery(by_round, *min(changes))
     return [] if rounds is None else [(None, "test", "recovery", float(rounds))]
 
 

@@ -75,16 +75,16 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
     """
     check_processes(jobs)
     if dataset is not None:
-        own = Own(fingerprint=dataset.fingerprint())
-        experiments = [e.replace(dataset=own) for e in experiments]
+        fingerprint_only = Own(fingerprint=dataset.fingerprint())
+        experiments = [e.replace(dataset=fingerprint_only) for e in experiments]
     elif len({repr(e.dataset) for e in experiments}) == 1:
         dataset = experiments[0].dataset.load()
     load, dealt = Latest(), {}
     planned: list[Experiment] = []
     rows: list[Partition] = []
-    for given in experiments:
-        drawn = dataset or load(given.dataset)
-        experiment = suited(given, drawn)
+    for requested in experiments:
+        drawn = dataset or load(requested.dataset)
+        experiment = suited(requested, drawn)
         planned.append(experiment)
         check_needs(experiment)
         # methods with the same seed mostly have the same partition
@@ -105,15 +105,15 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
             drawn = dataset or load(experiment.dataset)
             assembly, trial = settle(assemble(experiment, drawn, dealt=own_rows), jobs)
             # several assemblies together may not fit into memory
-            kept = assembly if len(planned) == 1 else None
-            first[experiment.name] = Plan(assembly.experiment, own_rows, trial, kept, drawn.notes)
+            only = assembly if len(planned) == 1 else None
+            first[experiment.name] = Plan(assembly.experiment, own_rows, trial, only, drawn.notes)
     if len(planned) == 1:
         return list(first.values()), dataset
     plans = []
     for experiment, own_rows in zip(planned, rows, strict=True):
-        chosen = first[experiment.name]
-        filled = with_engine(experiment, chosen.experiment.engine, chosen.experiment.training.threads)
-        plans.append(Plan(filled, own_rows, chosen.trial, notes=chosen.notes))
+        like = first[experiment.name]
+        filled = with_engine(experiment, like.experiment.engine, like.experiment.training.threads)
+        plans.append(Plan(filled, own_rows, like.trial, notes=like.notes))
     return plans, dataset
 
 
@@ -140,10 +140,10 @@ def check_processes(count: int) -> None:
 def settle(assembly: Assembly, jobs: int = 1) -> tuple[Assembly, Trial | None]:
     """Fill in engine and threads, for ``jobs`` runs at a time. Return the assembly, and the trial if ``auto`` needed one."""
     experiment, trial = assembly.experiment, None
-    given = experiment.training.threads
-    most = given or (torch.get_num_threads() if jobs == 1 else max(1, cores() // jobs))
+    fixed = experiment.training.threads
+    most = fixed or (torch.get_num_threads() if jobs == 1 else max(1, cores() // jobs))
     if isinstance(experiment.engine, Auto):
-        threads = [given] if given else sorted({1, most})
+        threads = [fixed] if fixed else sorted({1, most})
         option, trial = try_engines(assembly.federation, assembly.cold, threads)
     else:
         option = Option(experiment.engine, most)

@@ -133,8 +133,8 @@ def check_places(name: str, task: ModelTask, dataset: Dataset, *parts: Rows) -> 
 def fitted(model: Architecture, dataset: Dataset, x: Rows, x_test: Rows) -> tuple[Architecture, Rows, Rows]:
     """Return the model fitted to the rows, and training and test rows in its input format."""
     if isinstance(model, Encoder):
-        known, x_test = token_ids(model, dataset)
-        x = known[: len(x)]  # x has no rows if the clients are on other machines
+        ids, x_test = token_ids(model, dataset)
+        x = ids[: len(x)]  # x has no rows if the clients are on other machines
     elif isinstance(model, TextCnn):
         for part in filter(len, (x, x_test)):
             model = model.fitted(part)
@@ -162,8 +162,8 @@ def stamps(model: Architecture) -> tuple[tuple[str, int, int], ...]:
     folder = Path(model.where()) if isinstance(model, Encoder) else None
     if folder is None or not folder.is_dir():
         return ()
-    found = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
-    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in found)
+    files = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in files)
 
 
 @lru_cache(maxsize=16)
@@ -189,13 +189,13 @@ def tasks_at(
 @lru_cache(maxsize=16)
 def frozen_of(task: ModelTask) -> Frozen | None:
     """Return size and fingerprint of the task's frozen parameters; None if there are none."""
-    found = [p.detach().cpu().contiguous() for p in task.model.parameters() if not p.requires_grad]
-    if not found:
+    frozen = [p.detach().cpu().contiguous() for p in task.model.parameters() if not p.requires_grad]
+    if not frozen:
         return None
     digest = hashlib.sha256()
-    for p in found:
+    for p in frozen:
         digest.update(p.flatten().view(torch.uint8).numpy().data)
-    return Frozen(sum(p.nbytes for p in found), digest.hexdigest()[:16])
+    return Frozen(sum(p.nbytes for p in frozen), digest.hexdigest()[:16])
 
 
 def size_of(model: Architecture, shape: tuple[int, ...], outputs: int) -> int | None:
@@ -235,13 +235,13 @@ def token_ids(model: Encoder, dataset: Dataset) -> list[Rows]:
 
 def printed_progress() -> OnProgress:
     """Return a function that prints progress and the remaining time on standard error, every `LINE_EVERY` seconds."""
-    began = said = time.perf_counter()
+    began = printed = time.perf_counter()
 
     def show(done: int, of: int) -> None:
-        nonlocal said
+        nonlocal printed
         now = time.perf_counter()
-        if now - said > LINE_EVERY:
-            said = now
+        if now - printed > LINE_EVERY:
+            printed = now
             left = (now - began) * (of - done) / done
             print(f"frozen layers: {done:,} of {of:,} texts, {left:.0f} s left", file=sys.stderr)
 

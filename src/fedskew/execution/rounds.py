@@ -22,7 +22,7 @@ from fedskew.loop.round import fresh
 from fedskew.loop.work import States
 from fedskew.store.runs import Row
 
-Kept = ClientStates | DiskStates
+AnyStates = ClientStates | DiskStates
 """Client states between rounds."""
 
 LARGE = 1 << 30
@@ -60,7 +60,7 @@ def checkpoint_due(experiment: Experiment, round_: int, stopping: bool) -> bool:
     return stopping or round_ == experiment.training.rounds or round_ % experiment.checkpoint.every == 0
 
 
-def checkpoint_of(server: Server, states: Kept) -> Tree:
+def checkpoint_of(server: Server, states: AnyStates) -> Tree:
     """Return everything that the next round depends on, except the number of finished rounds."""
     return {"x": server.x, "opt": server.opt, "state": server.state, "clients": states.checkpoint()}
 
@@ -72,5 +72,5 @@ def taken_up(begun: Server, tree: Tree, round_: int) -> Server:
 
 def on_disk(assembly: Assembly) -> bool:
     """True if client states are stored on disk: if ``training.states`` says so, or for ``auto`` if they exceed `LARGE`."""
-    wanted, fed = assembly.experiment.training.states, assembly.federation
-    return wanted == "disk" or (wanted == "auto" and len(fed.clients) * num_bytes(fresh(fed, assembly.x0)) > LARGE)
+    storage, fed = assembly.experiment.training.states, assembly.federation
+    return storage == "disk" or (storage == "auto" and len(fed.clients) * num_bytes(fresh(fed, assembly.x0)) > LARGE)

@@ -25,7 +25,7 @@ from fedskew.execution.facts import baselines, defaults, new_warnings, note, not
 from fedskew.execution.learned import CHECKSUM, checksum, keep, write_toml
 from fedskew.execution.measurements import forgetting_rows, measured_every, recovery_rows, test_row_values
 from fedskew.execution.plan import Latest, Plan
-from fedskew.execution.rounds import Kept, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
+from fedskew.execution.rounds import AnyStates, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.execution.site import LocalClients, Site
 from fedskew.execution.torchrun import group_of_run, in_step, lead
 from fedskew.experiment.config import Experiment, from_toml, own_metrics, row_of
@@ -147,12 +147,12 @@ def execute(
             store.update(run, status="interrupted")
             raise
         except (Exception, SystemExit) as error:
-            shown = readable(run, error)
-            name = "" if shown else f"{type(error).__name__}: "
-            store.update(run, status="failed", message=f"{name}{shown or error}".splitlines()[0])
-            if shown is None or shown is error:
+            for_user = readable(run, error)
+            name = "" if for_user else f"{type(error).__name__}: "
+            store.update(run, status="failed", message=f"{name}{for_user or error}".splitlines()[0])
+            if for_user is None or for_user is error:
                 raise
-            raise shown from None
+            raise for_user from None
         finally:
             torch.set_num_threads(threads)
 
@@ -242,16 +242,16 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
                     states.saved()
             listener(progress(run, assembly, at, rows, seconds))
             if stopping:
-                again = store.resume_command(run)
-                raise Interrupted(f"run {run} stopped after round {at.round} of {rounds}; `{again}` continues")
+                command = store.resume_command(run)
+                raise Interrupted(f"run {run} stopped after round {at.round} of {rounds}; `{command}` continues")
     if watch.untrained:
         raise TooFew(f"{watch.absence()}. The model was never trained, so there is no result; try {watch.cure()}")
     store.update(run, status="finished")
 
 
 def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seconds: float) -> Progress:
-    known = {(split, name): value for client, split, name, value in rows if client is None}
-    values = {m.key: known[m.split, m.name] for m in shown("live") if (m.split, m.name) in known}
+    totals = {(split, name): value for client, split, name, value in rows if client is None}
+    values = {m.key: totals[m.split, m.name] for m in shown("live") if (m.split, m.name) in totals}
     name, training = assembly.experiment.name, assembly.experiment.training
     return Progress(run, name, training.seed, server.round, training.rounds, seconds, values)
 
@@ -260,8 +260,8 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     """Store the facts of a run that begins. Raises `BadInput` if data or frozen layers have changed since it first began."""
     experiment = assembly.experiment
     facts: dict[str, Any] = {}
-    known: Mapping[str, Any] = store.run(run).facts
-    if "engine" not in known:
+    stored: Mapping[str, Any] = store.run(run).facts
+    if "engine" not in stored:
         facts["engine"] = {"name": to_table(experiment.engine, ENGINES)["name"]}
     dataset = assembly.dataset
     facts["versions"] = {name: version(name) for name in ("fedskew", "torch", "numpy")} | {
@@ -295,7 +295,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     if assembly.frozen:
         facts["frozen"] = assembly.frozen._asdict()
     for what, name in (("data", "data"), ("frozen", "model's frozen layers")):
-        before, now = (part.get(what, {}).get("fingerprint") for part in (known, facts))
+        before, now = (part.get(what, {}).get("fingerprint") for part in (stored, facts))
         if before not in (None, now):
             raise BadInput(
                 f"run {run}: the {name} have changed since it began (fingerprint {before}, now {now}); start a new run"
@@ -318,21 +318,21 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
 
 def resume(
     store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] | None = None, to_show: bool = False
-) -> tuple[Server, Kept]:
+) -> tuple[Server, AnyStates]:
     """Restore server and client states from the newest checkpoint whose rounds are all in the store, or from the start.
 
     ``kind`` is the class of the states if other machines hold them. With ``to_show``, no file is written and a checkpoint must
     exist. Raises `BadInput` for a checkpoint of another run, which a copied folder may contain.
     """
     folder, num_clients, record = store.run_folder(run), len(assembly.partition), store.run(run)
-    found = checkpoints.newest(folder, store.covered(run) if record.rounds_done else None)
+    newest = checkpoints.newest(folder, store.covered(run) if record.rounds_done else None)
     server = start(assembly.federation, assembly.x0)
-    if found is None:
+    if newest is None:
         require(not to_show, f"run {run}: it has no checkpoint yet")
         if kind is None and on_disk(assembly):
             return server, opened(folder / STATES, num_clients)
         return server, (kind or ClientStates)()
-    tree, facts = found
+    tree, facts = newest
     if facts.get("experiment") != record.experiment_hash or record.rounds_done == 0:
         raise BadInput(
             f"run {run}: the checkpoint of round {facts['round']} in {folder} is of another run; move that folder, or choose "

@@ -20,7 +20,7 @@ from fedskew.core.trees import num_bytes
 from fedskew.engine.group import TIME_LIMIT, Distributed, Group, Lost, collective
 from fedskew.engine.states import ClientStates, DiskStates
 from fedskew.execution.build import Assembly, assemble
-from fedskew.execution.rounds import Kept, on_disk, rounds_of, taken_up
+from fedskew.execution.rounds import AnyStates, on_disk, rounds_of, taken_up
 from fedskew.execution.site import LocalClients
 from fedskew.experiment.config import from_toml
 from fedskew.loop.round import fresh, start
@@ -40,12 +40,12 @@ def launcher() -> tuple[int, int]:
     Raises `BadInput` if the variables are not valid.
     """
     values = {name: os.environ.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))}
-    shown = ", ".join(f"{name}={value}" for name, value in values.items())
-    require(all(value.isdecimal() for value in values.values()), f"{shown}: whole numbers are needed; {START}")
+    variables = ", ".join(f"{name}={value}" for name, value in values.items())
+    require(all(value.isdecimal() for value in values.values()), f"{variables}: whole numbers are needed; {START}")
     rank, size = map(int, values.values())
-    require(rank < size, f"{shown}: ranks go from 0 to WORLD_SIZE - 1; {START}, or unset RANK")
+    require(rank < size, f"{variables}: ranks go from 0 to WORLD_SIZE - 1; {START}, or unset RANK")
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    require(size == 1 or not missing, f"{shown}, but {' and '.join(missing)} not set; {START}, or unset WORLD_SIZE")
+    require(size == 1 or not missing, f"{variables}, but {' and '.join(missing)} not set; {START}, or unset WORLD_SIZE")
     return rank, size
 
 
@@ -102,7 +102,7 @@ def group_of_run() -> Group | None:
     return Group(dist.get_rank(), dist.get_world_size())
 
 
-def lead(group: Group, assembly: Assembly, server: Server, states: Kept) -> None:
+def lead(group: Group, assembly: Assembly, server: Server, states: AnyStates) -> None:
     """Send the other ranks the experiment, the server and the client states, so that they can train the next rounds."""
     group.broadcast_text(assembly.experiment.toml())
     group.broadcast_tree({"round": torch.tensor(server.round), "x": server.x, "opt": server.opt, "state": server.state})
@@ -146,7 +146,7 @@ def follow(group: Group, toml: str) -> None:
     tree = to_device(group.broadcast_tree(), device)
     server = taken_up(start(assembly.federation, assembly.x0), tree, int(tree["round"]))
     with TemporaryFile() as file:
-        states: Kept = DiskStates(file, num_clients) if on_disk(assembly) else ClientStates()
+        states: AnyStates = DiskStates(file, num_clients) if on_disk(assembly) else ClientStates()
         while part := to_device(group.broadcast_tree(), device):
             states.put(part["ids"].cpu().numpy().astype(np.int64), part.get("states", {}))
         site = LocalClients(Distributed(assembly.engine, group), experiment.faults)

@@ -38,10 +38,10 @@ def carried(data: bytes) -> Tree:
 
 def carried_bytes(tensors: Tree) -> bytes:
     """Return the bytes of a tensor from `carried`. Raises `Rejected` for other tensors."""
-    held = tensors.get("bytes")
-    if not isinstance(held, Tensor) or held.dtype != torch.uint8 or len(tensors) != 1:
+    content = tensors.get("bytes")
+    if not isinstance(content, Tensor) or content.dtype != torch.uint8 or len(tensors) != 1:
         raise Rejected("garbage", "a message of a diagnosis without its bytes")
-    return held.numpy().tobytes()
+    return content.numpy().tobytes()
 
 
 IN_PROGRESS: dict[Path, tuple[str, Site]] = {}
@@ -86,8 +86,8 @@ class Answers:
 
     def site(self, table: Table) -> Site:
         """Read the table. If it names its persons, the first row of each counts."""
-        found = table.surveyed(table.path, once=True)
-        return Site(found.table, targets_in(found), self.limits.fewest, self.secret())
+        survey = table.surveyed(table.path, once=True)
+        return Site(survey.table, targets_in(survey), self.limits.fewest, self.secret())
 
     def admit(self, run: str, question: bytes) -> bool:
         """Return True for a run's first question. Raise `BadInput` for a second one in the same step, and for too many runs.
@@ -100,10 +100,10 @@ class Answers:
             raise BadInput(f"the question cannot be read: {first_line(error)}") from None
         path = self.folder / "diagnoses.json"
         self.limits.check("classes", len(read.classes))
-        asked: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
-        first = run not in asked
-        steps = asked.setdefault(run, {})
-        self.limits.check("diagnoses", len(asked))
+        steps_by_run: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
+        first = run not in steps_by_run
+        steps = steps_by_run.setdefault(run, {})
+        self.limits.check("diagnoses", len(steps_by_run))
         same: dict[str, bytes] = {
             name: read.numbers[name].data for name in ("target edges", "strata") if name in read.numbers
         }
@@ -113,7 +113,7 @@ class Answers:
                 steps.setdefault(what, digest) == digest,
                 f"the server asks for {what} twice, with two different questions",
             )
-        write_whole(path, json.dumps(asked), "node")
+        write_whole(path, json.dumps(steps_by_run), "node")
         return first
 
     def secret(self) -> Secret:
@@ -135,11 +135,11 @@ def write_diagnosis(channel: Channel, config: Mapping[str, object], deployment: 
     """Diagnose the sites, and write the result as JSON, or ``{"error": line}`` before the error is raised."""
     output = Path(str(config[OUTPUT])).expanduser()
     try:
-        found = diagnosed(channel, int(str(config[CLIENTS])), deployment)
+        diagnosis = diagnosed(channel, int(str(config[CLIENTS])), deployment)
     except FedskewError as error:
         write_whole(output, json.dumps({"error": str(error)}), "diagnosis")
         raise
-    write_whole(output, json.dumps(found), "diagnosis")
+    write_whole(output, json.dumps(diagnosis), "diagnosis")
 
 
 def diagnosed(channel: Channel, clients: int, deployment: Deployment) -> dict[str, Any]:

@@ -76,8 +76,8 @@ class Limits:
         )
         # looking up the name of another package's component imports it
         for section, catalogue in COMPONENTS.items():
-            given = table.get(section)
-            for part in given if isinstance(given, list) else [given]:
+            components = table.get(section)
+            for part in components if isinstance(components, list) else [components]:
                 self.check_allowed(section, part.get("name") if isinstance(part, dict) else part, catalogue)
         experiment = from_toml(text, "recipe")
         self.check("threads", experiment.training.threads)
@@ -91,13 +91,13 @@ class Limits:
         # the server's rows stay on the server
         return replace(experiment, server_data=replace(experiment.server_data, share=0.0))
 
-    def check_allowed(self, part: str, name: object, known: Catalogue) -> None:
+    def check_allowed(self, part: str, name: object, catalogue: Catalogue) -> None:
         """Raise `BadInput` unless the name, without options after a colon, is known or allowed."""
         plain = parse(str(name), "recipe")[0]
-        if plain in self.allow and (MARK in plain or plain in known.offered):
-            admit_module(plain if MARK in plain else code_of(known.offered[plain]))
+        if plain in self.allow and (MARK in plain or plain in catalogue.offered):
+            admit_module(plain if MARK in plain else code_of(catalogue.offered[plain]))
         require(
-            name is None or plain in (*known.ours, *self.allow),
+            name is None or plain in (*catalogue.ours, *self.allow),
             f"recipe: {part} {plain} is not part of fedskew; the node's owner can start the node with --allow NAME",
         )
 

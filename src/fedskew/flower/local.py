@@ -22,9 +22,9 @@ CONNECTION = "fedskew"
 
 def free_port() -> int:
     """Return a port of this machine on which no process listens."""
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        return int(listener.getsockname()[1])
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Loopback(SuperLink):
     def start_node(self, node: Node, roots: Path | None = None, options: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         """Start a client. ``roots`` is the certificate that it trusts instead of the right one."""
         trust = ["--root-certificates", str(roots or self.roots)] if self.roots else ["--insecure"]
-        own = ["--client", str(node.client), "--rows", str(node.rows), "--states", str(node.folder)]
-        command = [sys.executable, "-m", "fedskew", "flower", "node", *own, "--superlink", f"{HOST}:{self.port}"]
+        of_node = ["--client", str(node.client), "--rows", str(node.rows), "--states", str(node.folder)]
+        command = [sys.executable, "-m", "fedskew", "flower", "node", *of_node, "--superlink", f"{HOST}:{self.port}"]
         port = ["--host", HOST, "--port", str(free_port())]
         return self.start(f"node-{node.client}", [*command, "--", *trust, *port, *options])
 
@@ -72,13 +72,13 @@ def loopback(
     ``flower-superlink``, ``environment`` further variables of all processes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    own = {"FLWR_HOME": str(folder), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3", **(environment or {})}
-    link = Loopback(folder, own, CONNECTION, free_port(), roots)
+    variables = {"FLWR_HOME": str(folder), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3", **(environment or {})}
+    link = Loopback(folder, variables, CONNECTION, free_port(), roots)
     trust = "insecure = true" if roots is None else f'root-certificates = "{roots}"'
-    named = (
+    settings = (
         f'[superlink]\ndefault = "{CONNECTION}"\n[superlink.{CONNECTION}]\naddress = "{HOST}:{link.port}"\n{trust}\n'
     )
-    write_whole(folder / "config.toml", named, "Flower's settings")
+    write_whole(folder / "config.toml", settings, "Flower's settings")
     address = [*(["--insecure"] if roots is None else []), "--host", HOST, "--port", str(link.port)]
     try:
         link.start("superlink", ["flower-superlink", *address, "--disable-runtime-dependency-installation", *superlink])

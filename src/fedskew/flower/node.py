@@ -26,7 +26,7 @@ from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
 from fedskew.loop.personal import means_of, measures_personal, tuning_plans, tuning_rate
-from fedskew.loop.round import fresh, shared_model, transmit, work_on
+from fedskew.loop.round import Broadcast, fresh, shared_model, transmit, work_on
 from fedskew.loop.work import Work
 from fedskew.store import checkpoints
 
@@ -185,10 +185,10 @@ class Visit:
             rows = fed.partition.rows(k)
             self.node.limits.check_work(fed.planner, k, len(rows))
             plans = [fed.planner.train(r.round, k, rows).first(r.steps)]
-        kept = map_leaves(lambda leaf: leaf[None], self.kept(fed, x))
+        both = map_leaves(lambda leaf: leaf[None], self.kept(fed, x))
         extras = map_leaves(lambda leaf: leaf.to(x.device), self.tensors.get("extras", {}))
         rate, measured = fed.rate(r.round) if lr is None else lr, r.measured or r.kind == "measure"
-        return work_on(fed, r.round, x, extras, kept, np.asarray([k]), plans, rate, measured)
+        return work_on(fed, Broadcast(r.round, x, extras), both, np.asarray([k]), plans, rate, measured)
 
     def before(self, fed: Federation, work: Work) -> Tree:
         """Return the results of `Algorithm.before`: computed now or in this round's survey, or zeros without a survey."""
@@ -235,9 +235,9 @@ def upload_tree(upload: Upload) -> Tree:
     return {"delta": upload.delta, "extras": upload.extras, "report": upload.report}
 
 
-def check_rows(held: Rows, request: Request, path: Path, target: str) -> None:
+def check_rows(rows: Rows, request: Request, path: Path, target: str) -> None:
     shape = tuple(request.shape)
-    for x, y in ((held.x, held.y), (held.x_measured, held.y_measured)):
+    for x, y in ((rows.x, rows.y), (rows.x_measured, rows.y_measured)):
         require(tuple(x.shape[1:]) == shape, f"rows {path}: shape {tuple(x.shape[1:])}, but the run has {shape}")
         if len(y):
             TARGETS[target].check(f"rows {path}: targets", y, request.classes)

@@ -149,7 +149,7 @@ class Nodes:
             self.node_of[reply.client] = node
             self.met[reply.client] = reply
 
-    def await_clients(self, wanted: int) -> None:
+    def await_clients(self, fewest: int) -> None:
         """Wait until ``wanted`` clients are connected. Raises `TooFew` after ``wait`` seconds.
 
         The first call also gives all other nodes up to ``timeout`` seconds to say which client they are.
@@ -157,15 +157,15 @@ class Nodes:
         start, all_ = time.monotonic(), self.template.clients
         while True:
             self.meet()
-            waited, found = time.monotonic() - start, len(self.node_of)
-            more = self.first and self.waiting and found < all_ and waited <= self.deployment.timeout
-            if found >= wanted and not more:
+            waited, connected = time.monotonic() - start, len(self.node_of)
+            more = self.first and self.waiting and connected < all_ and waited <= self.deployment.timeout
+            if connected >= fewest and not more:
                 break
-            if found < wanted and waited > self.deployment.wait:
+            if connected < fewest and waited > self.deployment.wait:
                 missing = ", ".join(str(k) for k in range(all_) if k not in self.node_of)
                 reasons = "".join(f"; {message}" for _, _, message in self.faults[-2:])
                 raise TooFew(
-                    f"{found} of {all_} clients are there after {self.deployment.wait:g} s, and {wanted} are needed; "
+                    f"{connected} of {all_} clients are there after {self.deployment.wait:g} s, and {fewest} are needed; "
                     f"missing: {missing}{reasons}"
                 )
             time.sleep(POLL)
@@ -192,8 +192,8 @@ class Nodes:
             reason = f"says it has {rows} rows, and {self.most_rows} are agreed; set deployment.most_rows"
             raise Rejected("out_of_range", f"client {reply.client} {reason}")
         counts = reply.label_counts
-        wanted = self.template.classes if self.deployment.labels else 0
-        if len(counts) != wanted or (counts and (min(counts) < 0 or sum(counts) != reply.rows)):
+        classes = self.template.classes if self.deployment.labels else 0
+        if len(counts) != classes or (counts and (min(counts) < 0 or sum(counts) != reply.rows)):
             raise Rejected("garbage", f"client {reply.client}: its rows of each class do not add up to its rows")
 
     def ask(

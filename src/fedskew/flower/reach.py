@@ -55,14 +55,14 @@ def check_superlink(address: str, trust: Trust) -> str:
         link = http.client.HTTPSConnection(host, int(port), timeout=SECONDS, context=trust.context())
     try:
         link.connect()
-        held = link.sock.getpeercert() if isinstance(link.sock, ssl.SSLSocket) else None
+        certificate = link.sock.getpeercert() if isinstance(link.sock, ssl.SSLSocket) else None
         link.request("GET", "/")
         link.getresponse()
     except (OSError, http.client.HTTPException) as error:
         raise FedskewError(f"superlink {address}: {explained(error, port, trust)}") from None
     finally:
         link.close()
-    if held is None or OWN_ADDRESS in held.get("subjectAltName", ()):
+    if certificate is None or OWN_ADDRESS in certificate.get("subjectAltName", ()):
         return ""
     return (
         f"superlink {address}: its certificate does not name 127.0.0.1, which its own processes call unless it has --host {host}, "
@@ -73,8 +73,8 @@ def check_superlink(address: str, trust: Trust) -> str:
 def explained(error: Exception, port: str, trust: Trust) -> str:
     """Return a text: why there is no answer, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        given = f"--root-certificates {trust.roots}" if trust.roots else "the system's authorities"
-        return f"certificate verify failed: {error.verify_message}; checked against {given}"
+        authorities = f"--root-certificates {trust.roots}" if trust.roots else "the system's authorities"
+        return f"certificate verify failed: {error.verify_message}; checked against {authorities}"
     if isinstance(error, ssl.SSLError):
         return f"it does not speak TLS ({reason(error)}); start it with --ssl-certfile, or give --insecure"
     if isinstance(error, socket.gaierror):

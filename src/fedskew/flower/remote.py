@@ -72,11 +72,11 @@ class RemoteStates(ClientStates):
 
     @classmethod
     def restore(cls, ids: Ints, states: Tree) -> RemoteStates:
-        made = cls()
+        restored = cls()
         if len(ids):
-            made.put(ids, states)
-        made.saved()
-        return made
+            restored.put(ids, states)
+        restored.saved()
+        return restored
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class RemoteClients:
     row: Tensor
     target: Tensor
     away: set[int] = field(default_factory=set)  # clients that were silent when they were surveyed in this round
-    found: Tree = field(
+    surveyed: Tree = field(
         default_factory=dict
     )  # zeros in place of `before`, for clients that were not surveyed; leading axis 1
 
@@ -121,7 +121,7 @@ class RemoteClients:
         if not program.convenes:
             return {}, {}
         before, answers = Sequential().survey(program, self.example(work), self.row, self.target)
-        self.found.update(map_leaves(torch.zeros_like, before))
+        self.surveyed.update(map_leaves(torch.zeros_like, before))
         replies = self.nodes.ask(self.requests("survey", work), checker(signature(pick(answers, 0))))
         if missing := [int(k) for k in work.clients if int(k) not in replies]:
             self.away.update(missing)
@@ -131,11 +131,11 @@ class RemoteClients:
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         example = self.example(work)
-        found = self.found if program.convenes else Sequential().survey(program, example, self.row, self.target)[0]
-        example = example._replace(view=example.view._replace(before=found))
+        before = self.surveyed if program.convenes else Sequential().survey(program, example, self.row, self.target)[0]
+        example = example._replace(view=example.view._replace(before=before))
         done = Sequential().run(program, example, self.row, self.target)
-        kept, deployment, model = self.fed.kept, self.nodes.deployment, shared_model(self.fed)
-        update = (kept.sent(done.uploads.delta) if kept else done.uploads.delta)[0]
+        part, deployment, model = self.fed.own_part, self.nodes.deployment, shared_model(self.fed)
+        update = (part.sent(done.uploads.delta) if part else done.uploads.delta)[0]
         pattern = {**upload_tree(done.uploads), "scores": done.scores}
         check = checker(signature({**pick(pattern, 0), "delta": self.codec.pattern(update, model)}))
 
@@ -160,16 +160,16 @@ class RemoteClients:
         self.check_enough(len(near), work)
         trees = pick(trees, near)
         uploads = Upload(trees["delta"], trees["extras"], trees["report"])
-        if kept:
-            uploads = uploads._replace(delta=kept.received(uploads.delta))
+        if part:
+            uploads = uploads._replace(delta=part.received(uploads.delta))
         stamps = torch.full((len(near),), work.round + 1)
         return Done(uploads, {"stamp": stamps}, trees["scores"], at[near])
 
     def check_enough(self, usable: int, work: Work) -> None:
         last = "".join(f"client {k}: {message}; " for k, _, message in self.nodes.faults[-3:])
-        wanted = max(1, ceil(self.nodes.deployment.fewest * len(work.clients)))
+        fewest = max(1, ceil(self.nodes.deployment.fewest * len(work.clients)))
         cure = f"{last}`flwr run` with resume continues from the last checkpoint"
-        check_enough(self.fed, work.round, usable, len(work.clients), wanted, cure)
+        check_enough(self.fed, work.round, usable, len(work.clients), fewest, cure)
 
     def requests(self, kind: Kind, work: Work) -> dict[int, tuple[Request, Body]]:
         """Return the request to each client of the cohort: the model and the method's broadcast."""
@@ -187,16 +187,16 @@ class RemoteClients:
                 measured=bool(work.measured),
                 asked=surveyed is None or bool(surveyed[i]),
             )
-            requests[k] = (request, sent if request.asked else body({**tensors, "before": pick(self.found, 0)}))
+            requests[k] = (request, sent if request.asked else body({**tensors, "before": pick(self.surveyed, 0)}))
         return requests
 
     def example(self, work: Work) -> Work:
         """Return the work of a client with one row. Only names, shapes and types of its results are used."""
-        view, one = work.view, Plan(np.zeros((1, 1), dtype=np.int64), np.ones((1, 1)))
+        view, plan = work.view, Plan(np.zeros((1, 1), dtype=np.int64), np.ones((1, 1)))
         state, memory = taken_apart(map_leaves(lambda leaf: leaf[None], fresh(self.fed, view.x)))
         view = view._replace(state=state, info=pick(view.info, slice(0, 1)), before={}, steps=view.steps[:1] * 0 + 1)
-        own, measured = work.clients[:1], [one] if work.measured else []
-        return work._replace(clients=own, view=view, plans=[one], passes=[one], measured=measured, memory=memory)
+        clients, measured = work.clients[:1], [plan] if work.measured else []
+        return work._replace(clients=clients, view=view, plans=[plan], passes=[plan], measured=measured, memory=memory)
 
     def on_device(self, tree: Tree) -> Tree:
         moved: Tree = map_leaves(lambda leaf: leaf.to(self.row.device), tree)

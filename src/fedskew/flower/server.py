@@ -108,12 +108,12 @@ def begin(
     most_rows = deployment.most_rows or len(dataset.y)
     if deployment.agree:
         learned = kept(store, run)
-        known = learned.preprocessing if learned else None
-        if not isinstance(known, Tabular | Texts):
+        preprocessing = learned.preprocessing if learned else None
+        if not isinstance(preprocessing, Tabular | Texts):
             request = replace(first_request(facts["token"], experiment, dataset), purpose="columns")
-            known = agreed(channel, request, deployment, most_rows, table_of(experiment))
-        dataset = table_of(experiment).load(known)
-        experiment = experiment.replace(model=sized(experiment.model, known))
+            preprocessing = agreed(channel, request, deployment, most_rows, table_of(experiment))
+        dataset = table_of(experiment).load(preprocessing)
+        experiment = experiment.replace(model=sized(experiment.model, preprocessing))
     experiment = suited(experiment, dataset)
     # the server's rows set the size of a vocabulary and the scale of a loss
     model, x, _ = fitted(experiment.model, dataset, dataset.x, dataset.x_test)
@@ -136,10 +136,10 @@ def begin(
     if not population:
         nodes.await_clients(clients)
         met = [nodes.met[k] for k in range(clients)]
-        found = [[one.rows, one.measured_rows, list(one.label_counts)] for one in met]
-        store.add_facts(run, {"flower": {**facts, "population": found}})
-    held = rows_by_client([nodes.met[k] for k in range(clients)], dataset, preprocessing)
-    assembly = assemble(experiment, dataset, held)
+        population = [[reply.rows, reply.measured_rows, list(reply.label_counts)] for reply in met]
+        store.add_facts(run, {"flower": {**facts, "population": population}})
+    data = rows_by_client([nodes.met[k] for k in range(clients)], dataset, preprocessing)
+    assembly = assemble(experiment, dataset, data)
     codec = Decoded(assembly.federation.codec)
     federation = dataclasses.replace(assembly.federation, codec=codec)
     if experiment.algorithm.contract().privacy:
@@ -160,9 +160,9 @@ def repeated(store: RunStore, run: int) -> int:
     These are the rounds since the checkpoint, plus one that may have been in progress. The number is the maximum over all starts
     of the run, and the run's facts store it.
     """
-    record, found = store.run(run), checkpoints.newest(store.run_folder(run), store.covered(run))
+    record, checkpoint = store.run(run), checkpoints.newest(store.run_folder(run), store.covered(run))
     facts = record.facts["flower"]
-    total: int = facts.get("repeated", 0) + record.rounds_done - (found[1]["round"] if found else 0) + 1
+    total: int = facts.get("repeated", 0) + record.rounds_done - (checkpoint[1]["round"] if checkpoint else 0) + 1
     store.add_facts(run, {"flower": {**facts, "repeated": total}})
     return total
 
@@ -170,7 +170,9 @@ def repeated(store: RunStore, run: int) -> int:
 def rows_by_client(met: list[Reply], dataset: Dataset, preprocessing: Preprocessing | None) -> ClientData:
     """Return the clients' numbers of rows, by class if they report it. The server has no rows of clients."""
     classes, unknown = np.arange(dataset.num_classes), np.zeros_like(dataset.y[:1])
-    labels = [np.repeat(classes if one.label_counts else unknown, one.label_counts or one.rows, axis=0) for one in met]
+    labels = [
+        np.repeat(classes if reply.label_counts else unknown, reply.label_counts or reply.rows, axis=0) for reply in met
+    ]
     partition = consecutive(*(np.asarray(sizes) for sizes in ([m.rows for m in met], [m.measured_rows for m in met])))
     return ClientData(
         partition=partition,

@@ -28,21 +28,21 @@ def end_with_parent() -> None:
         LIBC.prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
-def variables(own: Mapping[str, str] | None = None) -> dict[str, str]:
+def variables(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment variables of Flower's commands. This Python's folder of commands comes first in PATH."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**os.environ, **QUIET, "PATH": path, **(own or {})}
+    return {**os.environ, **QUIET, "PATH": path, **(more or {})}
 
 
 def start(
-    command: Sequence[str], own: Mapping[str, str] | None = None, folder: Path | None = None, log: Path | None = None
+    command: Sequence[str], more: Mapping[str, str] | None = None, folder: Path | None = None, log: Path | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a command in a process group of its own.
 
     ``own`` are environment variables besides `variables`, ``folder`` is the working directory, and ``log`` the file that its output
     is appended to (None: the terminal). Raises `FedskewError` if the command is not installed.
     """
-    environment = variables(own)
+    environment = variables(more)
     try:
         with log.open("ab") if log else contextlib.nullcontext() as output:
             return subprocess.Popen(
@@ -97,11 +97,11 @@ class SuperLink:
 
     def told(self, *arguments: str) -> dict[str, Any]:
         """Run a ``flwr`` command and return its JSON. Raises `FedskewError` if this reports a failure, even with exit code 0."""
-        said: dict[str, Any] = json.loads(self.flwr(*arguments, "--format", "json"))
-        if not said.get("success", True):
-            reason = " ".join(str(said.get("error-message", "it does not say why")).split())
+        reply: dict[str, Any] = json.loads(self.flwr(*arguments, "--format", "json"))
+        if not reply.get("success", True):
+            reason = " ".join(str(reply.get("error-message", "it does not say why")).split())
             raise FedskewError(f"flower: flwr {arguments[0]} failed: {reason}")
-        return said
+        return reply
 
     @property
     def named(self) -> list[str]:

@@ -54,38 +54,38 @@ def read_rows(path: Path) -> Rows:
     """Read the rows of a client from a file. Raises `BadInput` for another kind of file, or if its arrays do not match."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise BadInput(f"rows {path}: there is no such file") from None
     except DAMAGED as error:
         raise BadInput(f"rows {path}: not a NumPy .npz file of plain arrays: {first_line(error)}") from None
-    require({"x", "y"} <= set(found), f"rows {path}: holds {sorted(found)}; it needs the arrays x and y")
-    for name, array in found.items():
+    require({"x", "y"} <= set(arrays), f"rows {path}: holds {sorted(arrays)}; it needs the arrays x and y")
+    for name, array in arrays.items():
         plain = array.ndim > 0 and (np.issubdtype(array.dtype, np.number) or array.dtype == bool)
         require(plain, f"rows {path}: {name} must be an array of numbers, not {array.dtype} of shape {array.shape}")
-    found.setdefault("x_measured", found["x"][:0])
-    found.setdefault("y_measured", found["y"][:0])
+    arrays.setdefault("x_measured", arrays["x"][:0])
+    arrays.setdefault("y_measured", arrays["y"][:0])
     for x, y in (("x", "y"), ("x_measured", "y_measured")):
         require(
-            y in found and x in found, f"rows {path}: has only one of x_measured and y_measured; write both, or none"
+            y in arrays and x in arrays, f"rows {path}: has only one of x_measured and y_measured; write both, or none"
         )
-        require(len(found[x]) == len(found[y]), f"rows {path}: {len(found[x])} rows in {x}, {len(found[y])} in {y}")
+        require(len(arrays[x]) == len(arrays[y]), f"rows {path}: {len(arrays[x])} rows in {x}, {len(arrays[y])} in {y}")
         for name in (x, y):
-            require(bool(np.isfinite(found[name]).all()), f"rows {path}: {name} holds values that are not finite")
-    require(len(found["y"]) > 0, f"rows {path}: the file has no rows")
-    return Rows(found["x"], found["y"], found["x_measured"], found["y_measured"])
+            require(bool(np.isfinite(arrays[name]).all()), f"rows {path}: {name} holds values that are not finite")
+    require(len(arrays["y"]) > 0, f"rows {path}: the file has no rows")
+    return Rows(arrays["x"], arrays["y"], arrays["x_measured"], arrays["y_measured"])
 
 
 def rows_of(assembly: Assembly, client: int) -> Rows:
     """Return the rows of one simulated client, in the order of its training."""
     data, partition, y = assembly.data, assembly.partition, assembly.data.labels.at(0)
-    own = partition.rows(client)
-    aside = partition.measured_rows(client) if partition.held_out else own[:0]
+    training = partition.rows(client)
+    aside = partition.measured_rows(client) if partition.held_out else training[:0]
     x: Arrays = data.x
     if data.dataset.texts:  # the server has the vocabulary of its whole data set, and says how long a text is
         model, x, _ = fitted(assembly.experiment.model, data.dataset, data.dataset.x, data.dataset.x_test)
         x = padded(model, x)
-    return Rows(x[own], y[own], x[aside], y[aside])
+    return Rows(x[training], y[training], x[aside], y[aside])
 
 
 def padded(model: Architecture, x: Arrays) -> Arrays:
@@ -126,20 +126,20 @@ def summary_of(table: Table | None, experiment: Experiment, fewest: int) -> tupl
 
     if table is None:
         raise BadInput("the run agrees on the columns of tables; start the node with --table FILE,label=COLUMN")
-    asked = table_of(experiment)
-    options = f"text={asked.text},length={asked.length}" if asked.text else "no text=COLUMN"
+    template = table_of(experiment)
+    options = f"text={template.text},length={template.length}" if template.text else "no text=COLUMN"
     require(
-        (table.text, table.length) == (asked.text, asked.length),
+        (table.text, table.length) == (template.text, template.length),
         f"table {table.path}: the run's table has {options}; start the node with the same",
     )
-    found = table.surveyed(table.path, once=fewest > 1)
+    survey = table.surveyed(table.path, once=fewest > 1)
     if table.text:
-        texts = words_of(to_pandas(found.table)[table.text])
-        return len(found.y), msgspec.msgpack.encode(site_words(texts.tolist(), table.length, fewest))
-    summary, notes = shared(found.table, fewest)
+        texts = words_of(to_pandas(survey.table)[table.text])
+        return len(survey.y), msgspec.msgpack.encode(site_words(texts.tolist(), table.length, fewest))
+    summary, notes = shared(survey.table, fewest)
     for note in notes:
         event(f"for the server, {note}")
-    return len(found.y), msgspec.msgpack.encode(summary)
+    return len(survey.y), msgspec.msgpack.encode(summary)
 
 
 def table_of(experiment: Experiment) -> Table:
@@ -184,10 +184,10 @@ def opened(reply: Reply, kind: type[Sent]) -> Sent:
         raise BadInput(f"client {reply.client}: its summary cannot be read: {error}") from None
 
 
-def sized(model: Architecture, known: Tabular | Texts) -> Architecture:
+def sized(model: Architecture, preprocessing: Tabular | Texts) -> Architecture:
     """Return the model with as many ids as the agreed vocabulary has. The server's own rows may lack some words."""
-    if isinstance(known, Texts) and isinstance(model, TextCnn) and not model.vocabulary:
-        return replace(model, vocabulary=len(known.vocabulary) + 2)
+    if isinstance(preprocessing, Texts) and isinstance(model, TextCnn) and not model.vocabulary:
+        return replace(model, vocabulary=len(preprocessing.vocabulary) + 2)
     return model
 
 
@@ -208,20 +208,20 @@ def rows_of_table(table: Table, request: Request, experiment: Experiment) -> Row
         raise BadInput(
             f"table {path}: the run learns from arrays, not from a table; start the node with --rows FILE.npz"
         )
-    known = encoding.preprocessing
-    found = table.surveyed(path, known=known if isinstance(known, Tabular) else None)
-    missing = [name for name in known.names if name not in found.table.column_names]
+    preprocessing = encoding.preprocessing
+    survey = table.surveyed(path, known=preprocessing if isinstance(preprocessing, Tabular) else None)
+    missing = [name for name in preprocessing.names if name not in survey.table.column_names]
     require(not missing, f"table {path}: has no column {', '.join(missing)}, which the run learns from")
-    x = padded(experiment.model, inputs_of(known, experiment.model, to_pandas(found.table)))
-    y = found.y
+    x = padded(experiment.model, inputs_of(preprocessing, experiment.model, to_pandas(survey.table)))
+    y = survey.y
     if table.label:
-        strange = sorted(set(found.classes) - set(encoding.classes))
+        strange = sorted(set(survey.classes) - set(encoding.classes))
         known_classes = ", ".join(encoding.classes)
         require(
             not strange,
             f"table {path}: column {table.label!r} holds {str(*strange[:1])!r}, which is no class of the run: {known_classes}",
         )
-        y = np.array([encoding.classes.index(word) for word in found.classes])[y]
-    person = None if found.person is None else numbered(found.person)[0]
+        y = np.array([encoding.classes.index(word) for word in survey.classes])[y]
+    person = None if survey.person is None else numbered(survey.person)[0]
     aside = held_out(np.zeros(len(y), np.int64), experiment.clients.held_out, person=person)
     return Rows(x[~aside], y[~aside], x[aside], y[aside])

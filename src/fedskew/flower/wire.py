@@ -158,10 +158,10 @@ def signature(tree: object) -> Signature:
 
 def check_signature(tree: Tree, expected: Signature) -> None:
     """Raise `Rejected` if a leaf is missing or unexpected, or has another shape or type. The first such leaf is named."""
-    found = signature(tree)
-    for name in [*expected, *found]:
-        if found.get(name) != expected.get(name):
-            raise Rejected("wrong_shape", f"{name}: {shown(found.get(name))} instead of {shown(expected.get(name))}")
+    actual = signature(tree)
+    for name in [*expected, *actual]:
+        if actual.get(name) != expected.get(name):
+            raise Rejected("wrong_shape", f"{name}: {shown(actual.get(name))} instead of {shown(expected.get(name))}")
 
 
 def shown(leaf: tuple[tuple[int, ...], torch.dtype] | None) -> str:

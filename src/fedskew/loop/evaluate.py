@@ -33,16 +33,16 @@ def scored_outputs(
     task: Task, outputs_of: Callable[[int, int], Tensor], y: Tensor, pool: bool = True
 ) -> tuple[Tree, dict[str, float]]:
     """Do what `scored` does, from outputs: ``outputs_of(lo, hi)`` returns the outputs of rows lo to hi - 1."""
-    parts, kept = [], []
+    parts, outputs_so_far = [], []
     pool = pool and bool(pooled_names(task)) and len(y) > 0
     with torch.no_grad():
         for lo in range(0, max(len(y), 1), CHUNK):
             logits = outputs_of(lo, lo + CHUNK)
             if joint(task) or pool:
-                kept.append(logits)
+                outputs_so_far.append(logits)
             if not joint(task):
                 parts.append(task.scores(logits, y[lo : lo + CHUNK]))
-        outputs = torch.cat(kept) if kept else None
+        outputs = torch.cat(outputs_so_far) if outputs_so_far else None
         parts = [task.scores(outputs, y)] if outputs is not None and joint(task) else parts
         pooled = task.pooled(outputs, y) if pool and outputs is not None and isinstance(task, ModelTask) else {}
     return {name: torch.cat([part[name] for part in parts]).double() for name in parts[0]}, pooled
@@ -61,8 +61,8 @@ def evaluate_constant(task: Task, outputs: Tensor, y: Tensor) -> dict[str, float
 
 def over_rows(task: Task, scores: Tree, pooled: Mapping[str, float]) -> dict[str, float]:
     """Return the loss and the metrics over rows, from the result of `scored`."""
-    found = task.measured({name: values.mean(0) for name, values in scores.items()})
-    return {name: float(value) for name, value in found.items()} | dict(pooled)
+    means = task.measured({name: values.mean(0) for name, values in scores.items()})
+    return {name: float(value) for name, value in means.items()} | dict(pooled)
 
 
 def mean_of(sums: Tensor, rows: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ def pooled_by_row(
         of_rows = of_rows % GROUPS if len(np.unique(of_rows)) > GROUPS else of_rows
         names, group = np.unique(of_rows, return_inverse=True)
         count, units = len(names), None if units is None else names
-        others = (torch.as_tensor(group != one, device=y.device) for one in range(count))
+        others = (torch.as_tensor(group != number, device=y.device) for number in range(count))
         without = np.array([task.pooled(outputs[rows], y[rows]).get(metric, math.nan) for rows in others])
     return count * whole - (count - 1) * without, units
 

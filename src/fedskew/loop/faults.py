@@ -164,10 +164,10 @@ class Faulty:
         deltas = done.uploads.delta.clone()
         if self.faults.attack == "label-flip":
             flipped = self.fed.task.num_classes - 1 - y
-            own = self.inner.run(program, members_of(work, at), x, flipped).uploads.delta
+            altered = self.inner.run(program, members_of(work, at), x, flipped).uploads.delta
         else:
-            own = torch.stack([self.altered(deltas[i], work.round, int(work.clients[i])) for i in at])
-        deltas.index_copy_(0, torch.as_tensor(at, device=deltas.device), own)
+            altered = torch.stack([self.altered(deltas[i], work.round, int(work.clients[i])) for i in at])
+        deltas.index_copy_(0, torch.as_tensor(at, device=deltas.device), altered)
         return done._replace(uploads=done.uploads._replace(delta=deltas))
 
     def altered(self, delta: Tensor, round_: int, client: int) -> Tensor:

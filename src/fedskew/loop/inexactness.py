@@ -22,7 +22,7 @@ from fedskew.core.records import Batch, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.loop.federation import Federation
-from fedskew.loop.sharing import PART, Kept
+from fedskew.loop.sharing import PART, OwnPart
 from fedskew.loop.work import Engine, Outcome, Program, by_architecture, gradient_on, program
 
 
@@ -30,10 +30,10 @@ def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
     """Return gamma (C,) of the cohort's local models; NaN if the gradient at the start is 0."""
     work, view = outcome.work, outcome.work.view
     models = view.x + outcome.done.uploads.delta
-    if fed.kept:
-        models = models.index_copy(1, fed.kept.at, outcome.done.states[PART])
+    if fed.own_part:
+        models = models.index_copy(1, fed.own_part.at, outcome.done.states[PART])
     at_models = work._replace(view=view._replace(state={"own": view.state, "w": models}))
-    programs = tuple(surveying(fed.algorithm, task, fed.solver, fed.kept) for task in fed.tasks)
+    programs = tuple(surveying(fed.algorithm, task, fed.solver, fed.own_part) for task in fed.tasks)
     slopes, _ = by_architecture(
         programs, at_models, lambda p, part: engine.survey(p, part, fed.x, fed.targets(part.round))
     )
@@ -42,19 +42,19 @@ def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
 
 
 @lru_cache(maxsize=32)
-def surveying(algorithm: Algorithm, task: Task, solver: Solver, kept: Kept | None) -> Program:
+def surveying(algorithm: Algorithm, task: Task, solver: Solver, part: OwnPart | None) -> Program:
     """Return a program for two gradients of the local problem: at the start and at the local model, each summed over all rows."""
 
     def before(view: View, batch: Batch) -> Tree:
-        own, rows = view._replace(state=view.state["own"]), batch.mask.sum()
-        own = kept.own(own) if kept else own
-        grad_fn = gradient_on(algorithm, task, solver, grad_and_value, own, batch)
-        scratch = algorithm.local_init(task, solver, own)[1]
+        start, rows = view._replace(state=view.state["own"]), batch.mask.sum()
+        start = part.own(start) if part else start
+        grad_fn = gradient_on(algorithm, task, solver, grad_and_value, start, batch)
+        scratch = algorithm.local_init(task, solver, start)[1]
 
         def gradient(w: Tensor) -> Tensor:
             # the gradient of a batch with only padding may be undefined
-            return torch.where(rows > 0, rows * algorithm.local_gradient(grad_fn, own, w, scratch), 0.0)
+            return torch.where(rows > 0, rows * algorithm.local_gradient(grad_fn, start, w, scratch), 0.0)
 
-        return {"start": gradient(own.x), "end": gradient(view.state["w"])}
+        return {"start": gradient(start.x), "end": gradient(view.state["w"])}
 
     return program(algorithm, task, solver)._replace(before=before, answer=lambda view: {})

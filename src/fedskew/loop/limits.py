@@ -46,16 +46,16 @@ def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms:
     )
 
 
-def check_enough(fed: Federation, round_: int, usable: int, selected: int, wanted: int = 1, cure: str = "") -> None:
+def check_enough(fed: Federation, round_: int, usable: int, selected: int, fewest: int = 1, cure: str = "") -> None:
     """Raise `TooFew` if there are fewer than ``wanted`` usable answers, or fewer than the method needs.
 
     ``selected`` is the number of selected clients. ``cure`` is advice at the end of the message.
     """
     needed = fed.contract.updates_needed(usable)
-    if usable >= max(wanted, needed):
+    if usable >= max(fewest, needed):
         return
     parts = [
-        f"round {round_ + 1}: {usable} of {selected} clients gave a usable answer, but {max(wanted, needed)} are needed"
+        f"round {round_ + 1}: {usable} of {selected} clients gave a usable answer, but {max(fewest, needed)} are needed"
     ]
     if usable < needed:
         parts.append("select more clients, or let the method assume fewer broken ones")
@@ -127,7 +127,7 @@ def too_far(fed: Federation, work: Work, at: Ints, uploads: Tree, ratio: float) 
     if fed.contract.privacy:
         return {}
     steps = np.asarray([len(work.plans[i].index) for i in at])
-    return outliers(uploads, steps, fed.kept.sent(work.view.x) if fed.kept else work.view.x, ratio)
+    return outliers(uploads, steps, fed.own_part.sent(work.view.x) if fed.own_part else work.view.x, ratio)
 
 
 def outliers(uploads: Tree, steps: Ints, x: Tensor, ratio: float) -> dict[int, str]:
@@ -137,11 +137,11 @@ def outliers(uploads: Tree, steps: Ints, x: Tensor, ratio: float) -> dict[int, s
     that they received. A vector is an outlier if it is longer than the model, and longer than ``ratio`` times the median length.
     For a client with m times the median number of steps, the limit is m times as large. With ``ratio`` 0 there are no outliers.
     """
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     if not ratio or len(steps) < MIN_UPDATES:
-        return found
-    taken = torch.as_tensor(steps, dtype=torch.float64)
-    more = (taken / taken.median().clamp(min=1)).clamp(min=1)
+        return reasons
+    steps_done = torch.as_tensor(steps, dtype=torch.float64)
+    more = (steps_done / steps_done.median().clamp(min=1)).clamp(min=1)
     for name, leaf in leaves(uploads):
         if not leaf.is_floating_point() or leaf[0].numel() < 2:
             continue
@@ -150,5 +150,5 @@ def outliers(uploads: Tree, steps: Ints, x: Tensor, ratio: float) -> dict[int, s
         limits = torch.maximum(ratio * more * median, x.double().norm().cpu())
         for i in torch.nonzero((lengths > limits) & (median > 0))[:, 0].tolist():
             reason = f"{name} has length {lengths[i]:.3g}, the median of the round is {median:.3g}; the limit is {limits[i]:.3g}"
-            found.setdefault(i, reason)
-    return found
+            reasons.setdefault(i, reason)
+    return reasons

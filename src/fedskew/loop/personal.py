@@ -15,7 +15,7 @@ from fedskew.core.trees import Tree, stack
 from fedskew.loop.evaluate import client_means, evaluate_clients, mean_of, stacked_means
 from fedskew.loop.federation import Federation, Tuning
 from fedskew.loop.plan import no_steps
-from fedskew.loop.round import fresh, survey, work_of, work_on
+from fedskew.loop.round import broadcast, fresh, survey, work_of, work_on
 from fedskew.loop.work import Engine, Program, States, Work, by_architecture, program
 from fedskew.skew.partition import Ints, Partition
 
@@ -86,12 +86,12 @@ def means_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
     if pooled_primary(fed.task):
         programs = tuple(p._replace(final=send_model) for p in programs)
     done = by_architecture(programs, work, lambda p, part: engine.run(p, part, fed.x, y))
-    sizes = torch.tensor([len(own) for own in rows])
+    sizes = torch.tensor([len(measured) for measured in rows])
     means = {name: mean_of(sums.double().cpu(), sizes) for name, sums in done.scores.items()}
     if not pooled_primary(fed.task):
         return means
     models = zip(fed.tasks_of(work.clients), done.uploads.delta, rows, strict=True)
-    return stacked_means([client_means(task, w, fed.x, y, torch.as_tensor(own)) for task, w, own in models])
+    return stacked_means([client_means(task, w, fed.x, y, torch.as_tensor(measured)) for task, w, measured in models])
 
 
 @lru_cache(maxsize=32)
@@ -122,20 +122,19 @@ def adaptation_curve(
     """
     curve = [evaluate_clients(fed.task, server.x, fed.x, fed.targets(server.round), unseen, clients)]
     for most in ROWS[1:]:
-        own = unseen if most is None else unseen.first(most)
-        made = replace(fed, partition=own, tuning=tuning, planner=tuning.planner)
+        first_rows = unseen if most is None else unseen.first(most)
+        adapting = replace(fed, partition=first_rows, tuning=tuning, planner=tuning.planner)
         blocks = [clients[lo : lo + CLIENTS] for lo in range(0, len(clients), CLIENTS)]
-        parts = [adapted(fed, made, engine, server, block) for block in blocks]
+        parts = [adapted(fed, adapting, engine, server, block) for block in blocks]
         curve.append({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
     return curve
 
 
-def adapted(fed: Federation, made: Federation, engine: Engine, server: Server, clients: Ints) -> dict[str, Tensor]:
+def adapted(fed: Federation, unseen: Federation, engine: Engine, server: Server, clients: Ints) -> dict[str, Tensor]:
     """Return mean scores (clients,) of unseen clients after adaptation.
 
     ``made`` is the federation of the unseen clients. They receive the model and extras that ``fed`` broadcasts.
     """
-    extras = fed.algorithm.broadcast(fed.view(server))
-    kept = stack([fresh(made, server.x)] * len(clients))
-    plans, rate = tuning_plans(made, server.round, clients), tuning_rate(made, server.round)
-    return means_of(made, engine, work_on(made, server.round, server.x, extras, kept, clients, plans, rate, True))
+    states = stack([fresh(unseen, server.x)] * len(clients))
+    plans, rate = tuning_plans(unseen, server.round, clients), tuning_rate(unseen, server.round)
+    return means_of(unseen, engine, work_on(unseen, broadcast(fed, server), states, clients, plans, rate, True))

@@ -65,24 +65,27 @@ class Local:
 
 @dataclass(frozen=True)
 class SeededPlanner:
-    """Draws batches from the random stream (seed, purpose, round, client). ``own`` is each client's local work, if they differ."""
+    """Draws batches from the random stream (seed, purpose, round, client).
+
+    ``by_client`` is each client's local work, if they differ.
+    """
 
     local: Local
     seed: int
-    own: tuple[Local, ...] = ()
+    by_client: tuple[Local, ...] = ()
     purpose: str = "batches"
     augmentation: Augmentation | None = None
 
     def work(self, client: int) -> Local:
         """Return the local work of one client."""
-        return self.own[client] if self.own else self.local
+        return self.by_client[client] if self.by_client else self.local
 
     def batch_size(self, client: int, num_rows: int) -> int:
         size = self.work(client).batch_size
         return num_rows if size == "all" else min(size, num_rows)
 
     def batch_sizes(self, sizes: Ints) -> Ints:
-        if self.own:
+        if self.by_client:
             return np.asarray([self.batch_size(k, n) for k, n in enumerate(sizes.tolist())])
         return np.minimum(sizes, self.local.batch_size) if self.local.batch_size != "all" else sizes
 
@@ -98,7 +101,7 @@ class SeededPlanner:
 
     def check_memory(self, sizes: Ints, cohort: int) -> None:
         """Raise `BadInput` if the plans of the ``cohort`` clients with the most rows do not fit into memory."""
-        works, batch = self.own or (self.local,), self.batch_sizes(sizes)
+        works, batch = self.by_client or (self.local,), self.batch_sizes(sizes)
         epochs, steps = (
             np.asarray([getattr(w, name) or 0 for w in works], dtype=float) for name in ("epochs", "steps")
         )
@@ -225,10 +228,10 @@ class System:
 def values(option: str, choices: Choices) -> Sequence[int]:
     """Parse the values to draw from. Raises `BadInput`, which names the option, if they are not valid."""
     if isinstance(choices, str):
-        found = re.fullmatch(r"([0-9]+)-([0-9]+)", choices)
-        if not found:
+        ends = re.fullmatch(r"([0-9]+)-([0-9]+)", choices)
+        if not ends:
             raise BadInput(f"{option}: cannot read {choices!r}; write a list such as [1,2,5], or a range such as 2-6")
-        drawn: Sequence[int] = range(int(found[1]), int(found[2]) + 1)
+        drawn: Sequence[int] = range(int(ends[1]), int(ends[2]) + 1)
     else:
         drawn = choices
     require(len(drawn) > 0 and min(drawn) >= 1, f"{option}: needs one or more numbers of at least 1, got {choices!r}")

@@ -29,8 +29,8 @@ from fedskew.slots.codecs import encode
 def fresh(fed: Federation, x: Tensor) -> Tree:
     """Return the state of a client that takes part for the first time."""
     state, sent = fed.algorithm.client_init(x), x
-    if fed.kept:
-        state, sent = state | {PART: fed.kept.of_model(x)}, fed.kept.sent(x)
+    if fed.own_part:
+        state, sent = state | {PART: fed.own_part.of_model(x)}, fed.own_part.sent(x)
     return together(state, fed.codec.init(sent))
 
 
@@ -41,9 +41,9 @@ def together(state: Tree, memory: Tree) -> Tree:
     return {"algorithm": state, "codec": memory} if state else {"codec": memory}
 
 
-def taken_apart(kept: Tree) -> tuple[Tree, Tree]:
+def taken_apart(both: Tree) -> tuple[Tree, Tree]:
     """Split a client's state into the method's and the codec's: the inverse of `together`."""
-    return (kept.get("algorithm", {}), kept["codec"]) if "codec" in kept else (kept, {})
+    return (both.get("algorithm", {}), both["codec"]) if "codec" in both else (both, {})
 
 
 class Sent(NamedTuple):
@@ -59,11 +59,11 @@ class Sent(NamedTuple):
 def transmit(fed: Federation, work: Work, done: Done) -> Sent:
     """Encode the shared part of the updates, and decode it as the server does."""
     uploads, states = done.uploads, done.states
-    rows = fed.kept.sent(uploads.delta) if fed.kept else uploads.delta
+    rows = fed.own_part.sent(uploads.delta) if fed.own_part else uploads.delta
     # if clients share nothing, there is nothing to encode
     codec = fed.codec if rows.shape[1] else Uncompressed()
     encoded = encode(codec, rows, work.memory, codec_draws(fed, codec, work, rows), shared_model(fed))
-    received = fed.kept.received(encoded.received) if fed.kept else encoded.received
+    received = fed.own_part.received(encoded.received) if fed.own_part else encoded.received
     if encoded.received is not rows and (factors := fed.contract.codec_loss):
         lost = uploads.delta - received
         states = {**states, **{name: states[name] + factor * lost for name, factor in factors.items()}}
@@ -81,7 +81,7 @@ def codec_draws(fed: Federation, codec: Codec, work: Work, rows: Tensor) -> Tens
 
 def shared_model(fed: Federation) -> Task | Shared:
     """Return the model whose parameters an update holds: the whole model, or its shared part."""
-    return Shared(fed.task, fed.kept) if fed.kept else fed.task
+    return Shared(fed.task, fed.own_part) if fed.own_part else fed.task
 
 
 def call(fed: Federation, round_: int) -> tuple[Ints, NDArray[np.bool_], Turnout]:
@@ -115,35 +115,38 @@ def work_of(
 ) -> Work:
     """Make the work of these clients with these plans, from the current model. It ignores dropouts and stragglers."""
     with span("client states"):
-        kept = states.get(clients, lambda: fresh(fed, server.x))
-    extras = fed.algorithm.broadcast(fed.view(server))
-    return work_on(fed, server.round, server.x, extras, kept, clients, plans, lr, measured)
+        both = states.get(clients, lambda: fresh(fed, server.x))
+    return work_on(fed, broadcast(fed, server), both, clients, plans, lr, measured)
+
+
+class Broadcast(NamedTuple):
+    """What the server sends to every client of a round."""
+
+    round: int  # number of finished rounds
+    x: Tensor  # (P,) the global model
+    extras: Tree  # of the method
+
+
+def broadcast(fed: Federation, server: Server) -> Broadcast:
+    return Broadcast(server.round, server.x, fed.algorithm.broadcast(fed.view(server)))
 
 
 def work_on(
-    fed: Federation,
-    round_: int,
-    x: Tensor,
-    extras: Tree,
-    kept: Tree,
-    clients: Ints,
-    plans: list[Plan],
-    lr: float,
-    measured: bool,
+    fed: Federation, sent: Broadcast, both: Tree, clients: Ints, plans: list[Plan], lr: float, measured: bool
 ) -> Work:
-    """Make the work of clients that received the model ``x`` (P,) and the broadcast ``extras``, and have the states ``kept``."""
-    part, whole, (state, memory) = fed.partition, joint(fed.task), taken_apart(kept)
+    """Make the work of clients that received this broadcast. ``both`` has their states, as `together` combines them."""
+    part, whole, (state, memory) = fed.partition, joint(fed.task), taken_apart(both)
     view = View(
-        x=x,
-        extras=extras,
+        x=sent.x,
+        extras=sent.extras,
         state=state,
-        info=pick(fed.known(round_), torch.as_tensor(clients, device=fed.x.device)),
+        info=pick(fed.known(sent.round), torch.as_tensor(clients, device=fed.x.device)),
         before={},
-        lr=torch.tensor(lr, dtype=x.dtype, device=x.device),
-        steps=torch.tensor([len(plan.index) for plan in plans]).to(x),
+        lr=torch.tensor(lr, dtype=sent.x.dtype, device=sent.x.device),
+        steps=torch.tensor([len(plan.index) for plan in plans]).to(sent.x),
     )
     return Work(
-        round=round_,
+        round=sent.round,
         clients=clients,
         view=view,
         plans=plans,
@@ -188,21 +191,21 @@ def prepare(
     work = work_of_round(fed, server, states, False, answered, turnout, {})
     before, answers = survey(fed, engine, work)
     down = bytes_down(fed, work.view, len(answered), len(answered))
-    state, chosen = fed.algorithm.convene(fed.view(server), work.view.info, answers)
-    server, ids = server._replace(state=state), chosen.cpu().numpy()
+    state, convened = fed.algorithm.convene(fed.view(server), work.view.info, answers)
+    server, ids = server._replace(state=state), convened.cpu().numpy()
     called = ids[reached[ids]]
     work = train_work(fed, server, states, measure_local, called, turnout)
     down += bytes_down(fed, work.view, int((~np.isin(called, answered)).sum()), len(called))
-    known = {int(k): i for i, k in enumerate(answered)}
-    at = torch.tensor([known.get(int(k), 0) for k in work.clients], dtype=torch.long, device=fed.x.device)
-    surveyed = torch.tensor([int(k) in known for k in work.clients], dtype=torch.bool, device=fed.x.device)
+    positions = {int(k): i for i, k in enumerate(answered)}
+    at = torch.tensor([positions.get(int(k), 0) for k in work.clients], dtype=torch.long, device=fed.x.device)
+    surveyed = torch.tensor([int(k) in positions for k in work.clients], dtype=torch.bool, device=fed.x.device)
     before = map_leaves(lambda leaf: leaf[at] * surveyed.view(-1, *[1] * (leaf.dim() - 1)).to(leaf.dtype), before)
     return server, work._replace(view=work.view._replace(before=before)), (down, num_bytes(answers))
 
 
 def bytes_down(fed: Federation, view: View, models: int, extras: int) -> int:
     """Return the bytes for sending the model (or its shared part) ``models`` times, and the method's extras ``extras`` times."""
-    model = num_bytes({"x": fed.kept.sent(view.x) if fed.kept else view.x})
+    model = num_bytes({"x": fed.own_part.sent(view.x) if fed.own_part else view.x})
     return models * model + extras * num_bytes(sent_extras(view))
 
 
@@ -237,8 +240,8 @@ def close_round(fed: Federation, server: Server, work: Work, done: Done, seen: D
         return server._replace(round=server.round + 1)
     cohort, view = Cohort(work.view.info, done.uploads, seen), fed.view(server)
     delta, state = fed.algorithm.aggregate(view, cohort)
-    if fed.kept:
-        delta = fed.kept.without(delta)
+    if fed.own_part:
+        delta = fed.own_part.without(delta)
     x, opt = fed.server_optimiser.update(-delta, server.opt, server.x)
     if cohort.size:
         x = fed.refinement.refine(view, x, cohort)

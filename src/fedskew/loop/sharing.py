@@ -21,7 +21,7 @@ PART = "own part"
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class OwnPart:
     """The entries of the parameter vector that each client keeps."""
 
     at: Tensor  # (n,) positions, ascending
@@ -29,15 +29,15 @@ class Kept:
     others: Tensor  # (P - n,) the positions that are shared, ascending
 
     @classmethod
-    def of(cls, at: Tensor, size: int) -> Kept:
+    def of(cls, at: Tensor, size: int) -> OwnPart:
         mask = torch.zeros(size, dtype=torch.bool, device=at.device).index_fill(0, at, True)
         return cls(at, mask, (~mask).nonzero()[:, 0])
 
     @staticmethod
     @lru_cache(maxsize=16)
-    def everything(size: int, device: torch.device) -> Kept:
-        """Return `Kept` with all entries of a model. It is cached, so that engines trace its program only once."""
-        return Kept.of(torch.arange(size, device=device), size)
+    def everything(size: int, device: torch.device) -> OwnPart:
+        """Return `OwnPart` with all entries of a model. It is cached, so that engines trace its program only once."""
+        return OwnPart.of(torch.arange(size, device=device), size)
 
     def of_model(self, w: Tensor) -> Tensor:
         """Return the kept entries (n,) of a model (P,)."""
@@ -66,40 +66,40 @@ class Shared:
     """The shared part of a task's model, for codecs."""
 
     task: Task
-    kept: Kept
+    part: OwnPart
 
     @property
     def space(self) -> ParameterSpace:
-        return self.task.space.of_entries(~self.kept.mask)
+        return self.task.space.of_entries(~self.part.mask)
 
 
 @lru_cache(maxsize=32)
-def keeping(method: Program, kept: Kept) -> Program:
+def keeping(method: Program, part: OwnPart) -> Program:
     """Return the program of a method in which clients keep their own part. Their update is 0 there."""
 
     def before(view: View, batch: Batch) -> Tree:
         assert method.before is not None
-        return method.before(kept.own(view), batch)
+        return method.before(part.own(view), batch)
 
     def answer(view: View) -> Tree:
-        return method.answer(kept.own(view))
+        return method.answer(part.own(view))
 
     def init(view: View) -> Carry:
-        return method.init(kept.own(view))
+        return method.init(part.own(view))
 
     def step(differentiate: Differentiate, view: View, carry: Carry, batch: Batch) -> Carry:
-        return method.step(differentiate, kept.own(view), carry, batch)
+        return method.step(differentiate, part.own(view), carry, batch)
 
     def after(view: View, w: Tensor, batch: Batch) -> Tree:
         assert method.after is not None
-        return method.after(kept.own(view), w, batch)
+        return method.after(part.own(view), w, batch)
 
     def final(view: View, carry: Carry, sums: Tree) -> tuple[Upload, Tree]:
-        upload, state = method.final(kept.own(view), carry, sums)
-        return upload._replace(delta=kept.without(upload.delta)), state | {PART: kept.of_model(carry.w)}
+        upload, state = method.final(part.own(view), carry, sums)
+        return upload._replace(delta=part.without(upload.delta)), state | {PART: part.of_model(carry.w)}
 
     def personal(view: View) -> Tensor:
-        view = kept.own(view)
+        view = part.own(view)
         return view.x if method.personal is None else method.personal(view)
 
     return method._replace(

@@ -194,8 +194,8 @@ def by_architecture(programs: tuple[Program, ...], work: Work, act: Callable[[Pr
     """Call ``act`` with each architecture's program and clients; join the results (leading axis C) in the cohort's order."""
     if len(programs) == 1:
         return act(programs[0], work)
-    own = work.clients % len(programs)
-    groups = [np.flatnonzero(own == g) for g in range(len(programs))]
+    architecture = work.clients % len(programs)
+    groups = [np.flatnonzero(architecture == g) for g in range(len(programs))]
     parts = [act(p, members_of(work, at)) for p, at in zip(programs, groups, strict=True) if len(at)]
     back = torch.as_tensor(np.argsort(np.concatenate(groups)), device=work.view.x.device)
     joined: T = pick(concatenate(parts), back)

@@ -21,7 +21,7 @@ from fedskew.core.files import replacing_folder, write_whole
 from fedskew.core.task import ModelTask, Probabilistic, TaskKind
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import digest
-from fedskew.execution.build import DTYPES, kept_of
+from fedskew.execution.build import DTYPES, own_part_of
 from fedskew.execution.deal import client_data
 from fedskew.execution.facts import tell_where
 from fedskew.execution.learned import FILE, Learned, kept, learned_of
@@ -157,7 +157,7 @@ def trained(
             f"run {run}: its clients have separate models, and no shared one; {name_one(store, run)}",
         )
         require(
-            kept_of(experiment.sharing, tasks[0], torch.device("cpu")) is None,
+            own_part_of(experiment.sharing, tasks[0], torch.device("cpu")) is None,
             f"run {run}: its clients keep a part of the model, so there is no complete shared model; {name_one(store, run)}",
         )
         w = found[0]["x"]

@@ -54,14 +54,16 @@ def test_rounds_that_a_power_cut_took_are_played_again(tmp_path: Path, states: s
         line = "the store has no numbers of round 3, which the checkpoint round-000004.safetensors needs, so the run "
         line += "continues from this round" if states == "memory" else "starts again"
     else:
-        for path in checkpoints.found(store.run_folder(number)):
+        for path in checkpoints.checkpoints_in(store.run_folder(number)):
             path.unlink()
         line = "round 0: there is no checkpoint of the 5 rounds that were done, so the run starts again"
     execute(store, number)
     assert [entry["line"] for entry in store.run(number).facts["warnings"] if line in entry["line"]]
     query = "SELECT round, client, split, name, value FROM measurements WHERE name != 'seconds' ORDER BY 1, 2, 3, 4"
     assert store.query(query) == whole.store.query(query)
-    assert [path.name for path in sorted(checkpoints.found(store.run_folder(number)))][-1] == checkpoints.file_name(6)
+    assert [path.name for path in sorted(checkpoints.checkpoints_in(store.run_folder(number)))][
+        -1
+    ] == checkpoints.file_name(6)
 
 
 def test_rounds_are_synced_to_disk_before_their_checkpoint(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def save(folder: Path, round_: int, tree: Tree, facts: Mapping[str, object], kee
         sync_folder(folder)
     except (OSError, SafetensorError) as error:
         raise FedskewError(f"checkpoint {target}: cannot be written ({error}); the previous one is kept") from None
-    others = sorted(path for path in found(folder) if path != target)
+    others = sorted(path for path in checkpoints_in(folder) if path != target)
     older = [path for path in others if path < target]
     for old in set(others) - set(older[max(len(older) + 1 - keep, 0) :]):
         old.unlink()
@@ -59,12 +59,12 @@ def sync_folder(folder: Path) -> None:
 
 def digest(tensors: dict[str, Tensor]) -> str:
     """The SHA-256 of names, shapes, types and values."""
-    made = hashlib.sha256()
+    checksum = hashlib.sha256()
     for name, leaf in sorted(tensors.items()):
-        made.update(f"{name} {tuple(leaf.shape)} {leaf.dtype} ".encode())
+        checksum.update(f"{name} {tuple(leaf.shape)} {leaf.dtype} ".encode())
         if leaf.numel():  # an empty tensor has no view as bytes
-            made.update(leaf.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return made.hexdigest()
+            checksum.update(leaf.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return checksum.hexdigest()
 
 
 def file_name(round_: int) -> str:
@@ -73,10 +73,10 @@ def file_name(round_: int) -> str:
 
 def latest(folder: Path) -> Path | None:
     """The newest checkpoint in the folder."""
-    return max(found(folder), default=None)
+    return max(checkpoints_in(folder), default=None)
 
 
-def found(folder: Path) -> list[Path]:
+def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints in the folder."""
     return [path for path in folder.glob("round-*.safetensors") if NAME.fullmatch(path.name)]
 
@@ -87,7 +87,7 @@ def newest(folder: Path, covered: int | None = None) -> tuple[Tree, Json] | None
     Returns None if there is no checkpoint. If all are damaged, raises `BadInput` for the newest one.
     """
     failed: BadInput | None = None
-    for path in sorted(found(folder), reverse=True):
+    for path in sorted(checkpoints_in(folder), reverse=True):
         if covered is not None and rounds_in(path) > covered:
             continue
         try:

@@ -29,9 +29,9 @@ def rename(store: RunStore, token: str, name: str) -> None:
     """Rename one run or one comparison (``c2``). Raises `BadInput` for several runs, and for a run in progress."""
     require(bool(name.strip()), "rename: a name needs at least one character")
     records = store.select([token])
-    if found := COMPARISON.fullmatch(token):
+    if comparison := COMPARISON.fullmatch(token):
         with store.transaction():
-            store.db.execute("UPDATE comparisons SET title=? WHERE id=?", (name, int(found[1])))
+            store.db.execute("UPDATE comparisons SET title=? WHERE id=?", (name, int(comparison[1])))
         return
     require(len(records) == 1, f"rename: {token!r} means {len(records)} runs; name one run, or a comparison such as c2")
     check_idle(store, records)
@@ -44,15 +44,13 @@ def remove(store: RunStore, records: Sequence[RunRecord]) -> None:
     check_idle(store, records)
     with store.transaction():
         store.db.executemany("DELETE FROM runs WHERE id=?", [(record.id,) for record in records])
-        kept = "SELECT comparison FROM runs WHERE comparison IS NOT NULL"
-        gone = [row[0] for row in store.db.execute(f"SELECT id FROM comparisons WHERE id NOT IN ({kept})")]
-        gone = [number for number in gone if number in {record.comparison for record in records}]
-        store.db.executemany("DELETE FROM comparisons WHERE id=?", [(number,) for number in gone])
+        emptied = {record.comparison for record in records} - {record.comparison for record in store.runs()} - {None}
+        store.db.executemany("DELETE FROM comparisons WHERE id=?", [(number,) for number in emptied])
     try:
         for record in records:
             if store.run_folder(record.id).exists():
                 shutil.rmtree(store.run_folder(record.id))
-        for name in [*(str(record.id) for record in records), *(f"c{number}" for number in gone)]:
+        for name in [*(str(record.id) for record in records), *(f"c{number}" for number in emptied)]:
             (store.folder / f"{name}.html").unlink(missing_ok=True)
     except OSError as error:
         raise FedskewError(f"rm: the runs are removed, but not all of their files: {error}") from None

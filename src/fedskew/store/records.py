@@ -4,20 +4,21 @@ import json
 import sqlite3
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
 
+from fedskew.core.errors import FedskewError, require
 from fedskew.core.metrics import TaskMetric
 from fedskew.measure.registry import declare, declare_metrics
 
 VERSION = 1
 TABLES = """
-CREATE TABLE comparisons (id INTEGER PRIMARY KEY, title TEXT NOT NULL, created TEXT NOT NULL);
-CREATE TABLE runs (
+CREATE TABLE IF NOT EXISTS comparisons (id INTEGER PRIMARY KEY, title TEXT NOT NULL, created TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS runs (
   id INTEGER PRIMARY KEY,
   comparison INTEGER REFERENCES comparisons(id),
   name TEXT NOT NULL,              -- the method as the user wrote it
@@ -33,7 +34,7 @@ CREATE TABLE runs (
   updated TEXT NOT NULL,
   facts TEXT NOT NULL DEFAULT '{}' -- JSON: versions, engine trial, data fingerprint, partition summary
 );
-CREATE TABLE measurements (
+CREATE TABLE IF NOT EXISTS measurements (
   run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
   round INTEGER NOT NULL,
   client INTEGER,
@@ -41,31 +42,25 @@ CREATE TABLE measurements (
   name TEXT NOT NULL,
   value REAL
 );
-CREATE INDEX measurements_by_run ON measurements(run, round);
-CREATE TABLE partitions (
+CREATE INDEX IF NOT EXISTS measurements_by_run ON measurements(run, round);
+CREATE TABLE IF NOT EXISTS partitions (
   run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
   client INTEGER NOT NULL,
   client_name TEXT NOT NULL,
   label TEXT NOT NULL,
   rows INTEGER NOT NULL
 );
-CREATE INDEX partitions_by_run ON partitions(run);
-"""
-TEST_ROWS = """
+CREATE INDEX IF NOT EXISTS partitions_by_run ON partitions(run);
 CREATE TABLE IF NOT EXISTS test_rows (
   run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
   round INTEGER NOT NULL,
   compressed BLOB NOT NULL         -- primary metric of each test row: float32, little-endian, compressed by zlib
-)
-"""
-TEST_UNITS = """
+);
 CREATE TABLE IF NOT EXISTS test_units (
   run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
   compressed BLOB NOT NULL         -- ids of the units of the values in test_rows, ascending: `test_rows.packed`
-)
+);
 """
-LATER = (TEST_ROWS, TEST_UNITS)
-"""Tables that older stores do not have. They are created when the store is next opened for writing."""
 
 
 def opened_for_writing(path: Path) -> sqlite3.Connection:
@@ -76,11 +71,8 @@ def opened_for_writing(path: Path) -> sqlite3.Connection:
     db.execute("PRAGMA synchronous=NORMAL")
     db.execute("PRAGMA foreign_keys=ON")
     db.execute("BEGIN IMMEDIATE")
-    if is_new(db):
+    if is_new(db) or version_of(db) == VERSION:
         make_tables(db)
-    if version_of(db) == VERSION:
-        for table in LATER:
-            db.execute(table)
     db.execute("COMMIT")
     return db
 
@@ -105,12 +97,11 @@ def opened_for_reading(path: Path) -> sqlite3.Connection:
             return db
     db = sqlite3.connect(":memory:", isolation_level=None)
     make_tables(db)
-    for table in LATER:
-        db.execute(table)
     return db
 
 
 def make_tables(db: sqlite3.Connection) -> None:
+    """Create the tables that the database lacks: all, or those that an older store does not have."""
     for statement in TABLES.split(";\n"):
         if statement.strip():
             db.execute(statement)
@@ -144,7 +135,7 @@ Json = dict[str, Any]
 """A JSON object or a TOML table."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
-Time = Annotated[datetime, msgspec.Meta(tz=True)]
+Status = Annotated[str, msgspec.Meta(pattern="^(planned|running|finished|interrupted|diverged|failed)$")]
 
 
 class Engine(TypedDict, total=False):
@@ -202,8 +193,13 @@ class Facts(TypedDict, total=False):
     tags: list[str]
 
 
-class Stored(TypedDict):
-    """The columns of a run."""
+DAMAGED = "damaged"
+"""Status of a record that could not be read from the store. It is never written to the store."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run, without its measurements. The fields are the columns of its row."""
 
     id: Count
     comparison: Count | None
@@ -212,43 +208,10 @@ class Stored(TypedDict):
     experiment_hash: str
     seed: int
     partition_seed: int
-    status: Literal["planned", "running", "finished", "interrupted", "diverged", "failed"]
+    status: Status
     message: str
     rounds: Count
     rounds_done: Count
-    created: Time
-    updated: Time
-    facts: Facts
-
-
-def problem(row: Json) -> str:
-    """Check the types of a run's columns; return the first error, or an empty text."""
-    try:
-        msgspec.convert(row, Stored)
-    except msgspec.ValidationError as error:
-        return str(error).replace("`", "").replace("$.", "").replace(" - at ", " at ")
-    return ""
-
-
-DAMAGED = "damaged"
-"""Status of a record that could not be read from the store. It is never written to the store."""
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """One run, without its measurements."""
-
-    id: int
-    comparison: int | None
-    name: str
-    experiment: str
-    experiment_hash: str
-    seed: int
-    partition_seed: int
-    status: str
-    message: str
-    rounds: int
-    rounds_done: int
     created: str
     updated: str
     facts: Facts
@@ -273,14 +236,14 @@ def record_from(row: Sequence[object]) -> RunRecord:
     """
     values: Json = dict(zip(COLUMNS, row, strict=True))
     try:
-        values["facts"] = read_json(values["facts"])
-        reason = problem(values)
-        if not reason:
-            declare(values["facts"].get("measures", ()))
-            declare_metrics(msgspec.convert(values["facts"].get("metrics", ()), tuple[TaskMetric, ...]))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        reason = str(error)
-    if reason:
+        facts = values["facts"] = read_json(values["facts"])
+        record = msgspec.convert(values, RunRecord)
+        for moment in (record.created, record.updated):
+            require(datetime.fromisoformat(moment).tzinfo is not None, f"the time {moment} has no time zone")
+        declare(facts.get("measures", ()))
+        declare_metrics(msgspec.convert(facts.get("metrics", ()), tuple[TaskMetric, ...]))
+        return replace(record, facts=values["facts"])  # with the keys that `Facts` does not list
+    except (FedskewError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        reason = str(error).replace("`", "").replace("$.", "").replace(" - at ", " at ")
         reason = f"its record in the store is damaged: {reason}"
         return RunRecord(int(values["id"]), None, "?", "", "", 0, 0, DAMAGED, reason, 0, 0, "", "", {})
-    return RunRecord(**values)

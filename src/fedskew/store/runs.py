@@ -12,7 +12,6 @@ import re
 import shlex
 import sqlite3
 import sys
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -44,6 +43,7 @@ WITH RECURSIVE there(round) AS (
 SELECT max(round) FROM there
 """
 
+ADD_MEASUREMENTS = "INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)"
 WANTED = "m.split || '/' || m.name IN (SELECT value FROM json_each(:measures))"
 CURVES = f"""
 SELECT m.run, m.round, m.client, m.split, m.name, m.value
@@ -106,10 +106,10 @@ class RunStore:
         if version != VERSION:
             raise BadInput(f"run store {self.folder}: made by another version of fedskew (schema {version})")
 
-    def resume_command(self, *wanted: object) -> str:
+    def resume_command(self, *words: object) -> str:
         """The command that continues runs of this store."""
         folder = [] if self.folder == Path("runs") else ["--runs", shlex.quote(str(self.folder))]
-        return " ".join(["fedskew resume", *map(str, wanted), *folder])
+        return " ".join(["fedskew resume", *map(str, words), *folder])
 
     def close(self) -> None:
         self.db.close()
@@ -181,8 +181,8 @@ class RunStore:
     def add_facts(self, run: int, facts: Mapping[str, object]) -> None:
         """Merge ``facts`` into the run's facts."""
         with self.transaction():
-            known = json.loads(self.db.execute("SELECT facts FROM runs WHERE id=?", (run,)).fetchone()[0])
-            self.db.execute("UPDATE runs SET facts=? WHERE id=?", (json.dumps({**known, **facts}), run))
+            before = json.loads(self.db.execute("SELECT facts FROM runs WHERE id=?", (run,)).fetchone()[0])
+            self.db.execute("UPDATE runs SET facts=? WHERE id=?", (json.dumps({**before, **facts}), run))
 
     def set_partition(self, run: int, rows: Iterable[tuple[int, str, str, int]]) -> None:
         """Replace the run's partition. Each row is (client, client name, label, number of rows)."""
@@ -199,17 +199,13 @@ class RunStore:
         self.db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         with self.transaction():
             self.db.execute("DELETE FROM measurements WHERE run=? AND round>=?", (run, round_))
-            self.db.executemany(
-                "INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)", ((run, round_, *row) for row in registered(rows))
-            )
+            self.db.executemany(ADD_MEASUREMENTS, registered(run, ((round_, row) for row in rows)))
             self.db.execute("UPDATE runs SET rounds_done=?, updated=? WHERE id=?", (round_, now(), run))
 
     def copy_run(self, run: int, record: RunRecord, rows: Iterable[tuple[int, Row]]) -> None:
         """Fill a planned run with what another store has of it: status, rounds, times, facts, and ``rows`` with their rounds."""
-        values = [(run, round_, *row) for round_, row in rows]
-        deque(registered(row[2:] for row in values), maxlen=0)
         with self.transaction():
-            self.db.executemany("INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)", values)
+            self.db.executemany(ADD_MEASUREMENTS, registered(run, rows))
             self.db.execute(
                 "UPDATE runs SET status=?, rounds_done=?, created=?, updated=?, facts=? WHERE id=?",
                 (record.status, record.rounds_done, record.created, record.updated, json.dumps(record.facts), run),
@@ -246,8 +242,8 @@ class RunStore:
 
         A run with a damaged record has the status `DAMAGED`.
         """
-        found = self.query(f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {where} ORDER BY id", values)
-        return [record_from(row) for row in found]
+        rows = self.query(f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {where} ORDER BY id", values)
+        return [record_from(row) for row in rows]
 
     def requested(self, hashes: Sequence[str]) -> list[RunRecord]:
         """Return the runs of the experiments with these hashes, as they were before an engine was chosen."""
@@ -259,37 +255,34 @@ class RunStore:
 
     def run(self, run: int) -> RunRecord:
         """Return one run. Raises `BadInput` if this id does not exist, and `FedskewError` if its record is damaged."""
-        found = self.runs("id=?", (run,))
-        if not found:
+        records = self.runs("id=?", (run,))
+        if not records:
             raise BadInput(f"run store {self.folder}: there is no run {run}; `fedskew list runs` shows them")
-        return sound(found)[0]
+        return sound(records)[0]
 
     def select(self, tokens: Sequence[str]) -> list[RunRecord]:
         """Return the runs that the tokens name: ``7``, ``3-5``, ``c2`` (a comparison), ``latest``, or a tag.
 
         Without tokens: the latest run or comparison. Raises `BadInput` for a token that names no run.
         """
-        chosen: dict[int, RunRecord] = {}
-        for token in tokens or ["latest"]:
-            for record in self.one(token):
-                chosen[record.id] = record
-        return sound(list(chosen.values()))
+        records = {record.id: record for token in tokens or ["latest"] for record in self.named_by(token)}
+        return sound(list(records.values()))
 
-    def one(self, token: str) -> list[RunRecord]:
+    def named_by(self, token: str) -> list[RunRecord]:
         if token == "latest":
             newest = self.runs("id=(SELECT max(id) FROM runs)")
             if not newest:
                 raise BadInput(
                     f"run store {self.folder}: there are no runs yet; `fedskew run` or `fedskew compare` makes some"
                 )
-            return self.one(f"c{newest[0].comparison}") if newest[0].comparison else newest
+            return self.named_by(f"c{newest[0].comparison}") if newest[0].comparison else newest
         if re.fullmatch(r"c[0-9]{1,18}", token):
-            found = self.runs("comparison=?", (int(token[1:]),))
-            if not found:
+            records = self.runs("comparison=?", (int(token[1:]),))
+            if not records:
                 raise BadInput(
                     f"run store {self.folder}: there is no comparison {token}; `fedskew list runs` shows them"
                 )
-            return found
+            return records
         numbers = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", token)
         if numbers and int(numbers[1]) <= int(numbers[2] or numbers[1]):
             return [self.run(i) for i in range(int(numbers[1]), int(numbers[2] or numbers[1]) + 1)]
@@ -384,13 +377,13 @@ def sound(records: list[RunRecord]) -> list[RunRecord]:
     return records
 
 
-def registered(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the rows unchanged. Raises `FedskewError` for the first with a measure that is not in the registry."""
-    known = stored()
-    for row in rows:
-        if row[1:3] not in known:
-            raise FedskewError(f"the measure {'/'.join(row[1:3])} has no row in fedskew.measure.registry; add one")
-        yield row
+def registered(run: int, rows: Iterable[tuple[int, Row]]) -> Iterator[tuple[int, int, int | None, str, str, float]]:
+    """Yield the rows of the table. Raises `FedskewError` for the first with a measure that is not in the registry."""
+    measures = stored()
+    for round_, (client, split, name, value) in rows:
+        if (split, name) not in measures:
+            raise FedskewError(f"the measure {split}/{name} has no row in fedskew.measure.registry; add one")
+        yield run, round_, client, split, name, value
 
 
 def now() -> str:

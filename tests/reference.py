@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.records import Plan
+from fedskew.core.records import BatchPlan
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
@@ -131,11 +131,11 @@ class Batches:
     def batch_sizes(self, sizes):
         return sizes
 
-    def train(self, round_: int, client: int, rows) -> Plan:
+    def train(self, round_: int, client: int, rows) -> BatchPlan:
         width = max(len(batch) for batch in self.of[client])
         index = [[*batch, *[batch[0]] * (width - len(batch))] for batch in self.of[client]]
         mask = [[1.0] * len(batch) + [0.0] * (width - len(batch)) for batch in self.of[client]]
-        return Plan(np.asarray(index), np.asarray(mask))
+        return BatchPlan(np.asarray(index), np.asarray(mask))
 
 
 @dataclass(frozen=True)
@@ -147,9 +147,9 @@ class SameForAll:
     def batch_sizes(self, sizes):
         return self.planner.batch_sizes(sizes)
 
-    def train(self, round_: int, client: int, rows) -> Plan:
+    def train(self, round_: int, client: int, rows) -> BatchPlan:
         plan = self.planner.train(round_, 0, np.arange(len(rows)))
-        return Plan(np.asarray(rows)[plan.index], plan.mask)
+        return BatchPlan(np.asarray(rows)[plan.index], plan.mask)
 
 
 @dataclass(frozen=True)

@@ -65,9 +65,9 @@ class StepsOf:
         return self.steps[client]
 
     def train(self, round_: int, client: int, rows):
-        from fedskew.core.records import Plan
+        from fedskew.core.records import BatchPlan
 
-        return Plan(np.tile(rows, (self.steps[client], 1)), np.ones((self.steps[client], len(rows))))
+        return BatchPlan(np.tile(rows, (self.steps[client], 1)), np.ones((self.steps[client], len(rows))))
 
 
 def partition_of(sizes: list[int]) -> Partition:

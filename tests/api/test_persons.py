@@ -10,7 +10,7 @@ import torch
 
 import fedskew as fs
 from fedskew.cli.main import main
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.data.tables.survey import survey
 from fedskew.diagnosis.rehearsal import sites_of_files
 from fedskew.experiment.config import Experiment
@@ -101,7 +101,7 @@ def test_fewest_is_about_persons(path: Path) -> None:
     assert len(after["a"].y) == len(sites["a"].y) + 1
     found = fs.diagnose(path, label="ill", client="hospital", person="patient", federated=True, progress=False)
     assert sum(found["sizes"]) == PERSONS + 1
-    table = Table(path=str(path), label="ill", person="patient")
+    table = TableData(path=str(path), label="ill", person="patient")
     check_table(table)
     experiment = Experiment(dataset=source(path))
     assert summary_of(table, experiment, 5)[0] == PERSONS + 1

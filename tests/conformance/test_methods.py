@@ -11,7 +11,7 @@ import torch
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.conformance.promises import PROMISES, Subject, engines_agree, examined, reduces
-from fedskew.core.records import Plan
+from fedskew.core.records import BatchPlan
 from fedskew.core.trees import leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
@@ -135,7 +135,7 @@ class Relabelled:
     def batch_sizes(self, sizes: Any) -> Any:
         return self.inner.batch_sizes(sizes[np.argsort(self.original)])[list(self.original)]
 
-    def train(self, round_: int, client: int, rows: Any) -> Plan:
+    def train(self, round_: int, client: int, rows: Any) -> BatchPlan:
         return self.inner.train(round_, self.original[client], rows)
 
     def select(self, clients: Any, rng: Any) -> Any:

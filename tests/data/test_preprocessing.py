@@ -9,7 +9,7 @@ import pandas as pd
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.digits import Digits, carried
 from fedskew.data.datasets.heart import CSV, Heart
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.data.preprocessing import (
     Angle,
     Array,
@@ -54,7 +54,7 @@ def stored(made: Preprocessing | None) -> Preprocessing:
 def test_stored_preprocessing_of_a_table_gives_its_test_rows_to_the_last_bit(tmp_path: Path) -> None:
     visits(tmp_path / "train.csv", 90, 0)
     test = visits(tmp_path / "test.csv", 40, 1)
-    data = Table(path=str(tmp_path / "train.csv"), label="ill", test=str(test)).load()
+    data = TableData(path=str(tmp_path / "train.csv"), label="ill", test=str(test)).load()
     made = stored(data.preprocessing)
     assert isinstance(made, Tabular)
     assert [type(part) for part in made.columns] == [Number, Words, Number, Text, Number, Number]
@@ -82,7 +82,7 @@ def test_stored_preprocessing_of_images_gives_their_rows() -> None:
 def test_vocabulary_gives_the_ids_of_new_texts(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     pd.DataFrame({"t": ["red cat", "blue dog", "red dog"] * 5, "y": ["a", "b", "c"] * 5}).to_csv(path)
-    data = Table(path=str(path), label="y", text="t", test=str(path), length=2).load()
+    data = TableData(path=str(path), label="y", text="t", test=str(path), length=2).load()
     made = data.preprocessing
     assert (made.column, made.target) == ("t", "y")
     known = {word: at for at, word in enumerate(made.vocabulary, start=2)}

@@ -7,7 +7,7 @@ import pytest
 
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.heart import Heart
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.data.splits import held_out, in_fold, with_splits
 from fedskew.experiment.config import Experiment
 from fedskew.studies.compare import cross, seeds_from
@@ -46,8 +46,8 @@ def test_each_seed_of_a_comparison_draws_its_own_test_rows(tmp_path: Path) -> No
     assert [one.dataset.split_seed for one in planned] == [3, 3, 5, 5]  # type: ignore[attr-defined]
     fixed = cross(Experiment(dataset="heart:redraw=false,split_seed=2"), ["fedavg"], [3, 5])
     assert [one.dataset.split_seed for one in fixed] == [2, 2]  # type: ignore[attr-defined]
-    assert with_splits(Table(path="rows.csv", label="y"), [4])[4].split_seed == 4
-    assert with_splits(Table(path="rows.csv", label="y", test="new.csv"), [4])[4].split_seed == 0
+    assert with_splits(TableData(path="rows.csv", label="y"), [4])[4].split_seed == 4
+    assert with_splits(TableData(path="rows.csv", label="y", test="new.csv"), [4])[4].split_seed == 0
 
 
 def folds_of(client: np.ndarray, folds: str, seed: int, stratum: np.ndarray | None = None) -> np.ndarray:
@@ -93,7 +93,7 @@ def test_folds_of_a_table_test_each_row_once_and_train_on_the_others(folds: str,
     lines = [f"{number},{rng.normal():.3f},{'abc'[number % 3]}" for number in range(50)]
     path.write_text("\n".join(["number,x,place", *lines]) + "\n")
     seeds = range(int(folds[0]))
-    source = Table(path=str(path), target="number", client="place")
+    source = TableData(path=str(path), target="number", client="place")
     tested: list[float] = []
     for one in with_splits(source, seeds, folds).values():
         data = one.load()
@@ -158,4 +158,4 @@ def test_wrong_folds_of_a_data_set_are_refused() -> None:
     with pytest.raises(BadInput, match="folds 999: the data have 920 rows; name fewer folds"):
         Heart(fold="1/999").load()
     with pytest.raises(BadInput, match="test=FILE gives the test rows, so there are no folds"):
-        Table(path="rows.csv", label="y", test="new.csv", fold="1/5")
+        TableData(path="rows.csv", label="y", test="new.csv", fold="1/5")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.text import Text
+from fedskew.data.datasets.text import TextData
 from fedskew.data.texts import accuracy_of_pairs, characters, cut, windows, word_pieces
 
 
@@ -67,7 +67,7 @@ def folder_of(tmp_path, **texts: str):
 
 
 def test_a_folder_of_texts_has_a_client_a_file(tmp_path):
-    loader = Text(path=str(folder_of(tmp_path, anna="abcabcabca", bert="aabbaabbaabb")), length=4)
+    loader = TextData(path=str(folder_of(tmp_path, anna="abcabcabca", bert="aabbaabbaabb")), length=4)
     data = loader.load()
     assert (loader.file_a_client, data.target, data.classes) == (True, "symbols", ("a", "b", "c"))
     assert (data.group_names, data.groups.tolist()) == (("anna", "bert"), [0, 0, 1, 1, 1])
@@ -78,7 +78,7 @@ def test_a_folder_of_texts_has_a_client_a_file(tmp_path):
 
 def test_one_text_has_no_clients_of_its_own(tmp_path):
     folder_of(tmp_path, anna="abcabcabca")
-    loader = Text(path=str(tmp_path / "anna.txt"))
+    loader = TextData(path=str(tmp_path / "anna.txt"))
     assert (loader.file_a_client, loader.load().groups) == (False, None)
 
 
@@ -93,12 +93,12 @@ def test_one_text_has_no_clients_of_its_own(tmp_path):
 )
 def test_texts_without_anything_to_predict_are_refused(tmp_path, texts, line):
     with pytest.raises(BadInput, match=line):
-        Text(path=str(folder_of(tmp_path, **texts))).load()
+        TextData(path=str(folder_of(tmp_path, **texts))).load()
 
 
 def test_a_missing_text_and_one_in_another_encoding_give_one_line_errors(tmp_path):
     with pytest.raises(BadInput, match=r"none\.txt: no such file or folder"):
-        Text(path=str(tmp_path / "none.txt")).load()
+        TextData(path=str(tmp_path / "none.txt")).load()
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput, match=r"cannot read .*a\.txt"):
-        Text(path=str(tmp_path / "a.txt")).load()
+        TextData(path=str(tmp_path / "a.txt")).load()

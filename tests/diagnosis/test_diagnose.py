@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from fedskew.cli.main import main
 from fedskew.core.component import build, parse, shown
 from fedskew.data.datasets.heart import CSV
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.diagnosis.diagnose import arguments_of, diagnosis, table_arguments
 from fedskew.diagnosis.subject import Subject
 from fedskew.diagnosis.targets import Strata, events_and_times, holdings, log_rank
@@ -278,7 +278,7 @@ def test_the_advised_command_names_files_and_skews():
     )
     assert table_arguments([Path("a.csv"), Path("b.csv")], "y", "k") == ""
     odd = shlex.split(table_arguments([Path("it's [1].csv")], "2020", "site,no"))
-    result = build("dataset", {"table": Table}, odd[1])
+    result = build("dataset", {"table": TableData}, odd[1])
     assert (result.path, result.label, result.client) == ("it's [1].csv", "2020", "site,no")
     skews = ["label-classes:k=3", "feature-noise:level=0.5"]
     result = arguments_of(Experiment(dataset="uci-har:form=features", skew=skews))
@@ -294,7 +294,7 @@ def test_the_advised_command_of_several_files_names_their_folder_or_says_what_to
     files = [str(folder / f"{name}.csv") for name in "ab"]
     assert main(["diagnose", *files, "--label", "out"]) == 0
     assert f"--dataset table:path={folder},label=out --skew natural" in capsys.readouterr().out
-    assert build("dataset", {"table": Table}, f"table:path={folder},label=out").load().group_names == ("a", "b")
+    assert build("dataset", {"table": TableData}, f"table:path={folder},label=out").load().group_names == ("a", "b")
     (folder / "c.csv").write_text((folder / "a.csv").read_text())
     assert main(["diagnose", *files, "--label", "out", "--federated"]) == 0
     said = " ".join(capsys.readouterr().out.split())

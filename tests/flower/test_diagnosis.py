@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from fedskew.core.errors import BadInput, FedskewError, TooFew
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.diagnosis.questions import Answer, Question, Step, arrays
 from fedskew.diagnosis.rehearsal import rehearse
 from fedskew.diagnosis.site import Site, targets_in
@@ -45,7 +45,7 @@ def sites(folder: Path, fewest: int = 5, target: str = "label=outcome", **limits
         frame = patients(60, k)[["age", "city", column]]
         frame.assign(age=frame["age"] + 20 * (k == 1)).to_csv(path, index=False)
         allowed = Limits(**{"diagnosis": True, "fewest": fewest, **limits})
-        made.append(Node(k, path, folder / f"states-{k}", allowed, Table(path=str(path), **{option: column})))
+        made.append(Node(k, path, folder / f"states-{k}", allowed, TableData(path=str(path), **{option: column})))
     return made
 
 
@@ -94,7 +94,7 @@ def test_a_node_answers_only_if_its_owner_agreed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("columns", [{}, {"time": "age", "event": "outcome"}, {"labels": "age|outcome"}])
 def test_a_node_with_other_targets_says_what_it_needs(columns: dict[str, str], tmp_path: Path) -> None:
     node = sites(tmp_path)[0]
-    other = Table(path=str(node.rows), **columns) if columns else None
+    other = TableData(path=str(node.rows), **columns) if columns else None
     with pytest.raises(TooFew, match=r"client 0: a diagnosis needs a table with classes or numbers.*target=COLUMN"):
         diagnosed(Direct([Node(0, node.rows, node.folder, node.limits, other)]), 2, QUICK)
 

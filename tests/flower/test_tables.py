@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from fedskew.api.functions import run
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.execution import prepare
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
@@ -85,7 +85,7 @@ def deployment(folder: Path, option: str, model: str = "mlp:hidden=[4]") -> tupl
         own = pooled.iloc[partition.rows(k)].drop(columns="hospital")
         own[[*reversed(own.columns)]].assign(ward=np.arange(len(own)) % 4).to_csv(path, index=False)
         task = dict(part.split("=") for part in option.split(","))
-        nodes.append(Node(k, path, folder / f"states-{k}", table=Table(path=str(path), **task)))
+        nodes.append(Node(k, path, folder / f"states-{k}", table=TableData(path=str(path), **task)))
     return experiment, nodes
 
 
@@ -163,7 +163,7 @@ def refused(change: Callable[[pd.DataFrame], pd.DataFrame], folder: Path, option
     """Return the reason why the first site's file is refused."""
     experiment, nodes = deployment(folder, "label=outcome")
     change(pd.read_csv(nodes[0].rows)).to_csv(nodes[0].rows, index=False)
-    table = Table(path=str(nodes[0].rows), **dict([option.split("=")]))
+    table = TableData(path=str(nodes[0].rows), **dict([option.split("=")]))
     seen: list[str] = []
 
     def spoil(client: int, kind: str, round_: int, data: bytes) -> bytes:
@@ -203,7 +203,7 @@ def test_a_file_that_does_not_fit_the_run_is_refused(change, option, reason, tmp
 def test_a_table_is_refused_by_a_run_on_arrays(tmp_path: Path) -> None:
     patients(20, 0).to_csv(tmp_path / "rows.csv", index=False)
     node = Node(
-        0, tmp_path / "rows.csv", tmp_path / "states", table=Table(path=str(tmp_path / "rows.csv"), label="outcome")
+        0, tmp_path / "rows.csv", tmp_path / "states", table=TableData(path=str(tmp_path / "rows.csv"), label="outcome")
     )
     reply, _ = unpack(node.answer(pack(request(Experiment()))), Reply)
     assert reply.reason.endswith("the run learns from arrays, not from a table; start the node with --rows FILE.npz")
@@ -212,9 +212,9 @@ def test_a_table_is_refused_by_a_run_on_arrays(tmp_path: Path) -> None:
 def test_a_sites_table_names_no_clients(tmp_path: Path) -> None:
     patients(20, 0).to_csv(tmp_path / "rows.csv", index=False)
     with pytest.raises(BadInput, match="leave out client"):
-        check_table(Table(path=str(tmp_path / "rows.csv"), label="outcome", client="hospital"))
+        check_table(TableData(path=str(tmp_path / "rows.csv"), label="outcome", client="hospital"))
     with pytest.raises(BadInput, match="leave out fewest; use --fewest 3"):
-        check_table(Table(path=str(tmp_path / "rows.csv"), label="outcome", fewest=3))
+        check_table(TableData(path=str(tmp_path / "rows.csv"), label="outcome", fewest=3))
 
 
 @pytest.mark.parametrize("person", [None, "patient"])

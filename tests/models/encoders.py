@@ -11,7 +11,7 @@ from fedskew.engine.states import ClientStates
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.loop.round import play_round, start
-from fedskew.models.encoder import HuggingFace
+from fedskew.models.encoder import HuggingFaceEncoder
 from tests.texts import weather
 
 torch.set_num_threads(1)
@@ -30,10 +30,12 @@ HEAD = HIDDEN**2 + HIDDEN + HIDDEN * 3 + 3
 def small(source: str, method: str = "fedavg", **changes) -> Experiment:
     """Five clients, one epoch in batches of five, everything in float64; the model's options are ``frozen=2`` and so on."""
     options = {
-        key: changes.pop(key) for key in list(changes) if key in {f.name for f in dataclasses.fields(HuggingFace)}
+        key: changes.pop(key)
+        for key in list(changes)
+        if key in {f.name for f in dataclasses.fields(HuggingFaceEncoder)}
     }
     base = Experiment(
-        model=HuggingFace(source=source, length=12, **options),
+        model=HuggingFaceEncoder(source=source, length=12, **options),
         skew="label-dirichlet:alpha=1.0",
         clients={"number": 5},
         local={"epochs": 1, "batch_size": 5},

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedskew.execution.build import assemble
-from fedskew.models.encoder import HuggingFace, cut
+from fedskew.models.encoder import HuggingFaceEncoder, cut
 from tests.models.encoders import DATA, needs_text, rounds, small
 
 pytestmark = [needs_text, pytest.mark.usefixtures("cache")]
@@ -21,8 +21,8 @@ def adapters(assembly, vector) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def test_new_adapters_change_nothing(bert):
-    plain, adapted = (HuggingFace(source=bert, lora=rank).build((9,), 3, torch.Generator()) for rank in (0, 2))
-    ids = torch.as_tensor(HuggingFace(source=bert).tokens(DATA.texts[1]))
+    plain, adapted = (HuggingFaceEncoder(source=bert, lora=rank).build((9,), 3, torch.Generator()) for rank in (0, 2))
+    ids = torch.as_tensor(HuggingFaceEncoder(source=bert).tokens(DATA.texts[1]))
     ids, mask = cut(ids)
     with torch.no_grad():
         torch.testing.assert_close(plain.hidden(ids, mask), adapted.hidden(ids, mask), rtol=0, atol=0)
@@ -56,7 +56,7 @@ def test_with_a_frozen_a_the_average_is_exact(bert):
 
 
 def test_a_frozen_a_is_the_same_for_every_seed(bert):
-    model = HuggingFace(source=bert, lora=2, adapt="b")
+    model = HuggingFaceEncoder(source=bert, lora=2, adapt="b")
     one, two = (dict(model.build((9,), 3, torch.Generator().manual_seed(s)).named_parameters()) for s in (1, 2))
     names = [name for name in one if "lora_A" in name]
     assert len(names) == 6

@@ -16,7 +16,7 @@ from fedskew.core.errors import BadInput
 from fedskew.execution.build import assemble
 from fedskew.execution.prepare import tasks_at
 from fedskew.experiment.config import Experiment, from_toml, read
-from fedskew.models.encoder import PAD, PIECE, HuggingFace, MiniLm, cut, layers_of
+from fedskew.models.encoder import PAD, PIECE, HuggingFaceEncoder, MiniLm, cut, layers_of
 from tests.models.encoders import DATA, HEAD, HIDDEN, LAYER, needs_text, rounds, small
 from tests.texts import NEWS, tiny_encoder, weather
 
@@ -60,7 +60,7 @@ def test_distilbert_trains_the_documents_number_of_parameters():
     with torch.device("meta"):
         encoder = transformers.AutoModel.from_config(transformers.DistilBertConfig())
     encoder.pooler = None
-    model = HuggingFace(frozen=4)
+    model = HuggingFaceEncoder(frozen=4)
     model.freeze(encoder, torch.Generator())
     head = 768**2 + 768 + 768 * 4 + 4
     assert sum(p.numel() for p in encoder.parameters()) + head == 66_956_548
@@ -87,7 +87,7 @@ def test_two_seeds_share_the_frozen_part_and_start_from_other_heads(bert):
 
 def test_the_global_generator_is_left_alone(bert):
     state = torch.random.get_rng_state()
-    model = HuggingFace(source=bert, lora=2)
+    model = HuggingFaceEncoder(source=bert, lora=2)
     one, two = (model.build((9,), 3, torch.Generator().manual_seed(4)) for _ in range(2))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
@@ -146,7 +146,7 @@ def hidden_places(assembly) -> int:
 
 
 def test_padding_and_other_rows_change_nothing(bert):
-    model = HuggingFace(source=bert, length=12)
+    model = HuggingFaceEncoder(source=bert, length=12)
     net, ids = model.build((12,), 3, torch.Generator()).double(), torch.as_tensor(model.tokens(DATA.texts[0])).double()
     wide = torch.cat([ids, ids.new_full((len(ids), 5), PAD)], dim=1)
     for x in (ids, wide):
@@ -157,7 +157,7 @@ def test_padding_and_other_rows_change_nothing(bert):
 
 
 def test_many_rows_are_evaluated_by_length_and_come_back_in_order(bert, monkeypatch):
-    model = HuggingFace(source=bert, length=12)
+    model = HuggingFaceEncoder(source=bert, length=12)
     net, ids = (
         model.build((12,), 3, torch.Generator()).double(),
         torch.as_tensor(model.tokens(weather(150).texts[0])).double(),
@@ -176,7 +176,7 @@ def test_many_rows_are_evaluated_by_length_and_come_back_in_order(bert, monkeypa
 
 
 def test_long_texts_are_cut(bert):
-    model = HuggingFace(source=bert, length=4)
+    model = HuggingFaceEncoder(source=bert, length=4)
     assert model.tokens(["rain sun wind snow goal", "rain"]).tolist() == [[2, 4, 5, 3], [2, 4, 3, PAD]]
 
 
@@ -252,7 +252,7 @@ def test_an_encoder_is_not_stacked(bert, tmp_path):
 
 def test_the_compact_form_takes_the_name_first(bert):
     experiment = Experiment(model=f"hf:{bert},frozen=2")
-    assert experiment.model == HuggingFace(source=bert, frozen=2)
+    assert experiment.model == HuggingFaceEncoder(source=bert, frozen=2)
     assert from_toml(experiment.toml()) == experiment
     assert Experiment(model="hf").model.source == "distilbert-base-uncased"
     assert Experiment(model="minilm:frozen=4").model == MiniLm(frozen=4)
@@ -260,11 +260,11 @@ def test_the_compact_form_takes_the_name_first(bert):
 
 def test_a_folder_is_found_from_any_working_directory(bert, monkeypatch):
     monkeypatch.chdir(Path(bert).parent)
-    model = HuggingFace(source=Path(bert).name)
+    model = HuggingFaceEncoder(source=Path(bert).name)
     monkeypatch.chdir("/")
-    assert model == HuggingFace(source=bert)
+    assert model == HuggingFaceEncoder(source=bert)
     monkeypatch.setenv("HOME", str(Path(bert).parent))
-    assert HuggingFace(source=f"~/{Path(bert).name}") == model
+    assert HuggingFaceEncoder(source=f"~/{Path(bert).name}") == model
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_folder_is_found_from_any_working_directory(bert, monkeypatch):
     ],
 )
 def test_options_that_do_not_fit_the_encoder_are_refused(bert, options, words):
-    model = dataclasses.replace(HuggingFace(source=bert, length=12), **options)
+    model = dataclasses.replace(HuggingFaceEncoder(source=bert, length=12), **options)
     with pytest.raises(BadInput, match=words) as error:
         assemble(Experiment(model=model, skew="iid", clients={"number": 2}), DATA)
     assert "\n" not in str(error.value)
@@ -286,7 +286,7 @@ def test_options_that_do_not_fit_the_encoder_are_refused(bert, options, words):
 def test_a_missing_checkpoint_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(BadInput, match=r"cannot load '.*nowhere'.*use minilm") as error:
-        assemble(Experiment(model=HuggingFace(source=str(tmp_path / "nowhere"))), DATA)
+        assemble(Experiment(model=HuggingFaceEncoder(source=str(tmp_path / "nowhere"))), DATA)
     assert "\n" not in str(error.value)
 
 

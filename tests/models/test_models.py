@@ -15,7 +15,7 @@ from fedskew.models import (
     MODELS,
     Cnn,
     Cnn1d,
-    HuggingFace,
+    HuggingFaceEncoder,
     LeNet,
     Lstm,
     MiniLm,
@@ -69,7 +69,12 @@ TABLE = [  # model, shape of a row, classes, parameters, features
     (Softmax(bias=False), (30,), 6, 180, 30),
     (Softmax(zero_init=False), (2, 5), 3, 33, 10),
 ]
-OTHER_FILES = {MiniLm, HuggingFace, Mixed, *map(MODELS.get, ("symbol-lstm", "transformer"))}  # tests of their own
+OTHER_FILES = {
+    MiniLm,
+    HuggingFaceEncoder,
+    Mixed,
+    *map(MODELS.get, ("symbol-lstm", "transformer")),
+}  # tests of their own
 IDS = [f"{type(row[0]).__name__}{row[1]}{i}" for i, row in enumerate(TABLE)]
 
 

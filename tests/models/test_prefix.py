@@ -11,7 +11,7 @@ from fedskew.execution.build import assemble
 from fedskew.execution.prepare import tasks_at
 from fedskew.execution.run import execute
 from fedskew.loop.evaluate import evaluate
-from fedskew.models.encoder import HuggingFace, layers_of
+from fedskew.models.encoder import HuggingFaceEncoder, layers_of
 from tests.models.encoders import DATA, HIDDEN, INNER, needs_text, rounds, small
 from tests.texts import WORDS, tiny_encoder, weather
 
@@ -112,13 +112,13 @@ def test_an_interrupted_computation_leaves_nothing_behind(bert, cache):
 
 def test_texts_are_tokenised_once(bert, monkeypatch):
     assemble(small(bert, frozen=2), DATA)
-    monkeypatch.setattr(HuggingFace, "tokens", lambda *_: pytest.fail("tokenised again"))
+    monkeypatch.setattr(HuggingFaceEncoder, "tokens", lambda *_: pytest.fail("tokenised again"))
     assemble(small(bert, frozen=1), DATA)
 
 
 def test_token_ids_of_another_length_are_others(bert):
     whole = assemble(small(bert), DATA).federation.x
-    part = assemble(small(bert).replace(model=HuggingFace(source=bert, length=4)), DATA).federation.x
+    part = assemble(small(bert).replace(model=HuggingFaceEncoder(source=bert, length=4)), DATA).federation.x
     assert part.shape[1] == 4 < whole.shape[1]
 
 

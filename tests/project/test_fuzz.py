@@ -28,7 +28,7 @@ from fedskew.advice.evidence import read as read_evidence
 from fedskew.claims.document import document_from
 from fedskew.core.component import build
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.experiment.config import COMPONENTS, Experiment, from_table_of_sections, read
 from fedskew.flower.limits import Limits
 from fedskew.flower.node import Node
@@ -122,9 +122,9 @@ def advised(path: Path) -> None:
 
 PARSERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "experiment": ("e.toml", read),
-    "csv": ("t.csv", lambda path: Table(path=str(path), label="y", test_share=0.3).load()),
-    "parquet": ("t.parquet", lambda path: Table(path=str(path), label="y", test_share=0.3).load()),
-    "arrow": ("t.arrow", lambda path: Table(path=str(path), label="y", test_share=0.3).load()),
+    "csv": ("t.csv", lambda path: TableData(path=str(path), label="y", test_share=0.3).load()),
+    "parquet": ("t.parquet", lambda path: TableData(path=str(path), label="y", test_share=0.3).load()),
+    "arrow": ("t.arrow", lambda path: TableData(path=str(path), label="y", test_share=0.3).load()),
     "rows": ("r.npz", read_rows),
     "checkpoint": ("round-000001.safetensors", lambda path: checkpoints.newest(path.parent)),
     "partition.json": ("partition.json", dealt),

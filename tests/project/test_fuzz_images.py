@@ -23,10 +23,12 @@ from fedskew.data import arrays as images
 from fedskew.data import find
 from fedskew.data.arrays import cifar, idx, mosaics
 from fedskew.data.datasets.cifar import Cifar10
-from fedskew.data.datasets.mnist import NAMES, Mnist
+from fedskew.data.datasets.mnist import Mnist
 from fedskew.data.find import VARIABLE
 from tests.archives import add, cifar_archive, idx_bytes
 from tests.project.test_fuzz import LENGTHS, SEEDS, damaged, fuzz
+
+NAMES = Mnist.files.others[0]
 
 ARCHIVE, BATCHES = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 BESIDE: dict[str, Any] = {"labels": np.arange(1000) % 10, "class_names": np.array(list("0123456789"))}

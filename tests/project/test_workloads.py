@@ -10,13 +10,13 @@ from fedskew.api.functions import compare, run
 from fedskew.core.errors import Diverged
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.cifar import Cifar10
-from fedskew.data.datasets.uci_har import FILE
+from fedskew.data.datasets.uci_har import UciHar
 from fedskew.experiment.config import Experiment, from_toml, read
 from fedskew.measure.statistics import mean_interval
 
 RECIPES = Path(__file__).parents[2] / "experiments"
 
-HAS_DATA = (Path(os.environ.get("FEDSKEW_DATA", "/nowhere")) / FILE).is_file()
+HAS_DATA = (Path(os.environ.get("FEDSKEW_DATA", "/nowhere")) / UciHar.files.others[-1][0]).is_file()
 needs_data = pytest.mark.skipif(not HAS_DATA and not os.environ.get("CI"), reason="UCI-HAR is not here")
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import FedAvg
-from fedskew.core.records import Plan
+from fedskew.core.records import BatchPlan
 from fedskew.core.task import ModelTask
 from fedskew.core.trees import ParameterSpace
 from fedskew.data.dataset import Dataset
@@ -84,7 +84,7 @@ class SharedStream:
     def parts(self, client: int) -> int:
         return self.epochs
 
-    def train(self, round_: int, client: int, rows: Ints) -> Plan:
+    def train(self, round_: int, client: int, rows: Ints) -> BatchPlan:
         return in_batches(np.stack([self.rng.permutation(rows) for _ in range(self.epochs)]), min(BATCH, len(rows)))
 
 

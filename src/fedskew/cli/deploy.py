@@ -12,7 +12,7 @@ from fedskew.cli.terminal import Console
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.text import count
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.execution.build import assemble
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, read
@@ -66,9 +66,9 @@ def node(parsed: argparse.Namespace) -> int:
 
     require(parsed.client >= 0, f"--client must be at least 0, got {parsed.client}")
     require(bool(parsed.table) != bool(parsed.rows), "flower node: give the client's rows, --table or --rows")
-    table: Table | None = None
+    table: TableData | None = None
     if parsed.table:
-        table = build("dataset", {"table": Table}, f"table:{parsed.table}", "--table")
+        table = build("dataset", {"table": TableData}, f"table:{parsed.table}", "--table")
         check_table(table)
     rows = Path(table.path if table else parsed.rows).expanduser().resolve()
     if not table:

@@ -63,13 +63,13 @@ def refuse_method(spec: str | None) -> None:
 def refuse_dataset(spec: str) -> None:
     """Raise `BadInput` for an unknown data set or option, or for a table whose file or columns do not exist."""
     from fedskew.data import DATASETS
-    from fedskew.data.datasets.table import Table
+    from fedskew.data.datasets.table import TableData
 
     known = Catalogue("datasets", DATASETS, object)
     if MARK in spec or canonical(spec.partition(":")[0].strip(), known) in known.offered:
         return
     made = build("dataset", known, spec)
-    if isinstance(made, Table):
+    if isinstance(made, TableData):
         from fedskew.data.tables.survey import check_columns
 
         check_columns([Path(made.path)], [made.label, made.client, made.person or "", made.text])

@@ -20,7 +20,7 @@ from fedskew.conformance.miniature import SIZES, federation, one_thread, play, s
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build, from_table, parse, plain
 from fedskew.core.contract import Selection, ServerOptimiser, Solver, linear_solver, plain_solver
-from fedskew.core.records import OWN, Cohort, Plan, Server
+from fedskew.core.records import OWN, BatchPlan, Cohort, Server
 from fedskew.core.task import joint
 from fedskew.core.trees import leaves, pick
 from fedskew.core.user_code import fault
@@ -186,11 +186,11 @@ class Padded:
     def parts(self, client: int) -> int:
         return self.inner.parts(client)
 
-    def train(self, round_: int, client: int, rows: Ints) -> Plan:
+    def train(self, round_: int, client: int, rows: Ints) -> BatchPlan:
         index, mask, *_ = self.inner.train(round_, client, rows)
         stranger = (int(rows[0]) + sum(SIZES) // 2) % sum(SIZES)
         wide = ((0, 0), (2, 3))
-        return Plan(np.pad(index, wide, constant_values=stranger), np.pad(mask, wide))
+        return BatchPlan(np.pad(index, wide, constant_values=stranger), np.pad(mask, wide))
 
 
 def padding_changes_nothing(subject: Subject) -> None:

@@ -217,7 +217,7 @@ class Setup:
 
 
 @runtime_checkable
-class Checked(Protocol):
+class ChecksSetup(Protocol):
     """A part of an experiment that needs something from the others."""
 
     def accepts(self, setup: Setup) -> str: ...

@@ -141,13 +141,13 @@ class Privacy(NamedTuple):
     by: type | None = None  # the method that declares this; a subclass must declare its own
 
 
-class Plan(NamedTuple):
+class BatchPlan(NamedTuple):
     """The batches of a client: row numbers in the pooled data and a mask, both (T, B)."""
 
     index: NDArray[np.int64]  # type: ignore[assignment]  # a tuple has a method of this name
     mask: NDArray[np.float64]
     warp: NDArray[np.int64] | None = None  # (T, B, 3), see `fedskew.loop.work`; None: rows are not changed
 
-    def first(self, steps: int) -> Plan:
+    def first(self, steps: int) -> BatchPlan:
         """Return the plan of the first ``steps`` steps."""
-        return Plan(self.index[:steps], self.mask[:steps], None if self.warp is None else self.warp[:steps])
+        return BatchPlan(self.index[:steps], self.mask[:steps], None if self.warp is None else self.warp[:steps])

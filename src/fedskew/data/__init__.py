@@ -8,16 +8,16 @@ from fedskew.data.datasets.cifar import Cifar10, Cifar100
 from fedskew.data.datasets.digits import Digits
 from fedskew.data.datasets.femnist import Femnist
 from fedskew.data.datasets.heart import Heart
-from fedskew.data.datasets.hugging_face import HuggingFace
+from fedskew.data.datasets.hugging_face import HuggingFaceData
 from fedskew.data.datasets.mnist import FashionMnist, Mnist
 from fedskew.data.datasets.newsgroups import Newsgroups
 from fedskew.data.datasets.own import Own
 from fedskew.data.datasets.parkinsons import Parkinsons
 from fedskew.data.datasets.shakespeare import Shakespeare
 from fedskew.data.datasets.synthetic import Synthetic, SyntheticSoftmax
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.data.datasets.tcga_brca import TcgaBrca
-from fedskew.data.datasets.text import Text
+from fedskew.data.datasets.text import TextData
 from fedskew.data.datasets.uci_har import UciHar
 
 DATASETS = {
@@ -40,8 +40,8 @@ DATASETS = {
     "tcga-brca": TcgaBrca,
     "synthetic-softmax": SyntheticSoftmax,
     "synthetic": Synthetic,
-    "hf": HuggingFace,
-    "table": Table,
-    "text": Text,
+    "hf": HuggingFaceData,
+    "table": TableData,
+    "text": TextData,
     "own": Own,
 }

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedskew.core.machine import keep_freed_memory, span
 from fedskew.core.privacy import alone
-from fedskew.core.records import OWN, Batch, Plan, Upload, View, channels_last
+from fedskew.core.records import OWN, Batch, BatchPlan, Upload, View, channels_last
 from fedskew.core.task import without_padding
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.loop.work import Done, Program, Work, differentiate, warped
@@ -88,7 +88,7 @@ def bind(function: Callable[..., Tree], *first: object) -> Callable[[Batch], Tre
     return lambda batch: function(*first, batch)
 
 
-def batches(plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:
+def batches(plan: BatchPlan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:
     """Yield the batches of a plan. Masks have the model's type, because rows may be integers."""
     index = torch.as_tensor(plan.index, device=x.device)
     mask = torch.as_tensor(plan.mask, dtype=model.dtype, device=x.device)
@@ -99,7 +99,7 @@ def batches(plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:
         yield Batch(channels_last(inputs), without_padding(y.index_select(0, rows), m), m)
 
 
-def total(function: Callable[[Batch], Tree], plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Tree:
+def total(function: Callable[[Batch], Tree], plan: BatchPlan, x: Tensor, y: Tensor, model: Tensor) -> Tree:
     """Return the sum of ``function(batch)`` over all batches. If the function returns {}, stop and return {}."""
     sums: Tree = {}
     for batch in batches(plan, x, y, model):

@@ -18,7 +18,7 @@ from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.machine import span
 from fedskew.core.privacy import alone
-from fedskew.core.records import OWN, Batch, Carry, Plan, View
+from fedskew.core.records import OWN, Batch, BatchPlan, Carry, View
 from fedskew.core.task import without_padding
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.engine.trace import Traced, live
@@ -118,7 +118,7 @@ class Stacked:
         with span("scores of local models"):
             return Done(uploads, states, total(steps.score, (carry.w,), work.measured, x, y, view.x))
 
-    def train(self, steps: Steps, view: View, plans: list[Plan], x: Tensor, y: Tensor) -> Carry:
+    def train(self, steps: Steps, view: View, plans: list[BatchPlan], x: Tensor, y: Tensor) -> Carry:
         """Execute the local steps of a block; return the carries. Finished clients at its end leave the block."""
         carry = steps.init(view)
         lengths = np.asarray([len(plan.index) for plan in plans])
@@ -165,7 +165,7 @@ def block_width(model: Tensor) -> int:
     return max(1, min(256, (16 << 20) // num_bytes({"w": model})))
 
 
-def packed(plans: list[Plan], model: Tensor) -> tuple[Tensor, Tensor]:
+def packed(plans: list[BatchPlan], model: Tensor) -> tuple[Tensor, Tensor]:
     """Combine plans of different lengths and widths: return row indices and masks (T, C, B).
 
     Padding has row 0 and mask 0. Masks have the model's type, because rows may be integers.
@@ -181,7 +181,7 @@ def packed(plans: list[Plan], model: Tensor) -> tuple[Tensor, Tensor]:
     return torch.as_tensor(index, device=model.device), torch.as_tensor(mask, dtype=model.dtype, device=model.device)
 
 
-def packed_warps(plans: list[Plan], size: tuple[int, ...]) -> Ints:
+def packed_warps(plans: list[BatchPlan], size: tuple[int, ...]) -> Ints:
     """Combine the plans' shifts and mirrorings (T, C, B, 3); padding is 0."""
     warps = np.zeros((*size, 3), dtype=np.int64)
     for c, plan in enumerate(plans):
@@ -199,7 +199,7 @@ def take(data: Tensor, rows: Tensor) -> Tensor:
 def total(
     function: Callable[..., Tree],
     first: Sequence[View | Tensor],
-    plans: list[Plan],
+    plans: list[BatchPlan],
     x: Tensor,
     y: Tensor,
     model: Tensor,

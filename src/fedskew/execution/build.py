@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import to_table
-from fedskew.core.contract import Checked, Setup, Sharing, server_rows
+from fedskew.core.contract import ChecksSetup, Setup, Sharing, server_rows
 from fedskew.core.errors import BadInput, require
 from fedskew.core.records import Batch, channels_last, rows_of, targets_of
 from fedskew.core.seeding import stream
@@ -262,7 +262,7 @@ def check_needs(experiment: Experiment, setup: Setup | None = None) -> None:
     for field in dataclasses.fields(experiment):
         component = getattr(experiment, field.name)
         for part in component if field.name in SEVERAL else [component]:
-            if isinstance(part, Checked) and (reason := part.accepts(setup)):
+            if isinstance(part, ChecksSetup) and (reason := part.accepts(setup)):
                 raise BadInput(f"{called(field.name, part)} {reason}")
     check_private(experiment, name_of(experiment.algorithm))
 

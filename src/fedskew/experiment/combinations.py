@@ -65,7 +65,7 @@ class Head:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sharing(SharedData):
+class DataSharing(SharedData):
     """`SharedData` with the paper's relative size as default."""
 
     beta: float = 0.05
@@ -79,7 +79,7 @@ def with_distillation(experiment: Experiment, refine: Distillation) -> Experimen
     return experiment.replace(algorithm="fedavg", refine=refine)
 
 
-def with_sharing(experiment: Experiment, options: Sharing) -> Experiment:
+def with_sharing(experiment: Experiment, options: DataSharing) -> Experiment:
     return experiment.replace(algorithm="fedavg", shared_data=SharedData(beta=options.beta, alpha=options.alpha))
 
 
@@ -145,7 +145,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "FedAvg where every client also holds part of a public, class-balanced share of the rows",
         "data",
         "Zhao et al. 2018, arXiv:1806.00582",
-        Sharing,
+        DataSharing,
         with_sharing,
         ("data-sharing",),
     ),

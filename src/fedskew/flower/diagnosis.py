@@ -17,7 +17,7 @@ from fedskew.core.files import write_whole
 from fedskew.core.seeding import Secret
 from fedskew.core.text import count
 from fedskew.core.trees import Tree
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.diagnosis.questions import Answer, Question, Step
 from fedskew.diagnosis.server import Ask, Facts, federated
 from fedskew.diagnosis.site import Site, targets_in
@@ -57,11 +57,11 @@ class Answers:
     restarted, or begun another diagnosis.
     """
 
-    table: Table | None
+    table: TableData | None
     folder: Path
     limits: Limits
 
-    def check(self) -> Table:
+    def check(self) -> TableData:
         """Return the node's table. Raises `BadInput` if the owner allows no diagnosis, or if the table has other targets."""
         require(self.limits.diagnosis, REFUSED)
         if self.table is None or not (self.table.label or self.table.target):
@@ -84,7 +84,7 @@ class Answers:
         assert site is not None
         return carried(site.reply(question))
 
-    def site(self, table: Table) -> Site:
+    def site(self, table: TableData) -> Site:
         """Read the table. If it names its persons, the first row of each counts."""
         survey = table.surveyed(table.path, once=True)
         return Site(survey.table, targets_in(survey), self.limits.fewest, self.secret())

@@ -16,7 +16,7 @@ from fedskew.execution.prepare import frozen_of, size_of, tasks_of
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.flower.wire import Request
 from fedskew.loop.plan import Planner, SeededPlanner
-from fedskew.models.encoder import Encoder, HuggingFace
+from fedskew.models.encoder import Encoder, HuggingFaceEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Limits:
         self.check("threads", experiment.training.threads)
         source = getattr(experiment.model, "source", "")
         require(
-            not isinstance(experiment.model, HuggingFace) or source in self.allow,
+            not isinstance(experiment.model, HuggingFaceEncoder) or source in self.allow,
             f"recipe: model hf:{source} is not part of fedskew; the node's owner can start the node with --allow {source}, and "
             "must have the model's files: a node downloads nothing",
         )

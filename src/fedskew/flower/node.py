@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedskew.core.errors import BadInput, FedskewError, require
-from fedskew.core.records import Plan, Upload, rows_of, targets_of
+from fedskew.core.records import BatchPlan, Upload, rows_of, targets_of
 from fedskew.core.trees import Tree, map_leaves, pick
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.data.targets import TARGETS
 from fedskew.engine.sequential import Sequential
 from fedskew.execution.build import DTYPES, device_of, federation_of
@@ -43,7 +43,7 @@ class Node:
     rows: Path
     folder: Path
     limits: Limits = field(default_factory=Limits)
-    table: Table | None = None
+    table: TableData | None = None
 
     def answer(self, data: bytes) -> bytes:
         """Return the reply to a request. An error becomes a refusal with one line."""
@@ -178,7 +178,7 @@ class Visit:
         assert isinstance(x, Tensor)
         return x.to(fed.x.device)
 
-    def work(self, fed: Federation, plans: list[Plan] | None = None, lr: float | None = None) -> Work:
+    def work(self, fed: Federation, plans: list[BatchPlan] | None = None, lr: float | None = None) -> Work:
         """Return the client's work in this round, made in the same way as in a simulation."""
         r, k, x = self.request, self.node.client, self.x(fed)
         if plans is None:

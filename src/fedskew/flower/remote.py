@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedskew.core.contract import Availability
 from fedskew.core.errors import FedskewError
-from fedskew.core.records import Info, Plan, Server, Upload
+from fedskew.core.records import BatchPlan, Info, Server, Upload
 from fedskew.core.task import pooled_primary
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.engine.sequential import Sequential
@@ -192,7 +192,7 @@ class RemoteClients:
 
     def example(self, work: Work) -> Work:
         """Return the work of a client with one row. Only names, shapes and types of its results are used."""
-        view, plan = work.view, Plan(np.zeros((1, 1), dtype=np.int64), np.ones((1, 1)))
+        view, plan = work.view, BatchPlan(np.zeros((1, 1), dtype=np.int64), np.ones((1, 1)))
         state, memory = taken_apart(map_leaves(lambda leaf: leaf[None], fresh(self.fed, view.x)))
         view = view._replace(state=state, info=pick(view.info, slice(0, 1)), before={}, steps=view.steps[:1] * 0 + 1)
         clients, measured = work.clients[:1], [plan] if work.measured else []

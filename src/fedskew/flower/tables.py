@@ -11,7 +11,7 @@ import numpy as np
 from fedskew.core.errors import DAMAGED, BadInput, require
 from fedskew.core.files import replacing
 from fedskew.data.dataset import numbered
-from fedskew.data.datasets.table import Table, held_out
+from fedskew.data.datasets.table import TableData, held_out
 from fedskew.data.preprocessing import Array, Symbols, Tabular, Texts
 from fedskew.data.tables.summaries import Summary
 from fedskew.data.targets import TARGETS
@@ -106,7 +106,7 @@ def consecutive(sizes: Ints, measured: Ints) -> Partition:
     return Partition(np.arange(ends[-1]), ends, names, empty=0, unassigned=0, held_out=aside)
 
 
-def check_table(table: Table) -> None:
+def check_table(table: TableData) -> None:
     """Raise `BadInput` if the table cannot be read or sets an option that only the server may set."""
     for name in ("client", "test"):
         require(not getattr(table, name), f"--table: leave out {name}; all rows of the table belong to this client")
@@ -114,7 +114,7 @@ def check_table(table: Table) -> None:
     table.surveyed(table.path)
 
 
-def summary_of(table: Table | None, experiment: Experiment, fewest: int) -> tuple[int, bytes]:
+def summary_of(table: TableData | None, experiment: Experiment, fewest: int) -> tuple[int, bytes]:
     """Return the number of rows of a table, and the summary of its columns as bytes; of texts, the counts of words.
 
     Each count covers at least ``fewest`` rows. If the table names its persons, and this is above 1, the first row of each person
@@ -142,10 +142,10 @@ def summary_of(table: Table | None, experiment: Experiment, fewest: int) -> tupl
     return len(survey.y), msgspec.msgpack.encode(summary)
 
 
-def table_of(experiment: Experiment) -> Table:
+def table_of(experiment: Experiment) -> TableData:
     """Return the server's table. Raises `BadInput` if the experiment has none, or a model with a vocabulary of its own."""
     table = experiment.dataset
-    if not isinstance(table, Table):
+    if not isinstance(table, TableData):
         raise BadInput("deployment.agree: sites agree on the columns of tables; use --dataset table:FILE,label=COLUMN")
     require(
         not isinstance(experiment.model, Encoder),
@@ -154,7 +154,9 @@ def table_of(experiment: Experiment) -> Table:
     return table
 
 
-def agreed(channel: Channel, request: Request, deployment: Deployment, most_rows: int, table: Table) -> Tabular | Texts:
+def agreed(
+    channel: Channel, request: Request, deployment: Deployment, most_rows: int, table: TableData
+) -> Tabular | Texts:
     """Ask all clients for summaries of their columns, and merge these into one preprocessing.
 
     Raises `BadInput` if a client's columns differ. The message names the client and the setting that its owner must write.
@@ -191,7 +193,7 @@ def sized(model: Architecture, preprocessing: Tabular | Texts) -> Architecture:
     return model
 
 
-def rows_of_table(table: Table, request: Request, experiment: Experiment) -> Rows:
+def rows_of_table(table: TableData, request: Request, experiment: Experiment) -> Rows:
     """Convert the table to rows of numbers. A random share ``clients.held_out`` of them, or of its persons' rows, is held out.
 
     Raises `BadInput` if a column is missing, or if a target is not a class of the run.

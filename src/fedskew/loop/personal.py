@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.contract import Solver
-from fedskew.core.records import Carry, Plan, Server, Upload, View
+from fedskew.core.records import BatchPlan, Carry, Server, Upload, View
 from fedskew.core.task import Task, pooled_primary
 from fedskew.core.trees import Tree, stack
 from fedskew.loop.evaluate import client_means, evaluate_clients, mean_of, stacked_means
@@ -64,7 +64,7 @@ def send_model(view: View, carry: Carry, sums: Tree) -> tuple[Upload, Tree]:
     return Upload(carry.w, {}, {}), {}
 
 
-def tuning_plans(fed: Federation, round_: int, clients: Ints) -> list[Plan]:
+def tuning_plans(fed: Federation, round_: int, clients: Ints) -> list[BatchPlan]:
     """Return the plan of each client's tuning after ``round_`` rounds."""
     rows = [fed.partition.rows(int(k)) for k in clients]
     if fed.tuning is None:

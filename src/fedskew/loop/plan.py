@@ -15,7 +15,7 @@ from fedskew.core.contract import Augmentation, Setup
 from fedskew.core.errors import BadInput, require
 from fedskew.core.machine import require_memory
 from fedskew.core.privacy import alone
-from fedskew.core.records import Plan
+from fedskew.core.records import BatchPlan
 from fedskew.core.seeding import stream
 from fedskew.skew.partition import Ints
 
@@ -29,7 +29,7 @@ PASS_ROWS = 128
 class Planner(Protocol):
     """Makes the plan of batches of one client in one round."""
 
-    def train(self, round_: int, client: int, rows: Ints) -> Plan: ...
+    def train(self, round_: int, client: int, rows: Ints) -> BatchPlan: ...
 
     def batch_sizes(self, sizes: Ints) -> Ints:
         """Return each client's batch size (K,). ``sizes`` (K,) are the clients' numbers of rows."""
@@ -92,7 +92,7 @@ class SeededPlanner:
     def parts(self, client: int) -> int:
         return self.work(client).steps or self.work(client).epochs
 
-    def train(self, round_: int, client: int, rows: Ints) -> Plan:
+    def train(self, round_: int, client: int, rows: Ints) -> BatchPlan:
         plan = self.dealt(round_, client, rows)
         if self.augmentation is None:
             return plan
@@ -117,33 +117,33 @@ class SeededPlanner:
         local, size = self.work(client), self.batch_size(client, num_rows)
         return local.steps or local.epochs * -(-num_rows // size), size
 
-    def dealt(self, round_: int, client: int, rows: Ints) -> Plan:
+    def dealt(self, round_: int, client: int, rows: Ints) -> BatchPlan:
         """Return the plan of batches without augmentation."""
         rng = stream(self.seed, self.purpose, round_, client)
         steps, size = self.extent(client, len(rows))
         if self.work(client).batches == "independent":
             drawn = rows[rng.integers(0, len(rows), size=(steps, size))]
-            return Plan(drawn, np.ones((steps, size)))
+            return BatchPlan(drawn, np.ones((steps, size)))
         epochs = -(-steps // -(-len(rows) // size))
         return in_batches(np.stack([rng.permutation(rows) for _ in range(epochs)]), size).first(steps)
 
 
-def no_steps(rows: Ints) -> Plan:
+def no_steps(rows: Ints) -> BatchPlan:
     """Return the plan of a client that does not train."""
-    return Plan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1)))
+    return BatchPlan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1)))
 
 
-def one_pass(rows: Ints, joint: bool = False) -> Plan:
+def one_pass(rows: Ints, joint: bool = False) -> BatchPlan:
     """Return a plan with all rows once, in large batches; in a single batch if ``joint``.
 
     Without rows there is one batch with mask 0, so that sums over it are 0.
     """
     if not len(rows):
-        return Plan(np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1)))
+        return BatchPlan(np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1)))
     return in_batches(rows[None], len(rows) if joint else min(PASS_ROWS, len(rows)))
 
 
-def in_batches(epochs: Ints, size: int) -> Plan:
+def in_batches(epochs: Ints, size: int) -> BatchPlan:
     """Divide each epoch of ``epochs`` (epochs, n) into consecutive batches of ``size`` rows; the last one is padded with mask 0."""
     n = epochs.shape[1]
     count = -(-n // size)
@@ -152,7 +152,7 @@ def in_batches(epochs: Ints, size: int) -> Plan:
     index[:, :n] = epochs
     index[:, n:] = epochs[:, [(count - 1) * size]]
     mask[:, :n] = 1
-    return Plan(index.reshape(-1, size), mask.reshape(-1, size))
+    return BatchPlan(index.reshape(-1, size), mask.reshape(-1, size))
 
 
 Choices = tuple[int, ...] | str
@@ -238,7 +238,7 @@ def values(option: str, choices: Choices) -> Sequence[int]:
     return drawn
 
 
-def partial(plan: Plan, parts: int, luck: float) -> Plan:
+def partial(plan: BatchPlan, parts: int, luck: float) -> BatchPlan:
     """Return the first 1 to ``parts`` - 1 of a plan's equal parts; ``luck`` in [0, 1) chooses the number.
 
     If there is only one part, it is returned.

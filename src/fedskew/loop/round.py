@@ -11,7 +11,7 @@ from fedskew.core.algorithm import PUBLIC
 from fedskew.core.contract import Codec
 from fedskew.core.errors import Diverged
 from fedskew.core.machine import span
-from fedskew.core.records import Cohort, Plan, Server, Upload, View
+from fedskew.core.records import BatchPlan, Cohort, Server, Upload, View
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Task, joint
 from fedskew.core.trees import Dispersion, Tree, all_finite, dispersion, map_leaves, num_bytes, pick
@@ -111,7 +111,7 @@ def work_of_round(
 
 
 def work_of(
-    fed: Federation, server: Server, states: States, clients: Ints, plans: list[Plan], lr: float, measured: bool
+    fed: Federation, server: Server, states: States, clients: Ints, plans: list[BatchPlan], lr: float, measured: bool
 ) -> Work:
     """Make the work of these clients with these plans, from the current model. It ignores dropouts and stragglers."""
     with span("client states"):
@@ -132,7 +132,7 @@ def broadcast(fed: Federation, server: Server) -> Broadcast:
 
 
 def work_on(
-    fed: Federation, sent: Broadcast, both: Tree, clients: Ints, plans: list[Plan], lr: float, measured: bool
+    fed: Federation, sent: Broadcast, both: Tree, clients: Ints, plans: list[BatchPlan], lr: float, measured: bool
 ) -> Work:
     """Make the work of clients that received this broadcast. ``both`` has their states, as `together` combines them."""
     part, whole, (state, memory) = fed.partition, joint(fed.task), taken_apart(both)

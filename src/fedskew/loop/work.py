@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, GradFn, Loss, Solver
-from fedskew.core.records import OWN, Batch, Carry, Plan, Server, Upload, View
+from fedskew.core.records import OWN, Batch, BatchPlan, Carry, Server, Upload, View
 from fedskew.core.task import Task, score, stackable
 from fedskew.core.trees import Tree, concatenate, pick
 from fedskew.skew.partition import Ints
@@ -138,9 +138,9 @@ class Work(NamedTuple):
     round: int  # number of finished rounds before it
     clients: Ints  # (C,) sorted ids
     view: View
-    plans: list[Plan]  # the local steps
-    passes: list[Plan]  # all training rows once, for the hooks `before` and `after`
-    measured: list[Plan]  # rows on which local models are measured; empty if they are not measured
+    plans: list[BatchPlan]  # the local steps
+    passes: list[BatchPlan]  # all training rows once, for the hooks `before` and `after`
+    measured: list[BatchPlan]  # rows on which local models are measured; empty if they are not measured
     turnout: Turnout
     memory: Tree  # the codec's state of each client; leading axis C
 

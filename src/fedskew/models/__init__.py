@@ -1,7 +1,7 @@
 """Models by name. Each builds a module that returns the features (output of the last hidden layer) and the logits."""
 
 from fedskew.models.cnn import Cnn, Cnn1d, LeNet, ResNet
-from fedskew.models.encoder import HuggingFace, MiniLm
+from fedskew.models.encoder import HuggingFaceEncoder, MiniLm
 from fedskew.models.lstm import Lstm
 from fedskew.models.mixed import Mixed
 from fedskew.models.mlp import Mlp, Softmax
@@ -20,6 +20,6 @@ MODELS = {
     "symbol-lstm": SymbolLstm,
     "transformer": Transformer,
     "minilm": MiniLm,
-    "hf": HuggingFace,
+    "hf": HuggingFaceEncoder,
     "mixed": Mixed,
 }

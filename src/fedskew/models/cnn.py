@@ -130,7 +130,7 @@ class Cnn1d:
         return drawn(lambda: Cnn1dNet(channels, samples, self.filters, self.hidden, classes, self.norm), generator)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3 x 3 convolutions, plus a shortcut. The shortcut is a 1 x 1 convolution if the shape changes, else the identity."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, groups: int) -> None:
@@ -159,7 +159,10 @@ class ResNetNet(nn.Module):
         widths = [width, 2 * width, 4 * width, 8 * width]
         blocks, inputs = [], width
         for i, outputs in enumerate(widths):
-            blocks += [Block(inputs, outputs, 1 if i == 0 else 2, groups), Block(outputs, outputs, 1, groups)]
+            blocks += [
+                ResidualBlock(inputs, outputs, 1 if i == 0 else 2, groups),
+                ResidualBlock(outputs, outputs, 1, groups),
+            ]
             inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.out = nn.Linear(inputs, classes)

@@ -280,7 +280,7 @@ class Encoder(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HuggingFace(Encoder):
+class HuggingFaceEncoder(Encoder):
     """An encoder of Hugging Face, by name or folder; `hf:NAME` is short for `hf:source=NAME`."""
 
     source: str = "distilbert-base-uncased"

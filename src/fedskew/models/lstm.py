@@ -11,7 +11,7 @@ from fedskew.core.limits import PositiveInt
 from fedskew.models.initial import drawn
 
 
-class LstmNet(nn.Module):
+class WindowLstmNet(nn.Module):
     stacks = False  # PyTorch's kernel has no rule for a batch of models
 
     def __init__(self, channels: int, hidden: int, layers: int, classes: int) -> None:
@@ -38,4 +38,4 @@ class Lstm:
         require(
             len(shape) == 2 and shape[1] >= 1, f"model lstm needs rows of (channels, samples), these have shape {shape}"
         )
-        return drawn(lambda: LstmNet(shape[0], self.hidden, self.layers, classes), generator)
+        return drawn(lambda: WindowLstmNet(shape[0], self.hidden, self.layers, classes), generator)

@@ -25,7 +25,7 @@ def mean_over_symbols(z: Tensor, x: Tensor) -> Tensor:
     return (z * real).sum(-2) / real.sum(-2).clamp(min=1)
 
 
-class LstmNet(nn.Module):
+class SymbolLstmNet(nn.Module):
     ids = per_place = True
     # PyTorch's kernel has no rule for a batch of models. An LSTM of plain operations would have one, but took 2.4 times the CPU
     # time (ten clients, 16 rows of 80 symbols each, 128 units)
@@ -43,7 +43,7 @@ class LstmNet(nn.Module):
         return mean_over_symbols(z, x), self.out(z)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention to this and all earlier places, then a two-layer network at each place. Both take normalised inputs.
 
     The output of each is added to its input.
@@ -73,7 +73,7 @@ class TransformerNet(nn.Module):
     def __init__(self, symbols: int, width: int, layers: int, heads: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(symbols, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, symbols)
 
@@ -122,7 +122,7 @@ class SymbolLstm:
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_symbols("symbol-lstm", shape, classes)
-        net = drawn(lambda: LstmNet(classes, self.embedding, self.hidden, self.layers), generator)
+        net = drawn(lambda: SymbolLstmNet(classes, self.embedding, self.hidden, self.layers), generator)
         return with_embedding(net, generator)
 
 

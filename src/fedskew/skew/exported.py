@@ -72,7 +72,7 @@ def export(
         raise FedskewError(f"export: {folder} cannot be written: {error.strerror}") from None
 
 
-class Facts(msgspec.Struct):
+class PartitionFacts(msgspec.Struct):
     """The entries of `partition.json` that are read back."""
 
     clients: tuple[str, ...]
@@ -95,10 +95,10 @@ class FromFolder:
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", whole_path(self.path))
 
-    def facts(self) -> Facts:
+    def facts(self) -> PartitionFacts:
         """Read `partition.json`. Raises `BadInput` if it is missing or damaged."""
         try:
-            return msgspec.json.decode((Path(self.path) / "partition.json").read_bytes(), type=Facts)
+            return msgspec.json.decode((Path(self.path) / "partition.json").read_bytes(), type=PartitionFacts)
         except (*DAMAGED, msgspec.MsgspecError) as error:
             raise BadInput(
                 f"skew from-folder: {self.path} holds no partition that `fedskew skew --export` wrote: {reason(error)}"

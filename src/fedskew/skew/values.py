@@ -16,7 +16,7 @@ Numbers: TypeAlias = NDArray[Any]
 """Floating-point numbers or integers."""
 
 
-class Data(Protocol):
+class DatasetView(Protocol):
     """The parts of a data set that these skews read."""
 
     @property
@@ -33,7 +33,7 @@ class Data(Protocol):
 class ByValues(Protocol):
     """A skew that deals by values of its own, in place of the data set's labels."""
 
-    def values(self, data: Data) -> Ints:
+    def values(self, data: DatasetView) -> Ints:
         """Return the argument ``labels`` of `deal`: one number for each training row."""
         ...
 
@@ -44,7 +44,7 @@ def quantile_bins(values: Numbers, bins: int) -> Ints:
     return np.unique(np.searchsorted(edges, values), return_inverse=True)[1].astype(np.int64)
 
 
-def column(data: Data, name: str, what: str) -> Numbers:
+def column(data: DatasetView, name: str, what: str) -> Numbers:
     """Return the values (n,) of a column: numbers, or the index of each word."""
     require(
         bool(data.columns),
@@ -91,7 +91,7 @@ class QuantileDirichlet(BinDirichlet):
         "each client draws its shares of the target's quantile bins from Dir(alpha); for numbers and times"
     )
 
-    def values(self, data: Data) -> Ints:
+    def values(self, data: DatasetView) -> Ints:
         require(
             np.issubdtype(data.y.dtype, np.floating),
             f"skew quantile-dirichlet: the targets of {data.name} have no quantiles; use label-dirichlet-balanced, or "
@@ -114,7 +114,7 @@ class ColumnDirichlet(BinDirichlet):
         "each client draws its shares of a column's values or quantile bins from Dir(alpha); for any task"
     )
 
-    def values(self, data: Data) -> Ints:
+    def values(self, data: DatasetView) -> Ints:
         held = column(data, self.column, "column-dirichlet")
         found, code = np.unique(held, return_inverse=True)
         return code.astype(np.int64) if len(found) <= self.bins else quantile_bins(held, self.bins)
@@ -135,7 +135,7 @@ class TimeBlocks:
         "rows in the order of time, or of a column, are cut into blocks of consecutive rows; for any task"
     )
 
-    def values(self, data: Data) -> Ints:
+    def values(self, data: DatasetView) -> Ints:
         if not self.column:
             return np.arange(len(data.y))
         return np.unique(column(data, self.column, "time-blocks"), return_inverse=True)[1].astype(np.int64)

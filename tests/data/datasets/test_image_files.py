@@ -14,10 +14,12 @@ from fedskew.core.errors import BadInput
 from fedskew.data import DATASETS
 from fedskew.data.datasets.cifar import Cifar10, Cifar100
 from fedskew.data.datasets.femnist import Femnist
-from fedskew.data.datasets.mnist import NAMES, FashionMnist, Mnist
+from fedskew.data.datasets.mnist import FashionMnist, Mnist
 from tests.archives import cifar_archive, idx_bytes, tar_of
 
 # MNIST
+
+NAMES = Mnist.files.others[0]
 
 
 def mnist_by_hand(folder: Path, side: int = 28) -> None:

@@ -14,9 +14,11 @@ from fedskew.core.errors import BadInput
 from fedskew.data.datasets.ag_news import AgNews
 from fedskew.data.datasets.bitext import BitextRetail
 from fedskew.data.datasets.newsgroups import Newsgroups
-from fedskew.data.datasets.uci_har import CHANNELS, FILE, FOLDER, UciHar
+from fedskew.data.datasets.uci_har import CHANNELS, FOLDER, UciHar
 from tests.archives import tar_of
 from tests.data.test_find import one_line
+
+FILE = UciHar.files.others[-1][0]
 
 # texts
 

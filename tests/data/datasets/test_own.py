@@ -15,9 +15,9 @@ from fedskew.cli.main import main
 from fedskew.core.component import build, to_table
 from fedskew.core.errors import BadInput
 from fedskew.data import DATASETS
-from fedskew.data.datasets.hugging_face import HuggingFace
+from fedskew.data.datasets.hugging_face import HuggingFaceData
 from fedskew.data.datasets.own import from_torch
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.execution.build import assemble
 from fedskew.skew.exported import FromFolder
 from fedskew.store.runs import RunStore
@@ -112,14 +112,14 @@ def test_images_and_numbers_of_the_hub(hub):
     names = ["cat", "dog"] * 4
     images = [Image.fromarray(p) for p in pixels]
     hub["pets"] = {"train": Split(img=images, label=names), "test": Split(img=images[:2], label=names[:2])}
-    data = HuggingFace(path="pets").load()
+    data = HuggingFaceData(path="pets").load()
     assert data.shape == (3, 6, 5)
     assert data.classes == ("cat", "dog")
     exact = pixels.transpose(0, 3, 1, 2) / 255
     mean, std = exact.mean((0, 2, 3), keepdims=True), exact.std((0, 2, 3), keepdims=True)
     np.testing.assert_allclose(data.x, (exact - mean) / std, rtol=1e-4, atol=1e-5)
     hub["table"] = {"train": Split(v=[[1, 2], [3, 4]], label=[5, 9]), "validation": Split(v=[[1, 2]], label=[9])}
-    table = HuggingFace(path="table", x="v", test="validation").load()
+    table = HuggingFaceData(path="table", x="v", test="validation").load()
     assert table.x.tolist() == [[1, 2], [3, 4]]
     assert table.y_test.tolist() == [1]
     assert table.classes == ("5", "9")
@@ -142,7 +142,7 @@ def test_bad_data_of_the_hub_gives_a_one_line_error(hub, options, words):
         "test": Split(v=[[1], [2]], w=[[1], [2]], label=[0, 1 if options.get("x") == "v" else 3]),
     }
     with pytest.raises(fs.BadInput, match=words) as error:
-        HuggingFace(**options).load()
+        HuggingFaceData(**options).load()
     assert "\n" not in str(error.value)
 
 
@@ -178,7 +178,7 @@ def test_run_on_files_is_repeated_from_any_folder(table, tmp_path, monkeypatch, 
 
 
 def test_file_without_clients_is_dealt_by_a_skew(table):
-    data = Table(path=str(table), label="y").load()
+    data = TableData(path=str(table), label="y").load()
     assert (data.groups, data.group_names, len(data.y), len(data.y_test)) == (None, (), 48, 12)
     dealt = fs.Experiment(dataset=f"table:path={table},label=y", skew="label-dirichlet:alpha=1", clients={"number": 3})
     assert len(assemble(dealt, data).partition) == 3
@@ -188,9 +188,9 @@ def test_file_without_clients_is_dealt_by_a_skew(table):
 
 def test_only_existing_paths_become_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert HuggingFace(path="stanfordnlp/imdb").path == "stanfordnlp/imdb"
+    assert HuggingFaceData(path="stanfordnlp/imdb").path == "stanfordnlp/imdb"
     with pytest.raises(BadInput, match=rf"^t\.csv: no such file or folder in {re.escape(str(tmp_path))}$"):
-        Table(path="t.csv", label="y").load()
+        TableData(path="t.csv", label="y").load()
     (tmp_path / "pets").mkdir()
-    assert HuggingFace(path="pets").path == str(tmp_path / "pets")
+    assert HuggingFaceData(path="pets").path == str(tmp_path / "pets")
     assert FromFolder(path="pets").path == str(tmp_path / "pets")

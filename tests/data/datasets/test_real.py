@@ -17,8 +17,10 @@ from fedskew.data.datasets.bitext import BitextSupport
 from fedskew.data.datasets.cifar import Cifar10
 from fedskew.data.datasets.digits import Digits, carried
 from fedskew.data.datasets.shakespeare import Shakespeare, read
-from fedskew.data.datasets.uci_har import FILE, UciHar
+from fedskew.data.datasets.uci_har import UciHar
 from fedskew.data.texts import words
+
+FILE = UciHar.files.others[-1][0]
 
 
 def real_data() -> Path:

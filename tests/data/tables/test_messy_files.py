@@ -9,7 +9,7 @@ import pytest
 import fedskew
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.data.preprocessing import Tabular
 from fedskew.data.tables.columns import cells_for
 from fedskew.data.tables.guard import shared
@@ -48,15 +48,15 @@ def kinds(known: object) -> dict[str, str]:
 def decisions(path: Path) -> dict[str, dict[str, str]]:
     """What each verb makes of the columns of a file, by the name of the verb."""
     folder, options = path.parent / "sites", {"path": str(path), "label": "y", "client": "site"}
-    nodes = {site: Table(path=str(folder / f"{site}.csv"), label="y") for site in "ab"}
+    nodes = {site: TableData(path=str(folder / f"{site}.csv"), label="y") for site in "ab"}
     sent = {site: shared(table.surveyed(table.path).table, 1)[0] for site, table in nodes.items()}
     tables = {
-        "run": Table(**options),
-        "folds": Table(**options, fold="2/5"),
-        "sample": Table(**options, rows=ROWS - 10),
-        "test": Table(**options, test=str(path)),
-        "guarded": Table(**options, fewest=2),
-        "folder": Table(path=str(folder), label="y"),
+        "run": TableData(**options),
+        "folds": TableData(**options, fold="2/5"),
+        "sample": TableData(**options, rows=ROWS - 10),
+        "test": TableData(**options, test=str(path)),
+        "guarded": TableData(**options, fewest=2),
+        "folder": TableData(path=str(folder), label="y"),
     }
     return {
         "nodes": kinds(merged(sent).preprocessing),
@@ -70,7 +70,7 @@ def lines(path: Path, words: str) -> dict[str, bool]:
     merged_notes = merged({site: shared(made.table, 1)[0] for site, made in sites.items()}).notes
     subject = from_files([path], "y", "site")
     said = {
-        "run": Table(path=str(path), label="y", client="site").load().notes,
+        "run": TableData(path=str(path), label="y", client="site").load().notes,
         "diagnose": "; ".join((*subject.notes, *subject.column_notes)),
         "diagnose without pooling": "; ".join((*facts.notes, *merged_notes)),
     }
@@ -149,7 +149,7 @@ def test_every_verb_reads_the_same_numbers_and_times(tmp_path, cells, truth, lin
     assert {*lines(path, line or "z").values()} == {bool(line)}
     if not len(truth):
         return
-    data = Table(path=str(path), label="y", client="site").load()
+    data = TableData(path=str(path), label="y", client="site").load()
     assert isinstance(data.preprocessing, Tabular)
     part = data.preprocessing.columns[0]
     seconds = pd.Series(truth).astype("datetime64[us]").astype(int) / 1e6 if part.time else np.asarray(truth, float)
@@ -190,13 +190,13 @@ def test_the_index_that_pandas_writes_is_no_input_in_any_order(tmp_path, name):
 def test_files_of_a_folder_that_are_each_numbered_from_0(tmp_path):
     frame = frame_of({"z": [str(i // 2) for i in range(ROWS)]})
     write(tmp_path, frame)
-    assert kinds(Table(path=str(tmp_path / "sites"), label="y").load().preprocessing) == {"x": "number"}
+    assert kinds(TableData(path=str(tmp_path / "sites"), label="y").load().preprocessing) == {"x": "number"}
 
 
 def test_a_column_with_a_unit_is_an_input(tmp_path):
     path = write(tmp_path, frame_of({"z": NUMBERED["steps"]}))
     (tmp_path / "t.columns.toml").write_text("[units]\nz = 1\n")
-    data = Table(path=str(path), label="y", client="site").load()
+    data = TableData(path=str(path), label="y", client="site").load()
     assert kinds(data.preprocessing) == {"z": "number", "x": "number"}
 
 
@@ -250,10 +250,10 @@ def test_a_first_line_of_numbers_is_noted(tmp_path):
     rows = [f"{i * 1.5},{i % 7},{i % 2}" for i in range(30)]
     (tmp_path / "t.csv").write_text("\n".join(["5.1,3.5,1.4", *rows]))
     assert "t.csv: its first line, 5.1, 3.5, 1.4, was taken as the names of columns; is it a row?" in (
-        Table(path=str(tmp_path / "t.csv"), label="1.4").load().notes
+        TableData(path=str(tmp_path / "t.csv"), label="1.4").load().notes
     )
     (tmp_path / "t.csv").write_text("\n".join(["2019,2020,2021", *rows]))
-    assert "first line" not in Table(path=str(tmp_path / "t.csv"), label="2021").load().notes
+    assert "first line" not in TableData(path=str(tmp_path / "t.csv"), label="2021").load().notes
 
 
 def test_a_semicolon_file_has_the_decimal_sign_of_its_other_columns(tmp_path):
@@ -276,7 +276,7 @@ def test_other_spellings_of_classes_clients_and_words_inside_one_file_are_noted(
         for i in range(60)
     ]
     (tmp_path / "t.csv").write_text("\n".join(["x,colour,site,y", *rows]))
-    notes = Table(path=str(tmp_path / "t.csv"), label="y", client="site").load().notes
+    notes = TableData(path=str(tmp_path / "t.csv"), label="y", client="site").load().notes
     for name, words in (("y", "'Ill' and 'ill'"), ("site", "'H0' and 'h0'"), ("colour", "'Red' and 'red'")):
         assert f"column '{name}' holds {words}; if both mean the same" in notes
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.data.tables.survey import survey
 from fedskew.diagnosis.rehearsal import rehearse, sites_of_files
 from fedskew.diagnosis.subject import Facts
@@ -45,7 +45,7 @@ WORDS = {"b": ["high", "140"] * 28}
 def test_a_file_with_words_where_others_have_numbers_is_noted(tmp_path, cells, words):
     for notes in (
         survey([three(tmp_path, "z", cells)], "y").notes,
-        [Table(path=str(tmp_path), label="y").load().notes],
+        [TableData(path=str(tmp_path), label="y").load().notes],
     ):
         assert any("but at other sites" in note for note in notes) == bool(words)
         assert any(words in note for note in notes) or not words
@@ -100,7 +100,7 @@ def test_another_spelling_of_a_class_is_noted(tmp_path, classes, words):
         frame.to_csv(tmp_path / f"{site}.csv", index=False)
     found = [
         *(survey([tmp_path], "y").notes, rehearse(*sites_of_files([tmp_path], "y"))["notes"]),
-        [Table(path=str(tmp_path), label="y").load().notes],
+        [TableData(path=str(tmp_path), label="y").load().notes],
     ]
     for notes in found:
         assert any("if both mean the same" in note for note in notes) == bool(words)

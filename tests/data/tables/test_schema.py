@@ -8,7 +8,7 @@ import pytest
 
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.heart import CSV
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.data.preprocessing import Number, Tabular, Texts
 from fedskew.data.tables.guard import as_own_file, shared, summary
 from fedskew.data.tables.schema import merged
@@ -153,7 +153,7 @@ def test_a_table_makes_the_preprocessing_of_its_clients_guarded_summaries(tmp_pa
     frame.to_csv(path, index=False)
     test = tmp_path / "test.csv"
     frame.to_csv(test, index=False)
-    data = Table(path=str(path), test=str(test), label="ill", client="hospital", fewest=fewest).load()
+    data = TableData(path=str(path), test=str(test), label="ill", client="hospital", fewest=fewest).load()
     found = survey([path], "ill", "hospital", most=1000, fair=False)
     sites = {name: as_own_file(own) for name, own in split(found.table, found.client).items()}
     of_sites = merged({name: shared(own, fewest)[0] for name, own in sites.items()}, "ill").preprocessing
@@ -180,7 +180,7 @@ def test_a_table_makes_the_preprocessing_of_sites_with_files_of_their_own(tmp_pa
         sent[name] = shared(survey([tmp_path / f"{name}.csv"], "ill", most=1000, fair=False).table, fewest)[0]
     assert {made.columns["stage"].type for made in sent.values()} == {"text", "number"}
     options = {"label": "ill", "client": "hospital", "test": str(tmp_path / "all.csv")}
-    data = Table(path=str(tmp_path / "all.csv"), fewest=fewest, **options).load()
+    data = TableData(path=str(tmp_path / "all.csv"), fewest=fewest, **options).load()
     of_sites = merged(sent, "ill").preprocessing
     assert same(data.preprocessing, of_sites)
     assert data.preprocessing == of_sites or fewest == 1
@@ -190,7 +190,7 @@ def test_a_table_without_clients_hides_nothing_and_says_so(tmp_path):
     path = tmp_path / "visits.csv"
     visits(60, 1).to_csv(path, index=False)
     with pytest.raises(BadInput, match="fewest=5 is about the rows of each client; give client=COLUMN"):
-        Table(path=str(path), label="ill", fewest=5).load()
+        TableData(path=str(path), label="ill", fewest=5).load()
 
 
 BASE = pa.table({"chol": np.linspace(150, 300, 40), "sex": ["Male", "Female"] * 20, "pain": ["typical", "none"] * 20})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.experiment.config import Experiment
 
 
@@ -24,7 +24,7 @@ def table(folder: Path, *, days: str = "{}", died: str = "{}", rows: int = 40) -
 
 def test_a_table_of_times_and_events(tmp_path: Path) -> None:
     spec = f"table:path={table(tmp_path)},time=days,event=died,client=site"
-    data = Table(path=str(table(tmp_path)), time="days", event="died", client="site").load()
+    data = TableData(path=str(table(tmp_path)), time="days", event="died", client="site").load()
     y = np.concatenate([data.y, data.y_test])
     assert y[np.argsort(y[:, 0])].tolist() == [[i + 1, float(i % 3 == 0)] for i in range(40)]
     assert (data.x.shape, data.x_test.shape, data.target) == ((32, 1), (8, 1), "survival")
@@ -32,7 +32,7 @@ def test_a_table_of_times_and_events(tmp_path: Path) -> None:
 
 
 def test_rows_without_a_value_are_dropped(tmp_path: Path) -> None:
-    data = Table(path=str(table(tmp_path, died="")), time="days", event="died", client="site").load()
+    data = TableData(path=str(table(tmp_path, died="")), time="days", event="died", client="site").load()
     y = np.concatenate([data.y, data.y_test])
     assert (len(y), y[:, 1].sum()) == (39, 13)
     assert "1 of 40 rows dropped: no value in 'died'" in data.notes
@@ -55,7 +55,7 @@ def test_rows_without_a_value_are_dropped(tmp_path: Path) -> None:
 )
 def test_bad_cells_give_one_line(tmp_path: Path, cells: dict[str, str], message: str) -> None:
     with pytest.raises(BadInput) as error:
-        Table(path=str(table(tmp_path, **cells)), time="days", event="died", client="site").load()
+        TableData(path=str(table(tmp_path, **cells)), time="days", event="died", client="site").load()
     assert message in str(error.value)
 
 
@@ -63,7 +63,7 @@ def test_without_an_event_there_is_nothing_to_predict(tmp_path: Path) -> None:
     path = table(tmp_path)
     path.write_text(path.read_text().replace(",1,", ",0,"))
     with pytest.raises(BadInput, match="no training row has an event"):
-        Table(path=str(path), time="days", event="died", client="site").load()
+        TableData(path=str(path), time="days", event="died", client="site").load()
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_without_an_event_there_is_nothing_to_predict(tmp_path: Path) -> None:
 )
 def test_bad_options_give_one_line(tmp_path: Path, options: dict[str, str], message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        Table(path=str(table(tmp_path)), client="site", **options).load()
+        TableData(path=str(table(tmp_path)), client="site", **options).load()

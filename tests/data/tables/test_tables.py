@@ -11,7 +11,7 @@ import pytest
 from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.table import TableData
 from fedskew.data.tables import files
 from fedskew.diagnosis.diagnose import from_files
 from fedskew.execution.build import assemble
@@ -23,7 +23,7 @@ from tests.tables import frame, refused, write
 
 def test_table_has_a_test_share_of_each_client(tmp_path):
     table = frame()
-    data = Table(path=str(write(table, tmp_path / "t.csv")), label="label", client="who").load()
+    data = TableData(path=str(write(table, tmp_path / "t.csv")), label="label", client="who").load()
     sizes = table["who"].value_counts().sort_index().to_numpy()
     assert np.array_equal(np.bincount(data.groups), sizes - sizes // 5)
     assert len(data.y_test) == (sizes // 5).sum()
@@ -40,7 +40,7 @@ def test_table_has_a_test_share_of_each_client(tmp_path):
 def test_test_file_may_have_classes_that_no_client_has(tmp_path):
     train, test = frame(), frame(60, seed=1).astype({"label": object})
     test.loc[:3, "label"] = "never seen"
-    data = Table(
+    data = TableData(
         path=str(write(train, tmp_path / "t.csv")),
         label="label",
         client="who",
@@ -55,19 +55,19 @@ def test_test_file_may_have_classes_that_no_client_has(tmp_path):
 def test_one_class_is_refused_and_one_client_is_not(tmp_path):
     path = str(write(frame().assign(label="no"), tmp_path / "t.csv"))
     with pytest.raises(BadInput, match="all rows have the label 'no'"):
-        Table(path=path, label="label", client="who").load()
+        TableData(path=path, label="label", client="who").load()
     write(frame().assign(who="anna"), tmp_path / "t.csv")
-    alone = client_data(Experiment(skew="natural"), Table(path=path, label="label", client="who").load())
+    alone = client_data(Experiment(skew="natural"), TableData(path=path, label="label", client="who").load())
     assert alone.partition.names == ("anna",)
 
 
 def test_one_column_cannot_have_two_roles(tmp_path):
     with pytest.raises(BadInput, match="'who' cannot be both the label and the client"):
-        Table(path="t.csv", label="who", client="who")
+        TableData(path="t.csv", label="who", client="who")
     with pytest.raises(BadInput, match="'who' cannot be both the label and the client"):
         from_files([tmp_path / "t.csv"], "who", "who")
     with pytest.raises(BadInput, match="column 'stars' cannot be both the label and the text"):
-        Table(path="t.csv", label="stars", text="stars")
+        TableData(path="t.csv", label="stars", text="stars")
 
 
 def test_run_on_a_table_shows_dropped_rows(tmp_path, monkeypatch, capsys):
@@ -88,8 +88,8 @@ def test_table_that_does_not_fit_is_refused_with_a_number_of_rows(tmp_path, monk
     monkeypatch.setattr(files, "BLOCK", 4000)
     path = write(frame(5000), tmp_path / "t.csv")
     with pytest.raises(BadInput, match=r"loaded into memory; take some of them, rows=[1-9]00, chosen at random"):
-        Table(path=str(path), label="label", client="who").load()
-    data = Table(path=str(path), label="label", client="who", rows=500).load()
+        TableData(path=str(path), label="label", client="who").load()
+    data = TableData(path=str(path), label="label", client="who", rows=500).load()
     assert len(data.y) + len(data.y_test) == 500
     assert "500 of 5000 rows taken at random" in data.notes
     # the same five clients, with about a fifth each: the sample is of rows, not of clients
@@ -122,14 +122,14 @@ def reviews(path, rows=120, **changes):
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.jsonl"])
 def test_text_column_gives_the_rows(tmp_path, name):
     path = reviews(tmp_path / name)
-    data = Table(path=str(path), label="stars", client="shop", text="review", length=3).load()
+    data = TableData(path=str(path), label="stars", client="shop", text="review", length=3).load()
     assert (data.classes, data.group_names, data.shape) == (("bad", "good"), ("shop 0", "shop 1", "shop 2"), (3,))
     assert data.notes == "12 of 120 rows dropped: no value in 'review'"
     assert (len(data.y), len(data.y_test)) == (108 - 3 * 7, 3 * 7)
     for texts, x, y in ((data.texts[0], data.x, data.y), (data.texts[1], data.x_test, data.y_test)):
         assert [text.split()[0] for text in texts] == ["great" if label else "poor" for label in y]
         assert len({tuple(row) for row in x}) == 2
-    few = Table(path=str(path), label="stars", text="review", vocabulary=4).load()
+    few = TableData(path=str(path), label="stars", text="review", vocabulary=4).load()
     assert set(few.x.ravel()) == {0, 1, 2, 3}
 
 
@@ -158,7 +158,7 @@ def test_models_of_numbers_refuse_word_ids(tmp_path):
 def test_test_file_of_texts_needs_no_other_columns(tmp_path):
     train, test = reviews(tmp_path / "t.csv"), tmp_path / "test.csv"
     test.write_text("review,stars\ngreat,good\n,good\nodd,strange\n")
-    data = Table(path=str(train), label="stars", text="review", test=str(test)).load()
+    data = TableData(path=str(train), label="stars", text="review", test=str(test)).load()
     assert data.texts[1] == ("great", "odd")
     assert [data.classes[c] for c in data.y_test] == ["good", "strange"]
     assert "1 classes with 1 rows are in the test set only: strange; test: 1 of 3 rows dropped" in data.notes
@@ -167,7 +167,7 @@ def test_test_file_of_texts_needs_no_other_columns(tmp_path):
 def test_bad_text_options_give_one_line_errors(tmp_path):
     path = reviews(tmp_path / "t.csv", review=" ")
     with pytest.raises(BadInput, match="no column 'reviw'; did you mean 'review'"):
-        Table(path=str(path), label="stars", text="reviw").load()
+        TableData(path=str(path), label="stars", text="reviw").load()
     words = "no row has both a label ('stars') and a client, and 'review'"
     refused(path, words, label="stars", client="", text="review", fair=False)
 
@@ -175,7 +175,7 @@ def test_bad_text_options_give_one_line_errors(tmp_path):
 def test_inputs_of_a_table_have_names_and_a_skew_deals_by_them(tmp_path):
     rows = [f"{20 + i % 7},{'mf'[i % 2]},{i if i % 5 else ''},{i % 3}" for i in range(60)]
     (tmp_path / "t.csv").write_text("\n".join(["age,sex,dose,out", *rows]) + "\n")
-    data = Table(path=str(tmp_path / "t.csv"), label="out").load()
+    data = TableData(path=str(tmp_path / "t.csv"), label="out").load()
     assert data.columns == ("age", "sex = f", "sex = m", "dose", "dose is missing")
     held = ColumnDirichlet(column="sex").values(data)
     assert np.array_equal(held, data.x[:, 2])
@@ -184,9 +184,9 @@ def test_inputs_of_a_table_have_names_and_a_skew_deals_by_them(tmp_path):
 
 def test_a_label_of_many_numbers_is_noted(tmp_path):
     (tmp_path / "t.csv").write_text("\n".join(["size,days", *(f"{i % 9},{i % 30}" for i in range(90))]) + "\n")
-    notes = Table(path=str(tmp_path / "t.csv"), label="days").load().notes
+    notes = TableData(path=str(tmp_path / "t.csv"), label="days").load().notes
     assert "'days' has 30 different numbers, and each one is a class of its own" in notes
-    assert "different numbers" not in Table(path=str(tmp_path / "t.csv"), label="size").load().notes
+    assert "different numbers" not in TableData(path=str(tmp_path / "t.csv"), label="size").load().notes
 
 
 def test_a_class_that_is_a_number_has_the_same_name_whatever_other_rows_hold(tmp_path):
@@ -194,4 +194,4 @@ def test_a_class_that_is_a_number_has_the_same_name_whatever_other_rows_hold(tmp
     for extra in ([], [0.5], [2.0**60], [float("nan")], [None]):
         y = [1e10] * 30 + [-2.0] * 30 + extra
         pd.DataFrame({"y": pd.array(y, dtype="Float64"), "x": range(len(y))}).to_parquet(path)
-        assert {"10000000000", "-2"} <= set(Table(path=str(path), label="y").surveyed(str(path)).classes)
+        assert {"10000000000", "-2"} <= set(TableData(path=str(path), label="y").surveyed(str(path)).classes)

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.data.dataset import Dataset, numbered
-from fedskew.data.find import Files, Remote, text_of
+from fedskew.data.datasets import SOURCES
+from fedskew.data.find import Files, text_of
 from fedskew.data.preprocessing import Number, Standard, Words
 from fedskew.data.tables.summaries import fitted
 
-UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
 COLUMNS = (
     *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship"),
     *("race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income"),
@@ -37,19 +37,7 @@ class Adult:
     model: ClassVar[str] = "mlp"
     cites: ClassVar[tuple[str, ...]] = ("adult",)
     idea: ClassVar[str] = "census rows: income above 50,000 dollars or not, with sex or race as the sensitive attribute"
-    files: ClassVar[Files] = Files(
-        dataset="adult",
-        licence="CC BY 4.0",
-        classes=2,
-        source="B. Becker, R. Kohavi: Adult, UCI Machine Learning Repository, 1996",
-        natural="groups of people",
-        remotes=(
-            Remote(f"{UCI}/adult.data", 3974305, "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"),
-            Remote(f"{UCI}/adult.test", 2003153, "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05"),
-        ),
-        others=(("adult.data.gz", "adult.test.gz"),),
-        how="`fedskew data get adult` fetches the UCI data set 'Adult'; its files may be packed with gzip",
-    )
+    files: ClassVar[Files] = SOURCES["adult"]
 
     def load(self) -> Dataset:
         train, test = self.files.read(read)

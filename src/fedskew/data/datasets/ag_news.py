@@ -9,11 +9,11 @@ import numpy as np
 
 from fedskew.core.limits import NonNegativeInt, PositiveInt
 from fedskew.data.dataset import Dataset, some_rows
-from fedskew.data.find import Files, Remote, text_of
+from fedskew.data.datasets import SOURCES
+from fedskew.data.find import Files, text_of
 from fedskew.data.texts import Labelled, Vocabulary, of_texts
 
 TOPICS = ("1", "2", "3", "4")
-GITHUB = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,18 +32,7 @@ class AgNews:
     model: ClassVar[str] = "text-cnn"
     cites: ClassVar[tuple[str, ...]] = ("ag-news",)
     idea: ClassVar[str] = "titles and first sentences of news articles, four topics"
-    files: ClassVar[Files] = Files(
-        dataset="ag-news",
-        licence="research and other non-commercial use",
-        classes=4,
-        source="X. Zhang, J. Zhao, Y. LeCun: Character-level Convolutional Networks for Text Classification, NIPS 2015",
-        remotes=(
-            Remote(f"{GITHUB}/train.csv", 29470338, "76a0a2d2f92b286371fe4d4044640910a04a803fdd2538e0f3f29a5c6f6b672e"),
-            Remote(f"{GITHUB}/test.csv", 1857427, "521465c2428ed7f02f8d6db6ffdd4b5447c1c701962353eb2c40d548c3c85699"),
-        ),
-        others=(("ag_news_train_subset.csv.gz", "ag_news_test.csv.gz"),),
-        common=("train.csv", "test.csv"),
-    )
+    files: ClassVar[Files] = SOURCES["ag-news"]
 
     def load(self) -> Dataset:
         parts = []

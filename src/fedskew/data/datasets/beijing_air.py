@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedskew.core.limits import NonNegativeInt
 from fedskew.data.dataset import Dataset, numbered, some_rows
-from fedskew.data.find import Files, Remote
+from fedskew.data.datasets import SOURCES
+from fedskew.data.find import Files
 from fedskew.data.preprocessing import Angle, Number, Standard
 from fedskew.data.tables.summaries import fitted
 
@@ -47,19 +48,7 @@ class BeijingAir:
     model: ClassVar[str] = "mlp"
     cites: ClassVar[tuple[str, ...]] = ("beijing-air",)
     idea: ClassVar[str] = "12 air-quality stations, hourly for four years: fine dust an hour ahead, a number"
-    files: ClassVar[Files] = Files(
-        dataset="beijing-air",
-        licence="CC BY 4.0",
-        classes=0,
-        source="S. Chen: Beijing Multi-Site Air Quality, UCI Machine Learning Repository, 2017",
-        natural="stations",
-        remotes=(
-            Remote(
-                "https://archive.ics.uci.edu/ml/machine-learning-databases/00501/PRSA2017_Data_20130301-20170228.zip"
-            ),
-        ),
-        how="`fedskew data get beijing-air` fetches the UCI data set 'Beijing Multi-Site Air Quality'",
-    )
+    files: ClassVar[Files] = SOURCES["beijing-air"]
 
     def load(self) -> Dataset:
         [tables] = self.files.read(read)

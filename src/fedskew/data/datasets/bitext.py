@@ -10,12 +10,10 @@ import numpy as np
 from fedskew.core.limits import NonNegativeInt, OpenShare, PositiveInt
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset, Ints, numbered
-from fedskew.data.find import Files, Remote, text_of
+from fedskew.data.datasets import SOURCES
+from fedskew.data.find import Files, text_of
 from fedskew.data.texts import Vocabulary, check_texts, held_out_rows, of_texts
 
-HUGGING_FACE = "https://huggingface.co/datasets/bitext"
-LICENCE = "Community Data License Agreement, Sharing, 1.0"
-SOURCE = "Bitext: tagged training data for virtual assistants, customer support and retail"
 COLUMNS = ("instruction", "category", "intent")
 
 
@@ -69,20 +67,7 @@ class BitextSupport(Bitext):
     __doc__ = f"{__doc__}\n\n    {Bitext.__doc__}"
 
     idea: ClassVar[str] = "messages to customer support: 27 intents in 11 categories"
-    files: ClassVar[Files] = Files(
-        dataset="bitext-support",
-        licence=LICENCE,
-        source=SOURCE,
-        classes=27,
-        natural="categories",
-        remotes=(
-            Remote(
-                f"{HUGGING_FACE}/Bitext-customer-support-llm-chatbot-training-dataset/resolve/main/"
-                "Bitext_Sample_Customer_Support_Training_Dataset_27K_responses-v11.csv",
-            ),
-        ),
-        others=(("bitext_customer_support.csv.gz",),),
-    )
+    files: ClassVar[Files] = SOURCES["bitext-support"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,19 +77,7 @@ class BitextRetail(Bitext):
     __doc__ = f"{__doc__}\n\n    {Bitext.__doc__}"
 
     idea: ClassVar[str] = "messages to online shops: 46 intents in 13 categories"
-    files: ClassVar[Files] = Files(
-        dataset="bitext-retail",
-        licence=LICENCE,
-        source=SOURCE,
-        classes=46,
-        natural="categories",
-        remotes=(
-            Remote(
-                f"{HUGGING_FACE}/Bitext-retail-ecommerce-llm-chatbot-training-dataset/resolve/main/"
-                "bitext-retail-ecommerce-llm-chatbot-training-dataset.csv",
-            ),
-        ),
-    )
+    files: ClassVar[Files] = SOURCES["bitext-retail"]
 
 
 def read(path: Path) -> dict[str, list[str]]:

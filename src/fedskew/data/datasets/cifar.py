@@ -12,11 +12,9 @@ from fedskew.core.errors import require
 from fedskew.core.limits import NonNegativeInt
 from fedskew.data.arrays import Pixels, cifar, mosaics, standardised_pixels
 from fedskew.data.dataset import Dataset, Ints, some_rows
-from fedskew.data.find import Files, Remote
+from fedskew.data.datasets import SOURCES
+from fedskew.data.find import Files
 
-TORONTO = "https://www.cs.toronto.edu/~kriz"
-SOURCE = "A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009"
-LICENCE = "none stated; cite the report"
 TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 BATCHES = tuple(
     f"cifar-10-batches-bin/{name}.bin" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
@@ -36,20 +34,7 @@ class Cifar10:
     model: ClassVar[str] = "cnn"
     cites: ClassVar[tuple[str, ...]] = ("cifar",)
     idea: ClassVar[str] = "colour photographs of 32 x 32 pixels, ten classes"
-    files: ClassVar[Files] = Files(
-        dataset="cifar-10",
-        licence=LICENCE,
-        classes=10,
-        source=SOURCE,
-        remotes=(
-            Remote(
-                f"{TORONTO}/cifar-10-binary.tar.gz",
-                170052171,
-                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-            ),
-        ),
-        others=(("cifar10_train.npz", "cifar10_test.npz"),),
-    )
+    files: ClassVar[Files] = SOURCES["cifar-10"]
 
     def load(self) -> Dataset:
         (train, y), (test, y_test) = chain(*self.files.read(ten))
@@ -74,19 +59,7 @@ class Cifar100:
     model: ClassVar[str] = "cnn"
     cites: ClassVar[tuple[str, ...]] = ("cifar",)
     idea: ClassVar[str] = "colour photographs of 32 x 32 pixels, 100 classes in 20 groups"
-    files: ClassVar[Files] = Files(
-        dataset="cifar-100",
-        licence=LICENCE,
-        classes=100,
-        source=SOURCE,
-        remotes=(
-            Remote(
-                f"{TORONTO}/cifar-100-binary.tar.gz",
-                168513733,
-                "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-            ),
-        ),
-    )
+    files: ClassVar[Files] = SOURCES["cifar-100"]
 
     def load(self) -> Dataset:
         coarse = self.labels == "coarse"

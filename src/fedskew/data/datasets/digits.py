@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedskew.core.limits import OpenShare
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
+from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import as_array
 
@@ -25,12 +26,7 @@ class Digits:
     cites: ClassVar[tuple[str, ...]] = ("digits",)
     idea: ClassVar[str] = "1,797 handwritten digits of 8 x 8 pixels, a part of scikit-learn: always available"
 
-    files: ClassVar[Files] = Files(
-        dataset="digits",
-        licence="CC BY 4.0",
-        classes=10,
-        source="E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI, 1998 (scikit-learn's copy)",
-    )
+    files: ClassVar[Files] = SOURCES["digits"]
 
     def load(self) -> Dataset:
         pixels, labels = carried()

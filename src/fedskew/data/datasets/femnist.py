@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from fedskew.core.errors import BadInput, require
 from fedskew.data.arrays import standardised
 from fedskew.data.dataset import Dataset, Ints, numbered
+from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files
 
 CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-FILES = ("train/*.json", "test/*.json")
 Writer = tuple[str, NDArray[np.float32], Ints]
 """Name, images (n, 1, 28, 28) and labels (n,)."""
 
@@ -29,17 +29,7 @@ class Femnist:
     model: ClassVar[str] = "cnn"
     cites: ClassVar[tuple[str, ...]] = ("leaf",)
     idea: ClassVar[str] = "handwritten digits and letters, 62 classes, a client per writer"
-    files: ClassVar[Files] = Files(
-        dataset="femnist",
-        licence="NIST Special Database 19, public domain",
-        classes=62,
-        source="S. Caldas et al.: LEAF, a Benchmark for Federated Settings, 2018, arXiv:1812.01097",
-        natural="writers",
-        others=(FILES,),
-        common=FILES,
-        how="make them with LEAF (github.com/TalwalkarLab/leaf, data/femnist, ./preprocess.sh -s niid --sf 0.05 -k 0 -t sample) "
-        "and put its folders data/train and data/test into a folder femnist there",
-    )
+    files: ClassVar[Files] = SOURCES["femnist"]
 
     def load(self) -> Dataset:
         found: dict[str, list[Writer]] = {"train": [], "test": []}

@@ -6,7 +6,7 @@ hospital, and an empty cell stands for a missing value.
 """
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset, Ints, numbered
+from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Number, Words
 from fedskew.data.splits import Redrawn, in_fold, units_of
@@ -45,14 +46,7 @@ class Heart(Redrawn):
     model: ClassVar[str] = "softmax"
     cites: ClassVar[tuple[str, ...]] = ("heart",)
     idea: ClassVar[str] = "heart disease of 920 people in four hospitals, a part of this package: always available"
-    files: ClassVar[Files] = Files(
-        dataset="heart",
-        licence="CC BY 4.0",
-        classes=2,
-        source="A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano: Heart Disease, UCI Machine Learning Repository, 1988",
-        natural="hospitals",
-        packaged=(CSV,),
-    )
+    files: ClassVar[Files] = replace(SOURCES["heart"], packaged=(CSV,))
 
     def load(self) -> Dataset:
         [table] = self.files.read(read)

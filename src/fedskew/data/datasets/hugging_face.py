@@ -18,7 +18,7 @@ USUAL = ("text", "sentence", "content", "image", "img")
 
 
 @dataclass(frozen=True, kw_only=True)
-class HuggingFace:
+class HuggingFaceData:
     """``hf:NAME``. ``x`` is the column of the rows: texts, images of one size, or lists of numbers. ``label`` has the labels.
 
     Without ``x``, the first of the columns text, sentence, content, image, img is taken. ``client`` is a column of natural

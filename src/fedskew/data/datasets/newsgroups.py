@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from fedskew.core.limits import PositiveInt
 from fedskew.data.dataset import Dataset, numbered
-from fedskew.data.find import Files, Remote, text_of
+from fedskew.data.datasets import SOURCES
+from fedskew.data.find import Files, text_of
 from fedskew.data.texts import Vocabulary, of_texts
 
 Post = tuple[str, str, str]
@@ -30,20 +31,7 @@ class Newsgroups:
     model: ClassVar[str] = "text-cnn"
     cites: ClassVar[tuple[str, ...]] = ("20-newsgroups",)
     idea: ClassVar[str] = "posts to twenty discussion groups, tested on later ones"
-    files: ClassVar[Files] = Files(
-        dataset="20-newsgroups",
-        licence="none stated; cite the paper",
-        classes=20,
-        source="K. Lang: NewsWeeder: Learning to Filter Netnews, ICML 1995; split by date by J. Rennie",
-        remotes=(
-            Remote(
-                "https://ndownloader.figshare.com/files/5975967",
-                sha256="8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610",
-                name="20news-bydate.tar.gz",
-            ),
-        ),
-        others=(("20newsgroups_bydate.jsonl.xz",),),
-    )
+    files: ClassVar[Files] = SOURCES["20-newsgroups"]
 
     def load(self) -> Dataset:
         [posts] = self.files.read(read)

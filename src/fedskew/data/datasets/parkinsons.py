@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedskew.data.dataset import Dataset, numbered
-from fedskew.data.find import Files, Remote, text_of
+from fedskew.data.datasets import SOURCES
+from fedskew.data.find import Files, text_of
 from fedskew.data.preprocessing import Number
 from fedskew.data.splits import held_out
 from fedskew.data.tables.summaries import fitted
@@ -33,19 +34,7 @@ class Parkinsons:
     idea: ClassVar[str] = (
         "42 people with Parkinson's disease: the severity of symptoms from recordings of the voice, a number"
     )
-    files: ClassVar[Files] = Files(
-        dataset="parkinsons",
-        licence="CC BY 4.0",
-        classes=0,
-        source="A. Tsanas, M. Little: Parkinsons Telemonitoring, UCI Machine Learning Repository, 2009",
-        natural="people",
-        remotes=(
-            Remote(
-                "https://archive.ics.uci.edu/ml/machine-learning-databases/parkinsons/telemonitoring/parkinsons_updrs.data"
-            ),
-        ),
-        how="`fedskew data get parkinsons` fetches the UCI data set 'Parkinsons Telemonitoring'",
-    )
+    files: ClassVar[Files] = SOURCES["parkinsons"]
 
     def load(self) -> Dataset:
         [(names, values)] = self.files.read(read)

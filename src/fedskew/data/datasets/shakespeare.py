@@ -8,7 +8,8 @@ from typing import ClassVar
 from fedskew.core.errors import require
 from fedskew.core.limits import NonNegativeInt, OpenShare, PositiveInt
 from fedskew.data.dataset import Dataset
-from fedskew.data.find import Files, Remote, text_of
+from fedskew.data.datasets import SOURCES
+from fedskew.data.find import Files, text_of
 from fedskew.data.texts import check_windows, of_long_texts
 
 CHARACTERS, DIFFERENT, SPEECHES, SPEAKERS = 1_115_394, 65, 7_222, 308
@@ -34,21 +35,7 @@ class Shakespeare:
     model: ClassVar[str] = "symbol-lstm"
     cites: ClassVar[tuple[str, ...]] = ("shakespeare", "leaf")
     idea: ClassVar[str] = "speakers of Shakespeare's plays: which character comes next?"
-    files: ClassVar[Files] = Files(
-        dataset="shakespeare",
-        licence="public domain",
-        classes=DIFFERENT,
-        source="A. Karpathy: tinyshakespeare, 40,000 lines of Shakespeare's plays, char-rnn, 2015",
-        natural="speakers",
-        remotes=(
-            Remote(
-                "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
-                CHARACTERS,
-                "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-                "tinyshakespeare.txt",
-            ),
-        ),
-    )
+    files: ClassVar[Files] = SOURCES["shakespeare"]
 
     def __post_init__(self) -> None:
         check_windows(self)

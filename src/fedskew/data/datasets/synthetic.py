@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from fedskew.core.limits import NonNegativeFloat, NonNegativeInt, PositiveInt
 from fedskew.data.dataset import Dataset
+from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files
 
 FEATURES, CLASSES = 60, 10
@@ -37,13 +38,7 @@ class Synthetic:
     cites: ClassVar[tuple[str, ...]] = ("fedprox",)
     idea: ClassVar[str] = "synthetic(alpha, beta) of the FedProx paper: a softmax model and inputs of each device's own"
 
-    files: ClassVar[Files] = Files(
-        dataset="synthetic",
-        licence="drawn here",
-        classes=CLASSES,
-        natural="devices",
-        source="T. Li et al.: Federated Optimization in Heterogeneous Networks, MLSys 2020",
-    )
+    files: ClassVar[Files] = SOURCES["synthetic"]
 
     def load(self) -> Dataset:
         rng = np.random.default_rng(self.data_seed)
@@ -91,12 +86,7 @@ class SyntheticSoftmax:
     cites: ClassVar[tuple[str, ...]] = ("drift-demo",)
     idea: ClassVar[str] = "a mixture of Gaussians, one a class (listing 14.4.1 of the textbook section 'Non-IID Data')"
 
-    files: ClassVar[Files] = Files(
-        dataset="synthetic-softmax",
-        licence="drawn here",
-        classes=6,
-        source="the textbook section 'Non-IID Data' (14.4), listing 14.4.1",
-    )
+    files: ClassVar[Files] = SOURCES["synthetic-softmax"]
 
     def load(self) -> Dataset:
         return self.draw(np.random.default_rng(self.data_seed))

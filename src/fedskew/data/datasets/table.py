@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table(Redrawn):
+class TableData(Redrawn):
     """Rows of the file or folder ``path``; the natural clients are the values of the column ``client``, or else the files.
 
     One file without ``client`` has no natural clients; a skew deals its rows. The test set is the file or folder ``test``, or a

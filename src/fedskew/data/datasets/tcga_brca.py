@@ -10,21 +10,11 @@ from msgspec.structs import replace
 
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset, numbered
-from fedskew.data.find import Files, Remote, text_of
+from fedskew.data.datasets import SOURCES
+from fedskew.data.find import Files, text_of
 from fedskew.data.preprocessing import Number
 from fedskew.data.tables.summaries import fitted
 
-FOLDER = "https://raw.githubusercontent.com/owkin/FLamby/main/flamby/datasets/fed_tcga_brca/"
-REMOTES = (
-    Remote(f"{FOLDER}brca.csv", 113184, "07cb53423f7d579d33cfdbf2cba57b2aee75318b85866c68ce39a75b1f1ba020"),
-    Remote(f"{FOLDER}centers.csv", 4274, "d610df2dae0203ea229c9579747ed3eb8d28e137c5378f55acc6fe6b4632bb1d"),
-    Remote(
-        f"{FOLDER}dataset_creation_scripts/train_test_split.csv",
-        28946,
-        "1249c6543a4060ff0fdaf8510fc37017755836db6c9fc5e6af96057c36510990",
-    ),
-)
-NAMES = tuple(remote.file for remote in REMOTES)
 PATIENTS = 1088
 FACTS = 39
 SHORTEST = 0.5
@@ -44,16 +34,7 @@ class TcgaBrca:
     model: ClassVar[str] = "softmax"
     cites: ClassVar[tuple[str, ...]] = ("tcga-brca", "flamby")
     idea: ClassVar[str] = "breast cancer of 1,088 patients in six regions: days until death, or until the last news"
-    files: ClassVar[Files] = Files(
-        dataset="tcga-brca",
-        licence="open-access data of The Cancer Genome Atlas; FLamby's files: MIT",
-        classes=0,
-        source="The Cancer Genome Atlas, Breast Invasive Carcinoma: clinical data, as prepared by FLamby (owkin/FLamby, 2022)",
-        natural="regions",
-        remotes=REMOTES,
-        others=(tuple(f"fed-tcga-brca/{name}" for name in NAMES),),
-        common=NAMES,
-    )
+    files: ClassVar[Files] = SOURCES["tcga-brca"]
 
     def load(self) -> Dataset:
         patients, sites, split = self.files.read(read)

@@ -13,7 +13,7 @@ from fedskew.data.texts import check_windows, of_long_texts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text:
+class TextData:
     """The text of the file ``path``, or of all ``.txt`` files in the folder ``path``. In a folder, each file is a client.
 
     A row has ``length`` characters; its targets are the next characters, and -1 after the text's end. The last ``test_share`` of

@@ -11,9 +11,9 @@ import numpy as np
 
 from fedskew.data.arrays import motion_features, standardised
 from fedskew.data.dataset import Dataset, Rows
-from fedskew.data.find import Files, Remote, npz_arrays
+from fedskew.data.datasets import SOURCES
+from fedskew.data.find import Files, npz_arrays
 
-FILE = "uci_har_signals.npz"
 FOLDER = "UCI HAR Dataset"
 CHANNELS = [f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"]
 KEYS = ("X_train", "y_train", "subject_train", "X_test", "y_test", "activity_labels")
@@ -32,22 +32,7 @@ class UciHar:
 
     cites: ClassVar[tuple[str, ...]] = ("uci-har",)
     idea: ClassVar[str] = "motion of 30 people, six activities, raw signals or features; 21 people train, 9 others test"
-    files: ClassVar[Files] = Files(
-        dataset="uci-har",
-        licence="CC BY 4.0 (UCI); the files' own README forbids commercial use",
-        classes=6,
-        source="D. Anguita et al.: Human Activity Recognition on Smartphones, IWAAL 2012",
-        natural="people",
-        remotes=(
-            Remote(
-                "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
-                sha256="c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
-            ),
-        ),
-        others=((f"{FOLDER}.zip",), (f"{FOLDER}/train/X_train.txt",), (FILE,)),
-        how="`fedskew data get uci-har` fetches the UCI data set 'Human Activity Recognition Using Smartphones'; the npz holds "
-        "X_train (n, 9, 128), y_train, subject_train and the same of test, made from its 'Inertial Signals' folders",
-    )
+    files: ClassVar[Files] = SOURCES["uci-har"]
 
     @property
     def model(self) -> str:

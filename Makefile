@@ -1,4 +1,4 @@
-# make demo: three methods on the patients of four hospitals.  make test: everything CI checks.  make docs: the site.  make package: wheel and source archive, tried in an empty environment.  Each sets itself up.
+# make demo: three methods on the patients of four hospitals.  make test: the facts of every room, in about two minutes.  make test-all: all that CI checks.  make test-slow: hours.  make durations: which tests are dear.  make docs: the site.  make package: wheel and source archive, tried in an empty environment.  Each sets itself up.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -10,9 +10,9 @@ endif
 # Compiled modules are kept even where the environment says not to: collecting takes twice as long without them.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # Each test has its own limit. One that hangs outside Python, where pytest-timeout cannot end it, prints its stacks and costs its worker.
-LIMITS := -o faulthandler_timeout=150 -o faulthandler_exit_on_timeout=true
+ON_TWO_CORES := -n 2 --dist worksteal -o faulthandler_timeout=330 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo test test-slow bench docs package format clean
+.PHONY: demo test test-all test-slow durations bench docs package format clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedskew compare --dataset heart
@@ -20,8 +20,14 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@$(BIN)/mypy & types=$$!; $(PYTEST) -n 2 --dist worksteal $(LIMITS); tests=$$?; \
+	@$(BIN)/mypy & types=$$!; $(PYTEST) $(ON_TWO_CORES) -m "not thorough and not slow"; tests=$$?; \
 	  wait $$types || { echo "make test: mypy found errors, see above"; exit 1; }; exit $$tests
+
+test-all: test
+	$(PYTEST) $(ON_TWO_CORES) -m "thorough and not slow"
+
+durations: $(VENV)/installed-dev
+	$(PYTEST) $(ON_TWO_CORES) -p tests.durations
 
 test-slow: $(VENV)/installed-dev $(VENV)/installed-docs
 	$(BIN)/python -m pytest -m slow -v --durations=0

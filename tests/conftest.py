@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.durations import dear_functions, function_of
+
 # a busy machine must not fail a test, and each run tries the same examples
 settings.register_profile("fedskew", deadline=None, derandomize=True, database=None)
 settings.load_profile("fedskew")
@@ -21,8 +23,12 @@ SLOW_SECONDS = 1800
 """Time limit of a test marked as slow; of the others it is in pyproject.toml."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    dear = dear_functions()
     for item in items:
+        if function_of(item.nodeid) in dear and not item.get_closest_marker("first"):
+            item.add_marker("thorough")
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
 
@@ -38,6 +44,14 @@ def few_figures(request: pytest.FixtureRequest) -> Iterator[None]:
         if not DRAWN & {request.path.parent.name, request.path.name}:
             for figures in ("curve_figures", "part_figures"):
                 patch.setattr(f"fedskew.report.html.{figures}", lambda *_: [])
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def measures_of_this_file() -> Iterator[None]:
+    """Metrics that a test declares, as reading a store does, are unknown to other files, whatever their order."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedskew.measure.registry.OWN", {})
         yield
 
 

@@ -54,6 +54,7 @@ def assert_same_steps(method: str, other: str, solver: str, **options) -> None:
             torch.testing.assert_close(ours[key], theirs[key], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("method", "other", "local", "solver"), REDUCTIONS)
 def test_a_method_becomes_a_simpler_one(method: str, other: str, local: Local, solver: str) -> None:
     assert_same_steps(method, other, solver, local=local, sizes=RAGGED, selection=Uniform(clients=4))

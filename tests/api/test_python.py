@@ -30,6 +30,7 @@ def compared(tmp_path_factory) -> Runs:
     return fs.compare(["fedavg", "fedprox:mu=0.1"], seeds=2, runs=folder, **QUICK)
 
 
+@pytest.mark.first
 def test_table_prints_in_few_columns_and_holds_all_numbers(compared) -> None:
     table = compared.table()
     head, first, second = repr(table).splitlines()

@@ -234,6 +234,7 @@ def test_an_export_of_nothing_is_refused(tmp_path, capsys) -> None:
     assert not (tmp_path / "x.json").exists()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "name", [name if name == "fedpbs" else pytest.param(name, marks=pytest.mark.slow) for name in DOCUMENTS]
 )

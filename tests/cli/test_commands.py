@@ -157,6 +157,7 @@ def test_run_imports_no_slow_library_before_its_first_round(tmp_path: Path) -> N
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.first
 def test_compare_prints_a_table_and_writes_a_report(compared: Path, capsys) -> None:
     code, out, _ = call(capsys, "show", "c1", "--runs", str(compared))
     assert code == 0

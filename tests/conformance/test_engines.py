@@ -37,7 +37,8 @@ ENOUGH = (*SHAPES, "ditto", "fedbs", "fedmd")
 
 
 def fast_if_enough(spec: str, *more: str) -> Any:
-    return pytest.param(spec, *more, marks=[] if spec.partition(":")[0] in ENOUGH else pytest.mark.slow)
+    enough = [pytest.mark.first] if spec in ("fedavg", "scaffold") else []
+    return pytest.param(spec, *more, marks=enough if spec.partition(":")[0] in ENOUGH else pytest.mark.slow)
 
 
 CELLS = [
@@ -88,7 +89,7 @@ def test_engines_agree_on_every_kind_of_local_work(local):
     assert_close(run(fed, Stacked(), 2), run(fed, Sequential(), 2))
 
 
-@pytest.mark.parametrize("spec", map(fast_if_enough, FIRST))
+@pytest.mark.parametrize("spec", [fast_if_enough(spec) for spec in FIRST])
 def test_a_client_on_each_thread_changes_no_bit(spec):
     expected = reference(spec)
     with on_threads(3):

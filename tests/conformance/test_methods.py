@@ -35,7 +35,8 @@ from tests.small import RAGGED, X0
 
 torch.set_num_threads(1)
 
-VARIANTS = [spec if spec in FIRST else pytest.param(spec, marks=pytest.mark.slow) for spec in SPECS]
+TIERS = {spec: [] for spec in FIRST} | {spec: [pytest.mark.first] for spec in ("fedavg", "scaffold")}
+VARIANTS = [pytest.param(spec, marks=TIERS.get(spec, [pytest.mark.slow])) for spec in SPECS]
 """Each method with its first options; its other variants are in the slow suite."""
 
 

@@ -102,6 +102,7 @@ def test_iid_clients_are_not_called_skewed_more_than_five_times_in_a_hundred():
 # planted faces
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("face", ["label", "feature", "quantity", "concept"])
 def test_planted_face_dominates(face):
     """Of each face one skew; all of them, over twenty seeds, in the slow test."""

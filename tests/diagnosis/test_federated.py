@@ -28,6 +28,7 @@ def table(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.first
 def test_every_number_that_leaves_a_site_is_in_the_list_and_no_other_leaves():
     _, sent = recorded(wide_sites(2))
     sent += recorded(number_sites(2))[1]

@@ -17,6 +17,7 @@ def test_the_curves_are_complete() -> None:
     assert all(points[-1]["accuracy"] > points[0]["accuracy"] for points in CURVES.values())
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("method", METHODS)
 def test_accuracy_curve_equals_the_golden_one(method: str) -> None:
     found = {engine: curve(method, engine) for engine in ENGINES}

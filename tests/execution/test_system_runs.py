@@ -154,6 +154,7 @@ def test_all_methods_of_a_comparison_have_the_same_rounds(tmp_path) -> None:
     assert by_run[0] != by_run[4]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("method", ["scaffold", "fedavgm:beta=0.5"])
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str) -> None:
     assert_resumes_exactly(harsh(method), tmp_path)

@@ -79,6 +79,7 @@ QUICK = ("drfa", "fedavg", "ditto")
 """A method that surveys candidates, a plain one, and one with personal models. The others run among the slow tests."""
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in DEPLOYABLE])
 def test_a_deployed_method_gives_the_numbers_of_the_simulation(method: str, tmp_path: Path) -> None:
     same_as_simulated(small(**{"algorithm": method, **SETTINGS.get(method, {})}), tmp_path, labels=True)

@@ -1,9 +1,13 @@
 """The suite itself: no test waits without a limit, and every test checks something."""
 
 import ast
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from tests.durations import dear_functions
 
 TESTS = Path(__file__).parents[1]
 SOURCE = TESTS.parent / "src" / "fedskew"
@@ -78,3 +82,12 @@ def test_the_folders_of_the_tests_are_the_rooms_of_the_package() -> None:
     rooms = {path.parent.relative_to(SOURCE) for path in SOURCE.rglob("*.py")} - {Path()}
     tested = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")} - {Path("project")}
     assert tested == rooms
+
+
+def test_make_test_tests_every_room() -> None:
+    dear = dear_functions()
+    rooms: Counter[Path] = Counter()
+    for path in TESTS.rglob("test_*.py"):
+        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.M):
+            rooms[path.parent] += f"{path.relative_to(TESTS.parent).as_posix()}::{name}" not in dear
+    assert {room: number for room, number in rooms.items() if number < 5} == {}

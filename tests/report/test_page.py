@@ -62,6 +62,7 @@ class Outline(HTMLParser):
             assert self.open.pop() == tag
 
 
+@pytest.mark.first
 def test_page_is_complete(page: str) -> None:
     outline = Outline(page)
     assert outline.open == []

@@ -281,6 +281,7 @@ def test_missing_columns_give_one_line_errors(made: tuple[Path, Runs]) -> None:
         runs.predict(frame)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_predict_writes_the_rows_with_their_answers(made: tuple[Path, Runs], tmp_path: Path, kind: str, capsys) -> None:
     folder, runs = made

@@ -65,6 +65,7 @@ def test_without_error_feedback_nothing_is_kept() -> None:
 # whole rounds
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "spec",
     ["none", "top-k:share=1.0", "top-k:share=1.0,scope=layer", "clip:norm=1e9", "qsgd:levels=35184372088832"],

@@ -41,6 +41,7 @@ def test_fine_tuned_fedavg_trains_as_fedavg_and_shares_all_layers() -> None:
     assert (made.evaluation.adapt_steps, made.algorithm, made.sharing) == (7, small().algorithm, All())
 
 
+@pytest.mark.first
 def test_python_adds_them_and_leaves_them_out(tmp_path, capsys) -> None:
     base = small(rounds=1, clients={"held_out": 0.2})
     runs = compare(base, ["ditto"], seeds=1, data=DATA, runs=tmp_path)

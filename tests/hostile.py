@@ -313,7 +313,7 @@ VERBS: list[Any] = [
     ("diagnose-number", "diagnose x.csv --label 3 --client client", "no column '3'", {"x.csv": rows()}),
     ("predict-two", "predict 1-2 x.csv", "name one of them: 1 (FedAvg, seed 0), 2 (FedProx", {"x.csv": rows()}),
     ("export-two", "export 1-2", "name one of them: 1 (FedAvg, seed 0), 2 (FedProx"),
-    ("landscape-two", "landscape 1 2", "name one of them: 1 (FedAvg, seed 0), 2 (FedProx"),
+    ("landscape-two", "landscape 1-2", "name one of them: 1 (FedAvg, seed 0), 2 (FedProx"),
     ("tag-nothing", "tag 1", "the following arguments are required: TAG"),
     ("tag-number", "tag 1 5", "'5' cannot be a tag"),
     ("tag-comparison", "tag 1 c2", "'c2' cannot be a tag"),

@@ -13,25 +13,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedskew.api.diagnose import diagnose
     from fedskew.api.functions import (
         check,
-        cite,
         clients,
         compare,
-        diagnose,
-        export,
         from_toml,
-        landscape,
         load,
-        load_model,
-        open,
         partition,
         resume,
         run,
         table,
         tune,
     )
-    from fedskew.api.runs import Runs
+    from fedskew.api.models import export, landscape, load_model
+    from fedskew.api.runs import Runs, cite, open
     from fedskew.core.algorithm import Algorithm
     from fedskew.core.errors import BadInput, Diverged, FedskewError
     from fedskew.data.dataset import Dataset
@@ -51,17 +47,17 @@ PLACES = {
     "RunStore": "store.runs",
     "Runs": "api.runs",
     "check": "api.functions",
-    "cite": "api.functions",
+    "cite": "api.runs",
     "clients": "api.functions",
     "compare": "api.functions",
-    "diagnose": "api.functions",
-    "export": "api.functions",
+    "diagnose": "api.diagnose",
+    "export": "api.models",
     "from_toml": "api.functions",
     "from_torch": "data.datasets.own",
-    "landscape": "api.functions",
+    "landscape": "api.models",
     "load": "api.functions",
-    "load_model": "api.functions",
-    "open": "api.functions",
+    "load_model": "api.models",
+    "open": "api.runs",
     "partition": "api.functions",
     "resume": "api.functions",
     "run": "api.functions",

@@ -98,7 +98,7 @@ def test_the_trained_model_gives_the_stored_accuracy(compared) -> None:
         found = model(torch.tensor(data.x_test, dtype=torch.float32)).argmax(1)
     assert isinstance(model, nn.Module)
     assert np.mean(found.numpy() == data.y_test) == compared[1].table()["accuracy"][0]
-    with pytest.raises(BadInput, match=r"these are 4 runs; choose one: runs\[1\] \(FedAvg, seed 0\), runs\[2\] "):
+    with pytest.raises(BadInput, match=r"model: these are 4 runs; name one of them: 1 \(FedAvg, seed 0\), 2 "):
         compared.model()
     with pytest.raises(BadInput, match=r"run 1: its clients have no personal models; leave out --client \(client=0\)"):
         compared[1].model(client=0)

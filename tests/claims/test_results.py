@@ -164,16 +164,16 @@ def test_a_second_folder_continues_from_the_export(tmp_path, planted: Document, 
 
 
 def test_a_stopped_reproduction_writes_what_is_done_and_continues(tmp_path, planted, capsys, monkeypatch) -> None:
-    file, whole = tmp_path / "x.json", reproduce.play
+    file, whole = tmp_path / "x.json", reproduce.complete
 
-    def stopped(store: RunStore, runs, *args) -> None:
-        whole(store, dict(list(runs.items())[:2]), *args)
+    def stopped(store: RunStore, experiments, *args) -> None:
+        whole(store, experiments[:2], *args)
         raise Interrupted("stopped")
 
-    monkeypatch.setattr(reproduce, "play", stopped)
+    monkeypatch.setattr(reproduce, "complete", stopped)
     assert call(tmp_path / "1", file, capsys)[0] == Interrupted.exit_code
     assert sum(map(len, json.loads(file.read_text())["runs"].values())) == 2
-    monkeypatch.setattr(reproduce, "play", whole)
+    monkeypatch.setattr(reproduce, "complete", whole)
     assert "2 runs read" in (said := call(tmp_path / "2", file, capsys)[1])
     assert "6 runs, 4 to do" in said
     assert "6 runs, 0 to do" in call(tmp_path / "2", file, capsys)[1]

@@ -94,7 +94,7 @@ OTHER = {
     "data/find.py": "an unfinished download stays, so that it can be resumed; it follows no link",
     "engine/states.py": "a file of states, which is changed in place",
     "execution/prepare.py": "writes to the path that `replacing` yields",
-    "api/functions.py": "writes the rows of a caller to a private temporary folder",
+    "api/diagnose.py": "writes the rows of a caller to a private temporary folder",
     "flower/superlink.py": "adds to the log of a process",
     "report/style.py": "writes to memory",
     "report/console.py": "writes to memory",

@@ -11,7 +11,7 @@ import torch
 import fedskew as fs
 from fedskew.api.functions import compare, run
 from fedskew.cli.main import main
-from fedskew.cli.request import described
+from fedskew.cli.train import described
 from fedskew.core.errors import BadInput, TooFew
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment, from_toml

@@ -9,11 +9,13 @@ import pytest
 
 import fedskew as fs
 from fedskew.cli.main import parser
+from fedskew.cli.options import of_keyword
 from fedskew.cli.request import experiment_from as from_words
+from fedskew.cli.verbs import VERBS, Verb
 from fedskew.core.errors import BadInput
 from fedskew.experiment.combinations import experiment_from
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment
-from fedskew.experiment.keywords import KEYWORDS, Settings
+from fedskew.experiment.keywords import KEYWORDS, CompareKeywords, DiagnoseKeywords, Settings, declared
 from fedskew.experiment.settings import Clients, Evaluation
 from fedskew.loop.plan import System
 
@@ -45,6 +47,18 @@ def test_a_keyword_means_what_the_option_of_its_name_means(name: str) -> None:
     typed = from_words(parser().parse_args(["run", *line]))
     assert experiment_from(None, given) == typed
     assert typed != experiment_from(None, solver) or name in ("augment", "device", "precision")
+
+
+@pytest.mark.parametrize(
+    "verb", [verb for verb in VERBS if verb.name in ("run", "compare", "tune", "skew", "diagnose")]
+)
+def test_an_option_is_declared_once(verb: Verb) -> None:
+    """What is a keyword of Python, too, comes from the keyword's declaration."""
+    keywords = declared(DiagnoseKeywords if verb.name == "diagnose" else CompareKeywords)
+    options = [*verb.options, *(option for group in verb.groups.values() for option in group)]
+    same = {option.name: option for option in options if option.name[2:].replace("-", "_") in keywords}
+    assert same == {name: of_keyword(keywords[name[2:].replace("-", "_")]) for name in same}
+    assert len(same) >= 7
 
 
 def test_keywords_set_one_option_and_keep_the_others() -> None:

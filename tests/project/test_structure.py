@@ -272,6 +272,24 @@ ONE_WAY = {
     # progress of long work; `watch` draws a table of runs that another process executes
     "rich.progress_bar.ProgressBar": {"report/progress.py"},
     "rich.live.Live": {"report/progress.py", "cli/watch.py"},
+    # one door: the command line, Python and documents plan, store and execute runs by the functions of `fedskew.api`
+    "fedskew.execution.plan.prepare": {"api/execute.py", "studies/tune.py"},
+    "fedskew.execution.run.register": {
+        "api/execute.py",
+        "studies/runner.py",
+        "claims/reproduce.py",
+        "flower/server.py",
+    },
+    "fedskew.studies.runner.register_all": {"api/execute.py"},
+    "fedskew.studies.runner.to_execute": {"api/execute.py", "studies/tune.py", "studies/evidence.py"},
+    "fedskew.studies.progress.play": {"api/execute.py"},
+    "fedskew.studies.compare.cross": {"api/functions.py", "api/answers.py"},
+    "fedskew.studies.tune.tune": {"api/functions.py"},
+    "fedskew.studies.landscape.landscape": {"api/models.py"},
+    "fedskew.diagnosis.diagnose.diagnosis": {"api/diagnose.py"},
+    "fedskew.serving.export.export": {"api/models.py"},
+    "fedskew.serving.export.write_folder": {"api/models.py"},
+    "fedskew.serving.predict.load": {"api/models.py", "api/runs.py"},
     # a run's lock
     "filelock.FileLock": {"store/lock.py"},
     # what fits a column of a table: to the summaries of sites, or of all rows as one site

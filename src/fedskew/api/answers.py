@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fedskew.api.execute import ShowProgress, carry_out
+from fedskew.api.caller import ShowProgress, Started, caller_of
+from fedskew.api.execute import execute, start
 from fedskew.api.runs import Runs
 from fedskew.conformance.promises import Verdict
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
 from fedskew.report.console import self_showing
-from fedskew.report.diagnosis import answer, page, write_diagnosis
 from fedskew.skew.partition import Partition
 from fedskew.studies.compare import cross, seeds_from
 from fedskew.studies.tune import Setting, Tuned, at_best, words
@@ -98,33 +98,18 @@ class Tuning(Shown):
         ]
         return pd.DataFrame(rows)
 
-    def compare(self, seeds: int = 5, jobs: int = 1, progress: ShowProgress = True) -> Runs:
+    def start(self, seeds: Sequence[int], jobs: int = 1) -> Started:
+        """Plan and store the comparison of the methods at their best settings."""
+        planned = cross(self.base, list(self.methods), seeds)
+        started = start(at_best(self.base, self.methods, planned), self.data, self.folder, jobs)
+        for number, plan in started.waiting.items():
+            if plan:
+                started.runs.store.add_facts(number, {"tuned": self.methods[plan.experiment.name].facts()})
+        return started
+
+    def compare(self, seeds: int | Sequence[int] = 5, jobs: int = 1, progress: ShowProgress = True) -> Runs:
         """Compare the methods on new seeds, each at its best setting."""
-        planned = cross(self.base, list(self.methods), seeds_from(seeds, self.base.training.seed))
-        return carry_out(at_best(self.base, self.methods, planned), self.data, self.folder, jobs, progress)
-
-
-class Found(dict[str, Any]):
-    """The result of `fedskew.diagnose`: the values that `fedskew diagnose --json` prints, by key."""
-
-    def __repr__(self) -> str:
-        return f"{answer(self)}\n{self.table().to_string(index=False)}"
-
-    def _repr_html_(self) -> str:
-        return f"<p>{escape(answer(self))}</p>{self.table().to_html(index=False, border=0)}"
-
-    def table(self) -> pd.DataFrame:
-        """Return one row for each of the four faces: value, interval, chance, p, strength, verdict."""
-        wanted = ["face", "value", "low", "high", "chance", "p", "strength", "verdict"]
-        return pd.DataFrame([{key: face[key] for key in wanted} for face in self["faces"]]).round(3)
-
-    def report(self, path: str | Path) -> Path:
-        """Write the HTML page."""
-        return write_diagnosis(dict(self), path)
-
-    def html(self) -> str:
-        """Return the HTML page as text."""
-        return page(dict(self))
+        return execute(self.start(seeds_from(seeds, self.base.training.seed), jobs), caller_of(progress))
 
 
 @dataclass(frozen=True, repr=False, eq=False)

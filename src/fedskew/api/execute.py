@@ -1,72 +1,50 @@
-"""Execute planned runs for the Python functions, with progress and errors."""
+"""The one way from experiments to executed runs, for Python, the command line and documents."""
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from __future__ import annotations
+
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
+from fedskew.api.caller import Caller, Started
 from fedskew.api.runs import Runs
-from fedskew.core.errors import Diverged, require
 from fedskew.data.dataset import Dataset
-from fedskew.execution.plan import Plan, prepare, remarks_on
-from fedskew.execution.run import Listener
+from fedskew.execution.plan import check_processes, prepare
+from fedskew.execution.run import Listener, register
 from fedskew.experiment.config import Experiment
-from fedskew.report.console import say
-from fedskew.report.progress import face_for
 from fedskew.store.runs import RunStore
 from fedskew.studies.progress import play
-from fedskew.studies.runner import register_all, worst_error
-
-ShowProgress = bool | Literal["curves"]
-"""True: progress bars on a terminal or in a notebook. "curves": also live curves in a notebook. False: no output."""
+from fedskew.studies.runner import register_all, to_execute, worst_error
 
 
-def carry_out(
-    planned: Sequence[Experiment],
-    data: Dataset | None,
-    runs: str | Path,
-    jobs: int,
-    progress: ShowProgress,
-    listener: Listener = lambda _: None,
-) -> Runs:
-    """Store the experiments as one comparison and execute it."""
+def start(
+    planned: Sequence[Experiment], data: Dataset | None, folder: str | Path, jobs: int = 1, comparison: bool = True
+) -> Started:
+    """Plan the experiments and store them, as one comparison or as a single run. Nothing is stored if a plan is refused."""
+    check_processes(jobs)
+    jobs = min(jobs, len(planned))
     plans, dataset = prepare(planned, data, jobs)
-    store = RunStore(runs)
-    registered = register_all(store, plans, " vs ".join(dict.fromkeys(plan.experiment.name for plan in plans)))
-    comparison = f"c{store.run(min(registered)).comparison}"
-    return finish(Runs(store, tuple(registered), data), registered, dataset, jobs, progress, listener, comparison)
+    store = RunStore(folder)
+    if comparison:
+        waiting = register_all(store, plans, " vs ".join(dict.fromkeys(plan.experiment.name for plan in plans)))
+        word = f"c{store.run(min(waiting)).comparison}"
+    else:
+        waiting = {register(store, plan.experiment, plan.trial): plan for plan in plans}
+        word = str(min(waiting))
+    return Started(Runs(store, tuple(waiting), data), waiting, dataset, jobs, (word,))
 
 
-def finish(
-    made: Runs,
-    runs: Mapping[int, Plan | None],
-    dataset: Dataset | None,
-    jobs: int,
-    progress: ShowProgress,
-    listener: Listener,
-    name: str,
-) -> Runs:
-    """Execute the runs; return them. Raises the error of a single run, or of several runs if all failed.
+def execute(started: Started, caller: Caller, listener: Listener = lambda _: None) -> Runs:
+    """Execute the waiting runs and return all runs of the call. ``caller`` decides which errors are raised."""
+    store, waiting = started.runs.store, started.waiting
+    face = caller.begin(started)
+    results = play(store, waiting, started.dataset, started.jobs, face, caller.resume_call(started), listener)
+    caller.end(started, results, worst_error(results), face.shows)
+    return started.runs
 
-    Other errors are warnings; the store has the finished runs.
-    """
-    require(progress in (True, False, "curves"), f"progress must be True, False or 'curves', got {progress!r}")
-    folder = "" if str(made.store.folder) == "runs" else f", runs={str(made.store.folder)!r}"
-    again = f"fedskew.resume({name!r}{folder})"
-    for line in remarks_on(runs.values()) if progress else []:
-        say(line, error=True)
-    draw: Callable[[], str] = str
-    if progress == "curves":
-        from fedskew.report.plots import image_of_curves  # loads matplotlib
 
-        draw = partial(image_of_curves, made.store, list(runs))
-    face = face_for(bool(progress), lines=False, draw=draw)
-    results = play(made.store, runs, dataset, jobs, face, again, listener)
-    errors = [result.error for result in results if result.error]
-    error = worst_error(results)
-    if error and (len(runs) == 1 or (len(errors) == len(runs) and not isinstance(error, Diverged))):
-        raise error
-    for one in () if face.shows else errors:  # a face has printed them already
-        warnings.warn(str(one), RuntimeWarning, stacklevel=5)
-    return made
+def complete(store: RunStore, experiments: Sequence[Experiment], title: str, jobs: int, caller: Caller) -> None:
+    """Execute those of the experiments that the store lacks, as one comparison, and those that were interrupted."""
+    waiting = to_execute(store, experiments, title)
+    if waiting:
+        check_processes(jobs)
+        execute(Started(Runs(store, tuple(waiting)), waiting, None, jobs, ()), caller)

@@ -214,13 +214,20 @@ class Runs:
 
         return load(self.store, self.one("predict"), client, dataset=self.data).predict(rows)
 
-    def one(self, what: str) -> int:
-        """Return the number of the only run. Raises `BadInput` for several runs; ``what`` names the caller."""
+    def one(self, verb: str) -> int:
+        """Return the number of the only run. Raises `BadInput`, which lists the runs, if there are several."""
         if len(self.ids) == 1:
             return self.ids[0]
-        choice = [f"runs[{r.id}] ({name_of(r.name)}, seed {r.seed})" for r in self.records[:12]]
+        choice = [f"{r.id} ({name_of(r.name)}, seed {r.seed})" for r in self.records[:12]]
         more = ", ..." if len(self) > len(choice) else ""
-        raise BadInput(f"these are {len(self)} runs; choose one: {', '.join(choice)}{more}")
+        raise BadInput(f"{verb}: these are {len(self)} runs; name one of them: {', '.join(choice)}{more}")
+
+    def confirm(self, trust: bool) -> None:
+        """Raise `BadInput` if the runs name code that this user has never run. ``trust`` confirms it."""
+        from fedskew.experiment.config import from_toml
+
+        for record in self.records:
+            from_toml(record.experiment, f"run {record.id}", trusted=trust)
 
 
 def words(ids: Sequence[int]) -> str:
@@ -256,3 +263,22 @@ class Opened:
 
     def __repr__(self) -> str:
         return f"{count(len(self.runs()), 'run')} in {self.store.folder}"
+
+
+@plainly
+def open(folder: str | Path = "runs") -> Opened:
+    """Open a run store to read its runs: ``open("runs").latest``, ``open("runs")["c2"]``, ``open("runs").runs()``."""
+    return Opened(RunStore(folder, read_only=True))
+
+
+def runs_of(runs: Runs | int | str, folder: str | Path = "runs") -> Runs:
+    """Return `Runs` unchanged; look up a number or name in a run store."""
+    return runs if isinstance(runs, Runs) else open(folder)[runs]
+
+
+@plainly
+def cite(runs: Runs | int | str = "latest") -> str:
+    """Return BibTeX entries for the runs. A comment above each entry names the parts that use it."""
+    from fedskew.experiment.references import bibliography, bibtex
+
+    return bibtex(*bibliography(runs_of(runs).records))

@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from fedskew.cli.output import print_json
-from fedskew.cli.terminal import Console
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import shown
@@ -18,6 +17,7 @@ from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.components import KINDS, classes_of
 from fedskew.experiment.components import check as verdicts
 from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.report.console import Console
 from fedskew.slots import All, ServerSgd
 
 SECTIONS = {catalogue.kinds: section for section, catalogue in COMPONENTS.items()}

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from fedskew.cli.output import number, print_json
 from fedskew.cli.request import experiment_from
-from fedskew.cli.terminal import Console, say
 from fedskew.core.component import shown
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.core.text import count
@@ -23,6 +22,7 @@ from fedskew.data.find import Files, digest, fetch, home
 from fedskew.execution.deal import ClientData, client_data, partition_facts
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.references import references
+from fedskew.report.console import Console, say
 from fedskew.report.html import PARTITION_NUMBERS
 from fedskew.report.progress import Board, Part, face_for
 from fedskew.skew.compose import mixture

@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedskew.cli.output import print_json, summary_json
-from fedskew.cli.terminal import Console
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.text import count
@@ -18,6 +17,7 @@ from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, read
 from fedskew.flower.node import Node
 from fedskew.flower.tables import rows_of, write_rows
+from fedskew.report.console import Console
 from fedskew.store.runs import RunStore
 from fedskew.studies.progress import stop_on_signal
 

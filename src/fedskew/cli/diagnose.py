@@ -9,18 +9,16 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from fedskew.api.diagnose import diagnose as measure
+from fedskew.cli.options import keywords_of
 from fedskew.cli.output import print_json
-from fedskew.cli.terminal import Console
-from fedskew.core.errors import require
+from fedskew.cli.terminal import CommandLine
 from fedskew.core.text import count, percent
-from fedskew.diagnosis.diagnose import diagnosis, subject_of
 from fedskew.diagnosis.questions import LEAVES
-from fedskew.diagnosis.rehearsal import without_pooling
-from fedskew.diagnosis.site import FEWEST
-from fedskew.diagnosis.subject import Subject
+from fedskew.experiment.keywords import DiagnoseKeywords
+from fedskew.report.console import Console
 from fedskew.report.diagnosis import answer, explained, farthest, two, write_diagnosis
 from fedskew.report.experiments import name_of
-from fedskew.report.progress import board_of_one
 
 SOME_CLIENTS = 6
 """The table shows only this number of clients: the largest."""
@@ -42,41 +40,8 @@ def diagnose(parsed: argparse.Namespace) -> int:
     if parsed.list:
         show_leaves(Console(), parsed.json)
         return 0
-    require(parsed.federated or parsed.fewest is None, "diagnose: --fewest needs --federated")
-    with board_of_one("reading") as board:
-        label, client = parsed.label or "", parsed.client or ""
-
-        def subject() -> Subject:
-            return subject_of(
-                parsed.paths,
-                label,
-                client,
-                parsed.dataset,
-                parsed.skew,
-                parsed.clients,
-                parsed.partition_seed,
-                parsed.seed,
-                board.stage,
-                parsed.target or "",
-                parsed.person or "",
-            )
-
-        if parsed.federated:
-            fewest = FEWEST if parsed.fewest is None else parsed.fewest
-            found = without_pooling(
-                parsed.paths,
-                label,
-                parsed.target or "",
-                client,
-                subject,
-                fewest,
-                parsed.seed,
-                board.stage,
-                parsed.person or "",
-            )
-        else:
-            found = diagnosis(subject(), parsed.seed, board.stage, parsed.runs)
-    present(found, parsed.html, parsed.json)
+    keywords = keywords_of(parsed, DiagnoseKeywords)
+    present(measure(*parsed.paths, runs=parsed.runs, progress=CommandLine(), **keywords), parsed.html, parsed.json)
     return 0
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from fedskew.advice.advise import check, verdict_on
 from fedskew.advice.evidence import MEASURES, NAME, Case, add_case, cells, described, known, read_file, summary
 from fedskew.advice.protocol import CASES, METHODS, REFERENCE, SEEDS, Planned
+from fedskew.api.runs import Runs
 from fedskew.cli.output import print_columns, print_json
-from fedskew.cli.request import confirm
-from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import BadInput, require
 from fedskew.core.files import write_whole
 from fedskew.core.text import percent
+from fedskew.report.console import Console, say
 from fedskew.report.html import evidence_page
 from fedskew.store.runs import RunStore
 from fedskew.studies.evidence import case_of_comparison, run_protocol
@@ -73,7 +73,7 @@ def add(parsed: argparse.Namespace) -> int:
         raise BadInput("evidence add: name a finished comparison, such as c7; `fedskew list runs` shows them")
     store = RunStore(parsed.runs, read_only=True)
     for word in parsed.words:
-        confirm(parsed, store.select([word]))
+        Runs(store, tuple(record.id for record in store.select([word]))).confirm(parsed.trust)
         case = case_of_comparison(store, word)
         add_case(parsed.runs / NAME, case)
         say(f"{word}: {case.title}, {len(case.methods)} gains over {REFERENCE} added to {parsed.runs / NAME}")

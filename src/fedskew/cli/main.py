@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedskew.cli.help import HELP, TOP
-from fedskew.cli.terminal import HelpFormatter
+from rich_argparse import RawDescriptionRichHelpFormatter
+
 from fedskew.cli.verbs import GROUPS, VERBS, Verb
 from fedskew.core.errors import BadInput, FedskewError, visible
 from fedskew.experiment.keywords import OTHER_NAMES
@@ -22,6 +22,14 @@ RESUMED = {"run", "compare", "resume"}
 """The verbs that make or continue runs."""
 
 NUMBERS = {"int": "a whole number", "float": "a number"}
+
+
+class HelpFormatter(RawDescriptionRichHelpFormatter):
+    """Prints help texts unchanged. Words in brackets are not read as markup."""
+
+    help_markup = False
+    text_markup = False
+    group_name_formatter = str
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,21 +61,29 @@ class PrintVersion(argparse.Action):
         parser.exit()
 
 
+def help_texts() -> dict[str, str]:
+    """Return the help text of each verb, and of ``fedskew`` itself."""
+    text = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
+    _, *parts = re.split(r"^## (.*)\n", text, flags=re.M)
+    return {name: f"{body.rstrip()}\n" for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
 @cache
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    top = Parser(prog="fedskew", description=TOP)
+    texts = help_texts()
+    top = Parser(prog="fedskew", description=texts["fedskew"])
     top.add_argument("--version", action=PrintVersion, nargs=0, help="show program's version number and exit")
     verbs = {"": top.add_subparsers(title="verbs", metavar="VERB", required=True)}
     for verb in VERBS:
         group, _, name = verb.name.rpartition(" ")
         if group not in verbs:
             above = verbs[""].add_parser(
-                group, help=GROUPS[group], description=HELP[group], usage="%(prog)s VERB [options]"
+                group, help=GROUPS[group], description=texts[group], usage="%(prog)s VERB [options]"
             )
             verbs[group] = above.add_subparsers(title="verbs", metavar="VERB", required=True, prog=f"fedskew {group}")
         made = verbs[group].add_parser(
-            name, help=verb.summary, description=HELP.get(verb.name, verb.summary), usage=usage(verb)
+            name, help=verb.summary, description=texts.get(verb.name, verb.summary), usage=usage(verb)
         )
         made.set_defaults(verb=verb, parser=made)
         for title, options in {"": verb.options, **verb.groups}.items():

@@ -7,25 +7,25 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedskew.api import models as functions
 from fedskew.cli.output import number, print_json, save_figure, warn
-from fedskew.cli.request import confirm, require_one
-from fedskew.cli.terminal import Console, say
+from fedskew.cli.request import one_run
+from fedskew.cli.terminal import CommandLine
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.files import replacing
 from fedskew.core.text import count
+from fedskew.data.targets import Rows
+from fedskew.report.console import Console, say
 from fedskew.report.experiments import parsed as parsed_experiment
-from fedskew.report.progress import board_of_one
-from fedskew.store.runs import RunRecord, RunStore
-from fedskew.studies.landscape import Landscape, landscape
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fedskew.data.targets import Rows
-    from fedskew.serving.predict import TrainedModel
-
+from fedskew.serving.predict import TrainedModel, unseen_line
+from fedskew.store.runs import RunRecord
+from fedskew.studies.landscape import Landscape
 
 TABLES = (".csv", ".parquet")
 MOST_MEASURED = 1_000_000
@@ -39,7 +39,7 @@ def trained_on(record: RunRecord, rows: Path) -> bool:
     return isinstance(path, str) and rows.resolve().is_relative_to(Path(path).resolve())
 
 
-def measured(model: "TrainedModel", rows: "pd.DataFrame | Rows") -> dict[str, float]:
+def measured(model: TrainedModel, rows: pd.DataFrame | Rows) -> dict[str, float]:
     """The metrics on the rows, if they have targets of the kind that the model predicts. If not, a warning says why."""
     try:
         return model.evaluate(rows) if model.has_targets(rows) else {}
@@ -49,11 +49,8 @@ def measured(model: "TrainedModel", rows: "pd.DataFrame | Rows") -> dict[str, fl
 
 
 @contextmanager
-def writer(output: Path | None) -> Iterator[Callable[["pd.DataFrame"], None]]:
+def writer(output: Path | None) -> Iterator[Callable[[pd.DataFrame], None]]:
     """Yield a function that adds rows to a file, or to standard output. All rows arrive at the end, or none."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     with ExitStack() as stack:
         path = None
         if output is not None:
@@ -65,7 +62,7 @@ def writer(output: Path | None) -> Iterator[Callable[["pd.DataFrame"], None]]:
             if path and path.suffix == ".parquet":
                 made: list[pq.ParquetWriter] = []
 
-                def add(rows: "pd.DataFrame") -> None:
+                def add(rows: pd.DataFrame) -> None:
                     table = pa.Table.from_pandas(rows, preserve_index=False)
                     made[:] = made or [stack.enter_context(pq.ParquetWriter(path, table.schema))]
                     try:
@@ -101,16 +98,9 @@ def predict(parsed: argparse.Namespace) -> int:
         output is None or not (output.exists() and parsed.rows.exists() and output.samefile(parsed.rows)),
         f"predict --output {output}: it is the file of the rows; give another name",
     )
-    store = RunStore(parsed.runs, read_only=True)
-    chosen = store.select([parsed.run])
-    require_one("predict", chosen)
-    confirm(parsed, chosen)
-    # imported on first use: PyTorch takes longer than the checks above
-    import pandas as pd
-
-    from fedskew.serving.predict import load, unseen_line
-
-    model, total = load(store, chosen[0].id, parsed.client, warn), 0
+    run = one_run(parsed, "predict")
+    record = run.records[0]
+    model, total = functions.load_model(run, parsed.client, warn=warn), 0
     read: dict[str, str] | None = None
     unseen: dict[str, tuple[str, int]] = {}
     to_measure: list[pd.DataFrame] = []
@@ -125,7 +115,7 @@ def predict(parsed: argparse.Namespace) -> int:
                 to_measure = [*to_measure, rows] if total <= MOST_MEASURED else []
             if own is not None:
                 if read is None:
-                    read = {name: f"{name}_of_run_{chosen[0].id}" for name in answers if name in model.names}
+                    read = {name: f"{name}_of_run_{record.id}" for name in answers if name in model.names}
                     for name, new in read.items():
                         warn(f"the model reads a column {name!r}, so the answers are in the column {new!r}")
                 answers = answers.rename(columns=read)
@@ -139,87 +129,65 @@ def predict(parsed: argparse.Namespace) -> int:
             warn(f"no metrics: {count(total, 'row')} are more than {MOST_MEASURED:,}; measure a part of them")
         metrics = measured(model, pd.concat(to_measure)) if to_measure else {}
     if parsed.json:
-        print_json({"run": chosen[0].id, "rows": total, "output": str(output or ""), "metrics": metrics})
+        print_json({"run": record.id, "rows": total, "output": str(output or ""), "metrics": metrics})
     elif output is not None:
-        say(f"wrote {output}: {count(total, 'row')} with the answers of run {chosen[0].id}")
+        say(f"wrote {output}: {count(total, 'row')} with the answers of run {record.id}")
     if metrics and not parsed.json:
         values = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
         print(f"against column {', '.join(map(repr, model.target))}: {values}", file=sys.stderr)
-        if trained_on(chosen[0], parsed.rows) and metrics.get("accuracy") != 0:
+        if trained_on(record, parsed.rows) and metrics.get("accuracy") != 0:
             warn("the model was trained on rows of this file, so these numbers are too good; measure it on other rows")
     return 0
 
 
 def export(parsed: argparse.Namespace) -> int:
-    """Write the model of the newest checkpoint to a folder or a file."""
-    from fedskew.serving.export import SUFFIX, write_folder
-    from fedskew.serving.export import export as write
-    from fedskew.serving.predict import number_of
-
-    store = RunStore(parsed.runs, read_only=True)
-    chosen = store.select([parsed.run])
-    require_one("export", chosen)
-    confirm(parsed, chosen)
-    run, output = chosen[0].id, parsed.output
-    of_name = {suffix: form for form, suffix in SUFFIX.items()}
-    form = parsed.format or of_name.get(output.suffix if output else "", "folder")
-    every = parsed.client == "all"
-    clients = sorted({*store.partition(run)["client"]}) if every else [number_of(store, run, parsed.client)]
-    require(not every or form == "folder", "export: --client all writes folders; name one client to write a file")
-    for client in clients:
-        place = output / f"client-{client}" if output and every else output
-        if form == "folder":
-            path = write_folder(store, run, place, client, warn)
-        else:
-            path = write(store, run, form, place, warn, client=client)
+    """Write the model of the newest checkpoint to a folder or a file, or every client's model to a folder."""
+    run, output = one_run(parsed, "export"), parsed.output
+    places = {parsed.client: output}
+    if parsed.client == "all":
+        require(
+            parsed.format in (None, "folder"),
+            "export: --client all writes folders; name one client to write a file",
+        )
+        clients = sorted({*run.store.partition(run.ids[0])["client"]})
+        places = {int(client): output and output / f"client-{client}" for client in clients}
+    for client, place in places.items():
+        path = functions.export(run, place, parsed.format, client, warn)
         Console().print(f"wrote {path}", soft_wrap=True)
     return 0
 
 
-FORMATS = ("svg", "png", "pdf")
+PICTURES = ("svg", "png", "pdf")
 
 
-def picture(parsed: argparse.Namespace) -> int:
+def landscape(parsed: argparse.Namespace) -> int:
     """Draw slices of the loss landscape of one run."""
-    store = RunStore(parsed.runs, read_only=True)
-    records = store.select(parsed.runs_wanted)
-    require_one("landscape", records)
-    confirm(parsed, records)
-    path: Path = parsed.output or store.run_folder(records[0].id) / f"landscape-{parsed.kind}.svg"
+    run = one_run(parsed, "landscape")
+    path: Path = parsed.output or run.store.run_folder(run.ids[0]) / f"landscape-{parsed.kind}.svg"
     require(
-        path.suffix[1:] in FORMATS,
-        f"landscape: {path.name} is not a picture's name; it must end in {', '.join(FORMATS)}",
+        path.suffix[1:] in PICTURES,
+        f"landscape: {path.name} is not a picture's name; it must end in {', '.join(PICTURES)}",
     )
-    with board_of_one("losses") as board:
-        found = landscape(
-            store,
-            records[0].id,
-            parsed.kind,
-            parsed.clients,
-            parsed.points,
-            parsed.reach,
-            board.stage,
-            warn,
-        )
-    save_figure(found.plot(), path)
-    print_json({**found.numbers(), "picture": str(path)}) if parsed.json else print_landscape(found, path)
+    result = functions.landscape(run, parsed.kind, parsed.clients, parsed.points, parsed.reach, CommandLine())
+    save_figure(result.plot(), path)
+    print_json({**result.numbers(), "picture": str(path)}) if parsed.json else print_landscape(result, path)
     return 0
 
 
-def print_landscape(found: Landscape, path: Path) -> None:
+def print_landscape(result: Landscape, path: Path) -> None:
     console = Console()
-    for name, sheet in found.sheets.items():
+    for name, sheet in result.sheets.items():
         lowest = divmod(int(sheet.argmin()), sheet.shape[1])
-        place = f"a = {found.window.a[lowest[1]]:.3g}" + (
-            f", b = {found.window.b[lowest[0]]:.3g}" if len(sheet) > 1 else ""
+        place = f"a = {result.window.a[lowest[1]]:.3g}" + (
+            f", b = {result.window.b[lowest[0]]:.3g}" if len(sheet) > 1 else ""
         )
         console.print(f"{name}: loss {sheet.min():.4g} to {sheet.max():.4g}, lowest at {place}")
-    for model, (a, b) in found.points.items():
+    for model, (a, b) in result.points.items():
         console.print(f"{model} lies at a = {a:.3g}, b = {b:.3g}", style="dim")
-    s = found.sharpness
+    s = result.sharpness
     console.print(
         f"sharpness: the training loss rises by {s.rise:.4g} within {s.radius:.3g}; largest curvature {s.eigenvalue:.4g}"
     )
-    if found.overlap is not None:
-        console.print(f"the two clients' losses correlate by {number(found.overlap, 2)} over the window")
+    if result.overlap is not None:
+        console.print(f"the two clients' losses correlate by {number(result.overlap, 2)} over the window")
     console.print(f"picture: {path}", soft_wrap=True)

@@ -1,11 +1,12 @@
 """The options of the command line, each described once. An experiment's options are the keywords of Python."""
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedskew.experiment import keywords
-from fedskew.experiment.keywords import DEFAULT_METHODS, Keyword
+from fedskew.experiment.keywords import DEFAULT_METHODS, Keyword, declared
 
 
 @dataclass(frozen=True)
@@ -66,58 +67,46 @@ COLUMNS = option(
 
 
 def of_keyword(keyword: Keyword) -> Option:
-    """The option of a setting that Python has as a keyword."""
-    how: dict[str, Any] = {"action": "append"} if keyword.repeated else {}
+    """The option for a keyword of Python. Without it on the command line, its default in Python holds."""
+    name = f"--{keyword.name.replace('_', '-')}"
+    if keyword.kind is bool:
+        return switch(name, keyword.help)
+    how: dict[str, Any] = {}
     if keyword.kind is not str:
         how["type"] = keyword.kind
-    return option(f"--{keyword.name.replace('_', '-')}", keyword.metavar, keyword.help, **how)
+    if keyword.choices:
+        how["choices"] = keyword.choices
+    if keyword.repeated:
+        how["action"] = "append"
+    if keyword.several:
+        how["nargs"] = "+"
+    return option(name, keyword.metavar, keyword.help, **how)
 
 
-CLIENTS, METHOD, FAILURES = (
-    tuple(map(of_keyword, group)) for group in (keywords.DATA, keywords.METHOD, keywords.FAILURES)
-)
+def of_keywords(options: type) -> tuple[Option, ...]:
+    """The options for the keywords that a `TypedDict` declares."""
+    return tuple(map(of_keyword, declared(options).values()))
 
-COMPUTE = (
-    *map(of_keyword, keywords.COMPUTE),
-    repeated(
-        "--set", "KEY=VALUE", "any other setting as SECTION.OPTION=VALUE, e.g. --set evaluation.every=1", default=[]
-    ),
-)
+
+def keywords_of(parsed: argparse.Namespace, options: type) -> dict[str, Any]:
+    """Return the keywords that a `TypedDict` declares and that the command line has."""
+    values = vars(parsed)
+    return {name: values[name] for name in options.__annotations__ if values.get(name) is not None}
+
+
+CLIENTS, TUNING = of_keywords(keywords.DataSettings), of_keywords(keywords.TuningOptions)
+
+SET = repeated("--set", "KEY=VALUE", "any other setting as SECTION.OPTION=VALUE, e.g. --set evaluation.every=1")
 
 EXPERIMENT = {
     "data and clients": CLIENTS,
-    "method and local work": METHOD,
-    "clients that are slow, fail or are unavailable": FAILURES,
-    "rounds and computation": COMPUTE,
+    "method and local work": of_keywords(keywords.MethodSettings),
+    "clients that are slow, fail or are unavailable": of_keywords(keywords.FailureSettings),
+    "rounds and computation": (*of_keywords(keywords.ComputeSettings), SET),
 }
 """Options that override an experiment file, by the title of their group."""
 
-TUNING = (
-    repeated(
-        "--grid",
-        "KEY=V,V",
-        "values of SECTION.OPTION for all methods, or of METHOD.OPTION; may be repeated "
-        "(default: 0.3, 1 and 3 times the learning rate)",
-        default=[],
-    ),
-    option(
-        "--trials",
-        "N",
-        "try N settings chosen by Optuna instead of the whole grid; bad trials end early",
-        type=int,
-        default=0,
-    ),
-    option("--tuning-seeds", "N", "seeds (default: 1000 1001)", type=int, nargs="+", default=[1000, 1001]),
-    option(
-        "--by",
-        "MODEL",
-        "whose held-out rows count: clients (the global model on them, default) or personal (their own models)",
-        choices=("clients", "personal"),
-        default="clients",
-    ),
-)
-
-ONE_METHOD = (*map(of_keyword, keywords.ONE_RUN), PROFILE)
+ONE_METHOD = (*of_keywords(keywords.RunSettings), PROFILE)
 
 SEVERAL_METHODS = (
     option(
@@ -125,21 +114,12 @@ SEVERAL_METHODS = (
         "A",
         f"methods; the others are compared with the first (default: {' '.join(DEFAULT_METHODS)})",
         nargs="+",
-        default=DEFAULT_METHODS,
     ),
-    option("--seeds", "N", "number of seeds, or a list of seeds (default: 5)", type=int, nargs="+"),
-    option(
-        "--folds",
-        "K",
-        "cross-validation: each seed tests one of K folds of the rows (K:clients: of whole clients); --seeds is then the number of "
-        "repetitions (default: 1)",
-        default="",
-    ),
+    *of_keywords(keywords.ComparisonOptions),
     JOBS,
     option("--report", "FILE", "report file to write (default: in the run store)", type=Path),
     PROFILE,
     switch("--no-baselines", "do not add fedavg-ft and local-only beside methods with a model for each client"),
-    switch("--tuned", "tune every method first as `fedskew tune` does, then compare the best settings"),
     BUDGET,
     COLUMNS,
     INTERVAL,

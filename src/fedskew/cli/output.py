@@ -15,12 +15,12 @@ from rich.console import Group, RenderableType
 from rich.segment import Segment, Segments
 from rich.table import Table
 
-from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import FedskewError, visible
 from fedskew.core.files import replacing
 from fedskew.measure.registry import Measure, by_primary_metric, primary
 from fedskew.report.answer import measuring, profiles, remarks, warnings
 from fedskew.report.comparisons import caption, ranking
+from fedskew.report.console import Console, say
 from fedskew.report.experiments import measured_rows, names, titled, tuning
 from fedskew.report.files import PLAIN, Layout, readable
 from fedskew.report.series import Budget, by_part, curves_by_run, read, read_after

@@ -7,23 +7,23 @@ from pathlib import Path
 
 from rich.table import Table
 
+from fedskew.api.execute import complete
 from fedskew.claims.document import Document, load
 from fedskew.claims.export import exported, read
 from fedskew.claims.extras import EXTRAS, Extra
 from fedskew.claims.reproduce import Planned, estimate, missing, plan, restore, results
 from fedskew.claims.verdicts import Judged, Results, as_json, cells, interval, markdown, tally, verdicts
 from fedskew.cli.output import print_json, save_figure
-from fedskew.cli.request import jobs_for
-from fedskew.cli.terminal import Console
+from fedskew.cli.request import jobs_of
+from fedskew.cli.terminal import CommandLine
 from fedskew.core.errors import require
 from fedskew.core.files import write_whole
 from fedskew.core.text import count
 from fedskew.execution.torchrun import on_ranks
-from fedskew.report.progress import board_of_one, face_for
+from fedskew.report.console import Console
+from fedskew.report.progress import board_of_one
 from fedskew.report.words import duration, figures
 from fedskew.store.runs import RunStore
-from fedskew.studies.progress import play
-from fedskew.studies.runner import to_execute
 
 
 @on_ranks
@@ -86,13 +86,12 @@ def run_missing(store: RunStore, document: Document, planned: list[Planned], par
     console.print(f"{document.title}, {parsed.scale}: {count(len(planned), 'run')}, {len(left)} to do")
     if not left:
         return
-    jobs = jobs_for(parsed, len(left))
+    jobs = min(jobs_of(parsed), len(left))
     with board_of_one("estimating") as board:
         seconds = estimate(left, jobs, board.stage)
     console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
     title = f"reproduce {document.name} {parsed.scale}"
-    runs = to_execute(store, [p.experiment for p in left], title)
-    play(store, runs, None, jobs, face_for(), "the same command")
+    complete(store, [p.experiment for p in left], title, jobs, CommandLine())
 
 
 def write(store: RunStore, document: Document, parsed: argparse.Namespace, known: Results) -> Path:

@@ -24,12 +24,12 @@ from fedskew.cli.output import (
     summary_json,
     too_wide,
 )
-from fedskew.cli.terminal import Console, say
 from fedskew.cli.watch import follow, going_on
 from fedskew.core.errors import FedskewError, require
 from fedskew.core.text import count
 from fedskew.measure import registry
 from fedskew.measure.registry import primary_of
+from fedskew.report.console import Console, say
 from fedskew.report.experiments import comparison_title, display_name, parsed, repeat_command, shares_no_model
 from fedskew.report.files import PLAIN, write_figures, write_tables
 from fedskew.report.html import write_report

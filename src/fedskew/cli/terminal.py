@@ -1,15 +1,35 @@
-"""The terminal of the command line."""
+"""The command line as the caller of Python functions."""
 
-from rich_argparse import RawDescriptionRichHelpFormatter
+from __future__ import annotations
 
-from fedskew.report.console import Console, say
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["Console", "HelpFormatter", "say"]
+from fedskew.api.caller import Caller, Started
+from fedskew.core.errors import FedskewError
+from fedskew.report.console import say
+from fedskew.report.progress import Face
+
+if TYPE_CHECKING:
+    from fedskew.execution.run import Ended
 
 
-class HelpFormatter(RawDescriptionRichHelpFormatter):
-    """Prints help texts unchanged. Words in brackets are not read as markup."""
+class CommandLine(Caller):
+    """A verb: it also shows progress as plain lines, and keeps the error that decides the exit code."""
 
-    help_markup = False
-    text_markup = False
-    group_name_formatter = str
+    lines = True
+    without_baselines = "--no-baselines"
+    again = "the same command"
+    failure: FedskewError | None = None
+
+    def warn(self, line: str) -> None:
+        say(f"fedskew: {line}", error=True)
+
+    def begin(self, started: Started) -> Face:
+        return self.face()
+
+    def resume_call(self, started: Started) -> str:
+        return f"`{started.runs.store.resume_command(*started.words)}`" if started.words else self.again
+
+    def end(self, started: Started, results: Sequence[Ended], worst: FedskewError | None, shown: bool) -> None:
+        self.failure = worst

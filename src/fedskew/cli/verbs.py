@@ -23,10 +23,12 @@ from fedskew.cli.options import (
     TRUST,
     TUNING,
     Option,
+    of_keywords,
     option,
     repeated,
     switch,
 )
+from fedskew.experiment.keywords import DiagnoseKeywords
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,12 @@ class Verb:
 
     def __call__(self, parsed: argparse.Namespace) -> int:
         """Carry out the verb. Return the exit code."""
-        if any(name in vars(parsed) for name in ("dataset", "file")):
-            from fedskew.cli.early import refuse
-
-            refuse(parsed)
         module, _, function = self.function.partition(".")
         # most modules import PyTorch, which takes longer than printing a help text
         return cast(int, getattr(import_module(f"fedskew.cli.{module}"), function)(parsed))
 
 
-TUNED = option("--algorithms", "A", "methods (default: fedavg)", nargs="+", default=["fedavg"])
+TUNED = option("--algorithms", "A", "methods (default: fedavg)", nargs="+")
 GROUPS_OF_COMPARE = {**EXPERIMENT, "tuning": TUNING}
 
 WATCH = (
@@ -66,18 +64,8 @@ WATCH = (
 
 DIAGNOSE = (
     option("paths", "PATH", "CSV, JSON lines, Parquet or Arrow files, or a folder", nargs="*", type=Path),
-    option("--label", "COLUMN", "column with the classes"),
-    option("--target", "COLUMN", "or the column with the numbers to predict"),
-    option("--client", "COLUMN", "column with the client of each row (default: one file a client)"),
-    option("--person", "COLUMN", "column with the person of each row; each person counts once at a client"),
-    option("--dataset", "D", "a named data set instead of files"),
-    repeated("--skew", "S", "how its rows are dealt and changed; repeat to combine (`fedskew list skews`)"),
-    option("--clients", "K", "number of clients", type=int),
-    option("--partition-seed", "N", "random seed of the partition", type=int),
-    option("--seed", "N", "random seed of sampling and permutations (default: 0)", type=int, default=0),
+    *of_keywords(DiagnoseKeywords),
     option("--html", "FILE", "also write an HTML page", type=Path),
-    switch("--federated", "pool no rows: only counts and sums leave a client"),
-    option("--fewest", "K", "fewest rows of a count that leaves a client (default: 5)", type=int),
     switch("--list", "only list the numbers that leave a client"),
 )
 
@@ -89,7 +77,7 @@ REPORT = (
 )
 
 LANDSCAPE = (
-    option("runs_wanted", "RUN", "number of a run (default: the latest)", nargs="*"),
+    option("run", "RUN", "number of a run, or latest (default)", nargs="?", default="latest"),
     option(
         "--kind",
         "KIND",
@@ -236,7 +224,7 @@ VERBS = (
     Verb("rm", "show.rm", "remove runs", (RUNS, YES, STORE[0])),
     Verb("show", "show.show", "print one run or a comparison", (RUNS, TOML, COLUMNS, INTERVAL, BUDGET, *STORE)),
     Verb("report", "show.report", "write an HTML report of runs", (RUNS, *REPORT, COLUMNS, INTERVAL, BUDGET, *STORE)),
-    Verb("landscape", "models.picture", "draw the loss around a run's model", (*LANDSCAPE, TRUST, *STORE)),
+    Verb("landscape", "models.landscape", "draw the loss around a run's model", (*LANDSCAPE, TRUST, *STORE)),
     Verb("check", "components.check", "check that a component keeps its promises", (CHECKED, JSON)),
     Verb("skew", "data.skew", "split a data set among clients", (FILE, DEALT, JSON), {"data and clients": CLIENTS}),
     Verb("cite", "show.cite", "print BibTeX of what runs used", (RUNS, *STORE)),

@@ -13,11 +13,11 @@ from rich.live import Live
 from rich.text import Text
 
 from fedskew.cli.output import number, print_json, table_of, too_wide
-from fedskew.cli.terminal import Console
 from fedskew.core.component import build
 from fedskew.core.errors import require
 from fedskew.measure.registry import primary, shown
 from fedskew.report.answer import warnings
+from fedskew.report.console import Console
 from fedskew.report.experiments import display_name, measured_rows, titled
 from fedskew.report.sinks import SINKS, Feed
 from fedskew.report.words import duration, heading, listed, plain

@@ -129,7 +129,8 @@ def remarks_on(plans: Iterable[Plan | None]) -> list[str]:
 
 
 def check_processes(count: int) -> None:
-    """Raise `BadInput` for more processes than this machine's memory probably holds."""
+    """Raise `BadInput` for less than one process, and for more than this machine's memory probably holds."""
+    require(count >= 1, f"jobs must be at least 1, got {count}")
     most = PER_CORE * cores()
     require(
         count <= most,

@@ -4,152 +4,152 @@ This file imports no large library, so that the command line starts fast.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import TypedDict
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 from fedskew.core.errors import BadInput, suggestion
 
 
 @dataclass(frozen=True)
 class Keyword:
-    """A short name for a component ("solver") or a setting ("solver.lr") of an experiment."""
+    """The declaration of an option: the command line, the keywords of Python and the reference page are made from it."""
 
-    name: str
     metavar: str
     help: str
-    sets: str = ""  # "solver" or "solver.lr"; empty if it sets no single option
-    kind: type[str | int | float] = str
-    repeated: bool = False
+    sets: str = ""  # what it sets in an experiment: "solver" or "solver.lr"; empty if it sets no single option
+    kind: type | None = None  # the type of a word of the command line; None: the type of the keyword, or else str
+    repeated: bool = False  # the command line takes it several times
+    several: bool = False  # the command line takes several words
+    choices: tuple[str, ...] = ()
+    name: str = ""
 
 
-DATA = (
-    Keyword("dataset", "D", "digits, cifar-10, uci-har:form=features, ... (`fedskew list datasets`)", "dataset"),
-    Keyword(
-        "skew",
-        "S",
-        "how clients differ: label-dirichlet:alpha=0.1, iid, natural, ...; repeat to combine",
-        "skew",
-        repeated=True,
-    ),
-    Keyword("clients", "K", "number of clients (natural skews bring their own)", "clients.number", int),
-    Keyword("partition_seed", "N", "random seed of the partition", "clients.partition_seed", int),
-    Keyword(
-        "held_out", "F", "share of each client's rows held out to measure on (default: 0.2)", "clients.held_out", float
-    ),
-    Keyword(
-        "unseen",
-        "F",
-        "share of the clients that take no part in training and measure the model",
-        "clients.unseen",
+def declared(options: type) -> dict[str, Keyword]:
+    """Return the declarations in a `TypedDict`, by name."""
+    keywords = {}
+    for name, hint in get_type_hints(options, include_extras=True).items():
+        if get_origin(hint) is Annotated:
+            kind, keyword = get_args(hint)
+            choices = get_args(kind) if get_origin(kind) is Literal else ()
+            plain = keyword.kind or (kind if kind in (bool, int, float) else str)
+            keywords[name] = replace(keyword, name=name, kind=plain, choices=choices)
+    return keywords
+
+
+def take(keywords: dict[str, Any], options: type) -> dict[str, Any]:
+    """Remove the keywords that a `TypedDict` has from ``keywords``, and return them."""
+    return {name: keywords.pop(name) for name in [*keywords] if name in options.__annotations__}
+
+
+class DataSettings(TypedDict, total=False):
+    """Data and clients."""
+
+    dataset: Annotated[
+        object, Keyword("D", "digits, cifar-10, uci-har:form=features, ... (`fedskew list datasets`)", "dataset")
+    ]
+    skew: Annotated[
+        object | Sequence[object],
+        Keyword(
+            "S",
+            "how clients differ: label-dirichlet:alpha=0.1, iid, natural, ...; repeat to combine",
+            "skew",
+            repeated=True,
+        ),
+    ]
+    clients: Annotated[  # a number, or the whole section
+        object, Keyword("K", "number of clients (natural skews bring their own)", "clients.number", int)
+    ]
+    partition_seed: Annotated[int, Keyword("N", "random seed of the partition", "clients.partition_seed")]
+    held_out: Annotated[
+        float, Keyword("F", "share of each client's rows held out to measure on (default: 0.2)", "clients.held_out")
+    ]
+    unseen: Annotated[
         float,
-    ),
-    Keyword("server_data", "F", "share of the training rows kept by the server", "server_data.share", float),
-)
-
-METHOD = (
-    Keyword("task", "T", "what is learnt: classification, regression:huber, ... (default: the data's)", "task"),
-    Keyword("model", "M", "softmax, mlp:hidden=[64,64], cnn, hf:NAME, ... (`fedskew list models`)", "model"),
-    Keyword("solver", "S", "local solver: sgd or adamw, with options", "solver"),
-    Keyword("lr", "F", "learning rate of the local solver", "solver.lr", float),
-    Keyword("momentum", "F", "momentum of the local solver", "solver.momentum", float),
-    Keyword("server", "S", "server optimiser: sgd:lr=1, momentum, adagrad, adam, yogi", "server"),
-    Keyword("selection", "S", "which clients take part in a round: everyone, uniform:fraction=0.1", "selection"),
-    Keyword("refine", "R", "training on the server's rows after each round: none, distillation:steps=100", "refine"),
-    Keyword("sharing", "P", "shared part of the model: all, personal:head=1, norm", "sharing"),
-    Keyword("cohort", "M", "number of clients a round, chosen at random (default: all)", kind=int),
-    Keyword("codec", "C", "compression of updates: none, top-k:share=0.01, qsgd:levels=15, int8, clip", "codec"),
-    Keyword("augment", "A", "random changes of training images: none, crop-flip:padding=4", "augment"),
-    Keyword("epochs", "E", "local epochs a round", "local.epochs", int),
-    Keyword("steps", "T", "local steps a round, instead of epochs", "local.steps", int),
-    Keyword("batch_size", "B", "rows a batch, or all", "local.batch_size"),
-)
-
-FAILURES = (
-    Keyword(
-        "system",
-        "O=V,...",
-        "stragglers=0.5 (probability of fewer epochs), drop_stragglers=true, dropout=0.1 (probability), "
-        "epochs=1-5 or batch_sizes=[8,32] (each client has its own)",
-    ),
-    Keyword("availability", "A", "always, random:p=0.8, day-night:period=24, blocks:rounds=10", "availability"),
-)
-
-COMPUTE = (
-    Keyword("metric", "M", "metric of your own, ./mine.py::Gini; may be repeated", "metric", repeated=True),
-    Keyword("rounds", "R", "number of rounds", "training.rounds", int),
-    Keyword(
-        "margin", "M", "smaller differences do not matter, in points or the metric's unit", "evaluation.margin", float
-    ),
-    Keyword("engine", "E", "auto (a short trial decides), sequential, stacked:width=64", "engine"),
-    Keyword("dtype", "T", "float32 or float64", "training.dtype"),
-    Keyword("device", "D", "cpu, cuda, cuda:1, or auto (a GPU if there is one)", "training.device"),
-    Keyword("precision", "P", "full, or bf16 (PyTorch's autocast to bfloat16)", "training.precision"),
-)
-
-ONE_RUN = (
-    Keyword("algorithm", "A", "method: fedprox:mu=0.1, ./mine.py::Mine, ... (`fedskew list algorithms`)", "algorithm"),
-    Keyword("seed", "N", "random seed of the training", "training.seed", int),
-    Keyword("name", "NAME", "name of the run in tables", "name"),
-)
-
-KEYWORDS = {one.name: one for one in (*DATA, *METHOD, *FAILURES, *COMPUTE, *ONE_RUN)}
-
-DEFAULT_METHODS = ["fedavg", "fedprox:mu=0.1", "scaffold"]
-"""The methods that `compare` runs if none are named."""
-
-OTHER_NAMES = {
-    **dict.fromkeys(("method", "methods", "strategy"), ("algorithms", "algorithm")),
-    "optimizer": ("solver",),
-    "learning_rate": ("lr",),
-    **dict.fromkeys(("alpha", "partition"), ("skew",)),
-    **dict.fromkeys(("fraction", "participation"), ("cohort",)),
-    **dict.fromkeys(("gpu", "cuda"), ("device",)),
-    **dict.fromkeys(("out", "output", "store", "folder"), ("runs",)),
-}
-"""Names in other tools, and our names for the same. A command or function has at most one of ours."""
-
-OF_FUNCTIONS = ("algorithms", "seeds", "folds", "baselines", "data", "runs", "jobs", "progress")
-"""Keywords of `fedskew.run` and `fedskew.compare` that are no setting of an experiment."""
+        Keyword("F", "share of the clients that take no part in training and measure the model", "clients.unseen"),
+    ]
+    server_data: Annotated[  # a share, or the whole section
+        object, Keyword("F", "share of the training rows kept by the server", "server_data.share", float)
+    ]
 
 
-class Settings(TypedDict, total=False):
+class MethodSettings(TypedDict, total=False):
+    """Method and local work."""
+
+    task: Annotated[
+        object, Keyword("T", "what is learnt: classification, regression:huber, ... (default: the data's)", "task")
+    ]
+    model: Annotated[
+        object, Keyword("M", "softmax, mlp:hidden=[64,64], cnn, hf:NAME, ... (`fedskew list models`)", "model")
+    ]
+    solver: Annotated[object, Keyword("S", "local solver: sgd or adamw, with options", "solver")]
+    lr: Annotated[float, Keyword("F", "learning rate of the local solver", "solver.lr")]
+    momentum: Annotated[float, Keyword("F", "momentum of the local solver", "solver.momentum")]
+    server: Annotated[object, Keyword("S", "server optimiser: sgd:lr=1, momentum, adagrad, adam, yogi", "server")]
+    selection: Annotated[
+        object, Keyword("S", "which clients take part in a round: everyone, uniform:fraction=0.1", "selection")
+    ]
+    refine: Annotated[
+        object, Keyword("R", "training on the server's rows after each round: none, distillation:steps=100", "refine")
+    ]
+    sharing: Annotated[object, Keyword("P", "shared part of the model: all, personal:head=1, norm", "sharing")]
+    cohort: Annotated[int, Keyword("M", "number of clients a round, chosen at random (default: all)")]
+    codec: Annotated[
+        object, Keyword("C", "compression of updates: none, top-k:share=0.01, qsgd:levels=15, int8, clip", "codec")
+    ]
+    augment: Annotated[object, Keyword("A", "random changes of training images: none, crop-flip:padding=4", "augment")]
+    epochs: Annotated[int, Keyword("E", "local epochs a round", "local.epochs")]
+    steps: Annotated[int, Keyword("T", "local steps a round, instead of epochs", "local.steps")]
+    batch_size: Annotated[int | str, Keyword("B", "rows a batch, or all", "local.batch_size")]
+
+
+class FailureSettings(TypedDict, total=False):
+    """Clients that are slow, fail or are unavailable."""
+
+    system: Annotated[  # options as text, or the whole section
+        object,
+        Keyword(
+            "O=V,...",
+            "stragglers=0.5 (probability of fewer epochs), drop_stragglers=true, dropout=0.1 (probability), "
+            "epochs=1-5 or batch_sizes=[8,32] (each client has its own)",
+        ),
+    ]
+    availability: Annotated[
+        object, Keyword("A", "always, random:p=0.8, day-night:period=24, blocks:rounds=10", "availability")
+    ]
+
+
+class ComputeSettings(TypedDict, total=False):
+    """Rounds and computation."""
+
+    metric: Annotated[
+        object | Sequence[object],
+        Keyword("M", "metric of your own, ./mine.py::Gini; may be repeated", "metric", repeated=True),
+    ]
+    rounds: Annotated[int, Keyword("R", "number of rounds", "training.rounds")]
+    margin: Annotated[
+        float, Keyword("M", "smaller differences do not matter, in points or the metric's unit", "evaluation.margin")
+    ]
+    engine: Annotated[object, Keyword("E", "auto (a short trial decides), sequential, stacked:width=64", "engine")]
+    dtype: Annotated[str, Keyword("T", "float32 or float64", "training.dtype")]
+    device: Annotated[str, Keyword("D", "cpu, cuda, cuda:1, or auto (a GPU if there is one)", "training.device")]
+    precision: Annotated[str, Keyword("P", "full, or bf16 (PyTorch's autocast to bfloat16)", "training.precision")]
+
+
+class RunSettings(TypedDict, total=False):
+    """Settings in which the runs of a comparison differ."""
+
+    algorithm: Annotated[
+        object,
+        Keyword("A", "method: fedprox:mu=0.1, ./mine.py::Mine, ... (`fedskew list algorithms`)", "algorithm"),
+    ]
+    seed: Annotated[int, Keyword("N", "random seed of the training", "training.seed")]
+    name: Annotated[str, Keyword("NAME", "name of the run in tables", "name")]
+
+
+class Settings(DataSettings, MethodSettings, FailureSettings, ComputeSettings, RunSettings, total=False):
     """Keywords of an experiment. A component is a name with options, a table, or an object."""
 
-    dataset: object
-    skew: object | Sequence[object]
-    clients: object  # a number, or the whole section
-    partition_seed: int
-    held_out: float
-    unseen: float
-    server_data: object  # a share, or the whole section
-    task: object
-    model: object
-    solver: object
-    lr: float
-    momentum: float
-    server: object
-    selection: object
-    refine: object
-    sharing: object
-    cohort: int
-    codec: object
-    augment: object
-    epochs: int
-    steps: int
-    batch_size: int | str
-    system: object  # "dropout=0.1", or the whole section
-    availability: object
-    metric: object | Sequence[object]
-    rounds: int
-    margin: float
-    engine: object
-    dtype: str
-    device: str
-    precision: str
-    algorithm: object
-    seed: int
-    name: str
     # whole sections
     shared_data: object
     local: object
@@ -206,6 +206,103 @@ class Settings(TypedDict, total=False):
     solver__momentum: float
     solver__weight_decay: float
     server__lr: float
+
+
+class TuningOptions(TypedDict, total=False):
+    """How methods are tuned."""
+
+    grid: Annotated[
+        Mapping[str, Sequence[object]],
+        Keyword(
+            "KEY=V,V",
+            "values of SECTION.OPTION for all methods, or of METHOD.OPTION; may be repeated "
+            "(default: 0.3, 1 and 3 times the learning rate)",
+            repeated=True,
+        ),
+    ]
+    trials: Annotated[
+        int, Keyword("N", "try N settings chosen by Optuna instead of the whole grid; bad trials end early")
+    ]
+    tuning_seeds: Annotated[Sequence[int], Keyword("N", "seeds (default: 1000 1001)", kind=int, several=True)]
+    by: Annotated[
+        Literal["clients", "personal"],
+        Keyword(
+            "MODEL",
+            "whose held-out rows count: clients (the global model on them, default) or personal (their own models)",
+        ),
+    ]
+
+
+class ComparisonOptions(TypedDict, total=False):
+    """What a comparison runs beside its methods."""
+
+    seeds: Annotated[
+        int | Sequence[int] | None,
+        Keyword("N", "number of seeds, or a list of seeds (default: 5)", kind=int, several=True),
+    ]
+    folds: Annotated[
+        int | str,
+        Keyword(
+            "K",
+            "cross-validation: each seed tests one of K folds of the rows (K:clients: of whole clients); --seeds is then the "
+            "number of repetitions (default: 1)",
+        ),
+    ]
+    tuned: Annotated[
+        bool, Keyword("", "tune every method first as `fedskew tune` does, then compare the best settings")
+    ]
+    baselines: bool  # False: add no baselines beside methods with a model for each client
+
+
+class CompareKeywords(Settings, TuningOptions, ComparisonOptions, total=False):
+    """Keywords of `fedskew.compare`."""
+
+
+class TuneKeywords(Settings, TuningOptions, total=False):
+    """Keywords of `fedskew.tune`."""
+
+
+class DiagnoseKeywords(TypedDict, total=False):
+    """Keywords of `fedskew.diagnose`."""
+
+    label: Annotated[str, Keyword("COLUMN", "column with the classes")]
+    target: Annotated[str, Keyword("COLUMN", "or the column with the numbers to predict")]
+    client: Annotated[str, Keyword("COLUMN", "column with the client of each row (default: one file a client)")]
+    person: Annotated[str, Keyword("COLUMN", "column with the person of each row; each person counts once at a client")]
+    dataset: Annotated[object, Keyword("D", "a named data set instead of files")]
+    skew: Annotated[
+        object,
+        Keyword("S", "how its rows are dealt and changed; repeat to combine (`fedskew list skews`)", repeated=True),
+    ]
+    clients: Annotated[int | None, Keyword("K", "number of clients", kind=int)]
+    partition_seed: Annotated[int | None, Keyword("N", "random seed of the partition", kind=int)]
+    seed: Annotated[int, Keyword("N", "random seed of sampling and permutations (default: 0)")]
+    federated: Annotated[bool, Keyword("", "pool no rows: only counts and sums leave a client")]
+    fewest: Annotated[int, Keyword("K", "with --federated: fewest rows of a count that leaves a client (default: 5)")]
+
+
+KEYWORDS = declared(Settings)
+"""The short names of an experiment's settings."""
+
+OF_FUNCTIONS = (
+    *("algorithms", "data", "runs", "jobs", "progress"),
+    *(name for name in get_type_hints(CompareKeywords) if name not in get_type_hints(Settings)),
+)
+"""Keywords of the functions that are no setting of an experiment."""
+
+DEFAULT_METHODS = ["fedavg", "fedprox:mu=0.1", "scaffold"]
+"""The methods that `compare` runs if none are named."""
+
+OTHER_NAMES = {
+    **dict.fromkeys(("method", "methods", "strategy"), ("algorithms", "algorithm")),
+    "optimizer": ("solver",),
+    "learning_rate": ("lr",),
+    **dict.fromkeys(("alpha", "partition"), ("skew",)),
+    **dict.fromkeys(("fraction", "participation"), ("cohort",)),
+    **dict.fromkeys(("gpu", "cuda"), ("device",)),
+    **dict.fromkeys(("out", "output", "store", "folder"), ("runs",)),
+}
+"""Names in other tools, and our names for the same. A command or function has at most one of ours."""
 
 
 def divided(

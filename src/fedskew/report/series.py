@@ -49,6 +49,15 @@ def budget_from(text: str) -> Budget:
     return Budget(of, value)
 
 
+def check_rounds(budget: Budget | None, rounds: int) -> None:
+    """Raise `BadInput` if runs of so many rounds cannot spend the budget. Other costs are known only after training."""
+    if budget and budget.of == "rounds" and budget.amount is not None:
+        require(
+            budget.amount <= rounds,
+            f"budget: these runs have only {rounds} of {budget.amount:g} rounds; write rounds={rounds} or less",
+        )
+
+
 ROUNDING = 1 + 1e-9
 """Factor on budgets. With it, a sum that equals the budget except for rounding is within it."""
 

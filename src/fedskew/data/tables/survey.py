@@ -288,11 +288,10 @@ def check_columns(paths: Sequence[Path], columns: Sequence[str]) -> None:
 def require_columns(path: Path, part: pa.Table, needed: Sequence[str]) -> None:
     for name in needed:
         if name not in part.column_names:
+            hint = suggestion(name, part.column_names)
+            other = " If it has" if hint.endswith("?") else "; if it has"
             rename = f"in {mapping_path(path).name} write {entry('rename', 'ITS-NAME', name)}"
-            raise BadInput(
-                f"{path}: no column {name!r}; {suggestion(name, part.column_names)}; if it has another name, {rename}"
-                f"{assumed(path)}"
-            )
+            raise BadInput(f"{path}: no column {name!r}; {hint}{other} another name, {rename}{assumed(path)}")
 
 
 def check_clients(files: Sequence[Path], client: str, fair: bool) -> None:

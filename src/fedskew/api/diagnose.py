@@ -1,0 +1,107 @@
+"""`fedskew.diagnose`: measure how clients' data differ. Importing it loads no PyTorch, which files do not need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Unpack, cast
+
+import pandas as pd
+
+from fedskew.api.caller import Caller, caller_of
+from fedskew.api.runs import plainly
+from fedskew.core.component import brief
+from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.diagnosis.diagnose import diagnosis, subject_of
+from fedskew.diagnosis.rehearsal import without_pooling
+from fedskew.diagnosis.site import FEWEST
+from fedskew.diagnosis.subject import Subject
+from fedskew.experiment.keywords import DiagnoseKeywords
+from fedskew.report.diagnosis import answer, page, write_diagnosis
+
+
+class Found(dict[str, Any]):
+    """The result of `fedskew.diagnose`: the values that `fedskew diagnose --json` prints, by key."""
+
+    def __repr__(self) -> str:
+        return f"{answer(self)}\n{self.table().to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(answer(self))}</p>{self.table().to_html(index=False, border=0)}"
+
+    def table(self) -> pd.DataFrame:
+        """Return one row for each of the four faces: value, interval, chance, p, strength, verdict."""
+        columns = ["face", "value", "low", "high", "chance", "p", "strength", "verdict"]
+        return pd.DataFrame([{key: face[key] for key in columns} for face in self["faces"]]).round(3)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the HTML page."""
+        return write_diagnosis(dict(self), path)
+
+    def html(self) -> str:
+        """Return the HTML page as text."""
+        return page(dict(self))
+
+
+@plainly
+def diagnose(
+    *paths: str | Path | pd.DataFrame,
+    runs: str | Path = "runs",
+    progress: bool | Caller = True,
+    **keywords: Unpack[DiagnoseKeywords],
+) -> Found:
+    """Measure how clients' data differ: ``diagnose("visits.csv", label="outcome", client="hospital")``.
+
+    A pandas data frame may stand in place of a file. ``target`` names a column of numbers, instead of ``label``.
+    ``diagnose(dataset="uci-har")`` measures a data set by name, or a `Dataset`; ``skew`` deals it to ``clients``
+    clients. With ``federated``, no rows are pooled: only counts and sums leave a client, and each count covers at least
+    ``fewest`` rows. ``person`` names a column of persons who have several rows: then the first row of each person at a
+    client counts. The advice also uses the cases that were added in the folder ``runs``.
+    """
+    for name in keywords:
+        if name not in DiagnoseKeywords.__annotations__:
+            raise BadInput(f"diagnose: unknown keyword {name!r}; {suggestion(name, DiagnoseKeywords.__annotations__)}")
+    label, target, client, person = (str(keywords.get(name, "")) for name in ("label", "target", "client", "person"))
+    seed, federated = keywords.get("seed", 0), keywords.get("federated", False)
+    require(federated or "fewest" not in keywords, "diagnose: fewest needs federated")
+    with caller_of(progress).board("reading") as board, ExitStack() as stack:
+        files = [stack.enter_context(as_file(path, "diagnose")) for path in paths]
+
+        def subject() -> Subject:
+            return subject_of(
+                files,
+                label,
+                client,
+                keywords.get("dataset"),
+                keywords.get("skew"),
+                keywords.get("clients"),
+                keywords.get("partition_seed"),
+                seed,
+                board.stage,
+                target,
+                person,
+            )
+
+        if not federated:
+            return Found(diagnosis(subject(), seed, board.stage, Path(runs)))
+        fewest = keywords.get("fewest", FEWEST)
+        return Found(without_pooling(files, label, target, client, subject, fewest, seed, board.stage, person))
+
+
+@contextmanager
+def as_file(rows: object, verb: str) -> Iterator[Path]:
+    """Give a path unchanged, and a data frame as a file, so that both are read in the same way."""
+    if isinstance(rows, str | Path):
+        yield Path(rows)
+        return
+    require(hasattr(rows, "to_parquet"), f"{verb}: give the path of a file, or a pandas data frame, not {brief(rows)}")
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "frame.parquet"
+        try:
+            cast("pd.DataFrame", rows).rename(columns=str).to_parquet(file, index=False)
+        except (ValueError, TypeError) as error:
+            raise BadInput(f"{verb}: the data frame cannot be read: {str(error).splitlines()[0]}") from None
+        yield file

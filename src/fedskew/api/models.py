@@ -1,0 +1,86 @@
+"""Python functions on the trained model of a run: `fedskew.load_model`, `export` and `landscape`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from fedskew.api.caller import Caller, caller_of
+from fedskew.api.runs import Runs, plainly, runs_of
+from fedskew.core.errors import require
+from fedskew.serving.export import SUFFIX, Format, write_folder
+from fedskew.serving.export import export as write_file
+from fedskew.serving.predict import TrainedModel, number_of, warn_python
+from fedskew.serving.predict import load as load_trained
+from fedskew.studies.landscape import Kind, Landscape
+from fedskew.studies.landscape import landscape as landscape_of
+
+
+@plainly
+def load_model(
+    run: Runs | int | str = "latest",
+    client: int | str | None = None,
+    runs: str | Path = "runs",
+    warn: Callable[[str], None] = warn_python,
+) -> TrainedModel:
+    """Load a run's model: ``load_model(7).predict("new.csv")``, ``.evaluate("new.csv")``.
+
+    ``run`` is a number, a tag or `Runs`. The model preprocesses rows as in training. With ``client`` (number or name), it is
+    this client's personal model. ``warn`` is called with one line if the newest checkpoint is damaged and an older one is used.
+    """
+    trained = runs_of(run, runs)
+    return load_trained(trained.store, trained.one("load_model"), client, warn, trained.data)
+
+
+@plainly
+def export(
+    runs: Runs | int | str = "latest",
+    path: str | Path | None = None,
+    format: Literal["folder"] | Format | None = None,
+    client: int | str | None = None,
+    warn: Callable[[str], None] = warn_python,
+) -> Path:
+    """Write a run's model for other programs: a folder with ONNX, weights, a model card and a Python file; or one file.
+
+    ``format`` is folder, safetensors, torchscript or onnx; by default the ending of ``path`` decides, and it is a folder without a
+    known ending. With ``client`` (number or name), it is this client's personal model. A run's number or tag is looked up in the
+    folder ``runs``. ``warn`` is called with one line if the newest checkpoint is damaged and an older one is used.
+    """
+    trained, place = runs_of(runs), Path(path) if path else None
+    by_suffix: dict[str, Format] = {suffix: name for name, suffix in SUFFIX.items()}
+    form = format or by_suffix.get(place.suffix if place else "") or "folder"
+    require(form in ("folder", *SUFFIX), f"export: format must be folder, {', '.join(SUFFIX)}, got {form!r}")
+    run = trained.one("export")
+    whose = number_of(trained.store, run, client)
+    if form == "folder":
+        return write_folder(trained.store, run, place, whose, warn, trained.data)
+    return write_file(trained.store, run, form, place, warn, trained.data, whose)
+
+
+@plainly
+def landscape(
+    runs: Runs | int | str = "latest",
+    kind: Kind = "plane",
+    clients: Sequence[int] = (0, 1),
+    points: int = 25,
+    reach: float = 1.0,
+    progress: bool | Caller = True,
+) -> Landscape:
+    """Compute the loss around a run's model; the result has ``plot()``. ``kind`` is plane, path, surface or line.
+
+    A number or name is looked up in the folder ``runs``.
+    """
+    run, caller = runs_of(runs), caller_of(progress)
+    with caller.board("losses") as board:
+        return landscape_of(
+            run.store,
+            run.one("landscape"),
+            kind,
+            clients,
+            points,
+            reach,
+            board.stage,
+            caller.warn,
+            run.data,
+        )

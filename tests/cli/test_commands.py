@@ -12,9 +12,9 @@ import pytest
 
 from fedskew.cli.main import main, parser
 from fedskew.cli.request import experiment_from
-from fedskew.cli.terminal import Console
 from fedskew.core.component import build
 from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.report.console import Console
 
 QUICK = ["--rounds", "2", "--epochs", "1", "--engine", "stacked", "--set", "training.threads=1"]
 

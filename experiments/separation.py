@@ -28,7 +28,7 @@ from fedskew.measure.registry import shown
 from fedskew.report import words
 from fedskew.report.tables import summary
 from fedskew.store.runs import RunRecord, RunStore
-from fedskew.studies.runner import execute_all, stored_runs, to_execute
+from fedskew.studies.runner import Executor
 from fedskew.studies.tune import Search, tune
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"
@@ -127,9 +127,7 @@ def records(
 ) -> list[RunRecord]:
     """The runs of a method at a rate, carried out if the store does not have them yet."""
     experiments = planned(dataset, method, rate, seeds)
-    runs = to_execute(store, experiments, f"{method} @ {rate:g}")
-    execute_all(store, runs, None, jobs, lambda _: None, lambda _: None, lambda: False)
-    stored = stored_runs(store, experiments)
+    stored = Executor(store, jobs=jobs).complete(experiments, f"{method} @ {rate:g}")
     return [stored[experiment.hash()] for experiment in experiments]
 
 
@@ -137,7 +135,7 @@ def tuned(store: RunStore, dataset: str, method: str, jobs: int) -> float:
     """The rate with the best accuracy on the clients' held-out rows; one at which a seed diverges does not count."""
     spec, changes = METHODS[method]
     search = Search(space={"solver.lr": RATES[dataset]}, seeds=TUNING_SEEDS[dataset])
-    found = tune(store, base(dataset).replace(**changes), spec, search, jobs=jobs)
+    found = tune(Executor(store, jobs=jobs), base(dataset).replace(**changes), spec, search)
     return float(found.best.setting["solver.lr"])
 
 

@@ -16,7 +16,7 @@ from fedskew.claims.verdicts import cells, markdown, verdicts
 from fedskew.core.errors import BadInput
 from fedskew.execution.build import check_needs
 from fedskew.store.runs import RunStore
-from fedskew.studies.runner import execute_all, to_execute
+from fedskew.studies.runner import Executor
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -124,15 +124,7 @@ def test_a_reproduction_runs_once_goes_on_and_gives_verdicts(tmp_path) -> None:
     assert [(p.arm, p.seed) for p in planned[:4]] == [("one", 0), ("longer", 0), ("momentum", 0), ("one", 1)]
 
     def carry_out(part) -> None:
-        execute_all(
-            store,
-            to_execute(store, [p.experiment for p in part], "tiny"),
-            None,
-            1,
-            lambda _: None,
-            lambda _: None,
-            lambda: False,
-        )
+        Executor(store).complete([p.experiment for p in part], "tiny")
 
     carry_out(planned[:3])
     assert missing(store, planned) == planned[3:]

@@ -65,11 +65,12 @@ def test_a_worker_ends_with_the_process_that_started_it(monkeypatch: pytest.Monk
 def test_program_ends_if_stopped_workers_leave_large_runs_in_the_queue(tmp_path: Path) -> None:
     script = tmp_path / "stopped.py"
     script.write_text(
-        "import sys, numpy as np\nfrom pathlib import Path\nfrom types import SimpleNamespace\n"
+        "import sys, numpy as np\nfrom types import SimpleNamespace\n"
         "if __name__ == '__main__':\n"
-        "    from fedskew.studies.runner import side_by_side\n"
+        "    from fedskew.store.runs import RunStore\n"
+        "    from fedskew.studies.runner import Executor, Workers\n"
         "    runs = {run: SimpleNamespace(dealt=np.zeros(100_000)) for run in range(2)}\n"
-        "    side_by_side(Path(sys.argv[1]), runs, None, 1, print, print, lambda: True)\n"
+        "    list(Workers(Executor(RunStore(sys.argv[1]), stop=lambda: True), runs, None).execute())\n"
     )
     command = [sys.executable, str(script), str(tmp_path / "runs")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -254,7 +254,7 @@ def test_after_a_lost_rank_no_other_run_begins(tmp_path: Path, monkeypatch: pyte
         raise Lost(f"run {number}")
 
     monkeypatch.setattr(runner, "execute", lose)
-    results = runner.execute_all(store, dict.fromkeys(ids), None, 1, lambda _: None, lambda _: None, lambda: False)
+    results = runner.Executor(store).execute(dict.fromkeys(ids))
     assert [str(ended.error) for ended in results] == ["run 1"]
 
 

@@ -268,7 +268,10 @@ ONE_WAY = {
     # what a single run is executed with: the runner, and the server whose clients are on nodes
     "fedskew.execution.run.execute": {"studies/runner.py", "flower/server.py"},
     # the list of runs that is executed: tuning, the evidence, documents and comparisons
-    "fedskew.studies.runner.execute_all": {"studies/progress.py", "studies/tune.py", "studies/evidence.py"},
+    "fedskew.studies.runner.Executor": {
+        *("studies/progress.py", "studies/tune.py", "studies/evidence.py"),
+        "api/functions.py",  # makes the executor of tuning
+    },
     # progress of long work; `watch` draws a table of runs that another process executes
     "rich.progress_bar.ProgressBar": {"report/progress.py"},
     "rich.live.Live": {"report/progress.py", "cli/watch.py"},

@@ -10,7 +10,8 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError, Interrupted
 from fedskew.experiment.config import Experiment
 from fedskew.store.runs import RunStore
-from fedskew.studies.tune import Search, Tried, Tuned, Work, at, grid, space_from, tune, tuned_methods
+from fedskew.studies.runner import Executor
+from fedskew.studies.tune import Search, Tried, Tuned, Tuner, at, grid, space_from, tune, tuned_methods
 from fedskew.tasks.classification import Classification
 from tests.execution.test_experiment import blobs
 
@@ -33,7 +34,7 @@ def base(**changes) -> Experiment:
 
 
 def test_a_planted_problem_is_solved(tmp_path) -> None:
-    tuned = tune(RunStore(tmp_path), base(), "fedavg", Search(space=SPACE), dataset=DATA)
+    tuned = tune(Executor(RunStore(tmp_path), DATA), base(), "fedavg", Search(space=SPACE))
     assert [t.ended for t in tuned.tried] == ["finished", "finished", "diverged"]
     assert tuned.best.setting == {"solver.lr": 0.1}
     assert tuned.best.score > tuned.tried[0].score + 0.2
@@ -43,7 +44,7 @@ def test_a_planted_problem_is_solved(tmp_path) -> None:
 
 def test_the_choice_is_by_the_held_out_rows_of_the_last_round(tmp_path) -> None:
     store = RunStore(tmp_path)
-    tuned = tune(store, base(), "fedavg", Search(space={"solver.lr": (0.001, 0.1)}, held_out=0.3), dataset=DATA)
+    tuned = tune(Executor(store, DATA), base(), "fedavg", Search(space={"solver.lr": (0.001, 0.1)}, held_out=0.3))
     for tried in tuned.tried:
         frame = store.measurements(tried.runs, per_client=False)
         own = frame[(frame["split"] == "clients") & (frame["name"] == "accuracy_mean") & (frame["round"] == 3)]
@@ -61,13 +62,13 @@ def test_tuning_uses_the_last_round_even_if_an_earlier_one_was_better(tmp_path) 
         store.write_round(run, round_, [(None, "clients", "accuracy_mean", accuracy)])
     store.update(run, status="finished")
     search = Search(space={}, seeds=(7,))
-    work = Work(store, base(), "fedavg", search, None, 1, lambda _: None, lambda _: None, lambda: False)
-    assert work.judged({}, [run]).score == 0.5
+    tuner = Tuner(Executor(store), base(), "fedavg", search)
+    assert tuner.judged({}, [store.run(run)]).score == 0.5
 
 
 def test_a_metric_that_is_better_when_lower_is_minimised(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Classification, "primary", "loss")
-    tuned = tune(RunStore(tmp_path), base(), "fedavg", Search(space={"solver.lr": (1e-7, 0.1)}), dataset=DATA)
+    tuned = tune(Executor(RunStore(tmp_path), DATA), base(), "fedavg", Search(space={"solver.lr": (1e-7, 0.1)}))
     reached = {t.setting["solver.lr"]: tuned.reached(t) for t in tuned.tried}
     assert 0 < reached[0.1] < reached[1e-7]
     assert tuned.best.setting == {"solver.lr": 0.1}
@@ -90,7 +91,7 @@ def test_poisoned_test_rows_change_nothing(tmp_path) -> None:
     results = []
     for name, data in (("clean", DATA), ("poisoned", poisoned)):
         store = RunStore(tmp_path / name)
-        tuned = tune(store, base(), "fedavg", search, dataset=data)
+        tuned = tune(Executor(store, data), base(), "fedavg", search)
         frame = store.measurements([t.runs[0] for t in tuned.tried], per_client=False)
         tested = frame[(frame["split"] == "test") & (frame["name"] == "accuracy") & (frame["round"] == 3)]
         results.append(([t.score for t in tuned.tried], tuned.best.setting, tested["value"].tolist()))
@@ -104,7 +105,7 @@ def test_stored_settings_are_not_run_again(tmp_path) -> None:
     search = Search(space={"solver.lr": (0.01, 0.1)})
 
     def tuned(stop=lambda: False):
-        return tune(store, base(), "fedavg", search, dataset=DATA, listener=lambda p: seen.append(p.run), stop=stop)
+        return tune(Executor(store, DATA, listener=lambda p: seen.append(p.run), stop=stop), base(), "fedavg", search)
 
     with pytest.raises(Interrupted):
         tuned(stop=lambda: len(seen) > 5)
@@ -119,7 +120,7 @@ def test_stored_settings_are_not_run_again(tmp_path) -> None:
     assert tuned() == whole
     assert seen == []
     assert len(store.runs()) == 4
-    uninterrupted = tune(RunStore(tmp_path / "other"), base(), "fedavg", search, dataset=DATA)
+    uninterrupted = tune(Executor(RunStore(tmp_path / "other"), DATA), base(), "fedavg", search)
     assert [t.score for t in whole.tried] == [t.score for t in uninterrupted.tried]
     assert {r.facts["tuning"]["setting"]["solver.lr"] for r in store.runs()} == {0.01, 0.1}
     assert whole.best.seconds > 0
@@ -142,7 +143,7 @@ def test_the_grid_is_every_point() -> None:
 def test_a_setting_of_one_method_does_not_concern_the_others(tmp_path) -> None:
     search = Search(space={"solver.lr": (0.1,), "fedprox.mu": (0.01, 1.0)}, seeds=(7,))
     store = RunStore(tmp_path)
-    made = tuned_methods(["fedavg", "fedprox"], [0, 1], search, lambda m: tune(store, base(), m, search, dataset=DATA))
+    made = tuned_methods(Executor(store, DATA), base(), ["fedavg", "fedprox"], search, [0, 1])
     assert [len(made[m].tried) for m in ("fedavg", "fedprox")] == [1, 2]
     assert made["fedprox"].edges == ["fedprox.mu"]
 
@@ -155,22 +156,23 @@ def test_a_wrong_grid_is_refused(text: str) -> None:
 
 def test_wrong_searches_are_refused(tmp_path) -> None:
     def tuned(space, method="fedavg", **more):
-        return tune(RunStore(tmp_path), base(), method, Search(space=space, seeds=(7,), **more), dataset=DATA)
+        return tune(Executor(RunStore(tmp_path), DATA), base(), method, Search(space=space, seeds=(7,), **more))
 
+    unused = Executor(RunStore(tmp_path), stop=lambda: pytest.fail("was tuned"))
     with pytest.raises(BadInput, match="is not an option of a section or of these methods"):
-        tuned_methods(["fedavg"], [0], Search(space={"fedprox.mu": (1.0,)}), lambda _: pytest.fail("was tuned"))
+        tuned_methods(unused, base(), ["fedavg"], Search(space={"fedprox.mu": (1.0,)}), [0])
     with pytest.raises(BadInput, match="lr"):
         tuned({"solver.rate": (1.0,)})
     for key in ("training.seed", "clients.partition_seed"):
         with pytest.raises(BadInput, match="seeds are not tuned"):
-            tuned_methods(["fedavg"], [0], Search(space={key: (1, 2)}), lambda _: pytest.fail("was tuned"))
+            tuned_methods(unused, base(), ["fedavg"], Search(space={key: (1, 2)}), [0])
     with pytest.raises(BadInput, match="fedavg trains no personal models; leave out --by personal"):
         tuned({"solver.lr": (0.1,)}, by="personal")
     assert RunStore(tmp_path).runs() == []  # before anything is run
     with pytest.raises(FedskewError, match="smaller learning rates"):
         _ = tuned({"solver.lr": (1e38,)}).best
     with pytest.raises(BadInput, match="also a seed of the comparison"):
-        tuned_methods(["fedavg"], [0, 7], Search(space={}, seeds=(7,)), lambda _: pytest.fail("was tuned"))
+        tuned_methods(unused, base(), ["fedavg"], Search(space={}, seeds=(7,)), [0, 7])
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_wrong_searches_are_refused(tmp_path) -> None:
 def test_personal_models_are_judged_where_there_are_some(tmp_path, method: str, space) -> None:
     chosen = base(sharing="personal") if "sharing.head" in space else base()
     search = Search(space={"solver.lr": (0.1,), **space}, seeds=(7,), by="personal")
-    found = tune(RunStore(tmp_path), chosen.replace(training__rounds=1), method, search, dataset=DATA).best
+    found = tune(Executor(RunStore(tmp_path), DATA), chosen.replace(training__rounds=1), method, search).best
     frame = RunStore(tmp_path).measurements(found.runs, per_client=False)
     own = frame[(frame["split"] == "personal") & (frame["name"] == "accuracy_mean") & (frame["round"] == 1)]
     assert found.score == own["value"].item()
@@ -198,7 +200,7 @@ def test_optuna_prunes_bad_trials_and_reuses_stored_ones(tmp_path) -> None:
     search = Search(space={"solver.lr": (1e-6, 1.0)}, seeds=(7, 8), trials=9)
 
     def tuned(stop=lambda: False):
-        return tune(store, base(), "fedavg", search, dataset=DATA, listener=lambda p: seen.append(p.run), stop=stop)
+        return tune(Executor(store, DATA, listener=lambda p: seen.append(p.run), stop=stop), base(), "fedavg", search)
 
     with pytest.raises(Interrupted):
         tuned(stop=lambda: len(seen) > 12)
@@ -212,7 +214,7 @@ def test_optuna_prunes_bad_trials_and_reuses_stored_ones(tmp_path) -> None:
     seen.clear()
     assert tuned() == found
     assert seen == []
-    assert tune(RunStore(tmp_path / "other"), base(), "fedavg", search, dataset=DATA).best.score == found.best.score
+    assert tune(Executor(RunStore(tmp_path / "other"), DATA), base(), "fedavg", search).best.score == found.best.score
 
 
 def test_the_command_line_tunes_and_compares_at_the_best(tmp_path, capsys) -> None:

@@ -23,6 +23,7 @@ from fedskew.report import tables
 from fedskew.report.answer import answer
 from fedskew.report.html import page
 from fedskew.store.runs import RunRecord, RunStore
+from fedskew.studies.runner import Executor
 from fedskew.studies.tune import Search, tune
 from fedskew.tasks.catalogue import TASKS
 
@@ -127,7 +128,9 @@ def test_resumed_regression_equals_an_uninterrupted_one(air, tmp_path) -> None:
 
 
 def test_tuning_takes_the_smallest_error(air, tmp_path) -> None:
-    tuned = tune(RunStore(tmp_path), experiment(air), "fedavg", Search(space={"solver.lr": (1e-6, 0.1)}, seeds=(1,)))
+    tuned = tune(
+        Executor(RunStore(tmp_path)), experiment(air), "fedavg", Search(space={"solver.lr": (1e-6, 0.1)}, seeds=(1,))
+    )
     assert tuned.best.setting == {"solver.lr": 0.1}
     assert 0 < tuned.reached(tuned.best) < tuned.reached(tuned.tried[0])
 

@@ -14,7 +14,7 @@ from fedskew.core.errors import Interrupted, require
 from fedskew.data.dataset import Dataset
 from fedskew.execution.deal import dealt_by
 from fedskew.execution.plan import check_processes
-from fedskew.execution.run import Ended, Listener
+from fedskew.execution.run import Ended, Listener, Progress
 from fedskew.experiment import config
 from fedskew.experiment.combinations import experiment_from
 from fedskew.experiment.config import COMPONENTS, Experiment
@@ -36,9 +36,8 @@ from fedskew.skew.partition import Partition, deal
 from fedskew.store.runs import RunStore
 from fedskew.studies.compare import cross, seeds_from, with_baselines
 from fedskew.studies.progress import stop_on_signal, tuning_text
-from fedskew.studies.runner import to_resume, unfinished
-from fedskew.studies.tune import Search, Tuned, tuned_methods, tuning_partition_note
-from fedskew.studies.tune import tune as tune_one
+from fedskew.studies.runner import Executor, to_resume, unfinished
+from fedskew.studies.tune import Search, tuned_methods, tuning_partition_note
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -276,21 +275,12 @@ def best_settings(
 
     with stop_on_signal() as stopper, Board({"": Part("tuning", 0)}, face) as board:
 
-        def best_of(method: str) -> Tuned:
-            return tune_one(
-                store,
-                base,
-                method,
-                search,
-                dataset=data,
-                jobs=jobs,
-                listener=lambda progress: board.advance("", 0, tuning_text(progress)),
-                ended=on_end,
-                stop=stopper,
-            )
+        def on_progress(progress: Progress) -> None:
+            board.advance("", 0, tuning_text(progress))
 
+        executor = Executor(store, data, jobs, on_progress, on_end, stopper)
         try:
-            return Tuning(base, tuned_methods(methods, seeds, search, best_of), data, store.folder)
+            return Tuning(base, tuned_methods(executor, base, methods, search, seeds), data, store.folder)
         except Interrupted as error:
             raise Interrupted(f"{error}; everything finished is stored; {caller.again} continues") from None
 

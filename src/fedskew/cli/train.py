@@ -242,10 +242,9 @@ def print_tuned(tuned: Tuned) -> None:
 
 def print_choice(tuned: Tuned) -> None:
     """Print the best setting on standard error, in one line."""
-    facts = tuned.facts()
     edge = f"; {', '.join(tuned.edges)} at the edge of the grid" if tuned.edges else ""
     Console(stderr=True).print(
         f"tuned {tuned.method}: {words(tuned.best.setting)}, {value(tuned.measure, tuned.reached(tuned.best))} on held-out rows, "
-        f"best of {facts['tried']} ({duration(facts['seconds'])} of training){edge}",
+        f"best of {len(tuned.tried)} ({duration(tuned.seconds)} of training){edge}",
         style="dim",
     )

@@ -24,7 +24,7 @@ from fedskew.measure.statistics import mean_interval, paired_p
 from fedskew.report.experiments import repeat_command, without_seeds
 from fedskew.report.tables import ByRow, Seeds, Splits, by_method, estimate, splits
 from fedskew.store.runs import RunRecord, RunStore
-from fedskew.studies.runner import DONE, execute_all, stored_runs, to_execute
+from fedskew.studies.runner import DONE, Executor, stored_runs
 
 Faces: TypeAlias = tuple[Face | Literal[""], dict[Face, float]]
 """The dominant face (empty: none), and the strength of each face."""
@@ -204,12 +204,6 @@ def able(case: Planned, methods: Sequence[str], data: Dataset) -> Iterator[str]:
         yield method
 
 
-def complete(store: RunStore, experiments: Sequence[Experiment], title: str, data: Dataset, stop: Stop) -> None:
-    """Execute the runs that are not in the store, or not done. Errors of single runs are only stored."""
-    if runs := to_execute(store, experiments, title):
-        execute_all(store, runs, data, 1, lambda _: None, lambda _: None, stop)
-
-
 def tuned(store: RunStore, case: Planned, method: str) -> float | None:
     """Return the learning rate with the best value on the clients' held-out rows; None until all tuning runs are done.
 
@@ -267,9 +261,10 @@ def run_protocol(
             except FedskewError as error:
                 say(f"left out: {error}")
                 continue
+            executor = Executor(store, data, stop=stop)
             fit = list(able(case, methods, data))
             tuning = [experiment_of(case, method, rate, TUNING_SEED) for method in fit for rate in RATES]
-            complete(store, tuning, f"tuning: {case.title}", data, stop)
+            executor.complete(tuning, f"tuning: {case.title}")
             rates = {method: rate for method in fit if (rate := tuned(store, case, method)) is not None}
             measured = [
                 experiment_of(case, method, rate, seed)
@@ -277,14 +272,6 @@ def run_protocol(
                 if seed in seeds
                 for method, rate in rates.items()
             ]
-            complete(store, measured, case.title, data, stop)
+            executor.complete(measured, case.title)
             if found := gathered(store, case, fit, data, file):
                 add_case(file, found)
-
-
-def gather(store: RunStore, cases: Sequence[Planned], methods: Sequence[str], file: Path) -> None:
-    """Write the cases whose runs are in the store to ``file``. Nothing is executed."""
-    for case in cases:
-        data = Experiment(**case.settings()).dataset.load()
-        if found := gathered(store, case, methods, data, file):
-            add_case(file, found)

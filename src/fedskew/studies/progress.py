@@ -18,7 +18,7 @@ from fedskew.report.experiments import name_of
 from fedskew.report.progress import Board, Face, Part
 from fedskew.report.words import value
 from fedskew.store.runs import RunStore
-from fedskew.studies.runner import execute_all
+from fedskew.studies.runner import Executor
 
 
 def board_of(store: RunStore, runs: Iterable[int], face: Face) -> Board:
@@ -63,7 +63,7 @@ def play(
 
     with stop_on_signal() as stopper, board:
         try:
-            return execute_all(store, runs, dataset, jobs, on_progress, on_end, stopper)
+            return Executor(store, dataset, jobs, on_progress, on_end, stopper).execute(runs)
         except Interrupted as error:
             raise Interrupted(f"{error}; everything finished is stored; {again} continues") from None
 

@@ -9,8 +9,9 @@ import queue
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.queues import Queue
@@ -19,14 +20,14 @@ from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
-from typing import Literal
+from typing import Any
 
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
 from fedskew.data.dataset import Dataset
-from fedskew.data.shared import shared
+from fedskew.data.shared import SharedDataset, shared
 from fedskew.engine.group import Lost
 from fedskew.execution.plan import Latest, Plan
-from fedskew.execution.run import Ended, Listener, Progress, Stop, begin, execute, register
+from fedskew.execution.run import Ended, Listener, Stop, begin, execute, register
 from fedskew.experiment.config import Experiment
 from fedskew.skew.partition import Partition
 from fedskew.store.lock import busy
@@ -41,13 +42,9 @@ ERRORS: dict[str, type[FedskewError]] = {"diverged": Diverged, "bad input": BadI
 Task = tuple[int, Partition | None] | None
 """A run and its dealt rows; None: there are no more."""
 
-Report = (
-    tuple[Literal["ready"], int, None]
-    | tuple[Literal["begun"], int, int]
-    | tuple[Literal["progress"], Progress, None]
-    | tuple[Literal["ended"], int, tuple[str, str] | None]
-)
-"""A worker's report: ready (process id), begun (run, process id), progress, or ended (run, kind and text of its error)."""
+Report = tuple[str, Any, Any]
+"""A worker's report: ("ready", process id, None), ("begun", run, process id), ("progress", `Progress`, None), or ("ended", run,
+kind and text of its error or None)."""
 
 
 def work(
@@ -130,83 +127,79 @@ def without_program() -> Iterator[None]:
         sys.modules["__main__"] = program
 
 
-def side_by_side(
-    folder: Path,
-    runs: Mapping[int, Plan | None],
-    dataset: Dataset | None,
-    jobs: int,
-    listener: Listener,
-    note: Callable[[Ended], None],
-    stop: Stop,
-) -> None:
-    """Execute the runs in ``jobs`` processes. If a process dies, the run that it executed gets the status failed."""
-    with shared(dataset) as rows:
+class Workers:
+    """Processes that execute the ``runs`` of an executor. If one dies, the run that it executed gets the status failed."""
+
+    def __init__(self, executor: Executor, runs: Mapping[int, Plan | None], rows: SharedDataset | None) -> None:
+        self.executor = executor
         context = worker_context()
         with signals_held():
-            tasks: Queue[Task] = context.Queue()
-            events: Queue[Report] = context.Queue()
-            halt = context.Event()
+            self.tasks: Queue[Task] = context.Queue()
+            self.events: Queue[Report] = context.Queue()
+            self.halt = context.Event()
         # stopped workers leave runs in the queue; without this, the program would wait forever for a reader
-        tasks.cancel_join_thread()
+        self.tasks.cancel_join_thread()
         for run, plan in runs.items():
-            tasks.put((run, plan.dealt if plan else None))
-        for _ in range(jobs):
-            tasks.put(None)
-        given = (folder, tasks, events, halt, rows, dict(os.environ), get_temp_dir())
-        processes = [context.Process(target=work, args=given, daemon=True) for _ in range(min(jobs, len(runs)))]
-        at: dict[int, int] = {}
-        ready: set[int] = set()
-        try:
-            with signals_held(), without_program():
-                for process in processes:
-                    process.start()
-            while any(p.is_alive() for p in processes) or not events.empty():
-                if stop():
-                    halt.set()
-                try:
-                    report = events.get(timeout=0.2)
-                except queue.Empty:
-                    for process in processes:
-                        if halt.is_set() and process.pid not in ready:
-                            process.kill()  # it has no run yet; importing libraries may take seconds
-                        lost = at.pop(process.pid or 0, None) if not process.is_alive() else None
-                        if lost is not None and not halt.is_set():
-                            note(Ended(lost, mark_lost(folder, lost, process.exitcode)))
-                    continue
-                if report[0] == "ready":
-                    ready.add(report[1])
-                elif report[0] == "progress":
-                    listener(report[1])
-                elif report[0] == "begun":
-                    at[report[2]] = report[1]
-                else:
-                    _, ended, error = report
-                    at = {pid: run for pid, run in at.items() if run != ended}
-                    note(Ended(ended, ERRORS[error[0]](error[1]) if error else None))
-        except BaseException:
-            # kill the workers in the middle of their rounds: this may be a second Ctrl-C
-            started = [process for process in processes if process.pid]
-            for process in started:
-                process.kill()
-            for process in started:
-                process.join()
-            store = RunStore(folder)
-            for run in at.values():
-                store.update(run, status="interrupted")
-            store.close()
-            raise
-        for process in processes:
+            self.tasks.put((run, plan.dealt if plan else None))
+        number = min(executor.jobs, len(runs))
+        for _ in range(number):
+            self.tasks.put(None)
+        folder, environment = executor.store.folder, dict(os.environ)
+        arguments = (folder, self.tasks, self.events, self.halt, rows, environment, get_temp_dir())
+        self.processes = [context.Process(target=work, args=arguments, daemon=True) for _ in range(number)]
+        self.run_of: dict[int, int] = {}  # by process id
+        self.ready: set[int] = set()
+
+    def execute(self) -> Iterator[Ended]:
+        """Start the processes; yield each run that has ended."""
+        with signals_held(), without_program():
+            for process in self.processes:
+                process.start()
+        while any(process.is_alive() for process in self.processes) or not self.events.empty():
+            if self.executor.stop():
+                self.halt.set()
+            try:
+                kind, what, detail = self.events.get(timeout=0.2)
+            except queue.Empty:
+                yield from self.lost()
+                continue
+            if kind == "ready":
+                self.ready.add(what)
+            elif kind == "progress":
+                self.executor.listener(what)
+            elif kind == "begun":
+                self.run_of[detail] = what
+            else:
+                self.run_of = {process: run for process, run in self.run_of.items() if run != what}
+                yield Ended(what, ERRORS[detail[0]](detail[1]) if detail else None)
+        for process in self.processes:
             process.join()
 
+    def lost(self) -> Iterator[Ended]:
+        """Yield the runs of processes that have died. If the runs stop, kill the processes that have no run yet."""
+        for process in self.processes:
+            if self.halt.is_set() and process.pid not in self.ready:
+                process.kill()  # importing libraries may take seconds
+            run = None if process.is_alive() else self.run_of.pop(process.pid or 0, None)
+            if run is not None and not self.halt.is_set():
+                reason = f"(exit code {process.exitcode}; killed, or out of memory?)"
+                message = f"run {run}: its process ended unexpectedly {reason}"
+                self.executor.store.update(run, status="failed", message=message)
+                yield Ended(run, FedskewError(message))
 
-def mark_lost(folder: Path, run: int, exitcode: int | None) -> FedskewError:
-    """Set the status of a run to failed, because its process has died; return the error."""
-    message = f"run {run}: its process ended unexpectedly (exit code {exitcode}; killed, or out of memory?)"
-    store = RunStore(folder)
-    store.update(run, status="failed", message=message)
-    store.close()
-    return FedskewError(message)
+    def kill(self) -> None:
+        """Kill the processes in the middle of their rounds."""
+        processes = [process for process in self.processes if process.pid]
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+        for run in self.run_of.values():
+            self.executor.store.update(run, status="interrupted")
 
+
+UNFINISHED = ("planned", "running", "interrupted", "failed")
+"""Statuses of runs that can continue."""
 
 EndListener = Callable[[Ended], None]
 
@@ -249,9 +242,10 @@ def to_execute(
     if new:
         added = register_all(store, planner(new), title)
         for experiment, (number, plan) in zip(new, added.items(), strict=True):
-            requested = experiment.hash()
-            asked = {} if plan.experiment.hash() == requested else {"asked": requested}
-            if more := {**asked, **facts(experiment)}:
+            more = dict(facts(experiment))
+            if plan.experiment.hash() != experiment.hash():
+                more["asked"] = experiment.hash()
+            if more:
                 store.add_facts(number, more)
         runs |= added
     return runs
@@ -263,63 +257,81 @@ def register_all(store: RunStore, plans: Sequence[Plan], title: str) -> dict[int
     return {register(store, plan.experiment, plan.trial, comparison): plan for plan in plans}
 
 
-def execute_all(
-    store: RunStore,
-    runs: Mapping[int, Plan | None],
-    dataset: Dataset | None,
-    jobs: int,
-    listener: Listener,
-    ended: EndListener,
-    stop: Stop,
-) -> list[Ended]:
-    """Execute the runs, ``jobs`` at a time; a run that fails does not stop the others. Return how each run ended.
+@dataclass(frozen=True)
+class Executor:
+    """How runs of a store are executed: ``jobs`` at a time, on the rows of ``dataset`` (None: each run loads its own).
 
-    A run without a plan is executed as stored. Raises `Interrupted` once ``stop`` returns True.
+    ``listener`` hears of rounds, and ``ended`` of runs that have ended. Once ``stop`` returns True, all runs end after the round.
     """
-    results: list[Ended] = []
 
-    def note(result: Ended) -> None:
-        results.append(result)
-        ended(result)
+    store: RunStore
+    dataset: Dataset | None = None
+    jobs: int = 1
+    listener: Listener = lambda _: None
+    ended: EndListener = lambda _: None
+    stop: Stop = lambda: False
 
-    if jobs == 1 or len(runs) < 2:
+    def complete(
+        self, experiments: Sequence[Experiment], title: str, planner: Planner = plan_later
+    ) -> dict[str, RunRecord]:
+        """Execute what the store lacks; return the run of each experiment, by hash."""
+        self.execute(to_execute(self.store, experiments, title, planner))
+        return stored_runs(self.store, experiments)
+
+    def execute(self, runs: Mapping[int, Plan | None]) -> list[Ended]:
+        """Execute the runs; one that fails does not stop the others. Return how each run ended.
+
+        A run without a plan is executed as stored. Raises `Interrupted` once ``stop`` returns True.
+        """
+        results: list[Ended] = []
+        one_by_one = self.jobs == 1 or len(runs) < 2
+        with closing(self.one_by_one(runs) if one_by_one else self.side_by_side(runs)) as ends:
+            for result in ends:
+                results.append(result)
+                self.ended(result)
+        missing = len(runs) - len(results)
+        if missing and self.stop():
+            raise Interrupted(f"stopped with {missing} of {len(runs)} runs unfinished")
+        return results
+
+    def one_by_one(self, runs: Mapping[int, Plan | None]) -> Generator[Ended]:
         load = Latest()
         for run, plan in runs.items():
-            if stop():
-                break
+            if self.stop():
+                return
+            planned = partial(begin, self.store, run, self.dataset or load, plan)
             try:
-                execute(store, run, dataset, listener, stop, partial(begin, store, run, dataset or load, plan))
-                note(Ended(run, None))
+                execute(self.store, run, self.dataset, self.listener, self.stop, planned)
+                yield Ended(run, None)
             except Interrupted:
-                break
-            except Lost as error:
-                # a process of torchrun is lost, so no other run can begin
-                note(Ended(run, error))
-                break
+                return
             except FedskewError as error:
-                note(Ended(run, error))
-    else:
-        side_by_side(store.folder, runs, dataset, jobs, listener, note, stop)
-    missing = len(runs) - len(results)
-    if missing and stop():
-        raise Interrupted(f"stopped with {missing} of {len(runs)} runs unfinished")
-    return results
+                yield Ended(run, error)
+                if isinstance(error, Lost):
+                    return  # a process of torchrun is lost, so no other run can begin
+
+    def side_by_side(self, runs: Mapping[int, Plan | None]) -> Generator[Ended]:
+        with shared(self.dataset) as rows:
+            workers = Workers(self, runs, rows)
+            try:
+                yield from workers.execute()
+            except BaseException:
+                workers.kill()  # this may be a second Ctrl-C
+                raise
 
 
 def unfinished(store: RunStore) -> list[RunRecord]:
     """Return the newest run that can be resumed, with all runs of its comparison; if there is none, the latest runs."""
-    waiting = [
-        r for r in store.runs("status IN ('planned', 'running', 'interrupted', 'failed')") if not busy(store, r.id)
-    ]
+    waiting = [r for r in store.runs() if r.status in UNFINISHED and not busy(store, r.id)]
     if not waiting:
         return store.select([])
     newest = max(waiting, key=lambda r: r.id)
     return store.select([f"c{newest.comparison}" if newest.comparison else str(newest.id)])
 
 
-def to_resume(store: RunStore, chosen: Sequence[RunRecord]) -> list[int]:
+def to_resume(store: RunStore, records: Sequence[RunRecord]) -> list[int]:
     """Return the numbers of the unfinished runs. Raises `BadInput` if other processes execute all of them."""
-    ids = [r.id for r in chosen if r.status in ("planned", "running", "interrupted", "failed")]
+    ids = [r.id for r in records if r.status in UNFINISHED]
     reasons = [busy(store, run) for run in ids]
     require(not reasons or not all(reasons), reasons[0] if reasons else "")
     return ids

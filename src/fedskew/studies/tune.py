@@ -6,26 +6,24 @@ proposes settings and ends bad ones early.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, TypedDict, TypeGuard
+from typing import TYPE_CHECKING, Literal, TypeGuard
 
 from fedskew.core.component import literal, parse, shown, split
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
 from fedskew.data import DATASETS
-from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import Own
 from fedskew.execution.plan import Plan, prepare
-from fedskew.execution.run import Ended, Listener, Stop
+from fedskew.execution.run import Stop
 from fedskew.experiment.combinations import has_own_models, suited, with_method
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections
 from fedskew.measure.registry import PRIMARY, Measure, primary
-from fedskew.store.runs import RunStore
-from fedskew.studies.runner import DONE, EndListener, execute_all, stored_runs, to_execute, worst_error
+from fedskew.store.runs import RunRecord, RunStore
+from fedskew.studies.runner import DONE, Executor, stored_runs, to_execute, worst_error
 
 if TYPE_CHECKING:
     import optuna
@@ -75,9 +73,9 @@ class Tried:
 def at(base: Experiment, method: str, setting: Setting) -> Experiment:
     """Return the experiment with this method and setting. Its name is the method."""
     name, options = parse(method, "algorithm")
-    own = {key.partition(".")[2]: value for key, value in setting.items() if key.partition(".")[0] == name}
-    options |= own
-    spec = f"{name}:{','.join(f'{key}={shown(value)}' for key, value in options.items())}" if own else method
+    changes = {key.partition(".")[2]: value for key, value in setting.items() if key.partition(".")[0] == name}
+    text = ",".join(f"{key}={shown(value)}" for key, value in (options | changes).items())
+    spec = f"{name}:{text}" if changes else method
     table = with_method(base, spec).table()
     for key, value in setting.items():
         section, _, option = key.partition(".")
@@ -96,65 +94,70 @@ def words(setting: Setting) -> str:
 
 
 @dataclass(frozen=True)
-class Work:
+class Tuner:
     """The tuning of one method: registers, executes and scores its runs."""
 
-    store: RunStore
+    executor: Executor
     base: Experiment
     method: str
     search: Search
-    dataset: Dataset | None
-    jobs: int
-    listener: Listener
-    ended: EndListener
-    stop: Stop
-    plans: dict[int, Plan] = field(default_factory=dict)  # of runs that have not begun
 
     def experiment(self, setting: Setting, seed: int) -> Experiment:
-        made = at(self.base, self.method, setting).replace(training__seed=seed, clients__partition_seed=seed)
-        return made.replace(name=f"{self.method} @ {words(setting)}") if setting else made
+        experiment = at(self.base, self.method, setting).replace(training__seed=seed, clients__partition_seed=seed)
+        return experiment.replace(name=f"{self.method} @ {words(setting)}") if setting else experiment
 
-    def registered(self, settings: Sequence[Setting], seeds: Sequence[int]) -> dict[tuple[int, int], int]:
-        """Return run numbers by (index of the setting, seed). Runs that the store does not have are added to it."""
-        wanted = {(k, s): self.experiment(settings[k], s) for s in seeds for k in range(len(settings))}
+    def registered(self, settings: Sequence[Setting], seeds: Sequence[int]) -> dict[int, Plan | None]:
+        """Register the runs that the store lacks; return those to execute, seed by seed."""
+        setting_of = {(e := self.experiment(s, seed)).hash(): (e, s) for seed in seeds for s in settings}
+        experiments = [experiment for experiment, _ in setting_of.values()]
         require(
-            self.search.by == "clients" or all(map(personal, wanted.values())),
+            self.search.by == "clients" or all(map(personal, experiments)),
             f"tune: {self.method} trains no personal models; leave out --by personal",
         )
-        setting_of = {experiment.hash(): settings[place[0]] for place, experiment in wanted.items()}
 
         def facts(experiment: Experiment) -> dict[str, object]:
-            return {"tuning": {"method": self.method, "setting": setting_of[experiment.hash()], "by": self.search.by}}
+            setting = setting_of[experiment.hash()][1]
+            return {"tuning": {"method": self.method, "setting": setting, "by": self.search.by}}
 
-        experiments = list(wanted.values())
-        planned = to_execute(self.store, experiments, f"tune {self.method}", self.planned, facts)
-        self.plans.update({run: plan for run, plan in planned.items() if plan})
-        stored = stored_runs(self.store, experiments)
-        return {place: stored[experiment.hash()].id for place, experiment in wanted.items()}
+        return to_execute(self.executor.store, experiments, f"tune {self.method}", self.planned, facts)
 
     def planned(self, experiments: Sequence[Experiment]) -> list[Plan]:
         """Plan the runs of new settings. Engines are tried once, since all have the same name until then."""
-        plans, _ = prepare([e.replace(name=self.method) for e in experiments], self.dataset, self.jobs)
+        same_name = [e.replace(name=self.method) for e in experiments]
+        plans, _ = prepare(same_name, self.executor.dataset, self.executor.jobs)
         for plan in plans:
             require(
                 plan.dealt is None or plan.dealt.held_out is not None,
                 f"tune: held_out {plan.experiment.clients.held_out} is too small to hold out a row of any client; increase it",
             )
         return [
-            dataclasses.replace(plan, experiment=plan.experiment.replace(name=e.name))
+            replace(plan, experiment=plan.experiment.replace(name=e.name))
             for plan, e in zip(plans, experiments, strict=True)
         ]
 
-    def judged(self, setting: Setting, runs: Sequence[int]) -> Tried:
+    def execute(self, runs: Mapping[int, Plan | None], stop: Stop) -> None:
+        """Execute the runs. One that diverges does not stop the others."""
+        error = worst_error(replace(self.executor, stop=stop).execute(runs))
+        if error and not isinstance(error, Diverged):
+            raise error
+
+    def records(self, setting: Setting, seeds: Sequence[int]) -> list[RunRecord]:
+        """Return the stored runs of a setting on these seeds."""
+        experiments = [self.experiment(setting, seed) for seed in seeds]
+        stored = stored_runs(self.executor.store, experiments)
+        return [stored[experiment.hash()] for experiment in experiments]
+
+    def judged(self, setting: Setting, records: Sequence[RunRecord]) -> Tried:
         """Score a setting by its runs."""
-        statuses = [self.store.run(run).status for run in runs]
-        seconds = sum(m.value for m in self.store.curves(runs, ["round/seconds"]))
+        store, runs = self.executor.store, tuple(record.id for record in records)
+        statuses = [record.status for record in records]
+        seconds = sum(m.value for m in store.curves(runs, ["round/seconds"]))
         if "diverged" in statuses:
-            return Tried(setting, -math.inf, seconds, tuple(runs), "diverged")
-        if len(runs) < len(self.search.seeds) or statuses != ["finished"] * len(runs):
-            return Tried(setting, -math.inf, seconds, tuple(runs), "pruned")
-        score = fmean(m.value for m in self.store.last(runs, [f"{self.search.by}/{self.measure.name}_mean"]))
-        return Tried(setting, self.sign * score, seconds, tuple(runs), "finished")
+            return Tried(setting, -math.inf, seconds, runs, "diverged")
+        if statuses != ["finished"] * len(self.search.seeds):
+            return Tried(setting, -math.inf, seconds, runs, "pruned")
+        score = fmean(m.value for m in store.last(runs, [self.scored]))
+        return Tried(setting, self.sign * score, seconds, runs, "finished")
 
     @property
     def measure(self) -> Measure:
@@ -162,24 +165,14 @@ class Work:
         return primary(self.base.task.primary)
 
     @property
+    def scored(self) -> str:
+        """The measure that the search scores: the primary metric on held-out rows, as a mean over the clients."""
+        return f"{self.search.by}/{self.measure.name}_mean"
+
+    @property
     def sign(self) -> int:
         """-1 if lower values are better, else 1. A better setting always has a higher score."""
         return -1 if self.measure.better == "lower" else 1
-
-    def curve(self, run: int) -> dict[int, float]:
-        """Return the primary metric that the search scores, by round."""
-        return {m.round: m.value for m in self.store.curves([run], [f"{self.search.by}/{self.measure.name}_mean"])}
-
-    def execute(self, runs: Sequence[int], stop: Stop) -> None:
-        """Execute the unfinished runs. A run that diverges does not stop the others."""
-        unfinished = [run for run in runs if self.store.run(run).status not in DONE]
-        results: list[Ended] = []
-        if unfinished:
-            planned = {run: self.plans.pop(run, None) for run in unfinished}
-            results = execute_all(self.store, planned, self.dataset, self.jobs, self.listener, self.ended, stop)
-        error = worst_error(results)
-        if error and not isinstance(error, Diverged):
-            raise error
 
 
 def personal(experiment: Experiment) -> bool:
@@ -191,7 +184,7 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def by_optuna(work: Work, space: Mapping[str, tuple[object, ...]]) -> list[Tried]:
+def by_optuna(tuner: Tuner, space: Mapping[str, tuple[object, ...]]) -> list[Tried]:
     """Try ``search.trials`` settings.
 
     The sampler has a fixed seed and gets the stored values of finished runs. A second call therefore proposes the same settings
@@ -207,10 +200,10 @@ def by_optuna(work: Work, space: Mapping[str, tuple[object, ...]]) -> list[Tried
     )
     pruned = optuna.trial.TrialState.PRUNED
     tried: list[Tried] = []
-    for _ in range(work.search.trials):
+    for _ in range(tuner.search.trials):
         trial = study.ask()
         setting = {key: proposed(trial, key, values) for key, values in space.items()}
-        tried.append(one(work, trial, setting))
+        tried.append(try_setting(tuner, trial, setting))
         finished = tried[-1].ended == "finished"
         study.tell(trial, tried[-1].score if finished else None, state=None if finished else pruned)
     return tried
@@ -233,61 +226,51 @@ def proposed(trial: optuna.Trial, key: str, values: Sequence[object]) -> object:
     return float(f"{trial.suggest_float(key, min(numbers), max(numbers), log=True):.4g}")
 
 
-def one(work: Work, trial: optuna.Trial, setting: Setting) -> Tried:
+def try_setting(tuner: Tuner, trial: optuna.Trial, setting: Setting) -> Tried:
     """Run a setting on one seed after the other, until all are done or the setting is pruned."""
-    runs: list[int] = []
-    for number, seed in enumerate(work.search.seeds):
-        run = work.registered([setting], [seed])[0, seed]
-        runs.append(run)
-        behind = Behind(work, trial, run, number * work.base.training.rounds)
-        if not behind():
+    store, records = tuner.executor.store, []
+    for number, seed in enumerate(tuner.search.seeds):
+        runs = tuner.registered([setting], [seed])
+        [record] = tuner.records(setting, [seed])
+        behind = Behind(tuner, trial, record.id, number * tuner.base.training.rounds)
+        if not behind() and runs:
             try:
-                work.execute([run], behind.or_stopped)
+                tuner.execute(runs, behind.or_stopped)
             except Interrupted:
-                if work.stop():
+                if tuner.executor.stop():
                     raise
-        status = work.store.run(run).status
-        if behind.pruned and status not in DONE:
-            work.store.update(run, status="interrupted", message=f"pruned after round {behind.reported}")
-        if behind.pruned or status == "diverged":
+        record = store.run(record.id)
+        records.append(record)
+        if behind.pruned and record.status not in DONE:
+            store.update(record.id, status="interrupted", message=f"pruned after round {behind.reported}")
+        if behind.pruned or record.status == "diverged":
             break
-    return work.judged(setting, runs)
+    return tuner.judged(setting, records)
 
 
 class Behind:
     """Calling it reports new stored rounds of a run to Optuna, and returns True if the trial is pruned."""
 
-    def __init__(self, work: Work, trial: optuna.Trial, run: int, offset: int) -> None:
-        self.work, self.trial, self.run, self.offset = work, trial, run, offset
+    def __init__(self, tuner: Tuner, trial: optuna.Trial, run: int, offset: int) -> None:
+        self.tuner, self.trial, self.run, self.offset = tuner, trial, run, offset
         self.reported = 0
         self.pruned = False
 
     def __call__(self) -> bool:
-        for round_, value in self.work.curve(self.run).items():
-            if round_ > self.reported and not self.pruned:
-                self.reported = round_
-                self.trial.report(self.work.sign * value, self.offset + round_)
+        curve = self.tuner.executor.store.curves([self.run], [self.tuner.scored], after={self.run: self.reported})
+        for measured in curve:
+            if not self.pruned:
+                self.reported = measured.round
+                self.trial.report(self.tuner.sign * measured.value, self.offset + measured.round)
                 self.pruned = self.trial.should_prune()
         return self.pruned
 
     def or_stopped(self) -> bool:
-        return self.work.stop() or self()
+        return self.tuner.executor.stop() or self()
 
 
 FACTORS = (0.3, 1.0, 3.0)
 """Default grid: the experiment's learning rate times these factors."""
-
-
-class Facts(TypedDict):
-    """How the best setting was found. Runs at this setting store it as the fact ``tuned``."""
-
-    setting: Setting
-    tried: int
-    seconds: float
-    runs: list[int]
-    candidates: list[
-        dict[str, object]
-    ]  # every setting, how it ended, its value on held-out rows, whether it was chosen
 
 
 @dataclass(frozen=True)
@@ -328,10 +311,13 @@ class Tuned:
     def numeric(self, key: str) -> bool:
         return all(is_number(t.setting[key]) for t in self.tried) and len({t.setting[key] for t in self.tried}) > 1
 
-    def facts(self) -> Facts:
-        """Return how the best setting was found."""
-        runs = [run for t in self.tried for run in t.runs]
-        seconds = round(sum(t.seconds for t in self.tried), 3)
+    @property
+    def seconds(self) -> float:
+        """The seconds of training of all settings."""
+        return round(sum(t.seconds for t in self.tried), 3)
+
+    def facts(self) -> dict[str, object]:
+        """Return how the best setting was found. Runs at this setting store it as the fact ``tuned``."""
         candidates = [
             {"setting": words(t.setting), "ended": t.ended, "best": t is self.best}
             | ({"value": self.reached(t)} if t.ended == "finished" else {})
@@ -340,8 +326,8 @@ class Tuned:
         return {
             "setting": self.best.setting,
             "tried": len(self.tried),
-            "seconds": seconds,
-            "runs": runs,
+            "seconds": self.seconds,
+            "runs": [run for t in self.tried for run in t.runs],
             "candidates": candidates,
         }
 
@@ -370,14 +356,14 @@ def space_of(search: Search, base: Experiment, method: str) -> dict[str, tuple[o
 
 def check_space(search: Search, methods: Sequence[str]) -> None:
     """Raise `BadInput` for keys that are no option of a section or of these methods."""
-    known = {*COMPONENTS, *SETTINGS, *(parse(method, "algorithm")[0] for method in methods)}
+    sections = {*COMPONENTS, *SETTINGS, *(parse(method, "algorithm")[0] for method in methods)}
     for key in search.space:
         require(
             key not in ("training.seed", "clients.partition_seed"),
             f"tune: seeds are not tuned; leave out {key}, or choose seeds with --tuning-seeds",
         )
         require(
-            key.partition(".")[0] in known,
+            key.partition(".")[0] in sections,
             f"tune: {key} is not an option of a section or of these methods; write solver.lr or {min(methods)}.OPTION",
         )
 
@@ -387,55 +373,43 @@ def grid(space: Mapping[str, tuple[object, ...]]) -> list[Setting]:
     return [dict(zip(space, point, strict=True)) for point in itertools.product(*space.values())]
 
 
-def tune(
-    store: RunStore,
-    base: Experiment,
-    method: str,
-    search: Search,
-    *,
-    dataset: Dataset | None = None,
-    jobs: int = 1,
-    listener: Listener = lambda _: None,
-    ended: EndListener = lambda _: None,
-    stop: Stop = lambda: False,
-) -> Tuned:
+def tune(executor: Executor, base: Experiment, method: str, search: Search) -> Tuned:
     """Try settings of one method on the tuning seeds. Stored runs are not executed again.
 
-    Raises `BadInput` for a wrong setting, and `Interrupted` once ``stop`` returns True.
+    Raises `BadInput` for a wrong setting, and `Interrupted` once the executor's ``stop`` returns True.
     """
-    if dataset is not None:
-        base = suited(base.replace(dataset=Own(fingerprint=dataset.fingerprint())), dataset)
+    if executor.dataset is not None:
+        data = executor.dataset
+        base = suited(base.replace(dataset=Own(fingerprint=data.fingerprint())), data)
     elif base.default_task and type(base.dataset) not in DATASETS.values():
         base = suited(base, base.dataset.load())
     if base.clients.held_out == 0:
         base = base.replace(clients__held_out=search.held_out)
-    work = Work(store, base, method, search, dataset, jobs, listener, ended, stop)
-    space = space_of(search, base, method)
+    tuner, space = Tuner(executor, base, method, search), space_of(search, base, method)
     if search.trials:
-        return Tuned(method, tuple(by_optuna(work, space)), base.task.primary)
+        return Tuned(method, tuple(by_optuna(tuner, space)), base.task.primary)
     settings = grid(space)
-    runs = work.registered(settings, search.seeds)
-    work.execute(list(runs.values()), stop)
-    tried = tuple(work.judged(s, [runs[k, seed] for seed in search.seeds]) for k, s in enumerate(settings))
+    tuner.execute(tuner.registered(settings, search.seeds), executor.stop)
+    tried = tuple(tuner.judged(setting, tuner.records(setting, search.seeds)) for setting in settings)
     return Tuned(method, tried, base.task.primary)
 
 
 def tuned_methods(
-    methods: Sequence[str], seeds: Sequence[int], search: Search, one: Callable[[str], Tuned]
+    executor: Executor, base: Experiment, methods: Sequence[str], search: Search, seeds: Sequence[int] = ()
 ) -> dict[str, Tuned]:
-    """Tune each method with ``one(method)``. The later comparison uses ``seeds``.
+    """Tune each method. A later comparison uses ``seeds``.
 
     Raises `BadInput` if a tuning seed is among ``seeds``, and for unknown keys.
     """
     common = sorted({*seeds} & {*search.seeds})
     require(not common, f"tune: seed {common[:1]} is also a seed of the comparison; choose other --tuning-seeds")
     check_space(search, methods)
-    return {method: one(method) for method in methods}
+    return {method: tune(executor, base, method, search) for method in methods}
 
 
-def tuning_partition_note(store: RunStore, found: Mapping[str, Tuned]) -> str:
+def tuning_partition_note(store: RunStore, tuned: Mapping[str, Tuned]) -> str:
     """Return the note on the partition of the first tuned run, as a line; empty if there is none."""
-    run = next(iter(found.values())).tried[0].runs[0]
+    run = next(iter(tuned.values())).tried[0].runs[0]
     note = store.run(run).facts.get("partition", {}).get("note", "")
     return f"partition: {note}" if note else ""
 

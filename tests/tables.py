@@ -1,6 +1,8 @@
 """Tables for tests, written in any format."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +14,8 @@ from fedskew.core.errors import BadInput
 from fedskew.data.tables.columns import Columns
 from fedskew.data.tables.guard import summary
 from fedskew.data.tables.schema import merged
-from fedskew.data.tables.survey import Survey, survey
+from fedskew.data.tables.survey import Roles, Survey
+from fedskew.data.tables.survey import survey as survey_of
 
 
 def frame(rows: int = 400, seed: int = 0) -> pd.DataFrame:
@@ -45,14 +48,20 @@ def write(table: pd.DataFrame, path: Path) -> Path:
     return path
 
 
-def read(path: Path, **options: object) -> Survey:
-    return survey([path], "label", "who", **options)  # type: ignore[arg-type]
+def survey(paths: Sequence[Path], label: str, client: str = "", **options: Any) -> Survey:
+    """Read tables. Options are fields of `Roles` or arguments of `fedskew.data.tables.survey.survey`."""
+    roles = {name: options.pop(name) for name in Roles.__dataclass_fields__ if name in options}
+    return survey_of(paths, Roles(label, client, **roles), **options)
 
 
-def refused(path: Path, *words: str, label: str = "label", client: str = "who", **options: object) -> None:
+def read(path: Path, **options: Any) -> Survey:
+    return survey([path], "label", "who", **options)
+
+
+def refused(path: Path, *words: str, label: str = "label", client: str = "who", **options: Any) -> None:
     """Reading the file raises `BadInput` in one line with all these words."""
     with pytest.raises(BadInput) as error:
-        survey([path], label, client, **options)  # type: ignore[arg-type]
+        survey([path], label, client, **options)
     assert "\n" not in str(error.value)
     for word in words:
         assert word in str(error.value)

@@ -11,13 +11,13 @@ import torch
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.data.datasets.table import TableData
-from fedskew.data.tables.survey import survey
 from fedskew.diagnosis.rehearsal import sites_of_files
 from fedskew.experiment.config import Experiment
 from fedskew.flower.tables import check_table, summary_of
 from fedskew.loop.evaluate import GROUPS, pooled_by_row
 from fedskew.store import test_rows
 from tests.data.test_persons import PERSONS, VISITS, write_visits
+from tests.tables import survey
 
 FAST = {"model": "softmax", "rounds": 2, "skew": "natural", "progress": False}
 

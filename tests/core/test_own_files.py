@@ -13,13 +13,13 @@ from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.files import bounded
-from fedskew.data.tables.survey import survey
 from fedskew.report.files import csv as as_csv
 from fedskew.report.html import write_report
 from fedskew.skew.exported import FromFolder
 from fedskew.store.runs import RunStore
 from tests.flower_nodes import small
 from tests.report import mixed_store
+from tests.tables import survey
 
 SKEW = ["skew", "--clients", "3", "--skew", "iid"]
 

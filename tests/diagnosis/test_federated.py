@@ -11,7 +11,7 @@ import pytest
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.data.tables.guard import guarded, guarded_summary
+from fedskew.data.tables.guard import guarded, summary
 from fedskew.data.tables.schema import merged
 from fedskew.diagnosis.questions import LEAVES, Answer, Array, Question, arrays, numbers_of
 from fedskew.diagnosis.rehearsal import by_bytes, rehearse, sites_of_files
@@ -68,13 +68,13 @@ def test_no_count_that_leaves_is_of_few_rows(table, columns):
 def test_a_column_with_few_numbers_has_a_range_of_fewest_rows_or_its_mean(known, ends):
     """heart's Switzerland has 5 values of ca, which ended the diagnosis."""
     values = [float(at) if at < known else None for at in range(40)]
-    held = guarded_summary(pa.table({"ca": pa.array(values)}), 5).columns["ca"].numbers
+    held = summary(pa.table({"ca": pa.array(values)}), 5).columns["ca"].numbers
     assert (held.low, held.high) == ends
 
 
 def test_a_column_without_a_value_has_none_to_count():
     """Else such a site would make a column of numbers look like words where another site has a single word."""
-    held = guarded_summary(pa.table({"chol": pa.nulls(50)}), 5).columns["chol"]
+    held = summary(pa.table({"chol": pa.nulls(50)}), 5).columns["chol"]
     assert (held.rows, held.valid) == (50, 0)
 
 

@@ -22,7 +22,7 @@ from fedskew.data.tables.files import format_of
 from fedskew.data.tables.guard import summary
 from fedskew.data.tables.schema import merged
 from fedskew.data.tables.summaries import text_encoder
-from fedskew.data.tables.survey import MOST_BYTES, Survey, like_persons, many_numbers, round_down, survey
+from fedskew.data.tables.survey import MOST_BYTES, Roles, Survey, like_persons, many_numbers, round_down, survey
 from fedskew.diagnosis.facts import of_inputs, of_symbols
 from fedskew.diagnosis.pool import pooled
 from fedskew.diagnosis.subject import Facts, Subject, sizes_of, values_of
@@ -67,11 +67,7 @@ def from_files(
     )
     found = survey(
         paths,
-        column,
-        client,
-        person=person,
-        once=True,
-        numeric=bool(target),
+        Roles(column, client, person=person, numeric=bool(target), once=True),
         most=MOST_ROWS,
         seed=seed,
         on_progress=lambda share, rows: on_progress(f"reading, {rows:,} rows", share),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require
 from fedskew.data.tables.files import files_of, stem
-from fedskew.data.tables.survey import Kinds, survey
+from fedskew.data.tables.survey import Kinds, Roles, survey
 from fedskew.diagnosis.diagnose import OnProgress, table_arguments
 from fedskew.diagnosis.questions import Answer, Question
 from fedskew.diagnosis.server import Ask, federated
@@ -85,7 +85,7 @@ def sites_of_files(
     )
     column, numeric = label or target, bool(target)
     if client:
-        found = survey(paths, column, client, person=person, once=True, numeric=numeric)
+        found = survey(paths, Roles(column, client, person=person, numeric=numeric, once=True))
         sites = {
             name: Site(found.table.filter(pa.array(found.client == at)), targets_in(found)[found.client == at], fewest)
             for at, name in enumerate(found.clients)
@@ -94,7 +94,7 @@ def sites_of_files(
     else:
         sites, notes = {}, []
         for path in files_of(paths):
-            found = survey([path], column, person=person, once=True, numeric=numeric, fair=False)
+            found = survey([path], Roles(column, person=person, numeric=numeric, once=True), fair=False)
             sites[stem(path)] = Site(found.table, targets_in(found), fewest)
             notes += [f"{stem(path)}: {note}" for note in found.notes]
     title = ", ".join(path.name for path in paths)

@@ -12,8 +12,7 @@ import pytest
 
 from fedskew.core.errors import BadInput
 from fedskew.data.tables import files
-from fedskew.data.tables.survey import survey
-from tests.tables import fitted_to, frame, read, refused, write
+from tests.tables import fitted_to, frame, read, refused, survey, write
 
 KINDS = ["t.csv", "t.csv.gz", "t.tsv", "t.jsonl", "t.jsonl.gz", "t.ndjson", "t.parquet", "t.feather", "t.arrow"]
 

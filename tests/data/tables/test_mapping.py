@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.data.tables.survey import survey
-from tests.tables import fitted_to
+from tests.tables import fitted_to, survey
 
 
 def write_sites(folder: Path, mapping: str) -> list[Path]:

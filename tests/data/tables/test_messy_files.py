@@ -14,10 +14,10 @@ from fedskew.data.preprocessing import Tabular
 from fedskew.data.tables.columns import cells_for
 from fedskew.data.tables.guard import shared
 from fedskew.data.tables.schema import merged
-from fedskew.data.tables.survey import survey
 from fedskew.diagnosis.diagnose import from_files
 from fedskew.diagnosis.rehearsal import sites_of_files
 from fedskew.serving import predict
+from tests.tables import survey
 
 ROWS = 60
 

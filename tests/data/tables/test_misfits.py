@@ -9,9 +9,9 @@ import pytest
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.table import TableData
-from fedskew.data.tables.survey import survey
 from fedskew.diagnosis.rehearsal import rehearse, sites_of_files
 from fedskew.diagnosis.subject import Facts
+from tests.tables import survey
 
 DAYS = pd.DatetimeIndex([f"2013-{month:02}-{day:02}" for month in range(3, 8) for day in range(1, 13)][:56])
 

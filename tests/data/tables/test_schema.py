@@ -13,8 +13,7 @@ from fedskew.data.preprocessing import Number, Tabular, Texts
 from fedskew.data.tables.guard import as_own_file, shared, summary
 from fedskew.data.tables.schema import merged
 from fedskew.data.tables.summaries import Summary
-from fedskew.data.tables.survey import survey
-from tests.tables import fitted_to
+from tests.tables import fitted_to, survey
 
 HOSPITALS = ("bern", "genf", "sion")
 

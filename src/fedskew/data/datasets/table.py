@@ -148,21 +148,19 @@ class TableData(Redrawn):
         With ``once``, only the first row of each person counts.
         """
         # imported here, because other data sets need no pandas and PyArrow
-        from fedskew.data.tables.survey import survey
+        from fedskew.data.tables.survey import Roles, survey
 
-        most, numeric, event = self.rows or None, not self.label, self.event
-        made = survey(
-            *([Path(path)], self.column, client),
+        roles = Roles(
+            label=self.column,
+            client=client,
             text=self.text,
-            event=event,
+            event=self.event,
             person=self.person or "",
+            numeric=not self.label,
             once=once,
-            numeric=numeric,
-            known=known,
-            most=most,
-            fair=False,
         )
-        return with_labels(made, self.label_columns, path) if self.labels else made
+        found = survey([Path(path)], roles, known=known, most=self.rows or None, fair=False)
+        return with_labels(found, self.label_columns, path) if self.labels else found
 
     def summaries(self, table: pa.Table, clients: Numbered | None) -> tuple[dict[str, Summary], tuple[str, ...]]:
         """Return the summary of these rows; with ``fewest``, of each natural client, and notes on what these hide."""

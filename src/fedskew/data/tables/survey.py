@@ -20,7 +20,7 @@ from fedskew.data.preprocessing import Tabular
 from fedskew.data.tables.columns import numbers
 from fedskew.data.tables.files import Reading, assumed, files_of, stem
 from fedskew.data.tables.guard import NUMBERED, SPELLING, RowSteps, countable, is_text, marks_of, number_rows
-from fedskew.data.tables.mapping import MOSTLY_NUMBERS, entry, holds_strings, mapping_path
+from fedskew.data.tables.mapping import MOSTLY_NUMBERS, entry, holds_strings, mapping_path, replaced
 from fedskew.data.tables.schema import misfit, other_words, spelt_twice
 
 CELLS = 100
@@ -76,14 +76,6 @@ def odd_cells(cells: list[str], wanted: str) -> list[str]:
     return [cell for cell, missing in zip(cells, np.asarray(pd.isna(known)), strict=True) if missing]
 
 
-def other_classes(
-    label: str, clients: tuple[str, ...], classes: tuple[str, ...], counts: NDArray[np.int64]
-) -> list[str]:
-    """Return a line for each class that only one client has, if it may be another spelling. ``counts`` is (clients, classes)."""
-    held = {client: [classes[at] for at in np.flatnonzero(rows)] for client, rows in zip(clients, counts, strict=True)}
-    return [*other_words(label, held), *{line for own in held.values() for line in spelt_twice(label, own)}]
-
-
 Ints = NDArray[np.int64]
 
 MOST_LABELS = 1000
@@ -103,6 +95,33 @@ ROW_BYTES = 24
 TARGET = "is the target and holds words, such as {held}; name a column of numbers, or write label={name} for classes"
 EVENT = "says whether the event came and holds words, such as {held}; write 1 for an event and 0 for none"
 BINS = "labels are classes: put numbers into bins, or predict them with target=COLUMN"
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The columns of a table that are no inputs. The clients are the values of the column ``client``; without it, the files.
+
+    If ``numeric``, labels are numbers to predict. With ``event``, a column of 0 and 1, the labels are times. ``text`` is the column
+    of texts, if rows are texts. With ``once``, only the first row of each ``person`` at a client counts.
+    """
+
+    label: str
+    client: str = ""
+    text: str = ""
+    event: str = ""
+    person: str = ""
+    numeric: bool = False
+    once: bool = False
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns in which a row must have a value."""
+        return list(dict.fromkeys(filter(None, (self.label, self.client, self.text, self.event, self.person))))
+
+    def as_written(self, known: Tabular | None) -> frozenset[str]:
+        """The columns that stay text, so that 01 does not become 1. ``known`` is the preprocessing that reads the others."""
+        numbers = {self.event, self.label if self.numeric else ""}
+        return frozenset({*self.needed, *(known.texts if known else ())} - numbers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,145 +155,188 @@ class Codes:
 
     def sorted(self) -> tuple[tuple[str, ...], Ints]:
         """Return the words in the order of `in_order`, and the number of each."""
-
         words = in_order(self.of)
         return words, np.asarray([self.of[word] for word in words], dtype=np.int64)
 
 
 def survey(
     paths: Sequence[Path],
-    label: str,
-    client: str = "",
+    roles: Roles,
     *,
-    text: str = "",
-    event: str = "",
-    person: str = "",
-    once: bool = False,
-    numeric: bool = False,
     known: Tabular | None = None,
     most: int | None = None,
     fair: bool = True,
     seed: int = 0,
     on_progress: Callable[[float, int], None] = lambda fraction, rows: None,
 ) -> Survey:
-    """Read tables. The clients are the values of the column ``client``; without it, each file is a client.
+    """Read tables.
 
     At most ``most`` rows are kept. If ``fair``, they are equally many of each client, except for clients with fewer rows; a
-    single file then needs ``client``. Otherwise they are a random sample of all rows. Rows without a label, a client, a person, or
-    a word in the column ``text`` (if given) are dropped and counted. With ``once``, only the first row of each ``person`` at a
-    client counts. If ``numeric``, labels are numbers to predict. With ``event``, a column of 0 and 1, the labels are times, and
-    ``y`` is (rows, 2). Cells are read as the preprocessing ``known`` reads them.
-    ``on_progress(fraction of bytes, rows)`` is called as files are read.
+    single file then needs a column of clients. Otherwise they are a random sample of all rows. Rows without a value in a column
+    that `Roles` names are dropped and counted; an empty text counts as none. Cells are read as the preprocessing ``known`` reads
+    them. ``on_progress(fraction of bytes, rows)`` is called as files are read.
 
     Raises `BadInput` for missing or unreadable files and columns, for labels that are numbers and not classes, and for rows that
     do not fit into memory.
     """
     files = files_of(paths)
-    check_clients(files, client, fair)
-    needed = list(dict.fromkeys(filter(None, (label, client, text, event, person))))
-    as_written = {*needed, *(known.texts if known else ())} - {event, label if numeric else ""}
-    reading = Reading(files, frozenset(as_written), text, known.spellings if known else {})
-    labels, owners = Codes(), Codes()
-    counts = np.zeros((1, 1), dtype=np.int64)
-    kinds = Kinds()
-    sample = RowSample(most, fair, stream(seed, "diagnose", 1))
-    dropped = dict.fromkeys(needed, 0)
-    rows = read = later = 0
-    met: set[tuple[int, str]] = set()
+    check_clients(files, roles.client, fair)
+    reading = Reading(files, roles.as_written(known), roles.text, known.spellings if known else {})
+    rows = StreamedRows(roles, RowSample(most, fair, stream(seed, "diagnose", 1)))
     for path, part in reading.tables():
-        require_columns(path, part, needed)
-        if most is not None and fair:
-            sample.most = min(most, max(FEWEST_ROWS, MOST_VALUES // len(part.column_names)))
-        kinds.add(path.name, part.drop_columns(needed))
-        rows, read = rows + len(part), read + part.nbytes + ROW_BYTES * len(part)
+        rows.add(path, part)
+        on_progress(reading.fraction, rows.read)
+    rows.check(reading)
+    return rows.survey(reading)
+
+
+class StreamedRows:
+    """The rows of files, as they are read: counts of all, and a sample."""
+
+    def __init__(self, roles: Roles, sample: "RowSample") -> None:
+        self.roles, self.sample = roles, sample
+        self.labels, self.clients = Codes(), Codes()
+        self.counts = np.zeros((1, 1), dtype=np.int64)  # (clients, classes)
+        self.kinds = Kinds()
+        self.dropped = dict.fromkeys(roles.needed, 0)  # rows without a value, by column
+        self.persons: set[tuple[int, str]] = set()  # client and person of all rows so far, if persons count once
+        self.read = self.bytes = self.later = 0  # all rows and their bytes; later rows of persons that count once
+
+    def add(self, path: Path, part: pa.Table) -> None:
+        """Count the next rows of a file, and sample them."""
+        roles, sample = self.roles, self.sample
+        require_columns(path, part, roles.needed)
+        sample.limit_values(len(part.column_names))
+        self.kinds.add(path.name, part.drop_columns(roles.needed))
+        self.read, self.bytes = self.read + len(part), self.bytes + part.nbytes + ROW_BYTES * len(part)
         require(
-            most is not None or read <= MOST_BYTES,
+            sample.most is not None or self.bytes <= MOST_BYTES,
             f"{path}: more than {MOST_BYTES / 1e9:.1f} GB of rows, which are loaded into memory; take some of them, rows="
-            f"{round_down(rows)}, chosen at random",
+            f"{round_down(self.read)}, chosen at random",
         )
-        if text:
-            cells = words(part, text, path)
-            cells = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
-            part = part.set_column(part.column_names.index(text), text, cells)
-        for name in needed:
-            valid = present(part[name])
-            dropped[name] += len(part) - int(pc.sum(valid).as_py() or 0)
-            part = part.filter(valid)
+        part = self.without_gaps(path, part)
         if not len(part):
-            continue
-        owner = owners(words(part, client, path) if client else pa.chunked_array([[stem(path)] * len(part)]))
-        if once and person:
-            pairs = list(zip(owner.tolist(), words(part, person, path).to_pylist(), strict=True))
-            first = [at for at, pair in enumerate(pairs) if not (pair in met or met.add(pair))]  # type: ignore[func-returns-value]
-            later += len(part) - len(first)
-            part, owner = part.take(pa.array(first, pa.int64())), owner[first]
-        y = target_numbers(part, label, path) if numeric else labels(words(part, label, path))
-        require(len(labels.of) <= MOST_LABELS, f"{path}: column {label!r} has more than {MOST_LABELS} values; {BINS}")
+            return
+        names = words(part, roles.client, path) if roles.client else pa.chunked_array([[stem(path)] * len(part)])
+        part, client = self.without_later(path, part, self.clients(names))
+        y = target_numbers(part, roles.label, path) if roles.numeric else self.labels(words(part, roles.label, path))
+        clients, classes = len(self.clients.of), len(self.labels.of)
+        require(classes <= MOST_LABELS, f"{path}: column {roles.label!r} has more than {MOST_LABELS} values; {BINS}")
         require(
-            most is None or not fair or len(owners.of) * len(labels.of) <= MOST_CELLS,
-            f"{path}: {len(owners.of)} or more clients in {client or 'the files'!r}, and {len(labels.of)} classes, are too many "
+            not sample.limited or clients * classes <= MOST_CELLS,
+            f"{path}: {clients} or more clients in {roles.client or 'the files'!r}, and {classes} classes, are too many "
             "to compare; name the column with the client of each row, or give the rows of fewer clients",
         )
-        counts = grown(counts, (len(owners.of), 1 if numeric else len(labels.of)))
-        column = 0 if numeric else y
-        counts += np.bincount(owner * counts.shape[1] + column, minlength=counts.size).reshape(counts.shape)
-        sample.add(part.drop_columns([*{label, client or label}]), y, owner, counts.sum(1))
-        on_progress(reading.fraction, rows)
-    require(
-        reading.malformed <= rows,
-        f"{files[0]}: {reading.malformed} lines have too few or too many cells, {rows} rows the right number; is a quote not "
-        "closed, or a text with commas not in quotes?",
-    )
-    require(not reading.unused, "".join(reading.unused[:1]))
-    require(rows > 0, f"{files[0]}: no rows" + (f" in {len(files)} files" if len(files) > 1 else ""))
-    require(
-        bool(owners.of),
-        f"{files[0]}: no row has both a {'target' if numeric else 'label'} ({label!r}) and a client"
-        + (f", and {text!r}" if text else ""),
-    )
-    require(
-        len(labels.of) <= max(FEW_LABELS, rows // 2),
-        f"{files[0]}: column {label!r} has {len(labels.of)} different values in {rows} rows; {BINS}",
-    )
-    notes = [f"{n} of {count(rows, 'row')} dropped: no value in {name!r}" for name, n in dropped.items() if n]
-    notes += [*reading.notes, *kinds.notes()]
-    if later:
-        notes.append(f"each person counts once, with the first row: {count(later, 'later row')} not used")
-    if reading.malformed:
-        notes.append(f"{count(reading.malformed, 'line')} dropped: too few or too many cells")
-    if reading.empty:
-        notes.append(f"{count(len(reading.empty), 'file')} without rows: {', '.join(reading.empty[:5])}")
-    table, y, owner = sample.result(counts.sum(1))
-    persons = None
-    if person:
-        persons = words(table, person, files[0]).to_numpy(zero_copy_only=False)
-        table = table.drop_columns([person])
-    if event:
-        y, table = np.stack([y, target_numbers(table, event, files[0], EVENT)], axis=1), table.drop_columns([event])
-    if len(y) < counts.sum() and fair:
-        each = level(counts.sum(1), len(y))
-        notes.append(
-            f"{'sizes' if numeric else 'labels and sizes'} of all {counts.sum()} rows; "
-            f"{'targets and inputs' if numeric else 'inputs'} of {len(y)} random rows, at most {each} of a client"
+        self.counts = grown(self.counts, (clients, 1 if roles.numeric else classes))
+        cell = client * self.counts.shape[1] + (0 if roles.numeric else y)
+        self.counts += np.bincount(cell, minlength=self.counts.size).reshape(self.counts.shape)
+        sample.add(part.drop_columns([*{roles.label, roles.client or roles.label}]), y, client, self.counts.sum(1))
+
+    def without_gaps(self, path: Path, part: pa.Table) -> pa.Table:
+        """Drop and count the rows without a value in a needed column."""
+        if text := self.roles.text:
+            cells = words(part, text, path)
+            part = replaced(part, text, pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells))
+        for name in self.roles.needed:
+            valid = pc.invert(pc.is_null(part[name], nan_is_null=True))
+            self.dropped[name] += len(part) - int(pc.sum(valid).as_py() or 0)
+            part = part.filter(valid)
+        return part
+
+    def without_later(self, path: Path, part: pa.Table, client: Ints) -> tuple[pa.Table, Ints]:
+        """Drop and count the later rows of a person at a client, if persons count once."""
+        if not (self.roles.once and self.roles.person):
+            return part, client
+        first = []
+        for at, pair in enumerate(zip(client.tolist(), words(part, self.roles.person, path).to_pylist(), strict=True)):
+            if pair not in self.persons:
+                self.persons.add(pair)
+                first.append(at)
+        self.later += len(part) - len(first)
+        return part.take(pa.array(first, pa.int64())), client[first]
+
+    def check(self, reading: Reading) -> None:
+        """Raise `BadInput` if no row can be used, or if the labels look like numbers."""
+        first, roles = reading.files[0], self.roles
+        require(
+            reading.malformed <= self.read,
+            f"{first}: {reading.malformed} lines have too few or too many cells, {self.read} rows the right number; is a quote not "
+            "closed, or a text with commas not in quotes?",
         )
-    elif len(y) < counts.sum():
-        notes.append(f"{len(y)} of {counts.sum()} rows taken at random")
-    (classes, class_codes), (clients, client_codes) = labels.sorted(), owners.sorted()
-    if client:
-        notes += [*spelt_twice(label, classes), *spelt_twice(client, clients)]
-    if not (numeric or client):
-        notes += other_classes(label, clients, classes, counts[client_codes][:, class_codes])
-    return Survey(
-        table=kinds.marked(table, reading.common_spellings()),
-        y=y if numeric else np.argsort(class_codes)[y.astype(np.int64)],
-        client=np.argsort(client_codes)[owner],
-        classes=classes,
-        clients=clients,
-        counts=(counts if numeric else counts[:, class_codes])[client_codes],
-        notes=tuple(notes),
-        person=persons,
-        bytes=read,
-    )
+        require(not reading.unused, "".join(reading.unused[:1]))
+        several = f" in {len(reading.files)} files" if len(reading.files) > 1 else ""
+        require(self.read > 0, f"{first}: no rows{several}")
+        require(
+            bool(self.clients.of),
+            f"{first}: no row has both a {'target' if roles.numeric else 'label'} ({roles.label!r}) and a client"
+            + (f", and {roles.text!r}" if roles.text else ""),
+        )
+        classes = len(self.labels.of)
+        require(
+            classes <= max(FEW_LABELS, self.read // 2),
+            f"{first}: column {roles.label!r} has {classes} different values in {self.read} rows; {BINS}",
+        )
+
+    def survey(self, reading: Reading) -> Survey:
+        """Return the counts and the sample, with classes and clients in order."""
+        roles, first = self.roles, reading.files[0]
+        table, y, client = self.sample.result(self.counts.sum(1))
+        person = None
+        if roles.person:
+            person = words(table, roles.person, first).to_numpy(zero_copy_only=False)
+            table = table.drop_columns([roles.person])
+        if roles.event:
+            y = np.stack([y, target_numbers(table, roles.event, first, EVENT)], axis=1)
+            table = table.drop_columns([roles.event])
+        (classes, class_codes), (clients, client_codes) = self.labels.sorted(), self.clients.sorted()
+        counts = (self.counts if roles.numeric else self.counts[:, class_codes])[client_codes]
+        return Survey(
+            table=self.kinds.marked(table, reading.common_spellings()),
+            y=y if roles.numeric else np.argsort(class_codes)[y.astype(np.int64)],
+            client=np.argsort(client_codes)[client],
+            classes=classes,
+            clients=clients,
+            counts=counts,
+            notes=(*self.notes_on_rows(reading, len(y)), *notes_on_words(roles, clients, classes, counts)),
+            person=person,
+            bytes=self.bytes,
+        )
+
+    def notes_on_rows(self, reading: Reading, sampled: int) -> Iterator[str]:
+        """Yield notes on rows that are dropped, read in a way that may be wrong, or not in the sample of ``sampled`` rows."""
+        rows, sizes = int(self.counts.sum()), self.counts.sum(1)
+        for name, number in self.dropped.items():
+            if number:
+                yield f"{number} of {count(self.read, 'row')} dropped: no value in {name!r}"
+        yield from reading.notes
+        yield from self.kinds.notes()
+        if self.later:
+            yield f"each person counts once, with the first row: {count(self.later, 'later row')} not used"
+        if reading.malformed:
+            yield f"{count(reading.malformed, 'line')} dropped: too few or too many cells"
+        if reading.empty:
+            yield f"{count(len(reading.empty), 'file')} without rows: {', '.join(reading.empty[:5])}"
+        if sampled < rows and self.sample.fair:
+            yield (
+                f"{'sizes' if self.roles.numeric else 'labels and sizes'} of all {rows} rows; "
+                f"{'targets and inputs' if self.roles.numeric else 'inputs'} of {sampled} random rows, at most "
+                f"{level(sizes, sampled)} of a client"
+            )
+        elif sampled < rows:
+            yield f"{sampled} of {rows} rows taken at random"
+
+
+def notes_on_words(roles: Roles, clients: tuple[str, ...], classes: tuple[str, ...], counts: Ints) -> Iterator[str]:
+    """Yield notes on classes and clients that may be spelt in two ways. ``counts`` is (clients, classes)."""
+    if roles.client:
+        yield from spelt_twice(roles.label, classes)
+        yield from spelt_twice(roles.client, clients)
+    elif not roles.numeric:
+        of_clients = {
+            client: [classes[at] for at in np.flatnonzero(rows)] for client, rows in zip(clients, counts, strict=True)
+        }
+        yield from other_words(roles.label, of_clients)
+        yield from dict.fromkeys(line for words in of_clients.values() for line in spelt_twice(roles.label, words))
 
 
 def check_columns(paths: Sequence[Path], columns: Sequence[str]) -> None:
@@ -320,31 +382,41 @@ class RowSample:
         self.most, self.fair, self.rng = most, fair, rng
         self.tables: list[pa.Table] = []
         self.columns: list[NDArray[np.float64]] = []  # (3, rows): label, client, random number
-        self.held = 0
+        self.rows = 0
 
-    def add(self, table: pa.Table, y: NDArray[Any], owner: Ints, sizes: Ints) -> None:
+    @property
+    def limited(self) -> bool:
+        """Whether at most some rows of each client are kept."""
+        return self.most is not None and self.fair
+
+    def limit_values(self, columns: int) -> None:
+        """Keep fewer rows of a wide table, if equally many of each client are kept."""
+        if self.most is not None and self.fair:
+            self.most = min(self.most, max(FEWEST_ROWS, MOST_VALUES // columns))
+
+    def add(self, table: pa.Table, y: NDArray[Any], client: Ints, sizes: Ints) -> None:
         """Add the next rows. ``sizes`` (clients,) counts each client's rows so far."""
         self.tables.append(table)
-        self.columns.append(np.stack([y, owner, self.rng.random(len(y))]))
-        self.held += len(y)
-        if self.most is not None and self.held > 2 * self.most:
+        self.columns.append(np.stack([y, client, self.rng.random(len(y))]))
+        self.rows += len(y)
+        if self.most is not None and self.rows > 2 * self.most:
             self.prune(sizes)
 
     def prune(self, sizes: Ints) -> None:
         """Drop rows that are not in the sample of all rows so far."""
         table, columns = joined(self.tables), np.concatenate(self.columns, axis=1)
         if self.most is not None:
-            owner = columns[1].astype(np.int64)
+            client = columns[1].astype(np.int64)
             each = level(sizes, self.most) if self.fair else self.most
-            rows = fair_sample(owner if self.fair else np.zeros_like(owner), columns[2], each)
+            rows = fair_sample(client if self.fair else np.zeros_like(client), columns[2], each)
             table, columns = table.take(pa.array(rows)), columns[:, rows]
-        self.tables, self.columns, self.held = [table], [columns], columns.shape[1]
+        self.tables, self.columns, self.rows = [table], [columns], columns.shape[1]
 
     def result(self, sizes: Ints) -> tuple[pa.Table, NDArray[np.float64], Ints]:
         """Return the sample: rows, labels and clients."""
         self.prune(sizes)
-        y, owner, _ = self.columns[0]
-        return self.tables[0], y, owner.astype(np.int64)
+        y, client, _ = self.columns[0]
+        return self.tables[0], y, client.astype(np.int64)
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
@@ -358,11 +430,6 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
         numbers = all(pa.types.is_integer(t) or pa.types.is_floating(t) for t in types)
         fields.append((name, types.pop() if len(types) == 1 else pa.float64() if numbers and types else pa.string()))
     return pa.concat_tables([t.select(names).cast(pa.schema(fields), safe=False) for t in tables]).combine_chunks()
-
-
-def present(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return True for values that are neither missing nor NaN, (n,)."""
-    return pc.invert(pc.is_null(column, nan_is_null=True))
 
 
 def words(part: pa.Table, name: str, path: Path) -> pa.ChunkedArray:

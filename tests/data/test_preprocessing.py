@@ -85,8 +85,7 @@ def test_vocabulary_gives_the_ids_of_new_texts(tmp_path: Path) -> None:
     data = TableData(path=str(path), label="y", text="t", test=str(path), length=2).load()
     made = data.preprocessing
     assert (made.column, made.target) == ("t", "y")
-    known = {word: at for at, word in enumerate(made.vocabulary, start=2)}
-    assert np.array_equal(encoded(data.texts[1], known, made.length), data.x_test)
+    assert np.array_equal(encoded(data.texts[1], made), data.x_test)
 
 
 def test_rows_that_no_training_row_resembles_are_named() -> None:

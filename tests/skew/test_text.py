@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.ag_news import AgNews
 from fedskew.data.find import Files
+from fedskew.data.preprocessing import Texts
 from fedskew.data.texts import UNKNOWN, of_texts
 from fedskew.diagnosis.diagnose import faces_of, from_experiment
 from fedskew.execution.build import assemble
@@ -24,8 +24,8 @@ TEXTS = [" ".join(np.random.default_rng(i).choice(SENTENCE.split(), 12)) for i i
 
 def shop(texts: list[str] = TEXTS, test: list[str] | None = None) -> Dataset:
     y = np.arange(len(texts)) % 2
-    files, options = Files(dataset="shop", licence="", classes=2), AgNews(length=20, vocabulary=200)
-    return of_texts(files, (texts, y), (test or texts[:20], y[:20]), ("x", "y"), options)
+    files = Files(dataset="shop", licence="", classes=2)
+    return of_texts(files, (texts, y), (test or texts[:20], y[:20]), ("x", "y"), Texts(length=20), 200)
 
 
 def experiment(skew: str, clients: int = 6, **changes: object) -> Experiment:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -27,8 +27,7 @@ import platformdirs
 
 from fedskew.core.errors import DAMAGED, BadInput, FedskewError
 from fedskew.core.files import bounded
-from fedskew.data.dataset import Baselines, Dataset, Ints, Numbered, Rows
-from fedskew.data.preprocessing import Preprocessing
+from fedskew.data.dataset import Dataset, Numbered, Rows
 
 VARIABLE = "FEDSKEW_DATA"
 
@@ -116,46 +115,25 @@ class Files:
         train: tuple[Rows, Rows],
         test: tuple[Rows, Rows],
         classes: Sequence[str] = (),
-        *,
-        target: str = "",
         clients: Numbered | None = None,
-        persons: tuple[Ints, Ints] | None = None,
-        columns: tuple[str, ...] = (),
-        texts: tuple[Sequence[str], Sequence[str]] | None = None,
-        vocabulary: int = 0,
-        fewest: int = 1,
-        sensitive: str = "",
-        test_units: Ints | None = None,
-        preprocessing: Preprocessing | None = None,
-        baselines: Baselines | None = None,
-        notes: str = "",
+        **facts: Any,
     ) -> Dataset:
-        """Make the data set. ``train`` and ``test`` are (rows, targets).
+        """Make the data set. ``train`` and ``test`` are (rows, targets); ``facts`` are further fields of `Dataset`.
 
-        ``clients`` has the natural client (n,) of each training row, and the clients' names. ``test_units`` is as in `Dataset`.
+        ``clients`` has the natural client (n,) of each training row, and the clients' names.
         """
-        groups, group_names = clients or (None, ())
+        (x, y), (x_test, y_test), (groups, group_names) = train, test, clients or (None, ())
         return Dataset(
-            x=train[0],
-            y=train[1],
-            x_test=test[0],
-            y_test=test[1],
+            x=x,
+            y=y,
+            x_test=x_test,
+            y_test=y_test,
             classes=tuple(classes),
-            target=target,
             groups=groups,
             group_names=group_names,
-            persons=persons,
-            columns=columns,
-            texts=texts,
-            vocabulary=vocabulary,
-            fewest=fewest,
-            sensitive=sensitive,
-            test_units=test_units,
-            preprocessing=preprocessing,
-            baselines=baselines or {},
             name=self.dataset,
             source=self.source,
-            notes=notes,
+            **facts,
         )
 
 

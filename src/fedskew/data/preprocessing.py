@@ -17,8 +17,8 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, tag="texts"):
     ``target`` is the column that the models predict, if it has a name, ``others`` are further columns of the target.
     """
 
-    column: str
-    vocabulary: tuple[str, ...]
+    column: str = "text"
+    vocabulary: tuple[str, ...] = ()
     length: int
     target: str = ""
     others: tuple[str, ...] = ()

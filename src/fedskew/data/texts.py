@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
-from fedskew.data.dataset import Dataset, Ints, Numbered, Rows, check_all_trained
+from fedskew.data.dataset import Dataset, Ints, Numbered, Rows
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Preprocessing, Symbols, Texts, require_tokenizers
 from fedskew.data.targets import PADDING as END
@@ -31,16 +31,6 @@ Labelled = tuple[Sequence[str], Ints]
 
 Vocabulary = Annotated[int, msgspec.Meta(ge=3)]
 """Number of ids: of padding, of unknown words, and of at least one word."""
-
-
-class WordOptions(Protocol):
-    """Options of a data set of texts: number of words that are read of a text, and maximum number of ids."""
-
-    @property
-    def length(self) -> int: ...
-
-    @property
-    def vocabulary(self) -> int: ...
 
 
 def words(text: str) -> list[str]:
@@ -79,36 +69,34 @@ def site_words(texts: Sequence[str], length: int, fewest: int) -> SiteWords:
     return SiteWords(counts={word: counts[word] for word in by_frequency(counts)[:MOST_WORDS]})
 
 
-def merged_vocabulary(sites: Iterable[Mapping[str, int]], size: int) -> dict[str, int]:
-    """Return ids, from 2 to ``size`` - 1, of the most frequent words of all sites together."""
+def merged_vocabulary(sites: Iterable[Mapping[str, int]], size: int) -> tuple[str, ...]:
+    """Return the most frequent words of all sites together: those that have the ids 2 to ``size`` - 1."""
     counts = Counter[str]()
     for site in sites:
         counts.update(site)
-    return {word: at for at, word in enumerate(by_frequency(counts)[: size - 2], start=2)}
+    return tuple(by_frequency(counts)[: size - 2])
 
 
 def vocabulary_of(
     texts: Sequence[str], size: int, length: int, clients: Ints | None = None, fewest: int = 1
-) -> dict[str, int]:
-    """Return ids, from 2 to ``size`` - 1, of the most frequent words among the first ``length`` words of each text.
+) -> tuple[str, ...]:
+    """Return the most frequent words among the first ``length`` words of each text: those that have the ids 2 to ``size`` - 1.
 
     A word of fewer than ``fewest`` texts of a client counts as none there. ``clients`` (n,) is the client of each text.
     """
-    held = defaultdict[int, list[str]](list)
+    of_clients = defaultdict[int, list[str]](list)
     for text, client in zip(texts, repeat(0) if clients is None else clients.tolist(), strict=False):
-        held[client].append(text)
-    return merged_vocabulary((word_counts(own, length, fewest) for own in held.values()), size)
+        of_clients[client].append(text)
+    return merged_vocabulary((word_counts(group, length, fewest) for group in of_clients.values()), size)
 
 
-def encoded(texts: Sequence[str], known: dict[str, int], length: int) -> Ints:
-    """Return ids (n, length) of the first ``length`` words of each text, padded at the end.
-
-    A text without words becomes one unknown word.
-    """
-    ids = np.full((len(texts), length), PAD, dtype=np.int64)
+def encoded(texts: Sequence[str], known: Texts) -> Ints:
+    """Return ids (n, length) of the first words of each text, padded at the end. A text without words becomes one unknown word."""
+    number = {word: at for at, word in enumerate(known.vocabulary, start=2)}
+    ids = np.full((len(texts), known.length), PAD, dtype=np.int64)
     for row, text in zip(ids, texts, strict=True):
-        found = [known.get(word, UNKNOWN) for word in words(text)[:length]] or [UNKNOWN]
-        row[: len(found)] = found
+        numbers = [number.get(word, UNKNOWN) for word in words(text)[: known.length]] or [UNKNOWN]
+        row[: len(numbers)] = numbers
     return ids
 
 
@@ -146,47 +134,32 @@ def of_texts(
     train: Labelled,
     test: Labelled,
     classes: Sequence[str],
-    options: WordOptions,
-    *,
+    known: Texts,
+    vocabulary: int,
     clients: Numbered | None = None,
-    persons: tuple[Ints, Ints] | None = None,
-    notes: str = "",
-    test_only_classes: bool = False,
-    column: str = "text",
-    target: str = "",
-    others: tuple[str, ...] = (),
-    fewest: int = 1,
-    known: Sequence[str] | None = None,
-    test_units: Ints | None = None,
+    agreed: bool = False,
+    **facts: Any,
 ) -> Dataset:
-    """Make a data set of labelled texts, with word ids as ``x``.
+    """Make a data set of labelled texts, with word ids as ``x``. ``facts`` are further fields of `Dataset`.
 
-    In files of new rows ``column`` has the texts, and ``target`` the labels; ``others`` are further columns of the target.
-    The vocabulary has no words of fewer than ``fewest`` texts of a client. ``known`` is a vocabulary that sites agreed on.
-
-    Raises `BadInput` for empty texts, and for a class that only the test part has, unless ``test_only_classes``.
+    ``known`` gets a vocabulary of at most ``vocabulary`` ids, without words of fewer than ``facts["fewest"]`` texts of a client. If
+    sites ``agreed`` on a vocabulary, it has one. Raises `BadInput` for empty texts.
     """
-    if not test_only_classes:
-        check_all_trained(f"data set {files.dataset}", classes, train[1], test[1])
     check_texts(files.dataset, "the training part", train[0])
     check_texts(files.dataset, "the test part", test[0])
-    if known is None:
+    if not agreed:
         owner = clients[0] if clients else None
-        ids = vocabulary_of(train[0], options.vocabulary, options.length, owner, fewest)
-    else:
-        ids = {word: at for at, word in enumerate(known, start=2)}
+        fitted = vocabulary_of(train[0], vocabulary, known.length, owner, facts.get("fewest", 1))
+        known = replace(known, vocabulary=fitted)
     return files.build(
-        (encoded(train[0], ids, options.length), train[1]),
-        (encoded(test[0], ids, options.length), test[1]),
+        (encoded(train[0], known), train[1]),
+        (encoded(test[0], known), test[1]),
         classes,
-        clients=clients,
-        persons=persons,
+        clients,
         texts=(tuple(train[0]), tuple(test[0])),
-        vocabulary=options.vocabulary,
-        fewest=fewest,
-        test_units=test_units,
-        preprocessing=Texts(column=column, vocabulary=tuple(ids), length=options.length, target=target, others=others),
-        notes=notes,
+        vocabulary=vocabulary,
+        preprocessing=known,
+        **facts,
     )
 
 
@@ -196,19 +169,18 @@ def reworded(dataset: Dataset, rows: Ints, rewritten: bool = False) -> tuple[Row
     Words of other rows become unknown. If x holds no word ids, nothing changes. ``rewritten``: the texts have changed since the
     data set's ids were made.
     """
-    made = dataset.preprocessing
     if dataset.texts is None or not dataset.vocabulary:
-        return dataset.x, dataset.x_test, made
+        return dataset.x, dataset.x_test, dataset.preprocessing
     used = np.unique(rows)
     if len(used) == len(dataset.y) and not rewritten:
-        return dataset.x, dataset.x_test, made
+        return dataset.x, dataset.x_test, dataset.preprocessing
     train, test = dataset.texts
     length = dataset.shape[0]
     owner = None if dataset.groups is None else dataset.groups[used]
-    known = vocabulary_of([train[row] for row in used], dataset.vocabulary, length, owner, dataset.fewest)
-    if isinstance(made, Texts):
-        made = replace(made, vocabulary=tuple(known))
-    return encoded(train, known, length), encoded(test, known, length), made
+    vocabulary = vocabulary_of([train[row] for row in used], dataset.vocabulary, length, owner, dataset.fewest)
+    stored = dataset.preprocessing
+    known = replace(stored if isinstance(stored, Texts) else Texts(length=length), vocabulary=vocabulary)
+    return encoded(train, known), encoded(test, known), known if isinstance(stored, Texts) else stored
 
 
 BYTES = 256
@@ -331,8 +303,8 @@ def of_long_texts(
         (x, y),
         (x_test, y_test),
         alphabet.names,
+        clients,
         target="symbols",
-        clients=clients,
         preprocessing=alphabet.symbols,
         baselines={"the most frequent symbol after the present one": {"accuracy": right}},
         notes=notes,

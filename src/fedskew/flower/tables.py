@@ -168,7 +168,7 @@ def agreed(
     met = [nodes.met[k] for k in range(request.clients)]
     if table.text:
         words = merged_vocabulary((opened(reply, SiteWords).counts for reply in met), table.vocabulary)
-        return Texts(column=table.text, vocabulary=tuple(words), length=table.length)
+        return Texts(column=table.text, vocabulary=words, length=table.length)
     columns = merged({f"client {reply.client}": opened(reply, Summary) for reply in met}, table.column)
     for line in columns.notes:
         event(line, level=WARNING)

@@ -256,7 +256,7 @@ class TrainedModel:
             found = [(np.array([*map(bool, odd)]), what), (texts.eq("").to_numpy(), f"{known.column} is empty")]
         else:
             assert isinstance(known, Texts)
-            ids = encoded(words_of(rows[known.column]).tolist(), ids_of(known), known.length)
+            ids = encoded(words_of(rows[known.column]).tolist(), known)
             found = [(np.all(ids <= UNKNOWN, axis=1), f"no word of {known.column} is known")]
         return [(at, what) for at, what in found if at.any()]
 
@@ -268,7 +268,7 @@ def inputs_of(known: Tabular | Texts, model: Architecture, rows: pd.DataFrame) -
     if isinstance(known, Tabular):
         return known(cells_of(rows, known))
     texts = words_of(rows[known.column]).tolist()
-    return model.tokens(texts) if isinstance(model, Encoder) else encoded(texts, ids_of(known), known.length)
+    return model.tokens(texts) if isinstance(model, Encoder) else encoded(texts, known)
 
 
 def words_of(cells: pd.Series[Any]) -> pd.Series[Any]:
@@ -276,11 +276,6 @@ def words_of(cells: pd.Series[Any]) -> pd.Series[Any]:
     from fedskew.data.tables.columns import strings
 
     return strings(cells).str.strip().str.replace(r"^(-?\d+)\.0+$", r"\1", regex=True)
-
-
-def ids_of(known: Texts) -> dict[str, int]:
-    """The id of each word; 0 and 1 are padding and unknown words."""
-    return {word: at for at, word in enumerate(known.vocabulary, start=2)}
 
 
 def columns_of(made: Trained, answers: Rows) -> dict[str, Rows]:

@@ -8,9 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from fedskew.core.limits import NonNegativeInt, PositiveInt
-from fedskew.data.dataset import Dataset, some_rows
+from fedskew.data.dataset import Dataset, check_all_trained, some_rows
 from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files, text_of
+from fedskew.data.preprocessing import Texts
 from fedskew.data.texts import Labelled, Vocabulary, of_texts
 
 TOPICS = ("1", "2", "3", "4")
@@ -41,7 +42,9 @@ class AgNews:
             parts.append(([texts[row] for row in rows], labels[rows]))
         topics = ("world", "sports", "business", "science and technology")
         notes = "" if self.files.paths()[0].name == "train.csv" else "a part of the training rows"
-        return of_texts(self.files, parts[0], parts[1], topics, self, notes=notes, target="topic")
+        known = Texts(length=self.length, target="topic")
+        check_all_trained("data set ag-news", topics, parts[0][1], parts[1][1])
+        return of_texts(self.files, parts[0], parts[1], topics, known, self.vocabulary, notes=notes)
 
 
 def read(path: Path) -> Labelled:

@@ -9,9 +9,10 @@ import numpy as np
 
 from fedskew.core.limits import NonNegativeInt, OpenShare, PositiveInt
 from fedskew.core.seeding import stream
-from fedskew.data.dataset import Dataset, Ints, numbered
+from fedskew.data.dataset import Dataset, Ints, check_all_trained, numbered
 from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files, text_of
+from fedskew.data.preprocessing import Texts
 from fedskew.data.texts import Vocabulary, check_texts, held_out_rows, of_texts
 
 COLUMNS = ("instruction", "category", "intent")
@@ -46,17 +47,11 @@ class Bitext:
         if self.labelled:
             train = some_of_each(train, y, self.labelled)
         parts = [([texts[row] for row in rows], y[rows]) for rows in (train, np.flatnonzero(test))]
+        check_all_trained(f"data set {self.files.dataset}", classes, parts[0][1], parts[1][1])
         notes = "no set of words stands in both the training and the test part"
+        known = Texts(column="instruction", length=self.length, target=self.labels)
         return of_texts(
-            self.files,
-            parts[0],
-            parts[1],
-            classes,
-            self,
-            clients=(owner[train], ()),
-            notes=notes,
-            column="instruction",
-            target=self.labels,
+            self.files, parts[0], parts[1], classes, known, self.vocabulary, (owner[train], ()), notes=notes
         )
 
 

@@ -11,6 +11,7 @@ from fedskew.core.limits import PositiveInt
 from fedskew.data.arrays import standardised_pixels
 from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained, numbered
 from fedskew.data.find import Files
+from fedskew.data.preprocessing import Texts
 from fedskew.data.texts import Vocabulary, of_texts
 
 USUAL = ("text", "sentence", "content", "image", "img")
@@ -61,9 +62,8 @@ class HuggingFaceData:
         rows = [list(part[x]) for part in parts]
         files = Files(dataset=name, licence="", classes=len(classes), source=f"huggingface.co, {self.path}")
         if rows[0] and isinstance(rows[0][0], str):
-            return of_texts(
-                files, (rows[0], y), (rows[1], y_test), classes, self, clients=clients, column=x, target=self.label
-            )
+            known = Texts(column=x, length=self.length, target=self.label)
+            return of_texts(files, (rows[0], y), (rows[1], y_test), classes, known, self.vocabulary, clients)
         train, test = (numbers(name, x, part) for part in rows)
         made = None
         if train.dtype == np.uint8:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from fedskew.core.limits import PositiveInt
-from fedskew.data.dataset import Dataset, numbered
+from fedskew.data.dataset import Dataset, check_all_trained, numbered
 from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files, text_of
+from fedskew.data.preprocessing import Texts
 from fedskew.data.texts import Vocabulary, of_texts
 
 Post = tuple[str, str, str]
@@ -39,7 +40,9 @@ class Newsgroups:
         texts = [text if self.headers else body(text) for *_, text in posts]
         train, test = ([at for at, post in enumerate(posts) if post[0] == part] for part in ("train", "test"))
         parts = [([texts[row] for row in rows], labels[rows]) for rows in (train, test)]
-        return of_texts(self.files, parts[0], parts[1], classes, self, target="group")
+        known = Texts(length=self.length, target="group")
+        check_all_trained("data set 20-newsgroups", classes, parts[0][1], parts[1][1])
+        return of_texts(self.files, parts[0], parts[1], classes, known, self.vocabulary)
 
 
 def body(text: str) -> str:

@@ -252,22 +252,20 @@ class TableData(Redrawn):
         files = Files(dataset=Path(self.path).name, licence="", classes=len(classes), source=self.path)
         if self.text:
             texts, test_texts = (part[self.text].to_pylist() for part in (table, test_table))
+            agreed = known if isinstance(known, Texts) else Texts(length=self.length)
             return of_texts(
                 files,
                 (texts, y),
                 (test_texts, y_test),
                 classes,
-                self,
-                clients=clients,
+                structs.replace(agreed, column=self.text, target=self.column, others=self.others),
+                self.vocabulary,
+                clients,
+                agreed is known,
                 persons=persons,
-                notes="; ".join(notes),
-                test_only_classes=True,
-                column=self.text,
-                target=self.column,
-                others=self.others,
                 fewest=self.fewest,
-                known=known.vocabulary if isinstance(known, Texts) else None,
                 test_units=units,
+                notes="; ".join(notes),
             )
         assert not isinstance(known, Texts)
         if known:

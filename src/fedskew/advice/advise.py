@@ -19,14 +19,20 @@ OFTEN = 0.5
 
 
 BEYOND: dict[Measure, str] = {"test": "", "own": " more than FedAvg + FT did"}
-"""What follows a gain of `Winner` and `Check` in a sentence."""
+"""What follows a gain in a sentence."""
 
 
-class Winner(NamedTuple):
-    """A method's mean gain over ``data_sets`` data sets, the largest of ``methods``; half-width of its 95 % interval."""
+class Winner(TypedDict):
+    """The overall winner on one measure: a method's mean gain over ``data_sets`` data sets, the largest of ``methods`` methods.
+
+    ``gain`` is the share of FedAvg's error that it removed, ``half`` the half-width of its 95 % interval.
+    """
 
     method: str
+    measure: Measure
+    meaning: str
     gain: float
+    beyond: str  # what follows the gain in a sentence: the method to beat
     half: float
     data_sets: int
     methods: int
@@ -81,7 +87,17 @@ def winner(cases: Sequence[Case], measure: Measure) -> Winner | None:
     values = list(gains.get(best, {}).values())
     if not values or fmean(values) <= 0:
         return None
-    return Winner(best, *mean_interval(values), len(values), len(gains))
+    mean, half = mean_interval(values)
+    return {
+        "method": best,
+        "measure": measure,
+        "meaning": MEASURES[measure],
+        "gain": mean,
+        "beyond": BEYOND[measure],
+        "half": half,
+        "data_sets": len(values),
+        "methods": len(gains),
+    }
 
 
 def check(cases: Sequence[Case], measure: Measure) -> Check | None:
@@ -99,9 +115,9 @@ def check(cases: Sequence[Case], measure: Measure) -> Check | None:
         return None
     reached, best = [], []
     for name in names:
-        chosen = winner([case for case in of_measure if case.data_set != name], measure)
+        elsewhere = winner([case for case in of_measure if case.data_set != name], measure)
         here = gains_of([case for case in of_measure if case.data_set == name], measure)
-        reached.append(here.get(chosen.method, {}).get(name, 0.0) if chosen else 0.0)
+        reached.append(here.get(elsewhere["method"], {}).get(name, 0.0) if elsewhere else 0.0)
         best.append(max([0.0, *(values[name] for values in here.values())]))
     mean, half = mean_interval(reached)
     return Check(len(names), mean, half, fmean(best), paired_p(reached) < LEVEL and mean > 0)
@@ -134,23 +150,10 @@ class Near(TypedDict):
     seeds: int
 
 
-class Recommended(TypedDict):
-    """The overall winner on one measure. ``gain`` is the share of FedAvg's error that it removed, ``half`` of its 95 % interval."""
-
-    method: str
-    measure: Measure
-    meaning: str
-    gain: float
-    beyond: str  # what follows the gain in a sentence: the method to beat
-    half: float
-    data_sets: int
-    methods: int  # number of methods that were compared
-
-
 class Advice(TypedDict):
     """The overall winners, the nearest cases, reasons, and the command that compares the methods."""
 
-    methods: list[Recommended]
+    methods: list[Winner]
     nearest: list[Near]
     because: str
     checked: list[str]
@@ -180,8 +183,8 @@ def advise(
             "caution": "Differences that are too small to show in so few rows may exist.",
             "command": command(["fedavg"], data),
         }
-    named: dict[str, float] = {str(face): value for face, value in strengths.items()}
-    differ = f"Your clients differ mostly by {dominant} (strength {named[dominant]:.2f})."
+    strength = next(value for face, value in strengths.items() if face == dominant)
+    differ = f"Your clients differ mostly by {dominant} (strength {strength:.2f})."
     alike = [case for case in cases if case.target == target]
     if not alike:
         return {
@@ -190,11 +193,7 @@ def advise(
             "caution": f"We cannot say which method is best here: {missing(cases, target)}.",
             "command": command(["fedavg", *COMMON], data),
         }
-    winners: list[Recommended] = [
-        {"measure": measure, "meaning": meaning, "beyond": BEYOND[measure], **best._asdict()}  # type: ignore[typeddict-item]
-        for measure, meaning in MEASURES.items()
-        if (best := winner(alike, measure))
-    ]
+    winners = [best for measure in MEASURES if (best := winner(alike, measure))]
     nearest = nearest_cases(alike, strengths)
     reliable = [near["method"] for near in nearest if near["verdict"] == "higher"]
     if not any(line["measure"] == "own" for line in winners) and any(
@@ -271,15 +270,15 @@ def caution(cases: Sequence[Case], name: str) -> str:
     sets = sorted({case.data_set for case in cases})
     seeds = [line.seeds for case in cases for line in case.methods]
     number = f"{min(seeds)} to {max(seeds)}" if seeds and min(seeds) < max(seeds) else f"{max(seeds, default=0)}"
-    said = [
+    sentences = [
         f"This rests on {count(len(cases), 'experiment')} ({listed(sets)}; {number} seeds each) with small models and "
         f"few rounds, so "
         "compare before you choose."
     ]
     itself = sum(case.data_set == name for case in cases)
     if itself:
-        said.append(f"{count(itself, 'experiment')} used {name} itself.")
-    return " ".join([*said, "Leave out --tuned for a quick look."])
+        sentences.append(f"{count(itself, 'experiment')} used {name} itself.")
+    return " ".join([*sentences, "Leave out --tuned for a quick look."])
 
 
 def listed(words: Sequence[str]) -> str:

@@ -86,12 +86,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     def verdicts(self) -> dict[tuple[str, Measure], Verdict]:
         """Return a verdict for each method and measure. Holm's correction covers all methods of the case on one measure."""
-        found: dict[tuple[str, Measure], Verdict] = {}
+        verdicts: dict[tuple[str, Measure], Verdict] = {}
         for measure in MEASURES:
             lines = [line for line in self.methods if line.measure == measure]
             for line, p in zip(lines, holm([line.p for line in lines]), strict=True):
-                found[line.method, measure] = decided(p, line.gain)
-        return found
+                verdicts[line.method, measure] = decided(p, line.gain)
+        return verdicts
 
 
 def change(case: Case, line: Line) -> str:
@@ -116,18 +116,17 @@ def packaged() -> Evidence:
 
 def known(folder: Path | None = None) -> Sequence[Case]:
     """Return the package's cases and those in the folder of a run store. If titles are equal, the folder's case counts."""
-    own = read_file(folder / NAME).cases if folder and (folder / NAME).is_file() else ()
-    titles = {case.title for case in own}
-    return (*(case for case in packaged().cases if case.title not in titles), *own)
+    in_folder = read_file(folder / NAME).cases if folder else ()
+    titles = {case.title for case in in_folder}
+    return (*(case for case in packaged().cases if case.title not in titles), *in_folder)
 
 
 def read(data: bytes, where: str) -> Evidence:
     """Read evidence from JSON. ``where`` names the file in messages. Raises `BadInput` if it is no evidence."""
     try:
-        found = msgspec.json.decode(data, type=Evidence)
+        return msgspec.json.decode(data, type=Evidence)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadInput(f"evidence {where}: {error}; `fedskew evidence run` makes such a file") from None
-    return found
 
 
 def read_file(path: Path) -> Evidence:
@@ -155,9 +154,9 @@ def text_of(evidence: Evidence) -> str:
 
 def add_case(path: Path, case: Case) -> None:
     """Write the case to the file. It replaces a case with the same title."""
-    found = read_file(path)
-    others = [one for one in found.cases if one.title != case.title]
-    write_whole(path, text_of(Evidence(found.made_by, (*others, case))), "evidence")
+    before = read_file(path)
+    others = [other for other in before.cases if other.title != case.title]
+    write_whole(path, text_of(Evidence(before.made_by, (*others, case))), "evidence")
 
 
 MEASURED_ON: dict[Measure, str] = {"test": "one model, test rows", "own": "clients' own held-out rows"}
@@ -215,8 +214,8 @@ def reached(case: Case, measure: Measure) -> str:
 
 def repeats(case: Case, line: Line) -> str:
     """Return the command that repeats a gain."""
-    made = f"--case {shlex.quote(case.title)} --algorithms {line.method} --seeds {line.seeds}"
-    return case.command or f"fedskew evidence run {made} --runs again"
+    options = f"--case {shlex.quote(case.title)} --algorithms {line.method} --seeds {line.seeds}"
+    return case.command or f"fedskew evidence run {options} --runs again"
 
 
 def summary(cases: Sequence[Case]) -> list[dict[str, str]]:

@@ -53,44 +53,33 @@ def lines_of(
     store: RunStore, runs: Mapping[str, Sequence[RunRecord]], metric: str, measures: Sequence[Measure]
 ) -> list[Line]:
     """Return the gains of each method over FedAvg, if both have ended on at least two common seeds."""
-    done = {method: {seeds(r): r for r in own if r.status in DONE} for method, own in runs.items()}
-    reached = {method: {at: values_of(store, r, metric) for at, r in own.items()} for method, own in done.items()}
-    by_row = by_method(store, [r for own in done.values() for r in own.values()])
-    drawn = splits([r for own in done.values() for r in own.values()])
-    found = []
-    for method, own in done.items():
+    records = [record for of_method in runs.values() for record in of_method if record.status in DONE]
+    by_row, drawn = by_method(store, records), splits(records)
+    reached: dict[tuple[str, Measure], dict[Seeds, float]] = {}
+    for record in records:
+        for measure, value in values_of(store, record, metric).items():
+            reached.setdefault((record.name, measure), {})[record.partition_seed, record.seed] = value
+    sign = -1 if primary(metric).better == "lower" else 1
+    lines = []
+    for method, of_method in runs.items():
         for measure in measures if method != REFERENCE else ():
-            both = sorted(
-                at for at in own if measure in reached[method][at] and measure in reached[REFERENCE].get(at, {})
-            )
-            if len(both) > 1:
-                a, b = ([reached[name][at][measure] for at in both] for name in (method, REFERENCE))
-                rows = by_row if measure == "test" else {}
-                found.append(line_of(method, measure, rate(own[both[0]]), metric, (a, b), rows, both, drawn))
-    return found
+            values, base = reached.get((method, measure), {}), reached.get((REFERENCE, measure), {})
+            gains = {seeds: sign * (values[seeds] - base[seeds]) for seeds in sorted(values.keys() & base.keys())}
+            if len(gains) > 1:
+                solver = from_toml(of_method[0].experiment, f"run {of_method[0].id}").solver
+                rows = (by_row, drawn) if measure == "test" else ({}, None)
+                lines.append(line_of(method, measure, float(getattr(solver, "lr", 0.0)), gains, *rows))
+    return lines
 
 
 def line_of(
-    method: str,
-    measure: Measure,
-    lr: float,
-    metric: str,
-    values: tuple[Sequence[float], Sequence[float]],
-    by_row: ByRow,
-    both: Sequence[Seeds],
-    drawn: Splits | None,
+    method: str, measure: Measure, lr: float, gains: Mapping[Seeds, float], by_row: ByRow, drawn: Splits | None
 ) -> Line:
-    """Return one gain with its interval and p, computed as in a comparison.
-
-    ``values`` are the metrics of the method and of FedAvg on the seeds ``both``.
-    """
-    sign = -1 if primary(metric).better == "lower" else 1
-    gains = [sign * (a - b) for a, b in zip(*values, strict=True)]
-    mean, half = mean_interval(gains)
-    p = paired_p(gains)
-    whole = estimate(
-        by_row, method, REFERENCE, dict(zip(both, gains, strict=True)), drawn if measure == "test" else None
-    )
+    """Return one gain with its interval and p, computed as in a comparison."""
+    values = list(gains.values())
+    mean, half = mean_interval(values)
+    p = paired_p(values)
+    whole = estimate(by_row, method, REFERENCE, gains, drawn)
     if whole and whole.half():
         half, p = whole.half(), max(whole.p(), p)
     return Line(method, measure, lr, short(mean), short(half), short(p), len(gains))
@@ -99,15 +88,6 @@ def line_of(
 def short(value: float) -> float:
     """Round to four digits, to keep the file small."""
     return float(f"{value:.4g}")
-
-
-def seeds(record: RunRecord) -> Seeds:
-    return record.partition_seed, record.seed
-
-
-def rate(record: RunRecord) -> float:
-    """Return the learning rate of a run's local solver."""
-    return float(getattr(from_toml(record.experiment, f"run {record.id}").solver, "lr", 0.0))
 
 
 def case_of(
@@ -136,7 +116,7 @@ def case_of(
         better="lower" if primary(metric).better == "lower" else "higher",
         dominant=dominant,
         strengths=strengths,
-        fedavg={name: short(fmean(one[name] for one in reached)) for name in measures if name in reached[0]},
+        fedavg={name: short(fmean(values[name] for values in reached)) for name in measures if name in reached[0]},
         methods=tuple(lines_of(store, runs, metric, measures)),
         command=command,
     )
@@ -144,14 +124,14 @@ def case_of(
 
 def faces_over(experiment: Experiment, dataset: Dataset, partition_seeds: Sequence[int]) -> Faces:
     """Diagnose the first `PARTITIONS` partitions; return the most frequent dominant face and the mean strengths."""
-    found = [
+    diagnoses = [
         faces_of(from_experiment(experiment.replace(clients__partition_seed=seed), "", dataset))
         for seed in partition_seeds[:PARTITIONS]
     ]
     any_face: tuple[Face | Literal[""], ...] = (*FACES, "")
-    dominant = [face for one in found for face in any_face if face == one.dominant]
-    of_each = [one.strengths for one in found]
-    means = {face: round(max(0.0, fmean(one[face] for one in of_each)), 4) for face in FACES}
+    dominant = [face for diagnosed in diagnoses for face in any_face if face == diagnosed.dominant]
+    strengths = [diagnosed.strengths for diagnosed in diagnoses]
+    means = {face: round(max(0.0, fmean(of_faces[face] for of_faces in strengths)), 4) for face in FACES}
     return max(sorted(set(dominant)), key=dominant.count), means
 
 
@@ -177,21 +157,18 @@ def case_of_comparison(store: RunStore, word: str) -> Case:
         f"evidence add {word}: its rows came from Python and are not stored; save them as a table, and compare with "
         f"--dataset table:...",
     )
-    found = case_of(store, by_name, base, base.dataset.load(), command=repeat_command(store, records))
+    case = case_of(store, by_name, base, base.dataset.load(), command=repeat_command(store, records))
     require(
-        bool(found.methods),
+        bool(case.methods),
         f"evidence add {word}: no method has two seeds in common with FedAvg; run `fedskew resume {word}`, or more --seeds",
     )
-    return found
-
-
-Say = Callable[[str], None]
+    return case
 
 
 def experiment_of(case: Planned, method: str, rate: float, seed: int) -> Experiment:
     """Return one run of the protocol. Its name is the method."""
-    made = with_method(Experiment(**case.settings()), method)
-    return made.replace(name=method, solver__lr=rate, training__seed=seed, clients__partition_seed=seed)
+    experiment = with_method(Experiment(**case.settings()), method)
+    return experiment.replace(name=method, solver__lr=rate, training__seed=seed, clients__partition_seed=seed)
 
 
 def able(case: Planned, methods: Sequence[str], data: Dataset) -> Iterator[str]:
@@ -209,13 +186,13 @@ def tuned(store: RunStore, case: Planned, method: str) -> float | None:
 
     A run that diverged has the worst value.
     """
-    wanted = [experiment_of(case, method, rate, TUNING_SEED) for rate in RATES]
-    records = stored_runs(store, wanted)
-    if any(one.hash() not in records or records[one.hash()].status not in DONE for one in wanted):
-        return None
+    experiments = {rate: experiment_of(case, method, rate, TUNING_SEED) for rate in RATES}
+    stored = stored_runs(store, list(experiments.values()))
     scores: dict[float, float] = {}
-    for rate, one in zip(RATES, wanted, strict=True):
-        record = records[one.hash()]
+    for rate, experiment in experiments.items():
+        record = stored.get(experiment.hash())
+        if record is None or record.status not in DONE:
+            return None
         measure = primary(record.facts["primary"])
         value = values_of(store, record, measure.name).get("own", math.nan) * (-1 if measure.better == "lower" else 1)
         scores[rate] = -math.inf if record.status != "finished" or math.isnan(value) else value
@@ -228,15 +205,19 @@ def gathered(store: RunStore, case: Planned, methods: Sequence[str], data: Datas
     If ``file`` already has this case, its faces are not measured again.
     """
     rates = {method: rate for method in methods if (rate := tuned(store, case, method)) is not None}
-    wanted = {method: [experiment_of(case, method, rate, seed) for seed in SEEDS] for method, rate in rates.items()}
-    stored = stored_runs(store, [one for own in wanted.values() for one in own])
-    runs = {method: [stored[h] for one in own if (h := one.hash()) in stored] for method, own in wanted.items()}
+    experiments = {
+        method: [experiment_of(case, method, rate, seed) for seed in SEEDS] for method, rate in rates.items()
+    }
+    stored = stored_runs(store, [experiment for of_method in experiments.values() for experiment in of_method])
+    runs = {
+        method: [stored[e.hash()] for e in of_method if e.hash() in stored] for method, of_method in experiments.items()
+    }
     if sum(record.status in DONE for record in runs.get(REFERENCE, [])) < 2:
         return None
-    before = next((one for one in read_file(file).cases if one.title == case.title), None)
-    experiment = suited(wanted[REFERENCE][0], data)
-    found = case_of(store, runs, experiment, data, (before.dominant, before.strengths) if before else None)
-    return replace(found, data=case.data, skew=" + ".join(case.skew))
+    before = next((earlier for earlier in read_file(file).cases if earlier.title == case.title), None)
+    faces = (before.dominant, before.strengths) if before else None
+    measured = case_of(store, runs, suited(experiments[REFERENCE][0], data), data, faces)
+    return replace(measured, data=case.data, skew=" + ".join(case.skew))
 
 
 def run_protocol(
@@ -245,7 +226,7 @@ def run_protocol(
     methods: Sequence[str],
     file: Path,
     seeds: Sequence[int] = SEEDS,
-    say: Say = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
     stop: Stop = lambda: False,
 ) -> None:
     """Execute the runs that are not in the store: all cases on the first seeds, then all on the others.
@@ -273,5 +254,5 @@ def run_protocol(
                 for method, rate in rates.items()
             ]
             executor.complete(measured, case.title)
-            if found := gathered(store, case, fit, data, file):
-                add_case(file, found)
+            if measured_case := gathered(store, case, fit, data, file):
+                add_case(file, measured_case)

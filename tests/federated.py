@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from fedskew.diagnosis.questions import Answer, Question
 from fedskew.diagnosis.server import federated
-from fedskew.diagnosis.site import Site
-from fedskew.diagnosis.subject import Facts
+from fedskew.diagnosis.site import AnsweringSite
+from fedskew.diagnosis.subject import Source
 
 HOSPITALS = ("bern", "genf", "sion")
 
@@ -35,7 +35,7 @@ def frame(n: int = 400, seed: int = 0) -> pd.DataFrame:
     return made
 
 
-def wide_sites(fewest: int) -> dict[str, Site]:
+def wide_sites(fewest: int) -> dict[str, AnsweringSite]:
     """Return sites with more inputs than directions, a text and a time, so that the diagnosis asks all steps."""
     rng = np.random.default_rng(0)
     texts = [f"{a} {b}" for a, b in rng.choice([f"word{i}" for i in range(30)], (90, 2))]
@@ -44,13 +44,13 @@ def wide_sites(fewest: int) -> dict[str, Site]:
     table = pa.table({f"x{at}": rng.standard_normal(90) for at in range(20)} | {"text": texts, "word": y, "day": day})
     # the first rows occur twice
     rows = pa.array([0, 1, 2, 3, *range(4, 90), 0, 1, 2, 3])
-    return {name: Site(table.take(rows), y[rows.to_numpy()], fewest) for name in HOSPITALS}
+    return {name: AnsweringSite(table.take(rows), y[rows.to_numpy()], fewest) for name in HOSPITALS}
 
 
-def number_sites(fewest: int) -> dict[str, Site]:
+def number_sites(fewest: int) -> dict[str, AnsweringSite]:
     """Return these sites with numbers as targets."""
     y = np.random.default_rng(1).normal(size=94)
-    return {name: Site(site.table, y, fewest) for name, site in wide_sites(fewest).items()}
+    return {name: AnsweringSite(site.table, y, fewest) for name, site in wide_sites(fewest).items()}
 
 
 def leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
@@ -65,7 +65,7 @@ def leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 class Recorder:
     """Sites whose answers are recorded as bytes."""
 
-    def __init__(self, sites: dict[str, Site]) -> None:
+    def __init__(self, sites: dict[str, AnsweringSite]) -> None:
         self.sites, self.sent = sites, list[bytes]()
 
     def ask(self, questions: dict[str, Question]) -> dict[str, Answer]:
@@ -86,9 +86,9 @@ def named_leaf(step: str, path: tuple[str, ...]) -> tuple[str, str]:
     return step, path[0]
 
 
-def recorded(sites: dict[str, Site]) -> tuple[Recorder, list[tuple[str, str]]]:
+def recorded(sites: dict[str, AnsweringSite]) -> tuple[Recorder, list[tuple[str, str]]]:
     made = Recorder(sites)
-    federated(list(sites), made.ask, Facts("recorded"))
+    federated(list(sites), made.ask, Source("recorded"))
     found = []
     for data in made.sent:
         answer = msgspec.msgpack.decode(data)

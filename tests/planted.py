@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from fedskew.data.dataset import Dataset
-from fedskew.diagnosis.diagnose import faces_of, from_experiment
-from fedskew.diagnosis.subject import Subject
+from fedskew.diagnosis.diagnose import faces_of
+from fedskew.diagnosis.subject import ClientRows, Source, from_experiment
 from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity.columns import listed, tests
-from fedskew.measure.heterogeneity.diagnose import Diagnosis
+from fedskew.measure.heterogeneity.faces import Diagnosis
 
 FACES = {
     "label-dirichlet:alpha=0.5": "label",
@@ -30,15 +30,16 @@ def diagnosed(dataset: str, skew: str, seed: int) -> Diagnosis:
     return faces_of(from_experiment(experiment, skew), seed)
 
 
-def subject(x: np.ndarray, y: np.ndarray, client: np.ndarray) -> Subject:
+def subject(x: np.ndarray, y: np.ndarray, client: np.ndarray) -> ClientRows:
     """Rows (n, d) of clients, with classes if ``y`` (n,) are whole numbers from 0, else with numbers as targets."""
     names = tuple(f"client {k}" for k in range(client.max() + 1))
+    source = Source("rows", clients=names)
     if y.dtype.kind == "f":
         counts = np.bincount(client)[:, None]
-        return Subject("rows", x, y, client, counts, (), names, kind="number", targets=y, response=y)
+        return ClientRows(source, x, y, client, counts, (), kind="number", targets=y, response=y)
     counts = np.zeros((len(names), y.max() + 1), dtype=np.int64)
     np.add.at(counts, (client, y), 1)
-    return Subject("rows", x, y, client, counts, tuple(map(str, range(counts.shape[1]))), names)
+    return ClientRows(source, x, y, client, counts, tuple(map(str, range(counts.shape[1]))))
 
 
 def faces(x: np.ndarray, y: np.ndarray, client: np.ndarray, seed: int = 0) -> Diagnosis:
@@ -88,7 +89,7 @@ def diagnosed_numbers(skew: str, seed: int) -> Diagnosis:
     return faces(*planted_numbers(skew, seed), seed)
 
 
-def label_skewed(seed: int, offset: float = 0.0) -> Subject:
+def label_skewed(seed: int, offset: float = 0.0) -> ClientRows:
     """1,200 rows of six clients with label skew. Columns follow the class only; ``offset`` is added to c0 at client 2."""
     rng = np.random.default_rng(seed)
     y = rng.choice(4, 1200, p=[0.4, 0.3, 0.2, 0.1])

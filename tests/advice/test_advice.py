@@ -2,7 +2,7 @@
 
 from fedskew.advice.advise import NEAREST, advise, caution, change, check, command, distance, gains_of
 from fedskew.advice.evidence import Case
-from fedskew.measure.heterogeneity.diagnose import MEANINGS
+from fedskew.measure.heterogeneity.faces import MEANINGS
 from tests.advice.planted import case, planted
 
 EFFECTS = {

@@ -12,6 +12,7 @@ import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.data.datasets.table import TableData
 from fedskew.diagnosis.rehearsal import sites_of_files
+from fedskew.diagnosis.subject import DiagnosisOptions
 from fedskew.experiment.config import Experiment
 from fedskew.flower.tables import check_table, summary_of
 from fedskew.loop.evaluate import GROUPS, pooled_by_row
@@ -94,10 +95,10 @@ def test_a_diagnosis_counts_each_person_once_at_a_client(path: Path, capsys: pyt
 
 def test_fewest_is_about_persons(path: Path) -> None:
     """A person with many rows changes one count by one."""
-    sites, _ = sites_of_files([path], "ill", "hospital", person="patient")
+    sites, _ = sites_of_files(DiagnosisOptions(paths=[path], label="ill", client="hospital", person="patient"))
     assert sum(len(site.y) for site in sites.values()) == PERSONS
     path.write_text(path.read_text() + "p900,a,1.5,f,1950,no\n" * 50)
-    after, _ = sites_of_files([path], "ill", "hospital", person="patient")
+    after, _ = sites_of_files(DiagnosisOptions(paths=[path], label="ill", client="hospital", person="patient"))
     assert len(after["a"].y) == len(sites["a"].y) + 1
     found = fs.diagnose(path, label="ill", client="hospital", person="patient", federated=True, progress=False)
     assert sum(found["sizes"]) == PERSONS + 1

@@ -15,11 +15,19 @@ from fedskew.cli.main import main
 from fedskew.core.component import build, parse, shown
 from fedskew.data.datasets.heart import CSV
 from fedskew.data.datasets.table import TableData
-from fedskew.diagnosis.diagnose import arguments_of, diagnosis, table_arguments
-from fedskew.diagnosis.subject import Subject
-from fedskew.diagnosis.targets import Strata, events_and_times, holdings, log_rank
+from fedskew.diagnosis.diagnose import diagnosis
+from fedskew.diagnosis.subject import (
+    ClientRows,
+    DiagnosisOptions,
+    Source,
+    Strata,
+    arguments_of,
+    events_and_times,
+    log_rank,
+)
+from fedskew.diagnosis.targets import holdings
 from fedskew.experiment.config import Experiment
-from fedskew.measure.heterogeneity.diagnose import MEANINGS
+from fedskew.measure.heterogeneity.faces import MEANINGS
 from fedskew.report.diagnosis import page
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)
@@ -30,7 +38,7 @@ QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr("fedskew.measure.heterogeneity.sites.TABLES", 99)
+    monkeypatch.setattr("fedskew.measure.heterogeneity.faces.TABLES", 99)
     monkeypatch.setattr("fedskew.diagnosis.diagnose.details", lambda *a: {"label": {"L1": 0.5, "alpha": None}})
 
 
@@ -151,31 +159,19 @@ def test_a_data_set_of_any_target_is_diagnosed(quick, tmp_path):
     page(found)
 
 
-def subject(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> Subject:
+def subject(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> ClientRows:
     targets = Strata(*events_and_times(y), log_rank(y))
-    counts = np.stack([np.bincount(targets.strata[groups == g], minlength=len(targets.names)) for g in range(4)])
-    names = ("a", "b", "c", "d")
-    return Subject(
-        "s",
-        x,
-        targets.strata,
-        groups,
-        counts,
-        targets.names,
-        names,
-        kind="survival",
-        targets=y,
-        response=targets.response,
-    )
+    counts = np.stack([np.bincount(targets.at[groups == g], minlength=len(targets.names)) for g in range(4)])
+    source = Source("s", clients=("a", "b", "c", "d"))
+    strata = targets.at, groups, counts, targets.names
+    return ClientRows(source, x, *strata, kind="survival", targets=y, response=targets.response)
 
 
 def test_symbols_are_diagnosed_and_shown(quick):
     y, client = np.array([[0, 1, 2, -1], [3, 1, -1, -1]] * 40), np.arange(80) % 2
-    counts, shares = np.zeros((2, 4), dtype=np.int64), []
-    found = diagnosis(
-        Subject("s", y, y[:, 0], client, counts, (), ("a", "b"), kind="symbols", targets=y, sizes=np.array([40, 40])),
-        on_progress=lambda stage, share: shares.append(share),
-    )
+    source, shares = Source("s", clients=("a", "b")), []
+    rows = ClientRows(source, y, y[:, 0], client, np.diag([40, 40]), (), kind="symbols", targets=y)
+    found = diagnosis(rows, on_progress=lambda stage, share: shares.append(share))
     assert shares == sorted(set(shares))
     assert shares[-1] == 1
     assert [face["face"] for face in found["faces"]] == ["label", "quantity", "concept"]
@@ -205,7 +201,7 @@ def test_diagnosis_uses_one_thread(monkeypatch):
     seen = []
     monkeypatch.setattr("fedskew.diagnosis.diagnose.measured", lambda *a: seen.extend(threadpool_info()) or {})
     with threadpool_limits(2):
-        diagnosis(Subject("x", *[np.zeros((2, 1))] * 4, ("a", "b"), ("k", "l")))
+        diagnosis(ClientRows(Source("x"), *[np.zeros((2, 1))] * 4, ("a", "b")))
     assert seen
     assert {pool["num_threads"] for pool in seen} == {1}
 
@@ -272,12 +268,16 @@ def test_any_text_can_be_written_as_an_option(values):
     assert parse(spec, "here") == ("table", options)
 
 
+def arguments_of_files(paths: list[Path], label: str, client: str) -> str:
+    return DiagnosisOptions(paths=paths, label=label, client=client).compare_arguments()
+
+
 def test_the_advised_command_names_files_and_skews():
-    assert table_arguments([Path("my data.csv")], "y", "k") == (
+    assert arguments_of_files([Path("my data.csv")], "y", "k") == (
         "--dataset 'table:path=my data.csv,label=y,client=k' --skew natural"
     )
-    assert table_arguments([Path("a.csv"), Path("b.csv")], "y", "k") == ""
-    odd = shlex.split(table_arguments([Path("it's [1].csv")], "2020", "site,no"))
+    assert arguments_of_files([Path("a.csv"), Path("b.csv")], "y", "k") == ""
+    odd = shlex.split(arguments_of_files([Path("it's [1].csv")], "2020", "site,no"))
     result = build("dataset", {"table": TableData}, odd[1])
     assert (result.path, result.label, result.client) == ("it's [1].csv", "2020", "site,no")
     skews = ["label-classes:k=3", "feature-noise:level=0.5"]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.digits import Digits
-from fedskew.diagnosis.diagnose import diagnosis, from_experiment
-from fedskew.diagnosis.pool import pooled
-from fedskew.diagnosis.subject import face_of
+from fedskew.diagnosis.diagnose import diagnosis, pooled
+from fedskew.diagnosis.result import values_of_face
+from fedskew.diagnosis.subject import from_experiment
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity.concept import kinds_for
 from fedskew.measure.heterogeneity.counts import (
@@ -23,7 +23,7 @@ from fedskew.measure.heterogeneity.counts import (
     pairwise_variation,
 )
 from fedskew.measure.heterogeneity.details import details, shuffled
-from fedskew.measure.heterogeneity.diagnose import MEANINGS, label_chance, random_tables
+from fedskew.measure.heterogeneity.faces import MEANINGS, label_chance, random_tables
 from fedskew.measure.heterogeneity.rows import MOST_INPUTS
 from fedskew.report.diagnosis import farthest
 from fedskew.skew import LabelDirichlet
@@ -280,7 +280,7 @@ def test_the_client_with_another_concept_is_named_in_nineteen_of_twenty_seeds(se
         x = rng.normal(size=(1500, 6)) + 2 * np.eye(6)[y]
         found = faces(x, np.where(client == 1, (y + 1) % 3, y), client, seed)
         names = [f"client {k}" for k in range(6)]
-        face = face_of(found, "concept", names, {})
+        face = values_of_face(found.face("concept"), names, {})
         named += farthest({"client_names": names}, face).startswith("client 1 (0.")
     assert named >= 0.95 * seeds
 

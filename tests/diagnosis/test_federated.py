@@ -13,11 +13,11 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.tables.guard import guarded, summary
 from fedskew.data.tables.schema import merged
-from fedskew.diagnosis.questions import LEAVES, Answer, Array, Question, arrays, numbers_of
+from fedskew.diagnosis.questions import LEAVES, Answer, PackedArray, Question, arrays, numbers_of
 from fedskew.diagnosis.rehearsal import by_bytes, rehearse, sites_of_files
 from fedskew.diagnosis.server import federated
-from fedskew.diagnosis.site import Site
-from fedskew.diagnosis.subject import Facts
+from fedskew.diagnosis.site import AnsweringSite
+from fedskew.diagnosis.subject import DiagnosisOptions, Source
 from tests.federated import HOSPITALS, Recorder, frame, number_sites, recorded, wide_sites
 
 
@@ -46,9 +46,9 @@ def test_records_have_no_further_fields():
     assert names == {leaf.name for leaf in LEAVES if leaf.step == "columns"}
 
 
-@pytest.mark.parametrize("columns", [{"label": "ill"}, {"label": "", "target": "pulse"}])
+@pytest.mark.parametrize("columns", [{"label": "ill"}, {"target": "pulse"}])
 def test_no_count_that_leaves_is_of_few_rows(table, columns):
-    sites, _ = sites_of_files([table], client="hospital", fewest=5, **columns)
+    sites, _ = sites_of_files(DiagnosisOptions(paths=[table], client="hospital", **columns))
     sent = recorded(sites)[0].sent
     counts = []
     for data in sent:
@@ -97,16 +97,16 @@ def test_a_gap_in_codes_becomes_a_code():
 
 
 def test_enough_rows_reach_both_ends_of_a_range():
-    site = Site(pa.table({"a": np.arange(40.0)}), np.array(["x", "y"] * 20), 4)
+    site = AnsweringSite(pa.table({"a": np.arange(40.0)}), np.array(["x", "y"] * 20), 4)
     held = site.answer(Question(step="columns")).summary.columns["a"].numbers
     assert (held.low, held.high) == (3, 36)
 
 
 def test_rows_of_rare_classes_stay_out_and_the_site_is_told():
     y = np.array(["x"] * 30 + ["y"] * 30 + ["z"] * 9)
-    site = Site(pa.table({"a": np.arange(69.0)}), y, 5)
+    site = AnsweringSite(pa.table({"a": np.arange(69.0)}), y, 5)
     assert site.answer(Question(step="columns")).classes == {"x": 30, "y": 30, "z": 9}
-    assert site.held.num_rows == 69, "nine rows are enough for sums of all rows"
+    assert site.guarded_table.num_rows == 69, "nine rows are enough for sums of all rows"
     assert site.notes == ["9 rows of rare classes or targets are in no sum by class"]
 
 
@@ -116,11 +116,15 @@ def test_sums_of_all_rows_less_sums_by_class_are_about_no_row_or_enough(rare):
     y = np.array(["x"] * 60 + ["y"] * 40 + rare)
     made = Recorder(
         {
-            "one": Site(pa.table({"age": rng.normal(60, 9, len(y)), "sex": rng.choice(["f", "m"], len(y))}), y, 5),
-            "two": Site(pa.table({"age": rng.normal(60, 9, 100), "sex": rng.choice(["f", "m"], 100)}), y[:100], 5),
+            "one": AnsweringSite(
+                pa.table({"age": rng.normal(60, 9, len(y)), "sex": rng.choice(["f", "m"], len(y))}), y, 5
+            ),
+            "two": AnsweringSite(
+                pa.table({"age": rng.normal(60, 9, 100), "sex": rng.choice(["f", "m"], 100)}), y[:100], 5
+            ),
         }
     )
-    federated(["one", "two"], made.ask, Facts("rare"))
+    federated(["one", "two"], made.ask, Source("rare"))
     answers = {a.step: a for a in (msgspec.msgpack.decode(data, type=Answer) for data in made.sent[::2])}
     rows = (
         answers["columns"].summary.columns["age"].rows
@@ -136,7 +140,7 @@ def test_sums_of_all_rows_less_sums_by_class_are_about_no_row_or_enough(rare):
 
 def test_sums_by_class_are_of_columns_and_distances_of_rows_of_common_classes():
     y, values = np.array(["z"] * 9 + ["x"] * 30 + ["y"] * 30), np.arange(69.0)
-    site = Site(pa.table({"a": values}), y, 5)
+    site = AnsweringSite(pa.table({"a": values}), y, 5)
     known = merged({"bern": site.answer(Question(step="columns")).summary}).preprocessing
     centres = np.array([[40.0, 0], [30, 0], [10, 0]])
     asked = Question(step="classes", preprocessing=known, classes=("x", "y"), numbers=arrays({"centres": centres}))
@@ -148,7 +152,7 @@ def test_sums_by_class_are_of_columns_and_distances_of_rows_of_common_classes():
 
 def test_the_server_need_not_know_classes_of_few_rows():
     y = np.array(["x"] * 30 + ["y"] * 30 + ["z"] * 2)
-    site = Site(pa.table({"a": np.arange(62.0)}), y, 5)
+    site = AnsweringSite(pa.table({"a": np.arange(62.0)}), y, 5)
     known = merged({"bern": site.answer(Question(step="columns")).summary}).preprocessing
     asked = Question(step="moments", preprocessing=known, classes=("x", "y"))
     rows = numbers_of("bern", site.answer(asked).numbers)["rows by class"]
@@ -160,7 +164,7 @@ def test_the_server_need_not_know_classes_of_few_rows():
 def test_rare_words_and_gaps_are_hidden():
     words = pa.array(["red"] * 20 + ["blue"] * 18 + ["pink"] * 2)
     ages = pa.array([None, *range(1, 40)], type=pa.int64())
-    site = Site(pa.table({"word": words, "age": ages}), np.array(["x", "y"] * 20), 5)
+    site = AnsweringSite(pa.table({"word": words, "age": ages}), np.array(["x", "y"] * 20), 5)
     summary = site.answer(Question(step="columns")).summary.columns
     assert summary["word"].words == {"red": 22, "blue": 18}
     assert summary["age"].numbers.rows == 40
@@ -169,7 +173,7 @@ def test_rare_words_and_gaps_are_hidden():
 @pytest.mark.parametrize(("step", "most"), [("products", 5792), ("moments", 49)])
 def test_a_server_that_asks_for_too_many_products_is_refused(step, most):
     """Their number grows with the square of the inputs, and a hostile server may name a column many times."""
-    site = Site(pa.table({"a": np.arange(40.0)}), np.array(["x", "y"] * 20), 1)
+    site = AnsweringSite(pa.table({"a": np.arange(40.0)}), np.array(["x", "y"] * 20), 1)
     known = merged({"one": site.answer(Question(step="columns")).summary}).preprocessing
     many = msgspec.structs.replace(known, columns=known.columns * (most + 1))
     asked = msgspec.msgpack.encode(Question(step=step, preprocessing=many, classes=("x", "y")))
@@ -184,8 +188,10 @@ def test_codes_are_in_no_other_unit(codes, noted):
     sites = {}
     for name, factor in (("bern", 1), ("genf", 2)):
         values = rng.choice(codes, 600) * factor
-        sites[name] = Site(pa.table({"code": values, "age": rng.normal(60, 9, 600)}), rng.choice(["a", "b"], 600))
-    found = rehearse(sites, Facts("codes"))
+        sites[name] = AnsweringSite(
+            pa.table({"code": values, "age": rng.normal(60, 9, 600)}), rng.choice(["a", "b"], 600)
+        )
+    found = rehearse(sites, Source("codes"))
     assert found["columns"][0]["column"] == "code"
     assert [one["column"] for one in found["columns"] if "times as large" in one["text"]] == noted
 
@@ -200,14 +206,14 @@ def test_each_file_is_read_by_its_own_site_and_misfits_are_told_before_anything_
         made = made.rename(columns={"pulse": "puls"}) if name == "genf" else made
         made.to_csv(tmp_path / f"{name}.csv", index=False)
     with pytest.raises(BadInput, match=r"genf: no column 'pulse', which other sites have; did you mean 'puls'\?"):
-        rehearse(*sites_of_files([tmp_path], "ill"))
+        rehearse(*sites_of_files(DiagnosisOptions(paths=[tmp_path], label="ill")))
     (tmp_path / "genf.columns.toml").write_text("[rename]\npuls = 'pulse'")
-    notes = rehearse(*sites_of_files([tmp_path], "ill"))["notes"]
+    notes = rehearse(*sites_of_files(DiagnosisOptions(paths=[tmp_path], label="ill")))["notes"]
     assert any(
         "sion: column 'age'" in note and "[units] and on the next line age = 0.08333" in note for note in notes
     ), notes
     (tmp_path / "sion.columns.toml").write_text("[units]\nage = 0.0833333")
-    found = rehearse(*sites_of_files([tmp_path], "ill"))
+    found = rehearse(*sites_of_files(DiagnosisOptions(paths=[tmp_path], label="ill")))
     assert not any("columns.toml" in note for note in found["notes"])
     assert found["client_names"] == list(HOSPITALS)
 
@@ -215,24 +221,24 @@ def test_each_file_is_read_by_its_own_site_and_misfits_are_told_before_anything_
 def test_one_site_or_one_class_is_refused():
     sites = wide_sites(2)
     with pytest.raises(BadInput, match="only one site"):
-        rehearse({"bern": sites["bern"]}, Facts("one"))
-    same = {name: Site(pa.table({"a": np.arange(30.0)}), np.array(["x"] * 30)) for name in HOSPITALS}
+        rehearse({"bern": sites["bern"]}, Source("one"))
+    same = {name: AnsweringSite(pa.table({"a": np.arange(30.0)}), np.array(["x"] * 30)) for name in HOSPITALS}
     with pytest.raises(BadInput, match="all rows have the same label"):
-        rehearse(same, Facts("one class"))
-    few = {**sites, "sion": Site(sites["sion"].table, sites["sion"].y, 60)}
+        rehearse(same, Source("one class"))
+    few = {**sites, "sion": AnsweringSite(sites["sion"].table, sites["sion"].y, 60)}
     with pytest.raises(
         BadInput, match=r"sion: no class has 120 rows, twice --fewest 60; .* --fewest 1, or leave the site out"
     ):
-        rehearse(few, Facts("few rows"))
+        rehearse(few, Source("few rows"))
 
 
 @pytest.mark.parametrize(
     ("array", "words"),
     [
-        (Array((3,), b"\0" * 24), "genf: sum has shape (3,), not"),
-        (Array((2**40,), b""), "genf: sum has 0 bytes, not its shape"),
-        (Array((-1, 3), b"\0" * 24), "genf: sum has shape (1, 3), not"),
-        (Array((1,), np.array([np.nan]).tobytes()), "genf: sum holds values that are not finite"),
+        (PackedArray((3,), b"\0" * 24), "genf: sum has shape (3,), not"),
+        (PackedArray((2**40,), b""), "genf: sum has 0 bytes, not its shape"),
+        (PackedArray((-1, 3), b"\0" * 24), "genf: sum has shape (1, 3), not"),
+        (PackedArray((1,), np.array([np.nan]).tobytes()), "genf: sum holds values that are not finite"),
         (None, "genf: sum has shape None, not"),
     ],
 )
@@ -250,7 +256,7 @@ def test_wrong_answer_is_refused_with_the_site(array, words):
         return answers
 
     with pytest.raises(BadInput) as error:
-        federated(list(sites), ask, Facts("wrong"))
+        federated(list(sites), ask, Source("wrong"))
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -262,7 +268,7 @@ def test_a_site_answers_nonsense_with_a_refusal_of_one_line():
         b"\xc1",
         msgspec.msgpack.encode({"step": "rows"}),
         msgspec.msgpack.encode(Question(step="faces")),
-        msgspec.msgpack.encode(Question(step="moments", numbers={"mean": Array((2,), b"1")})),
+        msgspec.msgpack.encode(Question(step="moments", numbers={"mean": PackedArray((2,), b"1")})),
     )
     for data in questions:
         answer = msgspec.msgpack.decode(site.reply(data), type=Answer)
@@ -297,8 +303,8 @@ def test_the_list_names_every_number(capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--federated"], "name the column of classes by --label, or the column of numbers by --target"),
-        (["--target", "age", "--label", "ill", "--federated"], "--target, not both"),
+        (["--federated"], "name the column of classes by label, or the column of numbers by target"),
+        (["--target", "age", "--label", "ill", "--federated"], "by target, not both"),
         (["--label", "ill", "--fewest", "3"], "--fewest needs --federated"),
         (["--label", "ill", "--federated", "--fewest", "0"], "fewest must be at least 1"),
     ],

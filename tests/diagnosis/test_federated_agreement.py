@@ -1,30 +1,26 @@
 """One diagnosis: rows in one place and sites that do not pool their rows have the same numbers."""
 
-from dataclasses import replace
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedskew.diagnosis.diagnose import diagnosis, faces_of, from_experiment, from_files
-from fedskew.diagnosis.rehearsal import rehearse, sites_of_files, sites_of_subject
-from fedskew.diagnosis.site import Site
-from fedskew.diagnosis.subject import Facts
+from fedskew.diagnosis.diagnose import diagnosis, faces_of
+from fedskew.diagnosis.rehearsal import rehearse, sites_of_files, sites_of_rows
+from fedskew.diagnosis.site import AnsweringSite
+from fedskew.diagnosis.subject import DiagnosisOptions, Source, from_experiment, from_files
 from fedskew.experiment.config import Experiment
 from tests.data.datasets.test_real import real_data
 from tests.federated import frame
 from tests.planted import label_skewed
 
 
-@pytest.mark.parametrize(
-    "columns", [{"label": "ill"}, {"label": "", "target": "pulse"}, {"label": "", "target": "visits"}]
-)
+@pytest.mark.parametrize("columns", [{"label": "ill"}, {"target": "pulse"}, {"target": "visits"}])
 def test_rows_in_one_place_and_sites_give_the_same_numbers_and_columns(tmp_path, columns):
     """Four fifths of the visits are 0, so that eight tenths are one."""
     table = tmp_path / "patients.csv"
     frame().to_csv(table, index=False)
-    pooled = diagnosis(from_files([table], client="hospital", **columns))
-    found = rehearse(*sites_of_files([table], client="hospital", fewest=1, **columns))
+    options = DiagnosisOptions(paths=[table], client="hospital", federated=True, fewest=1, **columns)
+    pooled, found = diagnosis(from_files(options)), rehearse(*sites_of_files(options))
     assert {column["column"] for column in pooled["columns"]} >= {"pulse", "smokes"} - {columns.get("target")}
     equal = "target target_in_words classes label_counts sizes client_names measured_rows dominant repairs"
     equal += " explained_by_labels"
@@ -53,7 +49,7 @@ def test_a_named_data_set_has_the_same_numbers_in_one_place_and_at_sites(dataset
     if dataset == "uci-har":
         real_data()
     subject = from_experiment(Experiment(dataset=dataset, skew="iid" if dataset == "digits" else "natural"), dataset)
-    found, pooled = rehearse(*sites_of_subject(subject, 1)), diagnosis(subject)
+    found, pooled = rehearse(*sites_of_rows(subject, 1)), diagnosis(subject)
     for one, other in zip(found["faces"], pooled["faces"], strict=True):
         assert one["value"] == pytest.approx(other["value"], abs=1e-12), one["face"]
     assert [column["text"] for column in found["columns"]] == [column["text"] for column in pooled["columns"]]
@@ -66,8 +62,8 @@ def test_a_named_data_set_has_the_same_numbers_in_one_place_and_at_sites(dataset
 @pytest.mark.parametrize("fewest", [1, 5])
 def test_sites_name_columns_that_follow_the_labels_as_rows_in_one_place_do(fewest):
     """Words, gaps, deviations and means, and an offset at one site."""
-    made = replace(label_skewed(0, 3.0), name="skewed")
-    pooled, found = diagnosis(made), rehearse(*sites_of_subject(made, fewest))
+    made = label_skewed(0, 3.0)
+    pooled, found = diagnosis(made), rehearse(*sites_of_rows(made, fewest))
     assert found["columns"][0]["column"] == pooled["columns"][0]["column"] == "c0"
     assert len(pooled["explained_by_labels"]) >= 3
     assert {column["column"] for column in found["columns"]} == {column["column"] for column in pooled["columns"]}
@@ -108,9 +104,11 @@ def test_iid_sites_are_seldom_called_skewed(number, fewest):
         y, site = rng.integers(0, 3, rows), rng.integers(0, number, rows)
         x = rng.standard_normal((rows, 8)) + 1.5 * np.eye(8)[y]
         sites = {
-            str(k): Site(pa.table({str(i): x[site == k, i] for i in range(8)}), y[site == k].astype(str), fewest)
+            str(k): AnsweringSite(
+                pa.table({str(i): x[site == k, i] for i in range(8)}), y[site == k].astype(str), fewest
+            )
             for k in range(number)
         }
-        called += [rehearse(sites, Facts("iid"), seed)["dominant"]]
+        called += [rehearse(sites, Source("iid"), seed)["dominant"]]
     print(number, "sites, fewest", fewest, sum(map(bool, called)), "of 100 seeds called skewed")
     assert sum(map(bool, called)) <= 7, called

@@ -13,8 +13,8 @@ from fedskew.core.errors import BadInput
 from fedskew.diagnosis.questions import Question, arrays, numbers_of
 from fedskew.diagnosis.rehearsal import by_bytes, rehearse
 from fedskew.diagnosis.server import federated
-from fedskew.diagnosis.site import Site
-from fedskew.diagnosis.subject import Facts
+from fedskew.diagnosis.site import AnsweringSite
+from fedskew.diagnosis.subject import Source
 from tests.federated import HOSPITALS, frame, number_sites, wide_sites
 from tests.planted import NUMBERS, planted_numbers
 
@@ -26,16 +26,16 @@ def table(tmp_path_factory) -> Path:
     return path
 
 
-def sites_of(x: np.ndarray, y: np.ndarray, client: np.ndarray, fewest: int) -> dict[str, Site]:
+def sites_of(x: np.ndarray, y: np.ndarray, client: np.ndarray, fewest: int) -> dict[str, AnsweringSite]:
     return {
-        str(k): Site(pa.table({f"x{at}": v for at, v in enumerate(x[client == k].T)}), y[client == k], fewest)
+        str(k): AnsweringSite(pa.table({f"x{at}": v for at, v in enumerate(x[client == k].T)}), y[client == k], fewest)
         for k in range(client.max() + 1)
     }
 
 
 def test_sums_by_stratum_and_the_histogram_count_the_same_rows():
     """Else their differences would be counts of few rows."""
-    site = Site(pa.table({"a": np.arange(200.0)}), np.random.default_rng(0).normal(size=200), 5)
+    site = AnsweringSite(pa.table({"a": np.arange(200.0)}), np.random.default_rng(0).normal(size=200), 5)
     asked = {
         "target edges": np.linspace(-3, 3, 255),
         "strata": np.arange(256.0) // 52,
@@ -58,7 +58,7 @@ def test_a_planted_face_of_numbers_dominates_in_nineteen_of_twenty_seeds(skew):
     if skew == "quantity-lognormal:sigma=0.8":
         pytest.skip("its smallest sites have fewer than 20 rows, which 5 refuses")
     found = [
-        rehearse(sites_of(*planted_numbers(skew, seed), 5), Facts("planted"), seed)["dominant"] for seed in range(20)
+        rehearse(sites_of(*planted_numbers(skew, seed), 5), Source("planted"), seed)["dominant"] for seed in range(20)
     ]
     print(skew, "fewest 5:", found.count(NUMBERS[skew]), "of 20 seeds")
     assert found.count(NUMBERS[skew]) >= 19, found
@@ -75,7 +75,7 @@ def test_iid_sites_of_numbers_are_seldom_called_skewed(number, fewest):
         x = rng.standard_normal((rows, 8))
         y = x @ rng.standard_normal(8) / np.sqrt(8) + 0.5 * rng.standard_normal(rows)
         sites = sites_of(x, y, rng.integers(0, number, rows), fewest)
-        called += [rehearse(sites, Facts("iid"), seed)["dominant"]]
+        called += [rehearse(sites, Source("iid"), seed)["dominant"]]
     print(number, "sites, fewest", fewest, sum(map(bool, called)), "of 100 seeds called skewed")
     assert sum(map(bool, called)) <= 6, called
 
@@ -86,7 +86,7 @@ def test_iid_sites_of_numbers_are_seldom_called_skewed(number, fewest):
 def test_sites_with_numbers_and_sites_with_classes_are_refused_in_one_line():
     mixed = {**number_sites(2), "genf": wide_sites(2)["genf"]}
     with pytest.raises(BadInput, match="sion has numbers as targets, but genf has classes") as caught:
-        rehearse(mixed, Facts("mixed"))
+        rehearse(mixed, Source("mixed"))
     assert "\n" not in str(caught.value)
 
 
@@ -102,9 +102,11 @@ def test_sites_with_numbers_and_sites_with_classes_are_refused_in_one_line():
     ],
 )
 def test_targets_that_say_nothing_are_refused(y, words):
-    sites = {name: Site(site.table, y, 60 if y[1] == 1 and y[3] == 3 else 2) for name, site in wide_sites(2).items()}
+    sites = {
+        name: AnsweringSite(site.table, y, 60 if y[1] == 1 and y[3] == 3 else 2) for name, site in wide_sites(2).items()
+    }
     with pytest.raises(BadInput, match=words):
-        rehearse(sites, Facts("nothing"))
+        rehearse(sites, Source("nothing"))
 
 
 def test_survival_times_are_refused_in_one_line():
@@ -134,7 +136,7 @@ def test_a_wrong_histogram_is_refused_with_the_site(counts, words):
         return answers
 
     with pytest.raises(BadInput, match=words):
-        federated(list(sites), ask, Facts("wrong"))
+        federated(list(sites), ask, Source("wrong"))
 
 
 @pytest.mark.parametrize(

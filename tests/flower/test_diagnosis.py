@@ -14,8 +14,8 @@ from fedskew.core.errors import BadInput, FedskewError, TooFew
 from fedskew.data.datasets.table import TableData
 from fedskew.diagnosis.questions import Answer, Question, Step, arrays
 from fedskew.diagnosis.rehearsal import rehearse
-from fedskew.diagnosis.site import Site, targets_in
-from fedskew.diagnosis.subject import Facts
+from fedskew.diagnosis.site import AnsweringSite, targets_in
+from fedskew.diagnosis.subject import Source
 from fedskew.flower.diagnosis import (
     CLIENTS,
     IN_PROGRESS,
@@ -49,11 +49,11 @@ def sites(folder: Path, fewest: int = 5, target: str = "label=outcome", **limits
     return made
 
 
-def site(node: Node) -> Site:
+def site(node: Node) -> AnsweringSite:
     """Return the same site for a rehearsal."""
     assert node.table
     found, own = node.table.surveyed(str(node.rows)), Answers(node.table, node.folder, node.limits)
-    return Site(found.table, targets_in(found), node.limits.fewest, own.secret())
+    return AnsweringSite(found.table, targets_in(found), node.limits.fewest, own.secret())
 
 
 @pytest.mark.parametrize("target", ["label=outcome", "target=cost"])
@@ -64,7 +64,7 @@ def test_nodes_give_the_numbers_of_a_rehearsal(fewest: int, target: str, tmp_pat
         node.folder.mkdir(parents=True, exist_ok=True)
         (node.folder / "secret").write_bytes(bytes([k] * 32))  # with a few secrets, rounding hides the older site
     found = diagnosed(Direct(nodes), 3, QUICK)
-    rehearsed = rehearse({f"client {k}": site(node) for k, node in enumerate(nodes)}, Facts("3 sites"))
+    rehearsed = rehearse({f"client {k}": site(node) for k, node in enumerate(nodes)}, Source("3 sites"))
     kept = rehearsed["column_notes"][: len(found["column_notes"])]
     assert found == {**rehearsed, "column_notes": kept}
     assert "age" in found["columns"][0]["text"]

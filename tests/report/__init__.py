@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedskew.diagnosis.diagnose import diagnosis
-from fedskew.diagnosis.subject import Subject
+from fedskew.diagnosis.subject import ClientRows, Source
 from fedskew.report import plots
 from fedskew.report.html import write_report
 from fedskew.store.runs import Row, RunStore
@@ -143,7 +143,8 @@ def diagnosed() -> dict[str, Any]:
     names = ("north", "east", "south", "a hospital with a rather long name")
     facts = tuple((f"column {c}", "mean", "", x[:, c].astype(float)) for c in range(5))
     classes = ("no", "yes", "perhaps")
-    return diagnosis(Subject("visits.csv", x, y, client, counts, classes, names, notes=("one note",), facts=facts))
+    source = Source("visits.csv", notes=("one note",), clients=names)
+    return diagnosis(ClientRows(source, x, y, client, counts, classes, facts))
 
 
 def report(store: RunStore, tmp_path: Path) -> str:

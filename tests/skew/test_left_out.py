@@ -8,7 +8,7 @@ import pytest
 import fedskew as fs
 from fedskew.claims.document import DOCUMENTS, load
 from fedskew.claims.reproduce import experiment_of
-from fedskew.diagnosis.diagnose import from_experiment
+from fedskew.diagnosis.subject import from_experiment
 from fedskew.execution.deal import dealt_rows
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.report.answer import remarks
@@ -96,4 +96,4 @@ def test_runs_say_it_before_training_and_store_it(tmp_path: Path, capsys: pytest
 
 
 def test_diagnose_says_it() -> None:
-    assert from_experiment(Experiment(skew=DROP, clients=150), "digits").notes[0].startswith(FLOOR)
+    assert from_experiment(Experiment(skew=DROP, clients=150), "digits").source.notes[0].startswith(FLOOR)

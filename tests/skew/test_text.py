@@ -10,7 +10,8 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Texts
 from fedskew.data.texts import UNKNOWN, of_texts
-from fedskew.diagnosis.diagnose import faces_of, from_experiment
+from fedskew.diagnosis.diagnose import faces_of
+from fedskew.diagnosis.subject import from_experiment
 from fedskew.execution.build import assemble
 from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment
@@ -134,7 +135,7 @@ def test_an_encoder_gets_the_rewritten_texts(tmp_path, monkeypatch):
 def test_the_diagnosis_of_texts_names_the_feature_face(monkeypatch):
     monkeypatch.setattr("fedskew.data.datasets.digits.Digits.load", lambda self: shop(TEXTS * 2))
     subject = from_experiment(experiment("feature-text:clusters=6,strength=1"), "texts")
-    assert any("hashed words" in note for note in subject.notes)
+    assert any("hashed words" in note for note in subject.source.notes)
     assert faces_of(subject).dominant == "feature"
 
 

@@ -24,7 +24,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "PASSES", ((0, 1), (2,)))
     monkeypatch.setattr(evidence, "SEEDS", (0, 1, 2))
     monkeypatch.setattr(protocol, "ROUNDS", 1)
-    monkeypatch.setattr("fedskew.measure.heterogeneity.sites.TABLES", 99)
+    monkeypatch.setattr("fedskew.measure.heterogeneity.faces.TABLES", 99)
     monkeypatch.setattr(evidence, "PARTITIONS", 1)
 
 

@@ -15,10 +15,8 @@ from fedskew.api.caller import Caller, caller_of
 from fedskew.api.runs import plainly
 from fedskew.core.component import brief
 from fedskew.core.errors import BadInput, require, suggestion
-from fedskew.diagnosis.diagnose import diagnosis, subject_of
-from fedskew.diagnosis.rehearsal import without_pooling
-from fedskew.diagnosis.site import FEWEST
-from fedskew.diagnosis.subject import Subject
+from fedskew.diagnosis.diagnose import diagnose as measure
+from fedskew.diagnosis.subject import DiagnosisOptions
 from fedskew.experiment.keywords import DiagnoseKeywords
 from fedskew.report.diagnosis import answer, page, write_diagnosis
 
@@ -64,31 +62,9 @@ def diagnose(
     for name in keywords:
         if name not in DiagnoseKeywords.__annotations__:
             raise BadInput(f"diagnose: unknown keyword {name!r}; {suggestion(name, DiagnoseKeywords.__annotations__)}")
-    label, target, client, person = (str(keywords.get(name, "")) for name in ("label", "target", "client", "person"))
-    seed, federated = keywords.get("seed", 0), keywords.get("federated", False)
-    require(federated or "fewest" not in keywords, "diagnose: fewest needs federated")
     with caller_of(progress).board("reading") as board, ExitStack() as stack:
         files = [stack.enter_context(as_file(path, "diagnose")) for path in paths]
-
-        def subject() -> Subject:
-            return subject_of(
-                files,
-                label,
-                client,
-                keywords.get("dataset"),
-                keywords.get("skew"),
-                keywords.get("clients"),
-                keywords.get("partition_seed"),
-                seed,
-                board.stage,
-                target,
-                person,
-            )
-
-        if not federated:
-            return Found(diagnosis(subject(), seed, board.stage, Path(runs)))
-        fewest = keywords.get("fewest", FEWEST)
-        return Found(without_pooling(files, label, target, client, subject, fewest, seed, board.stage, person))
+        return Found(measure(DiagnosisOptions(paths=files, **keywords), board.stage, Path(runs)))
 
 
 @contextmanager

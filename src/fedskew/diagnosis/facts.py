@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import Array, Tabular
 from fedskew.data.tables.columns import of_table, of_texts
-from fedskew.measure.heterogeneity.columns import Fact, Held
+from fedskew.measure.heterogeneity.columns import Fact, WordFact
 from fedskew.measure.heterogeneity.rows import Floats, Ints
 
 COLOURS = ("red", "green", "blue")
@@ -26,16 +26,16 @@ def image_numbers(x: NDArray[np.generic]) -> dict[str, Floats]:
     """
     v = np.asarray(x, dtype=np.float64)
     channels = v.shape[1]
-    found = of_image(v.mean(1), "")
+    values = of_image(v.mean(1), "")
     if channels > 1:
         names = COLOURS if channels == len(COLOURS) else [f"channel {at + 1}" for at in range(channels)]
         for at, name in enumerate(names):
-            found |= of_image(v[:, at], f"{name} ")
-        all_of_them = sum(found[f"{name} brightness"] for name in names)
+            values |= of_image(v[:, at], f"{name} ")
+        total = sum(values[f"{name} brightness"] for name in names)
         for name in names:
-            own = found[f"{name} brightness"]
-            found[f"{name} balance"] = own - (all_of_them - own) / (channels - 1)
-    return found
+            channel = values[f"{name} brightness"]
+            values[f"{name} balance"] = channel - (total - channel) / (channels - 1)
+    return values
 
 
 def of_image(v: Floats, prefix: str) -> dict[str, Floats]:
@@ -57,12 +57,12 @@ def signal_numbers(x: NDArray[np.generic], names: Sequence[str] = ()) -> dict[st
     power = np.abs(np.fft.rfft(v - v.mean(2, keepdims=True), axis=2)) ** 2
     scale = v.std(2)
     frequency = np.where(scale > 0, power.argmax(2), np.nan)
-    found = {}
+    values = {}
     for at, name in enumerate(names or [f"channel {at + 1}" for at in range(v.shape[1])]):
-        found[f"mean of {name}"] = v[:, at].mean(1)
-        found[f"scale of {name}"] = scale[:, at]
-        found[f"dominant frequency of {name}"] = frequency[:, at]
-    return found
+        values[f"mean of {name}"] = v[:, at].mean(1)
+        values[f"scale of {name}"] = scale[:, at]
+        values[f"dominant frequency of {name}"] = frequency[:, at]
+    return values
 
 
 def of_symbols(y: Ints, names: Sequence[str]) -> Iterator[Fact]:
@@ -86,17 +86,17 @@ MOST_INPUTS = 1000
 """If the inputs have no names and there are more than this number, they are not compared."""
 
 
-def of_inputs(data: Dataset, x: NDArray[Any], texts: Sequence[str] | None) -> Iterator[Fact | Held]:
+def of_inputs(data: Dataset, x: NDArray[Any], texts: Sequence[str] | None) -> Iterator[Fact | WordFact]:
     """Yield the facts of rows ``x`` (n, ...) of a data set, or of their texts. Numbers are in the units of the raw data.
 
     Sequences of symbols have no facts of inputs, because their symbols are the targets, too.
     """
-    known = data.preprocessing
-    decode = known.decode if isinstance(known, Array) else lambda rows: rows
+    preprocessing = data.preprocessing
+    decode = preprocessing.decode if isinstance(preprocessing, Array) else lambda rows: rows
     if texts is not None:
         yield from of_texts("text", texts)
-    elif isinstance(known, Tabular):
-        yield from of_table(x, known)
+    elif isinstance(preprocessing, Tabular):
+        yield from of_table(x, preprocessing)
     elif x.ndim == 4:
         yield from in_blocks(x, lambda rows: image_numbers(decode(rows)))
     elif x.ndim == 3:

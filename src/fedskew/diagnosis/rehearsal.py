@@ -1,6 +1,7 @@
 """A federated diagnosis on one machine. Each site is a separate object that exchanges only encoded messages."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +12,21 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require
 from fedskew.data.tables.files import files_of, stem
-from fedskew.data.tables.survey import Kinds, Roles, survey
-from fedskew.diagnosis.diagnose import OnProgress, table_arguments
-from fedskew.diagnosis.questions import Answer, Question
+from fedskew.data.tables.survey import Kinds, survey
+from fedskew.diagnosis.questions import CLASSES, FEWEST, Answer, Question
 from fedskew.diagnosis.server import Ask, federated
-from fedskew.diagnosis.site import FEWEST, Site, targets_in
-from fedskew.diagnosis.subject import Facts, Subject
-from fedskew.diagnosis.targets import CLASSES
+from fedskew.diagnosis.site import AnsweringSite, targets_in
+from fedskew.diagnosis.subject import ClientRows, DiagnosisOptions, OnProgress, Source
 
-
-def without_pooling(
-    paths: Sequence[Path],
-    label: str,
-    target: str,
-    client: str,
-    named: Callable[[], Subject],
-    fewest: int,
-    seed: int,
-    on_progress: OnProgress,
-    person: str = "",
-) -> dict[str, Any]:
-    """Diagnose files with classes or numbers, or else the data set that ``named()`` returns, without pooling rows."""
-    sites, facts = (
-        sites_of_files(paths, label, client, fewest, target, person) if paths else sites_of_subject(named(), fewest)
-    )
-    return rehearse(sites, facts, seed, on_progress)
+Sites = Mapping[str, AnsweringSite]
 
 
 def rehearse(
-    sites: Mapping[str, Site],
-    facts: Facts,
+    sites: Sites,
+    source: Source,
     seed: int = 0,
     on_progress: OnProgress = lambda stage, fraction: None,
+    runs: Path | None = None,
 ) -> dict[str, Any]:
     """Diagnose the sites. Each site receives and sends only encoded messages."""
     kinds = Kinds()
@@ -50,16 +34,16 @@ def rehearse(
         kinds.add(name, site.table)
     misfits = list(kinds.notes())
     try:
-        found = federated(list(sites), by_bytes(sites), facts, seed, on_progress)
+        values = federated(list(sites), by_bytes(sites), source, seed, on_progress, runs)
     except BadInput as error:
         # on one machine the line can show a cell, which the server does not see
         line = str(error).partition(", but at other sites")[0]
         raise BadInput(next((note for note in misfits if note.startswith(f"{line}, such as")), str(error))) from None
-    kept = [f"{name}: {note}" for name, site in sites.items() for note in site.notes]
-    return {**found, "notes": [*found["notes"], *misfits], "column_notes": [*found["column_notes"], *kept]}
+    of_sites = [f"{name}: {note}" for name, site in sites.items() for note in site.notes]
+    return {**values, "notes": [*values["notes"], *misfits], "column_notes": [*values["column_notes"], *of_sites]}
 
 
-def by_bytes(sites: Mapping[str, Site]) -> Ask:
+def by_bytes(sites: Sites) -> Ask:
     """Return a function that sends questions to the sites and returns their answers, both encoded as between machines."""
 
     def ask(questions: Mapping[str, Question]) -> dict[str, Answer]:
@@ -71,70 +55,53 @@ def by_bytes(sites: Mapping[str, Site]) -> Ask:
     return ask
 
 
-def sites_of_files(
-    paths: Sequence[Path], label: str, client: str = "", fewest: int = FEWEST, target: str = "", person: str = ""
-) -> tuple[dict[str, Site], Facts]:
-    """Make one site for each value of the column ``client``. Without this column, make one for each file.
-
-    With ``person``, only the first row of each person at a site counts, so counts and noise are about persons.
-    """
-    require(
-        bool(label) != bool(target),
-        "diagnose --federated: name the column of classes by --label, or the column of numbers by --target"
-        + (", not both" if label else ""),
-    )
-    column, numeric = label or target, bool(target)
-    if client:
-        found = survey(paths, Roles(column, client, person=person, numeric=numeric, once=True))
-        sites = {
-            name: Site(found.table.filter(pa.array(found.client == at)), targets_in(found)[found.client == at], fewest)
-            for at, name in enumerate(found.clients)
-        }
-        notes = list(found.notes)
+def sites_of_files(options: DiagnosisOptions) -> tuple[dict[str, AnsweringSite], Source]:
+    """Make one site for each value of the column ``client``. Without this column, make one for each file."""
+    fewest = options.smallest_count
+    sites, notes = dict[str, AnsweringSite](), list[str]()
+    if options.client:
+        rows = survey(options.paths, options.roles)
+        notes += rows.notes
+        for at, name in enumerate(rows.clients):
+            mine = rows.client == at
+            sites[name] = AnsweringSite(rows.table.filter(pa.array(mine)), targets_in(rows)[mine], fewest)
     else:
-        sites, notes = {}, []
-        for path in files_of(paths):
-            found = survey([path], Roles(column, person=person, numeric=numeric, once=True), fair=False)
-            sites[stem(path)] = Site(found.table, targets_in(found), fewest)
-            notes += [f"{stem(path)}: {note}" for note in found.notes]
-    title = ", ".join(path.name for path in paths)
-    arguments = table_arguments(paths, label, client, target=target, person=person)
-    return sites, Facts(title, arguments=arguments, notes=tuple(notes), label=label)
+        for path in files_of(options.paths):
+            rows = survey([path], options.roles, fair=False)
+            sites[stem(path)] = AnsweringSite(rows.table, targets_in(rows), fewest)
+            notes += [f"{stem(path)}: {note}" for note in rows.notes]
+    source = Source(
+        options.title, arguments=options.compare_arguments(), notes=tuple(notes), label=options.label or "LABEL"
+    )
+    return sites, source
 
 
-def sites_of_subject(subject: Subject, fewest: int = FEWEST) -> tuple[dict[str, Site], Facts]:
+def sites_of_rows(rows: ClientRows, fewest: int = FEWEST) -> tuple[dict[str, AnsweringSite], Source]:
     """Make one site for each client of a named data set."""
     require(
-        subject.kind in (CLASSES, "number"),
-        f"diagnose --federated: {subject.name} has neither classes nor numbers; other targets need pooled rows",
+        rows.kind in (CLASSES, "number"),
+        f"diagnose --federated: {rows.source.name} has neither classes nor numbers; other targets need pooled rows",
     )
-    y = np.array(subject.classes)[subject.y] if subject.response is None else subject.response
-    columns, sites = columns_of(subject), {}
-    for at, name in enumerate(subject.clients):
-        mine = subject.client == at
-        sites[name] = Site(columns.filter(pa.array(mine)), y[mine], fewest, inputs=subject.x[mine])
-    facts = Facts(
-        subject.title,
-        subject.name,
-        subject.arguments,
-        subject.notes,
-        inputs=subject.x.shape[1],
-        classes=subject.classes,
-        computed=frozenset(fact[0] for fact in subject.facts if fact[1] == "content"),
-    )
-    return sites, facts
+    y = np.array(rows.classes)[rows.y] if rows.response is None else rows.response
+    columns, sites = columns_of(rows), {}
+    for at, name in enumerate(rows.source.clients):
+        mine = rows.client == at
+        sites[name] = AnsweringSite(columns.filter(pa.array(mine)), y[mine], fewest, inputs=rows.x[mine])
+    computed = frozenset(fact[0] for fact in rows.facts if fact[1] == "content")
+    source = replace(rows.source, inputs=rows.x.shape[1], classes=rows.classes, computed=computed)
+    return sites, source
 
 
-def columns_of(subject: Subject) -> pa.Table:
+def columns_of(rows: ClientRows) -> pa.Table:
     """The columns that are compared, in their own units; the inputs, if they have no others."""
     columns: dict[str, NDArray[Any]] = {}
-    for fact in subject.facts:
+    for fact in rows.facts:
         if fact[1] == "word":
             continue
         column, kind, word, values = fact
         if kind in ("mean", "content"):
             columns[column] = values
         elif kind == "share":
-            columns.setdefault(column, np.full(len(subject.x), None, dtype=object))[values == 1] = word
-    columns = columns or {f"input {at + 1}": values for at, values in enumerate(subject.x.T)}
+            columns.setdefault(column, np.full(len(rows.x), None, dtype=object))[values == 1] = word
+    columns = columns or {f"input {at + 1}": values for at, values in enumerate(rows.x.T)}
     return pa.table({name: pa.array(cells, from_pandas=True) for name, cells in columns.items()})

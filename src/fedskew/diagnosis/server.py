@@ -4,47 +4,48 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from fedskew.core.errors import require
-from fedskew.data.preprocessing import Tabular
+from fedskew.data.preprocessing import Column, Number, Tabular, Words
 from fedskew.data.tables.schema import merged, other_words
-from fedskew.diagnosis.columns import facts_of, in_columns, moments_of
-from fedskew.diagnosis.questions import Answer, Numbers, Question, arrays, numbers_of
-from fedskew.diagnosis.site import measured
-from fedskew.diagnosis.subject import Facts, values_of
-from fedskew.diagnosis.targets import ClassTargets, Targets, targets_of
-from fedskew.measure.heterogeneity import sites as of_sites
-from fedskew.measure.heterogeneity.columns import BINS, Tested, edges, listed, of_shares
+from fedskew.data.tables.summaries import ColumnSummary
+from fedskew.diagnosis.questions import CLASSES, Answer, Numbers, Question, Step, arrays, numbers_of
+from fedskew.diagnosis.result import values_of
+from fedskew.diagnosis.site import facts_of, with_histograms
+from fedskew.diagnosis.subject import OnProgress, Source
+from fedskew.diagnosis.targets import Targets, moments_of, targets_of
+from fedskew.measure.heterogeneity.columns import BINS, Tested, edges, of_numbers, of_shares
 from fedskew.measure.heterogeneity.details import of_counts
-from fedskew.measure.heterogeneity.diagnose import Diagnosis
+from fedskew.measure.heterogeneity.faces import Diagnosis, faces
+from fedskew.measure.heterogeneity.rows import Ints
+from fedskew.measure.heterogeneity.sites import classifiers, first_frame, kinds, wide, with_directions, with_scales
 
-Ints = NDArray[np.int64]
 Ask = Callable[[Mapping[str, Question]], Mapping[str, Answer]]
 """Send each site its question, and return their answers."""
 
 
 Compute = Callable[..., Iterable[Numbers]]
-"""``compute(step, shapes, *asked)`` returns the numbers of each site in a step, which have these shapes by name.
+"""``compute(step, shapes, *parameters)`` returns the numbers of each site in a step, which have these shapes by name.
 
-All sites are asked the same, or each its own.
+All sites get the same parameters, or each its own.
 """
 
 
 def frame_of(compute: Compute, scaled: Iterable[Numbers], rows: int) -> Numbers:
     """The frame in which inputs are compared. ``scaled`` are the sums of the inputs of each site, which have ``rows`` in all."""
-    frame = of_sites.first_frame(scaled, rows)
-    if not of_sites.wide(frame):
+    frame = first_frame(scaled, rows)
+    if not wide(frame):
         return frame
     width = len(frame["mean"])
-    frame = of_sites.with_directions(frame, compute("products", {"products": (width, width)}, frame), rows)
+    frame = with_directions(frame, compute("products", {"products": (width, width)}, frame), rows)
     number = inputs(frame)
-    return of_sites.with_scales(frame, compute("directions", {"sum": (number,), "square": (number,)}, frame), rows)
+    return with_scales(frame, compute("directions", {"sum": (number,), "square": (number,)}, frame), rows)
 
 
 def inputs(frame: Numbers) -> int:
@@ -56,30 +57,35 @@ def faces_from(compute: Compute, frame: Numbers, targets: Targets, sizes: Ints, 
     """The faces of sites with ``sizes`` (sites,) rows."""
     d, c, k = inputs(frame), targets.strata, len(sizes)
     shapes = {"rows by class": (2, c), "sums by class": (2, c, 2 * d), "products by half": (2, 2 * d, 2 * d)}
-    frame = {**frame, **targets.asked}
+    frame = {**frame, **targets.parameters}
     products, moments = np.zeros(()), []
-    for part in compute("moments", {**shapes, **targets.sums(2 * d)}, frame):
+    for part in compute("moments", {**shapes, **targets.shapes(2 * d)}, frame):
         products = products + part["products by half"]
         moments.append(targets.needed(part, d))
     number = targets.kinds(np.stack([part["rows by class"].sum(0) for part in moments]))
-    own, kinds = of_sites.kinds(moments, targets.directions, number, seed)
-    asked = {**frame, **of_sites.classifiers(moments, products), **kinds, **targets.model(moments, own)}
-    shapes = {"beyond thresholds": (2, k, c, 2), "rows by kind": targets.cells(number)}
-    last = compute("faces", shapes, *({**asked, **part} for part in own))
-    held, rounding, distance = targets.held, targets.rounded, targets.distance
-    return of_sites.faces(last, held, targets.class_of, targets.fewest, rounding, distance, seed, sizes)
+    alignments, kind_numbers = kinds(moments, targets.directions, number, seed)
+    shared = {**frame, **classifiers(moments, products), **kind_numbers, **targets.model(moments, alignments)}
+    cells = int(targets.group_of.max()) + 1, number * targets.cells_of_kind
+    shapes = {"beyond thresholds": (2, k, c, 2), "rows by kind": cells}
+    last = compute("faces", shapes, *({**shared, **alignment} for alignment in alignments))
+    rounding, distance = targets.rounded, targets.distance
+    return faces(last, targets.counts, targets.class_of, targets.fewest, rounding, distance, seed, sizes)
 
 
 def federated(
     sites: Sequence[str],
     ask: Ask,
-    facts: Facts,
+    source: Source,
     seed: int = 0,
-    on_progress: Callable[[str, float], None] = lambda stage, fraction: None,
+    on_progress: OnProgress = lambda stage, fraction: None,
+    runs: Path | None = None,
 ) -> dict[str, Any]:
-    """The whole diagnosis as plain values, as `fedskew.diagnosis.diagnose.diagnosis` gives it of rows in one place."""
+    """The whole diagnosis as plain values, as `fedskew.diagnosis.diagnose.diagnosis` gives it of rows in one place.
+
+    Raises `BadInput` if sites do not fit together, or if one refuses.
+    """
     with threadpool_limits(1):  # as at the sites
-        return Inquiry(tuple(sites), ask, seed, on_progress).result(facts)
+        return Inquiry(tuple(sites), ask, seed, on_progress).result(source, runs)
 
 
 @dataclass(eq=False)
@@ -89,20 +95,17 @@ class Inquiry:
     sites: tuple[str, ...]
     ask_sites: Ask
     seed: int
-    on_progress: Callable[[str, float], None]
+    on_progress: OnProgress
     question: Question = field(default_factory=lambda: Question(step="columns"))
 
-    def result(self, facts: Facts) -> dict[str, Any]:
-        """Ask, and measure. Raises `BadInput` if sites do not fit together, or if one refuses."""
-        first = self.ask([replace(self.question, step="columns")] * len(self.sites))
+    def result(self, source: Source, runs: Path | None) -> dict[str, Any]:
+        first = self.ask([self.question] * len(self.sites))
         require(len(self.sites) >= 2, "diagnose: only one site; there is nothing to compare it with")
         targets = targets_of(
             first,
             lambda inner: self.numbers("targets", {"histogram": (BINS,)}, {"target edges": inner}),
-            facts.classes,
+            source.classes,
         )
-        spelt = other_words(facts.label, {site: answer.classes for site, answer in first.items()})
-        facts = dataclasses.replace(facts, notes=(*facts.notes, *spelt))
         summaries = {site: answer.summary for site, answer in first.items() if answer.summary is not None}
         require(len(summaries) == len(self.sites), f"diagnose: {set(self.sites) - set(summaries)} sent no summary")
         encode = merged(summaries)
@@ -112,63 +115,72 @@ class Inquiry:
         }
         sizes = np.array([next(iter(part.columns.values())).rows for part in summaries.values()])
 
-        named = measured(encode.preprocessing)
-        moments = {name: moments_of(columns[name]) for name in named}
-        inner = np.array([edges(moments[name]) for name in named]).reshape(len(named), BINS - 1)
-        width, rows = facts.inputs or len(encode.inputs), int(sizes.sum())
-        shapes: dict[str, tuple[int, ...]] = {"sum": (width,), "square": (width,), "histograms": (len(named), BINS)}
-        scaled = self.numbers("scale", shapes if named else {**shapes, "histograms": (0, 0)}, {"edges": inner})
-        frame = frame_of(self.numbers, scaled, rows)
-        found = faces_from(self.numbers, frame, targets, targets.held.sum(1), self.seed)
-        held = {name: (np.stack([s["histograms"][at] for s in scaled]), inner[at]) for at, name in enumerate(named)}
-        tested = in_columns(encode, columns, moments, held, facts.computed)
-        if isinstance(targets, ClassTargets):
-            tested = self.by_class(tested, encode.preprocessing, targets.strata)
-        tested += [
-            *targets.tested(),
-            *of_shares("rows", "copied", "", sizes, np.array([answer.copies for answer in first.values()])),
+        moments = {name: moments_of(columns[name]) for name in with_histograms(encode.preprocessing)}
+        inner = {name: edges(of_sites) for name, of_sites in moments.items()}
+        width, number = source.inputs or len(encode.inputs), len(moments)
+        shapes = {"sum": (width,), "square": (width,), "histograms": (number, BINS if number else 0)}
+        scaled = self.numbers("scale", shapes, {"edges": np.array([*inner.values()]).reshape(number, BINS - 1)})
+        frame = frame_of(self.numbers, scaled, int(sizes.sum()))
+        diagnosis = faces_from(self.numbers, frame, targets, targets.counts.sum(1), self.seed)
+        numbers: dict[str, list[Tested]] = {}
+        for at, name in enumerate(moments):
+            counts = np.stack([answer["histograms"][at] for answer in scaled]).astype(np.int64)
+            kind: Literal["content", "mean"] = "content" if name in source.computed else "mean"
+            numbers[name] = of_numbers(name, kind, "", moments[name], counts, inner[name])
+        tested = [
+            test
+            for part in encode.preprocessing.columns
+            for test in tests_of(part, columns[part.name], numbers.get(part.name, []))
         ]
-        few = int(targets.fewest.min())
-        how = f": no count that leaves a site is of fewer than {few} rows" if few > 1 else ""
-        column_notes = () if facts.inputs else encode.notes  # a named data set has no file to mend
-        to_mend = [note for note in column_notes if "columns.toml" in note]
-        facts = dataclasses.replace(
-            facts,
-            clients=self.sites,
-            notes=(f"diagnosed without pooling rows{how}", *facts.notes, *to_mend),
-            column_notes=tuple(note for note in column_notes if note not in to_mend),
+        if targets.kind == CLASSES:
+            tested = self.by_class(tested, encode.preprocessing, targets.strata)
+        copies = np.array([answer.copies for answer in first.values()])
+        tested += [*targets.tested(), *of_shares("rows", "copied", "", sizes, copies)]
+        source = self.noted(source, targets, encode.notes, first)
+        return values_of(
+            source, targets.table(), diagnosis, of_counts(diagnosis.counts, diagnosis.counts.sum(1)), tested, runs
         )
-        measures = of_counts(found.counts, found.counts.sum(1))
-        return values_of(facts, targets.table(), found, measures, listed(tested, self.sites))
+
+    def noted(self, source: Source, targets: Targets, notes: Sequence[str], first: Mapping[str, Answer]) -> Source:
+        """The source with the names of the sites, and with all notes. ``notes`` are about the columns."""
+        few = int(targets.fewest.min())
+        rule = f": no count that leaves a site is of fewer than {few} rows" if few > 1 else ""
+        notes = () if source.inputs else notes  # a named data set has no file to mend
+        to_mend = [note for note in notes if "columns.toml" in note]
+        spelt = other_words(source.label, {site: answer.classes for site, answer in first.items()})
+        return dataclasses.replace(
+            source,
+            clients=self.sites,
+            notes=(f"diagnosed without pooling rows{rule}", *source.notes, *spelt, *to_mend),
+            column_notes=tuple(note for note in notes if note not in to_mend),
+        )
 
     def by_class(self, tested: Sequence[Tested], preprocessing: Tabular, classes: int) -> list[Tested]:
         """The tests of columns, with the sites' sums by class."""
         at = {fact: place for place, fact in enumerate(facts_of(preprocessing))}
         places = [(int(part.kind == "spread"), at[part.fact]) for part in tested]
-        asked = np.zeros((3, len(at)))  # origins, centres of values, centres of their distances from the origin
+        centres = np.zeros((3, len(at)))  # origins, centres of values, centres of their distances from the origin
         for part, (spread, place) in zip(tested, places, strict=True):
-            asked[1 + spread, place] = part.centre
-            asked[0, place] = part.origin if spread else asked[0, place]
+            centres[1 + spread, place] = part.centre
+            centres[0, place] = part.origin if spread else centres[0, place]
         shapes = {"rows by class": (classes,), "columns by class": (2, len(at), classes)}
-        sent = self.numbers("classes", shapes, {"centres": asked})
-        rows, sums = (np.stack([answer[name] for answer in sent]) for name in shapes)
+        answers = self.numbers("classes", shapes, {"centres": centres})
+        rows, sums = (np.stack([answer[name] for answer in answers]) for name in shapes)
         return [
             part._replace(by_class=partial(lambda *both: both, sums[:, spread, place], rows))
             for part, (spread, place) in zip(tested, places, strict=True)
         ]
 
-    def numbers(self, step: str, shapes: Mapping[str, tuple[int, ...]], *asked: Numbers) -> list[Numbers]:
+    def numbers(self, step: Step, shapes: Mapping[str, tuple[int, ...]], *parameters: Numbers) -> list[Numbers]:
         """Ask all sites the same, or each its own question. Raises `BadInput` for answers of other shapes."""
-        each = asked if len(asked) > 1 else asked * len(self.sites)
-        questions = [replace(self.question, step=step, numbers=arrays(one)) for one in each]
-        found = []
-        for site, answer in self.ask(questions).items():
-            numbers = numbers_of(site, answer.numbers)
-            for name in shapes.keys() | numbers.keys():
-                shape = numbers[name].shape if name in numbers else None
+        of_sites = parameters if len(parameters) > 1 else parameters * len(self.sites)
+        answers = self.ask([replace(self.question, step=step, numbers=arrays(numbers)) for numbers in of_sites])
+        numbers = {site: numbers_of(site, answer.numbers) for site, answer in answers.items()}
+        for site, sent in numbers.items():
+            for name in shapes.keys() | sent.keys():
+                shape = sent[name].shape if name in sent else None
                 require(shape == shapes.get(name), f"{site}: {name} has shape {shape}, not {shapes.get(name)}")
-            found.append(numbers)
-        return found
+        return [*numbers.values()]
 
     def ask(self, questions: Sequence[Question]) -> dict[str, Answer]:
         """The answers, in the order of the sites. Raises `BadInput` if a site refuses."""
@@ -180,3 +192,14 @@ class Inquiry:
             require(not answers[site].refused, f"{site}: {answers[site].refused}")
             require(answers[site].step == step, f"{site}: answers {answers[site].step} instead of {step}")
         return {site: answers[site] for site in self.sites}
+
+
+def tests_of(part: Column, summaries: Sequence[ColumnSummary], of_values: Sequence[Tested]) -> list[Tested]:
+    """Compare a column's words and missing values at the sites, too. ``of_values`` are the tests of its numbers."""
+    rows = np.array([summary.rows for summary in summaries])
+    valid = np.array([summary.numbers.rows if isinstance(part, Number) else summary.valid for summary in summaries])
+    tested = [*of_values]
+    for word in part.known if isinstance(part, Words) else ():
+        hits = np.array([summary.words.get(word, 0) for summary in summaries])
+        tested += of_shares(part.name, "share", word, valid, hits)
+    return [*tested, *of_shares(part.name, "missing", "", rows, rows - valid)]

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -16,19 +16,15 @@ from threadpoolctl import threadpool_limits
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.seeding import Seed, stream
 from fedskew.core.text import count
-from fedskew.data.preprocessing import Number, Tabular
+from fedskew.data.preprocessing import Number, Tabular, Words
 from fedskew.data.tables.columns import Columns, numbers, to_pandas
 from fedskew.data.tables.guard import guarded, summary
 from fedskew.data.tables.survey import Survey
-from fedskew.diagnosis.columns import facts_of
-from fedskew.diagnosis.questions import Answer, Numbers, Question, Step, arrays, numbers_of
+from fedskew.diagnosis.questions import FEWEST, Answer, Numbers, Question, Step, arrays, numbers_of
 from fedskew.measure.heterogeneity.columns import BINS, centred, histogram
 from fedskew.measure.heterogeneity.rounding import rounded, rounded_alone
 from fedskew.measure.heterogeneity.rows import MOST_INPUTS, WIDTH, Floats, Ints, sums_by
 from fedskew.measure.heterogeneity.sites import coordinates, sums
-
-Rounded: TypeAlias = Callable[[NDArray[Any]], Floats]
-"""Counts without small ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,28 +54,28 @@ class OwnClasses:
         """A number (n,) for each row. Rows of a number that few rows have leave in no sum."""
         return np.unique(self.y, return_inverse=True)[1].astype(np.int64)
 
-    def counts(self, asked: Numbers) -> Floats:
+    def counts(self, parameters: Numbers) -> Floats:
         """The histogram of the targets."""
         raise BadInput("its targets are classes, which have no histogram")
 
-    def strata(self, question: Question, asked: Numbers) -> tuple[Ints, int]:
+    def strata(self, question: Question, parameters: Numbers) -> tuple[Ints, int]:
         """The stratum (n,) of each row, and the number of strata. Classes that the server does not know have higher numbers."""
         unknown = sorted(set(self.y.tolist()) - {*question.classes})
         number = {word: at for at, word in enumerate((*question.classes, *unknown))}
         return np.array([number[word] for word in self.y]), len(question.classes)
 
-    def response(self, asked: Numbers) -> Floats | None:
+    def response(self, parameters: Numbers) -> Floats | None:
         """A number (n,) for each row, if the targets are numbers."""
         return None
 
 
 @dataclass(frozen=True, eq=False)
 class OwnNumbers:
-    """The number (n,) of each row that a model predicts. ``rounded`` hides counts below ``fewest``."""
+    """The number (n,) of each row that a model predicts. ``round_counts`` hides counts below ``fewest``."""
 
     y: Floats
     fewest: int
-    rounded: Rounded
+    round_counts: Callable[[NDArray[Any]], Floats]
     word: ClassVar = "stratum of the target"
 
     def first(self) -> Answer:
@@ -89,21 +85,22 @@ class OwnNumbers:
     def groups(self) -> Ints:
         return np.zeros(len(self.y), dtype=np.int64)
 
-    def counts(self, asked: Numbers) -> Floats:
-        require(asked["target edges"].shape == (BINS - 1,), f"the question has no {BINS - 1} edges of targets")
-        return self.rounded(histogram(self.y, asked["target edges"]))
+    def counts(self, parameters: Numbers) -> Floats:
+        edges = parameters["target edges"]
+        require(edges.shape == (BINS - 1,), f"the question has no {BINS - 1} edges of targets")
+        return self.round_counts(histogram(self.y, edges))
 
-    def strata(self, question: Question, asked: Numbers) -> tuple[Ints, int]:
+    def strata(self, question: Question, parameters: Numbers) -> tuple[Ints, int]:
         """The strata of bins. Rows of small bins move to near ones, so that sums by stratum agree with the histogram.
 
         Else their differences would be counts of few rows.
         """
-        of_bin = asked["strata"].astype(np.int64)
+        of_bin = parameters["strata"].astype(np.int64)
         require(of_bin.shape == (BINS,) and 0 <= of_bin.min() <= of_bin.max() < BINS, "the question has no strata")
-        found = np.empty(len(self.y), dtype=np.int64)
-        found[np.argsort(self.y, kind="stable")] = np.repeat(of_bin, self.counts(asked).astype(np.int64))
+        stratum = np.empty(len(self.y), dtype=np.int64)
+        stratum[np.argsort(self.y, kind="stable")] = np.repeat(of_bin, self.counts(parameters).astype(np.int64))
         strata = int(of_bin.max()) + 1
-        return self.without_few(found, strata), strata
+        return self.without_few(stratum, strata), strata
 
     def without_few(self, stratum: Ints, strata: int) -> Ints:
         """The strata (n,). If the rows of small strata are few in all, they move to the nearest stratum of enough rows.
@@ -117,8 +114,8 @@ class OwnNumbers:
             stratum = large[np.abs(np.arange(strata)[:, None] - large).argmin(1)][stratum]
         return stratum
 
-    def response(self, asked: Numbers) -> Floats | None:
-        mean, deviation = asked["target scale"]
+    def response(self, parameters: Numbers) -> Floats | None:
+        mean, deviation = parameters["target scale"]
         return np.asarray((self.y - mean) / deviation)
 
 
@@ -127,17 +124,13 @@ def least(fewest: int) -> int:
     return 2 * fewest if fewest > 1 else 1
 
 
-def targets_in(found: Survey) -> NDArray[np.str_] | Floats:
+def targets_in(rows: Survey) -> NDArray[np.str_] | Floats:
     """The target (n,) of each row of a survey: its class, or its number."""
-    return np.array(found.classes)[found.y] if found.classes else np.asarray(found.y, dtype=np.float64)
-
-
-FEWEST = 5
-"""Rows that a count has at least, unless it is 0."""
+    return np.array(rows.classes)[rows.y] if rows.classes else np.asarray(rows.y, dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class AnsweringSite:
     """The rows of one site: a table of inputs, and the target (n,) of each row, a class or a number.
 
     ``fewest`` is the site's own choice, and ``seed`` its secret. In a rehearsal on a named data set, ``inputs`` (n, d) are its rows
@@ -161,32 +154,34 @@ class Site:
         return OwnClasses(self.y.astype(str), self.fewest, self.seed)
 
     @cached_property
-    def kept(self) -> NDArray[np.bool_]:
+    def counted(self) -> NDArray[np.bool_]:
         """(n,) Rows that count by more than their class.
 
         If the rows of rare classes are few in all, they are left out: else the sums of all rows, less the sums by class, would be
         about these few.
         """
         enough = self.enough(self.targets.groups())
-        self.note_rare(enough)
         return enough if (~enough).sum() < self.fewest else np.ones_like(enough)
 
     @cached_property
-    def held(self) -> pa.Table:
+    def guarded_table(self) -> pa.Table:
         """The table without words, gaps and classes of few rows."""
-        table, notes = guarded(self.table.filter(pa.array(self.kept)), self.fewest)
+        table, notes = guarded(self.table.filter(pa.array(self.counted)), self.fewest)
         self.notes.extend(notes)
         return table
 
     def enough(self, group: Ints) -> NDArray[np.bool_]:
-        """(n,) whether a row's group has enough rows for sums of both halves of the rows."""
-        found = (np.bincount(group) >= least(self.fewest))[group]
+        """(n,) whether a row's group has enough rows for sums of both halves of the rows. Note it if some have not."""
+        enough: NDArray[np.bool_] = (np.bincount(group) >= least(self.fewest))[group]
         words = (
             f"no {self.targets.word} has {least(self.fewest)} rows, twice --fewest {self.fewest}; this site sends no sums of "
             "fewer; choose a smaller --fewest, such as --fewest 1, or leave the site out"
         )
-        require(bool(found.any()), words)
-        return found
+        require(bool(enough.any()), words)
+        note = f"{count(int((~enough).sum()), 'row')} of rare classes or targets are in no sum by class"
+        if not enough.all() and note not in self.notes:
+            self.notes.append(note)
+        return enough
 
     def reply(self, data: bytes) -> bytes:
         """The answer to a question, both as bytes. An error becomes a refusal of one line."""
@@ -204,59 +199,51 @@ class Site:
         if question.step == "columns":
             return replace(
                 self.targets.first(),
-                summary=summary(self.held, self.fewest),
-                copies=int(self.rounded(self.copies(self.held))[0]),
+                summary=summary(self.guarded_table, self.fewest),
+                copies=int(self.rounded(self.copies())[0]),
                 fewest=self.fewest,
             )
-        asked = numbers_of("question", question.numbers)
-        if question.step == "targets":
-            return Answer(step=question.step, numbers=arrays({"histogram": self.targets.counts(asked)}))
-        require(question.preprocessing is not None, "the question has no preprocessing")
-        assert question.preprocessing is not None
-        return Answer(step=question.step, numbers=arrays(self.made(question, asked, question.preprocessing)))
+        return Answer(step=question.step, numbers=arrays(self.answered(question)))
 
-    def made(self, question: Question, asked: Numbers, preprocessing: Tabular) -> Numbers:
+    def answered(self, question: Question) -> Numbers:
         """The numbers of each step after the first."""
-        inputs = Columns(preprocessing, ())(self.held) if self.inputs is None else self.inputs[self.kept]
-        z = coordinates(inputs, asked)
+        parameters, preprocessing = numbers_of("question", question.numbers), question.preprocessing
+        if question.step == "targets":
+            return {"histogram": self.targets.counts(parameters)}
+        require(preprocessing is not None, "the question has no preprocessing")
+        assert preprocessing is not None
+        inputs = Columns(preprocessing, ())(self.guarded_table) if self.inputs is None else self.inputs[self.counted]
+        z = coordinates(inputs, parameters)
         if question.step in ("scale", "products", "directions"):
             check_width(z, MOST_INPUTS)
-            counts = {"histograms": self.histograms(preprocessing, asked["edges"])} if question.step == "scale" else {}
-            return {**sums(question.step, z, asked), **counts}
-        (y, strata), response = self.targets.strata(question, asked), self.targets.response(asked)
-        y, response = y[self.kept], None if response is None else response[self.kept]
+            answer = sums(question.step, z, parameters)
+            if question.step == "scale":
+                answer["histograms"] = self.histograms(preprocessing, parameters["edges"])
+            return answer
+        (y, strata), response = self.targets.strata(question, parameters), self.targets.response(parameters)
+        y, response = y[self.counted], None if response is None else response[self.counted]
         enough = self.enough(y)
-        self.note_rare(enough)
         z, y, response = z[enough], y[enough], None if response is None else response[enough]
         require(int(y.max()) < strata, "the server does not know all classes of this site")
         if question.step == "classes":
-            return self.by_class(preprocessing, asked["centres"], enough, y, strata)
+            return self.by_class(preprocessing, parameters["centres"], enough, y, strata)
         check_width(z, WIDTH + 1)
-        computed = sums(question.step, z, asked, y, strata, response)
-        if question.step == "moments":
-            return computed
-        return {name: self.rounded(counts) for name, counts in computed.items()}
+        answer = sums(question.step, z, parameters, y, strata, response)
+        return answer if question.step == "moments" else {name: self.rounded(part) for name, part in answer.items()}
 
-    def note_rare(self, enough: NDArray[np.bool_]) -> None:
-        """Note that some rows are in no sum by class."""
-        note = f"{count(int((~enough).sum()), 'row')} of rare classes or targets are in no sum by class"
-        if not enough.all() and note not in self.notes:
-            self.notes.append(note)
-
-    def histograms(self, preprocessing: Tabular, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    def histograms(self, preprocessing: Tabular, edges: Floats) -> Floats:
         """The counts (columns, bins) of each column of numbers that is no time."""
-        frame = to_pandas(self.held)
-        counts = [
-            histogram(numbers(frame[name]), inner) for name, inner in zip(measured(preprocessing), edges, strict=True)
-        ]
+        frame = to_pandas(self.guarded_table)
+        columns = zip(with_histograms(preprocessing), edges, strict=True)
+        counts = [histogram(numbers(frame[name]), inner) for name, inner in columns]
         return self.rounded(np.stack(counts)) if counts else np.zeros((0, 0))
 
     def by_class(
-        self, preprocessing: Tabular, centres: NDArray[np.float64], enough: NDArray[np.bool_], y: Ints, classes: int
+        self, preprocessing: Tabular, centres: Floats, enough: NDArray[np.bool_], y: Ints, classes: int
     ) -> Numbers:
         """Sums by class of the facts of columns, and of their distances from the first row of ``centres`` (3, facts)."""
         facts: dict[tuple[str, ...], Any] = {
-            fact[:3]: fact[3] for fact in Columns(preprocessing, ()).features(self.held) if fact[1] != "word"
+            fact[:3]: fact[3] for fact in Columns(preprocessing, ()).features(self.guarded_table) if fact[1] != "word"
         }
         none = np.zeros(len(enough))  # a site without gaps has no fact of missing values
         values = np.column_stack([facts.get(fact, none) for fact in facts_of(preprocessing)])[enough]
@@ -266,21 +253,30 @@ class Site:
             "columns by class": np.stack([sums_by(y, classes, part).T for part in parts]),
         }
 
-    def rounded(self, counts: NDArray[Any]) -> NDArray[np.float64]:
+    def rounded(self, counts: NDArray[Any]) -> Floats:
         """The counts (..., bins) without small ones. The same question gets the same answer."""
         return rounded(counts, self.fewest, stream(self.seed, "diagnose", 5)).astype(np.float64)
 
-    def copies(self, table: pa.Table) -> NDArray[np.int64]:
+    def copies(self) -> Ints:
         """Rows that are equal to another one, and the other rows."""
-        frame = to_pandas(table)
-        found = int(frame.astype(str).duplicated(keep=False).sum())
-        return np.array([found, len(frame) - found])
+        frame = to_pandas(self.guarded_table)
+        copies = int(frame.astype(str).duplicated(keep=False).sum())
+        return np.array([copies, len(frame) - copies])
 
 
-def check_width(z: NDArray[np.float64], most: int) -> None:
+def check_width(z: Floats, most: int) -> None:
     require(z.shape[1] <= most, f"the server asks for products of {z.shape[1]:,} inputs; at most {most:,} leave a site")
 
 
-def measured(preprocessing: Tabular) -> list[str]:
+def with_histograms(preprocessing: Tabular) -> list[str]:
     """The columns of numbers, without times, which have histograms."""
     return [part.name for part in preprocessing.columns if isinstance(part, Number) and not part.time]
+
+
+def facts_of(preprocessing: Tabular) -> list[tuple[str, str, str]]:
+    """Column, kind and word of each fact that sites add by class, in their order."""
+    names: list[tuple[str, str, str]] = []
+    for part in preprocessing.columns:
+        names += [(part.name, "mean", ""), (part.name, "missing", "")]
+        names += [(part.name, "share", word) for word in part.known] if isinstance(part, Words) else []
+    return names

@@ -1,176 +1,341 @@
-"""The subject of a diagnosis (clients' rows), and the diagnosis as plain values."""
+"""The subject of a diagnosis: clients' rows, from files or from a data set under skews."""
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.advice.advise import Advice, advise
-from fedskew.advice.evidence import known
-from fedskew.core.units import usual_factor
-from fedskew.diagnosis.targets import CLASSES, MEANINGS, TargetTable, said
-from fedskew.measure.heterogeneity.columns import Difference, Fact, Held
-from fedskew.measure.heterogeneity.diagnose import MEANINGS as OF_CLASSES
-from fedskew.measure.heterogeneity.diagnose import Diagnosis
+from fedskew.core.component import shown
+from fedskew.core.errors import require
+from fedskew.core.text import count
+from fedskew.data.dataset import Dataset
+from fedskew.data.preprocessing import TEXT_WIDTH
+from fedskew.data.tables.files import format_of
+from fedskew.data.tables.guard import summary
+from fedskew.data.tables.schema import merged
+from fedskew.data.tables.summaries import text_encoder
+from fedskew.data.tables.survey import MOST_BYTES, Roles, Survey, like_persons, many_numbers, round_down, survey
+from fedskew.data.targets import Rows
+from fedskew.diagnosis.facts import of_inputs
+from fedskew.diagnosis.questions import CLASSES, FEWEST
+from fedskew.experiment.keywords import Settings
+from fedskew.experiment.settings import Clients
+from fedskew.measure.heterogeneity.columns import Fact, WordFact, copied
+from fedskew.measure.heterogeneity.faces import MOST_ROWS
+from fedskew.measure.heterogeneity.rows import Floats, Ints, flat, standardised
+from fedskew.measure.heterogeneity.symbols import counts_of
+from fedskew.skew.values import quantile_bins
 
-Ints = NDArray[np.int64]
+if TYPE_CHECKING:
+    from fedskew.experiment.config import Experiment
 
-MOST_REPAIRS, NEAR_UNIT = 5, 0.05
-"""Maximum number of columns in a wrong unit that are reported. Their factor's logarithm is this close to a usual factor's."""
+OnProgress = Callable[[str, float], None]
 
-FOLLOW = "the columns that differ may only follow the labels: among rows of the same label, inputs differ no more than by chance"
+FIFTHS = 5
+"""Number of groups of survival times."""
 
-FILL_IN = (
-    "These rows are no single data set of fedskew: write yours for DATASET, such as table:path=FOLDER,label=COLUMN, where FOLDER "
-    "holds one file a client."
-)
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosisOptions:
+    """What to diagnose: the files at ``paths``, or else ``dataset`` under ``skew``, dealt to ``clients`` clients.
+
+    ``label`` names a column of classes, or ``target`` a column of numbers. ``client`` names the column of clients; without it each
+    file is a client. ``person`` names a column of persons: the first row of each person at a client counts. If ``federated``, rows
+    are not pooled, and each count that leaves a client is 0 or at least ``fewest``, by default `FEWEST`.
+
+    Raises `BadInput` for options that do not fit together.
+    """
+
+    paths: Sequence[Path] = ()
+    label: str = ""
+    client: str = ""
+    target: str = ""
+    person: str = ""
+    dataset: object = None
+    skew: object = None
+    clients: int | None = None
+    partition_seed: int | None = None
+    seed: int = 0
+    federated: bool = False
+    fewest: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.federated or self.fewest is None, "diagnose: fewest needs federated")
+        require(self.seed >= 0, f"diagnose: seed must be at least 0, got {self.seed}")
+        require(
+            bool(self.paths) != (self.dataset is not None),
+            "diagnose: give files with label and client, or dataset with skew (one of the two)",
+        )
+        require(
+            bool(self.paths) or not (self.column or self.client or self.person),
+            "diagnose: label, target, client and person need files; a named data set has its own",
+        )
+        if not self.paths:
+            return
+        require(
+            bool(self.label) != bool(self.target),
+            "diagnose: name the column of classes by label, or the column of numbers by target"
+            + (", not both" if self.label else ""),
+        )
+        require(
+            self.skew is None and self.clients is None,
+            "diagnose: skew and clients need dataset; for files, name the column of the clients by client",
+        )
+        kind = "label" if self.label else "target"
+        require(self.column != self.client, f"diagnose: {self.column!r} cannot be both the {kind} and the client")
+        require(
+            not self.person or self.person not in (self.column, self.client),
+            f"diagnose: {self.person!r} cannot be both the person and the label or client",
+        )
+
+    @property
+    def column(self) -> str:
+        """The column of the targets."""
+        return self.label or self.target
+
+    @property
+    def title(self) -> str:
+        """The names of the files."""
+        return ", ".join(path.name for path in self.paths)
+
+    @property
+    def smallest_count(self) -> int:
+        """Rows that a count has at least, unless it is 0."""
+        return FEWEST if self.fewest is None else self.fewest
+
+    @property
+    def roles(self) -> Roles:
+        """The columns that are no inputs."""
+        return Roles(self.column, self.client, person=self.person, numeric=bool(self.target), once=True)
+
+    def compare_arguments(self, rows: int = 0) -> str:
+        """The arguments of `fedskew compare` for a file, a folder, or all its files; empty for others, which it does not take."""
+        folder, paths = self.paths[0].parent, {*self.paths}
+        whole = len(self.paths) > 1 and paths == {
+            path for path in folder.iterdir() if path.is_file() and format_of(path)
+        }
+        if len(self.paths) > 1 and not whole:
+            return ""
+        columns = {"label": self.label, "target": self.target, "client": self.client, "person": self.person}
+        spec = f"table:path={shown(str(folder if whole else self.paths[0]))}"
+        spec += "".join(f",{option}={shown(column)}" for option, column in columns.items() if column)
+        return shlex.join(["--dataset", f"{spec},rows={rows}" if rows else spec, "--skew", "natural"])
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
-    """What a diagnosis is of. ``label`` is the column of classes, if its name is known."""
+class Source:
+    """Where the rows of a diagnosis come from. ``label`` is the column of classes, if its name is known."""
 
     title: str
     name: str = ""  # the data set's name, if it has one
     arguments: str = ""  # arguments of `fedskew compare` that name these data
     notes: tuple[str, ...] = ()
+    column_notes: tuple[str, ...] = ()  # how columns became numbers; less important than notes
     label: str = "LABEL"
     clients: tuple[str, ...] = ()
-    column_notes: tuple[str, ...] = ()  # how columns became numbers; less important than notes
     inputs: int = 0  # number of inputs, if they are not made of the columns
     classes: tuple[str, ...] = ()  # in their order, if it is known
     computed: frozenset[str] = frozenset()  # columns of numbers that are computed from rows, and have no unit
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
-    """Clients' rows, or a sample of them. ``counts`` (clients, classes) then still covers all rows.
+class ClientRows:
+    """Rows of the clients in ``source``, or a sample of them. ``counts`` (clients, classes) still covers all rows.
 
-    ``x`` (n, d) are standardised inputs, or symbols.
-    If the targets are not classes, ``targets`` (n, ...) holds them, and ``y`` (n,) and ``classes`` their strata and the strata's
-    names; numbers have none. ``response`` (n,) is one number for each target. ``sizes`` (clients,) is each client's number of all
-    rows, if ``counts`` does not say it.
+    ``x`` (n, d) are standardised inputs, or symbols. ``y`` (n,) are the rows' classes, and ``client`` (n,) their clients.
+    If the targets are not classes, ``targets`` (n, ...) holds them, and ``y`` and ``classes`` their strata and the strata's
+    names; numbers have none. ``response`` (n,) is one number for each target.
     """
 
-    title: str
+    source: Source
     x: NDArray[Any]
     y: Ints
     client: Ints
     counts: Ints
     classes: tuple[str, ...]
-    clients: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    column_notes: tuple[str, ...] = ()
-    facts: tuple[Fact | Held, ...] = ()  # about the columns, in their own units
-    name: str = ""
-    arguments: str = ""
+    facts: tuple[Fact | WordFact, ...] = ()  # about the columns, in their own units
     kind: str = CLASSES  # the kind of target
     targets: NDArray[Any] | None = None
-    response: NDArray[np.float64] | None = None
-    sizes: Ints | None = None
+    response: Floats | None = None
     categories: tuple[str, ...] = ()  # names of labels or symbols, for these kinds of target
 
+    @property
+    def sizes(self) -> Ints:
+        """The number of rows of each client (clients,)."""
+        return np.asarray(self.counts.sum(1))
 
-def sizes_of(subject: Subject) -> Ints:
-    """Return the number of rows of each client (clients,)."""
-    sizes: Ints = subject.counts.sum(1) if subject.sizes is None else subject.sizes
-    return sizes
+    @property
+    def rows_of_targets(self) -> NDArray[Any]:
+        """The targets (n, ...)."""
+        return self.y if self.targets is None else self.targets
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of classes, labels or symbols."""
+        if self.kind == "symbols" and not self.categories:
+            return tuple(f"symbol {at}" for at in range(int(self.rows_of_targets.max()) + 1))
+        return self.categories or self.classes
 
 
-def values_of(
-    facts: Facts,
-    targets: TargetTable,
-    found: Diagnosis,
-    more: Mapping[str, Any],
-    differences: tuple[list[Difference], list[list[Difference]], list[str]],
-    runs: Path | None = None,
-) -> dict[str, Any]:
-    """Return the complete diagnosis as plain values.
+def client_rows(options: DiagnosisOptions, on_progress: OnProgress = lambda stage, fraction: None) -> ClientRows:
+    """Return the clients' rows, pooled."""
+    if options.paths:
+        return from_files(options, on_progress)
+    # imported here because it loads PyTorch, which files do not need
+    from fedskew.experiment.config import Experiment
 
-    ``more`` are further measures. ``differences`` are the columns that differ, over all clients and by client, and columns that
-    differ no more than the labels explain. ``runs`` is a
-    folder with the user's own evidence, which the advice uses, too.
-    """
-    kind, sizes = targets.kind, targets.sizes
-    listed, of_clients, by_labels = differences
-    return {
-        "data": facts.title,
-        "clients": len(sizes),
-        "rows": int(sizes.sum()),
-        "target": kind,
-        "target_in_words": said(kind, targets.names),
-        "holdings": targets.holdings,
-        "measured_rows": found.measured_rows,
-        "rows_of_a_class_held_by_one_client": found.alone,
-        "classes": list(targets.classes),
-        "sizes": sizes.tolist(),
-        "smallest": int(sizes.min()),
-        "median": float(np.median(sizes)),
-        "largest": int(sizes.max()),
-        "dominant": found.dominant or None,
-        "faces": [face_of(found, face.name, facts.clients, MEANINGS.get(kind, {})) for face in found.faces],
-        "measures": more,
-        "columns": [asdict(one) for one in listed],
-        "by_client": [[named(one) for one in own] for own in of_clients],
-        "explained_by_labels": by_labels,
-        "repairs": repairs(of_clients),
-        "notes": [*facts.notes, *([FOLLOW] if kind != CLASSES and follow_labels(found, listed) else [])],
-        "column_notes": list(facts.column_notes),
-        "advice": advice_for(found, facts, kind, runs),
-        "client_names": list(facts.clients),
-        "label_counts": found.counts.tolist(),
+    data = options.dataset if isinstance(options.dataset, Dataset) else None
+    skew = options.skew
+    if data and skew is None:
+        skew = "iid" if data.groups is None else "natural"
+    settings = {
+        "dataset": None if data else options.dataset,
+        "skew": skew,
+        "clients": options.clients,
+        "partition_seed": options.partition_seed,
     }
+    experiment = Experiment(**cast(Settings, {key: value for key, value in settings.items() if value is not None}))
+    name = data.name if data else experiment.labels("dataset")[0]
+    return from_experiment(experiment, f"{name}, {' + '.join(experiment.labels('skew'))}", data)
 
 
-def follow_labels(found: Diagnosis, listed: Sequence[Difference]) -> bool:
-    """Whether labels explain all that differs in the inputs, and columns of inputs are listed.
+def from_files(options: DiagnosisOptions, on_progress: OnProgress = lambda stage, fraction: None) -> ClientRows:
+    """Read clients' rows from CSV, JSON lines, Parquet or Arrow files. Memory use does not grow with the files."""
+    rows = survey(
+        options.paths,
+        options.roles,
+        most=MOST_ROWS,
+        seed=options.seed,
+        on_progress=lambda share, number: on_progress(f"reading, {number:,} rows", share),
+    )
+    require(
+        not options.target or bool(np.ptp(rows.y) > 0),
+        f"diagnose: all targets in {options.target!r} are {rows.y[0]:g}; name a column whose values differ",
+    )
+    encode = merged({str(options.paths[0]): summary(rows.table)})
+    x, response = encode(rows.table), rows.y.astype(np.float64) if options.target else None
+    source = Source(
+        options.title,
+        arguments=options.compare_arguments(fitting_rows(rows)),
+        notes=(*rows.notes, *many_numbers(rows, options.label), *like_persons(rows)),
+        column_notes=encode.notes,
+        clients=rows.clients,
+    )
+    return ClientRows(
+        source,
+        x,
+        rows.y,
+        rows.client,
+        rows.counts,
+        rows.classes,
+        facts=(*encode.features(rows.table), copied(x)),
+        kind="number" if options.target else CLASSES,
+        targets=response,
+        response=response,
+    )
 
-    Only for targets that are no classes: else `beyond_labels` has left such columns out.
+
+def fitting_rows(rows: Survey) -> int:
+    """Return how many rows fit into a run's memory; 0 if all fit."""
+    number = int(rows.counts.sum())
+    return round_down(max(1, number * MOST_BYTES // rows.bytes)) if rows.bytes > MOST_BYTES else 0
+
+
+def from_experiment(experiment: Experiment, title: str, own_data: Dataset | None = None) -> ClientRows:
+    """Return the clients' training rows of an experiment before round 1. ``own_data`` replaces its data set."""
+    from fedskew.execution.deal import client_data
+
+    data = own_data or experiment.dataset.load()
+    dealt = client_data(experiment.replace(clients__held_out=0.0), data)
+    kind, partition = data.target, dealt.partition
+    y = dealt.labels.at(0) if kind == CLASSES else data.y
+    rows, client = partition.indices, np.repeat(np.arange(len(partition)), partition.sizes)
+    notes = [partition.note] if partition.note else []
+    if data.persons is not None:
+        first = np.sort(np.unique(np.stack([client, data.persons[0][rows]]), axis=1, return_index=True)[1])
+        notes += [f"each person counts once at a client: {count(len(rows) - len(first), 'row')} not used"]
+        rows, client = rows[first], client[first]
+    notes += ["concepts change over the rounds; measured as in the first one"] if dealt.labels.change else []
+    x, texts = dealt.x[rows], None
+    if dealt.dataset.texts is not None:
+        texts = [dealt.dataset.texts[0][row] for row in rows]
+        x = text_encoder(texts).encode(np.array(texts, dtype=object))
+        notes += [f"texts: hashed words in {TEXT_WIDTH} random directions"]
+    strata = strata_of(kind, y, data)
+    source = Source(
+        title,
+        data.name,
+        arguments="" if own_data else arguments_of(experiment),
+        notes=(*notes, *([data.notes] if data.notes else [])),
+        clients=partition.names,
+    )
+    return ClientRows(
+        source,
+        x if kind == "symbols" else standardised(flat(x)),
+        strata.at[rows],
+        client,
+        counts_of(strata.at[rows][:, None], client, len(partition), len(strata.names)),
+        strata.names,
+        facts=(*of_inputs(data, x, texts), copied(x)),
+        kind=kind,
+        targets=y[rows],
+        response=None if strata.response is None else strata.response[rows],
+        categories=data.classes if kind in ("labels", "symbols") else (),
+    )
+
+
+def arguments_of(experiment: Experiment) -> str:
+    """Return the arguments of `fedskew compare` for the experiment's data set, skews and number of clients."""
+    number = experiment.clients.number
+    words = ["--dataset", *experiment.labels("dataset")]
+    words += [word for skew in experiment.labels("skew") for word in ("--skew", skew)]
+    return shlex.join([*words, *(["--clients", str(number)] if number != Clients().number else [])])
+
+
+@dataclass(frozen=True, eq=False)
+class Strata:
+    """The stratum ``at`` (n,) of each row's target, the strata's names, and a number (n,) for each target, if the kind has one."""
+
+    at: Ints
+    names: tuple[str, ...]
+    response: Floats | None = None
+
+
+def strata_of(kind: str, y: Rows, dataset: Dataset) -> Strata:
+    """Divide the targets ``y`` (n, ...) of a data set's training rows into strata. ``kind`` is the kind of target."""
+    if kind == CLASSES:
+        return Strata(y, dataset.classes)
+    if kind == "survival":
+        return Strata(*events_and_times(y), log_rank(y))
+    if kind == "number":
+        return Strata(np.zeros(len(y), dtype=np.int64), ("",), y.astype(np.float64))
+    return Strata(*dataset.strata)
+
+
+def events_and_times(y: Floats) -> tuple[Ints, tuple[str, ...]]:
+    """Divide survival targets (n, 2) into groups by the fifth of the times and by event; return groups (n,) and names."""
+    fifth = quantile_bins(y[:, 0], FIFTHS)
+    codes, group = np.unique(fifth + FIFTHS * y[:, 1].astype(np.int64), return_inverse=True)
+    ends = [f"{y[fifth == at, 0].max():.4g}" for at in range(fifth.max() + 1)]
+    names = (
+        f"{'event' if code >= FIFTHS else 'no event'}, time up to {ends[code % FIFTHS]}" for code in codes.tolist()
+    )
+    return group.astype(np.int64), tuple(names)
+
+
+def log_rank(y: Floats) -> Floats:
+    """Return log-rank scores (n,): each row's event minus the cumulative hazard of all rows at its time (Nelson, Aalen).
+
+    The scores sum to 0.
     """
-    real = {face.name: face.real for face in found.faces}
-    inputs = any(difference.column not in ("label", "target", "rows") for difference in listed)
-    return inputs and real["label"] and not real.get("feature", True)
-
-
-def advice_for(found: Diagnosis, facts: Facts, kind: str, runs: Path | None) -> Advice:
-    """The advice. If the command cannot name the data set, it says what to fill in."""
-    data = facts.arguments or "--dataset DATASET"
-    advice = advise(known(runs), found.dominant, found.strengths, data, facts.name, kind)
-    return advice if facts.arguments else {**advice, "caution": f"{advice['caution']} {FILL_IN}"}
-
-
-def repairs(of_clients: Sequence[Sequence[Difference]]) -> list[str]:
-    """Return advice to correct columns that seem to be in another unit at one client than at the others."""
-    wrong = [(one, usual_factor(one.factor)) for own in of_clients for one in own if one.factor]
-    return [
-        f"First correct {one.client}'s column {one.column}, if it is in another unit ({units}): "
-        f"{f'divide it by {factor:.4g}' if factor > 1 else f'multiply it by {1 / factor:.4g}'}."
-        for one, (factor, units) in wrong
-        if units and abs(math.log(factor / one.factor)) < NEAR_UNIT
-    ][:MOST_REPAIRS]
-
-
-def named(one: Difference) -> dict[str, str | float]:
-    """Return a client's difference as plain values."""
-    return {"column": one.column, "text": one.text, "effect": one.effect, "p": one.p}
-
-
-def face_of(found: Diagnosis, name: str, clients: Sequence[str], meanings: Mapping[str, str]) -> dict[str, Any]:
-    face = found.face(name)
-    return {
-        "face": name,
-        "meaning": meanings.get(name, OF_CLASSES[name]),
-        "value": face.value,
-        "low": face.low,
-        "high": face.high,
-        "chance": face.chance,
-        "p": face.p,
-        "strength": face.strength,
-        "verdict": face.verdict,
-        "farthest_client": clients[int(np.argmax(face.each))],
-        "each": [float(v) for v in face.each],
-    }
+    place = np.unique(y[:, 0], return_inverse=True)[1]
+    ending = np.bincount(place)
+    at_risk = len(y) - np.cumsum(ending) + ending
+    hazard = np.cumsum(np.bincount(place, weights=y[:, 1]) / at_risk)
+    return np.asarray(y[:, 1] - hazard[place])

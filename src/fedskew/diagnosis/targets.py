@@ -3,17 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeAlias, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
-from fedskew.data.dataset import Dataset
+from fedskew.data.tables.summaries import ColumnSummary, Moments
 from fedskew.data.tables.survey import in_order
 from fedskew.data.targets import Rows, tenths
-from fedskew.diagnosis.columns import moments_of
-from fedskew.diagnosis.questions import Answer, Numbers
+from fedskew.diagnosis.questions import CLASSES, Answer, Numbers
 from fedskew.measure.heterogeneity.columns import ClientMoments, Tested, edges, middles, of_numbers, of_shares
 from fedskew.measure.heterogeneity.concept import (
     KINDS,
@@ -25,20 +24,12 @@ from fedskew.measure.heterogeneity.concept import (
     residual_model,
     table_distance,
 )
-from fedskew.measure.heterogeneity.rounding import rounded_alone
-from fedskew.measure.heterogeneity.sites import rounded_by_sites
+from fedskew.measure.heterogeneity.rounding import rounded, rounded_alone, rounded_by_sites
+from fedskew.measure.heterogeneity.rows import Floats, Ints
 from fedskew.measure.heterogeneity.symbols import counts_of
-from fedskew.skew.values import quantile_bins
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 SHOWN = 6
 """Maximum number of classes, labels or symbols in the table of clients. The most frequent are shown."""
-
-FIFTHS = 5
-
-CLASSES = "classes"
 
 WORDS = {"number": "targets are numbers", "survival": "targets are survival times"}
 
@@ -86,53 +77,10 @@ class TargetTable:
     sizes: Ints
     holdings: Holdings
 
-
-@dataclass(frozen=True, eq=False)
-class Strata:
-    """The stratum (n,) of each row's target, the strata's names, and a number (n,) for each target, if the kind has one."""
-
-    strata: Ints
-    names: tuple[str, ...]
-    response: Floats | None = None
-
-
-def strata_of(kind: str, y: Rows, dataset: Dataset) -> Strata:
-    """Divide the targets ``y`` (n, ...) of a data set's training rows into strata. ``kind`` is the kind of target."""
-    if kind == CLASSES:
-        return Strata(y, dataset.classes)
-    if kind == "survival":
-        return Strata(*events_and_times(y), log_rank(y))
-    if kind == "number":
-        return Strata(np.zeros(len(y), dtype=np.int64), ("",), y.astype(np.float64))
-    return Strata(*dataset.strata)
-
-
-def events_and_times(y: Floats) -> tuple[Ints, tuple[str, ...]]:
-    """Divide survival targets (n, 2) into groups by the fifth of the times and by event; return groups (n,) and names."""
-    fifth = quantile_bins(y[:, 0], FIFTHS)
-    found, held = np.unique(fifth + FIFTHS * y[:, 1].astype(np.int64), return_inverse=True)
-    ends = [f"{y[fifth == at, 0].max():.4g}" for at in range(fifth.max() + 1)]
-    names = (
-        f"{'event' if code >= FIFTHS else 'no event'}, time up to {ends[code % FIFTHS]}" for code in found.tolist()
-    )
-    return held.astype(np.int64), tuple(names)
-
-
-def log_rank(y: Floats) -> Floats:
-    """Return log-rank scores (n,): each row's event minus the cumulative hazard of all rows at its time (Nelson, Aalen).
-
-    The scores sum to 0.
-    """
-    place = np.unique(y[:, 0], return_inverse=True)[1]
-    ending = np.bincount(place)
-    at_risk = len(y) - np.cumsum(ending) + ending
-    hazard = np.cumsum(np.bincount(place, weights=y[:, 1]) / at_risk)
-    return np.asarray(y[:, 1] - hazard[place])
-
-
-def said(kind: str, names: Sequence[str]) -> str:
-    """Describe the targets: ``targets are numbers``, ``10 classes``."""
-    return WORDS.get(kind, f"{len(names)} {kind}")
+    @property
+    def words(self) -> str:
+        """The targets in words: ``targets are numbers``, ``10 classes``."""
+        return WORDS.get(self.kind, f"{len(self.names)} {self.kind}")
 
 
 def holdings(kind: str, y: Rows, client: Ints, counts: Ints, names: Sequence[str]) -> Holdings:
@@ -151,19 +99,17 @@ def holdings(kind: str, y: Rows, client: Ints, counts: Ints, names: Sequence[str
         rate = [float(y[client == k, 1].mean()) for k in range(clients)]
         rows = [[r, q[1]] for r, q in zip(rate, middle, strict=True)]
         return {"columns": ["event", "median time"], "shares": [True, False], "rows": rows}
-    held, whole = counts, counts.sum(1)
+    hits, whole = counts, counts.sum(1)
     if kind == "labels":
-        held = np.stack([y[client == k].sum(0) for k in range(clients)])
+        hits = np.stack([y[client == k].sum(0) for k in range(clients)])
         whole = np.bincount(client, minlength=clients)
     if kind == "symbols":
-        held = counts_of(y, client, clients, counts.shape[1])
-        whole = held.sum(1)
-    order = np.sort(np.argsort(-held.sum(0), kind="stable")[:SHOWN])
-    shares = held[:, order] / np.maximum(whole, 1)[:, None]
+        hits = counts_of(y, client, clients, counts.shape[1])
+        whole = hits.sum(1)
+    order = np.sort(np.argsort(-hits.sum(0), kind="stable")[:SHOWN])
+    shares = hits[:, order] / np.maximum(whole, 1)[:, None]
     return {"columns": [names[at] for at in order], "shares": [True] * len(order), "rows": shares.tolist()}
 
-
-Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
 MERGED, ENOUGH = (1, 2, 5), 0.8
 """How many tenths make a stratum: as few as leave this share of all rows, and some of each site, in strata of enough rows."""
@@ -175,43 +121,57 @@ MOST_NUMBERS = 100_000_000
 """The server needs some 50 bytes for each row's target."""
 
 
-@dataclass(frozen=True, eq=False)
-class ClassTargets:
-    """Targets that are classes: their names, and each site's rows of each, ``held`` (sites, classes).
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Targets:
+    """The targets of all sites: each site's ``counts`` (sites, classes) of rows of the classes ``names``.
 
     ``fewest`` (sites,) are the rows that the sites' counts have at least.
     """
 
-    names: tuple[str, ...]
-    held: Ints
+    counts: Ints
     fewest: Ints
-    asked: ClassVar[Numbers] = {}
-    """What sites need to find a row's stratum, besides the names of classes."""
+    names: tuple[str, ...] = ()
+    kind: ClassVar[str] = CLASSES
+    cells_of_kind: ClassVar[int] = 1
+    """The number of parts of each kind of inputs, in tables of the concept face."""
+    round_row: ClassVar[Callable[..., Ints]] = staticmethod(rounded_alone)
+
+    @property
+    def parameters(self) -> Numbers:
+        """What sites need to find a row's stratum, besides the names of classes."""
+        return {}
 
     @property
     def class_of(self) -> Ints:
-        """The class (bins,) of each bin of ``held``."""
-        return np.arange(len(self.names))
+        """The class (bins,) of each bin of ``counts``."""
+        return np.arange(self.counts.shape[1])
+
+    @property
+    def group_of(self) -> Ints:
+        """The group (strata,) of each stratum. Rows of a group and kind are counted together."""
+        return np.arange(self.counts.shape[1])
 
     @property
     def strata(self) -> int:
         """The number of strata by which sites add."""
-        return len(self.names)
+        return len(self.group_of)
 
     @property
     def directions(self) -> int:
         """The number of directions along which kinds of inputs differ."""
-        return directions_for(len(self.names))
+        return directions_for(self.strata)
+
+    def most_kinds(self, rows: Floats) -> int:
+        """The largest number of kinds of inputs, from the sites' rows in strata (sites, strata)."""
+        return kinds_for(int(rows.sum()), self.strata)
 
     def kinds(self, rows: Floats) -> int:
-        """The number of kinds of inputs, from the sites' rows in strata (sites, strata)."""
-        return fitting(kinds_for(int(rows.sum()), len(self.names)), rows, int(self.fewest.max()))
+        """The number of kinds of inputs that leaves twice `fewest` rows of each in a typical group of a site."""
+        few, of_group = int(self.fewest.max()), rows @ np.eye(self.group_of.max() + 1)[self.group_of]
+        most = self.most_kinds(rows)
+        return most if few == 1 else int(np.clip(np.median(of_group[of_group > 0]) // (2 * few), 2, most))
 
-    def cells(self, kinds: int) -> tuple[int, int]:
-        """The shape of a site's table of the concept face."""
-        return len(self.names), kinds
-
-    def sums(self, columns: int) -> Shapes:
+    def shapes(self, columns: int) -> dict[str, tuple[int, ...]]:
         """Shapes of what sites send besides the moments of this number of columns."""
         return {}
 
@@ -219,44 +179,40 @@ class ClassTargets:
         """A site's moments without products with squares, which are large; for these the sum over all sites is enough."""
         return {**answer, "products by half": answer["products by half"][:, :columns, :columns].copy()}
 
-    def model(self, answers: Sequence[Numbers], own: Sequence[Numbers]) -> Numbers:
+    def model(self, answers: Sequence[Numbers], alignments: Sequence[Numbers]) -> Numbers:
         """What sites need to find a row's cell, besides its kind."""
         return {}
 
     def distance(self, counts: Floats) -> Floats:
-        """The concept distance (sites,) of tables (sites, ...)."""
+        """The concept distance (sites,) of tables (sites, groups, cells)."""
         return table_distance(np.swapaxes(counts, 1, 2))
 
-    def rounded(self, held: Ints, rng: np.random.Generator) -> Ints:
-        """Round counts like ``held`` as the sites do it."""
-        rows = zip(held, self.fewest, strict=True)
-        return np.stack([rounded_alone(one, int(few), rng) for one, few in rows])
+    def rounded(self, counts: NDArray[Any], rng: np.random.Generator) -> Ints:
+        """Round counts like ``counts`` as the sites do it."""
+        return rounded_by_sites(counts, self.fewest, rng, self.round_row)
 
     def tested(self) -> list[Tested]:
         """How the sites' targets differ."""
-        rows = self.held.sum(1)
-        return [
-            one
-            for at, word in enumerate(self.names)
-            for one in of_shares("label", "share", word, rows, self.held[:, at])
-        ]
+        rows = self.counts.sum(1)
+        shares = zip(self.names, self.counts.T, strict=True)
+        return [part for word, hits in shares for part in of_shares("label", "share", word, rows, hits)]
 
     def table(self) -> TargetTable:
         """What the diagnosis shows of these targets."""
         none = np.zeros(0, dtype=np.int64)
-        rows = self.held.sum(1)
-        return TargetTable(CLASSES, self.names, self.names, rows, holdings(CLASSES, none, none, self.held, self.names))
+        shares = holdings(CLASSES, none, none, self.counts, self.names)
+        return TargetTable(CLASSES, self.names, self.names, self.counts.sum(1), shares)
 
 
-@dataclass(frozen=True, eq=False)
-class NumberTargets:
-    """Targets that are numbers, as `ClassTargets`. ``held`` (sites, bins) are histograms with the edges ``inner`` (bins - 1,)."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NumberTargets(Targets):
+    """Targets that are numbers. ``counts`` (sites, bins) are histograms with the edges ``inner`` (bins - 1,)."""
 
-    held: Ints
-    fewest: Ints
     moments: ClientMoments
     inner: Floats
-    names: ClassVar[tuple[str, ...]] = ()
+    kind: ClassVar[str] = "number"
+    cells_of_kind: ClassVar[int] = RESIDUAL_BINS
+    round_row: ClassVar[Callable[..., Ints]] = staticmethod(rounded)
 
     def __post_init__(self) -> None:
         require(self.strata > 1, "diagnose: all targets are the same; name a column whose values differ")
@@ -264,8 +220,8 @@ class NumberTargets:
     @cached_property
     def rows(self) -> tuple[Ints, Ints]:
         """The bin and the site of each row, in any order."""
-        site, at = np.indices(self.held.shape)
-        return np.repeat(at.ravel(), self.held.ravel()), np.repeat(site.ravel(), self.held.ravel())
+        site, at = np.indices(self.counts.shape)
+        return np.repeat(at.ravel(), self.counts.ravel()), np.repeat(site.ravel(), self.counts.ravel())
 
     @cached_property
     def values(self) -> Floats:
@@ -275,29 +231,29 @@ class NumberTargets:
     @cached_property
     def class_of(self) -> Ints:
         """The tenth of all targets (bins,) in which a bin lies."""
-        found = np.zeros(self.held.shape[1], dtype=np.int64)
-        found[self.rows[0]] = tenths(self.values)[0]
-        return found
+        tenth = np.zeros(self.counts.shape[1], dtype=np.int64)
+        tenth[self.rows[0]] = tenths(self.values)[0]
+        return tenth
 
     @cached_property
     def stratum_of(self) -> Ints:
         """The stratum (bins,) of each bin: one or several tenths."""
-        found = self.class_of
+        stratum = self.class_of
         for merged in MERGED:
             of_bin = self.class_of // merged
             if of_bin.max() == 0:
                 break
-            found, rows = of_bin, self.held @ np.eye(of_bin.max() + 1, dtype=np.int64)[of_bin]
+            stratum, rows = of_bin, self.counts @ np.eye(of_bin.max() + 1, dtype=np.int64)[of_bin]
             enough = rows >= np.where(self.fewest > 1, 2 * self.fewest, 1)[:, None]
             if enough.any(1).all() and rows[enough].sum() >= ENOUGH * rows.sum():
                 break
-        return found
+        return stratum
 
     @cached_property
     def group_of(self) -> Ints:
         """The group (strata,) of each stratum. Rows of a group, kind and residual are counted together."""
         strata, few = self.strata, int(self.fewest.max())
-        of_site = self.held.sum() / len(self.held)
+        of_site = self.counts.sum() / len(self.counts)
         number = next((g for g in GROUPS if few == 1 or of_site >= TYPICAL * few * g), min(GROUPS))
         return np.arange(strata) * min(number, strata) // strata
 
@@ -306,8 +262,8 @@ class NumberTargets:
         return int(self.stratum_of.max()) + 1
 
     @property
-    def asked(self) -> Numbers:
-        every = self.moments.of(np.ones(len(self.held)))
+    def parameters(self) -> Numbers:
+        every = self.moments.of(np.ones(len(self.counts)))
         return {
             "target edges": self.inner,
             "strata": self.stratum_of.astype(np.float64),
@@ -319,56 +275,50 @@ class NumberTargets:
     def directions(self) -> int:
         return RESIDUAL_DIRECTIONS
 
-    def kinds(self, rows: Floats) -> int:
-        of_group = rows @ np.eye(self.group_of.max() + 1)[self.group_of]
-        return fitting(KINDS, of_group, int(self.fewest.max()))
+    def most_kinds(self, rows: Floats) -> int:
+        return KINDS
 
-    def cells(self, kinds: int) -> tuple[int, int]:
-        return int(self.group_of.max()) + 1, kinds * RESIDUAL_BINS
-
-    def sums(self, columns: int) -> Shapes:
+    def shapes(self, columns: int) -> dict[str, tuple[int, ...]]:
         return {"products with target": (columns + 2,)}
 
     def needed(self, answer: Numbers, columns: int) -> Numbers:
         return answer
 
-    def model(self, answers: Sequence[Numbers], own: Sequence[Numbers]) -> Numbers:
-        return residual_model(answers, own)
+    def model(self, answers: Sequence[Numbers], alignments: Sequence[Numbers]) -> Numbers:
+        return residual_model(answers, alignments)
 
     def distance(self, counts: Floats) -> Floats:
         return residual_distance(counts)
 
-    def rounded(self, held: Ints, rng: np.random.Generator) -> Ints:
-        return rounded_by_sites(held, self.fewest, rng)
-
     def tested(self) -> list[Tested]:
-        return of_numbers("target", "mean", "", self.moments, self.held, self.inner)
+        return of_numbers("target", "mean", "", self.moments, self.counts, self.inner)
 
     def table(self) -> TargetTable:
-        shown, (_, names) = holdings("number", self.values, self.rows[1], self.held, ()), tenths(self.values)
+        shown, (_, names) = holdings("number", self.values, self.rows[1], self.counts, ()), tenths(self.values)
         means = [[float(mean), *row[1:]] for mean, row in zip(self.moments.mean, shown["rows"], strict=True)]
-        return TargetTable("number", names, names, self.held.sum(1), {**shown, "rows": means})
+        return TargetTable("number", names, names, self.counts.sum(1), {**shown, "rows": means})
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class SurvivalTargets(NumberTargets):
-    """Targets that are survival times, whose strata and scores need pooled rows. ``held`` (sites, strata) counts rows."""
+    """Targets that are survival times, whose strata and scores need pooled rows. ``counts`` (sites, strata) counts rows."""
+
+    kind: ClassVar[str] = "survival"
 
     @cached_property
     def class_of(self) -> Ints:
-        return np.arange(self.held.shape[1])
+        return np.arange(self.counts.shape[1])
 
     @property
-    def asked(self) -> Numbers:
+    def parameters(self) -> Numbers:
         return {"groups": self.group_of.astype(np.float64)}
 
 
-def fitting(kinds: int, rows: Floats, fewest: int) -> int:
-    """The number of kinds of inputs that leaves twice ``fewest`` rows of each in a typical cell of ``rows`` (sites, strata)."""
-    return kinds if fewest == 1 else int(np.clip(np.median(rows[rows > 0]) // (2 * fewest), 2, kinds))
-
-
-Targets: TypeAlias = ClassTargets | NumberTargets
+def moments_of(parts: Sequence[ColumnSummary]) -> ClientMoments:
+    """Return rows, mean, deviation, smallest and largest number of a column at each site, each (sites,)."""
+    of_parts = [[getattr(part.numbers, name) for part in parts] for name in Moments.__struct_fields__]
+    rows, mean, deviation, low, high = map(np.array, of_parts)
+    return ClientMoments(rows, mean, deviation, low, high, np.array([part.whole for part in parts]))
 
 
 def targets_of(
@@ -384,9 +334,9 @@ def targets_of(
     parts = [answer.target for answer in first.values() if answer.target is not None]
     if not parts:
         names = classes or in_order({word for answer in first.values() for word in answer.classes})
-        each = [[answer.classes.get(word, 0) for word in names] for answer in first.values()]
+        rows_of_class = [[answer.classes.get(word, 0) for word in names] for answer in first.values()]
         require(len(names) >= 2, "diagnose: all rows have the same label; choose another label column")
-        return ClassTargets(names, np.array(each, dtype=np.int64), fewest)
+        return Targets(names=names, counts=np.array(rows_of_class, dtype=np.int64), fewest=fewest)
     mixed = {"numbers" if answer.target is not None else "classes": site for site, answer in first.items()}
     require(
         len(mixed) == 1,
@@ -399,8 +349,8 @@ def targets_of(
     require(rows <= MOST_NUMBERS, f"diagnose: {rows:,} targets, but at most {MOST_NUMBERS:,} numbers are compared")
     moments = moments_of(parts)
     inner = edges(moments)
-    held = np.stack([one["histogram"] for one in ask(inner)]).astype(np.int64)
-    for site, part, counts in zip(first, parts, held, strict=True):
-        right = counts.min() >= 0 and counts.sum() == part.rows
-        require(bool(right), f"{site}: its histogram does not count its {part.rows:,} targets")
-    return NumberTargets(held, fewest, moments, inner)
+    counts = np.stack([answer["histogram"] for answer in ask(inner)]).astype(np.int64)
+    for site, part, histogram in zip(first, parts, counts, strict=True):
+        complete = histogram.min() >= 0 and histogram.sum() == part.rows
+        require(bool(complete), f"{site}: its histogram does not count its {part.rows:,} targets")
+    return NumberTargets(counts=counts, fewest=fewest, moments=moments, inner=inner)

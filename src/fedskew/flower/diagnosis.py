@@ -19,8 +19,8 @@ from fedskew.core.text import count
 from fedskew.core.trees import Tree
 from fedskew.data.datasets.table import TableData
 from fedskew.diagnosis.questions import Answer, Question, Step
-from fedskew.diagnosis.server import Ask, Facts, federated
-from fedskew.diagnosis.site import Site, targets_in
+from fedskew.diagnosis.server import Ask, Source, federated
+from fedskew.diagnosis.site import AnsweringSite, targets_in
 from fedskew.flower.limits import Limits
 from fedskew.flower.nodes import Channel, Deployment, Nodes
 from fedskew.flower.wire import Rejected, Request, body, first_line
@@ -44,7 +44,7 @@ def carried_bytes(tensors: Tree) -> bytes:
     return content.numpy().tobytes()
 
 
-IN_PROGRESS: dict[Path, tuple[str, Site]] = {}
+IN_PROGRESS: dict[Path, tuple[str, AnsweringSite]] = {}
 """By the folder of a node: the run of its latest diagnosis, and the rows as that diagnosis found them."""
 
 
@@ -84,10 +84,10 @@ class Answers:
         assert site is not None
         return carried(site.reply(question))
 
-    def site(self, table: TableData) -> Site:
+    def site(self, table: TableData) -> AnsweringSite:
         """Read the table. If it names its persons, the first row of each counts."""
         survey = table.surveyed(table.path, once=True)
-        return Site(survey.table, targets_in(survey), self.limits.fewest, self.secret())
+        return AnsweringSite(survey.table, targets_in(survey), self.limits.fewest, self.secret())
 
     def admit(self, run: str, question: bytes) -> bool:
         """Return True for a run's first question. Raise `BadInput` for a second one in the same step, and for too many runs.
@@ -164,7 +164,7 @@ def diagnosed(channel: Channel, clients: int, deployment: Deployment) -> dict[st
     def say(stage: str, fraction: float) -> None:
         print(stage, flush=True)
 
-    return federated([name_of(k) for k in range(clients)], by_nodes(nodes), Facts(count(clients, "site")), 0, say)
+    return federated([name_of(k) for k in range(clients)], by_nodes(nodes), Source(count(clients, "site")), 0, say)
 
 
 def name_of(client: int) -> str:

@@ -10,7 +10,7 @@ from fedskew.core.errors import require
 from fedskew.core.files import toml_table
 from fedskew.core.task import ModelTask
 from fedskew.core.user_code import MARK, admit_module
-from fedskew.diagnosis.site import FEWEST
+from fedskew.diagnosis.questions import FEWEST
 from fedskew.execution.build import DTYPES, check_needs, device_of, setup_of
 from fedskew.execution.prepare import frozen_of, size_of, tasks_of
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml

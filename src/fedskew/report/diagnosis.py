@@ -12,7 +12,7 @@ import numpy as np
 
 from fedskew.core.files import write_whole
 from fedskew.core.text import count, percent
-from fedskew.measure.heterogeneity.diagnose import MEANINGS
+from fedskew.measure.heterogeneity.faces import MEANINGS
 from fedskew.report import words
 from fedskew.report.experiments import name_of
 from fedskew.report.html import figure, partition_figure

@@ -14,7 +14,8 @@ from fedskew.advice.protocol import PASSES, RATES, REFERENCE, SEEDS, TUNING_SEED
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.data.dataset import Dataset
 from fedskew.data.splits import Redrawn
-from fedskew.diagnosis.diagnose import faces_of, from_experiment
+from fedskew.diagnosis.diagnose import faces_of
+from fedskew.diagnosis.subject import from_experiment
 from fedskew.execution.build import assemble
 from fedskew.execution.run import Stop
 from fedskew.experiment.combinations import suited, with_method

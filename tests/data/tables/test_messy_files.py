@@ -14,8 +14,8 @@ from fedskew.data.preprocessing import Tabular
 from fedskew.data.tables.columns import cells_for
 from fedskew.data.tables.guard import shared
 from fedskew.data.tables.schema import merged
-from fedskew.diagnosis.diagnose import from_files
 from fedskew.diagnosis.rehearsal import sites_of_files
+from fedskew.diagnosis.subject import DiagnosisOptions, from_files
 from fedskew.serving import predict
 from tests.tables import survey
 
@@ -66,12 +66,12 @@ def decisions(path: Path) -> dict[str, dict[str, str]]:
 
 def lines(path: Path, words: str) -> dict[str, bool]:
     """Whether each verb says these words of the column z."""
-    sites, facts = sites_of_files([path], "y", "site", fewest=1)
+    sites, facts = sites_of_files(DiagnosisOptions(paths=[path], label="y", client="site", federated=True, fewest=1))
     merged_notes = merged({site: shared(made.table, 1)[0] for site, made in sites.items()}).notes
-    subject = from_files([path], "y", "site")
+    rows = from_files(DiagnosisOptions(paths=[path], label="y", client="site"))
     said = {
         "run": TableData(path=str(path), label="y", client="site").load().notes,
-        "diagnose": "; ".join((*subject.notes, *subject.column_notes)),
+        "diagnose": "; ".join((*rows.source.notes, *rows.source.column_notes)),
         "diagnose without pooling": "; ".join((*facts.notes, *merged_notes)),
     }
     return {verb: words in notes and "'z'" in notes for verb, notes in said.items()}

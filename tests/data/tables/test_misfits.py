@@ -10,7 +10,7 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.table import TableData
 from fedskew.diagnosis.rehearsal import rehearse, sites_of_files
-from fedskew.diagnosis.subject import Facts
+from fedskew.diagnosis.subject import DiagnosisOptions, Source
 from tests.tables import survey
 
 DAYS = pd.DatetimeIndex([f"2013-{month:02}-{day:02}" for month in range(3, 8) for day in range(1, 13)][:56])
@@ -58,27 +58,27 @@ def test_the_note_is_none_of_the_routine_ones(tmp_path, capsys):
 
 @pytest.mark.parametrize("cells", [WORDS, DATES])
 def test_a_rehearsal_shows_the_cell_that_the_server_does_not_see(tmp_path, cells):
-    sites, _ = sites_of_files([three(tmp_path, "z", cells)], "y", fewest=5)
+    sites, _ = sites_of_files(DiagnosisOptions(paths=[three(tmp_path, "z", cells)], label="y"))
     with pytest.raises(
         BadInput, match=r"b: column 'z' holds words, such as '(high|\d\d/\d\d/2013)', but at other sites"
     ):
-        rehearse(sites, Facts("t"))
+        rehearse(sites, Source("t"))
 
 
 def test_a_rehearsal_notes_words_that_are_all_hidden(tmp_path):
     cells = {site: [*map(str, days[:28])] * 2 for site, days in DATES.items()}
-    sites, _ = sites_of_files([three(tmp_path, "z", cells)], "y", fewest=5)
+    sites, _ = sites_of_files(DiagnosisOptions(paths=[three(tmp_path, "z", cells)], label="y"))
     assert any(
-        "b: column 'z' holds words, such as '01/03/2013'" in note for note in rehearse(sites, Facts("t"))["notes"]
+        "b: column 'z' holds words, such as '01/03/2013'" in note for note in rehearse(sites, Source("t"))["notes"]
     )
 
 
 def test_two_sites_name_the_one_with_words(tmp_path):
     three(tmp_path, "z", {"a": WORDS["b"]})
     (tmp_path / "c.csv").unlink()
-    sites, _ = sites_of_files([tmp_path], "y", fewest=1)
+    sites, _ = sites_of_files(DiagnosisOptions(paths=[tmp_path], label="y", federated=True, fewest=1))
     with pytest.raises(BadInput, match="a: column 'z' holds words"):
-        rehearse(sites, Facts("t"))
+        rehearse(sites, Source("t"))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,10 @@ def test_another_spelling_of_a_class_is_noted(tmp_path, classes, words):
         frame = pd.DataFrame({"x": np.arange(40) * 1.5, "y": [own, other] * 20})
         frame.to_csv(tmp_path / f"{site}.csv", index=False)
     found = [
-        *(survey([tmp_path], "y").notes, rehearse(*sites_of_files([tmp_path], "y"))["notes"]),
+        *(
+            survey([tmp_path], "y").notes,
+            rehearse(*sites_of_files(DiagnosisOptions(paths=[tmp_path], label="y")))["notes"],
+        ),
         [TableData(path=str(tmp_path), label="y").load().notes],
     ]
     for notes in found:

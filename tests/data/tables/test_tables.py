@@ -13,7 +13,7 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.table import TableData
 from fedskew.data.tables import files
-from fedskew.diagnosis.diagnose import from_files
+from fedskew.diagnosis.subject import DiagnosisOptions, from_files
 from fedskew.execution.build import assemble
 from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment
@@ -65,7 +65,7 @@ def test_one_column_cannot_have_two_roles(tmp_path):
     with pytest.raises(BadInput, match="'who' cannot be both the label and the client"):
         TableData(path="t.csv", label="who", client="who")
     with pytest.raises(BadInput, match="'who' cannot be both the label and the client"):
-        from_files([tmp_path / "t.csv"], "who", "who")
+        DiagnosisOptions(paths=[tmp_path / "t.csv"], label="who", client="who")
     with pytest.raises(BadInput, match="column 'stars' cannot be both the label and the text"):
         TableData(path="t.csv", label="stars", text="stars")
 
@@ -84,7 +84,7 @@ def test_run_on_a_table_shows_dropped_rows(tmp_path, monkeypatch, capsys):
 
 def test_table_that_does_not_fit_is_refused_with_a_number_of_rows(tmp_path, monkeypatch):
     monkeypatch.setattr("fedskew.data.tables.survey.MOST_BYTES", 30_000)
-    monkeypatch.setattr("fedskew.diagnosis.diagnose.MOST_BYTES", 30_000)
+    monkeypatch.setattr("fedskew.diagnosis.subject.MOST_BYTES", 30_000)
     monkeypatch.setattr(files, "BLOCK", 4000)
     path = write(frame(5000), tmp_path / "t.csv")
     with pytest.raises(BadInput, match=r"loaded into memory; take some of them, rows=[1-9]00, chosen at random"):
@@ -94,10 +94,10 @@ def test_table_that_does_not_fit_is_refused_with_a_number_of_rows(tmp_path, monk
     assert "500 of 5000 rows taken at random" in data.notes
     # the same five clients, with about a fifth each: the sample is of rows, not of clients
     assert np.bincount(data.groups).min() > 50
-    subject = from_files([path], "label", "who")
-    advised = re.search(r",rows=([1-9]00) ", subject.arguments)
+    rows = from_files(DiagnosisOptions(paths=[path], label="label", client="who"))
+    advised = re.search(r",rows=([1-9]00) ", rows.source.arguments)
     assert advised
-    assert int(advised[1]) * 5000 >= subject.counts.sum() * 400
+    assert int(advised[1]) * 5000 >= rows.counts.sum() * 400
 
 
 # texts

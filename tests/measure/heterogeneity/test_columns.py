@@ -10,9 +10,9 @@ from scipy.sparse import csr_array
 from fedskew.core.units import unit_factor
 from fedskew.data.datasets.heart import CSV
 from fedskew.diagnosis.diagnose import compared
-from fedskew.diagnosis.subject import Subject
+from fedskew.diagnosis.subject import ClientRows
 from fedskew.measure.heterogeneity import columns
-from fedskew.measure.heterogeneity.columns import Difference, Group, beyond_labels, copied, factor_of, moments
+from fedskew.measure.heterogeneity.columns import Difference, GroupMoments, beyond_labels, copied, factor_of, moments
 from tests.planted import explained, label_skewed, subject
 
 CLIENT = np.repeat(np.arange(4), 50)
@@ -22,7 +22,7 @@ def differences(*arguments) -> list[Difference]:
     return explained(*arguments)[0]
 
 
-def group_of(values: np.ndarray) -> Group:
+def group_of(values: np.ndarray) -> GroupMoments:
     return moments(values, np.zeros(len(values), dtype=np.int64), 1).of(np.ones(1))
 
 
@@ -196,9 +196,9 @@ def test_rows_that_occur_more_than_once_are_found_bit_for_bit() -> None:
     assert copied(x)[3].tolist() == [1, 0, 1, 0]
 
 
-def by_class(made: Subject) -> tuple[list[Difference], list[list[Difference]], list[str]]:
-    tested = [part for fact in made.facts for part in compared(fact, made, len(made.clients))]
-    return columns.listed(tested, made.clients)
+def by_class(made: ClientRows) -> tuple[list[Difference], list[list[Difference]], list[str]]:
+    tested = [part for fact in made.facts for part in compared(fact, made)]
+    return columns.listed(tested, made.source.clients)
 
 
 def test_columns_that_follow_the_class_only_are_not_listed_in_nineteen_of_twenty_seeds() -> None:
@@ -221,8 +221,8 @@ def test_equal_shares_of_classes_leave_every_difference_as_it_is() -> None:
     values = rng.normal(size=400) + 3 * y + 2.5 * (client == 1)
     made = replace(subject(values[:, None], y, client), facts=(("a", "mean", "", values),))
     assert by_class(made)[0][0].client == "client 1"
-    assert by_class(made)[:2] == explained([("a", "mean", "", values)], client, made.clients)
-    [tested, _] = compared(made.facts[0], made, 4)
+    assert by_class(made)[:2] == explained([("a", "mean", "", values)], client, made.source.clients)
+    [tested, _] = compared(made.facts[0], made)
     assert beyond_labels(tested, 8)[1] == pytest.approx(1)
 
 
@@ -245,7 +245,7 @@ def test_gaps_words_and_deviations_are_compared_within_classes_by_hand() -> None
         ("a", "word", ("b",), csr_array(hits[:, None].astype(float))),
     ):
         made = subject(hits[:, None], y, client)
-        [tested] = compared(fact, made, 2)
+        [tested] = compared(fact, made)
         assert beyond_labels(tested, 1) == pytest.approx([left, left])
 
 
@@ -259,4 +259,4 @@ def test_columns_are_in_the_order_of_their_differences_within_classes() -> None:
     facts = (("a", "mean", "", a), ("b", "mean", "", b))
     made = replace(subject(np.stack([a, b], axis=1), y, client), facts=facts)
     assert [one.column for one in by_class(made)[0]] == ["b", "a"]
-    assert [one.column for one in explained(list(facts), client, made.clients)[0]] == ["a", "b"]
+    assert [one.column for one in explained(list(facts), client, made.source.clients)[0]] == ["a", "b"]

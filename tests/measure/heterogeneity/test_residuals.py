@@ -10,11 +10,12 @@ from fedskew.measure.heterogeneity.concept import (
     residual_cells,
     residual_distance,
     residual_model,
-    residual_table_distance,
     target_sums,
 )
+from fedskew.measure.heterogeneity.faces import concept_chance
+from fedskew.measure.heterogeneity.rounding import rounded_by_sites
 from fedskew.measure.heterogeneity.rows import sums_by, table
-from fedskew.measure.heterogeneity.sites import concept_chance, moment_sums, rounded_by_sites
+from fedskew.measure.heterogeneity.sites import moment_sums
 from fedskew.skew.values import quantile_bins
 
 
@@ -49,7 +50,9 @@ def test_the_regression_of_all_sites_from_their_sums_equals_the_one_of_aligned_r
     by_rows = table(site * 4 + kind, np.searchsorted(found["bounds"], error), (12, RESIDUAL_BINS)).reshape(
         3, 4, RESIDUAL_BINS
     )
-    assert residual_distance(by_cell) == pytest.approx(residual_table_distance(by_rows), abs=1e-12)
+    assert residual_distance(by_cell) == pytest.approx(
+        residual_distance(by_rows.reshape(len(by_rows), 1, -1)), abs=1e-12
+    )
 
 
 def test_chance_of_rounded_tables_equals_the_value_of_new_rows() -> None:

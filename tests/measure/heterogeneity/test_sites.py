@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedskew.measure.heterogeneity.sites import face_counts, halves, opposition
+from fedskew.measure.heterogeneity.faces import opposition
+from fedskew.measure.heterogeneity.sites import face_counts, halves
 
 
 def test_rows_of_one_half_are_counted_by_what_the_other_half_made():

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from fedskew.core.errors import BadInput
-from fedskew.measure.heterogeneity.diagnose import label_chance
+from fedskew.measure.heterogeneity.faces import label_chance
 from fedskew.measure.heterogeneity.symbols import COMMON, counts_of, diagnose_symbols
 from fedskew.skew.partition import deal
 from fedskew.skew.values import QuantileDirichlet, quantile_bins

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import bdtr, bdtrc, ndtr, ndtri
-from scipy.stats import rankdata
 
 from fedskew.core.text import percent
 from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor
@@ -34,8 +33,8 @@ Fact: TypeAlias = tuple[str, Literal["mean", "content", "share", "missing", "cop
 """(column, kind, word, values): one value for each row (n,), NaN if unknown.
 ``mean``: the column's number. ``share``: 1 if the column holds the word. ``missing`` and ``copied``: 1 if so. ``content``: a number
 computed from an image, a signal or a text. ``symbol``: the share of a symbol in the row."""
-Held: TypeAlias = tuple[str, Literal["word"], tuple[str, ...], csr_array]
-"""(column, "word", words, held): ``held`` (n, words) is 1 if the row's text has the word."""
+WordFact: TypeAlias = tuple[str, Literal["word"], tuple[str, ...], csr_array]
+"""(column, "word", words, hits): ``hits`` (n, words) is 1 if the row's text has the word."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Difference:
     factor: float = 0.0
 
 
-class Group(NamedTuple):
+class GroupMoments(NamedTuple):
     """Number of rows, mean, standard deviation, minimum and maximum of a column in some rows."""
 
     rows: int
@@ -71,7 +70,7 @@ class Group(NamedTuple):
     whole: bool = False
 
 
-NONE = Group(0, 0.0, 0.0, 0.0, 0.0)
+NONE = GroupMoments(0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Tested(NamedTuple):
@@ -84,7 +83,10 @@ class Tested(NamedTuple):
     elsewhere: Floats
     effect: Floats  # in standard deviations of all rows
     p: Floats
-    groups: Callable[[int], tuple[Group, Group]] = lambda k: (NONE, NONE)  # only facts of numbers have groups
+    groups: Callable[[int], tuple[GroupMoments, GroupMoments]] = lambda k: (
+        NONE,
+        NONE,
+    )  # only facts of numbers have groups
     origin: float = 0.0  # a deviation compares the rows' distances from it
     centre: float = 0.0  # the mean of all rows: of their values, or of these distances
     by_class: Callable[[], tuple[Floats, Floats]] | None = None
@@ -100,22 +102,33 @@ class Tested(NamedTuple):
         """Column, kind and word of the fact whose values are compared."""
         return self.column, "mean" if self.kind in ("content", "spread") else self.kind, self.word
 
+    def difference(self, k: int, clients: Sequence[str], number: int) -> Difference:
+        """The difference of client ``k``. ``number`` counts all tests."""
+        here, groups = float(self.here[k]), self.groups(k)
+        p = min(1.0, float(self.p[k]) * number)
+        effect = float(self.effect[k])
+        part = Difference(self.column, self.kind, self.word, clients[k], here, float(self.elsewhere[k]), effect, p)
+        factor = factor_of(part, *groups)
+        if factor and from_most(here, np.delete(self.here, k).tolist(), factor):
+            part = replace(part, factor=factor)
+        return replace(part, text=sentence(part, *groups))
+
 
 def centred(values: Floats, centre: Floats | float) -> Floats:
     """Return the differences of ``values`` from ``centre``; 0 for unknown values."""
     return np.nan_to_num(values - centre, posinf=0.0, neginf=0.0)
 
 
-def beyond_labels(found: Tested, number: int) -> Floats:
+def beyond_labels(fact: Tested, number: int) -> Floats:
     """Return the part (clients,) of each client's effect that rows of the same class have, too; 0 if it is small or within chance.
 
     Classes c have the weights n_kc n_c' / (n_kc + n_c'), where n_c' counts the rows of the others (Mantel and Haenszel 1959). p is
     from the test on all rows, for the effect and the precision that are left. ``number`` counts all tests. Without classes, or
     without sums of the client's rows, the part is 1.
     """
-    if found.by_class is None:
-        return np.ones(len(found.p))
-    sums, rows = found.by_class()
+    if fact.by_class is None:
+        return np.ones(len(fact.p))
+    sums, rows = fact.by_class()
     others, of_others = rows.sum(0) - rows, sums.sum(0) - sums
     weight = divided(rows * others, rows + others)
     within = divided((weight * (divided(sums, rows) - divided(of_others, others))).sum(1), weight.sum(1))
@@ -123,58 +136,48 @@ def beyond_labels(found: Tested, number: int) -> Floats:
     left = np.abs(divided(within, divided(sums.sum(1), mine) - divided(of_others.sum(1), rest)))
     precision = np.sqrt(divided(weight.sum(1) * (mine + rest), mine * rest))
     with np.errstate(invalid="ignore"):
-        p = 2 * ndtr(ndtri(found.p / 2) * left * precision)
-    beyond = (np.abs(found.effect) * left >= SMALL) & (p * number <= LEVEL)
+        p = 2 * ndtr(ndtri(fact.p / 2) * left * precision)
+    beyond = (np.abs(fact.effect) * left >= SMALL) & (p * number <= LEVEL)
     return np.where(mine == 0, 1.0, np.where(beyond, left, 0.0))
 
 
-def listed(found: Sequence[Tested], names: Sequence[str]) -> tuple[list[Difference], list[list[Difference]], list[str]]:
+def listed(
+    facts: Sequence[Tested], clients: Sequence[str]
+) -> tuple[list[Difference], list[list[Difference]], list[str]]:
     """Return the columns that differ most, and for each client the columns in which it differs most, strongest first.
 
     The third list names columns that are in none of these, because rows of the same class do not differ: see `beyond_labels`.
     """
-    if not found:
-        return [], [[] for _ in names], []
-    number = len(found) * len(names)
-    effects = np.stack([np.where(one.p * number <= LEVEL, one.effect, 0.0) for one in found])
+    if not facts:
+        return [], [[] for _ in clients], []
+    number = len(facts) * len(clients)
+    effects = np.stack([np.where(fact.p * number <= LEVEL, fact.effect, 0.0) for fact in facts])
     large = np.where(np.abs(effects) >= SMALL, np.abs(effects), 0.0)
     left = np.ones_like(large)
     for at in np.flatnonzero(large.any(1)).tolist():
-        left[at] = np.where(large[at] > 0, beyond_labels(found[at], number), 1.0)
+        left[at] = np.where(large[at] > 0, beyond_labels(facts[at], number), 1.0)
     effects, size = np.where(left > 0, effects, 0.0), large * left
 
-    def difference(at: int, k: int) -> Difference:
-        one = found[at]
-        numbers = (
-            float(one.here[k]),
-            float(one.elsewhere[k]),
-            float(one.effect[k]),
-            min(1.0, float(one.p[k]) * number),
-        )
-        made = Difference(one.column, one.kind, one.word, names[k], *numbers)
-        factor = factor_of(made, *one.groups(k))
-        if factor and from_most(numbers[0], np.delete(one.here, k).tolist(), factor):
-            made = replace(made, factor=factor)
-        return replace(made, text=said(made, *one.groups(k)))
+    def strongest(sizes: Floats, most: int) -> list[int]:
+        """The facts with the largest ``sizes`` (facts,) above 0, at most ``most``, of each name only one."""
+        order = np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)].tolist()
+        names: dict[str, int] = {}
+        for at in order:
+            names.setdefault(facts[at].name, at)
+        return [*names.values()][:most]
 
-    columns: dict[str, Difference] = {}
-    for at in np.argsort(-size.max(1), kind="stable").tolist():
-        name = found[at].name
-        if size[at].max() > 0 and name not in columns and len(columns) < MOST:
-            columns[name] = replace(difference(at, int(size[at].argmax())), each=tuple(effects[at].tolist()))
-    of_clients: list[list[Difference]] = []
-    for k in range(len(names)):
-        mine: dict[str, Difference] = {}
-        for at in np.argsort(-size[:, k], kind="stable").tolist():
-            if not size[at, k] or len(mine) == MOST_OF_CLIENT:
-                break
-            if found[at].name not in mine:
-                mine[found[at].name] = difference(at, k)
-        of_clients.append([*mine.values()])
-    differ = {one.column for one, sizes in zip(found, size, strict=True) if sizes.any()}
+    columns = [
+        replace(facts[at].difference(int(size[at].argmax()), clients, number), each=tuple(effects[at].tolist()))
+        for at in strongest(size.max(1), MOST)
+    ]
+    of_clients = [
+        [facts[at].difference(k, clients, number) for at in strongest(size[:, k], MOST_OF_CLIENT)]
+        for k in range(len(clients))
+    ]
+    differ = {fact.column for fact, sizes in zip(facts, size, strict=True) if sizes.any()}
     order = [at for at in np.argsort(-large.max(1), kind="stable").tolist() if large[at].any()]
-    by_labels = dict.fromkeys(found[at].column for at in order if found[at].column not in differ)
-    return [*columns.values()], of_clients, [*by_labels]
+    by_labels = dict.fromkeys(facts[at].column for at in order if facts[at].column not in differ)
+    return columns, of_clients, [*by_labels]
 
 
 def shares(hits: Floats, rows: Ints) -> tuple[Floats, Floats, Floats]:
@@ -207,41 +210,41 @@ def chance(hits: Floats, rows: Ints) -> Floats:
     return p
 
 
-def factor_of(found: Difference, mine: Group, others: Group) -> float:
+def factor_of(part: Difference, mine: GroupMoments, others: GroupMoments) -> float:
     """The factor between the client's unit and the unit of all others; 0 if there is none."""
     codes = are_codes(mine.whole and others.whole, min(mine.low, others.low), max(mine.high, others.high))
-    if found.kind != "mean" or codes:
+    if part.kind != "mean" or codes:
         return 0.0
     return unit_factor(mine.mean, others.mean, mine.deviation, others.deviation, mine.rows)
 
 
-def said(found: Difference, mine: Group, others: Group) -> str:
+def sentence(part: Difference, mine: GroupMoments, others: GroupMoments) -> str:
     """Describe the difference in a sentence."""
-    column, client = found.column, found.client
-    if found.kind == "copied":
-        return f"{percent(found.here)} of {client}'s rows occur more than once, elsewhere {percent(found.elsewhere)}"
-    shares = percent(found.here), percent(found.elsewhere)
-    if found.kind == "symbol":
-        return f'{column} "{found.word}" is {shares[0]} of {client}\'s symbols, elsewhere {shares[1]}'
-    if found.kind not in ("mean", "content", "spread"):
-        fact = {"missing": "is missing", "word": f'has the word "{found.word}"'}.get(found.kind, f"is {found.word}")
+    column, client = part.column, part.client
+    if part.kind == "copied":
+        return f"{percent(part.here)} of {client}'s rows occur more than once, elsewhere {percent(part.elsewhere)}"
+    shares = percent(part.here), percent(part.elsewhere)
+    if part.kind == "symbol":
+        return f'{column} "{part.word}" is {shares[0]} of {client}\'s symbols, elsewhere {shares[1]}'
+    if part.kind not in ("mean", "content", "spread"):
+        fact = {"missing": "is missing", "word": f'has the word "{part.word}"'}.get(part.kind, f"is {part.word}")
         return f"{column} {fact} in {shares[0]} of {client}'s rows, elsewhere in {shares[1]}"
     mean, rest = mine.mean, others.mean
     if mine.low == mine.high:
         return f"{column} is {mine.low:,.4g} in every row of {client}, mean {rest:,.4g} elsewhere"
-    if found.factor:
-        _, units = usual_factor(found.factor)
+    if part.factor:
+        _, units = usual_factor(part.factor)
         unit = f"another unit ({units})" if units else "another unit"
-        return f"{column} is {found.factor:.3g} times as large in {client}, as in {unit}: mean {mean:,.4g}, elsewhere {rest:,.4g}"
-    if found.kind == "spread":
-        way = "more" if found.effect > 0 else "less"
+        return f"{column} is {part.factor:.3g} times as large in {client}, as in {unit}: mean {mean:,.4g}, elsewhere {rest:,.4g}"
+    if part.kind == "spread":
+        way = "more" if part.effect > 0 else "less"
         return (
-            f"{column} varies {way} in {client}: standard deviation {found.here:,.4g}, elsewhere {found.elsewhere:,.4g}"
+            f"{column} varies {way} in {client}: standard deviation {part.here:,.4g}, elsewhere {part.elsewhere:,.4g}"
         )
-    way = "higher" if found.effect > 0 else "lower"
+    way = "higher" if part.effect > 0 else "lower"
     return (
         f"{column} is {way} in {client}: mean {mean:,.4g}, elsewhere {rest:,.4g} "
-        f"({abs(found.effect):.1f} standard deviations)"
+        f"({abs(part.effect):.1f} standard deviations)"
     )
 
 
@@ -272,15 +275,15 @@ class ClientMoments(NamedTuple):
     high: Floats
     whole: NDArray[np.bool_]
 
-    def of(self, chosen: Floats) -> Group:
-        """Return the moments of some clients together. ``chosen`` (clients,) is 1 for these clients, else 0."""
-        rows = self.rows * chosen
+    def of(self, members: Floats) -> GroupMoments:
+        """Return the moments of some clients together. ``members`` (clients,) is 1 for these clients, else 0."""
+        rows = self.rows * members
         total = float(rows.sum())
         mean = float(divided(rows @ self.mean, np.asarray(total)))
         square = float(divided(rows @ (self.deviation**2 + (self.mean - mean) ** 2), np.asarray(total)))
-        held = rows > 0
-        low, high = self.low[held].min(initial=np.inf), self.high[held].max(initial=-np.inf)
-        return Group(int(total), mean, square**0.5, float(low), float(high), bool(self.whole[held].all()))
+        some = rows > 0
+        low, high = self.low[some].min(initial=np.inf), self.high[some].max(initial=-np.inf)
+        return GroupMoments(int(total), mean, square**0.5, float(low), float(high), bool(self.whole[some].all()))
 
 
 def moments(values: Floats, client: Ints, clients: int) -> ClientMoments:
@@ -295,9 +298,9 @@ def moments(values: Floats, client: Ints, clients: int) -> ClientMoments:
     return ClientMoments(rows, mean, np.sqrt(variance), low, high, fractions == 0)
 
 
-def edges(held: ClientMoments) -> Floats:
+def edges(of_clients: ClientMoments) -> Floats:
     """Return the `BINS` - 1 inner edges of a column's bins. A value on an edge belongs to the bin below."""
-    every = held.of(np.ones(len(held.rows)))
+    every = of_clients.of(np.ones(len(of_clients.rows)))
     if every.whole and every.high - every.low < BINS:
         return np.asarray(every.low + 0.5 + np.arange(BINS - 1), dtype=np.float64)
     ends = max(every.high - every.mean, every.mean - every.low) / ((every.deviation or 1.0) * NARROW)
@@ -313,8 +316,8 @@ def middles(inner: Floats) -> Floats:
 
 def histogram(values: Floats, inner: Floats) -> Ints:
     """Return the number of values in each bin (bins,), without missing values (NaN)."""
-    found = np.searchsorted(inner, values[~np.isnan(values)])
-    return np.bincount(found, minlength=len(inner) + 1).astype(np.int64)
+    bins = np.searchsorted(inner, values[~np.isnan(values)])
+    return np.bincount(bins, minlength=len(inner) + 1).astype(np.int64)
 
 
 def median(middle: Floats, counts: Ints) -> float:
@@ -324,11 +327,11 @@ def median(middle: Floats, counts: Ints) -> float:
     return float(middle[places].mean())
 
 
-def tests(fact: Fact | Held, client: Ints, clients: int) -> list[Tested]:
+def tests(fact: Fact | WordFact, client: Ints, clients: int) -> list[Tested]:
     """Compare each client's rows with all others': means and deviations by ranks, shares of rows by binomial tails."""
     if fact[1] == "word":
-        column, kind, words, held = fact
-        hits = (members(client, clients) @ held).toarray()
+        column, kind, words, has_word = fact
+        hits = (members(client, clients) @ has_word).toarray()
         rows = np.bincount(client, minlength=clients)
         return [part for at, word in enumerate(words) for part in of_shares(column, kind, word, rows, hits[:, at])]
     valid = np.isfinite(fact[3])
@@ -343,57 +346,60 @@ def tests(fact: Fact | Held, client: Ints, clients: int) -> list[Tested]:
     return of_numbers(*fact[:3], of_clients, counts, inner)
 
 
-def of_numbers(column: str, kind: Kind, word: str, held: ClientMoments, counts: Ints, inner: Floats) -> list[Tested]:
+def of_numbers(
+    column: str, kind: Kind, word: str, of_clients: ClientMoments, counts: Ints, inner: Floats
+) -> list[Tested]:
     """Compare each client's mean and deviation with all others'. ``counts`` (clients, bins) are histograms."""
-    clients = len(counts)
-    everyone = np.ones(clients)
-    every = held.of(everyone)
+    everyone = np.ones(len(counts))
+    every, rows = of_clients.of(everyone), of_clients.rows
     if not counts.sum() or not 0 < every.deviation < np.inf:
         return []
 
-    def groups(k: int) -> tuple[Group, Group]:
-        mine = (np.arange(clients) == k).astype(float)
-        return held.of(mine), held.of(everyone - mine)
+    def groups(k: int) -> tuple[GroupMoments, GroupMoments]:
+        mine = (np.arange(len(counts)) == k).astype(float)
+        return of_clients.of(mine), of_clients.of(everyone - mine)
 
-    others = every.rows - held.rows
-    centred = np.where(held.rows > 0, held.mean - every.mean, 0.0)
-    rest = every.mean - divided(held.rows * centred, others)
-    effect = (held.mean - rest) / every.deviation
+    others = every.rows - rows
+    offset = np.where(rows > 0, of_clients.mean - every.mean, 0.0)
+    rest = every.mean - divided(rows * offset, others)
+    effect = (of_clients.mean - rest) / every.deviation
     pooled, middle = counts.sum(0), middles(inner)
     p = by_ranks(counts, middle)[0]
-    first = Tested(column, kind, word, held.mean, rest, effect, p, groups, centre=every.mean)
+    means = Tested(column, kind, word, of_clients.mean, rest, effect, p, groups, centre=every.mean)
     if pooled.max() >= MOSTLY * pooled.sum():
         # ranks of mostly equal numbers are no longer nearly normal
-        other = of_shares(column, "share", "", counts.sum(1), counts.sum(1) - counts[:, pooled.argmax()])
-        return [first._replace(p=part.p) for part in other]
-    tested = [first]
+        different = of_shares(column, "share", "", counts.sum(1), counts.sum(1) - counts[:, pooled.argmax()])
+        return [means._replace(p=part.p) for part in different]
     origin = median(middle, pooled)
     distance = np.abs(middle - origin)
-    if np.ptp(distance[pooled > 0]) > 0 and kind != "symbol":
-        p, distances = by_ranks(counts, distance)
-        squares = held.rows * (held.deviation**2 + centred**2)
-        variance = divided(every.rows * every.deviation**2 - squares, others) - (rest - every.mean) ** 2
-        # a client whose mean differs is far from the median, too
-        p = np.where(tested[0].p <= SHIFTED, 1.0, p)
-        spread = np.sqrt(np.maximum(variance, 0))
-        centre = float(pooled @ distance / pooled.sum())
-        tested.append(Tested(column, "spread", word, held.deviation, spread, distances, p, groups, origin, centre))
-    return tested
+    if not np.ptp(distance[pooled > 0]) > 0 or kind == "symbol":
+        return [means]
+    p, distances = by_ranks(counts, distance)
+    squares = rows * (of_clients.deviation**2 + offset**2)
+    variance = divided(every.rows * every.deviation**2 - squares, others) - (rest - every.mean) ** 2
+    # a client whose mean differs is far from the median, too
+    p = np.where(means.p <= SHIFTED, 1.0, p)
+    centre = float(pooled @ distance / pooled.sum())
+    elsewhere = np.sqrt(np.maximum(variance, 0))
+    spread = Tested(column, "spread", word, of_clients.deviation, elsewhere, distances, p, groups, origin, centre)
+    return [means, spread]
 
 
 def by_ranks(counts: Ints, values: Floats) -> tuple[Floats, Floats]:
     """Test binned ``values`` (bins,) by ranks; return p values and effects on the mean, (clients,)."""
     pooled, rows = counts.sum(0), counts.sum(1)
-    same = rankdata(values, method="dense").astype(np.int64) - 1
+    same = np.unique(values, return_inverse=True)[1]
     often = np.bincount(same, weights=pooled)
     rank = (np.cumsum(often) - (often - 1) / 2)[same]
-    found = []
-    for numbers in (rank, values):
+
+    def effects(numbers: Floats) -> Floats:
+        """The clients' means minus the others', in deviations of all rows."""
         total, mean = counts @ numbers, pooled @ numbers / pooled.sum()
         deviation = float(np.sqrt(pooled @ (numbers - mean) ** 2 / pooled.sum()))
-        found.append((divided(total, rows), divided(total.sum() - total, rows.sum() - rows), deviation))
-    (a, b, deviation), (here, elsewhere, scale) = found
-    return normal((a - b) / deviation, rows, rows.sum() - rows), (here - elsewhere) / scale
+        difference = divided(total, rows) - divided(total.sum() - total, rows.sum() - rows)
+        return np.asarray(difference / deviation)
+
+    return normal(effects(rank), rows, rows.sum() - rows), effects(values)
 
 
 def of_shares(column: str, kind: Kind, word: str, rows: Ints, hits: Ints | Floats) -> list[Tested]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
 
@@ -30,17 +30,21 @@ def table_distance(counts: Floats) -> Floats:
     fitting). Therefore label skew, or other frequencies of kinds, do not change the distance. Small clients have a positive
     distance by chance.
     """
-    expected = fitted(counts.sum(0), counts.sum(2), counts.sum(1))
+    return distance_to(fitted(counts.sum(0), counts.sum(2), counts.sum(1)), counts)
+
+
+def distance_to(expected: Floats, counts: Floats) -> Floats:
+    """Return each client's total variation (clients,) between tables (clients, a, c) with equal totals."""
     return divided(np.abs(counts - expected).sum((1, 2)) / 2, counts.sum((1, 2)))
 
 
 def fitted(seed: Floats, rows: Floats, columns: Floats) -> Floats:
     """Fit tables (k, a, c) that have margins ``rows`` (k, a) and ``columns`` (k, c), and the odds ratios of ``seed`` (a, c)."""
-    made = np.broadcast_to(seed, (len(rows), *seed.shape)).copy()
+    tables = np.broadcast_to(seed, (len(rows), *seed.shape)).copy()
     for _ in range(ITERATIONS):
-        made *= divided(columns, made.sum(1))[:, None, :]
-        made *= divided(rows, made.sum(2))[:, :, None]
-    return made
+        tables *= divided(columns, tables.sum(1))[:, None, :]
+        tables *= divided(rows, tables.sum(2))[:, :, None]
+    return tables
 
 
 def regression(products: Floats, with_target: Floats) -> Floats:
@@ -48,17 +52,6 @@ def regression(products: Floats, with_target: Floats) -> Floats:
     penalty = RIDGE * products[0, 0] * np.eye(len(products))
     penalty[0, 0] = 0
     return np.asarray(np.linalg.solve(products + penalty, with_target))
-
-
-def residual_table_distance(counts: Floats) -> Floats:
-    """Return each client's total variation (clients,) between its table (kinds, bins of residuals) and the expected one.
-
-    The residuals come from one regression for all clients. The expected table has the client's total of each kind, and within
-    each kind the residuals of all clients. If only the clients' targets differ and p(y | x) is equal, a small distance remains.
-    """
-    of_kind = counts.sum(0)
-    expected = counts.sum(2)[:, :, None] * divided(of_kind, of_kind.sum(1, keepdims=True))
-    return divided(np.abs(counts - expected).sum((1, 2)) / 2, counts.sum((1, 2)))
 
 
 def directions_for(classes: int) -> int:
@@ -88,9 +81,9 @@ def alignment(
     sizes = counts.sum(1, keepdims=True)
     share, trust = divided(counts, sizes), sizes / (sizes + TRUSTED)
     mean, square = (share @ divided(v, counts.sum(0)[:, None]) for v in of_class)
-    own_mean, own_square = (divided(v, sizes) for v in of_client)
-    due, own = np.maximum(square - mean**2, 1e-6), np.maximum(own_square - own_mean**2, 1e-6)
-    return own_mean, np.clip(due / own, 1e-2, 1e2) ** (trust / 2), trust * (mean - own_mean)
+    client_mean, client_square = (divided(v, sizes) for v in of_client)
+    due, present = np.maximum(square - mean**2, 1e-6), np.maximum(client_square - client_mean**2, 1e-6)
+    return client_mean, np.clip(due / present, 1e-2, 1e2) ** (trust / 2), trust * (mean - client_mean)
 
 
 Numbers = Mapping[str, NDArray[np.float64]]
@@ -102,28 +95,31 @@ def target_sums(z: Floats, response: Floats) -> dict[str, Floats]:
     return {"products with target": columns.T @ response}
 
 
-def residual_model(answers: Sequence[Numbers], own: Sequence[Numbers]) -> dict[str, Floats]:
+def residual_model(answers: Sequence[Numbers], alignments: Sequence[Numbers]) -> dict[str, Floats]:
     """The regression of the targets on all sites' aligned columns and squares, and the inner bounds of the residuals' bins.
 
-    ``own`` has each site's alignment. The bounds are quantiles of normal numbers with the residuals' deviation.
+    ``alignments`` has each site's own. The bounds are quantiles of normal numbers with the residuals' deviation.
     """
     products, with_target = np.zeros(()), np.zeros(())
-    for answer, alignment in zip(answers, own, strict=True):
+    for answer, alignment in zip(answers, alignments, strict=True):
         of_columns, of_target = aligned_products(answer, alignment)
         products, with_target = products + of_columns, with_target + of_target
-    found = regression(products, with_target)
+    coefficients = regression(products, with_target)
     square = sum(answer["products with target"][-1] for answer in answers)
-    left = square - 2 * found @ with_target + found @ products @ found
+    left = square - 2 * coefficients @ with_target + coefficients @ products @ coefficients
     deviation = np.sqrt(max(float(left / products[0, 0]), 0.0))
-    return {"coefficients": found, "bounds": deviation * norm.ppf(np.arange(1, RESIDUAL_BINS) / RESIDUAL_BINS)}
+    return {"coefficients": coefficients, "bounds": deviation * ndtri(np.arange(1, RESIDUAL_BINS) / RESIDUAL_BINS)}
 
 
-def aligned_products(answer: Numbers, own: Numbers) -> tuple[Floats, Floats]:
-    """A site's sums of products of 1, aligned columns and their squares: with one another, and with the target."""
+def aligned_products(answer: Numbers, site: Numbers) -> tuple[Floats, Floats]:
+    """A site's sums of products of 1, aligned columns and their squares: with one another, and with the target.
+
+    ``site`` is its alignment.
+    """
     rows, total = answer["rows by class"].sum(), answer["sums by class"].sum((0, 1))
     products = np.block([[rows, total[None]], [total[:, None], answer["products by half"].sum(0)]])
     # aligned columns are stretch z + offset, so they and their squares are linear in 1, z and z^2 - 1
-    stretch, offset = own["stretch"], own["centre"] * (1 - own["stretch"]) + own["shift"]
+    stretch, offset = site["stretch"], site["centre"] * (1 - site["stretch"]) + site["shift"]
     none = np.zeros((len(stretch), len(stretch)))
     change = np.block(
         [
@@ -135,13 +131,19 @@ def aligned_products(answer: Numbers, own: Numbers) -> tuple[Floats, Floats]:
     return change @ products @ change.T, change @ answer["products with target"][:-1]
 
 
-def residual_cells(aligned: Floats, response: Floats, kind: Ints, asked: Numbers) -> Ints:
+def residual_cells(aligned: Floats, response: Floats, kind: Ints, parameters: Numbers) -> Ints:
     """The cell (n,) of each row: its kind, and within the kind the bin of its residual."""
     columns = np.column_stack([np.ones(len(aligned)), aligned, aligned * aligned - 1])
-    return kind * RESIDUAL_BINS + np.searchsorted(asked["bounds"], response - columns @ asked["coefficients"])
+    return kind * RESIDUAL_BINS + np.searchsorted(parameters["bounds"], response - columns @ parameters["coefficients"])
 
 
 def residual_distance(counts: Floats) -> Floats:
-    """Return each site's distance (sites,) from its rows (sites, strata of the target, cells)."""
-    held = counts.sum(1)
-    return residual_table_distance(held.reshape(len(held), -1, RESIDUAL_BINS))
+    """Return each client's total variation (clients,) between its table (kinds, bins of residuals) and the expected one.
+
+    ``counts`` are (clients, strata of the target, kinds x bins). The residuals come from one regression for all clients. The
+    expected table has the client's total of each kind, and within each kind the residuals of all clients. If only the clients'
+    targets differ and p(y | x) is equal, a small distance remains.
+    """
+    tables = counts.sum(1).reshape(len(counts), -1, RESIDUAL_BINS)
+    of_kind = tables.sum(0)
+    return distance_to(tables.sum(2)[:, :, None] * divided(of_kind, of_kind.sum(1, keepdims=True)), tables)

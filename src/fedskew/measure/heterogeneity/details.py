@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy import optimize, special
+from scipy import linalg, optimize, special
 
 from fedskew.core.seeding import stream
 from fedskew.measure.heterogeneity.counts import dirichlet_alpha, label_measures, pairwise_variation, size_measures
-from fedskew.measure.heterogeneity.diagnose import sample
-from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, sums_by
+from fedskew.measure.heterogeneity.faces import sample
+from fedskew.measure.heterogeneity.rows import Floats, Ints
 
 Distance = Callable[[Floats, Floats], float]
 
@@ -20,12 +20,12 @@ def sliced_wasserstein(a: Floats, b: Floats, rng: np.random.Generator, direction
     """
     lines = rng.standard_normal((a.shape[1], directions))
     lines /= np.linalg.norm(lines, axis=0)
-    one, other = np.sort(a @ lines, axis=0), np.sort(b @ lines, axis=0)
+    quantiles = np.sort(a @ lines, axis=0), np.sort(b @ lines, axis=0)
     # both quantile functions are step functions: integrate their squared difference between the jumps of both
     jumps = np.union1d(np.arange(1, len(a) + 1) / len(a), np.arange(1, len(b) + 1) / len(b))
     middle = jumps - np.diff(jumps, prepend=0) / 2
-    at = [np.minimum((middle * len(v)).astype(int), len(v) - 1) for v in (one, other)]
-    return float(np.sqrt((np.diff(jumps, prepend=0) @ (one[at[0]] - other[at[1]]) ** 2).mean()))
+    first, second = (v[np.minimum((middle * len(v)).astype(int), len(v) - 1)] for v in quantiles)
+    return float(np.sqrt((np.diff(jumps, prepend=0) @ (first - second) ** 2).mean()))
 
 
 def frechet(a: Floats, b: Floats) -> float:
@@ -36,15 +36,8 @@ def frechet(a: Floats, b: Floats) -> float:
     from sklearn.covariance import ledoit_wolf
 
     first, second = (ledoit_wolf(v)[0] for v in (a, b))
-    root = symmetric_root(first)
-    shapes = np.trace(first) + np.trace(second) - 2 * np.trace(symmetric_root(root @ second @ root))
-    return float(((a.mean(0) - b.mean(0)) ** 2).sum() + max(shapes, 0.0))
-
-
-def symmetric_root(s: Floats) -> Floats:
-    """Return the positive semidefinite square root of a symmetric matrix."""
-    values, vectors = np.linalg.eigh((s + s.T) / 2)
-    return np.asarray((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
+    roots = np.sqrt(np.maximum(linalg.eigvals(first @ second).real, 0))
+    return float(((a.mean(0) - b.mean(0)) ** 2).sum() + max(np.trace(first) + np.trace(second) - 2 * roots.sum(), 0.0))
 
 
 def within_classes(
@@ -55,15 +48,15 @@ def within_classes(
     The mean is over ``clients`` and classes, weighted by the client's rows. Both sides need at least ``fewest`` rows; at most
     the first ``most`` are compared. NaN if there are no such rows.
     """
-    found, weights = [], []
+    distances, weights = [], []
     for k in clients:
         mine = client == k
         for c in np.unique(y[mine]):
-            own, others = np.flatnonzero(mine & (y == c)), np.flatnonzero(~mine & (y == c))
-            if min(len(own), len(others)) >= fewest:
-                found.append(distance(z[own[:most]], z[others[:most]]))
-                weights.append(len(own))
-    return float(np.average(found, weights=weights)) if found else float("nan")
+            inside, others = np.flatnonzero(mine & (y == c)), np.flatnonzero(~mine & (y == c))
+            if min(len(inside), len(others)) >= fewest:
+                distances.append(distance(z[inside[:most]], z[others[:most]]))
+                weights.append(len(inside))
+    return float(np.average(distances, weights=weights)) if distances else float("nan")
 
 
 Objective = Callable[[Floats], tuple[float, Floats]]
@@ -88,8 +81,8 @@ def optimum_gap(objectives: Sequence[Objective], weights: Floats, start: Floats)
 
 def least(objective: Objective, start: Floats) -> float:
     """Return the minimum of a smooth convex function."""
-    found = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 500, "ftol": 1e-10})
-    return float(found.fun)
+    minimum = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 500, "ftol": 1e-10})
+    return float(minimum.fun)
 
 
 def softmax_objective(z: Floats, y: Ints, classes: int, ridge: float = RIDGE) -> Objective:
@@ -116,11 +109,11 @@ def softmax_gap(z: Floats, y: Ints, client: Ints, classes: int, clients: Ints, r
 
     Small clients have a gap by chance, because their optimum fits their few rows closely.
     """
-    held = [rows for k in clients if len(rows := np.flatnonzero(client == k))]
-    if len(held) < 2:
+    parts = [rows for k in clients if len(rows := np.flatnonzero(client == k))]
+    if len(parts) < 2:
         return float("nan")
-    sizes = np.asarray([len(rows) for rows in held], dtype=float)
-    objectives = [softmax_objective(z[rows], y[rows], classes, ridge) for rows in held]
+    sizes = np.asarray([len(rows) for rows in parts], dtype=float)
+    objectives = [softmax_objective(z[rows], y[rows], classes, ridge) for rows in parts]
     return optimum_gap(objectives, sizes / sizes.sum(), np.zeros(classes * (z.shape[1] + 1)))
 
 
@@ -144,15 +137,13 @@ def gradient_dissimilarity(gradients: Floats, weights: Floats) -> dict[str, floa
 def softmax_gradients(z: Floats, y: Ints, client: Ints, clients: int, weights: Floats) -> Floats:
     """Return each client's gradient of the mean cross-entropy of a softmax regression (classes, d + 1).
 
-    The result is (clients, classes x (d + 1)).
+    The result is (clients, classes x (d + 1)); 0 for a client without rows.
     """
-    rows = np.column_stack([z, np.ones(len(z))])
-    logits = rows @ weights.T
-    probability = np.exp(logits - logits.max(1, keepdims=True))
-    probability /= probability.sum(1, keepdims=True)
-    probability[np.arange(len(y)), y] -= 1
-    sizes = np.bincount(client, minlength=clients)[:, None]
-    return np.concatenate([divided(sums_by(client, clients, rows * p[:, None]), sizes) for p in probability.T], axis=1)
+    gradients = np.zeros((clients, weights.size))
+    for k in np.unique(client):
+        rows = client == k
+        gradients[k] = softmax_objective(z[rows], y[rows], len(weights), ridge=0.0)(weights.ravel())[1]
+    return gradients
 
 
 COMPARED_CLIENTS = 20
@@ -171,7 +162,7 @@ def details(z: Floats, y: Ints, client: Ints, counts: Ints, seed: int = 0) -> di
     rng = stream(seed, "diagnose", 2)
     rows = sample(client, rng)
     z, y, client = z[rows], y[rows], client[rows]
-    chosen = rng.permutation(len(counts))[:COMPARED_CLIENTS]
+    clients = rng.permutation(len(counts))[:COMPARED_CLIENTS]
     slices = int(rng.integers(2**31))
     ways: dict[str, Distance] = {
         "sliced Wasserstein": lambda a, b: sliced_wasserstein(a, b, np.random.default_rng(slices), 64),
@@ -181,12 +172,12 @@ def details(z: Floats, y: Ints, client: Ints, counts: Ints, seed: int = 0) -> di
     feature = {}
     for name, distance in ways.items():
         for title, owner in ((name, client), (f"{name} by chance", dealt)):
-            feature[title] = within_classes(distance, z, y, owner, chosen)
-    found: dict[str, dict[str, float]] = {"feature": feature, "gradient": gradients(z, y, client, counts)}
+            feature[title] = within_classes(distance, z, y, owner, clients)
+    measures: dict[str, dict[str, float]] = {"feature": feature, "gradient": gradients(z, y, client, counts)}
     first = slice(FITTED_ROWS)
     for title, owner in (("optimum gap", client), ("optimum gap by chance", rng.permutation(client))):
-        found["gradient"][title] = softmax_gap(z[first], y[first], owner[first], counts.shape[1], chosen)
-    return {**of_counts(counts, counts.sum(1)), **finite(found)}
+        measures["gradient"][title] = softmax_gap(z[first], y[first], owner[first], counts.shape[1], clients)
+    return {**of_counts(counts, counts.sum(1)), **finite(measures)}
 
 
 def shuffled(client: Ints, y: Ints, rng: np.random.Generator) -> Ints:
@@ -208,9 +199,9 @@ def of_counts(counts: Ints, sizes: Ints) -> dict[str, dict[str, float | None]]:
     return finite({"label": label, "quantity": size_measures(sizes)})
 
 
-def finite(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float | None]]:
+def finite(measures: dict[str, dict[str, float]]) -> dict[str, dict[str, float | None]]:
     """Replace undefined values by None."""
-    return {face: {k: v if np.isfinite(v) else None for k, v in of.items()} for face, of in found.items()}
+    return {face: {k: v if np.isfinite(v) else None for k, v in of.items()} for face, of in measures.items()}
 
 
 def gradients(z: Floats, y: Ints, client: Ints, counts: Ints) -> dict[str, float]:
@@ -221,19 +212,18 @@ def gradients(z: Floats, y: Ints, client: Ints, counts: Ints) -> dict[str, float
     from sklearn.linear_model import LogisticRegression
 
     clients, classes = counts.shape
-    weights = counts.sum(1) / counts.sum()
     start = np.zeros((classes, z.shape[1] + 1))
-    fitted = slice(FITTED_ROWS)
-    end = start.copy()
-    if len(np.unique(y[fitted])) < 2:
+    end, first = start.copy(), slice(FITTED_ROWS)
+    if len(np.unique(y[first])) < 2:
         end[:] = np.nan
     else:
-        model = LogisticRegression(C=0.1, max_iter=1000, tol=1e-3).fit(z[fitted], y[fitted])
-        own = np.column_stack([model.coef_, model.intercept_])
+        model = LogisticRegression(C=0.1, max_iter=1000, tol=1e-3).fit(z[first], y[first])
+        weights = np.column_stack([model.coef_, model.intercept_])
         # for two classes, scikit-learn gives one row of coefficients
-        end[model.classes_] = np.stack([-own[0] / 2, own[0] / 2]) if len(own) == 1 else own
-    found: dict[str, float] = {}
+        end[model.classes_] = np.stack([-weights[0] / 2, weights[0] / 2]) if len(weights) == 1 else weights
+    measures: dict[str, float] = {}
     for place, at in (("at zero", start), ("at the pooled fit", end)):
-        values = gradient_dissimilarity(softmax_gradients(z, y, client, clients, at), weights)
-        found |= {f"{name} {place}": value for name, value in values.items()}
-    return found
+        local = softmax_gradients(z, y, client, clients, at)
+        values = gradient_dissimilarity(local, counts.sum(1) / counts.sum())
+        measures |= {f"{name} {place}": value for name, value in values.items()}
+    return measures

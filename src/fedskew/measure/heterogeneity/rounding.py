@@ -1,5 +1,6 @@
 """Round counts so that each is 0 or at least ``fewest``. Rounding is random and unbiased, and keeps the sum of each row."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,42 +15,42 @@ def rounded(counts: NDArray[Any], fewest: int, rng: np.random.Generator) -> Ints
     Counts of small cells move to other small cells, near ones first. If all small cells together are below ``fewest``, counts
     move to or from a large cell. If the sum of a row is below ``fewest``, all its cells become 0.
     """
-    made = np.array(counts, dtype=np.int64, order="C")  # else the rows below would be copies
+    result = np.array(counts, dtype=np.int64, order="C")  # else the rows below would be copies
     if fewest < 2:
-        return made
-    flat = made.reshape(-1, made.shape[-1])
+        return result
+    flat = result.reshape(-1, result.shape[-1])
     small = (flat > 0) & (flat < fewest)
     for at in np.flatnonzero(small.any(1)).tolist():
         flat[at] = rounded_row(flat[at], small[at], fewest, rng)
-    return made
+    return result
 
 
 def rounded_row(row: Ints, small: NDArray[np.bool_], fewest: int, rng: np.random.Generator) -> Ints:
     """Round one row of counts. ``small`` marks the cells from 1 to ``fewest`` - 1."""
-    made, cells = row.copy(), np.flatnonzero(small)
+    result, cells = row.copy(), np.flatnonzero(small)
     total = int(row[cells].sum())
     if row.sum() < fewest:
         return np.zeros_like(row)
-    made[cells] = 0
+    result[cells] = 0
     if total < fewest:
         large = int(row.argmax())
-        chosen = int(rng.choice(cells, p=row[cells] / total))
+        cell = int(rng.choice(cells, p=row[cells] / total))
         if row[large] + total < 2 * fewest:
             # the counts of both cells go to one of them
-            made[large] = 0
-            made[chosen if rng.random() * (row[large] + total) < total else large] = row[large] + total
+            result[large] = 0
+            result[cell if rng.random() * (row[large] + total) < total else large] = row[large] + total
         elif rng.random() * fewest < total:
-            made[chosen], made[large] = fewest, row[large] + total - fewest
+            result[cell], result[large] = fewest, row[large] + total - fewest
         else:
-            made[large] += total
-        return made
+            result[large] += total
+        return result
     number = total // fewest
     # divide the total into equal parts, in the order of the cells; each part goes to a cell in its range
     places = (np.arange(number) + rng.random()) * (total / number)
-    chosen_cells = cells[np.searchsorted(np.cumsum(row[cells]), places, side="right")]
-    made[chosen_cells] = fewest
-    np.add.at(made, rng.permutation(chosen_cells)[np.arange(total - fewest * number) % number], 1)
-    return made
+    filled = cells[np.searchsorted(np.cumsum(row[cells]), places, side="right")]
+    result[filled] = fewest
+    np.add.at(result, rng.permutation(filled)[np.arange(total - fewest * number) % number], 1)
+    return result
 
 
 def rounded_pairs(hits: Ints, rows: Ints, fewest: int, rng: np.random.Generator) -> Ints:
@@ -60,12 +61,22 @@ def rounded_pairs(hits: Ints, rows: Ints, fewest: int, rng: np.random.Generator)
     draw = rng.random(hits.shape)
     whole = np.where(draw * rows < hits, rows, 0)
     near = np.where(draw * fewest < few, fewest, 0)
-    made = np.where(few == hits, near, rows - near)
-    made = np.where(rows < 2 * fewest, whole, made)
-    return np.where(rows < fewest, 0, np.where((few == 0) | (few >= fewest), hits, made))
+    result = np.where(few == hits, near, rows - near)
+    result = np.where(rows < 2 * fewest, whole, result)
+    return np.where(rows < fewest, 0, np.where((few == 0) | (few >= fewest), hits, result))
 
 
 def rounded_alone(counts: NDArray[Any], fewest: int, rng: np.random.Generator) -> Ints:
     """Round each count by itself: to 0 or ``fewest``, if it is smaller. The expected value of each is its count."""
     up = rng.random(counts.shape) * fewest < counts
     return np.where((counts > 0) & (counts < fewest), np.where(up, fewest, 0), counts).astype(np.int64)
+
+
+def rounded_by_sites(
+    tables: NDArray[Any],
+    fewest: Ints,
+    rng: np.random.Generator,
+    rounding: Callable[[NDArray[Any], int, np.random.Generator], Ints] = rounded,
+) -> Ints:
+    """Round each site's table of ``tables`` (sites, ...) as the site with ``fewest`` (sites,) does it."""
+    return np.stack([rounding(table, few, rng) for table, few in zip(tables, fewest.tolist(), strict=True)])

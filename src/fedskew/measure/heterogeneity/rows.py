@@ -44,9 +44,9 @@ def standardised(x: NDArray[np.generic]) -> NDArray[np.float32]:
     return scaled
 
 
-def remainder(z: Floats, kept: Floats) -> Floats:
-    """Return log(1 + squared length) of the part of each row ``z`` (n, d) that the coordinates ``kept`` leave out, (n,)."""
-    return np.asarray(np.log1p(np.maximum((z * z).sum(1) - (kept * kept).sum(1), 0)))
+def remainder(z: Floats, along: Floats) -> Floats:
+    """Return log(1 + squared length) of the part of each row ``z`` (n, d) that the coordinates ``along`` leave out, (n,)."""
+    return np.asarray(np.log1p(np.maximum((z * z).sum(1) - (along * along).sum(1), 0)))
 
 
 def largest(s: Floats) -> tuple[Floats, Floats]:

@@ -7,10 +7,10 @@ from scipy.sparse import csr_array
 
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
-from fedskew.measure.heterogeneity.concept import fitted
-from fedskew.measure.heterogeneity.counts import label_measures
-from fedskew.measure.heterogeneity.diagnose import FEWEST_ROWS, Diagnosis, check, compared, sample
-from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
+from fedskew.measure.heterogeneity.concept import table_distance
+from fedskew.measure.heterogeneity.counts import label_distances
+from fedskew.measure.heterogeneity.faces import FEWEST_ROWS, Diagnosis, check, compared, sample
+from fedskew.measure.heterogeneity.rows import Floats, Ints
 
 PERMUTATIONS = 99
 
@@ -20,9 +20,9 @@ COMMON = 30
 
 def counts_of(y: Ints, client: Ints, clients: int, symbols: int) -> Ints:
     """Count the symbols of each client, (clients, symbols), in rows ``y`` (n, T); -1 is no symbol."""
-    held = y >= 0
-    owner = np.broadcast_to(client[:, None], y.shape)[held]
-    return np.bincount(owner * symbols + y[held], minlength=clients * symbols).reshape(clients, symbols)
+    filled = y >= 0
+    owner = np.broadcast_to(client[:, None], y.shape)[filled]
+    return np.bincount(owner * symbols + y[filled], minlength=clients * symbols).reshape(clients, symbols)
 
 
 def diagnose_symbols(
@@ -63,11 +63,9 @@ def diagnose_symbols(
     weights = sizes / sizes.sum()
 
     def both(owner: Ints) -> tuple[Floats, Floats]:
-        ones = csr_array((np.ones(len(owner)), (owner, np.arange(len(owner)))), shape=(clients, len(owner)))
-        label = label_measures((ones @ of_symbols).toarray().astype(np.int64))["total variation"]
-        tables = (ones @ of_pairs).toarray().reshape(clients, COMMON + 1, COMMON + 1)
-        expected = fitted(tables.sum(0), tables.sum(2), tables.sum(1))
-        return label, divided(np.abs(tables - expected).sum((1, 2)) / 2, tables.sum((1, 2)))
+        by_client = summed(owner, np.arange(len(owner)), (clients, len(owner)))
+        tables = (by_client @ of_pairs).toarray().reshape(clients, COMMON + 1, COMMON + 1)
+        return label_distances((by_client @ of_symbols).toarray().astype(np.int64)), table_distance(tables)
 
     number = permutations or PERMUTATIONS
     each = dict(zip(("label", "concept"), both(client), strict=True))

@@ -1,7 +1,7 @@
-"""The diagnosis: for each of the four faces a number, its interval, its value by chance, and a test."""
+"""The four faces: for each a number, its interval, its value by chance, and a test."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +10,19 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedskew.core.errors import require
-from fedskew.core.seeding import fair_sample, level
-from fedskew.measure.heterogeneity.counts import size_distance
-from fedskew.measure.heterogeneity.rows import Floats, Ints
+from fedskew.core.seeding import fair_sample, level, stream
+from fedskew.measure.heterogeneity.counts import label_distances, size_distance
+from fedskew.measure.heterogeneity.rounding import rounded_by_sites, rounded_pairs
+from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
 from fedskew.measure.statistics import holm
+
+Numbers = Mapping[str, NDArray[np.float64]]
 
 LEVEL = 0.05
 """Level of the four tests together (Holm)."""
 
-TABLES, RESAMPLES = 999, 999
-"""Number of random tables for labels and sizes, and of bootstrap samples of clients."""
+TABLES, CONCEPT_TABLES, RESAMPLES = 999, 199, 999
+"""Number of random tables for labels and sizes, and for kinds and labels, and of bootstrap samples of clients."""
 
 FEW_CLIENTS = 5
 """Minimum number of clients for an interval. Resampling fewer clients gives no useful interval."""
@@ -153,10 +156,8 @@ def label_chance(
     """
     drawn = random_tables(counts.sum(1), counts.sum(0))
 
-    def value(held: NDArray[Any]) -> float:
-        sizes, n = held.sum(1), held.sum()
-        factors = (sizes / n if weights is None else weights) / (2 * np.maximum(sizes, 1))
-        return float(np.abs(held - sizes[:, None] * (held.sum(0) / n)).sum(-1) @ factors)
+    def value(table: NDArray[Any]) -> float:
+        return float((table.sum(1) / table.sum() if weights is None else weights) @ label_distances(table))
 
     # one table at a time: all together need 8 kB for each client and class
     return [value(changed(drawn(rng))) for _ in range(TABLES)]
@@ -167,16 +168,16 @@ def random_tables(rows: Ints, columns: Ints) -> Callable[[np.random.Generator], 
 
     SciPy draws wrong counts if only one row or column is above 0. Then there is only one table.
     """
-    held = rows > 0, columns > 0
-    if min(np.count_nonzero(above) for above in held) < 2:
+    above = rows > 0, columns > 0
+    if min(map(np.count_nonzero, above)) < 2:
         only = np.outer(rows, columns) // max(int(rows.sum()), 1)
         return lambda rng: only
-    tables = stats.random_table(rows[held[0]], columns[held[1]])
+    tables = stats.random_table(rows[above[0]], columns[above[1]])
 
     def draw(rng: np.random.Generator) -> Ints:
-        made = np.zeros((len(rows), len(columns)), dtype=np.int64)
-        made[np.ix_(*held)] = tables.rvs(random_state=rng)
-        return made
+        table = np.zeros((len(rows), len(columns)), dtype=np.int64)
+        table[np.ix_(*above)] = tables.rvs(random_state=rng)
+        return table
 
     return draw
 
@@ -199,3 +200,124 @@ def interval(name: str, each: Floats, sizes: Ints, draws: Ints) -> dict[str, flo
         values = (sizes[draws] * each[draws]).sum(1) / sizes[draws].sum(1)
     low, high = np.quantile(values, (0.025, 0.975))
     return {"low": float(low), "high": float(high)}
+
+
+def opposition(weights: Floats) -> float:
+    """Return the feature face's standard deviation by chance, divided by its value for independent sites.
+
+    ``weights`` (sites,) are the sites' shares of all rows. A site's mean and the other sites' mean lie on opposite sides of the
+    pooled mean. So their classifiers point apart, and their numbers rise together. Normal inputs give the correlations.
+    """
+    odds = np.sqrt(weights / (1 - weights))
+    shared = np.outer(weights, weights) * np.arcsin(np.minimum(np.outer(odds, odds), 1)) * 2 / np.pi
+    alone = weights * (1 - weights)
+    np.fill_diagonal(shared, alone)
+    return float(np.sqrt(shared.sum() / alone.sum()))
+
+
+def faces(
+    answers: Iterable[Numbers],
+    counts: Ints,
+    class_of: Ints,
+    fewest: Ints,
+    rounding: Callable[[Ints, np.random.Generator], Ints],
+    distance: Callable[[Floats], Floats],
+    seed: int,
+    sizes: Ints,
+) -> Diagnosis:
+    """The diagnosis, from the last answers of all sites, their ``fewest`` and ``sizes`` (sites,): their numbers of rows.
+
+    ``counts`` (sites, bins) are their rows of each class, or of each bin of targets; ``class_of`` (bins,) is the class or tenth of
+    a bin. ``rounding`` rounds counts like ``counts`` as the sites do it.
+    ``distance`` turns tables (sites, classes, kinds) into the concept face of each site (sites,).
+
+    Chance needs no rows: see `feature_distances` and `concept_chance`. Small counts are rounded as the sites do it.
+    """
+    check(sizes)
+    of_class, rounds = np.eye(class_of.max() + 1, dtype=np.int64)[class_of], fewest.max() > 1
+    rng, weights = stream(seed, "diagnose"), sizes / sizes.sum()
+    of_all, of_own, tables = np.zeros(()), [], []
+    for at, answer in enumerate(answers):
+        beyond = answer["beyond thresholds"]  # folds, classifiers, classes, 2
+        of_all = of_all + beyond
+        of_own.append(beyond[:, at].copy())  # a view would keep all of it
+        tables.append(answer["rows by kind"])
+    own_rows, by_kind = np.stack(of_own, axis=1).astype(np.int64), np.stack(tables).astype(np.int64)
+    feature, chance_feature = feature_distances(of_all.astype(np.int64), own_rows, fewest, weights, rng)
+    concept = distance(by_kind.astype(float))
+    chance_concept = concept_chance(by_kind, fewest, lambda drawn: float(weights @ distance(drawn.astype(float))), rng)
+
+    def like_sites(dealt: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray((rounding(dealt, rng) if rounds else dealt) @ of_class)
+
+    each = {"label": label_distances(counts @ of_class), "feature": feature, "concept": concept}
+    by_chance = {
+        "label": label_chance(counts, rng, weights, like_sites),
+        "feature": chance_feature,
+        "concept": chance_concept,
+    }
+    rows = own_rows.sum((0, 3))
+    alone = rows[:, (rows > 0).sum(0) == 1].sum()
+    return Diagnosis(compared(each, by_chance, sizes, rng), counts @ of_class, int(by_kind.sum()), int(alone))
+
+
+def feature_distances(
+    of_all: Ints, of_own: Ints, fewest: Ints, weights: Floats, rng: np.random.Generator
+) -> tuple[Floats, list[float]]:
+    """The feature face of each site (sites,), and the mean values of random rows.
+
+    ``of_all`` counts all sites' rows beyond and below each classifier's threshold (folds, classifiers, classes, 2), ``of_own`` the
+    rows of the classifier's own site. The face is the classifier's true positive rate minus its false positive rate. This is a
+    lower bound of the total variation between p_k(x) and sum_y p_k(y) p(x | y).
+
+    Given a classifier, the rows of a site beyond its threshold are, by chance, draws without replacement from the rows of all sites
+    with the same class. The classifiers of the two halves are alike, so both halves are high at once: their draws are added by
+    rank, and no dependence makes a sum vary more.
+    """
+    tested = of_own.sum(-1)  # folds, sites, classes
+    rows = tested.sum(-1)
+    false = (tested * divided(of_all[..., 0], of_all.sum(-1))).sum(-1)
+    some, draws = tested > 0, np.zeros_like(tested)
+    beyond, below, drawn = of_all[some][:, 0], of_all[some][:, 1], tested[some]
+    of_halves = []
+    for _ in range(TABLES):
+        draws[some] = rng.hypergeometric(beyond, below, drawn)
+        hits = draws
+        if fewest.max() > 1:
+            parts = enumerate(fewest.tolist())
+            hits = np.stack([rounded_pairs(draws[:, k], tested[:, k], few, rng) for k, few in parts], axis=1)
+        of_halves.append(divided(hits.sum(-1) - false, rows) @ weights)
+    by_chance: list[float] = (opposition(weights) * np.sort(of_halves, axis=0).mean(1)).tolist()
+    return divided(of_own[..., 0].sum(-1) - false, rows).mean(0), by_chance
+
+
+def concept_chance(
+    by_kind: Ints, fewest: Ints, value: Callable[[Ints], float], rng: np.random.Generator
+) -> list[float]:
+    """Return the values of random tables (sites, classes, kinds) with the margins of ``by_kind``, rounded as the sites do it.
+
+    Margins of rounded tables are uneven, and random tables with uneven margins have smaller values. How much smaller, a second
+    random table with the margins of each random table shows. This is added.
+    """
+
+    def tables_like(tables: Ints) -> Callable[[], Ints]:
+        """A function that draws a random table for each class."""
+        classes = np.flatnonzero(tables.sum((0, 2))).tolist()
+        draws = [random_tables(tables[:, at].sum(1), tables[:, at].sum(0)) for at in classes]
+
+        def drawn() -> Ints:
+            dealt = np.zeros_like(tables)
+            for at, draw in zip(classes, draws, strict=True):
+                dealt[:, at] = draw(rng)
+            return rounded_by_sites(dealt, fewest, rng) if fewest.max() > 1 else dealt
+
+        return drawn
+
+    first, second = np.zeros((2, CONCEPT_TABLES))
+    draw = tables_like(by_kind)
+    for at in range(CONCEPT_TABLES):
+        dealt = draw()
+        first[at] = value(dealt)
+        second[at] = value(tables_like(dealt)()) if fewest.max() > 1 else first[at]
+    values: list[float] = (first + max(0.0, first.mean() - second.mean())).tolist()
+    return values

@@ -289,7 +289,7 @@ ONE_WAY = {
     "fedskew.studies.compare.cross": {"api/functions.py", "api/answers.py"},
     "fedskew.studies.tune.tuned_methods": {"api/functions.py"},
     "fedskew.studies.landscape.landscape": {"api/models.py"},
-    "fedskew.diagnosis.diagnose.diagnosis": {"api/diagnose.py"},
+    "fedskew.diagnosis.diagnose.diagnose": {"api/diagnose.py"},
     "fedskew.serving.export.export": {"api/models.py"},
     "fedskew.serving.export.write_folder": {"api/models.py"},
     "fedskew.serving.predict.load": {"api/models.py", "api/runs.py"},

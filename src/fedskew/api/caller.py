@@ -25,7 +25,7 @@ ShowProgress = bool | Literal["curves"]
 
 @dataclass(frozen=True)
 class Started:
-    """The runs of a call, which are in the store, and those of them to execute."""
+    """The runs of a call in the store, and the ones to execute."""
 
     runs: Runs
     waiting: Mapping[int, Plan | None]  # by run; a run without a plan is executed as stored

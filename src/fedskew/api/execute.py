@@ -43,7 +43,7 @@ def execute(started: Started, caller: Caller, listener: Listener = lambda _: Non
 
 
 def complete(store: RunStore, experiments: Sequence[Experiment], title: str, jobs: int, caller: Caller) -> None:
-    """Execute those of the experiments that the store lacks, as one comparison, and those that were interrupted."""
+    """Execute the experiments that the store lacks, as one comparison, and the interrupted ones."""
     waiting = to_execute(store, experiments, title)
     if waiting:
         check_processes(jobs)

@@ -50,7 +50,7 @@ def budget_from(text: str) -> Budget:
 
 
 def check_rounds(budget: Budget | None, rounds: int) -> None:
-    """Raise `BadInput` if runs of so many rounds cannot spend the budget. Other costs are known only after training."""
+    """Raise `BadInput` if runs of this number of rounds cannot spend the budget. Other costs are known only after training."""
     if budget and budget.of == "rounds" and budget.amount is not None:
         require(
             budget.amount <= rounds,

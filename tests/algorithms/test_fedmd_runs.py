@@ -15,7 +15,7 @@ from fedskew.experiment.config import from_toml
 from fedskew.models import MODELS, Mixed
 from fedskew.models.mixed import MixedNet
 from fedskew.report.answer import remarks
-from fedskew.report.tables import summary
+from fedskew.report.series import Results
 
 
 def small_data() -> Dataset:
@@ -48,7 +48,7 @@ def test_the_servers_untrained_model_is_not_compared(tmp_path) -> None:
         baselines=False,
         progress=False,
     )
-    table = summary(runs.store, runs.records)
+    table = Results(runs.store, runs.records).summary
     assert table["accuracy"].isna().tolist() == [False, True]
     assert table["verdict"].tolist() == ["", ""]
     assert table["personal"][1] > 0

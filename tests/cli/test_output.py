@@ -8,8 +8,7 @@ import pytest
 from fedskew.cli.output import print_summary
 from fedskew.report.answer import answer
 from fedskew.report.experiments import titled
-from fedskew.report.files import PLAIN, Layout
-from fedskew.report.tables import summary
+from fedskew.report.series import PLAIN, Layout, Results
 from fedskew.store.runs import RunStore
 from tests.report import add
 
@@ -39,7 +38,7 @@ def eight(tmp_path: Path) -> RunStore:
 
 def lines(store: RunStore, capsys: pytest.CaptureFixture[str], layout: Layout = PLAIN) -> list[str]:
     capsys.readouterr()
-    print_summary(store, store.runs(), layout=layout)
+    print_summary(Results(store, store.runs(), layout=layout))
     return capsys.readouterr().out.splitlines()
 
 
@@ -79,7 +78,7 @@ def test_one_pooled_client_is_no_worst_client(tmp_path: Path, capsys: pytest.Cap
     add(store, "fedavg", 0, [0.1, 0.5])
     experiment = '[skew]\nname = "pooled"\n'
     add(store, "centralised", 0, [0.1, 0.9], clients=(0.97,), experiment=experiment)
-    table = summary(store, store.runs())
+    table = Results(store, store.runs()).summary
     assert table["worst_client"].tolist() == [0.5, pytest.approx(float("nan"), nan_ok=True)]
     out = "\n".join(lines(store, capsys))
     assert "97.0" not in out
@@ -97,7 +96,7 @@ def test_a_model_that_was_never_trained_is_not_compared(tmp_path: Path, capsys: 
     assert "lower" not in " ".join(out)
     expected = "Local only: clients share no model, so the server has no trained model to measure"
     assert expected in " ".join(" ".join(out).split())
-    table = summary(store, store.runs())
+    table = Results(store, store.runs()).summary
     assert table["verdict"].tolist() == ["", ""]
     assert math.isnan(table["p"][1])
 
@@ -105,7 +104,7 @@ def test_a_model_that_was_never_trained_is_not_compared(tmp_path: Path, capsys: 
 def test_a_run_without_a_trained_model_on_the_server_says_so(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     add(store, "local-only", 0, [0.1, 0.1], experiment=ALONE)
-    assert answer(summary(store, store.runs())) == "No method has a test accuracy, so they cannot be compared by it."
+    assert answer(Results(store, store.runs())) == "No method has a test accuracy, so they cannot be compared by it."
 
 
 def test_an_interval_that_excludes_0_explains_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,13 +112,13 @@ def test_an_interval_that_excludes_0_explains_the_verdict(tmp_path: Path, capsys
     for seed, (one, two) in enumerate([(0.02, 0.0), (0.03, 0.0), (0.0, 0.01), (0.04, 0.0)]):
         for name, more in {"fedavg": 0.0, "scaffold": one, "fedprox": two}.items():
             add(store, name, seed, [0.1, 0.5 + more])
-    table = summary(store, store.runs())
+    table = Results(store, store.runs()).summary
     assert table["verdict"].tolist() == ["", "undecided", "undecided"]
     assert table["difference"][1] < table["difference_half"][1]
     assert "by Holm" not in " ".join(lines(store, capsys))
     for seed in range(4):
         add(store, "moon", seed, [0.1, 0.5 + (0.02, 0.03, 0.01, 0.04)[seed]])
-    table = summary(store, store.runs())
+    table = Results(store, store.runs()).summary
     assert table["difference"][3] > table["difference_half"][3]
     assert table["verdict"][3] == "undecided"
     expected = "MOON: undecided although the interval excludes 0, by Holm's correction for 3 comparisons"

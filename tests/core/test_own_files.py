@@ -15,6 +15,7 @@ from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.files import bounded
 from fedskew.report.files import csv as as_csv
 from fedskew.report.html import write_report
+from fedskew.report.series import Results
 from fedskew.skew.exported import FromFolder
 from fedskew.store.runs import RunStore
 from tests.flower_nodes import small
@@ -44,14 +45,14 @@ def test_a_report_goes_where_a_link_leads(tmp_path: Path) -> None:
     link = tmp_path / "latest.html"
     link.symlink_to(tmp_path / "pages" / "c1.html")
     for _ in range(2):
-        write_report(store, store.runs(), link)
+        write_report(Results(store, store.runs()), link)
         assert link.is_symlink()
         assert (tmp_path / "pages" / "c1.html").read_text().startswith("<!doctype html>")
     assert [path.name for path in (tmp_path / "pages").iterdir()] == ["c1.html"]
     link.unlink()
     link.symlink_to(link)
     with pytest.raises(FedskewError, match=r"latest\.html: cannot be written"):
-        write_report(store, store.runs(), link)
+        write_report(Results(store, store.runs()), link)
 
 
 @pytest.mark.usefixtures("short")
@@ -59,7 +60,7 @@ def test_a_report_to_a_device_leaves_the_device(tmp_path: Path) -> None:
     store = mixed_store(tmp_path / "runs")
     link = tmp_path / "nowhere"
     link.symlink_to(os.devnull)
-    write_report(store, store.runs(), link)
+    write_report(Results(store, store.runs()), link)
     assert link.is_symlink()
     assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
 

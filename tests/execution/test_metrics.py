@@ -14,7 +14,7 @@ from fedskew.execution.build import check_needs
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.measure import registry
 from fedskew.report.html import page
-from fedskew.report.tables import summary
+from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
 
 FILE = """
@@ -101,8 +101,8 @@ def test_metrics_of_each_split_are_measured_and_shown_without_their_code(
     monkeypatch.setattr(registry, "OWN", {})
     store = RunStore(tmp_path / "runs")
     records = store.runs()
-    assert summary(store, records).iloc[0]["right"] == pytest.approx(values("test", "accuracy")[-1])
-    assert 'aria-label="longest over rounds"' in page(store, records)
+    assert Results(store, records).summary.iloc[0]["right"] == pytest.approx(values("test", "accuracy")[-1])
+    assert 'aria-label="longest over rounds"' in page(Results(store, records))
     assert main(["show", "1", "--runs", str(store.folder), "--json"]) == 0
     assert "worst_of_place_2" in json.loads(capsys.readouterr().out)["methods"][0]
 

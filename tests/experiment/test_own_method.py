@@ -38,7 +38,7 @@ QUICK = ["--rounds", "1", "--epochs", "1", "--engine", "stacked", "--set", "trai
 @pytest.fixture(autouse=True)
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make no reports: they take longer than these runs, and other tests cover them."""
-    monkeypatch.setattr("fedskew.report.html.write_report", lambda store, records, path, *_: path)
+    monkeypatch.setattr("fedskew.report.html.write_report", lambda results, path, **_: path)
 
 
 @pytest.fixture

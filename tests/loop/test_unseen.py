@@ -14,7 +14,7 @@ from fedskew.execution.build import adaptation_of, assemble, check_needs, setup_
 from fedskew.experiment.config import Experiment
 from fedskew.loop.personal import ROWS, adaptation_curve
 from fedskew.loop.round import play_round, start
-from fedskew.report import plots
+from fedskew.report.series import Results
 from tests.execution.test_experiment import DATA, blobs, numbers, small
 
 PEOPLE = dataclasses.replace(blobs(rows=240), groups=np.arange(240) % 8)
@@ -129,7 +129,7 @@ def test_a_resumed_run_and_its_views_have_the_numbers(tmp_path) -> None:
     row = whole.table().iloc[0]
     assert (row["unseen"], row["unseen_adapted"]) == (curve[0], curve[-1])
     assert set(frame.loc[frame["split"] == "unseen", "round"]) == {4}
-    names = plots.parts.by_part(whole.store, whole.records, "adaptation")["part"].tolist()
+    names = Results(whole.store, whole.records).parts.query("split == 'adaptation'")["part"].tolist()
     assert names == ["0", "5", "10", "20", "50", "all"]
 
     def stop(progress) -> None:

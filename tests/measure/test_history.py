@@ -12,6 +12,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.measure.history import Watch
 from fedskew.measure.registry import primary
 from fedskew.report.html import page
+from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
 
 BALANCED = np.full((4, 3), 10)
@@ -107,4 +108,4 @@ def test_warnings_are_stored_shown_and_the_same_after_a_resume(tmp_path, stop_af
         execute(store, number, listener=lambda p: rounds.append(p.round), stop=lambda: len(rounds) > stop_after)
     execute(store, number)
     assert store.run(number).facts["warnings"] == warned
-    assert "may predict one class only" in page(store, store.runs())
+    assert "may predict one class only" in page(Results(store, store.runs()))

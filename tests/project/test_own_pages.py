@@ -19,7 +19,7 @@ QUICK = ["--rounds", "1", "--epochs", "1", "--engine", "sequential", "--set", "t
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "OWN", {})
-    monkeypatch.setattr("fedskew.report.html.write_report", lambda store, records, path, *_: path)
+    monkeypatch.setattr("fedskew.report.html.write_report", lambda results, path, **_: path)
 
 
 def test_there_is_a_page_for_most_kinds() -> None:

@@ -9,14 +9,18 @@ import numpy as np
 
 from fedskew.diagnosis.diagnose import diagnosis
 from fedskew.diagnosis.subject import ClientRows, Source
+from fedskew.measure.registry import shown
 from fedskew.report import plots
 from fedskew.report.html import write_report
+from fedskew.report.series import Results
 from fedskew.store.runs import Row, RunStore
 from fedskew.tasks.metrics import METRICS
 
 OTHERS = [metric.name.replace("_", "-") for metric in METRICS if metric.name != "accuracy"]
 OF_ONE_DATA_SET = [
-    what for what in plots.pictures() if what != "ranks" and not any(f"-{name}-" in f"-{what}-" for name in OTHERS)
+    what
+    for what in (*(measure.figure for measure in shown("curve")), "differences", *plots.PARTS, "clients", "partition")
+    if not any(f"-{name}-" in f"-{what}-" for name in OTHERS)
 ]
 
 
@@ -148,4 +152,4 @@ def diagnosed() -> dict[str, Any]:
 
 
 def report(store: RunStore, tmp_path: Path) -> str:
-    return write_report(store, store.runs(), tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    return write_report(Results(store, store.runs()), tmp_path / "out" / "report.html").read_text(encoding="utf-8")

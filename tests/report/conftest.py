@@ -6,6 +6,7 @@ import pytest
 
 from fedskew.report import html
 from fedskew.store.runs import RunStore
+from tests.conftest import few_pictures
 from tests.report import mixed_store, report
 
 
@@ -17,8 +18,7 @@ def store(tmp_path: Path) -> RunStore:
 @pytest.fixture
 def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pages without the figures over rounds, because these take most of the time."""
-    for figures in ("curve_figures", "part_figures"):
-        monkeypatch.setattr(html, figures, lambda *_: [])
+    monkeypatch.setattr(html, "pictures", few_pictures)
 
 
 @pytest.fixture(scope="package")

@@ -11,6 +11,7 @@ import pytest
 
 from fedskew.report.diagnosis import write_diagnosis
 from fedskew.report.html import write_report
+from fedskew.report.series import Results
 from tests.browser import CHROMIUM, Browser, browser
 from tests.report import diagnosed, mixed_store
 
@@ -34,7 +35,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("pages")
     store = mixed_store(folder / "runs")
     found = {
-        "report": write_report(store, store.runs(), folder / "report.html").as_uri(),
+        "report": write_report(Results(store, store.runs()), folder / "report.html").as_uri(),
         "diagnosis": write_diagnosis(diagnosed(), folder / "diagnosis.html").as_uri(),
     }
     store.close()

@@ -8,6 +8,7 @@ import pytest
 
 from fedskew.report.experiments import name_of
 from fedskew.report.html import write_report
+from fedskew.report.series import Results
 from tests.browser import CHROMIUM, Browser, browser
 from tests.synthetic import METHODS, synthetic_store
 
@@ -47,7 +48,7 @@ OVERFLOWING = """
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("large")
     store = synthetic_store(folder / "runs")
-    path = write_report(store, store.runs(), folder / "report.html")
+    path = write_report(Results(store, store.runs()), folder / "report.html")
     store.close()
     return path
 

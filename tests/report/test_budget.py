@@ -7,12 +7,10 @@ import pytest
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.measure.statistics import holm, paired_p
-from fedskew.report.comparisons import ranking
 from fedskew.report.files import write_figures
 from fedskew.report.html import page
-from fedskew.report.plots import plot
-from fedskew.report.series import Budget, budget_from, per_client
-from fedskew.report.tables import summary
+from fedskew.report.plots import plot, ranking
+from fedskew.report.series import Budget, Results, budget_from, per_client
 from fedskew.store.runs import RunStore
 
 
@@ -61,13 +59,13 @@ def store(tmp_path) -> RunStore:
     ],
 )
 def test_runs_are_read_where_the_budget_is_spent(store: RunStore, budget: Budget | None, cheap: float, dear: float):
-    table = summary(store, store.runs(), budget).set_index("method")
+    table = Results(store, store.runs(), budget).summary.set_index("method")
     assert table["accuracy"].tolist() == pytest.approx([cheap, dear])
 
 
 def test_a_budget_that_a_run_cannot_spend_is_refused(store: RunStore) -> None:
     with pytest.raises(BadInput, match="a run spent only 6 of 7 steps; write steps=6 or less"):
-        summary(store, store.runs(), Budget("steps", 7))
+        _ = Results(store, store.runs(), Budget("steps", 7)).summary
 
 
 @pytest.mark.parametrize("text", ["parsec", "bytes=many", "bytes=-1", "rounds=0", "u=inf"])
@@ -79,9 +77,9 @@ def test_wrong_budgets_give_one_line_errors(text: str) -> None:
 
 @pytest.mark.usefixtures("without_curves")
 def test_the_report_says_its_budget(store: RunStore) -> None:
-    text = page(store, store.runs(), Budget("rounds", 3.0))
+    text = page(Results(store, store.runs(), Budget("rounds", 3.0)))
     assert "after round 3, the last within the budget rounds=3 with measured models" in text
-    text = page(store, store.runs(), Budget("bytes", 12.0))
+    text = page(Results(store, store.runs(), Budget("bytes", 12.0)))
     assert "the budget bytes=12, where all models were measured: cheap after round 6 and dear after round 2" in text
 
 
@@ -122,9 +120,9 @@ def sparse(folder, every: int) -> RunStore:
 def test_a_budget_ends_at_rounds_that_were_measured(tmp_path, requested: str, lowered: str, rounds: list[str]) -> None:
     """A row has the same numbers as if all rounds were measured, at the lowered budget."""
     some, every = sparse(tmp_path / "some", 4), sparse(tmp_path / "every", 1)
-    table = summary(some, some.runs(), budget_from(requested))
+    table = Results(some, some.runs(), budget_from(requested)).summary
     assert table["after_round"].tolist() == rounds
-    dense = summary(every, every.runs(), budget_from(lowered))
+    dense = Results(every, every.runs(), budget_from(lowered)).summary
     columns = ["after_round", "accuracy", "megabytes_up", "megabytes_down", "drift", "difference", "verdict"]
     assert table[columns].equals(dense[columns])
 
@@ -135,8 +133,8 @@ def test_a_budget_ends_at_rounds_that_were_measured(tmp_path, requested: str, lo
 def test_the_untrained_model_is_not_a_methods_result(tmp_path, requested: str, enough: str) -> None:
     made = sparse(tmp_path, 4)
     with pytest.raises(BadInput, match=f"at no amount up to {requested} .* write {enough} or more, or run again with"):
-        summary(made, made.runs(), budget_from(requested))
-    assert summary(made, made.runs(), budget_from(enough))["accuracy"].min() > 0.12
+        _ = Results(made, made.runs(), budget_from(requested)).summary
+    assert Results(made, made.runs(), budget_from(enough)).summary["accuracy"].min() > 0.12
 
 
 @pytest.mark.slow
@@ -151,16 +149,18 @@ def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, capsy
     one, two, records = Budget("rounds", 1), Budget("rounds"), made.runs()
     for budget, order in ((one, ["early", "late"]), (two, ["late", "early"])):
         last = int(budget.amount or 2)
-        names, _, ranks = ranking(made, records, budget)
+        names, _, ranks = ranking(Results(made, records, budget))
         assert [names[k] for k in ranks.mean.argsort()] == order
-        assert per_client(made, records, budget)["accuracy"].tolist() == pytest.approx([last / 10] * 12)
-        assert max(plot(made, records, "accuracy", budget).axes[0].lines[0].get_xdata()) == last
-        assert plot(made, records, "clients", budget).axes[0].lines[0].get_ydata()[0] == pytest.approx(last / 10)
-        assert plot(made, records, "ranks", budget).axes[0].texts[0].get_text().startswith(order[0])
-    assert per_client(made, records)["accuracy"].tolist() == pytest.approx([0.2] * 6 + [0.3] * 6)
-    text = page(made, records, one)
+        assert per_client(Results(made, records, budget))["accuracy"].tolist() == pytest.approx([last / 10] * 12)
+        assert max(plot(Results(made, records, budget), "accuracy").axes[0].lines[0].get_xdata()) == last
+        assert plot(Results(made, records, budget), "clients").axes[0].lines[0].get_ydata()[0] == pytest.approx(
+            last / 10
+        )
+        assert plot(Results(made, records, budget), "ranks").axes[0].texts[0].get_text().startswith(order[0])
+    assert per_client(Results(made, records))["accuracy"].tolist() == pytest.approx([0.2] * 6 + [0.3] * 6)
+    text = page(Results(made, records, one))
     assert "rounds within the budget only: rounds=1." in text
-    assert text != page(made, records)
+    assert text != page(Results(made, records))
     assert main(["show", "1-4", "--runs", str(tmp_path), "--budget", "rounds=1"]) == 0
     assert "1.00  early" in capsys.readouterr().out
     assert main(["show", "1", "--runs", str(tmp_path), "--budget", "rounds=1"]) == 0
@@ -168,7 +168,7 @@ def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, capsy
     words = ["report", "1-4", "--runs", str(tmp_path), "--budget", "rounds=1", "--output", str(tmp_path / "p.html")]
     assert main([*words, "--figures", str(tmp_path / "f"), "--tables", str(tmp_path / "t")]) == 0
     assert '"early, dataset=d0",1,0.1,1' in (tmp_path / "t" / "clients.csv").read_text()
-    assert write_figures(made, records, tmp_path / "whole")
+    assert write_figures(Results(made, records), tmp_path / "whole")
     for name in ("accuracy.png", "clients.png", "ranks.png"):
         assert (tmp_path / "f" / name).read_bytes() != (tmp_path / "whole" / name).read_bytes()
 
@@ -181,12 +181,12 @@ def test_verdicts_are_corrected_for_the_number_of_comparisons(tmp_path) -> None:
     for seed, gap in enumerate(gaps):
         add(made, "base", seed, [0.5])
         add(made, "good", seed, [0.6 + gap])
-    alone = summary(made, made.runs()).iloc[1]
+    alone = Results(made, made.runs()).summary.iloc[1]
     assert (alone.verdict, alone.comparisons, alone.p) == ("higher", 1, pytest.approx(p))
     for seed in (0, 1, 2):
         for k in range(4):
             add(made, f"other-{k}", seed, [0.5 + 0.1 * (seed - 1)])
-    table = summary(made, made.runs()).set_index("method")
+    table = Results(made, made.runs()).summary.set_index("method")
     assert table.loc["good", "p"] == pytest.approx(holm([p, 1, 1, 1, 1])[0])
     assert table.loc["good", "verdict"] == "undecided"
     assert table.loc["good", "cliffs_delta"] == 1
@@ -201,14 +201,14 @@ def test_methods_are_ranked_within_each_data_set(tmp_path) -> None:
         for name, accuracy in (("a", a), ("b", b), ("c", c)):
             add(made, name, 0, [accuracy], toml=toml)
     add(made, "only-once", 0, [1.0], toml='[dataset]\nname = "d0"\n')
-    names, blocks, ranks = ranking(made, made.runs())
+    names, blocks, ranks = ranking(Results(made, made.runs()))
     assert (names, blocks) == (["a", "b", "c"], 3)
     assert ranks.mean.tolist() == pytest.approx([4 / 3, 5 / 3, 3])
     # q(0.05; 3) = 2.343 (Demsar 2006, table 5a)
     assert ranks.critical_difference == pytest.approx(2.343 * math.sqrt(12 / 18), abs=0.002)
-    texts = [text.get_text() for text in plot(made, made.runs(), "ranks").axes[0].texts]
+    texts = [text.get_text() for text in plot(Results(made, made.runs()), "ranks").axes[0].texts]
     assert texts == ["a  1.33", "b  1.67", "c  3.00"]
-    assert "figure-ranks" in page(made, made.runs())
-    assert ranking(made, made.runs()[:3]) is None
+    assert "figure-ranks" in page(Results(made, made.runs()))
+    assert ranking(Results(made, made.runs()[:3])) is None
     with pytest.raises(BadInput, match="at least two data sets"):
-        plot(made, made.runs()[:3], "ranks")
+        plot(Results(made, made.runs()[:3]), "ranks")

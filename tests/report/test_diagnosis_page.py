@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedskew.report.diagnosis import draw_columns, page, title_of
-from fedskew.report.style import natural
+from fedskew.report.draw import natural
 from tests.report import diagnosed
 from tests.report.test_page import Outline
 

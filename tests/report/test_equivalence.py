@@ -9,12 +9,13 @@ import pytest
 import fedskew as fs
 from fedskew.core.errors import BadInput
 from fedskew.experiment.config import Experiment, from_toml
+from fedskew.measure.registry import primary
 from fedskew.measure.statistics import equivalence_p
 from fedskew.report import files, tables
 from fedskew.report.answer import answer
 from fedskew.report.html import page
-from fedskew.report.series import Budget
-from fedskew.report.words import verdict_rule
+from fedskew.report.series import Budget, Results
+from fedskew.report.tables import verdict_rule
 from fedskew.store.runs import RunStore
 from tests.report import add, toml
 
@@ -40,48 +41,48 @@ def store(folder: Path, margin: float | None, others: dict[str, tuple[float, ...
 @pytest.mark.usefixtures("without_curves")
 def test_a_difference_surely_below_the_margin_is_equivalent(tmp_path: Path) -> None:
     with closing(store(tmp_path, 1.0, OTHERS)) as made:
-        table = tables.summary(made, made.runs())
+        table = Results(made, made.runs()).summary
         assert table["verdict"].tolist() == ["", "equivalent", "undecided", "higher"]
         assert table["margin"].tolist() == [1.0] * 4
         alone = equivalence_p([b - a for a, b in zip(FIRST, CLOSE, strict=True)], 0.01)
         assert table["p_equivalent"][1] == pytest.approx(3 * alone)
-        assert answer(table).endswith("Equivalent: fedprox; undecided: moon.")
+        assert answer(Results(made, made.runs())).endswith("Equivalent: fedprox; undecided: moon.")
         says = "equivalent: a difference below 1 point, by two one-sided tests at 5 % after Holm's correction"
-        assert says in verdict_rule(table)
-        written = files.texts_of(made, made.runs())
+        assert says in verdict_rule(table, primary())
+        written = files.texts_of(Results(made, made.runs()))
         assert "equivalent" in written["methods.tex"]
         assert "a difference below 1 point" in written["methods.tex"]
         assert "equivalent" in written["methods.csv"]
-        assert "show that the difference is below 1 point" in page(made, made.runs())
+        assert "show that the difference is below 1 point" in page(Results(made, made.runs()))
 
 
 def test_equal_differences_say_how_many_seeds_decide(tmp_path: Path) -> None:
     with closing(store(tmp_path, None, {"fedprox": tuple(value + 0.1 for value in FIRST[:5])})) as made:
-        table = tables.summary(made, made.runs())
+        table = Results(made, made.runs()).summary
         assert table["p"][1] == 0.0625
-        assert tables.undecided(table) == [
+        assert tables.on_verdicts(table, primary()) == [
             "All seeds gave fedprox the same difference, as with deterministic training; 6 seeds would decide it"
         ]
 
 
 def test_all_equivalent_methods_are_the_answer(tmp_path: Path) -> None:
     with closing(store(tmp_path, 1.0, {"fedprox": CLOSE})) as made:
-        assert answer(tables.summary(made, made.runs())).startswith("fedprox is equivalent to fedavg within 1 point.")
+        assert answer(Results(made, made.runs())).startswith("fedprox is equivalent to fedavg within 1 point.")
 
 
 def test_without_a_margin_nothing_is_equivalent(tmp_path: Path) -> None:
     with closing(store(tmp_path, None, OTHERS)) as made:
-        table = tables.summary(made, made.runs())
+        table = Results(made, made.runs()).summary
         assert table["verdict"].tolist() == ["", "undecided", "undecided", "higher"]
         assert table["p_equivalent"].isna().all()
-        assert "equivalent" not in verdict_rule(table)
+        assert "equivalent" not in verdict_rule(table, primary())
 
 
 def test_several_margins_are_refused(tmp_path: Path) -> None:
     with closing(store(tmp_path, 1.0, {})) as made:
         add(made, "moon", 0, [0.1, 0.8], experiment=toml("moon", 0, 0, 1) + "\n[evaluation]\nmargin = 2.0\n")
         with pytest.raises(BadInput, match="these runs state several margins, 1 and 2; name runs of one"):
-            tables.summary(made, made.runs())
+            _ = Results(made, made.runs()).summary
 
 
 def test_the_margin_is_a_setting() -> None:
@@ -109,7 +110,7 @@ def test_ten_test_rows_show_no_equivalence(tmp_path: Path, options: str) -> None
         progress=False,
     )
     for budget in (None, Budget("rounds", 1)):
-        table = tables.summary(runs.store, runs.records, budget)
+        table = Results(runs.store, runs.records, budget).summary
         assert table["difference"][1] == 0
         assert table["p_equivalent"][1] > 0.5
         assert table["verdict"][1] == "undecided"

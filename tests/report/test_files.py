@@ -10,9 +10,8 @@ from PIL import Image
 
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.report.files import Layout, markdown, readable, write_figures, write_tables
-from fedskew.report.series import per_seed, read
-from fedskew.report.tables import named, summary
+from fedskew.report.files import markdown, readable, write_figures, write_tables
+from fedskew.report.series import Layout, Results
 from fedskew.report.words import interval, signed
 from fedskew.store.runs import RunStore
 from tests.report import mixed_store
@@ -26,7 +25,7 @@ def store(tmp_path_factory) -> RunStore:
 
 
 def test_the_tables_have_the_numbers_computed_by_hand(store, tmp_path) -> None:
-    written = write_tables(store, store.runs(), tmp_path)
+    written = write_tables(Results(store, store.runs()), tmp_path)
     assert {"methods.csv", "methods.tex", "methods.md", "accuracy.csv", "clients.csv"} <= {f.name for f in written}
     with (tmp_path / "methods.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -48,10 +47,10 @@ def test_the_tables_have_the_numbers_computed_by_hand(store, tmp_path) -> None:
 
 
 def test_the_latex_table_is_whole(store, tmp_path) -> None:
-    write_tables(store, store.runs(), tmp_path)
+    write_tables(Results(store, store.runs()), tmp_path)
     text = (tmp_path / "methods.tex").read_text()
     body = re.search(r"\\midrule(.*)\\bottomrule", text, re.S)
-    columns = len(readable(summary(store, store.runs())).columns) - 1  # the caption says whose rows
+    columns = len(readable(Results(store, store.runs())).columns) - 1  # the caption says whose rows
     rows = [line for line in body[1].strip().splitlines() if line]
     assert len(rows) == 3
     assert all(len(re.split(r"(?<!\\)&", row)) == columns for row in rows)
@@ -68,7 +67,7 @@ def test_the_latex_table_is_whole(store, tmp_path) -> None:
 def test_unwritable_output_gives_one_line(store, tmp_path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(FedskewError, match=r"taken.*: cannot be written"):
-        write_tables(store, store.runs(), tmp_path / "taken")
+        write_tables(Results(store, store.runs()), tmp_path / "taken")
 
 
 def test_numbers_and_bars() -> None:
@@ -88,7 +87,7 @@ def test_the_command_line_writes_every_figure_in_three_forms_and_the_same_bytes_
     files = json.loads(capsys.readouterr().out)["files"]
     assert {str(p) for d in "ft" for p in (tmp_path / d).iterdir()} == set(files)
     assert str(tmp_path / "t" / "methods.tex") in files
-    again = write_figures(store, [store.run(9)], tmp_path / "again")
+    again = write_figures(Results(store, [store.run(9)]), tmp_path / "again")
     names = {f.stem for f in again}
     assert {"accuracy", "loss"} <= names
     assert "ranks" not in names  # one data set
@@ -102,7 +101,7 @@ def test_the_command_line_writes_every_figure_in_three_forms_and_the_same_bytes_
 
 
 def test_a_seed_has_a_row(store, tmp_path) -> None:
-    write_tables(store, store.runs(), tmp_path)
+    write_tables(Results(store, store.runs()), tmp_path)
     with (tmp_path / "seeds.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["method"], row["seed"]) for row in rows] == [
@@ -115,12 +114,12 @@ def test_a_seed_has_a_row(store, tmp_path) -> None:
 @pytest.mark.parametrize(("spread", "shown"), [("std", "81.0 ± 2.6"), ("sem", "81.0 ± 1.3"), ("ci95", "81.0 ± 4.1")])
 def test_the_interval_is_a_choice(store, spread: str, shown: str) -> None:
     """0.84, 0.80, 0.78, 0.82: the standard deviation is the square root of 0.002 / 3."""
-    assert readable(summary(store, store.runs()), Layout(spread=spread))["accuracy %"][0] == shown
+    assert readable(Results(store, store.runs(), layout=Layout(spread=spread)))["accuracy %"][0] == shown
 
 
 def test_columns_are_a_choice(store, tmp_path) -> None:
     layout = Layout(columns=("worst_client", "round/drift", "seeds"))
-    write_tables(store, store.runs(), tmp_path, layout=layout)
+    write_tables(Results(store, store.runs(), layout=layout), tmp_path)
     header = "| method | worst client % | drift | clients' rows | seeds |"
     assert (tmp_path / "methods.md").read_text().splitlines()[0] == header
     text = (tmp_path / "methods.tex").read_text()
@@ -129,14 +128,12 @@ def test_columns_are_a_choice(store, tmp_path) -> None:
 
 
 def test_any_stored_measure_can_be_a_column_and_no_other(store) -> None:
-    frame = read(store, store.runs(), columns=["my_score"])
-    assert [m.key for m in named(frame, ["Worst Client", "bytes_up", "personal/accuracy_mean", "verdict"])] == [
-        "worst_client",
-        "bytes_up",
-        "personal",
-    ]
-    frame["name"] = frame["name"].astype(str).replace("loss", "my_score")
-    [own] = named(frame, ["my_score"])
-    assert per_seed(frame, [own])["my_score"].loc["fedavg"].tolist() == pytest.approx([0.2, 0.18, 0.16, 0.22])
+    layout = Layout(("Worst Client", "bytes_up", "personal/accuracy_mean", "verdict"))
+    measures = Results(store, store.runs(), layout=layout).columns("table")
+    assert [measure.key for measure in measures] == ["worst_client", "bytes_up", "personal"]
+    with store.transaction():
+        store.db.execute("UPDATE measurements SET name='my_score' WHERE name='opportunity'")
+    seeds = Results(store, store.runs(), layout=Layout(("my_score",))).seeds["my_score"]
+    assert seeds.loc["fedavg"].tolist() == pytest.approx([0.08, 0.082, 0.084, 0.078])
     with pytest.raises(BadInput, match="columns: unknown 'acuracy'; did you mean 'accuracy'"):
-        named(frame, ["acuracy"])
+        Results(store, store.runs(), layout=Layout(("acuracy",))).columns("table")

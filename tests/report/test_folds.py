@@ -10,10 +10,12 @@ from scipy import stats
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, Interrupted
+from fedskew.measure.registry import primary
 from fedskew.report import tables
 from fedskew.report.answer import without_model
 from fedskew.report.experiments import repeat_command, settings
-from fedskew.report.words import covered
+from fedskew.report.series import Results
+from fedskew.report.tables import covered
 from fedskew.studies.evidence import case_of_comparison
 
 METHODS = ["fedavg", "fedprox:mu=1"]
@@ -52,13 +54,13 @@ def test_the_interval_of_folds_of_rows_by_hand(by_rows: fs.Runs) -> None:
     difference = np.diff(reached(by_rows))[:, 0]
     # three folds without common test rows, half as many test as training rows: 1 / 3 + 1 / 2 x 1 / 6
     half = stats.t.ppf(0.975, 2) * difference.std(ddof=1) * (5 / 12) ** 0.5
-    table = tables.summary(by_rows.store, by_rows.records)
+    table = Results(by_rows.store, by_rows.records).summary
     assert table["difference_half"][1] == pytest.approx(half, rel=3e-3)  # 307 and 306 rows
     assert set(table["covers"]) == {"seeds and folds of rows"}
-    assert covered(table).startswith(
+    assert covered(table, primary()).startswith(
         "each seed tests one fold of the rows; the intervals of accuracy cover the seeds and the choice"
     )
-    assert "Nadeau and Bengio 2003" in covered(table)
+    assert "Nadeau and Bengio 2003" in covered(table, primary())
 
 
 def test_the_interval_of_folds_of_clients_by_hand(by_clients: fs.Runs) -> None:
@@ -69,13 +71,13 @@ def test_the_interval_of_folds_of_clients_by_hand(by_clients: fs.Runs) -> None:
     by_hospital = [[d for d, n in zip(difference, tests, strict=True) if n == rows] for rows in (123, 200, 294, 303)]
     # four clients in four folds: 1 / 4 and half of 1 / 3, with as many degrees of freedom as four clients have
     error = np.std(np.mean(by_hospital, axis=1), ddof=1) * (1 / 4 + 1 / 6) ** 0.5
-    table = tables.summary(by_clients.store, by_clients.records)
+    table = Results(by_clients.store, by_clients.records).summary
     assert table["difference_half"][1] == pytest.approx(stats.t.ppf(0.975, 3) * error, rel=1e-4)
     assert table["p"][1] == pytest.approx(2 * stats.t.sf(abs(difference.mean()) / error, 3), rel=1e-4)
     assert set(table["covers"]) == {"seeds and folds of clients"}
     assert (
         "each seed tests the clients of one fold; the intervals of accuracy cover the seeds and the choice of the clients"
-        in covered(table)
+        in covered(table, primary())
     )
 
 
@@ -87,13 +89,15 @@ def test_what_would_decide_is_counted_in_runs() -> None:
         "accuracy": 0.8,
         "covers": "seeds and folds of rows",
         "difference": 0.01,
+        "difference_half": 0.02,
         "difference_std": 0.02,
+        "comparisons": 1,
     }
-    assert tables.undecided(pd.DataFrame([{**row, "seeds_to_decide": 12}])) == [
+    assert tables.on_verdicts(pd.DataFrame([{**row, "seeds_to_decide": 12}]), primary()) == [
         "About 12 runs of each method would decide fedprox's difference, if it is as large as here"
     ]
     never = {**row, "covers": "seeds and folds of clients", "seeds_to_decide": 0}
-    assert tables.undecided(pd.DataFrame([never])) == [
+    assert tables.on_verdicts(pd.DataFrame([never]), primary()) == [
         "More runs of each method would not decide fedprox: too few clients for a difference of this size"
     ]
 
@@ -120,7 +124,7 @@ def test_the_command_that_repeats_them(by_rows: fs.Runs, by_clients: fs.Runs) ->
 
 def test_folds_are_evidence_of_their_data_set(by_rows: fs.Runs) -> None:
     case = case_of_comparison(by_rows.store, "c1")
-    table = tables.summary(by_rows.store, by_rows.records)
+    table = Results(by_rows.store, by_rows.records).summary
     [gain] = [line for line in case.methods if line.measure == "test"]
     assert case.data == "heart"
     assert gain.half == pytest.approx(table["difference_half"][1], rel=1e-3)

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from fedskew.cli.main import main
-from fedskew.report import experiments, html
+from fedskew.report import experiments, html, plots
+from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
 
 TEXT = """
@@ -102,10 +103,10 @@ def test_a_figure_draws_at_most_so_many_points_and_says_how_many() -> None:
     rounds = [*range(1001), *range(1001)]
     table = pd.DataFrame({"method": ["a"] * 1001 + ["b"] * 1001, "round": rounds, "mean": 0.5, "stopped": 0})
     table.loc[777, "stopped"] = 1
-    whole, nothing = html.thinned(table, "round", ["a", "b"])
+    whole, nothing = plots.thinned(table, "round", ["a", "b"], html.MOST_POINTS)
     assert (len(whole), nothing) == (2002, "")
     methods = [str(i) for i in range(50)]
-    thin, text = html.thinned(table, "round", methods)
+    thin, text = plots.thinned(table, "round", methods, html.MOST_POINTS)
     assert text == " The lines show 100 of 1,001 rounds, evenly spaced."
     assert {0, 777, 1000} <= set(thin["round"])
     assert len(thin) == 2 * 100 + 1
@@ -114,9 +115,9 @@ def test_a_figure_draws_at_most_so_many_points_and_says_how_many() -> None:
 def test_report_says_which_rounds_its_lines_show(tmp_path, monkeypatch) -> None:
     store = store_of(tmp_path, 2)
     monkeypatch.setattr(html, "MOST_POINTS", 6)
-    assert "The lines show 3 of 4 rounds, evenly spaced." in html.page(store, store.runs())
+    assert "The lines show 3 of 4 rounds, evenly spaced." in html.page(Results(store, store.runs()))
     monkeypatch.undo()
-    assert "The lines show" not in html.page(store, store.runs())
+    assert "The lines show" not in html.page(Results(store, store.runs()))
 
 
 def test_resume_asks_for_trust_only_in_runs_that_it_continues(tmp_path, capsys) -> None:

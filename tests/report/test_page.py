@@ -18,9 +18,10 @@ from fedskew.core.errors import BadInput, FedskewError
 from fedskew.execution.facts import defaults
 from fedskew.experiment.config import Experiment
 from fedskew.measure.history import Warned
-from fedskew.report import html, plots, tables
-from fedskew.report.files import Layout, texts_of, write_tables
+from fedskew.report import draw, html, plots
+from fedskew.report.files import texts_of, write_tables
 from fedskew.report.html import write_report
+from fedskew.report.series import Layout, Results
 from fedskew.report.style import inline
 from fedskew.store.runs import RunStore
 from tests.report import OF_ONE_DATA_SET, add, compared, report
@@ -100,13 +101,13 @@ def test_every_view_says_on_which_rows_clients_are_measured(
 ) -> None:
     store = RunStore(tmp_path / "runs")
     add(store, "a", 0, [0.1, 0.5], held_out=held_out)
-    print_summary(store, store.runs())
+    print_summary(Results(store, store.runs()))
     assert f"worst client and personal: on each client's {phrase}" in " ".join(capsys.readouterr().out.split()).replace(
         "rows held out", "held out"
     )
     assert f"worst client<small>%, {rows} rows" in report(store, tmp_path)
-    assert tables.summary(store, store.runs())["client_rows"].tolist() == [rows]
-    write_tables(store, store.runs(), tmp_path / "tables")
+    assert Results(store, store.runs()).summary["client_rows"].tolist() == [rows]
+    write_tables(Results(store, store.runs()), tmp_path / "tables")
     for name in ("methods.md", "methods.tex"):
         text = (tmp_path / "tables" / name).read_text(encoding="utf-8")
         assert ("clients' rows" if name.endswith("md") else "on each client's") in text
@@ -115,7 +116,7 @@ def test_every_view_says_on_which_rows_clients_are_measured(
         lines = (tmp_path / "tables" / name).read_text(encoding="utf-8").splitlines()
         assert "client_rows" in lines[0]
         assert all(rows in line for line in lines[1:])
-    label = plots.plot(store, store.runs(), "worst-client").axes[0].get_ylabel()
+    label = plots.plot(Results(store, store.runs()), "worst-client").axes[0].get_ylabel()
     assert label == f"accuracy of the worst client, {rows} rows"
 
 
@@ -218,7 +219,9 @@ def test_bands_and_lines_follow_the_interval_that_was_asked_for(tmp_path: Path) 
     for seed in range(4):
         add(store, "a", seed, [0.1, 0.5 + 0.01 * seed])
         add(store, "b", seed, [0.1, 0.6 + 0.02 * seed])
-    texts = {name: texts_of(store, store.runs(), layout=Layout(spread=name)) for name in ("ci95", "std", "sem")}
+    texts = {
+        name: texts_of(Results(store, store.runs(), layout=Layout(spread=name))) for name in ("ci95", "std", "sem")
+    }
     wide = {}
     for name, files in texts.items():
         last = list(csv.DictReader(files["accuracy.csv"].splitlines()))[-1]
@@ -226,7 +229,9 @@ def test_bands_and_lines_follow_the_interval_that_was_asked_for(tmp_path: Path) 
     assert wide["std"] == pytest.approx(0.02 * math.sqrt(5 / 3))
     assert wide["sem"] == pytest.approx(wide["std"] / 2)
     assert wide["ci95"] == pytest.approx(3.182446305 * wide["sem"])
-    page = write_report(store, store.runs(), tmp_path / "std.html", layout=Layout(spread="std")).read_text("utf-8")
+    page = write_report(Results(store, store.runs(), layout=Layout(spread="std")), tmp_path / "std.html").read_text(
+        "utf-8"
+    )
     assert "bands their standard deviation" in page
     assert "Line: its standard deviation over seeds. The verdict is after Holm’s correction." in page
     tip = values_of(page, "difference from a")["tips"][0][2]
@@ -269,7 +274,7 @@ def test_text_from_the_store_is_escaped(tmp_path: Path) -> None:
     store.set_partition(1, [(0, evil, evil, 3), (1, "$a$", "^", 2)])
     store.add_facts(1, {key: {"name": evil, evil: evil} for key in ("versions", "engine", "data")})
     store.add_facts(1, {"partition": {"clients": evil, "rows": None}})
-    text = report(store, tmp_path) + inline(plots.plot(store, store.runs(), "partition"), "figure", evil)
+    text = report(store, tmp_path) + inline(plots.plot(Results(store, store.runs()), "partition"), "figure", evil)
     assert text.count("<script") == 1  # the page's own
     assert "alert('1')" not in text
     assert text.count("&lt;script&gt;") > 10
@@ -304,9 +309,9 @@ def test_many_methods_with_long_names(tmp_path: Path) -> None:
     text = report(store, tmp_path)
     assert "and 14 other methods" in text
     assert all(name in text for name in names)
-    looks = {str(plots.line_style(i, 99)) for i in range(32)}
+    looks = {str(draw.line_style(i, 99)) for i in range(32)}
     assert len(looks) == 32
-    assert plots.plot(store, store.runs(), "drift").get_axes()[0].get_position().height > 0.1
+    assert plots.plot(Results(store, store.runs()), "drift").get_axes()[0].get_position().height > 0.1
 
 
 def test_report_is_replaced_in_one_step(store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,18 +321,18 @@ def test_report_is_replaced_in_one_step(store: RunStore, tmp_path: Path, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(html, "page", lambda *_, **__: "the new one")
-    assert write_report(store, store.runs(), path).read_text() == "the new one"
+    assert write_report(Results(store, store.runs()), path).read_text() == "the new one"
     path.write_text("the one before")
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(FedskewError, match="No space left"):
-        write_report(store, store.runs(), path)
+        write_report(Results(store, store.runs()), path)
     assert path.read_text() == "the one before"
     assert [p.name for p in tmp_path.glob("report*")] == ["report.html"]
 
 
 def test_report_without_runs_is_refused(store: RunStore, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no runs"):
-        write_report(store, [], tmp_path / "report.html")
+        write_report(Results(store, []), tmp_path / "report.html")
 
 
 @pytest.mark.usefixtures("without_curves")
@@ -336,7 +341,7 @@ def test_personal_models_are_shown_where_they_were_measured(tmp_path: Path, page
     assert "Accuracy of each client’s own model" in page
     bare = RunStore(tmp_path / "bare")
     add(bare, "fedavg", 0, [0.1, 0.5], clients=())
-    assert math.isnan(tables.summary(bare, bare.runs()).iloc[0].personal)
+    assert math.isnan(Results(bare, bare.runs()).summary.iloc[0].personal)
     assert "personal" not in report(bare, tmp_path)
     with pytest.raises(BadInput, match="none of these runs has measured accuracy of the personal models"):
-        plots.plot(bare, bare.runs(), "personal")
+        plots.plot(Results(bare, bare.runs()), "personal")

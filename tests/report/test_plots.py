@@ -13,7 +13,8 @@ import pytest
 from matplotlib.colors import to_hex, to_rgb
 
 from fedskew.core.errors import BadInput
-from fedskew.report import plots, tables
+from fedskew.report import plots
+from fedskew.report.series import Results
 from fedskew.report.style import SERIES, WIDTH
 from fedskew.store.runs import RunStore
 from tests.report import OF_ONE_DATA_SET, add, compared
@@ -21,7 +22,7 @@ from tests.report import OF_ONE_DATA_SET, add, compared
 
 @pytest.mark.parametrize("what", OF_ONE_DATA_SET)
 def test_every_figure_can_be_drawn(store: RunStore, what: str) -> None:
-    figure = plots.plot(store, store.runs(), what)
+    figure = plots.plot(Results(store, store.runs()), what)
     assert figure.get_size_inches()[0] * 72 == pytest.approx(WIDTH)
     lines = {line.get_label() for line in figure.axes[0].get_lines()}
     if what not in ("partition", "differences"):
@@ -30,16 +31,16 @@ def test_every_figure_can_be_drawn(store: RunStore, what: str) -> None:
 
 def test_unknown_figure_is_refused_with_the_nearest_name(store: RunStore) -> None:
     with pytest.raises(BadInput, match="did you mean 'accuracy'"):
-        plots.plot(store, store.runs(), "acuracy")
+        plots.plot(Results(store, store.runs()), "acuracy")
     with pytest.raises(BadInput, match="run 2 has no stored partition"):
-        plots.plot(store, store.runs()[1:], "partition")
+        plots.plot(Results(store, store.runs()[1:]), "partition")
 
 
 def test_colour_belongs_to_the_method_even_where_others_have_no_numbers(store: RunStore) -> None:
-    axes = plots.plot(store, store.runs(), "clients").axes[0]
+    axes = plots.plot(Results(store, store.runs()), "clients").axes[0]
     colours = {str(line.get_label()): line.get_color() for line in axes.get_lines()}
     assert colours["FedProx mu = 0.1"] == SERIES[1]
-    axes = plots.plot(store, [r for r in store.runs() if r.name != "fedavg"], "clients").axes[0]
+    axes = plots.plot(Results(store, [r for r in store.runs() if r.name != "fedavg"]), "clients").axes[0]
     assert axes.get_lines()[0].get_color() == SERIES[0]
 
 
@@ -53,7 +54,7 @@ def test_axis_is_logarithmic_where_more_than_a_decade_is_spanned(
     run = add(store, "a", 0, [0.1])
     for round_, value in enumerate([*values, math.inf]):
         store.write_round(run, round_ + 1, [(None, "round", "drift", value)])
-    axes = plots.plot(store, store.runs(), "drift").axes[0]
+    axes = plots.plot(Results(store, store.runs()), "drift").axes[0]
     assert axes.get_yscale() == scale
     low, high = axes.get_ylim()
     assert low < min(values)
@@ -64,11 +65,11 @@ def test_wide_intervals_do_not_squash_the_curves(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     add(store, "a", 0, [0.2, 0.3, 0.5])
     add(store, "a", 1, [0.2, 0.7, 0.6])
-    low, high = plots.plot(store, store.runs(), "loss").axes[0].get_ylim()
+    low, high = plots.plot(Results(store, store.runs()), "loss").axes[0].get_ylim()
     assert 0.8 - 0.45 < high - low < 0.8
     add(store, "b", 0, [0.1, 0.99])
     add(store, "b", 1, [0.1, 0.85])
-    low, high = plots.plot(store, store.runs(), "accuracy").axes[0].get_ylim()
+    low, high = plots.plot(Results(store, store.runs()), "accuracy").axes[0].get_ylim()
     assert -0.02 < low < 0
     assert 1 < high < 1.02
 
@@ -76,7 +77,7 @@ def test_wide_intervals_do_not_squash_the_curves(tmp_path: Path) -> None:
 def test_partition_shows_sixty_clients_and_says_how_many_more(store: RunStore) -> None:
     store.set_partition(1, [(k, f"client-number-{k}", str(c), k + c + 1) for k in range(70) for c in (10, 9)])
     store.add_facts(1, {"partition": {"clients": 2000}})
-    axes = plots.plot(store, store.runs(), "partition").axes[0]
+    axes = plots.plot(Results(store, store.runs()), "partition").axes[0]
     assert len(axes.get_yticks()) == 60
     assert [label.get_text() for label in axes.get_xticklabels()] == ["9", "10"]
     assert axes.get_xlabel() == "and 1940 more clients"
@@ -85,7 +86,7 @@ def test_partition_shows_sixty_clients_and_says_how_many_more(store: RunStore) -
 
 
 def test_partition_prints_counts_where_there_is_room(store: RunStore) -> None:
-    texts = [text.get_text() for text in plots.plot(store, store.runs(), "partition").axes[0].texts]
+    texts = [text.get_text() for text in plots.plot(Results(store, store.runs()), "partition").axes[0].texts]
     assert texts == ["30", "2", "5", "32", "5", "rows"]
 
 
@@ -101,8 +102,8 @@ def test_importing_the_room_is_quick() -> None:
 
 
 def test_differences_show_dot_interval_zero_and_verdict_of_each_method(store: RunStore) -> None:
-    summary = tables.summary(store, store.runs())
-    figure = plots.plot(store, store.runs(), "differences")
+    summary = Results(store, store.runs()).summary
+    figure = plots.plot(Results(store, store.runs()), "differences")
     [axes] = figure.axes
     line, dot = axes.get_lines()  # scaffold has no finished run
     [zero] = axes.collections[0].get_segments()
@@ -118,16 +119,16 @@ def test_differences_show_dot_interval_zero_and_verdict_of_each_method(store: Ru
 
 def test_differences_end_at_possible_values(tmp_path: Path) -> None:
     store = compared(tmp_path, {"a": {0: 0.452, 1: 0.702}, "b": {0: 0.99, 1: 0.20}})
-    line, _ = plots.plot(store, store.runs(), "differences").axes[0].get_lines()
+    line, _ = plots.plot(Results(store, store.runs()), "differences").axes[0].get_lines()
     assert list(line.get_xdata()) == [-100, 100]
     store = compared(tmp_path / "none", {"a": {0: 0.5}, "b": {1: 0.6}})
     with pytest.raises(BadInput, match="no method has a seed in common with the first one"):
-        plots.plot(store, store.runs(), "differences")
+        plots.plot(Results(store, store.runs()), "differences")
 
 
 def test_bands_end_at_possible_values(tmp_path: Path) -> None:
     store = compared(tmp_path, {"a": {0: 0.99, 1: 0.90}, "b": {0: 0.02, 1: 0.15}})
-    bands = plots.plot(store, store.runs(), "accuracy").axes[0].collections
+    bands = plots.plot(Results(store, store.runs()), "accuracy").axes[0].collections
     heights = [y for band in bands for path in band.get_paths() for _, y in path.vertices]
     assert min(heights) >= 0
     assert max(heights) <= 1

@@ -7,11 +7,12 @@ import pytest
 
 import fedskew as fs
 from fedskew.experiment.config import from_toml
+from fedskew.measure.registry import primary
 from fedskew.measure.statistics import over_common_rows, over_splits
-from fedskew.report import tables
 from fedskew.report.answer import answer
 from fedskew.report.experiments import repeat_command
-from fedskew.report.words import covered
+from fedskew.report.series import Results
+from fedskew.report.tables import covered
 from fedskew.store import test_rows
 
 
@@ -42,20 +43,20 @@ def values_by_row(runs: fs.Runs, number: int) -> np.ndarray:
 def test_the_interval_measures_the_effect_of_common_test_rows(runs: fs.Runs) -> None:
     first, second = (values_by_row(runs, number) for number in (0, 1))
     assert (np.isfinite(first).sum(1) == 307).all()
-    table, ratio = tables.summary(runs.store, runs.records), 307 / 613
+    table, ratio = Results(runs.store, runs.records).summary, 307 / 613
     assert table["accuracy_half"].tolist() == pytest.approx(
         [over_common_rows(v, ratio).half() for v in (first, second)]
     )
     assert table["difference_half"][1] == pytest.approx(over_common_rows(second - first, ratio).half())
     assert set(table["covers"]) == {"seeds and redrawn test rows"}
-    assert "from 500 rows on with the measured effect of common test rows" in covered(table)
-    assert "Undecided" in answer(table)
+    assert "from 500 rows on with the measured effect of common test rows" in covered(table, primary())
+    assert "Undecided" in answer(Results(runs.store, runs.records))
 
 
 def test_without_the_rows_numbers_the_interval_is_nadeau_and_bengios(runs: fs.Runs) -> None:
     runs.store.db.execute("ALTER TABLE test_units RENAME TO kept")  # a store of an older version
     try:
-        table = tables.summary(runs.store, runs.records)
+        table = Results(runs.store, runs.records).summary
     finally:
         runs.store.db.execute("ALTER TABLE kept RENAME TO test_units")
     last = runs.measurements().query("split == 'test' and name == 'accuracy' and round == 2").set_index("run")["value"]
@@ -69,7 +70,7 @@ def test_without_the_rows_numbers_the_interval_is_nadeau_and_bengios(runs: fs.Ru
     assert table["difference_half"][1] == pytest.approx(found.half(), rel=1e-3)
     assert table["p"][1] == pytest.approx(found.p(), rel=1e-3)
     assert set(table["covers"]) == {"seeds and redrawn test rows"}
-    assert "corrected resampled t test (Nadeau and Bengio 2003)" in covered(table)
+    assert "corrected resampled t test (Nadeau and Bengio 2003)" in covered(table, primary())
 
 
 def test_the_command_that_repeats_them_redraws_them(runs: fs.Runs) -> None:
@@ -93,4 +94,4 @@ def test_fixed_test_rows_are_a_source_of_their_own(tmp_path: Path) -> None:
     made = fs.compare(
         ["fedavg", "fedprox:mu=1"], dataset="heart:redraw=false", seeds=2, rounds=1, runs=tmp_path, progress=False
     )
-    assert set(tables.summary(made.store, made.records)["covers"]) == {"seeds and test rows"}
+    assert set(Results(made.store, made.records).summary["covers"]) == {"seeds and test rows"}

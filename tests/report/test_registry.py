@@ -20,9 +20,8 @@ from fedskew.measure import registry
 from fedskew.measure.registry import ALL, MEASURES, Measure
 from fedskew.report.html import page
 from fedskew.report.plots import plot
-from fedskew.report.series import budget_from
+from fedskew.report.series import Results, budget_from
 from fedskew.report.sinks import Feed
-from fedskew.report.tables import summary
 from fedskew.store.runs import RunRecord, RunStore
 
 LONGEST = Measure(
@@ -89,7 +88,7 @@ def test_a_new_measure_is_computed_stored_and_in_every_view(
     own = store.measurements([1]).query("split == 'client' and name == 'update_norm'")
     assert lengths.to_dict() == pytest.approx(own.groupby("round")["value"].max().to_dict())
     # tables
-    row = summary(store, records).iloc[0]
+    row = Results(store, records).summary.iloc[0]
     assert row["longest"] == pytest.approx(lengths.mean())
     assert 0 <= row["gap"] <= 1
     assert main(["show", "1", "--runs", str(store.folder)]) == 0
@@ -100,12 +99,12 @@ def test_a_new_measure_is_computed_stored_and_in_every_view(
         assert main([*watched, "--runs", str(store.folder)]) == 0
         assert "longest" in capsys.readouterr().out
     # report
-    text = page(store, records)
+    text = page(Results(store, records))
     assert '<th scope="col">longest update<small>m, round mean</small></th>' in text
     assert 'aria-label="longest update over rounds"' in text
     assert "Length of the longest update of a round." in text
     assert "Longest update: the mean over the rounds." in text
-    assert plot(store, records, "longest").axes[0].get_ylabel() == "longest update"
+    assert plot(Results(store, records), "longest").axes[0].get_ylabel() == "longest update"
     # files for a paper
     words = ["report", "1", "--runs", str(store.folder), "--output", str(tmp_path / "r.html")]
     assert main([*words, "--tables", str(tmp_path), "--figures", str(tmp_path)]) == 0

@@ -11,8 +11,9 @@ from fedskew.cli.output import print_summary, summary_json
 from fedskew.measure.registry import primary
 from fedskew.measure.statistics import mean_interval
 from fedskew.report import answer as signs
-from fedskew.report import experiments, plots, series, tables
+from fedskew.report import experiments, plots, series
 from fedskew.report.files import write_tables
+from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
 from tests.report import add, report, toml
 
@@ -20,7 +21,7 @@ T2, T3 = 4.302652730, 3.182446305  # 97.5 % points of Student's t with 2 and 3 d
 
 
 def test_summary_agrees_with_arithmetic_by_hand(store: RunStore) -> None:
-    table = tables.summary(store, store.runs()).set_index("method")
+    table = Results(store, store.runs()).summary.set_index("method")
     assert list(table.index) == ["fedavg", "fedprox:mu=0.1", "scaffold"]
     avg, prox = table.loc["fedavg"], table.loc["fedprox:mu=0.1"]
     assert (avg.runs, avg.finished, avg.unfinished, avg.seeds) == (4, 4, 0, 4)
@@ -39,7 +40,7 @@ def test_summary_agrees_with_arithmetic_by_hand(store: RunStore) -> None:
 
 
 def test_differences_pair_runs_by_their_seeds(store: RunStore) -> None:
-    prox = tables.summary(store, store.runs()).set_index("method").loc["fedprox:mu=0.1"]
+    prox = Results(store, store.runs()).summary.set_index("method").loc["fedprox:mu=0.1"]
     # seeds 0, 1, 2: .03, .04, .01; deviations from .08/3: 1/300, 4/300, 5/300
     assert prox.pairs == 3
     assert prox.difference == pytest.approx(0.08 / 3)
@@ -53,7 +54,7 @@ def test_partition_seed_belongs_to_the_pair(tmp_path: Path) -> None:
         add(store, "a", 7, [0.1, low], partition_seed=partition_seed)
         add(store, "b", 7, [0.1, high], partition_seed=partition_seed)
     add(store, "b", 7, [0.1, 0.0], partition_seed=9)
-    row = tables.summary(store, store.runs()).iloc[1]
+    row = Results(store, store.runs()).summary.iloc[1]
     assert (row.seeds, row.pairs, row.verdict) == (4, 3, "higher")
     assert row.difference == pytest.approx(0.1)
 
@@ -62,7 +63,7 @@ def test_a_repeated_run_is_no_new_evidence(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     for seed, accuracy in ((0, 0.5), (1, 0.7), (1, 0.7), (1, 0.7)):
         add(store, "a", seed, [0.1, accuracy])
-    row = tables.summary(store, store.runs()).iloc[0]
+    row = Results(store, store.runs()).summary.iloc[0]
     assert (row.finished, row.seeds) == (4, 2)
     assert (row.accuracy, row.accuracy_half) == pytest.approx(mean_interval([0.5, 0.7]))
 
@@ -84,7 +85,7 @@ def test_the_table_counts_seeds_and_not_runs(
         for name, runs in methods.items():
             for seed, status in runs.items():
                 add(store, name, seed, [0.1, 0.5 + seed / 10], status=status)
-    print_summary(store, store.runs())
+    print_summary(Results(store, store.runs()))
     assert warning in " ".join(capsys.readouterr().out.split())
 
 
@@ -92,7 +93,7 @@ def test_numbers_that_do_not_exist_are_nan(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     add(store, "a", 0, [0.1, 0.5], clients=())
     add(store, "b", 0, [0.1], status="running", rounds=5)
-    a, b = (row for _, row in tables.summary(store, store.runs()).iterrows())
+    a, b = (row for _, row in Results(store, store.runs()).summary.iterrows())
     assert a.accuracy == 0.5
     assert all(math.isnan(a[column]) for column in ("accuracy_half", "worst_client", "drift_half", "difference"))
     assert (b.finished, b.pairs, b.verdict) == (0, 0, "")
@@ -101,25 +102,15 @@ def test_numbers_that_do_not_exist_are_nan(tmp_path: Path) -> None:
     store.write_round(1, 2, [(None, "round", "seconds", math.nan), (None, "test", "accuracy", math.nan)])
     store.write_round(2, 1, [(None, "round", "bytes_up", math.nan)])
     store.update(2, status="finished")
-    a, b = (row for _, row in tables.summary(store, store.runs()).iterrows())
+    a, b = (row for _, row in Results(store, store.runs()).summary.iterrows())
     assert math.isnan(a.accuracy)
     assert a.best_accuracy == 0.5
     assert a.seconds == 0.25
     assert math.isnan(b.megabytes_up)
 
 
-def test_unfinished_runs_are_listed(store: RunStore) -> None:
-    left = tables.unfinished(store.runs())
-    assert left[["method", "status", "rounds_done", "rounds"]].to_numpy().tolist() == [
-        ["fedprox:mu=0.1", "diverged", 1, 2],
-        ["scaffold", "interrupted", 0, 2],
-    ]
-    assert "client 1" in left.message[0]
-    assert left.run.tolist() == [4, 9]
-
-
 def test_curves_use_every_run_as_far_as_it_came(store: RunStore) -> None:
-    table = series.curves(store, store.runs(), primary()).set_index(["method", "round"])
+    table = series.curves(Results(store, store.runs()), primary()).set_index(["method", "round"])
     assert list(dict.fromkeys(table.index.get_level_values(0))) == ["fedavg", "fedprox:mu=0.1", "scaffold"]
     first = table.loc["fedprox:mu=0.1", 1]
     mean, half = mean_interval([0.5, 0.5, 0.5, 0.2])
@@ -138,7 +129,7 @@ def test_clients_are_ranked_within_each_run(tmp_path: Path) -> None:
     add(store, "a", 2, [0.1, 0.5], clients=(0.0, 0.0, 0.0), status="diverged")
     store.set_partition(1, [(k, f"hospital {k}", "0", 1) for k in range(3)])
     store.set_partition(2, [(k, f"hospital {k}", "0", 1) for k in range(3)])
-    table = series.per_client(store, store.runs())
+    table = series.per_client(Results(store, store.runs()))
     assert table["rank"].tolist() == [1, 2, 3]
     assert table.accuracy.tolist() == pytest.approx([0.15, 0.5, 0.95])
     assert table.runs.tolist() == [2, 2, 2]
@@ -152,7 +143,7 @@ def test_a_number_names_no_client_over_several_partition_seeds(tmp_path: Path, s
         text = toml("a", seed, seed, 1).replace("label-dirichlet", skew)
         add(store, "a", seed, [0.1, 0.5], partition_seed=seed, experiment=text)
         add(store, "b", seed, [0.1, 0.5], partition_seed=7, experiment=text)
-    table = series.per_client(store, store.runs()).set_index("method")
+    table = series.per_client(Results(store, store.runs())).set_index("method")
     assert table.loc["b", "client_name"].tolist() == ["0", "2", "1"]
     assert table.loc["a", "client_name"].tolist() == (["0", "2", "1"] if named else ["", "", ""])
 
@@ -187,7 +178,7 @@ def test_settings_name_the_methods_that_differ(tmp_path: Path) -> None:
     assert settings["rounds"] == [("1", "a and b"), ("2", "b")]
     assert settings["training seeds"] == [("0–2, 4", "a"), ("0–1", "b")]
     assert "seed" not in settings["clients"][0][0]
-    assert series.methods(experiments.distinct(store.runs())) == [
+    assert Results(store, store.runs()).methods == [
         "a",
         "b, solver.lr=0.5, training.rounds=1",
         "b, solver.lr=0.7, training.rounds=2",
@@ -201,15 +192,15 @@ def test_runs_are_one_line_only_if_they_differ_in_nothing_but_seeds(tmp_path: Pa
         add(store, "a", seed, [0.1, 0.5], lr=0.1)
         add(store, "a", seed, [0.1, 0.7 + seed / 100], lr=0.001)
     names, titles = ["a, solver.lr=0.1", "a, solver.lr=0.001"], ["a, solver.lr = 0.1", "a, solver.lr = 0.001"]
-    assert tables.summary(store, store.runs())["method"].tolist() == names
-    assert tables.summary(store, store.runs())["accuracy"].tolist() == pytest.approx([0.5, 0.705])
+    assert Results(store, store.runs()).summary["method"].tolist() == names
+    assert Results(store, store.runs()).summary["accuracy"].tolist() == pytest.approx([0.5, 0.705])
     assert Runs(store, (1, 2)).table()["method"].tolist() == names
-    assert [row["method"] for row in summary_json(store, store.runs())["methods"]] == names
-    assert series.per_client(store, store.runs())["method"].drop_duplicates().tolist() == names
-    assert [line.get_label() for line in plots.plot(store, store.runs()).axes[0].lines[:3:2]] == titles
+    assert [row["method"] for row in summary_json(Results(store, store.runs()))["methods"]] == names
+    assert series.per_client(Results(store, store.runs()))["method"].drop_duplicates().tolist() == names
+    assert [line.get_label() for line in plots.plot(Results(store, store.runs())).axes[0].lines[:3:2]] == titles
     text = report(store, tmp_path)
     assert all(f"a, <wbr>{title[3:]}" in text or title in text for title in titles)
-    write_tables(store, store.runs(), tmp_path / "tables")
+    write_tables(Results(store, store.runs()), tmp_path / "tables")
     for name, shown in (("methods.csv", names), ("methods.md", titles), ("accuracy.csv", names)):
         assert all(method in (tmp_path / "tables" / name).read_text(encoding="utf-8") for method in shown)
     assert experiments.distinct(experiments.distinct(store.runs())) == experiments.distinct(store.runs())
@@ -220,12 +211,12 @@ def test_runs_on_a_file_that_has_changed_are_not_one_line(tmp_path: Path) -> Non
     for seed, rows in enumerate(("db749bf4aa", "44bd1e7cbb", "")):
         number = add(store, "a", seed, [0.1, 0.5])
         store.add_facts(number, {"data": {"name": "table", "fingerprint": rows}})
-    assert series.methods(experiments.distinct(store.runs())) == [
+    assert Results(store, store.runs()).methods == [
         "a, data=db749bf4",
         "a, data=44bd1e7c",
         "a, data=unknown",
     ]
-    assert series.methods(experiments.distinct(store.runs()[1:])) == ["a"]
+    assert Results(store, store.runs()[1:]).methods == ["a"]
 
 
 def test_options_of_another_component_are_not_listed(tmp_path: Path) -> None:
@@ -233,7 +224,7 @@ def test_options_of_another_component_are_not_listed(tmp_path: Path) -> None:
     for number, solver in enumerate(('"sgd"\nlr = 0.1\nmomentum = 0.0', '"adamw"\nlr = 0.01', '"adamw"\nlr = 0.02')):
         text = f'[solver]\nname = {solver}\n[engine]\nname = "engine-{number}"\n'
         add(store, "a", 0, [0.1, 0.5], experiment=text)
-    assert series.methods(experiments.distinct(store.runs())) == [
+    assert Results(store, store.runs()).methods == [
         "a, solver=sgd, solver.lr=0.1",
         "a, solver=adamw, solver.lr=0.01",
         "a, solver=adamw, solver.lr=0.02",
@@ -243,8 +234,7 @@ def test_options_of_another_component_are_not_listed(tmp_path: Path) -> None:
 def test_runs_that_differ_in_seeds_share_a_recipe(store: RunStore) -> None:
     add(store, "fedavg", 9, [0.1, 0.5, 0.6], lr=0.2)
     add(store, "fedavg", 10, [0.1, 0.5, 0.6], experiment="no TOML at all [")
-    found = experiments.recipes(store.runs())
-    assert [(recipe.method, len(recipe.runs)) for recipe in found] == [
+    recipes = experiments.recipes(store.runs())
+    assert [(runs[0].name, len(runs)) for runs in recipes] == [
         ("fedavg", 4), ("fedprox:mu=0.1", 4), ("scaffold", 1), ("fedavg", 1), ("fedavg", 1),
     ]  # fmt: skip
-    assert found[0].toml == store.runs()[0].experiment

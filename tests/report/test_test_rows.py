@@ -12,9 +12,10 @@ from torch import Tensor
 
 import fedskew as fs
 from fedskew.core.metrics import TaskMetric
+from fedskew.measure.registry import primary
 from fedskew.measure.statistics import over_seeds_and_rows
-from fedskew.report import tables, words
-from fedskew.report.series import Budget
+from fedskew.report import tables
+from fedskew.report.series import Budget, Results
 from fedskew.report.tables import by_method
 from fedskew.store import test_rows
 from fedskew.store.runs import RunStore
@@ -38,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 
 
 def test_intervals_cover_seeds_and_test_rows(store: RunStore) -> None:
-    first, second = (row for _, row in tables.summary(store, store.runs()).iterrows())
+    first, second = (row for _, row in Results(store, store.runs()).summary.iterrows())
     right = np.array([np.arange(10) < count for count in (5, 6, 7)], dtype=float)
     assert first["accuracy_half"] == pytest.approx(over_seeds_and_rows(right).half())
     assert first["covers"] == second["covers"] == "seeds and test rows"
@@ -46,26 +47,26 @@ def test_intervals_cover_seeds_and_test_rows(store: RunStore) -> None:
     assert second["difference"] == pytest.approx(0.1)
     assert second["difference_half"] > 0.1
     assert second["verdict"] == "undecided"
-    assert tables.undecided(tables.summary(store, store.runs())) == [
+    assert tables.on_verdicts(Results(store, store.runs()).summary, primary()) == [
         "All seeds gave scaffold the same difference, as with deterministic training; 6 seeds would decide it"
     ]
 
 
 def test_runs_without_values_of_rows_are_compared_over_seeds(store: RunStore) -> None:
     store.db.execute("DELETE FROM test_rows WHERE run=5")
-    first, second = (row for _, row in tables.summary(store, store.runs()).iterrows())
+    first, second = (row for _, row in Results(store, store.runs()).summary.iterrows())
     assert (first["covers"], second["covers"]) == ("seeds and test rows", "seeds")
-    table = tables.summary(store, store.runs())
-    assert words.covers(table) == "seeds"
+    table = Results(store, store.runs()).summary
+    assert tables.covers(table, primary()) == "seeds"
     table.loc[1, "accuracy"] = math.nan  # as of a method without a shared model
-    assert words.covers(table) == "seeds and test rows"
+    assert tables.covers(table, primary()) == "seeds and test rows"
     store.db.execute("DROP TABLE test_rows")  # a store of an older version
     assert by_method(store, store.runs()) == {}
-    assert first["accuracy"] == tables.summary(store, store.runs()).iloc[0]["accuracy"]
+    assert first["accuracy"] == Results(store, store.runs()).summary.iloc[0]["accuracy"]
 
 
 def test_a_budget_is_compared_over_seeds(store: RunStore) -> None:
-    assert set(tables.summary(store, store.runs(), Budget("seconds", 0.25))["covers"]) == {"seeds"}
+    assert set(Results(store, store.runs(), Budget("seconds", 0.25)).summary["covers"]) == {"seeds"}
 
 
 def test_values_of_an_earlier_round_are_not_taken_for_the_last_models(store: RunStore) -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from fedskew.cli.output import print_summary
 from fedskew.measure import registry
-from fedskew.report import tables, words
+from fedskew.report import words
 from fedskew.report.answer import answer
 from fedskew.report.files import write_tables
+from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
 from tests.report import add, compared, report
 
@@ -45,7 +46,7 @@ def test_answer_claims_no_more_than_the_intervals_allow(
     tmp_path: Path, methods: dict[str, tuple[float, ...]], expected: str
 ) -> None:
     store = compared(tmp_path, {name: dict(zip(SEEDS, values, strict=False)) for name, values in methods.items()})
-    said = answer(tables.summary(store, store.runs()))
+    said = answer(Results(store, store.runs()))
     assert expected in said
     decided = re.search("has a higher|Also higher|[Ll]ower: ", said)
     assert bool(decided) != ("Undecided:" in said.split(".")[0] or len(methods) == 1)
@@ -55,21 +56,22 @@ def test_differences_that_do_not_vary_have_no_interval_and_need_six_seeds(tmp_pa
     for seeds, verdict in ((5, "undecided"), (6, "higher")):
         a = {seed: 0.5 + seed / 30 for seed in range(seeds)}
         store = compared(tmp_path / str(seeds), {"a": a, "b": {seed: value + 1 / 90 for seed, value in a.items()}})
-        table = tables.summary(store, store.runs())
+        results = Results(store, store.runs())
+        table = results.summary
         row = table.iloc[1]
         assert (row["p"], row["verdict"]) == (2.0 ** (1 - seeds), verdict)
         assert math.isnan(row["difference_half"])
         assert math.isnan(row["effect"])
-        assert ("Undecided" in answer(table)) == (verdict == "undecided")
-        assert "points over each of" in answer(table)
+        assert ("Undecided" in answer(results)) == (verdict == "undecided")
+        assert "points over each of" in answer(results)
 
 
 def test_answer_without_finished_runs_or_without_pairs(tmp_path: Path) -> None:
     store = compared(tmp_path, {"a": {0: 0.5, 1: 0.6}, "b": {2: 0.9, 3: 0.9}})
-    assert "no seed was finished by both" in answer(tables.summary(store, store.runs()))
+    assert "no seed was finished by both" in answer(Results(store, store.runs()))
     store = RunStore(tmp_path / "none")
     add(store, "a", 0, [0.1], status="failed", rounds=3)
-    assert answer(tables.summary(store, store.runs())) == "No run has finished, so there is no answer yet."
+    assert answer(Results(store, store.runs())) == "No run has finished, so there is no answer yet."
 
 
 def test_numbers_as_people_read_them() -> None:
@@ -89,14 +91,14 @@ def test_an_interval_does_not_leave_the_possible_range(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     store = compared(tmp_path, {"a": {0: 0.452, 1: 0.702}, "b": {0: 0.99, 1: 0.20}})
-    print_summary(store, store.runs())
+    print_summary(Results(store, store.runs()))
     printed = capsys.readouterr().out
     assert "57.7 (0 to 100)" in printed  # 57.7 ± 158.8
     assert "+1.8 (-100 to +100)" in printed
     assert '57.7 <span class="half">(0 to 100)</span>' in report(store, tmp_path)
-    write_tables(store, store.runs(), tmp_path / "tables")
+    write_tables(Results(store, store.runs()), tmp_path / "tables")
     assert "57.7 (0 to 100)" in (tmp_path / "tables" / "methods.md").read_text(encoding="utf-8")
-    assert "57.7 (0 to 100)" in answer(tables.summary(store, store.runs()).head(1))
+    assert "57.7 (0 to 100)" in answer(Results(store, store.runs()[:2]))
 
 
 def test_intervals_as_people_read_them() -> None:
@@ -134,7 +136,7 @@ def test_answer_reads_a_primary_measure_that_is_better_when_lower(
     monkeypatch.setattr(registry, "PRIMARY", "loss")
     methods = {name: {seed: 1 - loss for seed, loss in enumerate(values)} for name, values in losses.items()}
     store = compared(tmp_path, methods)
-    said = answer(tables.summary(store, store.runs()))
+    said = answer(Results(store, store.runs()))
     assert expected in said.replace("\u00a0", " ")
     assert "points" not in said
     text = report(store, tmp_path)

@@ -25,6 +25,7 @@ from fedskew.measure.landscape import (
 )
 from fedskew.report.html import page
 from fedskew.report.plots import kept
+from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
 from fedskew.studies.landscape import landscape, models_of, state_of
 
@@ -206,7 +207,7 @@ def test_the_path_repeats_the_run_and_stands_in_its_report(tmp_path: Path) -> No
         engine="sequential",
     )  # fmt: skip
     store = run(experiment, runs=tmp_path).store
-    assert "fedskew landscape 1 --kind path" in page(store, store.runs())
+    assert "fedskew landscape 1 --kind path" in page(Results(store, store.runs()))
     found = landscape(store, 1, "path", clients=(0,), points=3)
     assembly, server, _ = state_of(store, 1)
     assert torch.equal(models_of(assembly, 3)[-1], server.x)
@@ -214,9 +215,9 @@ def test_the_path_repeats_the_run_and_stands_in_its_report(tmp_path: Path) -> No
     assert found.path[-1] == (0.0, 0.0)
     [numbers] = kept(store.run_folder(1))
     assert numbers == json.loads(json.dumps(found.numbers()))
-    text = page(store, store.runs())
+    text = page(Results(store, store.runs()))
     assert text.count("loss landscape of SCAFFOLD, ") >= 2
     assert "after round 3" in text
     assert "fedskew landscape 1 --kind path" not in text
     (store.run_folder(1) / "landscape-path.json").write_text('{"losses": 1}')
-    assert "loss landscape of" not in page(store, store.runs())
+    assert "loss landscape of" not in page(Results(store, store.runs()))

@@ -18,10 +18,9 @@ from fedskew.data.targets import TARGETS
 from fedskew.execution.build import assemble, check_needs
 from fedskew.execution.run import execute, register
 from fedskew.experiment.config import Experiment
-from fedskew.measure.registry import by_primary_metric
-from fedskew.report import tables
 from fedskew.report.answer import answer
 from fedskew.report.html import page
+from fedskew.report.series import Results
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.studies.runner import Executor
 from fedskew.studies.tune import Search, tune
@@ -73,7 +72,7 @@ def test_the_target_decides_the_task_and_its_metric_everything_else(air, tmp_pat
     assert last["test", "r2"] > 0.7
     assert last["clients", "rmse_worst"] >= last["clients", "rmse_mean"]
     assert not {"mae_worst", "accuracy_mean"} & set(last["clients"].index)
-    text = page(store, store.runs())
+    text = page(Results(store, store.runs()))
     assert "RMSE" in text
     assert "accuracy" not in re.sub("<(style|script).*?</(style|script)>", "", text, flags=re.S)
     said, shown = in_views(store, store.runs())
@@ -82,12 +81,11 @@ def test_the_target_decides_the_task_and_its_metric_everything_else(air, tmp_pat
     assert not {"accuracy", "worst_client"} & set(shown)
 
 
-@by_primary_metric
 def in_views(store: RunStore, records: list[RunRecord]) -> tuple[str, list[str]]:
     """Return the answer and the columns of the table."""
-    summary = tables.summary(store, records)
-    assert set(summary["verdict"]) <= {"", "higher", "lower", "undecided"}
-    return answer(summary), [measure.key for measure in tables.columns(summary, "table")]
+    results = Results(store, records)
+    assert set(results.summary["verdict"]) <= {"", "higher", "lower", "undecided"}
+    return answer(results), [measure.key for measure in results.columns("table")]
 
 
 def test_python_prints_differences_in_the_unit_of_the_target(air: Path, tmp_path: Path) -> None:
@@ -111,7 +109,7 @@ def test_runs_of_different_tasks_are_not_compared(air, tmp_path) -> None:
     ):
         played(store, made.replace(training__rounds=1))
     with pytest.raises(BadInput, match="these runs are compared by rmse and by accuracy; name runs of one task"):
-        tables.summary(store, store.runs())
+        _ = Results(store, store.runs()).summary
 
 
 def test_resumed_regression_equals_an_uninterrupted_one(air, tmp_path) -> None:

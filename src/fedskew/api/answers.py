@@ -140,7 +140,7 @@ class Dealt(Shown):
 
     def plot(self) -> Figure:
         """Draw clients (down) by classes (across); a darker cell has more rows."""
-        from fedskew.report.plots import draw_partition
+        from fedskew.report.draw import draw_partition
 
         rows = self.table().drop(columns="rows").reset_index(names="number")
         long = rows.melt(id_vars=["number", "client"], var_name="label", value_name="rows")

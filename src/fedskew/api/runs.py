@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
 
-    from fedskew.report.files import Layout
-    from fedskew.report.shown import Table
+    from fedskew.report.series import Results
+    from fedskew.report.shown import MethodTable
 
 
 P = ParamSpec("P")
@@ -32,16 +32,6 @@ R = TypeVar("R")
 
 Interval = Literal["ci95", "std", "sem"]
 """What follows a mean after ±: the 95 % interval, the standard deviation over seeds, or the standard error."""
-
-
-def layout_of(columns: Sequence[str], interval: Interval) -> Layout:
-    """Return the layout of a table. Raises `BadInput` for an unknown interval, and if ``columns`` is no list."""
-    from fedskew.report.files import Layout
-    from fedskew.report.words import SPREADS
-
-    require(not isinstance(columns, str), f"columns: write them as a list, [{columns!r}]")
-    require(interval in SPREADS, f"interval: unknown {interval!r}; known are {', '.join(SPREADS)}")
-    return Layout(tuple(columns), interval)
 
 
 def plainly(function: Callable[P, R]) -> Callable[P, R]:
@@ -105,6 +95,15 @@ class Runs:
             if r.status != "finished"
         ]
 
+    def results(self, columns: Sequence[str] = (), interval: Interval = "ci95") -> Results:
+        """Return the numbers of the runs. Raises `BadInput` for an unknown interval, and if ``columns`` is no list."""
+        from fedskew.report.series import Layout, Results
+        from fedskew.report.words import SPREADS
+
+        require(not isinstance(columns, str), f"columns: write them as a list, [{columns!r}]")
+        require(interval in SPREADS, f"interval: unknown {interval!r}; known are {', '.join(SPREADS)}")
+        return Results(self.store, self.records, layout=Layout(tuple(columns), interval))
+
     @plainly
     def table(self, full: bool = False, columns: Sequence[str] = (), interval: Interval = "ci95") -> pd.DataFrame:
         """Return one row for each method: accuracy with 95 % interval, worst client, drift, megabytes, difference, ...
@@ -112,25 +111,15 @@ class Runs:
         The frame has all numbers, with shares in 0..1, but prints only the main columns, like `fedskew show`. ``columns`` and
         ``interval`` change what it prints; ``full`` prints all columns with values.
         """
-        import pandas as pd
-
         from fedskew.report.tables import filled
 
-        shown = self.shown(columns, interval)
-        return filled(pd.DataFrame(shown)) if full else shown
+        results = self.results(columns, interval)
+        return filled(results.summary) if full else self.shown(results)
 
-    def shown(self, columns: Sequence[str] = (), interval: Interval = "ci95") -> Table:
-        from fedskew.measure.registry import primary_of
-        from fedskew.report.series import read
-        from fedskew.report.shown import CHOSEN, LAYOUT, PRIMARY, Table
-        from fedskew.report.tables import named, summary
+    def shown(self, results: Results | None = None) -> MethodTable:
+        from fedskew.report.shown import MethodTable
 
-        layout = layout_of(columns, interval)
-        table = Table(summary(self.store, self.records, columns=layout.columns))
-        table.attrs[PRIMARY], table.attrs[LAYOUT] = primary_of(self.records).name, layout
-        if layout.columns:
-            table.attrs[CHOSEN] = named(read(self.store, self.records, columns=layout.columns), layout.columns)
-        return table
+        return MethodTable.of(results or self.results())
 
     @plainly
     def curves(self, measure: str = "") -> pd.DataFrame:
@@ -139,14 +128,14 @@ class Runs:
         Columns are method, round, mean, low, high, runs, stopped.
         """
         from fedskew.core.errors import suggestion
-        from fedskew.measure.registry import primary_of, shown
+        from fedskew.measure.registry import shown
         from fedskew.report.series import curves
 
-        measure = measure or primary_of(self.records).key
-        known = {m.key: m for m in shown("curve")}
-        require(measure in known, f"there is no curve of {measure!r}; {suggestion(measure, known)}")
-        frame = curves(self.store, self.records, known[measure])
-        if known[measure].unit == "%":  # no share is above 1
+        results, curved = self.results(), {m.key: m for m in shown("curve")}
+        measure = measure or results.measure.key
+        require(measure in curved, f"there is no curve of {measure!r}; {suggestion(measure, curved)}")
+        frame = curves(results, curved[measure])
+        if curved[measure].unit == "%":  # no share is above 1
             frame[["low", "high"]] = frame[["low", "high"]].clip(0, 1)
         return frame
 
@@ -159,33 +148,31 @@ class Runs:
         """Draw a matplotlib figure: ``loss``, ``drift``, ``clients``, ``partition``, ...; by default the primary measure."""
         from fedskew.report.plots import plot
 
-        return self_showing(plot(self.store, self.records, what, spread=layout_of((), interval).spread))
+        return self_showing(plot(self.results(interval=interval), what))
 
     @plainly
     def report(self, path: str | Path) -> Path:
         """Write the self-contained HTML report."""
         from fedskew.report.html import write_report
 
-        return write_report(self.store, self.records, Path(path))
+        return write_report(self.results(), Path(path))
 
     @plainly
     def latex(self, columns: Sequence[str] = (), interval: Interval = "ci95") -> str:
         """Return the table of methods in LaTeX."""
-        from fedskew.report.files import texts_of
+        from fedskew.report.files import latex
 
-        return texts_of(self.store, self.records, layout=layout_of(columns, interval))["methods.tex"]
+        return latex(self.results(columns, interval))
 
     @plainly
     def csv(
         self, folder: str | Path | None = None, columns: Sequence[str] = (), interval: Interval = "ci95"
     ) -> str | list[Path]:
         """Return the table of methods as CSV. With a ``folder``, write all tables and the numbers of all figures there."""
-        from fedskew.report.files import texts_of, write_tables
+        from fedskew.report.files import csv, numbers, write_tables
 
-        layout = layout_of(columns, interval)
-        if folder is None:
-            return texts_of(self.store, self.records, layout=layout)["methods.csv"]
-        return write_tables(self.store, self.records, Path(folder), layout=layout)
+        results = self.results(columns, interval)
+        return csv(numbers(results)) if folder is None else write_tables(results, Path(folder))
 
     @plainly
     def model(self, client: int | None = None) -> nn.Module:

@@ -18,6 +18,7 @@ from fedskew.experiment.config import Experiment, read
 from fedskew.flower.node import Node
 from fedskew.flower.tables import rows_of, write_rows
 from fedskew.report.console import Console
+from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
 from fedskew.studies.progress import stop_on_signal
 
@@ -169,7 +170,7 @@ def demo(parsed: argparse.Namespace) -> int:
             if status != "finished:completed" or not made:
                 raise FedskewError(f"flower demo: the run ended as {status}: {there.last_line(submitted)}")
     if parsed.json:
-        print_json(summary_json(store, made))
+        print_json(summary_json(Results(store, made)))
     else:
         console.print(f"`fedskew show {made[-1].id}` and `fedskew report {made[-1].id}` show the run")
     return 0

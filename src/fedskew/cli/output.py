@@ -17,27 +17,17 @@ from rich.table import Table
 
 from fedskew.core.errors import FedskewError, visible
 from fedskew.core.files import replacing
-from fedskew.measure.registry import Measure, by_primary_metric, primary
 from fedskew.report.answer import measuring, profiles, remarks, warnings
-from fedskew.report.comparisons import caption, ranking
 from fedskew.report.console import Console, say
-from fedskew.report.experiments import measured_rows, names, titled, tuning
-from fedskew.report.files import PLAIN, Layout, readable
-from fedskew.report.series import Budget, by_part, curves_by_run, read, read_after
-from fedskew.report.tables import (
-    columns,
-    named,
-    on_verdicts,
-    rows_within,
-    summarise,
-    summary,
-    unfinished,
-)
-from fedskew.report.words import SPREADS, covered, heading, listed, verdict_rule
-from fedskew.store.runs import RunRecord, RunStore
+from fedskew.report.experiments import measured_rows, titled, tuning
+from fedskew.report.files import against, readable
+from fedskew.report.plots import on_ranks, ranking
+from fedskew.report.series import PLAIN, Layout, Results, curves_by_run
+from fedskew.report.tables import covered, on_verdicts, verdict_rule
+from fedskew.report.words import SPREADS, heading, listed
+from fedskew.store.runs import RunRecord
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 
@@ -58,12 +48,11 @@ def clean(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-@by_primary_metric
-def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> dict[str, object]:
+def summary_json(results: Results) -> dict[str, object]:
     """Return the summary table, and the curves of its runs, also by layer and class."""
-    curves, parts = curves_by_run(read(store, records, budget)), by_part(store, records)
+    curves, parts = curves_by_run(results), results.parts
     return {
-        "methods": summary(store, records, budget).to_dict("records"),
+        "methods": results.summary.to_dict("records"),
         "runs": [
             {
                 "run": r.id,
@@ -75,7 +64,7 @@ def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget |
                 "curves": curves[curves["run"] == r.id].drop(columns="run").to_dict("records"),
                 "parts": parts[parts["run"] == r.id].drop(columns="run").to_dict("records"),
             }
-            for r in records
+            for r in results.runs
         ],
     }
 
@@ -92,43 +81,30 @@ FIRST_LEFT_OUT, LAST_LEFT_OUT = ("MB", "drift"), ("worst client %", "personal %"
 """Columns that a narrow terminal leaves out, in this order. Measures that only some runs have come between, differences last."""
 
 
-@by_primary_metric
-def print_summary(
-    store: RunStore,
-    records: Sequence[RunRecord],
-    budget: Budget | None = None,
-    layout: Layout = PLAIN,
-    title: str = "",
-) -> None:
+def print_summary(results: Results, title: str = "") -> None:
     """Print a title and the table with one row for each method.
 
     No cell is broken into lines. On a narrow terminal, columns that the options do not name are left out.
     """
-    spelled, records = names(records)[0], titled(records)
-    data = read(store, records, budget, layout.columns)
-    chosen = named(data, layout.columns)
-    frame = summarise(data, records, rows_within(store, records, budget), chosen)
-    console = Console()
-    shown = readable(frame, layout, chosen, spelled.method).astype(str).drop(columns="clients' rows", errors="ignore")
-    if not layout.columns:
-        shown = shown.drop(columns="seeds")
-    against = f"vs {spelled.method}"
-    by_title = {str(title): list(map(str, cells)) for title, cells in shown.items()}
-    last = (*LAST_LEFT_OUT, against, "verdict")
-    always = ("method", heading(primary()))
+    results, console = results.titled, Console()
+    cells = readable(results).astype(str).drop(columns="clients' rows", errors="ignore")
+    if not results.layout.columns:
+        cells = cells.drop(columns="seeds")
+    by_title = {str(title): list(map(str, column)) for title, column in cells.items()}
+    last = (*LAST_LEFT_OUT, against(results), "verdict")
+    always = ("method", heading(results.measure))
     others = [title for title in reversed(by_title) if title not in (*always, *FIRST_LEFT_OUT, *last)]
-    hidden = [] if layout.columns else too_wide(by_title, [*FIRST_LEFT_OUT, *others, *last], console.width)
+    hidden = [] if results.layout.columns else too_wide(by_title, [*FIRST_LEFT_OUT, *others, *last], console.width)
     for column in hidden:
         del by_title[column]
     if title:
         console.print(title, style="bold")
     print_columns(by_title, ("method", "verdict"))
-    measures = [m for m in chosen or columns(frame, "table") if heading(m) in by_title]
-    for line in notes(frame, measures, records, budget, layout):
+    for line in notes(results, list(by_title)):
         console.print(line, style="dim")
     if hidden:
-        keys = [m.key for m in columns(frame, "table") if heading(m) in hidden]
-        keys += ["difference"] * (against in hidden) + ["verdict"] * ("verdict" in hidden)
+        keys = [m.key for m in results.columns("table") if heading(m) in hidden]
+        keys += ["difference"] * (against(results) in hidden) + ["verdict"] * ("verdict" in hidden)
         console.print(
             f"not shown, lines are too short: {', '.join(keys)} (`fedskew show --columns` prints any)",
             style="dim",
@@ -174,48 +150,44 @@ def too_wide(columns: Mapping[str, Sequence[str]], order: Sequence[str], room: i
     return hidden
 
 
-def notes(
-    frame: pd.DataFrame,
-    measures: Sequence[Measure],
-    records: Sequence[RunRecord],
-    budget: Budget | None,
-    layout: Layout,
-) -> list[str]:
-    """Return notes that explain the numbers of the table."""
+def notes(results: Results, titles: Sequence[str]) -> list[str]:
+    """Return notes that explain the numbers of the table with the columns ``titles``."""
+    frame, records, layout, measure = results.summary, results.records, results.layout, results.measure
     fewest, seeds = int(frame["seeds"].min()), int(frame["seeds"].max())
     over = f"{seeds if fewest == seeds else f'{fewest} to {seeds}'} seeds"
     what = (
-        f"mean and {SPREADS[layout.spread].title} over {over}" + f"; {covered(frame)}" * (layout.spread == "ci95")
+        f"mean and {SPREADS[layout.spread].title} over {over}"
+        + f"; {covered(frame, measure)}" * (layout.spread == "ci95")
         if seeds > 1
         else f"only one seed: no interval; {SEVERAL if records[0].comparison is None else 'add --seeds 5'}"
         if seeds
         else "no run has finished"
     )
+    measures = [m for m in results.columns("table") if heading(m) in titles]
     of_clients, several = [m.title for m in measures if m.of_clients], int(frame["comparisons"].iloc[0]) > 1
-    found = [
-        f"{primary().label} {read_after(frame, budget)}",
+    decided = layout.has("verdict") and (several or frame["margin"].notna().any())
+    sentences = [
+        f"{measure.label} {results.read_after()}",
         what,
-        f"verdicts: {verdict_rule(frame)}"
-        if layout.has("verdict") and (several or frame["margin"].notna().any())
-        else "",
+        f"verdicts: {verdict_rule(frame, measure)}" if decided else "",
         f"{listed(of_clients)}: on each client's {measured_rows(records)}" if of_clients else "",
         *dict.fromkeys(m.remark for m in measures),
     ]
     best = [f"{name} {c['setting']}" for name, tried in tuning(records).items() for c in tried if c.get("best")]
     if best:
-        found.append(f"tuned on held-out rows: {'; '.join(best)}")
-    excluded = on_verdicts(frame) if layout.spread == "ci95" and layout.has("verdict") else []
-    return ["; ".join(filter(None, found)), *excluded, *remarks(records)]
+        sentences.append(f"tuned on held-out rows: {'; '.join(best)}")
+    excluded = on_verdicts(frame, measure) if layout.spread == "ci95" and layout.has("verdict") else []
+    return ["; ".join(filter(None, sentences)), *excluded, *remarks(records)]
 
 
-def print_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:
+def print_ranks(results: Results) -> None:
     """Print the mean ranks of the methods, if the runs have several data sets."""
-    found = ranking(store, records, budget)
-    if found is None:
+    ranked = ranking(results)
+    if ranked is None:
         return
-    names, blocks, ranks = found
+    names, blocks, ranks = ranked
     console = Console()
-    console.print(f"\n{caption(blocks, ranks)}")
+    console.print(f"\n{on_ranks(blocks, ranks)}")
     for k in sorted(range(len(names)), key=lambda k: float(ranks.mean[k])):
         console.print(f"  {ranks.mean[k]:.2f}  {names[k]}")
 
@@ -223,10 +195,10 @@ def print_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | 
 def print_unfinished(records: Sequence[RunRecord]) -> None:
     """Print the runs without final numbers, each with the reason."""
     console = Console()
-    for row in unfinished(titled(records)).to_dict("records"):
-        console.print(
-            f"run {row['run']} ({row['method']}): {row['status']} after round {row['rounds_done']}. {row['message']}",
-        )
+    for record in titled(records):
+        if record.status != "finished":
+            after = f"{record.status} after round {record.rounds_done}"
+            console.print(f"run {record.id} ({record.name}): {after}. {record.message}")
 
 
 def print_warnings(records: Sequence[RunRecord]) -> None:

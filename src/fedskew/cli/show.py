@@ -31,9 +31,9 @@ from fedskew.measure import registry
 from fedskew.measure.registry import primary_of
 from fedskew.report.console import Console, say
 from fedskew.report.experiments import comparison_title, display_name, parsed, repeat_command, shares_no_model
-from fedskew.report.files import PLAIN, write_figures, write_tables
+from fedskew.report.files import write_figures, write_tables
 from fedskew.report.html import write_report
-from fedskew.report.series import Budget, budget_from, by_part, curves_by_run, read
+from fedskew.report.series import PLAIN, Layout, Results, budget_from, curves_by_run
 from fedskew.report.words import heading, plain, ranges, value
 from fedskew.store import edit
 from fedskew.store.runs import RunRecord, RunStore
@@ -185,16 +185,16 @@ PAUSE = 2.0
 
 def show(parsed: argparse.Namespace) -> int:
     """Print the table of runs, and the curves if there is a single run. With ``--toml``, print its experiment instead."""
-    budget = budget_from(parsed.budget) if parsed.budget else None
     store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
+    results = Results(store, records, budget_from(parsed.budget) if parsed.budget else None, layout_from(parsed))
     if parsed.toml:
         require(not parsed.json, "show: --json has the experiment, too; leave out --toml")
         say("\n".join(record.experiment for record in records))
         return 0
     if parsed.json:
         facts = {"experiment": records[0].experiment, "facts": records[0].facts} if len(records) == 1 else {}
-        print_json({**summary_json(store, records, budget), **facts})
+        print_json({**summary_json(results), **facts})
         return 0
     console, alone = Console(), records[0]
     if len(records) == 1:
@@ -202,10 +202,10 @@ def show(parsed: argparse.Namespace) -> int:
         title = f"run {alone.id}: {display_name(alone)}, {alone.status}, {done}"
     else:
         title = comparison_title(store, records)
-    print_summary(store, records, budget, layout_from(parsed), title)
-    print_ranks(store, records, budget)
+    print_summary(results, title)
+    print_ranks(results)
     if len(records) == 1:
-        print_curves(store, alone, budget)
+        print_curves(dataclasses.replace(results, layout=Layout(columns=("recovery",))))
     print_unfinished(records)
     print_warnings(records)
     print_measuring(records)
@@ -214,10 +214,9 @@ def show(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def print_curves(store: RunStore, record: RunRecord, budget: Budget | None = None) -> None:
+def print_curves(results: Results) -> None:
     """Print the run's metrics at every measured round, and its newest metrics by layer and class."""
-    console, frame = Console(), read(store, [record], budget, ["recovery"])
-    curves = curves_by_run(frame)
+    console, frame, curves = Console(), results.frame, curves_by_run(results)
     if len(curves):
         measures = [m for m in registry.shown("curve") if m.key in curves]
         table = Table(box=None, pad_edge=False)
@@ -226,7 +225,7 @@ def print_curves(store: RunStore, record: RunRecord, budget: Budget | None = Non
         for row in curves.to_dict("records"):
             table.add_row(str(row["round"]), *(plain(m, row[m.key]) for m in measures))
         console.print(table)
-    parts = by_part(store, [record])
+    parts = results.parts
     parts = parts[parts["round"] <= frame["round"].max()]
     for split, rows in parts[parts["round"] == parts.groupby("split")["round"].transform("max")].groupby("split"):
         table = Table(box=None, pad_edge=False)
@@ -254,17 +253,16 @@ def report(parsed: argparse.Namespace) -> int:
     name = f"c{one}" if one else "-".join(str(r.id) for r in records[:4])
     interval = f"-{parsed.interval}" if parsed.interval != PLAIN.spread else ""
     path = parsed.output or store.folder / f"{name}{interval}.html"
-    budget = budget_from(parsed.budget) if parsed.budget else None
-    layout = layout_from(parsed)
+    results = Results(store, records, budget_from(parsed.budget) if parsed.budget else None, layout_from(parsed))
     if parsed.watch:
         Console(stderr=True).print(f"report: {path} follows the runs; Ctrl-C stops it", soft_wrap=True)
         for seen in follow(store, [str(record.id) for record in records], PAUSE):
             if going_on(seen):
-                write_report(store, [run.record for run in seen], path, budget, layout, live=True)
-        records = [store.run(record.id) for record in records]
-    path = write_report(store, records, path, budget, layout)
-    figures = write_figures(store, records, parsed.figures, budget, layout) if parsed.figures else []
-    files = figures + (write_tables(store, records, parsed.tables, budget, layout) if parsed.tables else [])
+                write_report(dataclasses.replace(results, runs=[run.record for run in seen]), path, live=True)
+        results = dataclasses.replace(results, runs=[store.run(record.id) for record in records])
+    path = write_report(results, path)
+    figures = write_figures(results, parsed.figures) if parsed.figures else []
+    files = figures + (write_tables(results, parsed.tables) if parsed.tables else [])
     if parsed.json:
         print_json({"report": str(path), "files": [str(f) for f in files], "runs": [r.id for r in records]})
     else:

@@ -36,7 +36,7 @@ from fedskew.loop.plan import System
 from fedskew.report.console import Console
 from fedskew.report.experiments import name_of
 from fedskew.report.progress import Board, Face, Part, face_for
-from fedskew.report.series import budget_from, check_rounds
+from fedskew.report.series import Results, budget_from, check_rounds
 from fedskew.report.words import duration, heading, value
 from fedskew.report.words import plain as plain_value
 from fedskew.studies.tune import Tuned, space_from, words
@@ -153,15 +153,15 @@ def present(runs: Runs, parsed: argparse.Namespace, caller: Training) -> int:
     store, records = runs.store, runs.records
     options = vars(parsed)
     budget = budget_from(parsed.budget) if options.get("budget") else None
-    layout = layout_from(parsed)
+    results = Results(store, records, budget, layout_from(parsed))
     comparison = records[0].comparison
     path = options.get("report") or store.folder / (f"c{comparison}.html" if comparison else f"{records[0].id}.html")
     with Board({"": Part("writing the report", 0)}, face_for(lines=False)):
-        path = write_report(store, records, path, budget, layout)
+        path = write_report(results, path)
     if parsed.json:
-        print_json({**summary_json(store, records, budget), "report": str(path), "seconds": round(seconds, 3)})
+        print_json({**summary_json(results), "report": str(path), "seconds": round(seconds, 3)})
     else:
-        print_summary(store, records, budget, layout)
+        print_summary(results)
         print_unfinished(records)
         print_warnings(records)
         if options.get("profile"):

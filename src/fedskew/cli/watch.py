@@ -15,7 +15,7 @@ from rich.text import Text
 from fedskew.cli.output import number, print_json, table_of, too_wide
 from fedskew.core.component import build
 from fedskew.core.errors import require
-from fedskew.measure.registry import primary, shown
+from fedskew.measure.registry import primary_of, shown
 from fedskew.report.answer import warnings
 from fedskew.report.console import Console
 from fedskew.report.experiments import display_name, measured_rows, titled
@@ -137,7 +137,8 @@ def watched_runs(store: RunStore, wanted: Sequence[str]) -> list[Seen]:
 
 def drawn(seen: Sequence[Seen]) -> RenderableType:
     """Return a table with a row for each run, then the remaining time and the warnings."""
-    measures = [m for m in shown("live") if m == primary() or any(math.isfinite(s.values[m.key]) for s in seen)]
+    primary = {primary_of([s.record]) for s in seen}
+    measures = [m for m in shown("live") if m in primary or any(math.isfinite(s.values[m.key]) for s in seen)]
     columns = {
         "run": [str(s.record.id) for s in seen],
         "method": [display_name(s.record) for s in seen],
@@ -147,7 +148,7 @@ def drawn(seen: Sequence[Seen]) -> RenderableType:
         "s a round": [number(s.pace, 2) for s in seen],
         "status": [state(s) for s in seen],
     }
-    room, scores = Console().width, [heading(m) for m in reversed(measures) if m != primary()]
+    room, scores = Console().width, [heading(m) for m in reversed(measures) if m not in primary]
     for title in too_wide(columns, [*scores, "s a round"], room):
         del columns[title]
     measures = [m for m in measures if heading(m) in columns]

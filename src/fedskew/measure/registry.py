@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.metrics import TaskMetric
@@ -247,11 +244,6 @@ def of_each_client(metric: TaskMetric) -> Iterator[Measure]:
         yield Measure(split, metric.name, f"per client: {metric.title} {where}", better=better, low=metric.low)
 
 
-P = ParamSpec("P")
-Store = TypeVar("Store")
-Shown = TypeVar("Shown")
-Runs = TypeVar("Runs", bound="Iterable[Recorded]")
-
 OF_MODELS = ("test", "clients", "personal", "unseen")
 """Splits of measures of models. Models are not measured after every round."""
 
@@ -414,16 +406,12 @@ def shown(*views: View) -> list[Measure]:
     return [m for m in measures() if (set(m.shown) & set(views) if views else m.shown)]
 
 
-COMPARED_BY: ContextVar[str] = ContextVar("COMPARED_BY", default="")
-"""The metric that compares the runs of the current view; empty: `PRIMARY`."""
-
-
 def primary(metric: str = "") -> Measure:
     """Return the measure by which methods are compared and tuned: a ``metric`` on the test set.
 
-    By default it is the metric of the current view (`compared_by`). Raises `BadInput` for an unknown metric.
+    Raises `BadInput` for an unknown metric.
     """
-    name = metric or COMPARED_BY.get() or PRIMARY
+    name = metric or PRIMARY
     metrics = (m for m in measures() if m.split == "test" and m.stored)
     measure = next((m for m in metrics if m.name == name), None)
     if not measure:
@@ -444,29 +432,6 @@ def primary_of(records: Iterable[Recorded]) -> Measure:
     metrics = list(dict.fromkeys(str(r.facts["primary"]) for r in records if "primary" in r.facts)) or [PRIMARY]
     require(len(metrics) == 1, f"these runs are compared by {' and by '.join(metrics)}; name runs of one task")
     return primary(metrics[0])
-
-
-@contextmanager
-def compared_by(metric: str) -> Iterator[None]:
-    """Within this context, `primary` returns the measure of this metric."""
-    token = COMPARED_BY.set(metric)
-    try:
-        yield
-    finally:
-        COMPARED_BY.reset(token)
-
-
-def by_primary_metric(
-    view: Callable[Concatenate[Store, Runs, P], Shown],
-) -> Callable[Concatenate[Store, Runs, P], Shown]:
-    """Decorate a view of a store and records: within it, `primary` returns the measure of these runs."""
-
-    @wraps(view)
-    def compared(store: Store, records: Runs, /, *args: P.args, **kwargs: P.kwargs) -> Shown:
-        with compared_by(primary_of(records).name):
-            return view(store, records, *args, **kwargs)
-
-    return compared
 
 
 def computed(split: str) -> list[Measure]:

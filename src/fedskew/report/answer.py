@@ -6,27 +6,22 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fedskew.core.text import count
-from fedskew.measure.registry import primary
-from fedskew.report import words
+from fedskew.measure.registry import Measure, primary_of
 from fedskew.report.experiments import pooled, shares_no_model
+from fedskew.report.series import Results
 from fedskew.report.words import Row, gap, heading, listed, plain, rows_of, shown, value, within
-from fedskew.store.records import Sign
+from fedskew.store.records import Json, Sign
 from fedskew.store.runs import RunRecord
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-NAMED = 5
+MOST_NAMES = 5
 """Maximum length of a list of methods. A longer list ends in ``and 3 more``."""
 
 
-def answer(table: pd.DataFrame) -> str:
-    """Say which method is best by the primary measure, and how certain this is. ``table`` comes from `tables.summary`."""
-    rows, measure = rows_of(table), primary()
+def answer(results: Results) -> str:
+    """Say which method is best by the primary measure, and how certain this is."""
+    rows, measure = rows_of(results.summary), results.measure
     measured = sorted(
         (row for row in rows if math.isfinite(row[measure.key])),
         key=lambda row: float(row[measure.key]),
@@ -38,84 +33,86 @@ def answer(table: pd.DataFrame) -> str:
         return f"No method has a {measure.label}, so they cannot be compared by it."
     first, others = rows[0], [row for row in measured if row is not rows[0]]
     if len(rows) == 1:
-        return alone(first)
+        return alone(measure, first)
+    best = (
+        f"{measured[0]['method']} has the {superlative(measure)} mean {measure.label}, {number(measure, measured[0])}"
+    )
     if not math.isfinite(first[measure.key]):
         why = "has finished" if not first["finished"] else f"has a {measure.label}"
-        return f"Undecided: no run of {first['method']}, the method to compare with, {why}. {best(measured)}."
+        return f"Undecided: no run of {first['method']}, the method to compare with, {why}. {best}."
     if all(row["pairs"] < 2 for row in others):
-        return f"Undecided: {too_few(others)}. {best(measured)}."
+        return f"Undecided: {too_few(others)}. {best}."
     ahead, behind, equivalent, undecided = (
         [row for row in others if row["verdict"] == verdict]
         for verdict in (measure.ahead, measure.behind, "equivalent", "undecided")
     )
     if equivalent and not (ahead or behind or undecided):
-        which = f"{named(equivalent)} {'is' if len(equivalent) == 1 else 'are'} equivalent to {first['method']}"
-        return f"{which} within {within(first['margin'])}. {best(measured)}."
+        which = f"{names_of(equivalent)} {'is' if len(equivalent) == 1 else 'are'} equivalent to {first['method']}"
+        return f"{which} within {within(measure, first['margin'])}. {best}."
     if not (ahead or behind or equivalent):
         which = f"{others[0]['method']} does not differ" if len(rows) == 2 else "no method differs"
-        return f"Undecided: {which} reliably from {first['method']}. {best(measured)}{not_enough(first, measured[0])}."
+        more = not_enough(measure, first, measured[0])
+        return f"Undecided: {which} reliably from {first['method']}. {best}{more}."
     if ahead:
-        than = f"{first['method']}: {numbered(ahead[0])} against {numbered(first)}"
-        head = f"{ahead[0]['method']} has a {measure.ahead} {measure.label} than {than}, {difference(ahead[0])}"
+        than = f"{first['method']}: {number(measure, ahead[0])} against {number(measure, first)}"
+        head = (
+            f"{ahead[0]['method']} has a {measure.ahead} {measure.label} than {than}, {difference(measure, ahead[0])}"
+        )
     else:
-        head = f"No method has a reliably {measure.ahead} {measure.label} than {first['method']}, {numbered(first)}"
+        head = (
+            f"No method has a reliably {measure.ahead} {measure.label} than {first['method']}, {number(measure, first)}"
+        )
     if measured[0] in undecided:
-        undecided = [{**measured[0], "method": f"{measured[0]['method']}, {superlative()} mean"}, *undecided[1:]]
+        best_one = {**measured[0], "method": f"{measured[0]['method']}, {superlative(measure)} mean"}
+        undecided = [best_one, *undecided[1:]]
     groups = {f"also {measure.ahead}": ahead[1:], measure.behind: behind}
     groups |= {"equivalent": equivalent, "undecided": undecided}
-    rest = "; ".join(f"{word}: {named(group)}" for word, group in groups.items() if group)
+    rest = "; ".join(f"{word}: {names_of(group)}" for word, group in groups.items() if group)
     return f"{head}." + (f" {rest[0].upper()}{rest[1:]}." if rest else "")
 
 
-def numbered(row: Row) -> str:
-    """Format the primary measure of a method with its unit: ``84.7 %``."""
-    return value(primary(), row[primary().key])
+def number(measure: Measure, row: Row) -> str:
+    """Format the measure of a method with its unit: ``84.7 %``."""
+    return value(measure, row[measure.key])
 
 
-def superlative() -> str:
-    return "highest" if primary().ahead == "higher" else "lowest"
+def superlative(measure: Measure) -> str:
+    return "highest" if measure.ahead == "higher" else "lowest"
 
 
-def named(rows: Sequence[Row]) -> str:
-    """List the methods' names; after `NAMED` minus 1 names, only say how many more there are."""
+def names_of(rows: Sequence[Row]) -> str:
+    """List the methods' names; after `MOST_NAMES` minus 1 names, only say how many more there are."""
     names = [str(row["method"]) for row in rows]
-    return (
-        listed(names) if len(names) <= NAMED else f"{listed([*names[: NAMED - 1], f'{len(names) - NAMED + 1} more'])}"
-    )
+    if len(names) > MOST_NAMES:
+        names[MOST_NAMES - 1 :] = [f"{len(names) - MOST_NAMES + 1} more"]
+    return listed(names)
 
 
-def best(measured: Sequence[Row]) -> str:
-    """Say which method is best: ``SCAFFOLD has the highest mean test accuracy, 84.7 %``. The best row comes first."""
-    return f"{measured[0]['method']} has the {superlative()} mean {primary().label}, {numbered(measured[0])}"
-
-
-def difference(row: Row) -> str:
+def difference(measure: Measure, row: Row) -> str:
     """Format a method's difference from the first: ``+5.1 ± 1.2 points over 5 paired seeds (p = 0.01)``."""
-    unit = " points" if primary().unit == "%" else ""
-    width = f" ± {gap(primary(), row['difference_half'])[1:]}" if math.isfinite(row["difference_half"]) else ""
+    unit = " points" if measure.unit == "%" else ""
+    width = f" ± {gap(measure, row['difference_half'])[1:]}" if math.isfinite(row["difference_half"]) else ""
     p = f" (p\u00a0=\u00a0{row['p']:.2g})" if math.isfinite(row["p"]) else ""
     each = "" if width else " each of"
-    return f"{gap(primary(), row['difference'])}{width}{unit} over{each} {count(row['pairs'], 'paired seed')}{p}"
+    return f"{gap(measure, row['difference'])}{width}{unit} over{each} {count(row['pairs'], 'paired seed')}{p}"
 
 
-def not_enough(first: Row, top: Row) -> str:
-    """In an undecided comparison, say how the best method ``top`` differs from the ``first``, or why this is unknown."""
-    if top is first:
+def not_enough(measure: Measure, first: Row, best: Row) -> str:
+    """In an undecided comparison, say how the best method differs from the ``first``, or why this is unknown."""
+    if best is first:
         return ""
-    if top["pairs"] < 2:
-        return f", but {too_few([top])}"
-    return f"; its difference from {first['method']}, {numbered(first)}, is {difference(top)}"
+    if best["pairs"] < 2:
+        return f", but {too_few([best])}"
+    return f"; its difference from {first['method']}, {number(measure, first)}, is {difference(measure, best)}"
 
 
-def alone(row: Row) -> str:
+def alone(measure: Measure, row: Row) -> str:
     """Say what a single method reaches, with its interval over seeds."""
-    measure, after = primary(), f"after round {row['after_round']}"
-    reached = f"{row['method']} reaches a {measure.label} of"
+    after, reached = f"after round {row['after_round']}", f"{row['method']} reaches a {measure.label} of"
     if row["seeds"] < 2:
-        return f"{reached} {numbered(row)} {after}. With one seed nothing can be said about certainty."
-    number = f"{shown(measure, row)}\u00a0{measure.unit}".strip()
+        return f"{reached} {number(measure, row)} {after}. With one seed nothing can be said about certainty."
     over = f"mean and 95\u00a0% interval over {count(row['seeds'], 'seed')}; it covers the {row['covers']}"
-    return f"{reached} {number} {after}: {over}."
+    return f"{reached} {shown(measure, row)}\u00a0{measure.unit}".strip() + f" {after}: {over}."
 
 
 def too_few(rows: Sequence[Row]) -> str:
@@ -140,7 +137,7 @@ class Notice:
 
 def notices(records: Sequence[RunRecord], of_partition: bool = False) -> list[Notice]:
     """Return the warnings for the report: those about the partition, or all others. The first run with one gives its text."""
-    found: list[Notice] = []
+    texts: list[Notice] = []
     for kind, seen in by_kind(records).items():
         if (kind in OF_PARTITION) != of_partition:
             continue
@@ -151,17 +148,17 @@ def notices(records: Sequence[RunRecord], of_partition: bool = False) -> list[No
         if where and not of_partition:
             where = runs_with(seen, records).removeprefix(" in ")
         hint = "; ".join(filter(None, [entry.get("threshold", ""), entry.get("source", "")]))
-        found.append(Notice(text + remedy, where, hint))
-    return found
+        texts.append(Notice(text + remedy, where, hint))
+    return texts
 
 
 def by_kind(records: Sequence[RunRecord]) -> dict[str, list[tuple[RunRecord, Sign]]]:
     """Group the stored warnings by kind; each stands with its run."""
-    found: dict[str, list[tuple[RunRecord, Sign]]] = {}
+    kinds: dict[str, list[tuple[RunRecord, Sign]]] = {}
     for record in records:
         for entry in record.facts.get("warnings", []):
-            found.setdefault(entry["kind"], []).append((record, entry))
-    return found
+            kinds.setdefault(entry["kind"], []).append((record, entry))
+    return kinds
 
 
 def warnings(records: Sequence[RunRecord]) -> list[str]:
@@ -186,45 +183,45 @@ def runs_with(seen: Sequence[tuple[RunRecord, Sign]], records: Sequence[RunRecor
 
 def remarks(records: Sequence[RunRecord]) -> list[str]:
     """Return the remarks: methods without comparable values, rows and clients that are left out or not measured, baselines."""
-    one = dict.fromkeys(record.name for record in records if pooled(record))
-    alone = dict.fromkeys(record.name for record in records if shares_no_model(record))
     texts = {
-        "one client holds all rows, so there is no worst client": one,
-        "clients share no model, so the server has no trained model to measure": alone,
+        "one client holds all rows, so there is no worst client": pooled,
+        "clients share no model, so the server has no trained model to measure": shares_no_model,
     }
-    found = [f"{listed(list(names))}: {text}" for text, names in texts.items() if names]
-    dealt = dict.fromkeys(record.facts.get("partition", {}).get("note", "") for record in records)
-    return found + [text for text in dealt if text][:1] + without_numbers(records) + without_model(records)
-
-
-def without_numbers(records: Sequence[RunRecord]) -> list[str]:
-    """Say how many clients have too few rows to hold one out; an empty list if there are none."""
+    names = {text: list(dict.fromkeys(r.name for r in records if without(r))) for text, without in texts.items()}
     partitions = [record.facts.get("partition", {}) for record in records]
-    counts = [(int(found["unmeasured"]), int(found["clients"])) for found in partitions if found.get("unmeasured")]
+    of_skews = [text for text in dict.fromkeys(dealt.get("note", "") for dealt in partitions) if text][:1]
+    of_methods = [f"{listed(methods)}: {text}" for text, methods in names.items() if methods]
+    return [*of_methods, *of_skews, *without_numbers(partitions), *without_model(records)]
+
+
+def without_numbers(partitions: Sequence[Json]) -> list[str]:
+    """Say how many clients have too few rows to hold one out; an empty list if there are none."""
+    counts = [(int(dealt["unmeasured"]), int(dealt["clients"])) for dealt in partitions if dealt.get("unmeasured")]
     if not counts:
         return []
     most, clients = max(counts)
-    up_to = "up to " if any(found.get("unmeasured", 0) != most for found in partitions) else ""
+    everywhere = len(counts) == len(partitions) and all(unmeasured == most for unmeasured, _ in counts)
+    up_to = "" if everywhere else "up to "
     return [f"{up_to}{most} of {clients} clients hold too few rows to hold one out: they are not measured"]
 
 
 def without_model(records: Sequence[RunRecord]) -> list[str]:
     """Give the primary metric that answers without a model reach on each data set's test rows, as a range over test sets."""
-    measure = primary()
-    found: dict[str, dict[str, set[float]]] = {}
+    measure = primary_of(records)
+    values: dict[str, dict[str, list[float]]] = {}
     for record in records:
-        answers, data = record.facts.get("baselines", {}), record.facts.get("data", {})
-        for answer, has in answers.items():
-            if measure.name in has:
-                found.setdefault(data.get("name", ""), {}).setdefault(answer, set()).add(has[measure.name])
+        name = record.facts.get("data", {}).get("name", "")
+        for answer_, metrics in record.facts.get("baselines", {}).items():
+            if measure.name in metrics:
+                values.setdefault(name, {}).setdefault(answer_, []).append(metrics[measure.name])
     lines = []
-    for name, answered in found.items():
+    for name, answers in values.items():
         ranges = [
-            f"{answer} {' to '.join(dict.fromkeys(plain(measure, end(values)) for end in (min, max)))}"
-            for answer, values in answered.items()
+            f"{answer_} {' to '.join(dict.fromkeys(plain(measure, end(numbers)) for end in (min, max)))}"
+            for answer_, numbers in answers.items()
         ]
         text = f"{heading(measure)} without a model: {', '.join(ranges)}"
-        lines.append(f"{name}: {text}" if len(found) > 1 else text)
+        lines.append(f"{name}: {text}" if len(values) > 1 else text)
     return lines
 
 
@@ -237,25 +234,23 @@ def profiles(records: Sequence[RunRecord]) -> dict[str, dict[str, float]]:
     by_method: dict[str, dict[str, float]] = {}
     for record in records:
         for part, seconds in record.facts.get("profile", {}).items():
-            own = by_method.setdefault(record.name, {})
-            own[part] = own.get(part, 0.0) + seconds
-    return {name: dict(sorted(own.items(), key=lambda item: -item[1])) for name, own in by_method.items()}
+            of_method = by_method.setdefault(record.name, {})
+            of_method[part] = of_method.get(part, 0.0) + seconds
+    return {name: dict(sorted(parts.items(), key=lambda item: -item[1])) for name, parts in by_method.items()}
 
 
 def measuring(records: Sequence[RunRecord]) -> str:
     """Say which share of the rounds' time measuring took, and every how many rounds models were measured."""
     shares = {}
-    for name, own in profiles(records).items():
-        rounds = sum(own.values()) - own.get("setting up", 0.0)
+    for name, seconds in profiles(records).items():
+        rounds = sum(seconds.values()) - seconds.get("setting up", 0.0)
         if rounds > 0:
-            shares[name] = sum(own.get(part, 0.0) for part in MEASURING) / rounds
+            shares[name] = sum(seconds.get(part, 0.0) for part in MEASURING) / rounds
     if not shares:
         return ""
     low, high = f"{100 * min(shares.values()):.0f}", f"{100 * max(shares.values()):.0f}"
     often = sorted({record.facts["measured_every"] for record in records if "measured_every" in record.facts})
-    rest = (
-        f"; models were measured every {words.listed([str(n) for n in often])} rounds (evaluation.every)"
-        if often and often != [1]
-        else ""
-    )
+    rest = ""
+    if often and often != [1]:
+        rest = f"; models were measured every {listed(list(map(str, often)))} rounds (evaluation.every)"
     return f"Measuring took {low if low == high else f'{low} to {high}'} % of the time of the rounds{rest}."

@@ -30,9 +30,9 @@ class Console(rich.console.Console):
         return super().render_str(visible(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        if isinstance(renderable, Text) and (shown := visible(renderable.plain)) != renderable.plain:
+        if isinstance(renderable, Text) and (plain := visible(renderable.plain)) != renderable.plain:
             renderable = renderable.copy()
-            renderable.plain = shown
+            renderable.plain = plain
         return super().render(renderable, options)
 
 

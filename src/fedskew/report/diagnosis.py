@@ -15,8 +15,8 @@ from fedskew.core.text import count, percent
 from fedskew.measure.heterogeneity.faces import MEANINGS
 from fedskew.report import words
 from fedskew.report.experiments import name_of
-from fedskew.report.html import figure, partition_figure
-from fedskew.report.style import INK, MUTED, SERIES, Tip, Tips, blank, rendered, shorten, styled
+from fedskew.report.plots import of_partition
+from fedskew.report.style import INK, MUTED, SERIES, Picture, Tip, Tips, blank, rendered, shorten, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,48 +35,48 @@ NEAR, NAMED = 0.9, 3
 """Clients are named as farthest from this share of the largest distance, and at most this number of them."""
 
 
-def answer(found: Mapping[str, Any]) -> str:
+def answer(diagnosis: Mapping[str, Any]) -> str:
     """Sum up the diagnosis in a few sentences."""
-    by_name = {face["face"]: face for face in found["faces"]}
+    by_name = {face["face"]: face for face in diagnosis["faces"]}
     missing = [name for name in MEANINGS if name not in by_name]
     unknown = f" Not measured: {words.listed(missing)}." if missing else ""
-    if not found["dominant"]:
+    if not diagnosis["dominant"]:
         alike = "" if missing else ": the clients look like fair samples of one population"
         return f"{'No measured face' if missing else 'Nothing'} differs beyond chance{alike}.{unknown}"
-    first = by_name[found["dominant"]]
-    others = [f for f in found["faces"] if f is not first and f["p"] <= 0.05 and f["strength"] >= 0.05]
+    first = by_name[diagnosis["dominant"]]
+    others = [f for f in diagnosis["faces"] if f is not first and f["p"] <= 0.05 and f["strength"] >= 0.05]
     text = f"The clients differ mostly by {first['face']}: {first['verdict']}, strength {first['strength']:.2f}."
     if others:
-        named = [f"{face['face']} ({face['verdict']}, {face['strength']:.2f})" for face in others]
-        text += f" Also {words.listed(named)}."
+        faces = [f"{face['face']} ({face['verdict']}, {face['strength']:.2f})" for face in others]
+        text += f" Also {words.listed(faces)}."
     return f"{text}{unknown}"
 
 
-def farthest(found: Mapping[str, Any], face: Mapping[str, Any]) -> str:
+def farthest(diagnosis: Mapping[str, Any], face: Mapping[str, Any]) -> str:
     """Name the clients that are farthest from all together in a face, with the largest distance; empty for a face by chance."""
     if face["verdict"] == "by chance":
         return ""
     each, far = face["each"], max(face["each"])
     order = sorted(range(len(each)), key=lambda k: -each[k])
-    names = [found["client_names"][k] for k in order if each[k] >= NEAR * far]
+    names = [diagnosis["client_names"][k] for k in order if each[k] >= NEAR * far]
     more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
     return f"{words.listed([*names[:NAMED], *more])} ({two(far)})"
 
 
-def explained(found: Mapping[str, Any]) -> str:
+def explained(diagnosis: Mapping[str, Any]) -> str:
     """Say how many columns differ no more than the labels explain; empty if there are none."""
-    names = found["explained_by_labels"]
+    names = diagnosis["explained_by_labels"]
     if len(names) < 2:
         return f"1 column differs no more than the labels explain: {names[0]!r}" if names else ""
     return f"{len(names)} columns differ no more than the labels explain, such as {names[0]!r}"
 
 
-def write_diagnosis(found: Mapping[str, Any], path: str | Path) -> Path:
+def write_diagnosis(diagnosis: Mapping[str, Any], path: str | Path) -> Path:
     """Write the page of a diagnosis; raises `FedskewError` if the file cannot be written."""
-    return write_whole(path, page(found), "page")
+    return write_whole(path, page(diagnosis), "page")
 
 
-def page(found: Mapping[str, Any]) -> str:
+def page(diagnosis: Mapping[str, Any]) -> str:
     """Return the page as HTML text."""
     filters: dict[str, Callable[..., object]] = {
         "figures": words.figures,
@@ -85,19 +85,24 @@ def page(found: Mapping[str, Any]) -> str:
         "two": two,
         "title": lambda m: str(name_of(m)),
     }
-    faces = "the faces against chance"
+    faces = Picture(
+        key="faces",
+        heading="the faces against chance",
+        draw=lambda _: draw_faces(diagnosis),
+        tips=partial(tips_of_faces, diagnosis),
+    )
     return rendered(
         "diagnosis.html",
         filters,
-        found=found,
-        answer=answer(found),
-        faces=figure("faces", faces, faces, draw_faces(found), "", of_faces(found)),
-        columns=column_figure(found),
-        explained=explained(found),
-        farthest=partial(farthest, found),
+        diagnosis=diagnosis,
+        answer=answer(diagnosis),
+        faces=faces.on_page(),
+        columns=column_figure(diagnosis),
+        explained=explained(diagnosis),
+        farthest=partial(farthest, diagnosis),
         most_clients=MOST_CLIENTS,
-        largest=sorted(np.argsort(-np.array(found["sizes"]), kind="stable")[:MOST_CLIENTS].tolist()),
-        partition=partition_figure(partition(found), found["clients"]),
+        largest=sorted(np.argsort(-np.array(diagnosis["sizes"]), kind="stable")[:MOST_CLIENTS].tolist()),
+        partition=of_partition(partition(diagnosis), diagnosis["clients"]).on_page(),
     )
 
 
@@ -106,23 +111,20 @@ def two(value: float) -> str:
     return words.MISSING if math.isnan(value) else f"{value:.2f}".replace("-0.00", "0.00")
 
 
-def partition(found: Mapping[str, Any]) -> Any:
+def partition(diagnosis: Mapping[str, Any]) -> Any:
     """Return the number of rows of each client and label as a data frame, like `RunStore.partition`."""
     import pandas as pd
 
-    counts = np.array(found["label_counts"])
+    counts, clients = np.array(diagnosis["label_counts"]), diagnosis["client_names"][:200]
     common = np.sort(np.argsort(-counts.sum(0), kind="stable")[:MOST_LABELS])
-    rows = [
-        {"client": k, "client_name": name, "label": label, "rows": count}
-        for k, name in enumerate(found["client_names"][:200])
-        for label, count in ((found["classes"][at], int(counts[k, at])) for at in common)
-    ]
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(counts[: len(clients), common], columns=[diagnosis["classes"][at] for at in common])
+    table = table.assign(client=range(len(clients)), client_name=clients)
+    return table.melt(["client", "client_name"], var_name="label", value_name="rows")
 
 
-def draw_faces(found: Mapping[str, Any]) -> Figure:
+def draw_faces(diagnosis: Mapping[str, Any]) -> Figure:
     """Draw each face as a dot with its interval, each client as a faint tick, and chance as a bar."""
-    faces = found["faces"]
+    faces = diagnosis["faces"]
     with styled():
         figure, axes = blank(66 + 46 * len(faces))
         for row, face in enumerate(faces):
@@ -151,34 +153,39 @@ def draw_faces(found: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def of_faces(found: Mapping[str, Any]) -> Tips:
+def tips_of_faces(diagnosis: Mapping[str, Any]) -> Tips:
     """The tips of `draw_faces`: value, interval, chance and verdict of each face."""
     tips = []
-    for row, face in enumerate(found["faces"]):
+    for row, face in enumerate(diagnosis["faces"]):
         sure = "" if math.isnan(face["low"]) else f" ({two(face['low'])} to {two(face['high'])})"
         text = f"{face['face']}: {two(face['value'])}{sure}, by chance {two(face['chance'])}; {face['verdict']}"
         tips.append(Tip(face["value"], row, text))
     return Tips("y", tips)
 
 
-def column_figure(found: Mapping[str, Any]) -> dict[str, str] | None:
+def column_figure(diagnosis: Mapping[str, Any]) -> dict[str, object] | None:
     """The figure of clients and the columns in which they differ; None if no column differs."""
-    if not found["columns"]:
+    if not diagnosis["columns"]:
         return None
-    effects = np.array([column["each"] for column in found["columns"]]).T  # (clients, columns)
+    effects = np.array([column["each"] for column in diagnosis["columns"]]).T  # (clients, columns)
     effects = np.where(np.abs(effects) < FAINT, 0, effects)
     far = np.abs(effects).max(1)
-    chosen = np.sort(np.argsort(-far, kind="stable")[:MOST_CLIENTS])
-    chosen = chosen[far[chosen] > 0]
-    names = [str(found["client_names"][k]) for k in chosen]
-    columns = [title_of(column) for column in found["columns"]]
+    farthest_clients = np.sort(np.argsort(-far, kind="stable")[:MOST_CLIENTS])
+    farthest_clients = farthest_clients[far[farthest_clients] > 0]
+    names = [str(diagnosis["client_names"][k]) for k in farthest_clients]
+    columns = [title_of(column) for column in diagnosis["columns"]]
     tips = [
-        Tip(c, k, f"{columns[c]} of {names[k]}: {said(effects[client, c])}")
-        for k, client in enumerate(chosen)
+        Tip(c, k, f"{columns[c]} of {names[k]}: {in_words(effects[client, c])}")
+        for k, client in enumerate(farthest_clients)
         for c in range(len(columns))
     ]
-    label = "columns that differ, by client"
-    return figure("columns", label, label, draw_columns(effects[chosen], names, columns), "", Tips("xy", tips))
+    picture = Picture(
+        key="columns",
+        heading="columns that differ, by client",
+        draw=lambda _: draw_columns(effects[farthest_clients], names, columns),
+        tips=lambda: Tips("xy", tips),
+    )
+    return picture.on_page()
 
 
 def title_of(column: Mapping[str, Any]) -> str:
@@ -189,7 +196,7 @@ def title_of(column: Mapping[str, Any]) -> str:
     return {"missing": f"{name} missing", "copied": "copied rows", "share": f"{name} {word}"}.get(kind, name)
 
 
-def said(effect: float) -> str:
+def in_words(effect: float) -> str:
     """Describe a client's effect in words."""
     if not effect:
         return "as elsewhere"
@@ -211,11 +218,9 @@ def draw_columns(effects: np.ndarray[Any, Any], names: list[str], columns: list[
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.xaxis.tick_top()
         short = [shorten(column, 18) for column in columns]
-        axes.set_xticks(
-            range(len(columns)), short, fontsize=9, rotation=30 if len("".join(short)) > 36 else 0, ha="left"
-        )
-        if len("".join(short)) <= 36:
-            axes.set_xticks(range(len(columns)), short, fontsize=9, ha="center")
+        crowded = len("".join(short)) > 36
+        place: dict[str, Any] = {"rotation": 30, "ha": "left"} if crowded else {"ha": "center"}
+        axes.set_xticks(range(len(columns)), short, fontsize=9, **place)
         axes.set_yticks(range(len(names)), [shorten(name, 14) for name in names], fontsize=9)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)

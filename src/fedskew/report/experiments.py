@@ -3,7 +3,7 @@
 import hashlib
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import PurePath
@@ -53,15 +53,6 @@ class Setting:
     values: list[SettingValue]
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Runs of one method that differ in their seeds only."""
-
-    method: str
-    toml: str  # of the first run
-    runs: list[RunRecord]
-
-
 @lru_cache(4096)
 def table_of(text: str) -> Json:
     """Parse an experiment; return an empty table if it is not valid TOML. Callers must not change the table."""
@@ -76,19 +67,15 @@ def parsed(record: RunRecord) -> Json:
     return table_of(record.experiment)
 
 
-def without_seeds(record: RunRecord) -> Json:
+def without_seeds(text: str) -> Json:
     """Return the experiment's table without name and seeds. If the text is not valid TOML: ``{"experiment": text}``."""
-    return without_seeds_of(record.experiment)
-
-
-def without_seeds_of(text: str) -> Json:
     table = table_of(text) or {"experiment": text}
-    drawn = split_of(table)
+    redrawn = split_of(table)
     table = {key: dict(part) if isinstance(part, dict) else part for key, part in table.items() if key != "name"}
-    for section, key in (*SEEDS, *(SPLIT if drawn else ())):
+    for section, key in (*SEEDS, *(SPLIT if redrawn else ())):
         if isinstance(table.get(section), dict):
             table[section].pop(key, None)
-    if drawn and (fold := table["dataset"].pop("fold", "")):
+    if redrawn and (fold := table["dataset"].pop("fold", "")):
         table["dataset"]["folds"] = fold.partition("/")[2]
     return table
 
@@ -104,8 +91,9 @@ def held_out(record: RunRecord) -> bool:
 
 def skews(record: RunRecord) -> set[str]:
     """Return the names of the run's skews."""
-    found = parsed(record).get("skew", [])
-    return {str(skew.get("name")) for skew in (found if isinstance(found, list) else [found]) if isinstance(skew, dict)}
+    skews_ = parsed(record).get("skew", [])
+    skews_ = skews_ if isinstance(skews_, list) else [skews_]
+    return {str(skew.get("name")) for skew in skews_ if isinstance(skew, dict)}
 
 
 def pooled(record: RunRecord) -> bool:
@@ -143,60 +131,58 @@ def measured_rows(records: Sequence[RunRecord]) -> str:
 
 def settings(records: Sequence[RunRecord]) -> list[Setting]:
     """Return the settings without default values, plus rounds and seeds, the most important first."""
-    tables = {record.id: chosen(record) for record in records}
+    tables = {record.id: without_defaults(record) for record in records}
     for table in tables.values():
         for section, key in (("training", "rounds"), ("evaluation", "every")):  # the page shows these two elsewhere
             if isinstance(table.get(section), dict):
                 table[section].pop(key, None)
-    sections = dict.fromkeys(key for table in tables.values() for key in table)
+    sections = dict.fromkeys(key for table in tables.values() for key in table if table[key])
     lines = {
-        key: setting(key.replace("_", " "), records, values(tables, key))
+        key: setting(key.replace("_", " "), records, [shown(tables[record.id].get(key)) for record in records])
         for key in sections
-        if any(table.get(key) for table in tables.values())
     }
     return [
         *(lines.pop(section) for section in FIRST if section in lines),
-        setting("rounds", records, lambda record: str(record.rounds)),
-        seeds("training seeds", records, lambda record: record.seed),
-        seeds("partition seeds", records, lambda record: record.partition_seed),
+        setting("rounds", records, [str(record.rounds) for record in records]),
+        seeds("training seeds", records, [record.seed for record in records]),
+        seeds("partition seeds", records, [record.partition_seed for record in records]),
         *lines.values(),
     ]
 
 
-def chosen(record: RunRecord) -> Json:
+def without_defaults(record: RunRecord) -> Json:
     """Return the run's experiment without seeds, default values and empty sections."""
-    found: Json = {}
-    for section, value in without_seeds(record).items():
+    table: Json = {}
+    for section, value in without_seeds(record.experiment).items():
         if not isinstance(value, dict):
-            found[section] = value
+            table[section] = value
             continue
         usual = {} if section in FIRST else record.facts.get("defaults", {}).get(section, {})
-        own = {
+        parts = {
             key: part
             for key, part in value.items()
             if f"{section}.{key}" in ALWAYS or (part != usual[key] if key in usual else part not in EMPTY)
         }
         if section == "clients" and own_clients(record):
-            own.pop("number", None)
-        if own and "name" in value:
-            own = {"name": value["name"]} | own
-        if own or section in FIRST:
-            found[section] = own
-    return found
+            parts.pop("number", None)
+        if parts and "name" in value:
+            parts = {"name": value["name"]} | parts
+        if parts or section in FIRST:
+            table[section] = parts
+    return table
 
 
 def provenance(records: Sequence[RunRecord]) -> list[Setting]:
     """Return data, model size, versions and engine of the runs as settings. The engine trial is the first run's."""
-    facts = {record.id: record.facts for record in records}
     lines = [
-        setting(key, records, values(facts, key))
+        setting(key, records, [shown(record.facts.get(key)) for record in records])
         for key in ("data", "parameters", "versions")
-        if any(key in known for known in facts.values())
+        if any(key in record.facts for record in records)
     ]
-    engines = [record.facts["engine"] for record in records if isinstance(record.facts.get("engine"), dict)]
+    engines = {r.id: r.facts["engine"] for r in records if isinstance(r.facts.get("engine"), dict)}
     if engines:
-        lines.append(setting("engine", records, lambda record: shown(named(record.facts.get("engine")))))
-        seconds = engines[0].get("estimated_seconds_a_round")
+        lines.append(setting("engine", records, [shown(engines.get(r.id, {}).get("name")) for r in records]))
+        seconds = next(iter(engines.values())).get("estimated_seconds_a_round")
         if isinstance(seconds, dict):
             tried = listed([f"{name} {shown(value)} s a round" for name, value in seconds.items()])
             lines.append(Setting("engine trial", [SettingValue(tried, "")]))
@@ -208,46 +194,29 @@ def tuning(records: Sequence[RunRecord]) -> dict[str, list[dict[str, object]]]:
     return {r.name: r.facts["tuned"].get("candidates", []) for r in records if "tuned" in r.facts}
 
 
-def named(component: object) -> object:
-    """Return the name in a component's table; any other value unchanged."""
-    return component.get("name") if isinstance(component, dict) else component
+def setting(label: str, records: Sequence[RunRecord], texts: Sequence[str]) -> Setting:
+    """Make a setting from its text in each run; each distinct text lists its methods."""
+    methods: dict[str, dict[str, None]] = {}
+    for record, text in zip(records, texts, strict=True):
+        methods.setdefault(text, {})[record.name] = None
+    several = len(methods) > 1
+    return Setting(label, [SettingValue(text, listed(list(names)) * several) for text, names in methods.items()])
 
 
-def values(tables: Mapping[int, Mapping[str, object]], key: str) -> Callable[[RunRecord], str]:
-    """Return a function that formats a run's value of ``key``. ``tables`` is by run id."""
-    return lambda record: shown(tables[record.id].get(key))
+def seeds(label: str, records: Sequence[RunRecord], numbers: Sequence[int]) -> Setting:
+    """Make a setting from the seed of each run: ranges for each method."""
+    by_method: dict[str, list[int]] = {}
+    for record, number in zip(records, numbers, strict=True):
+        by_method.setdefault(record.name, []).append(number)
+    return setting(label, records, [ranges(by_method[record.name]) for record in records])
 
 
-def setting(label: str, records: Sequence[RunRecord], read: Callable[[RunRecord], str]) -> Setting:
-    """Make a setting from the values that ``read`` returns; each distinct value lists its methods."""
-    holders: dict[str, dict[str, None]] = {}
+def recipes(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """Group the runs of one method that differ in their seeds only."""
+    groups: dict[tuple[str, str], list[RunRecord]] = {}
     for record in records:
-        holders.setdefault(read(record), {})[record.name] = None
-    if len(holders) == 1:
-        return Setting(label, [SettingValue(text, "") for text in holders])
-    return Setting(label, [SettingValue(text, listed(list(names))) for text, names in holders.items()])
-
-
-def seeds(label: str, records: Sequence[RunRecord], read: Callable[[RunRecord], int]) -> Setting:
-    """Make a setting from the seeds that ``read`` returns, as ranges for each method."""
-    own: dict[str, list[int]] = {}
-    for record in records:
-        own.setdefault(record.name, []).append(read(record))
-    return setting(label, records, lambda record: ranges(own[record.name]))
-
-
-def recipes(records: Sequence[RunRecord]) -> list[Recipe]:
-    """Group the runs that differ in their seeds only."""
-    found: list[tuple[Json, Recipe]] = []
-    for record in records:
-        table = without_seeds(record)
-        for known, recipe in found:
-            if recipe.method == record.name and known == table:
-                recipe.runs.append(record)
-                break
-        else:
-            found.append((table, Recipe(record.name, record.experiment, [record])))
-    return [recipe for _, recipe in found]
+        groups.setdefault((record.name, str(without_seeds(record.experiment))), []).append(record)
+    return list(groups.values())
 
 
 def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
@@ -257,37 +226,32 @@ def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
     a data file changed between two runs, the name shows its fingerprint: ``fedavg, data=44bd1e7c``.
     """
     return [
-        replace(record, name=", ".join([record.name, *(f"{key}={value}" for key, value in own)]))
-        for record, own in zip(records, differing_settings(records), strict=True)
+        replace(record, name=", ".join([record.name, *(f"{key}={value}" for key, value in settings)]))
+        for record, settings in zip(records, differing_settings(records), strict=True)
     ]
 
 
 def differing_settings(records: Sequence[RunRecord]) -> list[tuple[tuple[str, str], ...]]:
     """Return, for each run, the (setting, value) pairs in which the runs of its name differ."""
     settings = {record.id: dict(settings_of(record.experiment)) for record in records}
-    read: dict[tuple[str, str], set[str]] = {}
+    prints: dict[tuple[str, str], set[str]] = {}
     for record in records:
-        read.setdefault((record.name, split(record)), set()).add(fingerprint(record))
+        prints.setdefault((record.name, split_of(parsed(record))), set()).add(fingerprint(record))
     for record in records:
-        if len(read[record.name, split(record)] - {""}) > 1:
+        if len(prints[record.name, split_of(parsed(record))] - {""}) > 1:
             settings[record.id]["data"] = fingerprint(record)[:8] or "unknown"
-    differing = {
+    keys = {
         name: differing_keys([settings[record.id] for record in records if record.name == name])
         for name in dict.fromkeys(record.name for record in records)
     }
     return [
-        tuple((key, own[key]) for key in differing[record.name] if key in own)
+        tuple((key, settings[record.id][key]) for key in keys[record.name] if key in settings[record.id])
         for record in records
-        for own in [settings[record.id]]
     ]
 
 
-def split(record: RunRecord) -> str:
-    """Return the seed that drew the run's test rows, and their fold. Empty if all seeds of a comparison have the same test rows."""
-    return split_of(parsed(record))
-
-
 def split_of(table: Json) -> str:
+    """Return the seed that drew the experiment's test rows, and their fold. Empty if all seeds of a comparison share test rows."""
     dataset = table.get("dataset")
     if not isinstance(dataset, dict) or dataset.get("redraw") is not True:
         return ""
@@ -304,31 +268,31 @@ def settings_of(text: str) -> Mapping[str, str]:
     """Return an experiment's settings that may change a result, except seeds: ``{"solver": "sgd", "solver.lr": "0.1"}``."""
     if not table_of(text):
         return {"experiment": hashlib.sha256(text.encode()).hexdigest()[:8]}
-    found = {}
-    for section, value in without_seeds_of(text).items():
+    settings = {}
+    for section, value in without_seeds(text).items():
         if not isinstance(value, dict):
-            found[section] = shown(value)
+            settings[section] = shown(value)
             continue
         for key, part in value.items():
-            found[section if key == "name" else f"{section}.{key}"] = shown(part)
+            settings[section if key == "name" else f"{section}.{key}"] = shown(part)
     return {
         key: text
-        for key, text in found.items()
+        for key, text in settings.items()
         if key.split(".")[0] not in UNIMPORTANT and key not in UNIMPORTANT and not key.endswith(".file_text")
     }
 
 
-def differing_keys(settings: Sequence[dict[str, str]]) -> list[str]:
+def differing_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the keys with several values. An option is compared only between runs with the same component."""
-    found = []
-    for key in dict.fromkeys(key for own in settings for key in own):
+    differing = []
+    for key in dict.fromkeys(key for each in settings for key in each):
         section = key.partition(".")[0]
         values: dict[str | None, set[str | None]] = {}
-        for own in settings:
-            values.setdefault(None if key == section else own.get(section), set()).add(own.get(key))
+        for each in settings:
+            values.setdefault(None if key == section else each.get(section), set()).add(each.get(key))
         if any(len(several) > 1 for several in values.values()):
-            found.append(key)
-    return found
+            differing.append(key)
+    return differing
 
 
 def shown(value: object) -> str:
@@ -422,17 +386,17 @@ def name_of(spec: str, experiment: Json | None = None) -> Name:
 
     The server optimiser of the ``experiment`` is added, unless the method's name implies it, such as ``fedadam``.
     """
-    found = SPEC.fullmatch(spec)
-    raw = plainly(found["name"] or "") if found else ""
-    if not found or not (found["own"] or raw in BY_PLAIN_NAME):
+    match = SPEC.fullmatch(spec)
+    raw = plainly(match["name"] or "") if match else ""
+    if not match or not (match["own"] or raw in BY_PLAIN_NAME):
         return Name(spec)
-    options = tuple((key, value.strip("\"'")) for key, value in OPTION.findall(found["options"] or ""))
-    if found["own"]:
-        return Name(found["own"], options)
+    options = tuple((key, value.strip("\"'")) for key, value in OPTION.findall(match["options"] or ""))
+    if match["own"]:
+        return Name(match["own"], options)
     server = (experiment or {}).get("server")
     used = server.get("name", "sgd") if isinstance(server, dict) else "sgd"
-    named = raw in ("fedavgm", "fedadagrad", "fedadam", "fedyogi")
-    return Name(title(raw), options, "" if named or used == "sgd" else SERVERS.get(used, used))
+    implied = raw in ("fedavgm", "fedadagrad", "fedadam", "fedyogi")
+    return Name(title(raw), options, "" if implied or used == "sgd" else SERVERS.get(used, used))
 
 
 def display_name(record: RunRecord) -> str:
@@ -445,22 +409,22 @@ def names(records: Sequence[RunRecord]) -> list[Name]:
 
     If two different raw names would look alike, the method shows its file; if that does not help, the raw name stays.
     """
-    found = [
-        replace(name_of(r.name, parsed(r)), settings=s)
-        for r, s in zip(records, differing_settings(records), strict=True)
+    records_names = [
+        replace(name_of(record.name, parsed(record)), settings=settings)
+        for record, settings in zip(records, differing_settings(records), strict=True)
     ]
     raw: dict[str, set[str]] = {}
-    for record, name in zip(records, found, strict=True):
+    for record, name in zip(records, records_names, strict=True):
         raw.setdefault(str(name), set()).add(record.name)
     return [
         apart(record.name, name, raw[str(name)]) if len(raw[str(name)]) > 1 else name
-        for record, name in zip(records, found, strict=True)
+        for record, name in zip(records, records_names, strict=True)
     ]
 
 
 def apart(spec: str, name: Name, alike: Collection[str]) -> Name:
     """Add the file of ``spec`` to its name, with as many folders as needed to differ from the other raw names, ``alike``."""
-    places = {one: PurePath(one.rpartition("::")[0]).parts for one in alike}
+    places = {other: PurePath(other.rpartition("::")[0]).parts for other in alike}
     for number in range(1, 1 + max(map(len, places.values()))):
         if len({parts[-number:] for parts in places.values()}) == len(places):
             return replace(name, method=f"{name.method} ({'/'.join(places[spec][-number:])})")
@@ -493,19 +457,21 @@ def repeat_command(store: RunStore, records: Sequence[RunRecord]) -> str:
     file = shlex.quote(str(store.run_folder(first.id) / "experiment.toml"))
     if len(records) == 1:
         return f"fedskew run {file}"
-    methods = list(dict.fromkeys(record.name for record in records))
-    runs = {method: [record for record in records if record.name == method] for method in methods}
-    seeds = [[record.seed for record in own] for own in runs.values()]
+    seeds: dict[str, list[int]] = {}
+    for record in records:
+        seeds.setdefault(record.name, []).append(record.seed)
+    methods, of_first = list(seeds), seeds[records[0].name]
     alike = all(
         record.partition_seed == record.seed
         and (others(record) == others(first) if plain_method(record) else plainly(base(record)) in BY_PLAIN_NAME)
         for record in records
     )
     folds = folds_of(first)
-    whole = folds is None or len(seeds[0]) % folds.number == 0
-    if not (alike and whole and plain_method(first)) or any(own != seeds[0] for own in seeds):
+    whole = folds is None or len(of_first) % folds.number == 0
+    same = all(each == of_first for each in seeds.values())
+    if not (alike and whole and same and plain_method(first)):
         return f"fedskew run {file}  (one for each of the runs {ranges([r.id for r in records])})"
-    words = [*map(shlex.quote, methods), *(["--folds", str(folds)] if folds else []), "--seeds", *map(str, seeds[0])]
+    words = [*map(shlex.quote, methods), *(["--folds", str(folds)] if folds else []), "--seeds", *map(str, of_first)]
     return " ".join([f"fedskew compare {file} --algorithms", *words])
 
 

@@ -1,22 +1,24 @@
-"""Stored measurements as data frames: over rounds, seeds, clients and parts, and up to a budget."""
+"""The results of runs: what is stored of them, up to a budget, as the summary and as series over rounds, clients and parts."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from fedskew.core.errors import BadInput, require, suggestion
-from fedskew.measure.registry import OF_MODELS, Measure, budgets, by_primary_metric, measures, primary, shown
+from fedskew.core.text import plainly
+from fedskew.measure.registry import OF_MODELS, Measure, View, budgets, measures, primary_of, shown, stored
 from fedskew.measure.statistics import t_quantile
-from fedskew.report.experiments import distinct, own_clients, parsed, pooled, shares_no_model
+from fedskew.report.experiments import Name, distinct, names, own_clients, parsed, pooled, shares_no_model, titled
+from fedskew.report.tables import OBSERVATION, by_method, methods, per_seed, rows_with, summarise
 from fedskew.report.words import MISSING, listed
-from fedskew.store.runs import RunRecord, RunStore
+from fedskew.store.runs import Measurement, RunRecord, RunStore
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,15 +71,15 @@ def within_budget(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
     """
     spent = spending(frame, budget)
     finished = frame.loc[frame["status"] == "finished", "run"].unique()
-    own = spent[spent.index.get_level_values("run").isin(finished)]
-    least = float(own.groupby("run").last().min())
+    of_finished = spent[spent.index.get_level_values("run").isin(finished)]
+    least = float(of_finished.groupby("run").last().min())
     amount = least if budget.amount is None else budget.amount
     require(
         not least * ROUNDING < amount,
         f"budget: a run spent only {exact(least)} of {exact(amount)} {budget.of}; "
         f"write {budget.of}={exact(least)} or less",
     )
-    possible = measured_everywhere(frame, own, least)
+    possible = measured_everywhere(frame, of_finished, least)
     lowered = possible[possible <= amount * ROUNDING]
     if not len(lowered):
         more = f"write {budget.of}={exact(possible[0])} or more, or " if len(possible) else ""
@@ -115,115 +117,227 @@ def measured_everywhere(frame: pd.DataFrame, spent: pd.Series[float], most: floa
     measured = pd.Series(spent.index.isin(pd.MultiIndex.from_frame(models)), index=spent.index)
     amounts = np.unique(spent[measured & (spent <= most * ROUNDING)].to_numpy())
     everywhere = np.ones(len(amounts), dtype=bool)
-    for run, own in spent.groupby("run"):
-        last = np.searchsorted(own.to_numpy(), amounts * ROUNDING, side="right")
+    for run, spent_by_run in spent.groupby("run"):
+        last = np.searchsorted(spent_by_run.to_numpy(), amounts * ROUNDING, side="right")
         everywhere &= np.concatenate([[False], measured[run].to_numpy()])[last]
     return amounts[everywhere]
 
 
-def read_after(table: pd.DataFrame, budget: Budget | None) -> str:
-    """Say after which rounds the methods of the summary ``table`` are read."""
-    if not budget:
-        return "after the last round"
-    rounds = dict(zip(table["method"], table["after_round"], strict=True))
-    if len(set(rounds.values())) == 1:
-        return f"after round {next(iter(rounds.values()))}, the last within the budget {budget} with measured models"
-    own = listed([f"{method} after round {rounds_ or MISSING}" for method, rounds_ in rounds.items()])
-    return f"within the budget {budget}, where all models were measured: {own}"
+@dataclass(frozen=True)
+class Layout:
+    """The layout of a table: its columns (empty: all columns with values), and the spread, a key of `words.SPREADS`."""
+
+    columns: tuple[str, ...] = ()
+    spread: str = "ci95"
+
+    def has(self, column: str) -> bool:
+        """True if the layout shows this column, one of `OTHER_COLUMNS`."""
+        return not self.columns or column in self.columns
 
 
-NAN = float("nan")
+PLAIN = Layout()
+OTHER_COLUMNS = ("difference", "verdict", "seeds")
+"""Columns of a table for readers that are no measures."""
+
+
+PARTS: dict[str, Literal["layers", "classes", "adaptation"]] = {
+    "layer": "layers",
+    "class": "classes",
+    "adaptation": "adaptation",
+}
+"""By split: the key of the run's facts that lists the names of its parts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """The numbers of some runs, for the terminal, the page, files and Python. Each is read and computed once, when it is needed.
+
+    Runs of one method that differ in more than their seeds are several methods, named by what differs: with their names in the
+    store, or with ``for_readers`` as text. With a ``budget``, each run counts up to its last round within the budget.
+    """
+
+    store: RunStore
+    runs: Sequence[RunRecord]
+    budget: Budget | None = None
+    layout: Layout = PLAIN
+    for_readers: bool = False
+
+    def __post_init__(self) -> None:
+        require(bool(self.runs), "there are no runs to report on")
+
+    @property
+    def titled(self) -> Results:
+        """The same results with names for readers."""
+        return replace(self, for_readers=True)
+
+    @cached_property
+    def records(self) -> list[RunRecord]:
+        """The runs. Those of one name differ in their seeds only."""
+        return titled(self.runs) if self.for_readers else distinct(self.runs)
+
+    @cached_property
+    def names(self) -> dict[str, Name]:
+        """The methods' names for readers, by their names in these results."""
+        return dict(zip((record.name for record in self.records), names(self.runs), strict=True))
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """The methods in order of first appearance."""
+        return methods(self.records)
+
+    @cached_property
+    def measure(self) -> Measure:
+        """The primary measure: methods are compared by it. Raises `BadInput` if the runs have different ones."""
+        return primary_of(self.runs)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The measurements that views show and that belong to no client; all of them if the layout has columns, which name any.
+
+        Numbers of clients are left out where one client holds all rows: its worst client compares with no other run's. Numbers
+        of the server's model are left out where clients share no model: it is the initial one.
+
+        Columns run, round, split, name, value, method, partition_seed, seed, status.
+        """
+        import pandas as pd
+
+        rows = [(r.id, r.name, r.partition_seed, r.seed, r.status) for r in self.records]
+        about = pd.DataFrame(rows, columns=["run", *OBSERVATION, "status"]).drop_duplicates("run")
+        viewed = [] if self.layout.columns else sorted({x for m in measures() if m.shown or m.budget for x in m.of})
+        frame = self.store.measurements(about["run"].tolist(), per_client=False, names=viewed).drop(columns="client")
+        frame = frame.merge(about, on="run")
+        frame = frame.astype({"split": "category", "name": "category"})  # several comparisons of each follow
+        for without, parts in ((pooled, ["clients", "personal"]), (shares_no_model, ["test", "clients"])):
+            runs = frame["run"].isin([record.id for record in self.records if without(record)])
+            frame = frame[~(runs & frame["split"].isin(parts))]
+        return within_budget(frame, self.budget) if self.budget else frame
+
+    @cached_property
+    def until(self) -> dict[int, int]:
+        """The last round of each run within the budget; empty without a budget."""
+        if not self.budget:
+            return {}
+        last = self.frame.groupby("run")["round"].max()
+        return dict(zip(map(int, last.index), map(int, last), strict=True))
+
+    @cached_property
+    def named_measures(self) -> list[Measure]:
+        """The measures of the layout's columns: keys, titles, or names in the store.
+
+        A stored measure that the registry does not have, such as a metric of one's own, is read after the last round. Raises
+        `BadInput` for any other name.
+        """
+        measures_, possible = [], [m for m in (*shown(), *stored().values()) if m.split in (*OF_MODELS, "round")]
+        for column in self.layout.columns:
+            name = plainly(column)
+            matches = [m for m in possible if name in map(plainly, (m.key, m.title, f"{m.split}/{m.name}", m.name))]
+            rows = self.frame.loc[self.frame["name"].map(plainly) == name, ["split", "name"]].drop_duplicates()
+            if matches:
+                measures_.append(min(matches, key=lambda m: (plainly(m.key) != name, m.shown == ())))
+            elif len(rows):
+                split, stored_name = map(str, rows.iloc[0])
+                measures_.append(Measure(split, stored_name, "a measure of one's own", reduce="last"))
+            elif column not in OTHER_COLUMNS:
+                choice = suggestion(column, [*(m.key for m in possible), *OTHER_COLUMNS])
+                raise BadInput(f"columns: unknown {column!r}; {choice}")
+        return measures_
+
+    @cached_property
+    def all_measures(self) -> list[Measure]:
+        """The measures that any view shows, and those of the layout's columns."""
+        return list({measure.key: measure for measure in (*shown(), *self.named_measures)}.values())
+
+    @cached_property
+    def seeds(self) -> pd.DataFrame:
+        """The measures of each finished observation; indexed by `tables.OBSERVATION`."""
+        return per_seed(self.frame, self.all_measures)
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row for each method, in order of first appearance. `tables.summarise` explains the columns of measures.
+
+        ========================================  ==========================================================================
+        column                                    meaning
+        ========================================  ==========================================================================
+        ``method``                                its name
+        ``runs``, ``finished``, ``unfinished``    numbers of runs
+        ``seeds``                                 distinct (partition seed, seed) among the finished
+        ``after_round``                           the round, or rounds, after which its finished runs are read, as text
+        ``covers``                                what the primary measure's interval, ``difference_half`` and the verdict cover:
+                                                  ``seeds and test rows``, ``seeds and redrawn test rows``, ``seeds and folds of
+                                                  rows``, ``seeds and folds of clients``, or ``seeds`` under a budget and without
+                                                  stored rows
+        ``client_rows``                           ``training`` or ``held-out``: the rows on which its clients are measured
+        ``pairs``                                 (partition seed, seed) that this and the first method both finished
+        ``difference``, ``difference_half``       primary measure minus the first method's over these pairs; no half-width where
+                                                  they do not vary
+        ``effect``                                the differences' Hedges's g: their mean in standard deviations
+        ``cliffs_delta``                          share of pairs of seeds that it wins minus share that it loses, -1..1
+        ``p``, ``comparisons``                    p of the test of these differences, after Holm's correction over ``comparisons``
+        ``seeds_to_decide``                       seeds that would decide a difference of this size at the observed variances;
+                                                  0 if no number of seeds does, because the test rows are too few
+        ``margin``, ``p_equivalent``              `evaluation.margin`, and p of two one-sided tests that the difference is smaller,
+                                                  after Holm's correction
+        ``verdict``                               equivalent if ``p_equivalent`` is below 0.05; higher or lower if ``p`` is; else
+                                                  undecided; empty without pairs
+        ========================================  ==========================================================================
+        """
+        # a budget may end the runs at a round without stored values of the test rows
+        by_row = {} if self.budget else by_method(self.store, self.records)
+        return summarise(self.frame, self.records, self.measure, self.all_measures, by_row)
+
+    @cached_property
+    def parts(self) -> pd.DataFrame:
+        """The measurements of layers, classes, and numbers of rows to adapt on.
+
+        Columns are run, round, split, part (its name), name, value.
+        """
+        import pandas as pd
+
+        of_parts = [f"{split}/{name}" for split, name in stored() if split in PARTS]
+        rows = self.store.curves([record.id for record in self.runs], of_parts, per_client=True)
+        table = pd.DataFrame(rows, columns=Measurement._fields)
+        table = table.sort_values(["run", "round", "split", "client"], kind="stable")
+        part_names = {
+            (record.id, split, number): name
+            for record in self.runs
+            for split, key in PARTS.items()
+            for number, name in enumerate(record.facts.get(key, []))
+        }
+        parts = zip(table["run"], table["split"], table["client"], strict=True)
+        table["part"] = [part_names.get(part, str(part[2])) for part in parts]
+        return table[["run", "round", "split", "part", "name", "value"]]
+
+    def columns(self, view: View) -> list[Measure]:
+        """The measures in a table: the layout's, or the primary one and those of the ``view`` that a method has numbers of."""
+        if self.layout.columns:
+            return self.named_measures
+        numbers = self.summary
+        return [
+            m
+            for m in shown()
+            if m == self.measure
+            or (
+                view in m.shown
+                and numbers[m.key].notna().any()
+                and not (m.split == "round" and (numbers[m.key] == 0).all())
+            )
+        ]
+
+    def read_after(self) -> str:
+        """Say after which rounds the methods are read."""
+        if not self.budget:
+            return "after the last round"
+        rounds = dict(zip(self.summary["method"], self.summary["after_round"], strict=True))
+        if len(set(rounds.values())) == 1:
+            last = next(iter(rounds.values()))
+            return f"after round {last}, the last within the budget {self.budget} with measured models"
+        each = listed([f"{method} after round {last or MISSING}" for method, last in rounds.items()])
+        return f"within the budget {self.budget}, where all models were measured: {each}"
+
+
 STOPPED = ("diverged", "interrupted", "failed")
 """Statuses of a run that ended before its last round."""
-
-
-OBSERVATION = ["method", "partition_seed", "seed"]
-"""Columns that name an independent observation."""
-
-
-def methods(records: Sequence[RunRecord]) -> list[str]:
-    """The methods in order of first appearance."""
-    return list(dict.fromkeys(record.name for record in records))
-
-
-def read(
-    store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, columns: Sequence[str] = ()
-) -> pd.DataFrame:
-    """The measurements that a view shows and that belong to no client, in one query; under a budget, only from rounds within it.
-
-    With ``columns``, all measurements that belong to no client, because a column may name any (`named`).
-
-    Numbers of clients are left out where one client holds all rows: its worst client compares with no other run's. Numbers of
-    the server's model are left out where clients share no model: it is the initial one.
-
-    Columns run, round, split, name, value, method, partition_seed, seed, status. Raises `BadInput` without records.
-    """
-    import pandas as pd
-
-    require(bool(records), "there are no runs to report on")
-    known = {r.id: (r.id, r.name, r.partition_seed, r.seed, r.status) for r in records}
-    about = pd.DataFrame(list(known.values()), columns=["run", *OBSERVATION, "status"])
-    viewed = [] if columns else sorted({name for m in measures() if m.shown or m.budget for name in m.of})
-    frame = store.measurements(list(known), per_client=False, names=viewed).drop(columns="client")
-    frame = frame.merge(about, on="run")
-    frame = frame.astype({"split": "category", "name": "category"})  # several comparisons of each follow
-    for without, parts in ((pooled, ["clients", "personal"]), (shares_no_model, ["test", "clients"])):
-        runs = frame["run"].isin([record.id for record in records if without(record)])
-        frame = frame[~(runs & frame["split"].isin(parts))]
-    return within_budget(frame, budget) if budget else frame
-
-
-def per_seed(frame: pd.DataFrame, measures: Sequence[Measure] = ()) -> pd.DataFrame:
-    """The ``measures``, or those in the summary, for each observation among the finished runs; indexed by `OBSERVATION`."""
-    import pandas as pd
-
-    finished = frame[frame["status"] == "finished"]
-    about = finished[["run", *OBSERVATION]].drop_duplicates().set_index("run")
-    known = set(finished[["split", "name"]].drop_duplicates().itertuples(index=False, name=None))
-    # pandas takes as long over nothing, which most measures have
-    columns = {
-        measure.key: per_run(finished, measure) if any((measure.split, name) in known for name in measure.of) else NAN
-        for measure in measures or shown()
-    }
-    return about.join(pd.DataFrame(columns, index=about.index)).groupby(OBSERVATION).mean()
-
-
-def per_run(frame: pd.DataFrame, measure: Measure) -> pd.Series[float]:
-    """The measure of each run, its rounds reduced to one number."""
-    runs = rows_with(frame, measure).sort_values("round", kind="stable").groupby("run")
-    if measure.reduce == "last":
-        return runs.tail(1).set_index("run")["value"] * measure.factor
-    if measure.reduce == "sum":
-        return runs["value"].sum(min_count=1) * measure.factor
-    return runs["value"].agg(measure.reduce) * measure.factor
-
-
-def rows_with(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """The rows of ``frame`` that hold the measure."""
-    return frame[(frame["split"] == measure.split) & frame["name"].isin(measure.of)]
-
-
-def last_rounds(frame: pd.DataFrame) -> dict[str, list[int]]:
-    """By method: the last round of each finished run whose models were measured."""
-    models = frame[(frame["status"] == "finished") & frame["split"].isin(OF_MODELS)]
-    last = models.groupby(["method", "run"])["round"].max()
-    return {str(method): own.tolist() for method, own in last.groupby("method")}
-
-
-def curves(
-    store: RunStore,
-    records: Sequence[RunRecord],
-    measure: Measure,
-    budget: Budget | None = None,
-    spread: str = "ci95",
-) -> pd.DataFrame:
-    """Return a measure over the rounds, with unfinished runs up to their last round.
-
-    Columns are method, round, mean, low and high (ends of the ``spread`` over seeds; NaN for one seed), runs (number of seeds
-    that reached the round), stopped (number of runs that ended early at this round). Methods are in order of first appearance.
-    """
-    records = distinct(records)
-    return curves_of(read(store, records, budget), records, measure, spread)
 
 
 def over_seeds(groups: SeriesGroupBy[float, tuple[Hashable, ...]], spread: str) -> pd.DataFrame:
@@ -237,93 +351,47 @@ def over_seeds(groups: SeriesGroupBy[float, tuple[Hashable, ...]], spread: str) 
     return table.assign(half=wide.get(spread, table.get(spread)))
 
 
-def curves_of(
-    frame: pd.DataFrame, records: Sequence[RunRecord], measure: Measure, spread: str = "ci95"
-) -> pd.DataFrame:
-    """`curves` from measurements that are already read."""
-    import pandas as pd
+def curves(results: Results, measure: Measure) -> pd.DataFrame:
+    """Return a measure over the rounds, with unfinished runs up to their last round.
 
-    found = rows_with(frame, measure).dropna(subset="value")
-    if found.empty:  # most measures have no values, and the code below would take long all the same
-        return pd.DataFrame(columns=["method", "round", "mean", "low", "high", "runs", "stopped"])
-    ordered = found.assign(method=pd.Categorical(found["method"], categories=methods(records)))
-    seeds = ordered.groupby([*OBSERVATION, "round"], observed=True)["value"].mean()
-    table = over_seeds(seeds.groupby(["method", "round"], observed=True), spread)
-    ends = ordered[ordered["status"].isin(STOPPED)].groupby(["run", "method"], observed=True)["round"].max()
-    stopped = ends.reset_index().groupby(["method", "round"], observed=True).size()
-    result = pd.DataFrame(
-        {
-            "mean": table["mean"],
-            "low": table["mean"] - table["half"],
-            "high": table["mean"] + table["half"],
-            "runs": table["count"],
-            "stopped": stopped.reindex(table.index, fill_value=0),
-        }
-    ).reset_index()
-    return result.assign(method=result["method"].astype(str))
-
-
-def curves_by_run(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the values of all curves for each run, with columns run, round, and one for each measure.
-
-    ``frame`` comes from `tables.read`. Only rounds with measured models count, or all rounds if no run measured models.
+    Columns are method, round, mean, low and high (ends of the layout's spread over seeds; NaN for one seed), runs (number of seeds
+    that reached the round), stopped (number of runs that ended early at this round). Methods are in order of first appearance.
     """
     import pandas as pd
 
-    found = {m.key: rows_with(frame, m).groupby(["run", "round"])["value"].sum(min_count=1) for m in shown("curve")}
-    table = pd.DataFrame({key: values for key, values in found.items() if len(values)})
+    rows = rows_with(results.frame, measure).dropna(subset="value")
+    if rows.empty:  # most measures have no values, and the code below would take long all the same
+        return pd.DataFrame(columns=["method", "round", "mean", "low", "high", "runs", "stopped"])
+    ordered = rows.assign(method=pd.Categorical(rows["method"], categories=results.methods))
+    seeds = ordered.groupby([*OBSERVATION, "round"], observed=True)["value"].mean()
+    table = over_seeds(seeds.groupby(["method", "round"], observed=True), results.layout.spread)
+    ends = ordered[ordered["status"].isin(STOPPED)].groupby(["run", "method"], observed=True)["round"].max()
+    stopped = ends.reset_index().groupby(["method", "round"], observed=True).size()
+    result = table.assign(
+        low=table["mean"] - table["half"],
+        high=table["mean"] + table["half"],
+        runs=table["count"],
+        stopped=stopped.reindex(table.index, fill_value=0),
+    ).reset_index()
+    columns = ["method", "round", "mean", "low", "high", "runs", "stopped"]
+    return result.assign(method=result["method"].astype(str))[columns]
+
+
+def curves_by_run(results: Results) -> pd.DataFrame:
+    """Return the values of all curves for each run, with columns run, round, and one for each measure.
+
+    Only rounds with measured models count, or all rounds if no run measured models.
+    """
+    import pandas as pd
+
+    frame = results.frame
+    values = {m.key: rows_with(frame, m).groupby(["run", "round"])["value"].sum(min_count=1) for m in shown("curve")}
+    table = pd.DataFrame({key: column for key, column in values.items() if len(column)})
     models = frame.loc[frame["split"].isin(OF_MODELS), ["run", "round"]].drop_duplicates()
     return (table[table.index.isin(pd.MultiIndex.from_frame(models))] if len(models) else table).reset_index()
 
 
-OF_PARTS = """
-SELECT run, round, split, client, name, value FROM measurements
-WHERE run IN (SELECT value FROM json_each(?)) AND split IN ('layer', 'class', 'adaptation') ORDER BY run, round, split, client
-"""
-PARTS: dict[str, Literal["layers", "classes", "adaptation"]] = {
-    "layer": "layers",
-    "class": "classes",
-    "adaptation": "adaptation",
-}
-"""By split: the key of the run's facts that lists the names of its parts."""
-
-
-def by_part(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
-    """Return the measurements of layers, classes, and numbers of rows to adapt on.
-
-    Columns are run, round, split, part (its name), name, value.
-    """
-    import pandas as pd
-
-    rows = store.query(OF_PARTS, [json.dumps([record.id for record in records])])
-    table = pd.DataFrame(rows, columns=["run", "round", "split", "part", "name", "value"])
-    names = {
-        (r.id, split, k): part
-        for r in records
-        for split in PARTS
-        for k, part in enumerate(r.facts.get(PARTS[split], []))
-    }
-    keys = zip(table["run"], table["split"], table["part"], strict=True)
-    table["part"] = [names.get(key, str(key[2])) for key in keys]
-    return table
-
-
-LAST_OF_CLIENTS = """
-SELECT runs.id AS run, m.client, m.value
-FROM json_each(:rounds) wanted JOIN runs ON runs.id = CAST(wanted.key AS INTEGER)
-JOIN measurements m ON m.run = runs.id AND m.round = (
-  SELECT last.round FROM measurements last
-  WHERE last.run = runs.id AND last.split = 'global-model' AND last.name = :name AND last.round <= wanted.value
-  ORDER BY last.round DESC LIMIT 1
-)
-WHERE runs.status = 'finished' AND m.split = 'global-model' AND m.name = :name AND m.client IS NOT NULL
-  AND m.value IS NOT NULL
-"""
-"""Values of the clients at each run's last measured round. ``rounds`` is a JSON object from run to the last allowed round."""
-
-
-@by_primary_metric
-def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
+def per_client(results: Results) -> pd.DataFrame:
     """Return the global model's primary measure on each client's rows, at the last measured round of the finished runs.
 
     Runs with different partition seeds have different clients. Therefore clients are ranked within each run, from worst (1) to
@@ -333,25 +401,18 @@ def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | N
     """
     import pandas as pd
 
-    records = [record for record in distinct(records) if not (pooled(record) or shares_no_model(record))]
-    score = primary().name
-    ids = list(dict.fromkeys(record.id for record in records))
-    marks = ",".join("?" * len(ids))
-    last = pd.Series(sys.maxsize, index=ids)
-    if budget:
-        last = read(store, records, budget).groupby("run")["round"].max()
-    with store.reading():
-        table = pd.read_sql_query(LAST_OF_CLIENTS, store.db, params={"rounds": last.to_json(), "name": score})
-        names = pd.read_sql_query(
-            f"SELECT DISTINCT run, client, client_name FROM partitions WHERE run IN ({marks})", store.db, params=ids
-        )
-    table = table.merge(names, on=["run", "client"], how="left")
-    table["client_name"] = table["client_name"].fillna(table["client"].astype(str))
-    table["dealing"] = table["run"].map({record.id: dealing(record) for record in records})
-    table["method"] = table["run"].map({record.id: record.name for record in records})
-    table = table.sort_values(["run", "value", "client"], ascending=[True, primary().better != "lower", True])
+    measure, store = results.measure, results.store
+    compared = [r for r in results.records if r.status == "finished" and not (pooled(r) or shares_no_model(r))]
+    records = {record.id: record for record in compared}
+    rows = store.last(records, [f"global-model/{measure.name}"], per_client=True, until=results.until)
+    table = pd.DataFrame(rows, columns=Measurement._fields).astype({"value": float}).dropna(subset="value")
+    client_names = store.client_names(records)
+    clients = zip(table["run"], table["client"], strict=True)
+    table["client_name"] = [client_names.get(client, str(client[1])) for client in clients]
+    table["dealing"] = [dealing(records[run]) for run in table["run"]]
+    table["method"] = pd.Categorical([records[run].name for run in table["run"]], categories=results.methods)
+    table = table.sort_values(["run", "value", "client"], ascending=[True, measure.better != "lower", True])
     table["rank"] = table.groupby("run").cumcount() + 1
-    table["method"] = pd.Categorical(table["method"], categories=methods(records))
     ranks = table.groupby(["method", "rank"], observed=True)
     result = ranks.agg(
         value=("value", "mean"),
@@ -361,11 +422,8 @@ def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | N
         client_name=("client_name", "first"),
     ).reset_index()
     result["client_name"] = result["client_name"].where((result["names"] == 1) & (result["dealings"] == 1), "")
-    return (
-        result.drop(columns=["names", "dealings"])
-        .rename(columns={"value": score})
-        .assign(method=result["method"].astype(str))
-    )
+    result = result.drop(columns=["names", "dealings"]).rename(columns={"value": measure.name})
+    return result.assign(method=result["method"].astype(str))
 
 
 def dealing(record: RunRecord) -> str:

@@ -1,36 +1,33 @@
 """The table of methods for Python: a data frame with all numbers that prints only its main columns."""
 
+from typing import ClassVar
+
 import pandas as pd
 
-from fedskew.measure.registry import compared_by
-from fedskew.report.experiments import name_of
-from fedskew.report.files import PLAIN, readable
-
-PRIMARY = "compared by"
-"""Key in ``attrs``: the metric that compares the runs."""
-
-LAYOUT, CHOSEN = "layout", "chosen"
-"""Keys in ``attrs``: the layout for printing, and the measures of the layout's columns."""
+from fedskew.report.files import readable
+from fedskew.report.series import Results
 
 
-class Table(pd.DataFrame):
-    """The frame of `fedskew.report.tables.summary`. Frames derived from it are plain pandas frames."""
+class MethodTable(pd.DataFrame):
+    """The summary of results. Frames derived from it are plain pandas frames. ``short`` has the main columns as text."""
+
+    _metadata: ClassVar[list[str]] = ["short"]
+    short: pd.DataFrame
+
+    @classmethod
+    def of(cls, results: Results) -> "MethodTable":
+        table = cls(results.summary)
+        dropped = ["clients' rows", *([] if results.layout.columns else ["seeds"])]
+        table.short = readable(results).drop(columns=dropped, errors="ignore")
+        return table
 
     @property
     def _constructor(self) -> type[pd.DataFrame]:
         return pd.DataFrame
 
-    def short(self) -> pd.DataFrame:
-        """Return the main columns, formatted as text."""
-        frame, layout = pd.DataFrame(self), self.attrs.get(LAYOUT, PLAIN)
-        dropped = ["clients' rows", *([] if layout.columns else ["seeds"])]
-        with compared_by(self.attrs.get(PRIMARY, "")):
-            shown = readable(frame, layout, self.attrs.get(CHOSEN, ())).drop(columns=dropped, errors="ignore")
-        return shown.assign(method=[str(name_of(name)) for name in shown["method"]])
-
     def __repr__(self) -> str:
-        return self.short().to_string(index=False)
+        return self.short.to_string(index=False)
 
     def _repr_html_(self) -> str:
-        html: str = self.short().to_html(index=False, border=0)
+        html: str = self.short.to_html(index=False, border=0)
         return html

@@ -23,10 +23,6 @@ from fedskew.store.runs import RunRecord, RunStore
 
 ENDED = ("finished", "diverged", "interrupted", "failed")
 
-NEW_ROUNDS = """
-SELECT round, split || '/' || name, value FROM measurements WHERE run=? AND round>? AND client IS NULL ORDER BY round
-"""
-
 
 class Page(NamedTuple):
     """A run in a sink. ``write(round, values)`` stores a round's values by name; ``end(status)`` closes the page."""
@@ -58,25 +54,22 @@ class Feed:
                 runs.callback(self.close, run, "interrupted")
 
     def send(self, records: Sequence[RunRecord]) -> None:
-        """Send the new rounds of each run. End the pages of runs that have ended."""
+        """Send the finite values of the new rounds of each run. End the pages of runs that have ended."""
         for record in records if self.sinks else ():
-            rounds = list(self.rounds(record.id, self.sent.get(record.id, -1)))
-            if rounds and record.id not in self.pages:
+            run = record.id
+            values = self.store.curves([run], after=self.sent)
+            if values and run not in self.pages:
                 # a run that was resumed after its end gets a new page with all its rounds
-                rounds = list(self.rounds(record.id, -1))
+                values = self.store.curves([run])
                 self.open(record)
-            for round_, values in rounds:
-                for sink, page in self.pages[record.id]:
+            for round_, group in groupby(values, key=lambda measurement: measurement.round):
+                by_name = {f"{m.split}/{m.name}": m.value for m in group if math.isfinite(m.value)}
+                for sink, page in self.pages[run]:
                     with explained(sink):
-                        page.write(round_, values)
-                self.sent[record.id] = round_
+                        page.write(round_, by_name)
+                self.sent[run] = round_
             if record.status in ENDED:
-                self.close(record.id, record.status)
-
-    def rounds(self, run: int, after: int) -> Iterator[tuple[int, dict[str, float]]]:
-        """Yield each round after ``after`` with its finite values by name."""
-        for round_, group in groupby(self.store.query(NEW_ROUNDS, (run, after)), key=lambda row: int(row[0])):
-            yield round_, {name: value for _, name, value in group if value is not None and math.isfinite(value)}
+                self.close(run, record.status)
 
     def open(self, record: RunRecord) -> None:
         self.pages[record.id] = []
@@ -132,8 +125,8 @@ class MlFlow:
         check_installed("mlflow")
         client = import_module("mlflow.tracking").MlflowClient(self.uri or None)
         metric = import_module("mlflow.entities").Metric
-        known = client.get_experiment_by_name(self.experiment)
-        experiment = known.experiment_id if known else client.create_experiment(self.experiment)
+        earlier = client.get_experiment_by_name(self.experiment)
+        experiment = earlier.experiment_id if earlier else client.create_experiment(self.experiment)
         tags = {"fedskew.run": str(record.id), "fedskew.hash": record.experiment_hash}
         run = client.create_run(experiment, run_name=record.name, tags=tags).info.run_id
         for name, value in flat(parsed(record)).items():
@@ -200,7 +193,7 @@ def check_installed(package: str) -> None:
 
 def flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Flatten nested tables: ``{"solver": {"lr": 0.1}}`` becomes ``{"solver.lr": 0.1}``."""
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for key, value in table.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return values

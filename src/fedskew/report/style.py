@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedskew.core.text import count
-from fedskew.measure.registry import Measure, primary
-from fedskew.report.words import Row, rows_of, value, with_interval
+from fedskew.report.words import Row, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,30 +27,22 @@ if TYPE_CHECKING:
 
 
 def rendered(
-    template: str,
-    filters: Mapping[str, Callable[..., object]],
-    script_file: str = "chart.js",
-    /,
-    live: bool = False,
-    **values: object,
+    template: str, filters: Mapping[str, Callable[..., object]] = MappingProxyType({}), /, **values: object
 ) -> str:
-    """Render a page from its template, with the style sheet, the script and the script's hash. A ``live`` page reloads itself."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    """Render a template of this folder with ``values``. A template can include other files, and the hash of a text."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
     from markupsafe import Markup
 
+    loader = PackageLoader("fedskew", "report")
     environment = Environment(
-        loader=PackageLoader("fedskew", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=select_autoescape(), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(filters)
-    css, script = ((files("fedskew.report") / name).read_text(encoding="utf-8") for name in ("page.css", script_file))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template(template).render(
-        css=Markup(css), script=Markup(script), digest=digest, live=live, **values
-    )
+    environment.filters |= filters
+    environment.globals |= {
+        "source": lambda name: Markup(loader.get_source(environment, name)[0]),
+        "digest": lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
+    }
+    return environment.get_template(template).render(values)
 
 
 SERIES = ("#00539c", "#d55e00", "#00896a", "#cb60ab", "#6b5900", "#3a97e0", "#1c1f24", "#581e5b")
@@ -193,21 +183,12 @@ def rounded(attribute: str) -> str:
     return re.sub(r"\s+", " ", shorter)
 
 
-SHOWN_CLIENTS = 60
-"""Maximum number of clients in the figure of a partition."""
-
-MOST = 250
-MOST_CELLS = 1000
-"""Maximum number of tips along one axis of a figure, and in a figure of cells."""
-
-
-NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
-BIN = re.compile(rf"(.*?)(up to |above )?({NUMBER})(?: to {NUMBER})?")
-"""A label that ends in a number, or in a range such as "up to 3", "3 to 7" or "above 7"."""
+MOST_TIPS = 250
+"""Maximum number of tips along one axis of a figure."""
 
 
 @dataclass(frozen=True)
-class Line:
+class TipLine:
     """One line of a tip: the method's position, the vertical coordinate of its point, and its value as text."""
 
     method: int
@@ -222,7 +203,7 @@ class Tip:
     x: float
     y: float
     head: str
-    lines: Sequence[Line] = ()
+    lines: Sequence[TipLine] = ()
 
 
 @dataclass(frozen=True)
@@ -234,78 +215,55 @@ class Tips:
     methods: Sequence[str] = ()
 
 
-def of_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str]) -> Tips:
-    """The tips of `plots.draw_curves`: the values of all methods in each round. ``table`` comes from `series.curves`."""
-    number, found = {method: i for i, method in enumerate(order)}, []
-    table = table[np.isfinite(table["mean"])]
-    for round_, rows in in_places(rows_of(table), "round").items():
-        rows.sort(key=lambda row: -float(row["mean"]))
-        lines = [
-            Line(number[row["method"]], row["mean"], with_interval(measure, row["mean"], row["high"] - row["mean"]))
-            for row in rows
-        ]
-        found.append(Tip(round_, lines[0].y, f"round {round_}", lines))
-    return Tips("x", found, order)
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure with its words: the same for the page, files and Python. It is drawn when it is needed."""
+
+    key: str
+    heading: str
+    draw: Callable[[str], Figure]
+    """Draws it. With a label, it stands at the vertical axis, and the figure has a legend."""
+    tips: Callable[[], Tips]
+    caption: str = ""
+    about: str = ""  # for screen readers, if it differs from the heading
+    label: str = ""  # of the vertical axis in a file or a notebook
+    table: pd.DataFrame | None = None  # its numbers, if they are a file of their own
+
+    def on_page(self) -> dict[str, object]:
+        """Draw it for the page's template."""
+        from markupsafe import Markup
+
+        drawn, tips, about = self.draw(""), self.tips(), self.about or self.heading
+        svg = Markup(inline(drawn, f"figure-{self.key}", about))
+        values = Markup(attribute(drawn, tips)) if tips.tips else ""
+        return {"heading": self.heading, "label": about, "svg": svg, "caption": self.caption, "tips": values}
 
 
-def of_clients(table: pd.DataFrame, order: Sequence[str]) -> Tips:
-    """The tips of `plots.draw_clients`: the client's value at each rank. ``table`` comes from `series.per_client`."""
-    number, measure, found = {method: i for i, method in enumerate(order)}, primary(), []
-    for rank, rows in in_places(rows_of(table), "rank").items():
-        lines = [
-            Line(
-                number[row["method"]],
-                row[measure.name],
-                ", ".join(filter(None, [value(measure, row[measure.name]), row["client_name"]])),
-            )
-            for row in rows
-        ]
-        found.append(Tip(rank, lines[0].y, f"client {rank} from the worst", lines))
-    return Tips("x", found, order)
+def tips_along(
+    table: pd.DataFrame,
+    key: str,
+    order: Sequence[str],
+    value: str,
+    texts: tuple[Callable[[Row], str], Callable[[Row], str]],
+) -> Tips:
+    """Return the tips at the places on the horizontal axis, in the column ``key``: a line for each method of the ``order``.
 
-
-def in_places(rows: Sequence[Row], key: str) -> dict[int, list[Row]]:
-    """Group rows by ``key`` (round or rank). At most `MOST` groups stay, evenly spaced, with the first and the last."""
-    places = sorted({int(row[key]) for row in rows})
-    if not places:
-        return {}
-    found: dict[int, list[Row]] = {place: [] for place in evenly(places, MOST)}
+    ``value`` is the column of the points' heights. ``texts`` say what a place is, and the value of a row.
+    """
+    head, text = texts
+    rows, position = rows_of(table), {method: i for i, method in enumerate(order)}
+    at: dict[float, list[Row]] = {place: [] for place in evenly(sorted({row[key] for row in rows}), MOST_TIPS)}
     for row in rows:
-        if row[key] in found:
-            found[int(row[key])].append(row)
-    return found
+        if row[key] in at:
+            at[row[key]].append(row)
+    lines = {place: [TipLine(position[row["method"]], row[value], text(row)) for row in at[place]] for place in at}
+    return Tips("x", [Tip(place, lines[place][0].y, head(at[place][0]), lines[place]) for place in at], order)
 
 
 def evenly(places: Sequence[int], most: int) -> list[int]:
     """Return at most ``most`` of the places, evenly spaced, with the first and the last."""
     indices = np.linspace(0, len(places) - 1, min(len(places), most)).round().astype(int)
     return [places[i] for i in np.unique(indices)]
-
-
-def rows_by_label(rows: pd.DataFrame) -> pd.DataFrame:
-    """Turn the table of `RunStore.partition` into numbers of rows (clients, labels)."""
-    counts = rows.pivot_table(
-        index=["client", "client_name"], columns="label", values="rows", aggfunc="sum", fill_value=0
-    )
-    return counts[sorted(counts.columns, key=natural)]
-
-
-def of_partition(rows: pd.DataFrame) -> Tips:
-    """The tips of `plots.draw_partition`: the number of rows of each client and label."""
-    counts = rows_by_label(rows).iloc[:SHOWN_CLIENTS]
-    values = counts.to_numpy(dtype=int)
-    found = [
-        Tip(c, k, f"client {counts.index[k][1]}, {counts.columns[c]}: {count(int(values[k, c]), 'row')}")
-        for k, c in np.argwhere(values).tolist()
-    ]
-    return Tips("xy", found if len(found) <= MOST_CELLS else [])
-
-
-def natural(label: object) -> tuple[str, float, bool, str]:
-    """Sort key for labels. Equal words are sorted by the number or range at their end, all else by the alphabet."""
-    text = str(label)
-    found = BIN.fullmatch(text)
-    return (found[1], float(found[3]), found[2] != "up to ", text) if found else (text, 0.0, False, text)
 
 
 def attribute(figure: Figure, tips: Tips) -> str:
@@ -320,11 +278,11 @@ def attribute(figure: Figure, tips: Tips) -> str:
         right, up = place.transform((x, y))
         return round(1000 * right / width), round(1000 - 1000 * up / height)
 
-    found = [
+    points = [
         [*at(tip.x, tip.y), tip.head, [[line.method, at(tip.x, line.y)[1], line.text] for line in tip.lines]]
         for tip in tips.tips
     ]
     text = json.dumps(
-        {"by": tips.by, "methods": list(tips.methods), "tips": found}, ensure_ascii=False, separators=(",", ":")
+        {"by": tips.by, "methods": list(tips.methods), "tips": points}, ensure_ascii=False, separators=(",", ":")
     )
     return text.replace("&", "&amp;").replace("'", "&#39;").replace("<", "&lt;")

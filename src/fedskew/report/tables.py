@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.errors import BadInput, require, suggestion
-from fedskew.core.text import plainly
-from fedskew.measure.registry import OF_MODELS, Measure, View, by_primary_metric, primary, shown, stored
+from fedskew.core.errors import require
+from fedskew.measure.registry import OF_MODELS, Measure
 from fedskew.measure.statistics import (
     LEVEL,
     Estimate,
@@ -33,9 +32,8 @@ from fedskew.measure.statistics import (
     paired_p,
 )
 from fedskew.report import words
-from fedskew.report.experiments import client_rows, distinct, folds_of, parsed, split
-from fedskew.report.series import NAN, Budget, last_rounds, methods, per_seed, read
-from fedskew.report.words import FOLDS, FOLDS_OF_CLIENTS, SPLITS, listed
+from fedskew.report.experiments import client_rows, folds_of, parsed, split_of
+from fedskew.report.words import listed
 from fedskew.store import test_rows
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.store.test_rows import Stored
@@ -44,14 +42,31 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+NAN = float("nan")
+
+OBSERVATION = ["method", "partition_seed", "seed"]
+"""Columns that name an independent observation."""
+
+SEEDS, ROWS_TOO, SPLITS = "seeds", "seeds and test rows", "seeds and redrawn test rows"
+FOLDS, FOLDS_OF_CLIENTS = "seeds and folds of rows", "seeds and folds of clients"
+"""What an interval of the primary measure covers."""
+
+
+DRAWN = {
+    SPLITS: "each seed draws its own test rows; the intervals of {} cover this",
+    FOLDS: "each seed tests one fold of the rows; the intervals of {} cover the seeds and the choice of the rows",
+    FOLDS_OF_CLIENTS: "each seed tests the clients of one fold; the intervals of {} cover the seeds and the choice of the clients",
+}
+BY_SPLITS = " by the corrected resampled t test (Nadeau and Bengio 2003){}, others the seeds only"
+MEASURED = ", from 500 rows on with the measured effect of common test rows"
+
+
 def margin(records: Sequence[RunRecord]) -> float:
     """The difference that does not matter, of the runs that state one; NaN if none does. Raises `BadInput` if they differ."""
-    stated = [parsed(record).get("evaluation", {}).get("margin") for record in records]
-    found = sorted({*stated} - {None})
-    require(
-        len(found) < 2, f"these runs state several margins, {listed([f'{one:g}' for one in found])}; name runs of one"
-    )
-    return float(found[0]) if found else math.nan
+    margins = sorted({parsed(record).get("evaluation", {}).get("margin") for record in records} - {None})
+    names = listed([f"{value:g}" for value in margins])
+    require(len(margins) < 2, f"these runs state several margins, {names}; name runs of one")
+    return float(margins[0]) if margins else math.nan
 
 
 FEWEST_ROWS, FEWEST_TESTED, FEWEST_CLIENTS = 500, 50, 4
@@ -93,21 +108,21 @@ class Splits:
         """
         if self.covers != SPLITS:
             return self.rows
-        own = self.rows * self.ratio / (1 + self.ratio)
-        return 1 / (1 / (seeds * own) + (seeds - 1) / (seeds * self.rows))
+        each = self.rows * self.ratio / (1 + self.ratio)
+        return 1 / (1 / (seeds * each) + (seeds - 1) / (seeds * self.rows))
 
 
 def splits(records: Sequence[RunRecord]) -> Splits | None:
     """The test sets of the finished runs; None where they have the same, or their sizes are not known."""
     finished = [record for record in records if record.status == "finished"]
     sizes = [record.facts.get("data", {}) for record in finished]
-    if len({split(record) for record in finished}) < 2 or not all("test_rows" in size for size in sizes):
+    if len({split_of(parsed(record)) for record in finished}) < 2 or not all("test_rows" in size for size in sizes):
         return None
     folds = [folds_of(record) for record in finished]
-    of_clients = [found.number for found in folds if found and found.of_clients]
+    of_clients = [each.number for each in folds if each and each.of_clients]
     ratios = [
-        1 / (found.number - 1) if found and found.of_clients else size["test_rows"] / size["training_rows"]
-        for found, size in zip(folds, sizes, strict=True)
+        1 / (each.number - 1) if each and each.of_clients else size["test_rows"] / size["training_rows"]
+        for each, size in zip(folds, sizes, strict=True)
     ]
     covers = SPLITS if None in folds else FOLDS_OF_CLIENTS if of_clients else FOLDS
     units = [1.0 if of_clients else size.get("test_units", size["test_rows"]) / size["test_rows"] for size in sizes]
@@ -116,9 +131,7 @@ def splits(records: Sequence[RunRecord]) -> Splits | None:
 
 
 def tested_rows(records: Sequence[RunRecord], drawn: Splits | None, seeds: int) -> float:
-    """The effective number of test rows of a comparison over ``seeds``; 0 if it is not known or the primary metric is no share."""
-    if primary().unit != "%":
-        return 0.0
+    """The effective number of test rows of a comparison over ``seeds``; 0 if it is not known."""
     if drawn:
         return drawn.tested(seeds)
     sizes = [record.facts.get("data", {}) for record in records if record.status == "finished"]
@@ -133,21 +146,20 @@ ByRow = Mapping[str, Mapping[Seeds, Stored]]
 
 def by_method(store: RunStore, records: Sequence[RunRecord]) -> ByRow:
     """Read the values of the finished runs. Runs with equal seeds but different numbers of test rows are left out."""
-    finished = [record for record in records if record.status == "finished"]
-    found = test_rows.read(store, [record.id for record in finished])
+    finished = {record.id: record for record in records if record.status == "finished"}
     gathered: dict[str, dict[Seeds, list[Stored]]] = {}
-    for record in finished:
-        stored = found.get(record.id)
-        if stored and stored.round == record.rounds:
-            own = gathered.setdefault(record.name, {})
-            own.setdefault((record.partition_seed, record.seed), []).append(stored)
+    for run, stored in test_rows.read(store, list(finished)).items():
+        record = finished[run]
+        if stored.round == record.rounds:
+            of_seeds = gathered.setdefault(record.name, {})
+            of_seeds.setdefault((record.partition_seed, record.seed), []).append(stored)
     return {
         method: {
             seeds: several[0]._replace(values=np.mean([stored.values for stored in several], axis=0))
-            for seeds, several in own.items()
+            for seeds, several in of_seeds.items()
             if len({len(stored.values) for stored in several}) == 1
         }
-        for method, own in gathered.items()
+        for method, of_seeds in gathered.items()
     }
 
 
@@ -174,13 +186,13 @@ def values_of_rows(
 ) -> list[Stored]:
     """Return the rows' values of each seed, or their differences from ``first``; empty if a seed has none in the store."""
     sides = [ours] if first is None else [ours, first]
-    found = [[side[key] for side in sides if key in side] for key in seeds]
-    if any(len(own) < len(sides) or len({len(row.values) for row in own}) > 1 for own in found):
-        return []
-    return [
-        own[0]._replace(values=own[0].values.astype(np.float64) - sum(row.values.astype(np.float64) for row in own[1:]))
-        for own in found
-    ]
+    rows = []
+    for key in seeds:
+        values = [side[key].values.astype(np.float64) for side in sides if key in side]
+        if len(values) < len(sides) or len({len(part) for part in values}) > 1:
+            return []
+        rows.append(ours[key]._replace(values=values[0] - sum(values[1:])))
+    return rows
 
 
 def table_of(rows: Sequence[Stored]) -> NDArray[np.float64] | None:
@@ -192,116 +204,63 @@ def table_of(rows: Sequence[Stored]) -> NDArray[np.float64] | None:
         parts = [test_rows.by_unit(values, ids % test_rows.MOST) for ids, values in parts]
     every = np.unique(np.concatenate([ids for ids, _ in parts]))
     table = np.full((len(parts), len(every)), np.nan)
-    for own, (ids, values) in zip(table, parts, strict=True):
-        own[np.searchsorted(every, ids)] = values
+    for row, (ids, values) in zip(table, parts, strict=True):
+        row[np.searchsorted(every, ids)] = values
     return table
 
 
-OTHER_COLUMNS = ("difference", "verdict", "seeds")
-"""Columns of a table for readers that are no measures."""
-
-
-@by_primary_metric
-def summary(
-    store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, columns: Sequence[str] = ()
-) -> pd.DataFrame:
-    """One row a method, in order of first appearance; measures are taken over finished runs only.
-
-    Runs of one method that differ in more than their seeds are several methods, named by what differs (`distinct`). A column for
-    each measure that `fedskew.measure.registry` shows, and for those named in ``columns``: its mean over seeds. With ``_half``:
-    the half-width of the 95 % interval; ``_std``: the standard deviation over seeds; ``_sem``: the standard error of the mean.
-
-    ========================================  ==========================================================================
-    column                                    meaning
-    ========================================  ==========================================================================
-    ``method``                                its name
-    ``runs``, ``finished``, ``unfinished``    numbers of runs
-    ``seeds``                                 distinct (partition seed, seed) among the finished
-    ``after_round``                           the round, or rounds, after which its finished runs are read, as text
-    ``covers``                                what the primary measure's interval, ``difference_half`` and the verdict cover:
-                                              ``seeds and test rows``, ``seeds and redrawn test rows``, ``seeds and folds of
-                                              rows``, ``seeds and folds of clients``, or ``seeds`` under a budget and without
-                                              stored rows
-    ``client_rows``                           ``training`` or ``held-out``: the rows on which its clients are measured
-    ``pairs``                                 (partition seed, seed) that this and the first method both finished
-    ``difference``, ``difference_half``       primary measure minus the first method's over these pairs; no half-width where
-                                              they do not vary
-    ``effect``                                the differences' Hedges's g: their mean in standard deviations
-    ``cliffs_delta``                          share of pairs of seeds that it wins minus share that it loses, -1..1
-    ``p``, ``comparisons``                    p of the test of these differences, after Holm's correction over ``comparisons``
-    ``seeds_to_decide``                       seeds that would decide a difference of this size at the observed variances;
-                                              0 if no number of seeds does, because the test rows are too few
-    ``margin``, ``p_equivalent``              `evaluation.margin`, and p of two one-sided tests that the difference is smaller,
-                                              after Holm's correction
-    ``verdict``                               equivalent if ``p_equivalent`` is below 0.05; higher or lower if ``p`` is; else
-                                              undecided; empty without pairs
-    ========================================  ==========================================================================
-
-    A number that does not exist is NaN.
-    """
-    records = distinct(records)
-    frame = read(store, records, budget, columns)
-    return summarise(frame, records, rows_within(store, records, budget), named(frame, columns))
-
-
-def rows_within(store: RunStore, records: Sequence[RunRecord], budget: Budget | None) -> ByRow:
-    """The test rows' values of the last models; none under a budget, which may end the runs at an earlier round."""
-    return {} if budget else by_method(store, records)
-
-
 def summarise(
-    frame: pd.DataFrame, records: Sequence[RunRecord], by_row: ByRow, more: Sequence[Measure] = ()
+    frame: pd.DataFrame, records: Sequence[RunRecord], measure: Measure, measures: Sequence[Measure], by_row: ByRow
 ) -> pd.DataFrame:
-    """`summary` from measurements that are already read, with the test rows' values and ``more`` measures."""
+    """Return one row for each method, in order of first appearance. Numbers are taken over finished runs only.
+
+    ``frame`` has the measurements of the ``records``, ``by_row`` the test rows' values of the last models. Methods are compared
+    by ``measure``, the primary one. There is a column for each of the ``measures``: its mean over seeds. With ``_half``: the
+    half-width of the 95 % interval; ``_std``: the standard deviation over seeds; ``_sem``: the standard error of the mean.
+
+    `fedskew.report.series.Results.summary` explains the other columns. A number that does not exist is NaN.
+    """
     import pandas as pd
 
-    measures = list({measure.key: measure for measure in (*shown(), *more)}.values())
-    seeds = per_seed(frame, measures)
-    order = methods(records)
-    read_after = last_rounds(frame)
-    stated = margin(records)
-    limit = stated / 100 if primary().unit == "%" else stated
-    drawn = splits(records)
-
+    seeds, read_after = per_seed(frame, measures), last_rounds(frame)
+    order, stated, drawn = methods(records), margin(records), splits(records)
+    limit = stated / 100 if measure.unit == "%" else stated
     rows = []
     for method in order:
         runs = [record for record in records if record.name == method]
-        statuses = [record.status for record in runs]
-        own = of_method(seeds, method)
+        finished, numbers = sum(record.status == "finished" for record in runs), of_method(seeds, method)
         row: words.Row = {
             "method": method,
-            "runs": len(statuses),
-            "finished": statuses.count("finished"),
-            "unfinished": len(statuses) - statuses.count("finished"),
-            "seeds": len(own),
+            "runs": len(runs),
+            "finished": finished,
+            "unfinished": len(runs) - finished,
+            "seeds": len(numbers),
             "client_rows": client_rows(runs[0]),
             "after_round": words.ranges(read_after.get(method, [])),
         }
-        for measure in measures:
-            found = spread(measure.key, own[measure.key])
-            row |= found if measure.interval else {measure.key: found[measure.key]}
-        whole = estimate(by_row, method, "", own[primary().key].dropna().to_dict(), drawn)
+        for other in measures:
+            over_seeds = spread(other.key, numbers[other.key])
+            row |= over_seeds if other.interval else {other.key: over_seeds[other.key]}
+        whole = estimate(by_row, method, "", numbers[measure.key].dropna().to_dict(), drawn)
         if whole:
-            row[f"{primary().key}_half"] = whole.half()
+            row[f"{measure.key}_half"] = whole.half()
         row |= {
-            "covers": (drawn.covers if drawn else words.ROWS_TOO) if whole else words.SEEDS,
-            "pairs": len(own),
+            "covers": (drawn.covers if drawn else ROWS_TOO) if whole else SEEDS,
+            "pairs": len(numbers),
             **dict.fromkeys((*DIFFERENCE, "cliffs_delta"), NAN),
         }
         if method != order[0]:
-            own_values, first = own[primary().key], of_method(seeds, order[0])[primary().key]
-            paired = (own_values - first).dropna()
-            row["pairs"] = len(paired)
+            values, first = numbers[measure.key], of_method(seeds, order[0])[measure.key]
+            paired = (values - first).dropna()
             whole = estimate(by_row, method, order[0], paired.to_dict(), drawn)
-            on_rows = tested_rows(records, drawn, len(paired))
-            row |= compared(paired, whole, limit, on_rows, LEVEL / (len(order) - 1))
-            row["cliffs_delta"] = cliffs_delta(*(part.loc[paired.index].tolist() for part in (own_values, first)))
+            on_rows = tested_rows(records, drawn, len(paired)) if measure.unit == "%" else 0.0
+            row |= {"pairs": len(paired), **compared(paired, whole, limit, on_rows, LEVEL / (len(order) - 1))}
+            row["cliffs_delta"] = cliffs_delta(*(part.loc[paired.index].tolist() for part in (values, first)))
         rows.append(row)
     table = pd.DataFrame(rows)
-    table["comparisons"] = int(table["p"].notna().sum())
-    table["margin"] = stated
-    for tested in ("p", "p_equivalent"):
-        table[tested] = holm(table[tested].tolist())
+    table["comparisons"], table["margin"] = int(table["p"].notna().sum()), stated
+    for p in ("p", "p_equivalent"):
+        table[p] = holm(table[p].tolist())
     table["verdict"] = ["" if row["method"] == order[0] else verdict(row) for row in words.rows_of(table)]
     return table
 
@@ -343,43 +302,53 @@ def verdict(row: words.Row) -> Verdict | Literal[""]:
     return "equivalent" if row["p_equivalent"] < LEVEL else decided(row["p"], row["difference"])
 
 
-def named(frame: pd.DataFrame, columns: Sequence[str]) -> list[Measure]:
-    """The measures of these names: keys, titles, or names in the store; `OTHER_COLUMNS` are left out.
-
-    A stored measure that the registry does not have, such as a metric of one's own, is read after the last round. Raises `BadInput`
-    for any other name.
-    """
-    found = []
-    known = [m for m in (*shown(), *stored().values()) if m.split in (*OF_MODELS, "round")]
-    for column in columns:
-        wanted = plainly(column)
-        matches = [m for m in known if wanted in map(plainly, (m.key, m.title, f"{m.split}/{m.name}", m.name))]
-        own = frame.loc[frame["name"].map(plainly) == wanted, ["split", "name"]].drop_duplicates()
-        if matches:
-            found.append(min(matches, key=lambda m: (plainly(m.key) != wanted, m.shown == ())))
-        elif len(own):
-            split, name = own.iloc[0]
-            found.append(Measure(str(split), str(name), "a measure of one's own", reduce="last"))
-        elif column not in OTHER_COLUMNS:
-            raise BadInput(
-                f"columns: unknown {column!r}; {suggestion(column, [*(m.key for m in known), *OTHER_COLUMNS])}"
-            )
-    return found
-
-
-def columns(table: pd.DataFrame, view: View) -> list[Measure]:
-    """The measures in a ``view`` of a summary: the primary one, and those that a method has a number of."""
-    return [
-        m
-        for m in shown()
-        if m == primary()
-        or (view in m.shown and table[m.key].notna().any() and not (m.split == "round" and (table[m.key] == 0).all()))
-    ]
-
-
 def filled(table: pd.DataFrame) -> pd.DataFrame:
     """The table without the columns that hold nothing."""
     return table[table.columns[table.notna().any()]]
+
+
+def methods(records: Sequence[RunRecord]) -> list[str]:
+    """The methods in order of first appearance."""
+    return list(dict.fromkeys(record.name for record in records))
+
+
+def per_seed(frame: pd.DataFrame, measures: Sequence[Measure]) -> pd.DataFrame:
+    """Return the ``measures`` of each observation among the finished runs; indexed by `OBSERVATION`."""
+    import pandas as pd
+
+    finished = frame[frame["status"] == "finished"]
+    about = finished[["run", *OBSERVATION]].drop_duplicates().set_index("run")
+    measured = set(finished[["split", "name"]].drop_duplicates().itertuples(index=False, name=None))
+    # pandas takes as long over nothing, which most measures have
+    columns = {
+        measure.key: per_run(finished, measure)
+        if any((measure.split, name) in measured for name in measure.of)
+        else NAN
+        for measure in measures
+    }
+    return about.join(pd.DataFrame(columns, index=about.index)).groupby(OBSERVATION).mean()
+
+
+def per_run(frame: pd.DataFrame, measure: Measure) -> pd.Series[float]:
+    """The measure of each run, its rounds reduced to one number."""
+    runs = rows_with(frame, measure).sort_values("round", kind="stable").groupby("run")
+    if measure.reduce == "last":
+        return runs.tail(1).set_index("run")["value"] * measure.factor
+    if measure.reduce == "sum":
+        return runs["value"].sum(min_count=1) * measure.factor
+    return runs["value"].agg(measure.reduce) * measure.factor
+
+
+def rows_with(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
+    """The rows of ``frame`` that hold the measure."""
+    return frame[(frame["split"] == measure.split) & frame["name"].isin(measure.of)]
+
+
+def last_rounds(frame: pd.DataFrame) -> dict[str, list[int]]:
+    """By method: the last round of each finished run whose models were measured."""
+    models = frame[(frame["status"] == "finished") & frame["split"].isin(OF_MODELS)]
+    last = models.groupby(["method", "run"])["round"].max()
+    return {str(method): rounds.tolist() for method, rounds in last.groupby("method")}
 
 
 def of_method(seeds: pd.DataFrame, method: str) -> pd.DataFrame:
@@ -395,52 +364,59 @@ def spread(key: str, values: pd.Series[float]) -> dict[str, float]:
     return {key: mean, f"{key}_half": half, f"{key}_std": std, f"{key}_sem": std / math.sqrt(len(existing) or 1)}
 
 
-def corrected(table: pd.DataFrame) -> list[str]:
-    """A sentence on the methods of a summary that are undecided although their interval of differences excludes 0, if any are."""
+def covers(table: pd.DataFrame, measure: Measure) -> str:
+    """Return what the intervals of the primary measure cover. If this differs between methods, return `SEEDS`.
+
+    Methods without a number do not count. An example is `local-only`: it has no shared model to test.
+    """
+    parts = set(table.loc[table[measure.key].notna(), "covers"])
+    return parts.pop() if len(parts) == 1 else SEEDS
+
+
+def covered(table: pd.DataFrame, measure: Measure) -> str:
+    """What the intervals of a summary cover, as a part of a sentence."""
+    part = covers(table, measure)
+    if part in DRAWN:
+        more = "" if part == FOLDS_OF_CLIENTS else MEASURED
+        return DRAWN[part].format(measure.title) + BY_SPLITS.format(more)
+    if part == ROWS_TOO:
+        return (
+            f"the intervals of {measure.title} cover the seeds and the choice of the test rows, others the seeds only"
+        )
+    return "the intervals cover the seeds only, not the choice of the test rows"
+
+
+def verdict_rule(table: pd.DataFrame, measure: Measure, over: str = "") -> str:
+    """Say how the verdicts of a summary are decided, as part of a sentence."""
+    text, stated = f"paired t tests{over} at 5 % after Holm's correction", float(table["margin"].iloc[0])
+    if not math.isfinite(stated):
+        return text
+    small = f"a difference below {words.within(measure, stated)}"
+    return f"{text}; equivalent: {small}, by two one-sided tests at 5 % after Holm's correction"
+
+
+def on_verdicts(table: pd.DataFrame, measure: Measure) -> list[str]:
+    """Return sentences on the undecided methods of a summary: corrected ones, and what would decide the others, if it is known."""
     rows = [row for row in words.rows_of(table) if row["verdict"] == "undecided"]
-    names = [row["method"] for row in rows if abs(row["difference"]) > row["difference_half"]]
-    if not names:
-        return []
-    corrections = int(table["comparisons"].iloc[0])
-    return [
-        f"{words.listed(names)}: undecided although the interval excludes 0, by Holm's correction for {corrections} comparisons"
-    ]
-
-
-def on_verdicts(table: pd.DataFrame) -> list[str]:
-    """Sentences on the verdicts of a summary: `corrected` and `undecided`."""
-    return corrected(table) + undecided(table)
-
-
-def undecided(table: pd.DataFrame) -> list[str]:
-    """A sentence on what would decide the undecided differences of a summary, if that is known."""
-    rows = [row for row in words.rows_of(table) if row["verdict"] == "undecided"]
-    more = {row["method"]: int(row["seeds_to_decide"]) for row in rows if row["seeds_to_decide"] > row["pairs"]}
-    never = [row["method"] for row in rows if row["seeds_to_decide"] == 0]
-    covers = words.covers(table)
-    runs = "runs of each method" if covers in (words.FOLDS, words.FOLDS_OF_CLIENTS) else "seeds"
-    tested = "clients" if covers == words.FOLDS_OF_CLIENTS else "test rows"
-    equal = {
-        row["method"] for row in rows if row["difference"] and row["difference_std"] <= 1e-9 * abs(row["difference"])
-    }
-    parts = [
-        f"all {runs} gave {method} the same difference, as with deterministic training; {seeds} {runs} would decide it"
-        if method in equal
-        else f"about {seeds} {runs} would decide {method}'s difference, if it is as large as here"
-        for method, seeds in more.items()
-    ]
-    parts += (
-        [f"more {runs} would not decide {words.listed(never)}: too few {tested} for a difference of this size"]
-        if never
-        else []
-    )
+    corrected = [row["method"] for row in rows if abs(row["difference"]) > row["difference_half"]]
+    sentences = [
+        f"{listed(corrected)}: undecided although the interval excludes 0, by Holm's correction for "
+        f"{int(table['comparisons'].iloc[0])} comparisons"
+    ] * bool(corrected)
+    part = covers(table, measure)
+    runs = "runs of each method" if part in (FOLDS, FOLDS_OF_CLIENTS) else "seeds"
+    parts = []
+    for row in rows:
+        seeds, method = row["seeds_to_decide"], row["method"]
+        if not seeds > row["pairs"]:
+            continue
+        if row["difference"] and row["difference_std"] <= 1e-9 * abs(row["difference"]):
+            same = f"all {runs} gave {method} the same difference, as with deterministic training"
+            parts.append(f"{same}; {int(seeds)} {runs} would decide it")
+        else:
+            parts.append(f"about {int(seeds)} {runs} would decide {method}'s difference, if it is as large as here")
+    if never := [row["method"] for row in rows if row["seeds_to_decide"] == 0]:
+        tested = "clients" if part == FOLDS_OF_CLIENTS else "test rows"
+        parts.append(f"more {runs} would not decide {listed(never)}: too few {tested} for a difference of this size")
     text = "; ".join(parts)
-    return [text[:1].upper() + text[1:]] if parts else []
-
-
-def unfinished(records: Sequence[RunRecord]) -> pd.DataFrame:
-    """The runs that are not finished: columns method, run, status, rounds_done, rounds, message."""
-    import pandas as pd
-
-    rows = [(r.name, r.id, r.status, r.rounds_done, r.rounds, r.message) for r in records if r.status != "finished"]
-    return pd.DataFrame(rows, columns=["method", "run", "status", "rounds_done", "rounds", "message"])
+    return sentences + [text[:1].upper() + text[1:]] * bool(text)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedskew.measure.registry import Measure, primary
+from fedskew.measure.registry import Measure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,54 +41,11 @@ SPREADS = {
     "sem": Spread("sem", "standard error"),
 }
 
-SEEDS, ROWS_TOO, SPLITS = "seeds", "seeds and test rows", "seeds and redrawn test rows"
-FOLDS, FOLDS_OF_CLIENTS = "seeds and folds of rows", "seeds and folds of clients"
-"""What an interval of the primary measure covers."""
 
-
-DRAWN = {
-    SPLITS: "each seed draws its own test rows; the intervals of {} cover this",
-    FOLDS: "each seed tests one fold of the rows; the intervals of {} cover the seeds and the choice of the rows",
-    FOLDS_OF_CLIENTS: "each seed tests the clients of one fold; the intervals of {} cover the seeds and the choice of the clients",
-}
-BY_SPLITS = " by the corrected resampled t test (Nadeau and Bengio 2003){}, others the seeds only"
-MEASURED = ", from 500 rows on with the measured effect of common test rows"
-
-
-def covers(table: pd.DataFrame) -> str:
-    """Return what the intervals of the primary measure cover. If this differs between methods, return `SEEDS`.
-
-    Methods without a number do not count. An example is `local-only`: it has no shared model to test.
-    """
-    found = set(table.loc[table[primary().key].notna(), "covers"])
-    return found.pop() if len(found) == 1 else SEEDS
-
-
-def covered(table: pd.DataFrame) -> str:
-    """What the intervals of a summary cover, as a part of a sentence."""
-    found = covers(table)
-    if found in DRAWN:
-        more = "" if found == FOLDS_OF_CLIENTS else MEASURED
-        return DRAWN[found].format(primary().title) + BY_SPLITS.format(more)
-    if found == ROWS_TOO:
-        return (
-            f"the intervals of {primary().title} cover the seeds and the choice of the test rows, others the seeds only"
-        )
-    return "the intervals cover the seeds only, not the choice of the test rows"
-
-
-def verdict_rule(table: pd.DataFrame, over: str = "") -> str:
-    """Say how the verdicts of a summary are decided, as part of a sentence."""
-    text, stated = f"paired t tests{over} at 5 % after Holm's correction", float(table["margin"].iloc[0])
-    if not math.isfinite(stated):
-        return text
-    return f"{text}; equivalent: a difference below {within(stated)}, by two one-sided tests at 5 % after Holm's correction"
-
-
-def within(stated: float) -> str:
+def within(measure: Measure, stated: float) -> str:
     """Format a margin with its unit: ``1 point``."""
-    unit = primary().unit
-    return f"{stated:g} {'point' if stated == 1 else 'points'}" if unit == "%" else f"{stated:g} {unit}".strip()
+    unit = ("point" if stated == 1 else "points") if measure.unit == "%" else measure.unit
+    return f"{stated:g} {unit}".strip()
 
 
 def share(value: float) -> str:
@@ -153,16 +110,15 @@ def with_interval(measure: Measure, mean: float, half_width: float) -> str:
     return f"{interval(mean, half_width, show, measure.low, measure.high)}\u00a0{measure.unit}".strip()
 
 
-def difference(row: Row, show: Callable[[float], str] | None = None, spread: str = "ci95") -> str:
-    """Format a method's difference from the first in the primary measure, with its spread: ``+1.2 ± 0.4``.
+def difference(measure: Measure, row: Row, show: Callable[[float], str] | None = None, spread: str = "ci95") -> str:
+    """Format a method's difference from the first in the primary ``measure``, with its spread: ``+1.2 ± 0.4``.
 
     ``row`` is a row of the summary. ``show`` formats a difference of shares; by default in points with one decimal.
     """
-    measure, around = primary(), row[f"difference_{SPREADS[spread].column}"]
-    if measure.unit == "%" and spread == "ci95":
-        return interval(row["difference"], around, show or signed, low=-1.0)
-    show = show or signed if measure.unit == "%" else partial(gap, measure)
-    return interval(row["difference"], around, show, -math.inf, math.inf)
+    share_of_one, around = measure.unit == "%", row[f"difference_{SPREADS[spread].column}"]
+    show = show or signed if share_of_one else partial(gap, measure)
+    low, high = (-1.0, 1.0) if share_of_one and spread == "ci95" else (-math.inf, math.inf)
+    return interval(row["difference"], around, show, low, high)
 
 
 def heading(measure: Measure) -> str:

@@ -150,7 +150,7 @@ def case_of_comparison(store: RunStore, word: str) -> Case:
     if isinstance(base.dataset, Redrawn):
         base = base.replace(dataset=dataclasses.replace(base.dataset, fold=""))
     require(
-        len({str(without_seeds(record).get("dataset")) for record in records}) == 1,
+        len({str(without_seeds(record.experiment).get("dataset")) for record in records}) == 1,
         f"evidence add {word}: its runs have several data sets; name the comparison of one",
     )
     require(

@@ -37,7 +37,8 @@ from fedskew.measure.landscape import (
     through_path,
 )
 from fedskew.report.console import png, self_showing
-from fedskew.report.plots import AXES, draw_slices, keep
+from fedskew.report.draw import draw_slices
+from fedskew.report.plots import AXES, keep
 from fedskew.store.runs import RunStore
 
 if TYPE_CHECKING:

@@ -179,6 +179,16 @@ def test_a_stopped_reproduction_writes_what_is_done_and_continues(tmp_path, plan
     assert "6 runs, 0 to do" in call(tmp_path / "2", file, capsys)[1]
 
 
+def test_a_missing_data_set_is_an_error_before_the_first_run(tmp_path, planted: Document, capsys, monkeypatch) -> None:
+    absent = dataclasses.replace(planted, arms={**planted.arms, "last": {"dataset": "mnist"}})
+    monkeypatch.setattr(reproduce, "load", lambda name: absent)
+    for variable in ("FEDSKEW_DATA", "HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / "none"))
+    code, said = call(tmp_path / "1", tmp_path / "x.json", capsys)
+    assert (code, RunStore(tmp_path / "1").runs()) == (BadInput.exit_code, [])
+    assert "mnist" in said
+
+
 def test_runs_of_a_changed_experiment_are_not_read_back(tmp_path, planted: Document, capsys, monkeypatch) -> None:
     file = tmp_path / "x.json"
     call(tmp_path / "1", file, capsys)

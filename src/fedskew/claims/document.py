@@ -32,13 +32,13 @@ class Region:
     def read(cls, text: str) -> Region:
         """Parse ``> 0``, ``< 0.03`` or ``0.5..2``."""
         number = r"\s*(-?[0-9.]+(?:e-?[0-9]+)?)\s*"
-        if found := re.fullmatch(rf"([<>]){number}", text):
-            value = float(found[2])
-            return cls(value, math.inf) if found[1] == ">" else cls(-math.inf, value)
-        found = re.fullmatch(rf"{number[:-3]}\.\.{number}", text)
-        if not found or not float(found[1]) < float(found[2]):
+        if end := re.fullmatch(rf"([<>]){number}", text):
+            value = float(end[2])
+            return cls(value, math.inf) if end[1] == ">" else cls(-math.inf, value)
+        ends = re.fullmatch(rf"{number[:-3]}\.\.{number}", text)
+        if not ends or not float(ends[1]) < float(ends[2]):
             raise BadInput(f"claim: cannot read {text!r}; write '> 0', '< 0.03' or '0.5..2'")
-        return cls(float(found[1]), float(found[2]))
+        return cls(float(ends[1]), float(ends[2]))
 
     def __str__(self) -> str:
         if math.isinf(self.high):
@@ -47,7 +47,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Support:
     """The numbers behind a verdict.
 
     values: one a seed; ``mean`` and ``half`` are their mean and the half-width of its 95 % interval.
@@ -69,7 +69,7 @@ class Evidence:
 class Claim:
     """A document's statement about the quantity ``of`` in some ``arms``. Its statistic must lie in the region ``expect``.
 
-    ``kind`` names the statistic: one of `STATISTICS`, one of `OVER_ROUNDS` (for two curves), or ``correlation``.
+    ``kind`` names the statistic: one of `STATISTICS`, or one of `OVER_ROUNDS` (for two curves).
     """
 
     name: str
@@ -83,7 +83,7 @@ class Claim:
     against: str = ""
 
     def __post_init__(self) -> None:
-        kinds = [*STATISTICS, *OVER_ROUNDS, "correlation"]
+        kinds = [*STATISTICS, *OVER_ROUNDS]
         require(self.kind in kinds, f"claim {self.name}: unknown kind {self.kind!r}; {suggestion(self.kind, kinds)}")
         fewest = 2 if self.kind in OVER_ROUNDS else FEWEST.get(self.kind, 2)
         require(len(self.arms) >= fewest, f"claim {self.name}: {self.kind} needs at least {fewest} arms")
@@ -95,16 +95,18 @@ class Claim:
     @property
     def counted(self) -> bool:
         """True if the settings alone determine its number, without chance."""
-        return {self.of, self.against or self.of} <= counted()
+        return {*self.quantities} <= counted()
 
     def statistic(self, runs: Sequence[Measured]) -> float:
         """Compute the statistic of one seed from its run of each arm."""
         if self.kind in OVER_ROUNDS:
             return OVER_ROUNDS[self.kind](*(curve(self.of, run) for run in runs[:2]))
-        own = [quantity(self.of, run) for run in runs]
-        if self.kind == "correlation":
-            return spearman(own, [quantity(self.against, run) for run in runs])
-        return STATISTICS[self.kind](own)
+        return STATISTICS[self.kind](*([quantity(name, run) for run in runs] for name in self.quantities))
+
+    @property
+    def quantities(self) -> list[str]:
+        """The quantities that the statistic needs of each arm."""
+        return [name for name in (self.of, self.against) if name]
 
     def described(self) -> str:
         """Describe the statistic: ``difference of accuracy (a; b)``."""
@@ -114,17 +116,12 @@ class Claim:
 
     def printed(self, numbers: Mapping[str, Mapping[str, float]]) -> float | None:
         """Compute the statistic of the document's own numbers, by arm; None if it does not print all of them."""
-        if self.kind in OVER_ROUNDS or any(self.of not in numbers.get(arm, {}) for arm in self.arms):
+        if self.kind in OVER_ROUNDS or any(not {*self.quantities} <= {*numbers.get(arm, {})} for arm in self.arms):
             return None
-        own = [numbers[arm][self.of] for arm in self.arms]
-        if self.kind != "correlation":
-            return STATISTICS[self.kind](own)
-        if any(self.against not in numbers[arm] for arm in self.arms):
-            return None
-        return spearman(own, [numbers[arm][self.against] for arm in self.arms])
+        return STATISTICS[self.kind](*([numbers[arm][name] for arm in self.arms] for name in self.quantities))
 
 
-def evidence_for(claim: Claim, values: Sequence[float], in_document: float | None = None) -> Evidence:
+def evidence_for(claim: Claim, values: Sequence[float], in_document: float | None = None) -> Support:
     """Test if the values (one for each seed) are inside or outside the claimed region.
 
     Each finite end is a paired test of its own, as in a table of methods. A mean inside the region needs all of them, so the
@@ -137,7 +134,7 @@ def evidence_for(claim: Claim, values: Sequence[float], in_document: float | Non
     p = max((paired_p(ends[end]) for end in crossed or ends), default=math.nan)
     if claim.counted and len(values) > 1 and alike(np.asarray(values)):
         crossed, p = [end for end, away in ends.items() if end in crossed or not any(away)], 0.0
-    return Evidence(tuple(values), mean, half, not crossed, p, in_document)
+    return Support(tuple(values), mean, half, not crossed, p, in_document)
 
 
 def beyond(values: Sequence[float], end: float) -> list[float]:
@@ -145,7 +142,7 @@ def beyond(values: Sequence[float], end: float) -> list[float]:
     return [0.0 if math.isclose(value, end, rel_tol=1e-9) else value - end for value in values]
 
 
-def judge(evidence: Evidence, p: float) -> Verdict:
+def judge(evidence: Support, p: float) -> Verdict:
     """Return ``undecided`` unless ``p``, corrected for all claims, is below 0.05; else ``holds`` or ``fails``."""
     if not evidence.values:
         return "not run"
@@ -173,7 +170,7 @@ def over(a: float, b: float) -> float:
     return a / b if b else math.nan
 
 
-STATISTICS: dict[str, Callable[[Arms], float]] = {
+STATISTICS: dict[str, Callable[..., float]] = {
     "value": lambda q: q[0],
     "difference": lambda q: q[0] - q[1],
     "ratio": lambda q: over(q[0], q[1]),
@@ -183,12 +180,12 @@ STATISTICS: dict[str, Callable[[Arms], float]] = {
     "spread": lambda q: max(q) - min(q),
     "lead": lambda q: q[0] - max(q[1:]),
     "lag": lambda q: q[0] - min(q[1:]),
+    "correlation": spearman,
 }
 """Statistics of the arms' quantities, in the order of the arms.
 
 ``interaction`` is (1st - 2nd) - (3rd - 4th). ``trend`` is Kendall's tau of the quantity along the arms. ``lead`` is the first minus
-the largest of the others, ``lag`` the first minus the smallest. ``correlation``, which is not here, is Spearman's of two quantities
-over the arms.
+the largest of the others, ``lag`` the first minus the smallest. ``correlation`` is Spearman's of two quantities over the arms.
 """
 
 FEWEST = {"value": 1, "interaction": 4, "ratio of ratios": 4, "trend": 3, "correlation": 3}
@@ -248,7 +245,7 @@ class Scale:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class ClaimTable:
     """A table of arms (rows) and quantities (columns), with the numbers that the document prints.
 
     ``clients`` names the measures of each client or layer that its figure draws: ``local-model/loss``.
@@ -274,7 +271,7 @@ class Document:
     title: str
     scales: dict[str, Scale]
     arms: dict[str, Settings]
-    tables: tuple[Table, ...]
+    tables: tuple[ClaimTable, ...]
     claims: tuple[Claim, ...]
     seeded: tuple[str, ...] = ("training.seed", "clients.partition_seed")
     open: dict[str, str] = field(default_factory=dict)

@@ -69,9 +69,9 @@ NOT_EXPORTED = {
 """Measures that no claim, table or figure of a document needs."""
 
 
-def exported(document: Document, scale: str, known: Results) -> Export:
+def exported(document: Document, scale: str, results: Results) -> Export:
     """Return the measurements of all runs, by arm and seed, as plain values. There must be a run."""
-    records = [run.record for runs in known.values() for run in runs.values()]
+    records = [run.record for runs in results.values() for run in runs.values()]
     machines = [record.facts.get("machine", {}) for record in records]
     return {
         "document": document.name,
@@ -81,7 +81,7 @@ def exported(document: Document, scale: str, known: Results) -> Export:
         "hardware": {key: " and ".join(names) for key, names in together(machines).items()},
         "versions": together([record.facts.get("versions", {}) for record in records]),
         "runs": {
-            arm: {str(seed): plain(document, arm, run) for seed, run in runs.items()} for arm, runs in known.items()
+            arm: {str(seed): plain(document, arm, run) for seed, run in runs.items()} for arm, runs in results.items()
         },
     }
 
@@ -220,10 +220,10 @@ def overview(exports: Sequence[Export]) -> str:
     ]
     for export in exports:
         document = load(export["document"]).at(export["scale"])
-        found = [judged.verdict for judged in verdicts(document, known(export))]
-        counts = " | ".join(str(found.count(verdict)) for verdict in get_args(Verdict))
+        decided = [judged.verdict for judged in verdicts(document, known(export))]
+        counts = " | ".join(str(decided.count(verdict)) for verdict in get_args(Verdict))
         page = f"[{document.title}]({page_name(export)}.md)"
-        lines.append(f"| {page} | {export['scale']} | {done_of(document, export)} | {len(found)} | {counts} |")
+        lines.append(f"| {page} | {export['scale']} | {done_of(document, export)} | {len(decided)} | {counts} |")
     return "\n".join(lines)
 
 

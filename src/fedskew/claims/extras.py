@@ -130,8 +130,8 @@ def repeat_listing(on_progress: Callable[[float], None]) -> Extra:
     values, rows = [], []
     for printed, ours in zip(DOCUMENT, drift_demo(on_progress), strict=True):
         agrees = (round(ours.drift, 3), round(ours.accuracy, 3)) == printed[2:]
-        shown = (f"{x:.3f}" for x in (ours.drift, printed.drift, ours.accuracy, printed.accuracy))
-        rows.append((ours.skew, str(ours.epochs), *shown, "same" if agrees else "differs"))
+        numbers = (f"{x:.3f}" for x in (ours.drift, printed.drift, ours.accuracy, printed.accuracy))
+        rows.append((ours.skew, str(ours.epochs), *numbers, "same" if agrees else "differs"))
         document = {"drift_in_document": printed.drift, "accuracy_in_document": printed.accuracy}
         values.append({**ours._asdict(), **document, "agrees": agrees})
     return Extra(
@@ -169,17 +169,17 @@ def bound(local: Gradients, whole: Gradients, w: Tensor, clients: int, rate: flo
     Let a_e be a client's distance after e steps. Then a_(e+1) <= (1 + rate L) a_e + rate zeta. If the objective is convex and
     the rate is at most 2 / L, a gradient step never increases the distance of two models, so a_(e+1) <= a_e + rate zeta.
     """
-    own, reference = w.expand(clients, -1), w[None]
+    models, reference = w.expand(clients, -1), w[None]
     zeta = w.new_zeros(())
     apart, farthest, drift = [], [], []
     for _ in range(steps):
-        gradients = local(own)
-        zeta = torch.maximum(zeta, (gradients - whole(own)).norm(dim=1).max())
-        own, reference = own - rate * gradients, reference - rate * whole(reference)
-        distances = (own - reference).norm(dim=1)
+        gradients = local(models)
+        zeta = torch.maximum(zeta, (gradients - whole(models)).norm(dim=1).max())
+        models, reference = models - rate * gradients, reference - rate * whole(reference)
+        distances = (models - reference).norm(dim=1)
         apart.append(distances.mean())
         farthest.append(distances.max())
-        drift.append((own - own.mean(0)).norm(dim=1).mean())
+        drift.append((models - models.mean(0)).norm(dim=1).mean())
     count = torch.arange(1, steps + 1, dtype=w.dtype, device=w.device)
     return Bound(
         apart=torch.stack(apart),
@@ -227,14 +227,14 @@ def gradient(models: Tensor, x: Tensor, y: Tensor) -> Tensor:
 LINES = {"bound, smooth": "smooth", "bound, convex": "convex", "farthest client": "farthest", "drift": "drift"}
 
 
-def draw_bound(found: Mapping[str, Bound], rate: float) -> Figure:
+def draw_bound(bounds: Mapping[str, Bound], rate: float) -> Figure:
     """Draw one panel for each partition: distances and bounds over local steps, on a logarithmic axis."""
     from matplotlib.figure import Figure
 
     with styled():
         figure = Figure(figsize=(2 * WIDTH / 72, 3.6), layout="constrained")
-        panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
-        for axes, (name, part) in zip(panels, found.items(), strict=True):
+        panels = figure.subplots(1, len(bounds), sharey=True, squeeze=False)[0]
+        for axes, (name, part) in zip(panels, bounds.items(), strict=True):
             steps = range(1, len(part.drift) + 1)
             for index, (label, field) in enumerate(LINES.items()):
                 dashes = "--" if label.startswith("bound") else "-"
@@ -242,8 +242,8 @@ def draw_bound(found: Mapping[str, Bound], rate: float) -> Figure:
             axes.set(title=name, xlabel="local steps on all rows", yscale="log")
             axes.grid(axis="y")
         # the bound for smooth objectives grows beyond the axis
-        least = min(float(part.drift[0]) for part in found.values())
-        panels[0].set_ylim(least / 1.5, 3 * max(float(part.convex[-1]) for part in found.values()))
+        least = min(float(part.drift[0]) for part in bounds.values())
+        panels[0].set_ylim(least / 1.5, 3 * max(float(part.convex[-1]) for part in bounds.values()))
         panels[0].set_ylabel(f"distance, rate {rate:g}")
         panels[-1].legend(loc="lower right")
     return figure
@@ -251,18 +251,18 @@ def draw_bound(found: Mapping[str, Bound], rate: float) -> Figure:
 
 def repeat_exercise(on_progress: Callable[[float], None]) -> Extra:
     """Compute the exercise: distances and their bounds after the last step."""
-    found = drift_bound()
+    bounds = drift_bound()
     on_progress(1.0)
     return Extra(
         title=f"Exercise 14.4.3: the bound on drift, full-batch steps at rate {EXERCISE_RATE:g}",
         columns=("partition", "steps", "farthest client", "bound, convex", "bound, smooth"),
         rows=[
             (name, str(len(p.drift)), *(f"{float(values[-1]):.3g}" for values in (p.farthest, p.convex, p.smooth)))
-            for name, p in found.items()
+            for name, p in bounds.items()
         ],
         note="distances to the same steps on the whole objective",
-        values={name: {k: v.tolist() for k, v in part._asdict().items()} for name, part in found.items()},
-        draw=partial(draw_bound, found, EXERCISE_RATE),
+        values={name: {k: v.tolist() for k, v in part._asdict().items()} for name, part in bounds.items()},
+        draw=partial(draw_bound, bounds, EXERCISE_RATE),
     )
 
 

@@ -179,11 +179,11 @@ def later_half(values: Floats) -> Floats:
 
 def measures() -> dict[str, Measure]:
     """Return the measures of a round by their names in claims: ``worst-client``."""
-    named: dict[str, Measure] = {}
+    by_name: dict[str, Measure] = {}
     for measure in registry.MEASURES:
         if measure.split in (*OF_MODELS, "round"):
-            named.setdefault(measure.figure, measure)
-    return named
+            by_name.setdefault(measure.figure, measure)
+    return by_name
 
 
 def counted() -> set[str]:
@@ -201,18 +201,18 @@ def reader(name: str) -> Callable[[Measured], float]:
         return QUANTITIES[name]
     if name.startswith("rounds-to:"):
         return lambda run: rounds_to(run, float(name.partition(":")[2]))
-    known = measures()
+    names = measures()
     prefix, _, rest = name.partition("-")
-    if name in known:
-        measure, of = known[name], REDUCTIONS[known[name].reduce]
+    if name in names:
+        measure, of = names[name], REDUCTIONS[names[name].reduce]
     elif name in LOSS:
-        measure, of = known["loss"], LOSS[name]
-    elif prefix in PREFIXES and rest in known:
-        measure, of = known[rest], PREFIXES[prefix]
-    elif name.removesuffix("-trend") in known:
-        measure, of = known[name.removesuffix("-trend")], TREND
+        measure, of = names["loss"], LOSS[name]
+    elif prefix in PREFIXES and rest in names:
+        measure, of = names[rest], PREFIXES[prefix]
+    elif name.removesuffix("-trend") in names:
+        measure, of = names[name.removesuffix("-trend")], TREND
     else:
-        raise BadInput(f"claim: unknown quantity {name!r}; {suggestion(name, [*known, *LOSS, *QUANTITIES])}")
+        raise BadInput(f"claim: unknown quantity {name!r}; {suggestion(name, [*names, *LOSS, *QUANTITIES])}")
     return lambda run: of(run.values(measure))
 
 
@@ -233,9 +233,9 @@ def curve(name: str, run: Measured) -> Floats:
         return np.atleast_1d(earlier("curves", name, run))
     if name in CURVES:
         return CURVES[name](run)
-    known = measures()
-    require(name in known, f"claim: unknown curve {name!r}; {suggestion(name, [*known, *CURVES])}")
-    return run.values(known[name])
+    names = measures()
+    require(name in names, f"claim: unknown curve {name!r}; {suggestion(name, [*names, *CURVES])}")
+    return run.values(names[name])
 
 
 def earlier(kind: str, name: str, run: Measured) -> float | Floats:

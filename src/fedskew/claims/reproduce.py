@@ -1,39 +1,23 @@
-"""Reproduce a document: plan its runs, estimate their time, and read their results. All arms use the same seeds."""
+"""Reproduce a document: plan its runs, and read their results. All arms use the same seeds."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
-
-from torch import Tensor
 
 from fedskew.claims.document import Document
 from fedskew.claims.quantities import Measured, measured
 from fedskew.claims.verdicts import Results
 from fedskew.core.component import parse
-from fedskew.data.dataset import Dataset
-from fedskew.engine.choose import Option, next_work, on_threads
-from fedskew.engine.choose import measured as measured_seconds
-from fedskew.execution.build import assemble
 from fedskew.execution.run import register
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, from_table_of_sections
-from fedskew.loop.evaluate import evaluate
-from fedskew.loop.federation import Federation
-from fedskew.loop.round import start
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import DONE, stored_runs
 
-SCORED = 512
-"""Maximum number of rows that are scored to estimate the time for all rows."""
-
-PATIENCE = 6.0
-"""Seconds after which an estimate times no further arm of a data set and model."""
-
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """One planned run of a document."""
 
     arm: str
@@ -41,28 +25,28 @@ class Planned:
     experiment: Experiment
 
 
-def plan(document: Document, scale: str) -> list[Planned]:
+def plan(document: Document, scale: str) -> list[PlannedRun]:
     """Return all runs of a document at a scale. Raises `BadInput` for wrong settings.
 
     The order is seed by seed, so that an unfinished reproduction has all arms on its first seeds.
     """
-    chosen = document.scale(scale)
+    at_scale = document.scale(scale)
     return [
-        Planned(arm, seed, experiment_of(document, scale, arm, seed))
-        for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds)
+        PlannedRun(arm, seed, experiment_of(document, scale, arm, seed))
+        for seed in range(at_scale.first_seed, at_scale.first_seed + at_scale.seeds)
         for arm in document.arms
     ]
 
 
 def experiment_of(document: Document, scale: str, arm: str, seed: int) -> Experiment:
     """Return the experiment of an arm: the scale's settings, changed by the arm's, with this seed."""
-    chosen = document.scale(scale)
-    own = {**document.arms[arm], **chosen.arms.get(arm, {})}
-    part = own.pop("part", None)
-    changes = {**chosen.parts[part], **own} if part else own
+    at_scale = document.scale(scale)
+    changes: dict[str, Any] = {**document.arms[arm], **at_scale.arms.get(arm, {})}
+    if part := changes.pop("part", None):
+        changes = {**at_scale.parts[part], **changes}
     method = changes.pop("algorithm", None)
-    table: dict[str, Any] = deepcopy(chosen.base)
-    for key, value in [*changes.items(), *((key, seed) for key in chosen.seeded or document.seeded)]:
+    table: dict[str, Any] = deepcopy(at_scale.base)
+    for key, value in [*changes.items(), *((key, seed) for key in at_scale.seeded or document.seeded)]:
         section, dot, option = key.partition(".")
         if not dot:
             table[section] = value
@@ -75,13 +59,13 @@ def experiment_of(document: Document, scale: str, arm: str, seed: int) -> Experi
     return experiment if method is None else with_method(experiment, method).replace(name=arm)
 
 
-def missing(store: RunStore, planned: Sequence[Planned]) -> list[Planned]:
+def missing(store: RunStore, planned: Sequence[PlannedRun]) -> list[PlannedRun]:
     """Return the planned runs that the store does not have as finished or diverged."""
     stored = stored_runs(store, [p.experiment for p in planned])
     return [p for p in planned if (key := p.experiment.hash()) not in stored or stored[key].status not in DONE]
 
 
-def restore(store: RunStore, planned: Sequence[Planned], known: Results, title: str) -> int:
+def restore(store: RunStore, planned: Sequence[PlannedRun], exported: Results, title: str) -> int:
     """Add the done runs of an export that the store lacks; return the number of planned runs that the export has.
 
     A run counts if its experiment has the same hash as the planned one.
@@ -89,7 +73,7 @@ def restore(store: RunStore, planned: Sequence[Planned], known: Results, title: 
     done = [
         (p, run)
         for p in planned
-        if (run := known.get(p.arm, {}).get(p.seed))
+        if (run := exported.get(p.arm, {}).get(p.seed))
         and run.status in DONE
         and run.record.experiment_hash == p.experiment.hash()
     ]
@@ -106,51 +90,7 @@ def restore(store: RunStore, planned: Sequence[Planned], known: Results, title: 
     return len(done)
 
 
-def estimate(
-    planned: Sequence[Planned], jobs: int, on_progress: Callable[[str, float], None] = lambda stage, fraction: None
-) -> float:
-    """Estimate the seconds of all runs, roughly, from a few timed steps and scored rows of each arm.
-
-    After `PATIENCE` seconds it times only the first arm of each data set and model. The others count by their rounds and epochs.
-    """
-    first = {p.arm: p.experiment for p in reversed(planned)}
-    data = {key: e.dataset.load() for key, e in {repr(e.dataset): e for e in first.values()}.items()}
-    began = time.perf_counter()
-    seconds: dict[str, float] = {}
-    an_epoch: dict[str, float] = {}  # by data set and model, of the arm timed last
-    for number, (arm, experiment) in enumerate(first.items(), 1):
-        kind, epochs = (
-            repr((experiment.dataset, experiment.model)),
-            experiment.training.rounds * experiment.local.epochs,
-        )
-        if kind not in an_epoch or time.perf_counter() - began < PATIENCE:
-            seconds[arm] = experiment.training.rounds * a_round(experiment, data[repr(experiment.dataset)])
-            an_epoch[kind] = seconds[arm] / max(epochs, 1)
-        seconds.setdefault(arm, an_epoch[kind] * epochs)
-        on_progress("estimating", number / len(first))
-    return sum(seconds[p.arm] for p in planned) / jobs
-
-
-def a_round(experiment: Experiment, dataset: Dataset) -> float:
-    """Estimate the seconds of a round: local training, and evaluation on the test set and on the clients' rows."""
-    assembly = assemble(experiment, dataset)
-    fed, option = assembly.federation, Option(assembly.engine, experiment.training.threads or 1)
-    work = next_work(fed, start(fed, assembly.cold))
-    training = 0.0 if work is None else measured_seconds(fed, work, option)
-    with on_threads(option.threads):
-        parts = ((assembly.x_test, assembly.y_test), (fed.x, fed.y))
-        return training + sum(scoring(fed, assembly.x0, x, y) for x, y in parts)
-
-
-def scoring(fed: Federation, model: Tensor, x: Tensor, y: Tensor) -> float:
-    """Estimate the seconds of scoring all rows, from at most `SCORED` rows."""
-    rows = min(len(x), SCORED)
-    began = time.perf_counter()
-    evaluate(fed.task, model, x[:rows], y[:rows])
-    return (time.perf_counter() - began) * len(x) / rows
-
-
-def results(store: RunStore, planned: Sequence[Planned]) -> Results:
+def results(store: RunStore, planned: Sequence[PlannedRun]) -> Results:
     """Read the results of the planned runs that are done, by arm and seed."""
     stored = stored_runs(store, [p.experiment for p in planned])
     by_arm: dict[str, dict[int, Measured]] = {}

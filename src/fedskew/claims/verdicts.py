@@ -3,11 +3,11 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedskew.claims.document import Document, Evidence, Table, Verdict, evidence_for, judge
+from fedskew.claims.document import Claim, ClaimTable, Document, Support, Verdict, evidence_for, judge
 from fedskew.claims.quantities import Measured, quantity
 from fedskew.core.text import count
 from fedskew.measure.statistics import alike, holm, mean_interval
@@ -21,13 +21,9 @@ Results = Mapping[str, Mapping[int, Measured]]
 class Judged:
     """A claim with its verdict."""
 
-    name: str
-    text: str
-    where: str
-    statistic: str
-    expect: str
+    claim: Claim
     verdict: Verdict
-    evidence: Evidence
+    evidence: Support
     p: float  # after the correction for all claims of the document
     seeds: tuple[int, ...]
     diverged: int  # number of the claim's runs that diverged; their rounds up to then count
@@ -35,22 +31,27 @@ class Judged:
     @property
     def reason(self) -> str:
         """The numbers behind the verdict, in one line."""
-        e = self.evidence
+        e, statistic = self.evidence, self.claim.described()
         if not self.seeds:
-            return f"{self.statistic}; claimed {self.expect}"
+            return f"{statistic}; claimed {self.claim.expect}"
         over = count(len(self.seeds), "seed")
         same = len(self.seeds) > 1 and alike(np.asarray(e.values))
         number = f"{figures(e.mean)} in each of {over}" if same else f"{interval(e.mean, e.half)} over {over}"
-        text = f"{self.statistic}: {number}; claimed {self.expect}"
+        text = f"{statistic}: {number}; claimed {self.claim.expect}"
         if self.p > 0:
             text += f"; p {self.p:.2g}"
         if self.diverged:
             text += f"; {self.diverged} of the runs diverged and count as far as they came"
         return text if e.in_document is None else f"{text}; the document's own numbers give {figures(e.in_document)}"
 
+    def as_json(self) -> dict[str, object]:
+        fields = {name: getattr(self.claim, name) for name in ("name", "text", "where", "expect")}
+        verdict = {name: value for name, value in vars(self).items() if name != "claim"}
+        return {**fields, "statistic": self.claim.described(), **verdict, "evidence": vars(self.evidence)}
+
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """The document's number (None if it prints none), and our mean and half-width."""
 
     document: float | None
@@ -64,53 +65,42 @@ def interval(mean: float, half: float) -> str:
     return f"{text} ± {figures(half, like=mean)}" if math.isfinite(half) else text
 
 
-def verdicts(document: Document, known: Results) -> list[Judged]:
+def verdicts(document: Document, results: Results) -> list[Judged]:
     """Decide each claim, from the seeds that all its arms have. The document's own numbers do not affect a verdict.
 
     Holm's method corrects for all claims of the document that chance could decide.
     """
     printed = {table.name: table.printed for table in document.tables}
-    runs = {
-        claim: {seed: [known[arm][seed] for arm in claim.arms] for seed in shared_seeds(known, claim.arms)}
-        for claim in document.claims
-    }
-    evidence = [
-        evidence_for(claim, [claim.statistic(own) for own in seeds.values()], claim.printed(printed[claim.table]))
-        for claim, seeds in runs.items()
-    ]
+    judged = []
+    for claim in document.claims:
+        seeds = shared_seeds(results, claim.arms)
+        runs = [[results[arm][seed] for arm in claim.arms] for seed in seeds]
+        support = evidence_for(claim, list(map(claim.statistic, runs)), claim.printed(printed[claim.table]))
+        diverged = sum(run.status == "diverged" for of_seed in runs for run in of_seed)
+        judged.append(Judged(claim, "undecided", support, support.p, tuple(seeds), diverged))
+    p = corrected([outcome.p for outcome in judged])
     return [
-        Judged(
-            claim.name,
-            claim.text,
-            claim.where,
-            claim.described(),
-            claim.expect,
-            judge(one, p),
-            one,
-            p,
-            tuple(seeds),
-            sum(run.status == "diverged" for own in seeds.values() for run in own),
-        )
-        for (claim, seeds), one, p in zip(runs.items(), evidence, corrected([one.p for one in evidence]), strict=True)
+        replace(outcome, verdict=judge(outcome.evidence, of_all), p=of_all)
+        for outcome, of_all in zip(judged, p, strict=True)
     ]
 
 
 def corrected(p: Sequence[float]) -> list[float]:
     """Correct the p of all claims by Holm's method. A p of 0 does not change or count: chance could not decide this claim."""
-    by_chance = holm([math.nan if one == 0 else one for one in p])
-    return [0.0 if one == 0 else changed for one, changed in zip(p, by_chance, strict=True)]
+    by_chance = holm([math.nan if value == 0 else value for value in p])
+    return [0.0 if value == 0 else changed for value, changed in zip(p, by_chance, strict=True)]
 
 
-def shared_seeds(known: Results, arms: Sequence[str]) -> list[int]:
+def shared_seeds(results: Results, arms: Sequence[str]) -> list[int]:
     """Return the sorted seeds that all these arms have."""
-    return sorted(set.intersection(*(set(known.get(arm, {})) for arm in arms)))
+    return sorted(set.intersection(*(set(results.get(arm, {})) for arm in arms)))
 
 
-def cells(table: Table, known: Results) -> dict[str, dict[str, Cell]]:
+def cells(table: ClaimTable, results: Results) -> dict[str, dict[str, TableCell]]:
     """Return, by arm and measure, the document's number and ours over the seeds."""
     return {
         arm: {
-            measure: Cell(table.printed.get(arm, {}).get(measure), *over_seeds(measure, known.get(arm, {})))
+            measure: TableCell(table.printed.get(arm, {}).get(measure), *over_seeds(measure, results.get(arm, {})))
             for measure in table.measures
         }
         for arm in table.arms
@@ -123,7 +113,7 @@ def over_seeds(measure: str, runs: Mapping[int, Measured]) -> tuple[float, float
     return mean_interval(values) if values else (math.nan, math.nan)
 
 
-def as_json(document: Document, scale: str, known: Results) -> dict[str, object]:
+def as_json(document: Document, scale: str, results: Results) -> dict[str, object]:
     """Return tables, claims and open settings as plain values."""
     return {
         "document": document.name,
@@ -131,10 +121,10 @@ def as_json(document: Document, scale: str, known: Results) -> dict[str, object]
         "seeds": document.scale(scale).seeds,
         "surrogate": document.scale(scale).surrogate,
         "tables": {
-            table.name: {arm: {m: vars(cell) for m, cell in row.items()} for arm, row in cells(table, known).items()}
+            table.name: {arm: {m: vars(cell) for m, cell in row.items()} for arm, row in cells(table, results).items()}
             for table in document.tables
         },
-        "claims": [{**vars(j), "evidence": vars(j.evidence)} for j in verdicts(document, known)],
+        "claims": [judged.as_json() for judged in verdicts(document, results)],
         "open": document.open,
     }
 
@@ -154,46 +144,49 @@ RULE = (
 )
 
 
-def markdown(document: Document, scale: str, known: Results, rule: str = RULE) -> str:
+def markdown(document: Document, scale: str, results: Results, rule: str = RULE) -> str:
     """Make a Markdown page of tables and claims. ``rule`` is a text that says how claims are decided."""
-    chosen = document.scale(scale)
-    how = f"`fedskew reproduce {document.name} --scale {scale}`: {chosen.seeds} seeds for every arm, the same ones."
-    if chosen.surrogate:
-        how += f" Surrogate: {chosen.surrogate}; the document's numbers are shown, and only its claims are judged."
-    parts = [f"# {document.title}", f"{how} {rule}".strip()]
-    judged = {j.name: j for j in verdicts(document, known)}
-    parts.append(f"**{tally(list(judged.values()))}.**")
+    at_scale = document.scale(scale)
+    how = f"`fedskew reproduce {document.name} --scale {scale}`: {at_scale.seeds} seeds for every arm, the same ones."
+    if at_scale.surrogate:
+        how += f" Surrogate: {at_scale.surrogate}; the document's numbers are shown, and only its claims are judged."
+    judged = verdicts(document, results)
+    parts = [f"# {document.title}", f"{how} {rule}".strip(), f"**{tally(judged)}.**"]
     for table in document.tables:
-        parts += [f"## {table.title}", table_of(table, known)]
+        titles, rows, not_run = texts_of(table, results)
+        lines = ["| | " + " | ".join(titles) + " |", "| --- |" + " ---: |" * len(titles)]
+        lines += [f"| {' | '.join(row)} |" for row in rows]
+        parts += [f"## {table.title}", "\n".join(lines) if rows else "Not run."]
+        if rows and not_run:
+            parts.append(f"Not run: {', '.join(not_run)}.")
         if table.note:
             parts.append(f"Note: {table.note}.")
-        own = [judged[claim.name] for claim in document.claims if claim.table == table.name]
-        parts.append("\n".join(f"- **{j.verdict}** · {j.text.rstrip('.')} ({j.where}). {j.reason}." for j in own))
+        parts.append(
+            "\n".join(
+                f"- **{j.verdict}** · {j.claim.text.rstrip('.')} ({j.claim.where}). {j.reason}."
+                for j in judged
+                if j.claim.table == table.name
+            )
+        )
     if document.open:
-        lines = (f"- {what}: {chosen_.rstrip('.')}." for what, chosen_ in document.open.items())
+        lines = [f"- {what}: {choice.rstrip('.')}." for what, choice in document.open.items()]
         parts += ["## What the document leaves open, and what we chose", "\n".join(lines)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def table_of(table: Table, known: Results) -> str:
-    """Make one table in Markdown with the arms that were run.
+def texts_of(table: ClaimTable, results: Results) -> tuple[list[str], list[list[str]], list[str]]:
+    """Return the titles of a table's columns, a row of texts for each arm that was run, and the arms that were not run.
 
     A measure has a column for the document's numbers if the document prints any.
     """
     printed = [m for m in table.measures if any(m in row for row in table.printed.values())]
     titles = [title for m in table.measures for title in ([f"{m}, document"] if m in printed else []) + [m]]
-    lines = ["| | " + " | ".join(titles) + " |", "| --- |" + " ---: |" * len(titles)]
-    rows = cells(table, known)
-    left = [arm for arm in table.arms if not known.get(arm)]
-    for arm in left:
-        del rows[arm]
-    if not rows:
-        return "Not run."
-    for arm, row in rows.items():
-        shown = []
+    rows = []
+    for arm, row in cells(table, results).items():
+        texts = [arm]
         for m, cell in row.items():
             if m in printed:
-                shown.append("–" if cell.document is None else figures(cell.document))
-            shown.append(interval(cell.mean, cell.half))
-        lines.append(f"| {arm} | " + " | ".join(shown) + " |")
-    return "\n".join(lines) + (f"\n\nNot run: {', '.join(left)}." if left else "")
+                texts.append("–" if cell.document is None else figures(cell.document))
+            texts.append(interval(cell.mean, cell.half))
+        rows.append(texts)
+    return titles, [row for row in rows if results.get(row[0])], [arm for arm in table.arms if not results.get(arm)]

@@ -11,8 +11,8 @@ from fedskew.api.execute import complete
 from fedskew.claims.document import Document, load
 from fedskew.claims.export import exported, read
 from fedskew.claims.extras import EXTRAS, Extra
-from fedskew.claims.reproduce import Planned, estimate, missing, plan, restore, results
-from fedskew.claims.verdicts import Judged, Results, as_json, cells, interval, markdown, tally, verdicts
+from fedskew.claims.reproduce import PlannedRun, missing, plan, restore, results
+from fedskew.claims.verdicts import Judged, Results, as_json, markdown, tally, texts_of, verdicts
 from fedskew.cli.output import print_json, save_figure
 from fedskew.cli.request import jobs_of
 from fedskew.cli.terminal import CommandLine
@@ -22,7 +22,6 @@ from fedskew.core.text import count
 from fedskew.execution.torchrun import on_ranks
 from fedskew.report.console import Console
 from fedskew.report.progress import board_of_one
-from fedskew.report.words import duration, figures
 from fedskew.store.runs import RunStore
 
 
@@ -66,7 +65,7 @@ def reproduce(parsed: argparse.Namespace) -> int:
     return code
 
 
-def read_back(store: RunStore, document: Document, planned: list[Planned], parsed: argparse.Namespace) -> None:
+def read_back(store: RunStore, document: Document, planned: list[PlannedRun], parsed: argparse.Namespace) -> None:
     """Add the runs of the export to the store. Print how many there are, and how many do not count."""
     export, known = read(parsed.export.read_bytes(), str(parsed.export))
     same = (export["document"], export["scale"]) == (document.name, parsed.scale)
@@ -79,7 +78,7 @@ def read_back(store: RunStore, document: Document, planned: list[Planned], parse
     Console(stderr=True).print(text, soft_wrap=True)
 
 
-def run_missing(store: RunStore, document: Document, planned: list[Planned], parsed: argparse.Namespace) -> None:
+def run_missing(store: RunStore, document: Document, planned: list[PlannedRun], parsed: argparse.Namespace) -> None:
     """Carry out the runs that the store does not have yet."""
     console = Console(stderr=True)
     left = missing(store, planned)
@@ -87,9 +86,8 @@ def run_missing(store: RunStore, document: Document, planned: list[Planned], par
     if not left:
         return
     jobs = min(jobs_of(parsed), len(left))
-    with board_of_one("estimating") as board:
-        seconds = estimate(left, jobs, board.stage)
-    console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
+    for dataset in {repr(run.experiment.dataset): run.experiment.dataset for run in left}.values():
+        dataset.load()  # a data set that is missing is an error before the first run
     title = f"reproduce {document.name} {parsed.scale}"
     complete(store, [p.experiment for p in left], title, jobs, CommandLine())
 
@@ -107,32 +105,28 @@ COLOUR = {"holds": "green", "fails": "red", "undecided": "yellow", "not run": "d
 def print_result(document: Document, scale: str, known: Results) -> None:
     """Print the tables, each with the claims about it, and then the open questions."""
     console = Console()
-    judged = {j.name: j for j in verdicts(document, known)}
+    judged = verdicts(document, known)
     if surrogate := document.scale(scale).surrogate:
         console.print(f"surrogate: {surrogate}", style="dim")
     for part in document.tables:
         console.print(f"\n{part.title}", style="bold")
+        titles, rows, not_run = texts_of(part, known)
         table = Table(box=None, pad_edge=False)
         table.add_column("", overflow="fold")
-        printed = [m for m in part.measures if any(m in row for row in part.printed.values())]
-        for measure in part.measures:
-            table.add_column(measure.replace("-", " "), justify="right")
-            if measure in printed:
-                table.add_column("document", justify="right", style="dim")
-        for arm, row in cells(part, known).items():
-            shown = []
-            for measure, cell in row.items():
-                shown.append(interval(cell.mean, cell.half))
-                if measure in printed:
-                    shown.append("" if cell.document is None else figures(cell.document))
-            table.add_row(arm, *shown)
+        for title in titles:
+            table.add_column(
+                title.replace("-", " "), justify="right", style="dim" if title.endswith("document") else ""
+            )
+        for row in rows:
+            table.add_row(*row)
         console.print(table)
-        if part.note:
-            console.print(f"{part.note}", style="dim")
-        for claim in document.claims:
-            if claim.table == part.name:
-                print_claim(console, judged[claim.name])
-    console.print(f"\n{tally(list(judged.values()))}", style="bold")
+        for line in (f"not run: {', '.join(not_run)}" if not_run else "", part.note):
+            if line:
+                console.print(line, style="dim")
+        for outcome in judged:
+            if outcome.claim.table == part.name:
+                print_claim(console, outcome)
+    console.print(f"\n{tally(judged)}", style="bold")
     if document.open:
         console.print("open in the document, and chosen here:", style="dim")
         for what, chosen in document.open.items():
@@ -141,7 +135,7 @@ def print_result(document: Document, scale: str, known: Results) -> None:
 
 def print_claim(console: Console, judged: Judged) -> None:
     console.print(f"{judged.verdict:9} ", style=COLOUR[judged.verdict], end="")
-    console.print(f"{judged.text} ({judged.where})")
+    console.print(f"{judged.claim.text} ({judged.claim.where})")
     console.print(f"          {judged.reason}", style="dim")
 
 

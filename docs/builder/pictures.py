@@ -175,7 +175,7 @@ def of_concept(skew: Concept) -> bytes:
 
 
 def drawn_measures() -> list[registry.Measure]:
-    return [m for m in registry.shown() if "curve" in m.shown]
+    return [m for m in registry.shown() if "curve" in m.views]
 
 
 def of_runs() -> Mapping[str, bytes]:

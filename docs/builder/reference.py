@@ -122,7 +122,7 @@ def columns() -> str:
     rows = [
         {"name": m.key, "from": f"{m.split} {' + '.join(m.of)}", "over the rounds": m.reduce,
          "what": "" if (m.split, m.name) in registry.stored() else m.note,
-         "shown": ", ".join(view for view in get_args(registry.View) if view in m.shown)}
+         "shown": ", ".join(view for view in get_args(registry.View) if view in m.views)}
         for m in registry.shown()
     ]  # fmt: skip
     return table(rows, ["name", "from", "over the rounds", "what", "shown"])

@@ -25,12 +25,12 @@ from fedskew.report.sinks import Feed
 from fedskew.store.runs import RunRecord, RunStore
 
 LONGEST = Measure(
-    "round", "longest", "length of the longest update of a round", compute=f"{__name__}:longest", shown=ALL,
+    "round", "longest", "length of the longest update of a round", compute=f"{__name__}:longest", views=ALL,
     title="longest update", unit="m", budget="metres", remark="longest update: the mean over the rounds",
 )  # fmt: skip
 RANGE = Measure(
     "clients", "accuracy_range", "best minus worst accuracy over the clients", compute=f"{__name__}:between",
-    score="accuracy", shown=ALL, key="gap", unit="%", reduce="last",
+    score="accuracy", views=ALL, key="gap", unit="%", reduce="last",
 )  # fmt: skip
 
 
@@ -142,4 +142,4 @@ def test_rows_are_whole_and_unique() -> None:
         assert all((measure.split, name) in stored for name in measure.of), measure
         assert not measure.compute or callable(measure.function()), measure
         assert not measure.score or ("global-model", measure.score) in stored, measure
-    assert registry.primary().shown == ALL
+    assert registry.primary().views == ALL

@@ -203,7 +203,7 @@ class Results:
 
         rows = [(r.id, r.name, r.partition_seed, r.seed, r.status) for r in self.records]
         about = pd.DataFrame(rows, columns=["run", *OBSERVATION, "status"]).drop_duplicates("run")
-        viewed = [] if self.layout.columns else sorted({x for m in measures() if m.shown or m.budget for x in m.of})
+        viewed = [] if self.layout.columns else sorted({x for m in measures() if m.views or m.budget for x in m.of})
         frame = self.store.measurements(about["run"].tolist(), per_client=False, names=viewed).drop(columns="client")
         frame = frame.merge(about, on="run")
         frame = frame.astype({"split": "category", "name": "category"})  # several comparisons of each follow
@@ -233,7 +233,7 @@ class Results:
             matches = [m for m in possible if name in map(plainly, (m.key, m.title, f"{m.split}/{m.name}", m.name))]
             rows = self.frame.loc[self.frame["name"].map(plainly) == name, ["split", "name"]].drop_duplicates()
             if matches:
-                measures_.append(min(matches, key=lambda m: (plainly(m.key) != name, m.shown == ())))
+                measures_.append(min(matches, key=lambda m: (plainly(m.key) != name, m.views == ())))
             elif len(rows):
                 split, stored_name = map(str, rows.iloc[0])
                 measures_.append(Measure(split, stored_name, "a measure of one's own", reduce="last"))
@@ -318,7 +318,7 @@ class Results:
             for m in shown()
             if m == self.measure
             or (
-                view in m.shown
+                view in m.views
                 and numbers[m.key].notna().any()
                 and not (m.split == "round" and (numbers[m.key] == 0).all())
             )

@@ -172,7 +172,7 @@ def a_common_step_is_taken(algorithm: Algorithm, server: ServerView, cohort: Coh
     if type(algorithm).__name__ in OTHER_MEANS:
         return
     step = torch.linspace(-1, 1, len(server.x), dtype=server.x.dtype) / 100
-    same_step = cohort._replace(uploads=cohort.uploads._replace(delta=step.expand(cohort.size, -1)), known=None)
+    same_step = cohort._replace(uploads=cohort.uploads._replace(delta=step.expand(cohort.size, -1)), dispersion=None)
     delta = type(algorithm).__mro__[1].aggregate(algorithm, server, same_step)[0]
     off = float((delta - step).abs().max() / step.abs().max())
     assert off < 1e-9, f"all {cohort.size} clients take one step, and the model moves otherwise, by {off:.1e} of it"

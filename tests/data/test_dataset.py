@@ -5,7 +5,7 @@ import pytest
 
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset, some_rows
-from fedskew.data.datasets.own import Own
+from fedskew.data.datasets.own import OwnData
 
 
 def valid(**changes) -> dict:
@@ -92,7 +92,7 @@ def test_fingerprint_depends_on_groups_shapes_and_types():
 
 def test_own_data_cannot_be_loaded_again():
     with pytest.raises(BadInput, match=r"fingerprint 0123456789abcdef.*data="):
-        Own(fingerprint="0123456789abcdef").load()
+        OwnData(fingerprint="0123456789abcdef").load()
 
 
 def test_some_rows_differ_between_parts_and_all_rows_stay_in_order():

@@ -233,9 +233,9 @@ def test_divergence_stops_with_round_client_and_cause_and_keeps_what_was_finishe
     store = RunStore(tmp_path)
     hopeless = small(solver="sgd:lr=1e12,momentum=0.9", rounds=30)
     assembly = assemble(hopeless, DATA)
-    from fedskew.data.datasets.own import Own
+    from fedskew.data.datasets.own import OwnData
 
-    number = register(store, hopeless.replace(dataset=Own(fingerprint=DATA.fingerprint())))
+    number = register(store, hopeless.replace(dataset=OwnData(fingerprint=DATA.fingerprint())))
     with pytest.raises(Diverged) as caught:
         execute(store, number, DATA)
     record = store.run(number)

@@ -109,8 +109,8 @@ class DualMetric(Algorithm):
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         now, mu = self.answer(view)["accuracy"], carry.scratch["mu"]
-        kept = torch.where(view.extras["aggregated"] > 0, now, view.state["accuracy"])
-        return Upload(carry.w - view.x, {}, {"mu": mu}), {"mu": mu, "accuracy": kept}
+        last_accuracy = torch.where(view.extras["aggregated"] > 0, now, view.state["accuracy"])
+        return Upload(carry.w - view.x, {}, {"mu": mu}), {"mu": mu, "accuracy": last_accuracy}
 
     def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         yes = torch.ones_like(server.state["aggregated"])

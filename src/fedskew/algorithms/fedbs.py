@@ -66,8 +66,8 @@ class FedBS(Algorithm):
         return {"V": variance_of(view.before, view.info.num_examples)}
 
     def convene(self, server: ServerView, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
-        chosen = lowest(self.scores(server, candidates, answers["V"]), self.cohort)
-        return server.state, candidates.index[chosen]
+        lowest_scores = lowest(self.scores(server, candidates, answers["V"]), self.cohort)
+        return server.state, candidates.index[lowest_scores]
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         return Upload(carry.w - view.x, {}, {"V": variance_of(view.before, view.info.num_examples)}), view.state

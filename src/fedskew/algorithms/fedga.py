@@ -62,22 +62,22 @@ class FedGA(Algorithm):
             return weighted_sum(p[at] / p[at].sum(), deltas[at])
 
         with torch.no_grad():
-            chosen, best = self.search(server, p, deltas, finite)
+            subset, best = self.search(server, p, deltas, finite)
             full = mean(finite)
             better = self.value(server, server.x + full) <= best
-        return full if better else mean(chosen), server.state
+        return full if better else mean(subset), server.state
 
     def search(self, server: ServerView, p: Tensor, deltas: Tensor, clients: list[int]) -> tuple[list[int], float]:
         """The greedy subset A of these positions of the cohort, and L_V(avg(A))."""
-        chosen: list[int] = []
+        subset: list[int] = []
         outside, best = list(clients), math.inf
         total, weight = torch.zeros_like(server.x), torch.zeros_like(p[0])
         while outside:
             values = {k: self.value(server, server.x + (total + p[k] * deltas[k]) / (weight + p[k])) for k in outside}
             k = min(outside, key=lambda k: (values[k], k))
-            if chosen and not values[k] < best - self.eps * abs(best):
+            if subset and not values[k] < best - self.eps * abs(best):
                 break
-            chosen.append(k)
+            subset.append(k)
             outside.remove(k)
             best, total, weight = values[k], total + p[k] * deltas[k], weight + p[k]
-        return chosen, best
+        return subset, best

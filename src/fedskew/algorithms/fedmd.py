@@ -61,8 +61,8 @@ class FedMd(Algorithm):
     def server_init(self, server: ServerView) -> Tree:
         assert server.data is not None
         rows = self.drawn(server, server.round)
-        one = server.task.logits(server.x, server.data.x[:1])
-        none = one.new_zeros(len(rows), *one.shape[1:])
+        first_scores = server.task.logits(server.x, server.data.x[:1])
+        none = first_scores.new_zeros(len(rows), *first_scores.shape[1:])
         return {"rows": rows, "scores": none, "exchanged": server.x.new_zeros(())}
 
     def broadcast(self, server: ServerView) -> Tree:

@@ -65,8 +65,8 @@ class FedProc(Algorithm):
 
     def after(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tree:
         z, _ = task.outputs(w, batch.x)
-        own = batch.mask[:, None] * one_hot(batch.y, task.num_classes, z.dtype)
-        return {"sums": own.T @ z, "rows": own.sum(0)}
+        members = batch.mask[:, None] * one_hot(batch.y, task.num_classes, z.dtype)
+        return {"sums": members.T @ z, "rows": members.sum(0)}
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         return Upload(carry.w - view.x, after, {}), view.state

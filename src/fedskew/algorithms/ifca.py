@@ -85,10 +85,10 @@ class Ifca(Algorithm):
         return Upload(carry.w - self.personal(view), {}, report), view.state
 
     def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
-        p, chosen = self.weights(server, cohort), cohort.uploads.report["cluster"]
+        p, cluster = self.weights(server, cohort), cohort.uploads.report["cluster"]
         deltas = []
         for j in range(self.k):
-            own = p * (chosen == j)
-            total = own.sum() if self.averaging == "models" else p.sum()
-            deltas.append(weighted_sum(own / torch.where(total > 0, total, 1.0), cohort.uploads.delta))
+            weights_in_cluster = p * (cluster == j)
+            total = weights_in_cluster.sum() if self.averaging == "models" else p.sum()
+            deltas.append(weighted_sum(weights_in_cluster / torch.where(total > 0, total, 1.0), cohort.uploads.delta))
         return deltas[0], {"others": server.state["others"] + torch.stack(deltas)[1:]}

@@ -49,5 +49,5 @@ class Krum(Algorithm):
         )
         nearest = square_distances(rows).fill_diagonal_(torch.inf).sort(dim=1).values[:, : m - self.f - 2]
         scores = nearest.sum(1)
-        chosen = scores.argsort(stable=True)[: self.c].sort().values
-        return weighted_sum(torch.full_like(scores[chosen], 1 / self.c), rows[chosen]), server.state
+        selected = scores.argsort(stable=True)[: self.c].sort().values
+        return weighted_sum(torch.full_like(scores[selected], 1 / self.c), rows[selected]), server.state

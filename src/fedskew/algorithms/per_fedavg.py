@@ -82,8 +82,8 @@ def on_part(number: int, parts: int) -> Loss:
 
     def loss(task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
         position = batch.mask.cumsum(0) - 1
-        own = batch.mask * (position.remainder(parts) == number)
-        mask = torch.where(own.sum() > 0, own, batch.mask)
+        part_mask = batch.mask * (position.remainder(parts) == number)
+        mask = torch.where(part_mask.sum() > 0, part_mask, batch.mask)
         return local_loss(task, w, Batch(batch.x, without_padding(batch.y, mask), mask))
 
     return loss

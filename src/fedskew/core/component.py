@@ -40,63 +40,68 @@ NEAR = 0.8
 """Minimum similarity (0..1) of two names for which one may be a misspelling of the other."""
 
 
-def fitted(found: object, contracts: Sequence[type], optional: Collection[str], what: str) -> type:
+def fitted(cls: object, contracts: Sequence[type], optional: Collection[str], what: str) -> type:
     """Return the class if it fits the most similar of the ``contracts``. Otherwise raise `BadInput` with the first reason."""
-    if not isinstance(found, type):
-        raise BadInput(f"{what} is not a class, but {type(found).__name__}")
-    shared = {one: len((members(one).keys() - COMMON) & vars(found).keys()) for one in contracts}
-    contract = max(contracts, key=lambda one: (not is_protocol(one) and issubclass(found, one), shared[one]))
-    wanted = members(contract)
-    if not is_protocol(contract) and not issubclass(found, contract):
+    if not isinstance(cls, type):
+        raise BadInput(f"{what} is not a class, but {type(cls).__name__}")
+    shared = {candidate: len((members(candidate).keys() - COMMON) & vars(cls).keys()) for candidate in contracts}
+    contract = max(
+        contracts, key=lambda candidate: (not is_protocol(candidate) and issubclass(cls, candidate), shared[candidate])
+    )
+    hooks = members(contract)
+    if not is_protocol(contract) and not issubclass(cls, contract):
         name = f"{contract.__module__}.{contract.__name__}".replace("fedskew.core.algorithm.", "fedskew.")
-        raise BadInput(f"{what} is not a subclass of {name}; write {DECORATOR} and class {found.__name__}({name})")
-    decorated = "__dataclass_params__" in vars(found) and found.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        raise BadInput(f"{what} is not a subclass of {name}; write {DECORATOR} and class {cls.__name__}({name})")
+    decorated = "__dataclass_params__" in vars(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
     require(decorated, f"{what} is not a frozen dataclass; write {DECORATOR} above it")
-    fields = {field.name: field for field in dataclasses.fields(found)}
-    own = {name for name in vars(found) if not name.startswith("_") and name not in fields}
-    known = {*wanted, *COMMON} - vars(found).keys()
-    for name in sorted(own - wanted.keys() - COMMON):
-        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=NEAR)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    defined = {name for name in vars(cls) if not name.startswith("_") and name not in fields}
+    expected_names = {*hooks, *COMMON} - vars(cls).keys()
+    for name in sorted(defined - hooks.keys() - COMMON):
+        near = difflib.get_close_matches(name, sorted(expected_names), n=1, cutoff=NEAR)
         require(
             not near,
             f"{what}: {name!r} is no member that fedskew uses; did you mean {near and near[0]!r}? Else begin its name with _",
         )
-    missing = [name for name in wanted if name not in optional and name not in fields and not hasattr(found, name)]
-    missing += sorted(getattr(found, "__abstractmethods__", ()))
-    require(not missing, f"{what} lacks {' and '.join(written(name, wanted) for name in missing)}")
-    for name in sorted(own & wanted.keys()):
-        check_member(name, wanted[name], inspect.getattr_static(found, name), what)
-    taken = fields.keys() & {"name", "file_hash", "file_text"}
-    require(not taken, f"{what}: a stored experiment has other uses for the name {''.join(taken)!r}; rename the option")
+    missing = [name for name in hooks if name not in optional and name not in fields and not hasattr(cls, name)]
+    missing += sorted(getattr(cls, "__abstractmethods__", ()))
+    require(not missing, f"{what} lacks {' and '.join(written(name, hooks) for name in missing)}")
+    for name in sorted(defined & hooks.keys()):
+        check_member(name, hooks[name], inspect.getattr_static(cls, name), what)
+    reserved = fields.keys() & {"name", "file_hash", "file_text"}
+    require(
+        not reserved,
+        f"{what}: a stored experiment has other uses for the name {''.join(reserved)!r}; rename the option",
+    )
     for name, field in fields.items():
-        given = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-        require(given or is_protocol(contract), f"{what}: option {name!r} has no default; give it one")
-    return found
+        has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        require(has_default or is_protocol(contract), f"{what}: option {name!r} has no default; give it one")
+    return cls
 
 
-def likeness(found: object, contracts: Sequence[type]) -> int:
+def likeness(cls: object, contracts: Sequence[type]) -> int:
     """Return how many members of the most similar contract the class has, including misspelt ones."""
-    own = [name for name in dir(found) if not name.startswith("_")]
+    public = [name for name in dir(cls) if not name.startswith("_")]
     return max(
-        sum(bool(difflib.get_close_matches(name, own, 1, NEAR)) for name in members(one).keys() - COMMON)
-        for one in contracts
+        sum(bool(difflib.get_close_matches(name, public, 1, NEAR)) for name in members(contract).keys() - COMMON)
+        for contract in contracts
     )
 
 
-def check_member(name: str, wanted: object, given: object, what: str) -> None:
+def check_member(name: str, hook: object, member: object, what: str) -> None:
     """Raise `BadInput` if a member is final, takes other arguments, or is a value where a method is needed, or the reverse."""
-    require(not getattr(wanted, "__final__", False), f"{what}: {name!r} cannot be changed; see the class that has it")
-    given = getattr(given, "__func__", given)
-    if not inspect.isfunction(wanted):
-        require(not inspect.isfunction(given), f"{what}: {name} is a value, not a method; write @property above it")
+    require(not getattr(hook, "__final__", False), f"{what}: {name!r} cannot be changed; see the class that has it")
+    member = getattr(member, "__func__", member)
+    if not inspect.isfunction(hook):
+        require(not inspect.isfunction(member), f"{what}: {name} is a value, not a method; write @property above it")
         return
-    require(inspect.isfunction(given), f"{what}: {name} is a method; write def {written(name, {name: wanted})}")
-    assert inspect.isfunction(given)
+    require(inspect.isfunction(member), f"{what}: {name} is a method; write def {written(name, {name: hook})}")
+    assert inspect.isfunction(member)
     try:
-        inspect.signature(given).bind(*inspect.signature(wanted).parameters)
+        inspect.signature(member).bind(*inspect.signature(hook).parameters)
     except TypeError:
         raise BadInput(
-            f"{what}: {written(name, {name: given})} takes other arguments than {written(name, {name: wanted})}"
+            f"{what}: {written(name, {name: member})} takes other arguments than {written(name, {name: hook})}"
         ) from None
 
 
@@ -116,10 +121,10 @@ def is_protocol(cls: type) -> bool:
     return bool(getattr(cls, "_is_protocol", False))
 
 
-def canonical(name: str, known: Iterable[str]) -> str:
+def canonical(name: str, names: Iterable[str]) -> str:
     """Return the known name that differs only in capitals and signs (``qfedavg`` for ``q-FedAvg``), or else the name itself."""
-    known, wanted = [*known], plainly(name)
-    return name if name in known else next((one for one in known if plainly(one) == wanted), name)
+    names, plain_name = [*names], plainly(name)
+    return name if name in names else next((candidate for candidate in names if plainly(candidate) == plain_name), name)
 
 
 def code_of(entry: EntryPoint) -> str:
@@ -141,14 +146,14 @@ class Catalogue(Mapping[str, type]):
         ours: Mapping[str, type],
         *contracts: type,
         optional: Collection[str] = (),
-        adapt: Callable[[object, str], type | None] = lambda found, what: None,
+        adapt: Callable[[object, str], type | None] = lambda thing, what: None,
     ) -> None:
         self.kinds, self.ours, self.contracts, self.optional, self.adapt = kinds, ours, contracts, optional, adapt
 
     @cached_property
     def offered(self) -> dict[str, EntryPoint]:
-        found = entry_points(group=f"fedskew.{self.kinds}") if self.contracts else ()
-        return {entry.name: entry for entry in found if entry.name not in self.ours}
+        entries = entry_points(group=f"fedskew.{self.kinds}") if self.contracts else ()
+        return {entry.name: entry for entry in entries if entry.name not in self.ours}
 
     def __getitem__(self, name: str) -> type:
         if name in self.ours:
@@ -170,13 +175,13 @@ class Catalogue(Mapping[str, type]):
     def own(self, name: str, place: str, expected: str = "", text: str = "") -> type:
         """Load the class that ``FILE.py::CLASS`` or ``MODULE::CLASS`` names; see `fedskew.core.user_code.load`."""
         require(bool(self.contracts), f"{place}: {self.kinds} cannot be loaded from files, got {name!r}")
-        found, origin = load(name, place, expected, text)
-        return self.accepted(found, f"{place}: {origin.short}", origin)
+        thing, origin = load(name, place, expected, text)
+        return self.accepted(thing, f"{place}: {origin.short}", origin)
 
     def given(self, thing: object, place: str) -> type | None:
         """Return the component's class for a class, a function or an object of a Python program; None for anything else."""
         cls = thing if isinstance(thing, type | FunctionType) else type(thing)
-        if isinstance(cls, type) and (cls in ORIGINS or any(cls is known for known in self.ours.values())):
+        if isinstance(cls, type) and (cls in ORIGINS or any(cls is builtin for builtin in self.ours.values())):
             return cls
         if cls is not thing and not dataclasses.is_dataclass(cls):
             self.adapt(thing, place)  # it may raise an error that says what to give instead
@@ -184,9 +189,9 @@ class Catalogue(Mapping[str, type]):
         name, text = name_of(cls, place)
         return self.own(name, place, text=text)
 
-    def accepted(self, found: object, what: str, origin: Origin) -> type:
+    def accepted(self, thing: object, what: str, origin: Origin) -> type:
         """Check that the class fits the kind, record its origin, and return it. Raises `BadInput` if it does not fit."""
-        cls = self.adapt(found, what) or fitted(found, self.contracts, self.optional, what)
+        cls = self.adapt(thing, what) or fitted(thing, self.contracts, self.optional, what)
         ORIGINS.setdefault(cls, origin)
         return cls
 
@@ -206,10 +211,10 @@ def build(kind: str, catalogue: Classes, spec: object, where: str = "") -> Any:
         name, options = parse(spec, place, catalogue)
     elif isinstance(spec, Mapping):
         options = dict(spec)
-        given = options.pop("name", None)
-        if not isinstance(given, str):
+        spelling = options.pop("name", None)
+        if not isinstance(spelling, str):
             raise BadInput(f"{place}: needs a name; " + suggestion("", catalogue))
-        name = canonical(given, catalogue)
+        name = canonical(spelling, catalogue)
     else:
         cls = as_catalogue(catalogue).given(spec, place)
         if cls is None:
@@ -277,8 +282,8 @@ DEEPEST = 50
 def split(text: str) -> list[str]:
     """Split at commas outside brackets and quotes. An empty text has no parts."""
     parts, depth = [""], 0
-    for found in SIGN.finditer(text):
-        sign = found[0]
+    for match in SIGN.finditer(text):
+        sign = match[0]
         depth += (sign == "[") - (sign == "]")
         require(depth <= DEEPEST, f"{text[:40]!r}...: more than {DEEPEST} brackets within each other; write fewer")
         if sign == "," and depth == 0:

@@ -277,7 +277,7 @@ def one_global_model(setup: Setup) -> str:
         "a refinement would move only one of them; use --refine none": "refine" in setup.changed,
         "inexactness is measured from a single one; leave out evaluation.inexactness": setup.inexactness,
     }
-    return next((f"averages more than one model, but {reason}" for reason, found in parts.items() if found), "")
+    return next((f"averages more than one model, but {reason}" for reason, present in parts.items() if present), "")
 
 
 def no_models_sent(setup: Setup) -> str:

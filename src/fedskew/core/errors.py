@@ -17,7 +17,7 @@ UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\
 
 def visible(text: str) -> str:
     """Replace every unprintable character by its Python escape: an escape character becomes ``\\x1b``."""
-    return text if text.isprintable() else UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
+    return text if text.isprintable() else UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 class FedskewError(Exception):
@@ -88,11 +88,11 @@ def require_storable(what: str, value: object) -> None:
             require_storable(what, part)
 
 
-def suggestion(wrong: str, known: Iterable[str]) -> str:
+def suggestion(wrong: str, names: Iterable[str]) -> str:
     """Return the end of an error message for an unknown name: the nearest known name, or all known names."""
-    known = sorted({*known})
-    small = {name.lower(): name for name in known}
+    names = sorted({*names})
+    small = {name.lower(): name for name in names}
     near = difflib.get_close_matches(wrong.lower(), small, n=1, cutoff=0.5)
     if near:
         return f"did you mean {small[near[0]]!r}?"
-    return "known are: " + ", ".join(known) if known else "none are known"
+    return "known are: " + ", ".join(names) if names else "none are known"

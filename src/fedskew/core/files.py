@@ -24,10 +24,10 @@ UNFINISHED = ".unfinished-"
 def read_small(path: Path, most: int = MOST_BYTES) -> bytes:
     """Read a file of at most ``most`` bytes. Raises `OSError` for a larger file or an endless device."""
     with path.open("rb") as file:
-        found = file.read(most + 1)
-    if len(found) > most:
+        contents = file.read(most + 1)
+    if len(contents) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB")
-    return found
+    return contents
 
 
 def require_regular(path: Path) -> None:

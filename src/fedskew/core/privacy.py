@@ -33,11 +33,11 @@ def after_noise(component: object, privacy: Privacy) -> str:
 
 def check_part(method: str, section: str, part: object, privacy: Privacy) -> None:
     """Raise `BadInput` if the component of a section breaks the method's guarantee."""
-    kind, own = type(part).__name__, vars(type(part))
+    kind, members = type(part).__name__, vars(type(part))
     require(
-        "private" in own,
+        "private" in members,
         f"{method} bounds its privacy loss, but {section} {kind} does not say if it keeps this bound; use another one, or write "
         f"`private = alone` into {kind} if its effect on one client does not depend on the others (fedskew.core.privacy)",
     )
-    reason = own["private"](part, privacy)
+    reason = members["private"](part, privacy)
     require(not reason, f"{method} bounds its privacy loss, but this bound does not hold here: {reason}")

@@ -86,7 +86,7 @@ class Cohort(NamedTuple):
 
     info: Info
     uploads: Upload
-    known: Dispersion | None = None  # dispersion of the deltas before the codec, if it is computed already
+    dispersion: Dispersion | None = None  # dispersion of the deltas before the codec, if it is computed already
 
     @property
     def size(self) -> int:
@@ -94,9 +94,9 @@ class Cohort(NamedTuple):
 
     def sum(self, weights: Tensor) -> Tensor:
         """Return ``sum_c weights[c] * delta[c]`` (P,). If this sum is known already, it is not computed again."""
-        rows, known = self.uploads.delta, self.known
-        if known is not None and known.rows is rows and torch.equal(known.weights, weights.double()):
-            return known.total
+        rows, seen = self.uploads.delta, self.dispersion
+        if seen is not None and seen.rows is rows and torch.equal(seen.weights, weights.double()):
+            return seen.total
         return weighted_sum(weights, rows)
 
 

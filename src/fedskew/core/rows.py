@@ -97,11 +97,11 @@ def layers_of(task: Task) -> dict[str, nn.Module]:
     if not isinstance(model, nn.Module):
         return {}
     layers = {name: m for name, m in model.named_modules() if next(m.parameters(recurse=False), None) is not None}
-    known = all(
+    supported = all(
         type(m) in OF_LAYER and getattr(m, "groups", 1) == 1 and not isinstance(getattr(m, "padding", 0), str)
         for m in layers.values()
     )
-    return layers if known and all(p.requires_grad for p in model.parameters()) else {}
+    return layers if supported and all(p.requires_grad for p in model.parameters()) else {}
 
 
 def with_hooks(forward: Callable[[], T], layers: dict[str, nn.Module], on_layer: OnLayer) -> T:
@@ -151,18 +151,18 @@ def gradient_and_norms(task: Task, w: Tensor, batch: Batch) -> tuple[Tensor, Ten
     layers = layers_of(task)
 
     def loss(w: Tensor, added: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        taken: dict[str, Tensor] = {}
+        layer_inputs: dict[str, Tensor] = {}
 
         def on_layer(name: str, inputs: Tensor, outputs: Tensor) -> Tensor:
-            taken[name] = inputs.to(w.dtype)
+            layer_inputs[name] = inputs.to(w.dtype)
             return outputs + added[name]
 
         logits = with_hooks(lambda: task.logits(w, batch.x), layers, on_layer)
-        return (batch.mask * task.loss(logits, batch.y)).sum(), taken
+        return (batch.mask * task.loss(logits, batch.y)).sum(), layer_inputs
 
     zeros = {name: w.new_zeros(shape) for name, shape in shapes.items()}
-    (total, slopes), taken = grad(loss, argnums=(0, 1), has_aux=True)(w, zeros)
-    squares = [OF_LAYER[type(layer)](layer, taken[name], slopes[name]) for name, layer in layers.items()]
+    (total, slopes), layer_inputs = grad(loss, argnums=(0, 1), has_aux=True)(w, zeros)
+    squares = [OF_LAYER[type(layer)](layer, layer_inputs[name], slopes[name]) for name, layer in layers.items()]
     return total, torch.stack(squares).sum(0)
 
 
@@ -187,10 +187,10 @@ def moments(of: Of, task: Task, w: Tensor, batch: Batch) -> Tree:
         losses = task.loss(task.logits(w, batch.x), batch.y).double()
         return {"sum": (batch.mask * losses).sum(), "square": (batch.mask * losses.square()).sum()}
 
-    found = gradient_and_norms(task, w, batch)
-    if found is None:
+    gradient = gradient_and_norms(task, w, batch)
+    if gradient is None:
         return row_by_row(task, w, batch)
-    total, squares = found
+    total, squares = gradient
     return {"sum": total.double(), "square": squares.double().sum()}
 
 

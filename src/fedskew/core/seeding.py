@@ -123,17 +123,17 @@ def whole_units(
     members = np.split(order, np.flatnonzero(np.diff(unit[order])) + 1)
     members = sorted((rows for rows in members if unit[rows[0]] >= 0), key=lambda rows: chance[rows[0]])
     counts = [[Counter(part[rows].tolist()) for part in (client, *(of for of, _ in quotas))] for rows in members]
-    left, *short = (numbers.tolist() for numbers in (np.bincount(client), *(wanted for _, wanted in quotas)))
-    taken = np.zeros(len(unit), dtype=np.bool_)
+    left, *short = (numbers.tolist() for numbers in (np.bincount(client), *(quota for _, quota in quotas)))
+    drawn = np.zeros(len(unit), dtype=np.bool_)
     for level in range(len(quotas)):
-        for rows, (own, *parts) in zip(members, counts, strict=True):
-            if taken[rows[0]] or any(left[k] <= n for k, n in own.items()):
+        for rows, (of_client, *parts) in zip(members, counts, strict=True):
+            if drawn[rows[0]] or any(left[k] <= n for k, n in of_client.items()):
                 continue
             coarser = zip(short[level:], parts[level:], strict=True)
             nearer = [sum(abs(need[k]) - abs(need[k] - n) for k, n in part.items()) for need, part in coarser]
             if nearer[0] > 0 and min(nearer) >= 0:
-                taken[rows] = True
-                for need, part in zip((left, *short), (own, *parts), strict=True):
+                drawn[rows] = True
+                for need, part in zip((left, *short), (of_client, *parts), strict=True):
                     for k, n in part.items():
                         need[k] -= n
-    return taken
+    return drawn

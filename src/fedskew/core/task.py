@@ -231,9 +231,9 @@ class ModelTask:
     def num_features(self) -> int:
         """Number of inputs of the output layer: the last linear layer with as many outputs as the task needs."""
         linear = [part for part in self.model.modules() if isinstance(part, nn.Linear)]
-        taken = [part.in_features for part in linear if part.out_features == self.num_outputs]
-        require(bool(taken), f"the model's last layer must be a torch.nn.Linear with {self.num_outputs} outputs")
-        return taken[-1]
+        widths = [part.in_features for part in linear if part.out_features == self.num_outputs]
+        require(bool(widths), f"the model's last layer must be a torch.nn.Linear with {self.num_outputs} outputs")
+        return widths[-1]
 
     @cached_property
     def tied(self) -> bool:
@@ -245,12 +245,12 @@ class ModelTask:
         return len({id(tensor) for _, tensor in tensors}) < len(tensors)
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        named = self.space.unflatten(w)
+        parameters = self.space.unflatten(w)
         if not self.bf16:
-            result: tuple[Tensor, Tensor] = functional_call(self.model, named, (x,), tie_weights=self.tied)
+            result: tuple[Tensor, Tensor] = functional_call(self.model, parameters, (x,), tie_weights=self.tied)
             return result
         with torch.autocast(w.device.type, torch.bfloat16, cache_enabled=False):
-            z, logits = functional_call(self.model, named, (x,), tie_weights=self.tied)
+            z, logits = functional_call(self.model, parameters, (x,), tie_weights=self.tied)
         return z.to(w.dtype), logits.to(w.dtype)
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:

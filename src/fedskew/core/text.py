@@ -129,10 +129,10 @@ class Folds(NamedTuple):
 
 def parse_folds(text: str) -> Folds:
     """Parse ``5`` or ``4:clients``."""
-    found = re.fullmatch(r"(\d{1,9})(:clients)?", text, re.ASCII)
+    match = re.fullmatch(r"(\d{1,9})(:clients)?", text, re.ASCII)
     require(
-        found is not None and int(found[1]) >= 2,
+        match is not None and int(match[1]) >= 2,
         f"folds: write a number of at least 2, such as 5, or 4:clients to leave out whole clients; got {text!r}",
     )
-    assert found
-    return Folds(int(found[1]), found[2] is not None)
+    assert match
+    return Folds(int(match[1]), match[2] is not None)

@@ -101,9 +101,9 @@ class ParameterSpace:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        self.names = [name for name, _ in named]
-        self.shapes = [tuple(p.shape) for _, p in named]
+        trainable = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        self.names = [name for name, _ in trainable]
+        self.shapes = [tuple(p.shape) for _, p in trainable]
         self.sizes = [prod(shape) for shape in self.shapes]
         self.size = sum(self.sizes)
 
@@ -116,18 +116,18 @@ class ParameterSpace:
 
     def flatten(self, module: nn.Module) -> Tensor:
         """Return the module's current trainable parameters as a new vector (P,)."""
-        named = dict(module.named_parameters())
-        return torch.cat([named[name].detach().reshape(-1) for name in self.names])
+        parameters = dict(module.named_parameters())
+        return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
 
     def of_entries(self, mask: Tensor) -> ParameterSpace:
         """Return the space of the entries where a mask (P,) is True. Each tensor keeps its name, but becomes one-dimensional."""
         counts = {name: int(part.sum()) for name, part in self.unflatten(mask).items()}
-        chosen = copy(self)
-        chosen.names = [name for name, count in counts.items() if count]
-        chosen.sizes = [counts[name] for name in chosen.names]
-        chosen.shapes = [(count,) for count in chosen.sizes]
-        chosen.size = sum(chosen.sizes)
-        return chosen
+        space = copy(self)
+        space.names = [name for name, count in counts.items() if count]
+        space.sizes = [counts[name] for name in space.names]
+        space.shapes = [(count,) for count in space.sizes]
+        space.size = sum(space.sizes)
+        return space
 
     def layers(self) -> dict[str, list[slice]]:
         """Return the slices of the vector for each layer, by the name of the module that has weight and bias."""

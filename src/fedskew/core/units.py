@@ -52,15 +52,18 @@ def from_most(mean: float, others: Sequence[float], factor: float) -> bool:
 
     Else one client in another unit would make all others look odd.
     """
-    held = sorted(other for other in others if math.isfinite(other))
-    middle = held[(len(held) - 1) // 2], held[len(held) // 2]
-    return all(mean * one > 0 and abs(math.log(mean / one / factor)) <= math.log(UNIT) / 2 for one in middle)
+    finite = sorted(other for other in others if math.isfinite(other))
+    middle = finite[(len(finite) - 1) // 2], finite[len(finite) // 2]
+    return all(
+        mean * other_mean > 0 and abs(math.log(mean / other_mean / factor)) <= math.log(UNIT) / 2
+        for other_mean in middle
+    )
 
 
 def usual_factor(factor: float) -> tuple[float, str]:
     """Return the usual factor close to this one, or its inverse, and the units' names; the factor itself if there is none."""
     up = max(factor, 1 / factor)
-    near = min(FACTORS, key=lambda known: abs(math.log(known / up)))
+    near = min(FACTORS, key=lambda usual: abs(math.log(usual / up)))
     if abs(math.log(near / up)) > CLOSE:
         return factor, ""
     return near if factor > 1 else 1 / near, FACTORS[near]

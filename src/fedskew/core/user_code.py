@@ -166,16 +166,16 @@ def import_of(name: str, value: object) -> str:
     if isinstance(value, ModuleType):
         return f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
     # an alias, such as a generic type, does not know its own module
-    own = [module for module in [getattr(value, "__module__", None)] if isinstance(module, str)]
+    its_module = [module for module in [getattr(value, "__module__", None)] if isinstance(module, str)]
     ours = [
         module
         for module in sys.modules
         if module.startswith("fedskew.") and not module.startswith("fedskew.core.user_code")
     ]
-    for module in [*own, *ours]:
-        for known in (getattr(value, "__qualname__", name), name):
-            if module != PROGRAM and getattr(sys.modules.get(module), str(known), None) is value:
-                return f"from {module} import {known}" + ("" if known == name else f" as {name}")
+    for module in [*its_module, *ours]:
+        for attribute in (getattr(value, "__qualname__", name), name):
+            if module != PROGRAM and getattr(sys.modules.get(module), str(attribute), None) is value:
+                return f"from {module} import {attribute}" + ("" if attribute == name else f" as {name}")
     return ""
 
 
@@ -237,14 +237,14 @@ def load(name: str, place: str, expected: str = "", text: str = "") -> tuple[obj
     else:
         path, contents = read(where, place, stored=bool(expected))
         home = str(path)
-    found = digest(contents)
+    file_hash = digest(contents)
     require(
-        expected in ("", found),
-        f"{place}: {path} has changed (hash {expected} before, now {found}); put the old file back, or start a new run",
+        expected in ("", file_hash),
+        f"{place}: {path} has changed (hash {expected} before, now {file_hash}); put the old file back, or start a new run",
     )
     admit(contents, f"{place}: {path}")
-    module = run(path, contents, found, place)
-    return member(module, attribute, f"{place}: {path}"), Origin(f"{home}{MARK}{attribute}", found, text)
+    module = run(path, contents, file_hash, place)
+    return member(module, attribute, f"{place}: {path}"), Origin(f"{home}{MARK}{attribute}", file_hash, text)
 
 
 def read(file: str, place: str, stored: bool = False) -> tuple[Path, bytes]:
@@ -290,9 +290,9 @@ def digest(contents: bytes) -> str:
     return hashlib.sha256(contents).hexdigest()[:16]
 
 
-def run(path: Path, contents: bytes, found: str, place: str) -> ModuleType:
+def run(path: Path, contents: bytes, file_hash: str, place: str) -> ModuleType:
     """Execute the file as a module in `sys.modules`, where dataclasses and pickle find it; return the module."""
-    name = f"{PREFIX}{digest(str(path).encode())}_{found}"
+    name = f"{PREFIX}{digest(str(path).encode())}_{file_hash}"
     if name in sys.modules:
         return sys.modules[name]
     module = ModuleType(name)
@@ -315,8 +315,8 @@ def fault(error: Exception) -> FedskewError | None:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     if isinstance(error, FedskewError) or not frames:
         return None
-    said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    return FedskewError(f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[0].name}: {said}")
+    cause = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return FedskewError(f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[0].name}: {cause}")
 
 
 def offered_by(cls: type) -> dict[str, str]:

@@ -11,7 +11,7 @@ from fedskew.data.datasets.heart import Heart
 from fedskew.data.datasets.hugging_face import HuggingFaceData
 from fedskew.data.datasets.mnist import FashionMnist, Mnist
 from fedskew.data.datasets.newsgroups import Newsgroups
-from fedskew.data.datasets.own import Own
+from fedskew.data.datasets.own import OwnData
 from fedskew.data.datasets.parkinsons import Parkinsons
 from fedskew.data.datasets.shakespeare import Shakespeare
 from fedskew.data.datasets.synthetic import Synthetic, SyntheticSoftmax
@@ -43,5 +43,5 @@ DATASETS = {
     "hf": HuggingFaceData,
     "table": TableData,
     "text": TextData,
-    "own": Own,
+    "own": OwnData,
 }

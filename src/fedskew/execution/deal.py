@@ -21,7 +21,7 @@ from fedskew.skew import concept, feature
 from fedskew.skew.compose import KNOWN, Mixture, left_out, mixture, owners, pooled, written
 from fedskew.skew.concept import Labels
 from fedskew.skew.exported import FromFolder
-from fedskew.skew.feature import FeatureText, Floats, Own, rewritten
+from fedskew.skew.feature import FeatureText, Floats, Parameters, rewritten
 from fedskew.skew.partition import Ints, Partition
 from fedskew.skew.reserve import class_balanced, deal_others, share_out
 from fedskew.skew.values import ByValues
@@ -115,7 +115,7 @@ def check_features(skews: Mixture, dataset: Dataset) -> None:
     )
 
 
-def restyled(skews: Mixture, drawn_by: list[Own], dataset: Dataset, owner: Ints, seed: int) -> Dataset:
+def restyled(skews: Mixture, drawn_by: list[Parameters], dataset: Dataset, owner: Ints, seed: int) -> Dataset:
     """Return the data set with each training text rewritten in the style of its client."""
     for place, (skew, drawn) in enumerate(zip(skews.features, drawn_by, strict=True)):
         if isinstance(skew, FeatureText) and dataset.texts is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedskew.core.errors import require
 from fedskew.core.machine import cores, slow_bf16
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.own import Own
+from fedskew.data.datasets.own import OwnData
 from fedskew.engine.choose import Option, choose, next_work
 from fedskew.engine.sequential import Sequential
 from fedskew.execution.build import Assembly, assemble, check_clients, check_needs, device_of, with_engine
@@ -75,7 +75,7 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
     """
     check_processes(jobs)
     if dataset is not None:
-        fingerprint_only = Own(fingerprint=dataset.fingerprint())
+        fingerprint_only = OwnData(fingerprint=dataset.fingerprint())
         experiments = [e.replace(dataset=fingerprint_only) for e in experiments]
     elif len({repr(e.dataset) for e in experiments}) == 1:
         dataset = experiments[0].dataset.load()

@@ -81,9 +81,9 @@ KNOWN: dict[str, Callable[..., Tensor]] = {
 
 def first_place_only(layer: nn.Module, config: Any) -> None:
     """Let an encoder's last layer return (n, 1, H) instead of (n, L, H). Layers of unknown kinds do not change."""
-    known = KNOWN.get(config.model_type)
-    if known and not getattr(config, "is_decoder", False):
-        layer.forward = MethodType(known, layer)
+    forward = KNOWN.get(config.model_type)
+    if forward and not getattr(config, "is_decoder", False):
+        layer.forward = MethodType(forward, layer)
 
 
 PIECE = 64
@@ -152,12 +152,12 @@ def cut(x: Tensor) -> tuple[Tensor, Tensor]:
 def layers_of(encoder: nn.Module) -> tuple[str, nn.ModuleList]:
     """Return the name and the list of the encoder's layers. Raises `BadInput` unless it has exactly one list of layers."""
     count = getattr(encoder.config, "num_hidden_layers", 0)
-    found = [(n, m) for n, m in encoder.named_modules() if isinstance(m, nn.ModuleList) and len(m) == count > 0]
+    lists = [(n, m) for n, m in encoder.named_modules() if isinstance(m, nn.ModuleList) and len(m) == count > 0]
     require(
-        len(found) == 1,
+        len(lists) == 1,
         f"model {type(encoder).__name__}: it has no single list of layers, so fedskew does not support it",
     )
-    return found[0]
+    return lists[0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,8 @@ class OwnNet(nn.Module):
         self.last = linear[-1:]  # in a list, because it is part of ``inner`` already
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        taken: list[Tensor] = []
-        hook = self.last[0].register_forward_hook(lambda part, args, _: taken.append(args[0]))
+        inputs: list[Tensor] = []
+        hook = self.last[0].register_forward_hook(lambda part, args, _: inputs.append(args[0]))
         try:
             result = self.inner(x)
         finally:
@@ -45,11 +45,11 @@ class OwnNet(nn.Module):
         if isinstance(result, tuple):
             return result
         require(
-            bool(taken),
+            bool(inputs),
             f"model {type(self.inner).__name__}: its forward does not call the layer with one output for each class; call it, "
             "or return (features, logits)",
         )
-        z = taken.pop()
+        z = inputs.pop()
         return mean_over_symbols(z, x) if z.dim() == 3 and self.ids else z, result
 
 
@@ -69,11 +69,12 @@ class OwnModel:
         """Build the module, with parameters drawn from ``generator``. Raises `BadInput` if the module fails on two rows."""
         cls, options = type(self), vars(self)
         with draws_from(generator):
-            made = called(lambda: self.make(shape, classes, **options), f"model {cls.__name__}: cannot be made")
+            module = called(lambda: self.make(shape, classes, **options), f"model {cls.__name__}: cannot be made")
             require(
-                isinstance(made, nn.Module), f"model {cls.__name__} makes {type(made).__name__}, not a torch.nn.Module"
+                isinstance(module, nn.Module),
+                f"model {cls.__name__} makes {type(module).__name__}, not a torch.nn.Module",
             )
-            net = OwnNet(made, classes).eval()
+            net = OwnNet(module, classes).eval()
         for part in net.modules():
             statistics = isinstance(part, BATCH_NORMS) or getattr(part, "running_mean", None) is not None
             require(
@@ -101,33 +102,33 @@ class OwnModel:
         return net
 
 
-def adapted(found: object, what: str) -> type | None:
+def adapted(thing: object, what: str) -> type | None:
     """Return the component of a module class or a function, and None for anything else."""
-    if isinstance(found, nn.Module):
+    if isinstance(thing, nn.Module):
         raise BadInput(
             f"{what}: give the class, or a function of (shape, classes) that makes the module, so that runs can be repeated"
         )
-    if not (isinstance(found, FunctionType) or (isinstance(found, type) and issubclass(found, nn.Module))):
+    if not (isinstance(thing, FunctionType) or (isinstance(thing, type) and issubclass(thing, nn.Module))):
         return None
     try:
-        inspect.signature(found).bind((), 0)
+        inspect.signature(thing).bind((), 0)
     except TypeError as error:
         raise BadInput(
             f"{what} is called with the shape of a row and the number of classes: {error}; write __init__(self, shape, classes), "
             "and give other arguments defaults"
         ) from None
-    return component(found)  # type: ignore[arg-type]
+    return component(thing)  # type: ignore[arg-type]
 
 
 @cache
-def component(found: FunctionType | type[nn.Module]) -> type:
-    """Return a component whose options are the arguments of ``found`` from the third on with a number, text or bool as default."""
-    options = [(p.name, type(p.default), p.default) for p in [*inspect.signature(found).parameters.values()][2:]]
+def component(function: FunctionType | type[nn.Module]) -> type:
+    """Return a component. Its options are the arguments from the third on whose default is a number, text or bool."""
+    options = [(p.name, type(p.default), p.default) for p in [*inspect.signature(function).parameters.values()][2:]]
     return dataclasses.make_dataclass(
-        found.__name__,
+        function.__name__,
         [option for option in options if option[1] in (bool, int, float, str)],
         bases=(OwnModel,),
-        namespace={"make": staticmethod(found), "__doc__": found.__doc__},
+        namespace={"make": staticmethod(function), "__doc__": function.__doc__},
         frozen=True,
         kw_only=True,
     )

@@ -26,7 +26,7 @@ def skews_of(spec: object) -> tuple[Skew, ...]:
     """Build skews from a compact string, a table, an object, or a list of these. Raises `BadInput` if they do not combine."""
     specs = spec if isinstance(spec, list | tuple) else [spec]
     require(bool(specs), "skew: the list is empty; write skew = 'iid' for clients that do not differ")
-    skews = tuple(build("skew", KNOWN, one) for one in specs)
+    skews = tuple(build("skew", KNOWN, part) for part in specs)
     mixture(skews)
     return skews
 

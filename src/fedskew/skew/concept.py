@@ -19,7 +19,7 @@ from fedskew.skew.partition import Ints
 if TYPE_CHECKING:
     from fedskew.core.contract import Setup
 
-Own = dict[str, NDArray[np.generic]]
+Parameters = dict[str, NDArray[np.generic]]
 Course = Literal["sudden", "gradual", "incremental", "recurrent"]
 
 
@@ -73,7 +73,7 @@ class Concept(ABC):
         """The number of new concepts, without the data set's own."""
         return max(self.clusters - 1, 1)
 
-    def assign(self, num_clients: int, rng: np.random.Generator) -> Own:
+    def assign(self, num_clients: int, rng: np.random.Generator) -> Parameters:
         """Draw ``group`` (K,), the concept to which each client changes (0: none), and ``start`` (K,), its first round."""
         group = clusters(self.clusters, num_clients, rng) if self.clusters > 1 else np.ones(num_clients, dtype=np.int64)
         concerned = rng.permutation(num_clients)[: max(1, round(self.clients * num_clients))]
@@ -92,15 +92,15 @@ class Concept(ABC):
         return self.rho * changed.astype(np.float64)
 
     @abstractmethod
-    def draw(self, x: Floats, num_classes: int, num_clients: int, rng: np.random.Generator) -> Own:
+    def draw(self, x: Floats, num_classes: int, num_clients: int, rng: np.random.Generator) -> Parameters:
         """Draw ``group`` and ``start`` of each client, and a ``table`` (concepts + 1, classes) of new labels."""
 
     @abstractmethod
-    def touched(self, own: Own, x: Floats, group: Ints) -> NDArray[np.bool_]:
+    def touched(self, parameters: Parameters, x: Floats, group: Ints) -> NDArray[np.bool_]:
         """Return for each row (n,) if it may change."""
 
     @abstractmethod
-    def turn(self, own: Own, x: Floats, y: Ints, group: Ints) -> NDArray[np.float64]:
+    def turn(self, parameters: Parameters, x: Floats, y: Ints, group: Ints) -> NDArray[np.float64]:
         """Return when each row (n,) changes in an incremental change, in 0..1."""
 
 
@@ -116,7 +116,7 @@ class ConceptSwap(Concept):
     idea: ClassVar[str] = "labels are exchanged in some clients, from the start or from a round on"
     cites: ClassVar[tuple[str, ...]] = ("ifca",)
 
-    def draw(self, x: Floats, num_classes: int, num_clients: int, rng: np.random.Generator) -> Own:
+    def draw(self, x: Floats, num_classes: int, num_clients: int, rng: np.random.Generator) -> Parameters:
         moved = rng.permutation(num_classes)[: round(self.strength * num_classes)]
         require(
             len(moved) >= 2,
@@ -133,11 +133,11 @@ class ConceptSwap(Concept):
         turn[moved] = (np.arange(len(moved)) + 0.5) / len(moved)
         return {**self.assign(num_clients, rng), "table": table, "turn": turn}
 
-    def touched(self, own: Own, x: Floats, group: Ints) -> NDArray[np.bool_]:
+    def touched(self, parameters: Parameters, x: Floats, group: Ints) -> NDArray[np.bool_]:
         return group > 0
 
-    def turn(self, own: Own, x: Floats, y: Ints, group: Ints) -> NDArray[np.float64]:
-        turn: NDArray[np.float64] = own["turn"][y].astype(np.float64)
+    def turn(self, parameters: Parameters, x: Floats, y: Ints, group: Ints) -> NDArray[np.float64]:
+        turn: NDArray[np.float64] = parameters["turn"][y].astype(np.float64)
         return turn
 
 
@@ -153,31 +153,31 @@ class ConceptFlip(Concept):
 
     idea: ClassVar[str] = "labels flip in some clients where the features lie in a half-space"
 
-    def draw(self, x: Floats, num_classes: int, num_clients: int, rng: np.random.Generator) -> Own:
+    def draw(self, x: Floats, num_classes: int, num_clients: int, rng: np.random.Generator) -> Parameters:
         require(num_classes >= 2, "a label can only flip among at least two classes")
         flat = x.reshape(len(x), -1)
         std = flat.std(axis=0, dtype=np.float64)
         direction = rng.standard_normal((self.kinds, flat.shape[1])) / np.where(std > 0, std, np.inf)
-        across = np.sort([along(flat, one) for one in direction], axis=1)
+        across = np.sort([along(flat, vector) for vector in direction], axis=1)
         table = np.tile(np.arange(num_classes), (self.kinds + 1, 1))
         table[1:] = (table[1:] + 1) % num_classes
         return {**self.assign(num_clients, rng), "table": table, "direction": direction, "across": across}
 
-    def depth(self, own: Own, x: Floats, group: Ints) -> NDArray[np.float64]:
+    def depth(self, parameters: Parameters, x: Floats, group: Ints) -> NDArray[np.float64]:
         """Return for each row (n,) the share of training rows that lie further in its concept's direction."""
-        found = np.ones(len(x))
-        for j in range(len(own["direction"])):
+        shares = np.ones(len(x))
+        for j in range(len(parameters["direction"])):
             mine = group == j + 1
-            across: NDArray[np.float64] = own["across"][j].astype(np.float64)
-            where = along(x[mine].reshape(int(mine.sum()), -1), own["direction"][j].astype(np.float64))
-            found[mine] = (len(across) - np.searchsorted(across, where, side="right")) / len(across)
-        return found
+            across: NDArray[np.float64] = parameters["across"][j].astype(np.float64)
+            where = along(x[mine].reshape(int(mine.sum()), -1), parameters["direction"][j].astype(np.float64))
+            shares[mine] = (len(across) - np.searchsorted(across, where, side="right")) / len(across)
+        return shares
 
-    def touched(self, own: Own, x: Floats, group: Ints) -> NDArray[np.bool_]:
-        return self.depth(own, x, group) < self.share
+    def touched(self, parameters: Parameters, x: Floats, group: Ints) -> NDArray[np.bool_]:
+        return self.depth(parameters, x, group) < self.share
 
-    def turn(self, own: Own, x: Floats, y: Ints, group: Ints) -> NDArray[np.float64]:
-        return self.depth(own, x, group) / self.share
+    def turn(self, parameters: Parameters, x: Floats, y: Ints, group: Ints) -> NDArray[np.float64]:
+        return self.depth(parameters, x, group) / self.share
 
 
 def along(rows: Floats, direction: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -217,7 +217,7 @@ class Labels:
         return y
 
 
-def drawn(concepts: Sequence[Concept], x: Floats, num_classes: int, num_clients: int, seed: int) -> list[Own]:
+def drawn(concepts: Sequence[Concept], x: Floats, num_classes: int, num_clients: int, seed: int) -> list[Parameters]:
     """Draw the parameters of each skew for the clients."""
     return [
         skew.draw(x, num_classes, num_clients, stream(seed, "concepts", place, 0))
@@ -226,14 +226,20 @@ def drawn(concepts: Sequence[Concept], x: Floats, num_classes: int, num_clients:
 
 
 def labels_of(
-    concepts: Sequence[Concept], own: Sequence[Own], x: Floats, y: Ints, owner: Ints, seed: int, part: int
+    concepts: Sequence[Concept],
+    drawn_parameters: Sequence[Parameters],
+    x: Floats,
+    y: Ints,
+    owner: Ints,
+    seed: int,
+    part: int,
 ) -> Labels:
     """Return the labels of the clients' rows over the rounds. A row without an owner (-1) keeps the data set's concept.
 
     ``part`` is 1 for training and 2 for test rows, so that both get different random numbers.
     """
     layers = []
-    for place, (skew, drew) in enumerate(zip(concepts, own, strict=True)):
+    for place, (skew, drew) in enumerate(zip(concepts, drawn_parameters, strict=True)):
         group = np.where(owner >= 0, drew["group"][np.maximum(owner, 0)], 0).astype(np.int64)
         group[~skew.touched(drew, x, group)] = 0
         u = stream(seed, "concepts", place, part).random(len(y))

@@ -46,12 +46,12 @@ def export(
     facts: Mapping[str, object],
     drawn: Arrays,
     rows: Arrays,
-    again: str,
+    read_back: str,
 ) -> None:
     """Write the partition to a folder.
 
     ``counts`` (clients, classes) are its label counts. ``facts`` are the other entries of `partition.json`. ``drawn`` are the
-    parameters of feature and concept skews. ``rows`` are the changed rows. ``again`` are the options that read the folder back.
+    parameters of feature and concept skews. ``rows`` are the changed rows. ``read_back`` are the options that read the folder back.
     Raises `BadInput` if the folder already has such files, and `FedskewError` if it cannot be written.
     """
     old = [name for name in WRITTEN if (folder / name).exists()]
@@ -64,7 +64,7 @@ def export(
         for name, content in files.items():
             with replacing(folder / f"{name}.npz") as partial:
                 np.savez_compressed(partial, allow_pickle=False, **content)
-        text = README.format(dataset=shlex.quote(str(facts["dataset"])), seed=facts["partition_seed"], skews=again)
+        text = README.format(dataset=shlex.quote(str(facts["dataset"])), seed=facts["partition_seed"], skews=read_back)
         write_whole(folder / "README.md", text, "export")
         numbers = {"empty": partition.empty, "unassigned": partition.unassigned, "clients": list(partition.names)}
         write_whole(folder / "partition.json", json.dumps({**facts, **numbers}, indent=2) + "\n", "export")
@@ -113,7 +113,7 @@ class FromFolder:
         try:
             most, ends = 8 * num_rows, 8 * (len(facts.clients) + 1)
             with np.load(Path(self.path) / "partition.npz", allow_pickle=False) as z:
-                made = Partition(
+                partition = Partition(
                     indices=bounded(z, "indices", most).astype(np.int64),
                     offsets=bounded(z, "offsets", ends).astype(np.int64),
                     names=facts.clients,
@@ -128,14 +128,14 @@ class FromFolder:
                 )
         except DAMAGED as error:
             raise BadInput(f"skew from-folder: cannot read {self.path}/partition.npz: {reason(error)}") from None
-        held_out, ends_held_out = made.held_out or (made.indices[:0], made.offsets * 0)
-        rows = np.concatenate([made.indices, held_out])
+        held_out, ends_held_out = partition.held_out or (partition.indices[:0], partition.offsets * 0)
+        rows = np.concatenate([partition.indices, held_out])
         valid = (
-            len(made.offsets) == len(ends_held_out) == len(made.names) + 1
-            and made.offsets[0] == ends_held_out[0] == 0
-            and made.offsets[-1] == len(made.indices)
+            len(partition.offsets) == len(ends_held_out) == len(partition.names) + 1
+            and partition.offsets[0] == ends_held_out[0] == 0
+            and partition.offsets[-1] == len(partition.indices)
             and ends_held_out[-1] == len(held_out)
-            and bool((np.diff(made.offsets) > 0).all() and (np.diff(ends_held_out) >= 0).all())
+            and bool((np.diff(partition.offsets) > 0).all() and (np.diff(ends_held_out) >= 0).all())
             and len(np.unique(rows)) == len(rows) <= num_rows
             and bool(rows.min() >= 0 and rows.max() < num_rows)
         )
@@ -143,7 +143,7 @@ class FromFolder:
             valid,
             f"skew from-folder: {self.path}/partition.npz is not a partition of {num_rows} rows; export it again",
         )
-        return made
+        return partition
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         part = self.read(len(labels))

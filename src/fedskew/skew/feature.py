@@ -14,7 +14,7 @@ from fedskew.core.seeding import stream
 from fedskew.skew.partition import Ints
 
 Floats = NDArray[np.floating]
-Own = dict[str, NDArray[np.float64]]
+Parameters = dict[str, NDArray[np.float64]]
 """Drawn parameters by name. Their first axis is the clients, or the clients' rows."""
 
 CHUNK = 4096
@@ -25,27 +25,29 @@ CHUNK = 4096
 class FeatureSkew(Protocol):
     """A skew that changes the features of each client's rows."""
 
-    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
+    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Parameters:
         """Draw the parameters of each client, (clients, ...). Raises `BadInput` if rows of this shape cannot be changed."""
         ...
 
-    def transform(self, x: Floats, own: Own, rng: np.random.Generator) -> Floats:
-        """Return the changed rows (n, ...). ``own`` has, for each row, the parameters (n, ...) of the row's client."""
+    def transform(self, x: Floats, parameters: Parameters, rng: np.random.Generator) -> Floats:
+        """Return the changed rows (n, ...). ``parameters`` has, for each row, the parameters (n, ...) of the row's client."""
         ...
 
 
-def drawn(features: Sequence[FeatureSkew], x: Floats, num_clients: int, seed: int) -> list[Own]:
+def drawn(features: Sequence[FeatureSkew], x: Floats, num_clients: int, seed: int) -> list[Parameters]:
     """Draw the parameters of each skew for the clients."""
     return [skew.draw(x, num_clients, stream(seed, "features", place, 0)) for place, skew in enumerate(features)]
 
 
-def transformed(features: Sequence[FeatureSkew], own: Sequence[Own], x: Floats, owner: Ints, seed: int) -> Floats:
+def transformed(
+    features: Sequence[FeatureSkew], drawn_parameters: Sequence[Parameters], x: Floats, owner: Ints, seed: int
+) -> Floats:
     """Apply the skews one after the other. A row without an owner (-1) does not change.
 
     A row's random numbers depend only on the seed and the row's number. The result has the type of ``x``.
     """
     x = x.copy() if features else x
-    for place, (skew, parameters) in enumerate(zip(features, own, strict=True)):
+    for place, (skew, parameters) in enumerate(zip(features, drawn_parameters, strict=True)):
         rng = stream(seed, "features", place, 1)
         for lo in range(0, len(x), CHUNK):
             rows, whose = x[lo : lo + CHUNK], owner[lo : lo + CHUNK]
@@ -78,13 +80,13 @@ class FeatureNoise:
     idea: ClassVar[str] = "Gaussian noise that grows from the first client to the last"
     cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
 
-    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
+    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Parameters:
         if self.kind == "std":
             return {"std": self.level * np.arange(num_clients) / max(num_clients - 1, 1)}
         return {"std": np.sqrt(self.level * np.arange(1, num_clients + 1) / num_clients)}
 
-    def transform(self, x: Floats, own: Own, rng: np.random.Generator) -> Floats:
-        return x + over_row(own["std"], x) * rng.standard_normal(x.shape)
+    def transform(self, x: Floats, parameters: Parameters, rng: np.random.Generator) -> Floats:
+        return x + over_row(parameters["std"], x) * rng.standard_normal(x.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ class FeatureAffine:
 
     idea: ClassVar[str] = "each client has its own gain and offset for each colour, sensor or column"
 
-    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
+    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Parameters:
         std = x.std(axis=(0, *range(2, x.ndim)), dtype=np.float64)
         size = (num_clients, x.shape[1])
         return {
@@ -107,8 +109,8 @@ class FeatureAffine:
             "offset": rng.uniform(-self.strength, self.strength, size) * std,
         }
 
-    def transform(self, x: Floats, own: Own, rng: np.random.Generator) -> Floats:
-        return over_row(own["gain"], x) * x + over_row(own["offset"], x)
+    def transform(self, x: Floats, parameters: Parameters, rng: np.random.Generator) -> Floats:
+        return over_row(parameters["gain"], x) * x + over_row(parameters["offset"], x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,7 @@ class FeatureSensor:
 
     idea: ClassVar[str] = "three-axis sensors, turned for each client about its own axis"
 
-    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
+    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Parameters:
         require(
             x.ndim == 3 and x.shape[1] % 3 == 0,
             f"turning sensors needs windows (channels, samples) with channels in threes, these rows have shape {x.shape[1:]}; "
@@ -135,9 +137,9 @@ class FeatureSensor:
         angles = np.deg2rad(rng.uniform(0, self.degrees, (num_clients, 1)))
         return {"matrix": Rotation.from_rotvec(angles * axes).as_matrix()}
 
-    def transform(self, x: Floats, own: Own, rng: np.random.Generator) -> Floats:
+    def transform(self, x: Floats, parameters: Parameters, rng: np.random.Generator) -> Floats:
         sensors = x.reshape(len(x), -1, 3, x.shape[2])
-        return np.einsum("nij,nsjt->nsit", own["matrix"], sensors).reshape(x.shape)
+        return np.einsum("nij,nsjt->nsit", parameters["matrix"], sensors).reshape(x.shape)
 
 
 def check_images(x: Floats, side: int) -> None:
@@ -185,12 +187,12 @@ class FeatureRotation:
     idea: ClassVar[str] = "images turned by one angle for each cluster of clients"
     cites: ClassVar[tuple[str, ...]] = ("ifca",)
 
-    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
+    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Parameters:
         check_images(x, self.side)
         return {"degrees": 360.0 * clusters(self.clusters, num_clients, rng) / self.clusters}
 
-    def transform(self, x: Floats, own: Own, rng: np.random.Generator) -> Floats:
-        return by_value(own["degrees"], as_images(x, self.side), turned).reshape(x.shape)
+    def transform(self, x: Floats, parameters: Parameters, rng: np.random.Generator) -> Floats:
+        return by_value(parameters["degrees"], as_images(x, self.side), turned).reshape(x.shape)
 
 
 def turned(images: Floats, degrees: float) -> Floats:
@@ -212,12 +214,12 @@ class FeatureBlur:
 
     idea: ClassVar[str] = "images blurred, each client by its own width"
 
-    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
+    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Parameters:
         check_images(x, self.side)
         return {"sigma": rng.uniform(0, self.sigma, num_clients)}
 
-    def transform(self, x: Floats, own: Own, rng: np.random.Generator) -> Floats:
-        return by_value(own["sigma"], as_images(x, self.side), blurred).reshape(x.shape)
+    def transform(self, x: Floats, parameters: Parameters, rng: np.random.Generator) -> Floats:
+        return by_value(parameters["sigma"], as_images(x, self.side), blurred).reshape(x.shape)
 
 
 def blurred(images: Floats, sigma: float) -> Floats:
@@ -242,7 +244,7 @@ class FeatureStyle:
         "images in one style for each cluster of clients: contrast, gamma, sharpness, colours, texture"
     )
 
-    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
+    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Parameters:
         check_images(x, self.side)
         shape, s, number = as_images(x[:1], self.side).shape[1:], self.strength, self.clusters
         channels, extent = shape[0], float(x.max() - x.min())
@@ -260,17 +262,19 @@ class FeatureStyle:
         cluster = clusters(number, num_clients, rng)
         return {"cluster": cluster.astype(np.float64)} | {name: part[cluster] for name, part in style.items()}
 
-    def transform(self, x: Floats, own: Own, rng: np.random.Generator) -> Floats:
+    def transform(self, x: Floats, parameters: Parameters, rng: np.random.Generator) -> Floats:
         images = as_images(x, self.side)
 
         def of(name: str) -> NDArray[np.float64]:
-            return over_row(own[name], images)
+            return over_row(parameters[name], images)
 
         light = (images - of("low")) / of("spread")
         light = np.clip(light, 0, 1) ** of("gamma") + np.minimum(light, 0) + np.maximum(light - 1, 0)
         light = 0.5 + of("contrast") * (light - 0.5)
         light = light + of("sharpness") * (light - blurred(light, 1.0))
-        styled = of("low") + of("spread") * np.einsum("nij,njhw->nihw", own["colours"], light) + own["texture"]
+        styled = (
+            of("low") + of("spread") * np.einsum("nij,njhw->nihw", parameters["colours"], light) + parameters["texture"]
+        )
         return styled.reshape(x.shape)
 
 
@@ -312,7 +316,7 @@ class FeatureText:
         "texts in one style for each cluster of clients: typing errors, short forms, capitals, opening and closing"
     )
 
-    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
+    def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Parameters:
         cluster = clusters(self.clusters, num_clients, rng)
         shares = self.strength * rng.uniform(0, (TYPOS, SHORTENED, CAPITALS), (self.clusters, 3))
         templates = np.resize(rng.permutation(len(TEMPLATES)), self.clusters)
@@ -323,32 +327,36 @@ class FeatureText:
             "template": templates[cluster].astype(np.float64),
         }
 
-    def transform(self, x: Floats, own: Own, rng: np.random.Generator) -> Floats:
+    def transform(self, x: Floats, parameters: Parameters, rng: np.random.Generator) -> Floats:
         """Return the numbers of the rows unchanged; `rewritten` changes their texts."""
         return x
 
 
-def rewritten(skew: FeatureText, own: Own, texts: Sequence[str], owner: Ints, seed: int, place: int) -> list[str]:
+def rewritten(
+    skew: FeatureText, parameters: Parameters, texts: Sequence[str], owner: Ints, seed: int, place: int
+) -> list[str]:
     """Rewrite each text in the style of its client. A text without an owner (-1) does not change.
 
-    ``own`` has the clients' parameters. ``place`` is the position of the skew among the feature skews. Random numbers depend
+    ``parameters`` has the clients' parameters. ``place`` is the position of the skew among the feature skews. Random numbers depend
     only on the seed and the texts.
     """
-    rng, made = stream(seed, "features", place, 1), []
+    rng, changed_texts = stream(seed, "features", place, 1), []
     for text, k in zip(texts, owner.tolist(), strict=True):
         words = text.split()
         dice = rng.random((3, len(words) + 1))
         if k < 0 or not skew.strength:
-            made.append(text)
+            changed_texts.append(text)
             continue
-        shares = (own["typos"][k], own["short"][k], own["capitals"][k])
+        shares = (parameters["typos"][k], parameters["short"][k], parameters["capitals"][k])
         changed = [
             styled(word, *(chance < share for chance, share in zip(dice[:, i], shares, strict=True)))
             for i, word in enumerate(words)
         ]
-        opening, closing = TEMPLATES[int(own["template"][k])] if dice[0, -1] < own["framed"][k] else ("", "")
-        made.append(" ".join(filter(None, (opening, *changed, closing))))
-    return made
+        opening, closing = (
+            TEMPLATES[int(parameters["template"][k])] if dice[0, -1] < parameters["framed"][k] else ("", "")
+        )
+        changed_texts.append(" ".join(filter(None, (opening, *changed, closing))))
+    return changed_texts
 
 
 def styled(word: str, typo: bool, short: bool, capitals: bool) -> str:

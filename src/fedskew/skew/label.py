@@ -77,14 +77,15 @@ class LabelClasses:
         np.put_along_axis(holds, np.argsort(turn, axis=1)[:, : self.k], True, axis=1)
         rows, owners = [], []
         for c, label in enumerate(present):
-            own, holders = rng.permutation(np.flatnonzero(labels == label)), np.flatnonzero(holds[:, c])
+            class_rows, holders = rng.permutation(np.flatnonzero(labels == label)), np.flatnonzero(holds[:, c])
             require(
-                len(own) >= len(holders),
-                f"class {label} has {len(own)} rows for {len(holders)} clients that hold it; use fewer clients or a smaller k",
+                len(class_rows) >= len(holders),
+                f"class {label} has {len(class_rows)} rows for {len(holders)} clients that hold it; use fewer clients or "
+                "a smaller k",
             )
             if len(holders):
-                rows.append(own)
-                owners.append(np.sort(holders[np.arange(len(own)) % len(holders)]))
+                rows.append(class_rows)
+                owners.append(np.sort(holders[np.arange(len(class_rows)) % len(holders)]))
         return by_owner(np.concatenate(rows), np.concatenate(owners), num_clients)
 
 
@@ -135,20 +136,20 @@ class LabelBlocks:
             inside = c < block * num_clients
             k = c // block if inside else (c - block * num_clients) % num_clients
             rows = rng.permutation(np.flatnonzero(labels == label))
-            own = round(self.primary * len(rows)) if num_clients > 1 else len(rows)
-            owner[rows[:own]] = k
+            owned = round(self.primary * len(rows)) if num_clients > 1 else len(rows)
+            owner[rows[:owned]] = k
             if inside and c % block < self.secondary:
-                owner[rows[own:]] = (k - 1) % num_clients
+                owner[rows[owned:]] = (k - 1) % num_clients
             elif num_clients > 1:
-                owner[rows[own:]] = (k + rng.integers(1, num_clients, size=len(rows) - own)) % num_clients
+                owner[rows[owned:]] = (k + rng.integers(1, num_clients, size=len(rows) - owned)) % num_clients
         return by_owner(np.arange(len(labels)), owner, num_clients)
 
 
-def rounded(wanted: NDArray[np.float64], totals: Ints) -> Ints:
-    """Round ``wanted`` (K, C) so that its rows sum to ``totals`` (K,): down, then up where the fractional parts are largest."""
-    counts = np.floor(wanted + 1e-9).astype(np.int64)
+def rounded(exact: NDArray[np.float64], totals: Ints) -> Ints:
+    """Round ``exact`` (K, C) so that its rows sum to ``totals`` (K,): down, then up where the fractional parts are largest."""
+    counts = np.floor(exact + 1e-9).astype(np.int64)
     left = totals - counts.sum(1)
-    rank = np.argsort(np.argsort(counts - wanted, axis=1, kind="stable"), axis=1, kind="stable")
+    rank = np.argsort(np.argsort(counts - exact, axis=1, kind="stable"), axis=1, kind="stable")
     return counts + (rank < left[:, None])
 
 
@@ -160,29 +161,29 @@ def fitted(counts: Ints, p: NDArray[np.float64], room: Ints, rng: np.random.Gene
     result is as close as possible in total variation. The sum of all counts must be at most the sum of the room.
     """
     sizes, spare = counts.sum(1), room.copy()
-    taken, requested = np.zeros_like(counts), counts
+    given_rows, requested = np.zeros_like(counts), counts
     while True:
         for c in np.flatnonzero(requested.any(0)):
             mine = requested[:, c]
             if mine.sum() > spare[c]:
                 mine = rng.multivariate_hypergeometric(mine, int(spare[c]), method="marginals")
-            taken[:, c] += mine
+            given_rows[:, c] += mine
             spare[c] -= mine.sum()
-        short = np.flatnonzero(taken.sum(1) < sizes)
+        short = np.flatnonzero(given_rows.sum(1) < sizes)
         if not len(short):
-            return taken
+            return given_rows
         odds = p[short] * (spare > 0)
         odds[odds.sum(1) <= 0] = spare
         requested = np.zeros_like(counts)
-        requested[short] = rng.multinomial((sizes - taken.sum(1))[short], odds / odds.sum(1, keepdims=True))
+        requested[short] = rng.multinomial((sizes - given_rows.sum(1))[short], odds / odds.sum(1, keepdims=True))
 
 
 def dealt_by_counts(labels: Ints, counts: Ints, rng: np.random.Generator) -> list[Ints]:
     """Deal random rows of each class by the counts (K, C); return the row numbers of each client."""
     rows, owners = [], []
     for c in range(counts.shape[1]):
-        own = rng.permutation(np.flatnonzero(labels == c))
-        rows.append(own[: counts[:, c].sum()])
+        class_rows = rng.permutation(np.flatnonzero(labels == c))
+        rows.append(class_rows[: counts[:, c].sum()])
         owners.append(np.repeat(np.arange(len(counts)), counts[:, c]))
     return by_owner(np.concatenate(rows), np.concatenate(owners), len(counts))
 
@@ -266,16 +267,16 @@ class LabelDirichletPerClass:
     def draw_counts(self, class_sizes: list[int], num_clients: int, rng: np.random.Generator) -> Ints:
         """Make one draw of the numbers of rows (classes, clients)."""
         full = sum(class_sizes) / num_clients
-        held = np.zeros(num_clients)
+        client_sizes = np.zeros(num_clients)
         counts = np.zeros((len(class_sizes), num_clients), dtype=np.int64)
         for c, size in enumerate(class_sizes):
             log_q = dirichlet(self.alpha, (1, num_clients), rng)[0]
             if self.balance:
-                log_q = np.where(held < full, log_q, -np.inf)
+                log_q = np.where(client_sizes < full, log_q, -np.inf)
             share = np.exp(log_q - log_q.max())
             cuts = np.floor(size * np.cumsum(share / share.sum())[:-1] + 1e-9).astype(np.int64)
             counts[c] = np.diff(np.concatenate([[0], cuts, [size]]))
-            held += counts[c]
+            client_sizes += counts[c]
         return counts
 
 
@@ -327,18 +328,18 @@ class LabelDirichletBalanced:
     def proportions(self, labels: Ints, num_clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Draw the requested class proportions, (clients, classes)."""
         room = np.bincount(labels)
-        held = room > 0
-        weight = room[held] / len(labels) * held.sum() if self.prior == "data" else np.ones(int(held.sum()))
+        present = room > 0
+        weight = room[present] / len(labels) * present.sum() if self.prior == "data" else np.ones(int(present.sum()))
         p = np.zeros((num_clients, len(room)))
-        p[:, held] = np.exp(dirichlet(self.alpha * weight, (num_clients, int(held.sum())), rng))
+        p[:, present] = np.exp(dirichlet(self.alpha * weight, (num_clients, int(present.sum())), rng))
         return p
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
         p = self.proportions(labels, num_clients, rng)
         sizes = np.diff(np.arange(num_clients + 1) * len(labels) // num_clients)
-        wanted = rng.multinomial(sizes, p / p.sum(1, keepdims=True))
-        return dealt_by_counts(labels, fitted(wanted, p, np.bincount(labels), rng), rng)
+        requested = rng.multinomial(sizes, p / p.sum(1, keepdims=True))
+        return dealt_by_counts(labels, fitted(requested, p, np.bincount(labels), rng), rng)
 
 
 @dataclass(frozen=True, kw_only=True)

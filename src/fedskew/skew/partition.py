@@ -72,8 +72,8 @@ class Partition:
         """Return the partition of these clients only."""
         parts, aside = [self.rows(k) for k in clients], None
         if self.held_out is not None:
-            held = [self.measured_rows(k) for k in clients]
-            aside = (np.concatenate(held), offsets(held))
+            measured = [self.measured_rows(k) for k in clients]
+            aside = (np.concatenate(measured), offsets(measured))
         names = tuple(self.names[k] for k in clients)
         return replace(self, indices=np.concatenate(parts), offsets=offsets(parts), names=names, held_out=aside)
 
@@ -108,15 +108,15 @@ def deal(
     dealt = skew.deal(labels, groups, num_clients, stream(seed, "partition"))
     cuts = offsets(dealt)
     require(cuts[-1] > 0, "the partition gives no client any rows")
-    kept = np.flatnonzero(np.diff(cuts))
-    names = kept
+    clients = np.flatnonzero(np.diff(cuts))
+    names = clients
     if groups is not None and getattr(skew, "by_groups", False):
-        names = groups[[dealt[k][0] for k in kept]]
-    rows, sizes = np.concatenate(dealt), np.diff(cuts)[kept]
+        names = groups[[dealt[k][0] for k in clients]]
+    rows, sizes = np.concatenate(dealt), np.diff(cuts)[clients]
     shuffle(rows, sizes, stream(seed, "holdout"))
     aside = np.minimum((held_out * sizes + 1e-9).astype(np.int64), sizes - 1)
     place = np.arange(len(rows))
-    measured = place - np.repeat(cuts[kept], sizes) < np.repeat(aside, sizes)
+    measured = place - np.repeat(cuts[clients], sizes) < np.repeat(aside, sizes)
     if person is not None:
         owner, everything = np.repeat(np.arange(len(sizes)), sizes), np.zeros_like(rows)
         measured = whole_units(person[rows], owner, place, [(owner, aside), (everything, aside.sum(keepdims=True))])
@@ -125,7 +125,7 @@ def deal(
         indices=rows[~measured],
         offsets=np.cumsum([0, *sizes - aside]),
         names=tuple(map(str, names.tolist())),
-        empty=len(dealt) - len(kept),
+        empty=len(dealt) - len(clients),
         unassigned=len(labels) - len(rows),
         held_out=(rows[measured], np.cumsum([0, *aside])) if aside.any() else None,
     )
@@ -200,8 +200,8 @@ class Natural:
                 "clients: client=COLUMN"
             )
         order = np.argsort(groups, kind="stable")
-        _, held = np.unique(groups, return_counts=True)
-        return cut(order, np.cumsum(held))
+        _, sizes = np.unique(groups, return_counts=True)
+        return cut(order, np.cumsum(sizes))
 
 
 @dataclass(frozen=True, kw_only=True)

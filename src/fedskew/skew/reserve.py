@@ -21,8 +21,12 @@ def class_balanced(labels: Ints, rows: Ints, size: int, rng: np.random.Generator
         size >= len(by_class),
         f"{what}: {size} of {len(rows)} rows cannot include all {len(by_class)} classes; use a larger share",
     )
-    counts = level([len(own) // 2 for own in by_class], size)
-    return np.sort(np.concatenate([rng.permutation(own)[:count] for own, count in zip(by_class, counts, strict=True)]))
+    counts = level([len(class_rows) // 2 for class_rows in by_class], size)
+    return np.sort(
+        np.concatenate(
+            [rng.permutation(class_rows)[:count] for class_rows, count in zip(by_class, counts, strict=True)]
+        )
+    )
 
 
 def level(room: Sequence[int], size: int) -> list[int]:
@@ -55,13 +59,13 @@ def deal_others(
     if not len(reserved):
         return deal(skew, labels, groups, num_clients, seed, held_out, person)
     others = np.delete(np.arange(len(labels)), reserved)
-    own = None if groups is None else groups[others]
+    other_groups = None if groups is None else groups[others]
     if person is not None:
         person = np.where(np.isin(person, person[reserved]), -1, person)[others]
-    part = deal(skew, labels[others], own, num_clients, seed, held_out, person)
+    part = deal(skew, labels[others], other_groups, num_clients, seed, held_out, person)
     emptied = 0
-    if groups is not None and own is not None and getattr(skew, "by_groups", False):
-        emptied = len(np.unique(groups)) - len(np.unique(own))
+    if groups is not None and other_groups is not None and getattr(skew, "by_groups", False):
+        emptied = len(np.unique(groups)) - len(np.unique(other_groups))
     return dataclasses.replace(
         part,
         indices=others[part.indices],

@@ -51,12 +51,12 @@ def column(data: DatasetView, name: str, what: str) -> Numbers:
         f"skew {what}: {data.name} does not name its columns; use a table of your own, or a skew that needs no column",
     )
     if name in data.columns:
-        found: Numbers = data.x[:, data.columns.index(name)]
-        return found
+        values: Numbers = data.x[:, data.columns.index(name)]
+        return values
     # words are one-hot columns such as "sex = 1", which may be standardised
-    known = [column.partition("=")[0].strip() for column in data.columns]
-    require(name in known, f"skew {what}: {data.name} has no column {name!r}; {suggestion(name, known)}")
-    words = data.x[:, [at for at, column in enumerate(known) if column == name]]
+    names = [column.partition("=")[0].strip() for column in data.columns]
+    require(name in names, f"skew {what}: {data.name} has no column {name!r}; {suggestion(name, names)}")
+    words = data.x[:, [at for at, column in enumerate(names) if column == name]]
     return np.where(words.max(1) > 0, words.argmax(1), words.shape[1])
 
 
@@ -76,8 +76,8 @@ class BinDirichlet:
         room = np.bincount(labels)
         p = np.exp(dirichlet(self.alpha, (num_clients, len(room)), rng))
         sizes = np.diff(np.arange(num_clients + 1) * len(labels) // num_clients)
-        wanted = rounded(sizes[:, None] * p / p.sum(1, keepdims=True), sizes)
-        return dealt_by_counts(labels, fitted(wanted, p, room, rng), rng)
+        requested = rounded(sizes[:, None] * p / p.sum(1, keepdims=True), sizes)
+        return dealt_by_counts(labels, fitted(requested, p, room, rng), rng)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +115,9 @@ class ColumnDirichlet(BinDirichlet):
     )
 
     def values(self, data: DatasetView) -> Ints:
-        held = column(data, self.column, "column-dirichlet")
-        found, code = np.unique(held, return_inverse=True)
-        return code.astype(np.int64) if len(found) <= self.bins else quantile_bins(held, self.bins)
+        cells = column(data, self.column, "column-dirichlet")
+        distinct, code = np.unique(cells, return_inverse=True)
+        return code.astype(np.int64) if len(distinct) <= self.bins else quantile_bins(cells, self.bins)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,10 +38,10 @@ def encode(codec: Codec, rows: Tensor, memory: Tree, draws: Tensor | None, model
     ``memory`` has the clients' errors (C, P) if the codec has error feedback; otherwise it is empty. ``draws`` (C, P) are uniform
     in [0, 1) if the codec is ``random``; otherwise None.
     """
-    wanted = rows + memory["error"] if memory else rows
-    coded = codec.compress(wanted, draws, model)
+    update = rows + memory["error"] if memory else rows
+    coded = codec.compress(update, draws, model)
     received = codec.decode(coded, model)
-    left = {"error": wanted - received} if memory else memory
+    left = {"error": update - received} if memory else memory
     return Encoded(coded, received, left, -(-codec.bits(rows, model) // 8))
 
 
@@ -131,8 +131,8 @@ class TopK(_Lossy):
 
     def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
         parts = rows.split(self.sizes(rows.shape[1], model), dim=1)
-        kept = torch.cat([largest(part, self.number(part.shape[1])) for part in parts], dim=1)
-        return {"values": torch.where(kept, rows, 0.0), "kept": kept}
+        mask = torch.cat([largest(part, self.number(part.shape[1])) for part in parts], dim=1)
+        return {"values": torch.where(mask, rows, 0.0), "kept": mask}
 
     def decode(self, coded: Tree, model: SharedModel) -> Tensor:
         rows: Tensor = coded["values"]
@@ -144,13 +144,13 @@ class TopK(_Lossy):
 
     def pack(self, coded: Tree, model: SharedModel) -> Tree:
         values, places, sizes = [], [], self.sizes(len(coded["values"]), model)
-        for part, kept in zip(coded["values"].split(sizes), coded["kept"].split(sizes), strict=True):
+        for part, mask in zip(coded["values"].split(sizes), coded["kept"].split(sizes), strict=True):
             d, k = len(part), self.number(len(part))
-            values.append(part[kept])
+            values.append(part[mask])
             if indexed(k, d):
-                places.append(pack_bits(kept.nonzero()[:, 0], (d - 1).bit_length()))
+                places.append(pack_bits(mask.nonzero()[:, 0], (d - 1).bit_length()))
             elif k < d:
-                places.append(pack_bits(kept, 1))
+                places.append(pack_bits(mask, 1))
         return {"values": torch.cat(values), "places": torch.cat([torch.empty(0, dtype=torch.uint8), *places])}
 
     def unpack(self, message: Tree, model: SharedModel) -> Tree:
@@ -158,13 +158,13 @@ class TopK(_Lossy):
         for d in self.sizes(model.space.size, model):
             k = self.number(d)
             size = place_bytes(k, d)
-            own, places = places[:size], places[size:]
+            part_places, places = places[:size], places[size:]
             if k == d:
                 at = torch.arange(d)
             elif indexed(k, d):
-                at = unpack_bits(own, (d - 1).bit_length(), k)
+                at = unpack_bits(part_places, (d - 1).bit_length(), k)
             else:
-                at = unpack_bits(own, 1, d).nonzero()[:, 0]
+                at = unpack_bits(part_places, 1, d).nonzero()[:, 0]
             if len(at) != k or int(at.max()) >= d:
                 raise ValueError("places that the model does not have")
             part = values.new_zeros(d)

@@ -59,10 +59,10 @@ class Personal:
         """Return the positions (n,), ascending, of the kept entries in the vector."""
         places = space.layers()
         for pattern in self.layers:
-            known = ", ".join(places)
+            layer_names = ", ".join(places)
             require(
                 any(fnmatchcase(n, pattern) for n in places),
-                f"sharing: no layer is called {pattern!r}; they are {known}",
+                f"sharing: no layer is called {pattern!r}; they are {layer_names}",
             )
         if self.layers:
             return positions(space, [n for n in places if any(fnmatchcase(n, pattern) for pattern in self.layers)])
@@ -90,13 +90,13 @@ class Norm:
     def kept(self, model: nn.Module, space: ParameterSpace) -> Tensor:
         """Return the positions (n,), ascending, of the kept entries in the vector."""
         norms = {n for n, part in model.named_modules() if isinstance(part, nn.GroupNorm | nn.LayerNorm)}
-        found = [n for n in space.layers() if n in norms]
+        norm_layers = [n for n in space.layers() if n in norms]
         require(
-            bool(found),
+            bool(norm_layers),
             "sharing norm keeps normalisation layers on the clients, but this model has none; use a model with "
             "norm=group, e.g. --model mlp:norm=group",
         )
-        return positions(space, found)
+        return positions(space, norm_layers)
 
 
 def positions(space: ParameterSpace, layers: list[str]) -> Tensor:

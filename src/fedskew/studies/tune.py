@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeGuard
 from fedskew.core.component import literal, parse, shown, split
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
 from fedskew.data import DATASETS
-from fedskew.data.datasets.own import Own
+from fedskew.data.datasets.own import OwnData
 from fedskew.execution.plan import Plan, prepare
 from fedskew.execution.run import Stop
 from fedskew.experiment.combinations import has_own_models, suited, with_method
@@ -380,7 +380,7 @@ def tune(executor: Executor, base: Experiment, method: str, search: Search) -> T
     """
     if executor.dataset is not None:
         data = executor.dataset
-        base = suited(base.replace(dataset=Own(fingerprint=data.fingerprint())), data)
+        base = suited(base.replace(dataset=OwnData(fingerprint=data.fingerprint())), data)
     elif base.default_task and type(base.dataset) not in DATASETS.values():
         base = suited(base, base.dataset.load())
     if base.clients.held_out == 0:

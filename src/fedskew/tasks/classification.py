@@ -53,9 +53,9 @@ class Classification(TaskKind):
         return {"loss": self.loss(outputs, y), "accuracy": (outputs.argmax(-1) == y).to(outputs.dtype)}
 
     def pooled(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
-        found = {name: float(mean_of_defined(values)) for name, values in self.by_category(outputs, y).items()}
+        category_means = {name: float(mean_of_defined(values)) for name, values in self.by_category(outputs, y).items()}
         names = {"accuracy": "balanced_accuracy", "f1": "f1_macro"}
-        means = {names.get(name, name): value for name, value in found.items()}
+        means = {names.get(name, name): value for name, value in category_means.items()}
         if not means:
             return {}
         p, answer = outputs.double().softmax(-1).max(-1)
@@ -69,10 +69,10 @@ class Classification(TaskKind):
         answer, classes = p.argmax(1), p.shape[1]
         table = np.bincount(true * classes + answer, minlength=classes**2).reshape(classes, classes)
         right, predicted, rows = table.diagonal(), table.sum(0), table.sum(1)
-        found = {"accuracy": right / np.where(rows > 0, rows, np.nan), "f1": f1(right, predicted, rows)}
+        metrics = {"accuracy": right / np.where(rows > 0, rows, np.nan), "f1": f1(right, predicted, rows)}
         if p.size <= LARGEST:
-            found["auc"] = areas(p, true[:, None] == np.arange(classes))
-        return found
+            metrics["auc"] = areas(p, true[:, None] == np.arange(classes))
+        return metrics
 
     def pooled_without(self, metric: str, outputs: Tensor, y: Tensor) -> Floats:
         p, true = outputs.double().softmax(-1).cpu().numpy(), y.cpu().numpy()
@@ -113,8 +113,8 @@ class MultiLabel(TaskKind):
         return {"loss": means["loss"], "f1_micro": 2 * means["right"] / both.where(both > 0, float("nan"))}
 
     def pooled(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
-        found = self.by_category(outputs, y)
-        return {"auc": float(mean_of_defined(found["auc"])), "f1_macro": float(mean_of_defined(found["f1"]))}
+        metrics = self.by_category(outputs, y)
+        return {"auc": float(mean_of_defined(metrics["auc"])), "f1_macro": float(mean_of_defined(metrics["f1"]))}
 
     def by_category(self, outputs: Tensor, y: Tensor) -> dict[str, NDArray[np.floating]]:
         """Return AUC and F1 of each label, each (L,)."""

@@ -39,8 +39,8 @@ def area(scores: Floats, positive: Bools) -> float:
 
 def areas_without(scores: Floats, positive: Bools) -> Floats:
     """Return areas (n, K). Row i has the result of `areas` without row i."""
-    own, others = positive.sum(0), (~positive).sum(0)
-    pairs = np.where(positive, (own - 1) * others, own * (others - 1))
+    positives, negatives = positive.sum(0), (~positive).sum(0)
+    pairs = np.where(positive, (positives - 1) * negatives, positives * (negatives - 1))
     right = np.stack([right_pairs(*column) for column in zip(scores.T, positive.T, strict=True)], axis=1)
     left: Floats = (right.sum(0) / 2 - right) / np.where(pairs > 0, pairs, np.nan)
     return left
@@ -50,8 +50,8 @@ def right_pairs(scores: Floats, positive: Bools) -> Floats:
     """Return for each row (n,) in how many pairs with a row of the other kind the positive row has the higher score."""
     right = np.empty(len(scores))
     for rows, sign in ((positive, 1), (~positive, -1)):
-        against, own = np.sort(sign * scores[~rows]), sign * scores[rows]
-        right[rows] = (against.searchsorted(own, "left") + against.searchsorted(own, "right")) / 2
+        against, row_scores = np.sort(sign * scores[~rows]), sign * scores[rows]
+        right[rows] = (against.searchsorted(row_scores, "left") + against.searchsorted(row_scores, "right")) / 2
     return right
 
 
@@ -61,8 +61,8 @@ def f1(right: Counts, predicted: Counts, positive: Counts) -> Floats:
     F1 is NaN if a class was neither predicted nor present.
     """
     both = predicted + positive
-    found: Floats = 2 * right / np.where(both > 0, both, np.nan)
-    return found
+    scores: Floats = 2 * right / np.where(both > 0, both, np.nan)
+    return scores
 
 
 def f1_without(yes: Bools, positive: Bools) -> Floats:
@@ -74,14 +74,14 @@ def f1_without(yes: Bools, positive: Bools) -> Floats:
 def accuracies_without(yes: Bools, positive: Bools) -> Floats:
     """Return the accuracy (n, K) of each class: row i leaves out row i. NaN if a class has no other row."""
     right, rows = (part.sum(0) - part.astype(np.int64) for part in (yes & positive, positive))
-    found: Floats = right / np.where(rows > 0, rows, np.nan)
-    return found
+    accuracies: Floats = right / np.where(rows > 0, rows, np.nan)
+    return accuracies
 
 
 def mean_of_defined(values: Floats) -> Floats:
     """Return the means over the last axis, without NaN values. A mean is NaN if all values are."""
-    known = ~np.isnan(values)
-    means: Floats = np.where(known, values, 0.0).sum(-1) / np.where(known.any(-1), known.sum(-1), np.nan)
+    defined = ~np.isnan(values)
+    means: Floats = np.where(defined, values, 0.0).sum(-1) / np.where(defined.any(-1), defined.sum(-1), np.nan)
     return means
 
 
@@ -93,8 +93,8 @@ def calibration_error(confidence: Floats, right: Bools) -> float:
 def calibration_error_without(confidence: Floats, right: Bools) -> Floats:
     """Return expected calibration errors (n,): number i leaves out row i."""
     at, gaps = gaps_of_bins(confidence, right)
-    own = gaps[at] - (right - confidence)
-    left: Floats = (np.abs(gaps).sum() - np.abs(gaps[at]) + np.abs(own)) / (len(right) - 1)
+    without_row = gaps[at] - (right - confidence)
+    left: Floats = (np.abs(gaps).sum() - np.abs(gaps[at]) + np.abs(without_row)) / (len(right) - 1)
     return left
 
 

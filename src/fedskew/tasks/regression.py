@@ -85,5 +85,10 @@ class Regression(TaskKind):
         scale, square = self.scale or 1.0, means["squared_error"]
         variance = means["target_square"] - means["target"].square()
         r2 = (1 - square / variance).where(variance > SMALLEST_VARIANCE, math.nan)
-        found = {"loss": means["loss"], "rmse": scale * square.sqrt(), "mae": scale * means["absolute_error"], "r2": r2}
-        return found | ({"pinball": scale * means["loss"]} if self.error == "quantile" else {})
+        metrics = {
+            "loss": means["loss"],
+            "rmse": scale * square.sqrt(),
+            "mae": scale * means["absolute_error"],
+            "r2": r2,
+        }
+        return metrics | ({"pinball": scale * means["loss"]} if self.error == "quantile" else {})

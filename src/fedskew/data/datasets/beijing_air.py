@@ -59,8 +59,8 @@ class BeijingAir:
         station, names = numbered(np.concatenate([table["station"].to_numpy(dtype=str) for table in tables]))
         # the last 365 days
         late = np.tile(np.arange(HOURS) >= HOURS - 365 * 24, STATIONS)
-        known = np.isfinite(now) & np.isfinite(y)
-        train, test = np.flatnonzero(known & ~late), np.flatnonzero(known & late)
+        complete = np.isfinite(now) & np.isfinite(y)
+        train, test = np.flatnonzero(complete & ~late), np.flatnonzero(complete & late)
         train = train[some_rows(len(train), self.rows, 0, "beijing-air")]
         preprocessing, x = fitted(COLUMNS, cells, train)
         wrong, spread = y[test] - now[test], y[test] - y[test].mean()
@@ -76,7 +76,7 @@ class BeijingAir:
                     "r2": float(1 - (wrong**2).sum() / (spread**2).sum()),
                 }
             },
-            notes=f"{(~known).sum():,} of {len(y):,} hours have no PM2.5 now or later",
+            notes=f"{(~complete).sum():,} of {len(y):,} hours have no PM2.5 now or later",
         )
 
 

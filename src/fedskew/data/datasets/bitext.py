@@ -87,7 +87,7 @@ def read(path: Path) -> dict[str, list[str]]:
     return {name: [row[name] for row in rows] for name in COLUMNS}
 
 
-def some_of_each(rows: Ints, y: Ints, wanted: int) -> Ints:
-    """Choose ``wanted`` rows of each class (all of a smaller class), the same in every run; return them in ascending order."""
+def some_of_each(rows: Ints, y: Ints, number: int) -> Ints:
+    """Choose ``number`` rows of each class (all of a smaller class), the same in every run; return them in ascending order."""
     rng = stream(0, "data")
-    return np.sort(np.concatenate([rng.permutation(rows[y[rows] == c])[:wanted] for c in np.unique(y)]))
+    return np.sort(np.concatenate([rng.permutation(rows[y[rows] == c])[:number] for c in np.unique(y)]))

@@ -82,5 +82,5 @@ def photographs(
         not len(lacking),
         f"data set {files.dataset}: the training part has no row of some classes; download its files again",
     )
-    x, x_test, made = standardised_pixels(train[0], test[0])
-    return files.build((x, train[1]), (x_test, test[1]), classes, preprocessing=made)
+    x, x_test, preprocessing = standardised_pixels(train[0], test[0])
+    return files.build((x, train[1]), (x_test, test[1]), classes, preprocessing=preprocessing)

@@ -30,14 +30,14 @@ class Digits:
 
     def load(self) -> Dataset:
         pixels, labels = carried()
-        y, made = labels.astype(np.int64), as_array(pixels, divisor=16)
-        x = made(pixels)
+        y, preprocessing = labels.astype(np.int64), as_array(pixels, divisor=16)
+        x = preprocessing(pixels)
         rng = stream(0, "split")
         test = np.zeros(len(y), dtype=bool)
         for c in range(10):
             rows = rng.permutation(np.flatnonzero(y == c))
             test[rows[: round(self.test_fraction * len(rows))]] = True
-        return self.files.build((x[~test], y[~test]), (x[test], y[test]), "0123456789", preprocessing=made)
+        return self.files.build((x[~test], y[~test]), (x[test], y[test]), "0123456789", preprocessing=preprocessing)
 
 
 def carried() -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -32,22 +32,24 @@ class Femnist:
     files: ClassVar[Files] = SOURCES["femnist"]
 
     def load(self) -> Dataset:
-        found: dict[str, list[Writer]] = {"train": [], "test": []}
+        parts: dict[str, list[Writer]] = {"train": [], "test": []}
         for part, people in self.files.read(writers):
-            found[part] += people
-        names, x, y = zip(*found["train"], strict=True)
-        _, x_test, y_test = zip(*found["test"], strict=True)
+            parts[part] += people
+        names, x, y = zip(*parts["train"], strict=True)
+        _, x_test, y_test = zip(*parts["test"], strict=True)
         clients = numbered(np.repeat(names, [len(labels) for labels in y]))
-        train, test, made = standardised(np.concatenate(x), np.concatenate(x_test))
+        train, test, preprocessing = standardised(np.concatenate(x), np.concatenate(x_test))
         require(bool(train.any()), "data set femnist: all training images are blank")
         labels, labels_test = np.concatenate(y), np.concatenate(y_test)
-        return self.files.build((train, labels), (test, labels_test), CLASSES, clients=clients, preprocessing=made)
+        return self.files.build(
+            (train, labels), (test, labels_test), CLASSES, clients=clients, preprocessing=preprocessing
+        )
 
 
 def writers(path: Path) -> tuple[str, list[Writer]]:
     """Read a file; return its part (train or test) and its writers."""
     content = json.loads(path.read_text(encoding="utf-8"))
-    found = []
+    people = []
     for name in content["users"]:
         rows = content["user_data"][name]
         x, y = np.asarray(rows["x"], dtype=np.float32), np.asarray(rows["y"], dtype=np.int64)
@@ -55,5 +57,5 @@ def writers(path: Path) -> tuple[str, list[Writer]]:
             raise BadInput(
                 f"data set femnist: writer {name} of {path} has {len(y)} labels and images of shape {x.shape}"
             )
-        found.append((name, x.reshape(-1, 1, 28, 28), y))
-    return path.parent.name, found
+        people.append((name, x.reshape(-1, 1, 28, 28), y))
+    return path.parent.name, people

@@ -65,10 +65,10 @@ class HuggingFaceData:
             known = Texts(column=x, length=self.length, target=self.label)
             return of_texts(files, (rows[0], y), (rows[1], y_test), classes, known, self.vocabulary, clients)
         train, test = (numbers(name, x, part) for part in rows)
-        made = None
+        preprocessing = None
         if train.dtype == np.uint8:
-            train, test, made = standardised_pixels(train, test)
-        return files.build((train, y), (test, y_test), classes, clients=clients, preprocessing=made)
+            train, test, preprocessing = standardised_pixels(train, test)
+        return files.build((train, y), (test, y_test), classes, clients=clients, preprocessing=preprocessing)
 
     def splits(self) -> Any:
         """Load the splits, by name. Raises `BadInput` if the library is missing, or cannot load the data set."""
@@ -87,18 +87,18 @@ class HuggingFaceData:
 def labels(parts: list[Any], column: str) -> tuple[Ints, Ints, tuple[str, ...]]:
     """Return training labels, test labels, and the classes: the library's names, or else the column's distinct values."""
     train, test = (np.asarray(part[column]) for part in parts)
-    if known := getattr(parts[0].features[column], "names", None):
-        return train.astype(np.int64), test.astype(np.int64), tuple(known)
+    if names := getattr(parts[0].features[column], "names", None):
+        return train.astype(np.int64), test.astype(np.int64), tuple(names)
     numbers, classes = numbered(np.concatenate([train, test]))
     return numbers[: len(train)], numbers[len(train) :], classes
 
 
 def numbers(name: str, column: str, rows: list[object]) -> Rows:
     """Return images as bytes (n, channels, height, width), or lists of numbers as float32 (n, ...)."""
-    made = [np.asarray(row) for row in rows]
-    shapes = {row.shape for row in made}
+    arrays = [np.asarray(row) for row in rows]
+    shapes = {row.shape for row in arrays}
     require(len(shapes) == 1, f"data set {name}: the rows of {column!r} have different shapes, {sorted(shapes)[:3]}")
-    x = np.stack(made)
+    x = np.stack(arrays)
     if x.dtype != np.uint8:
         return x.astype(np.float32)
     return x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)

@@ -30,8 +30,8 @@ def load(files: Files, classes: Sequence[str]) -> Dataset:
             labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer),
             f"{where} labels are {labels.dtype} of shape {labels.shape}, expected an integer each",
         )
-    x, x_test, made = standardised_pixels(train[:, None], test[:, None])
-    return files.build((x, y.astype(np.int64)), (x_test, y_test.astype(np.int64)), classes, preprocessing=made)
+    x, x_test, preprocessing = standardised_pixels(train[:, None], test[:, None])
+    return files.build((x, y.astype(np.int64)), (x_test, y_test.astype(np.int64)), classes, preprocessing=preprocessing)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ class Pairs(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Own:
+class OwnData:
     """In a stored experiment, stands for arrays that a Python program gave."""
 
     fingerprint: str

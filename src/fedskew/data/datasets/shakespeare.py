@@ -60,10 +60,10 @@ def read(path: Path) -> dict[str, str]:
     """
     content = text_of(path).read()
     blocks = re.split(r"\n\n+", content.rstrip("\n"))
-    found: dict[str, list[str]] = {}
+    spoken: dict[str, list[str]] = {}
     for block in blocks:
         head, _, speech = block.partition("\n")
-        found.setdefault(" ".join(head.rstrip(":").split()), []).append(speech)
-    if (len(content), len(set(content)), len(blocks), len(found)) != (CHARACTERS, DIFFERENT, SPEECHES, SPEAKERS):
+        spoken.setdefault(" ".join(head.rstrip(":").split()), []).append(speech)
+    if (len(content), len(set(content)), len(blocks), len(spoken)) != (CHARACTERS, DIFFERENT, SPEECHES, SPEAKERS):
         raise ValueError(f"it does not have {CHARACTERS:,} characters in {SPEECHES:,} speeches of {SPEAKERS} speakers")
-    return {name: "\n".join(speeches) for name, speeches in found.items()}
+    return {name: "\n".join(speeches) for name, speeches in spoken.items()}

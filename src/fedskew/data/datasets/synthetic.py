@@ -57,12 +57,12 @@ class Synthetic:
             y.append((rows @ weights[:-1] + weights[-1]).argmax(1))
             owner.append(np.full(size, k))
             test.append(np.arange(size) >= size - size // 5)
-        rows, labels, owners, held = (np.concatenate(part) for part in (x, y, owner, test))
+        rows, labels, owners, for_test = (np.concatenate(part) for part in (x, y, owner, test))
         return self.files.build(
-            (rows[~held], labels[~held]),
-            (rows[held], labels[held]),
+            (rows[~for_test], labels[~for_test]),
+            (rows[for_test], labels[for_test]),
             [str(c) for c in range(CLASSES)],
-            clients=(owners[~held], ()),
+            clients=(owners[~for_test], ()),
             notes="the test set holds a fifth of each device's rows",
         )
 

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.core.files import whole_path
 from fedskew.core.limits import NonNegativeInt, OpenShare, PositiveInt
 from fedskew.core.text import count
-from fedskew.data.dataset import Dataset, numbered
+from fedskew.data.dataset import Dataset, Ints, numbered
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Tabular, Texts
 from fedskew.data.splits import Redrawn, held_out, in_fold, units_of
@@ -86,9 +87,9 @@ class TableData(Redrawn):
         require(
             not (self.test and self.fold), "test=FILE gives the test rows, so there are no folds; leave out one of them"
         )
-        named = sum(map(bool, (self.label, self.target, self.labels, self.time or self.event)))
+        targets = sum(map(bool, (self.label, self.target, self.labels, self.time or self.event)))
         require(
-            named == 1,
+            targets == 1,
             "needs one of label=COLUMN for classes, target=COLUMN for numbers, labels=COLUMN|COLUMN for sets of labels, and "
             "time=COLUMN,event=COLUMN for survival",
         )
@@ -134,8 +135,8 @@ class TableData(Redrawn):
     @property
     def task(self) -> str:
         """The default task."""
-        named = {"multi-label": self.labels, "survival": self.time, "regression": self.target}
-        return next((task for task, column in named.items() if column), "classification")
+        columns = {"multi-label": self.labels, "survival": self.time, "regression": self.target}
+        return next((task for task, column in columns.items() if column), "classification")
 
     @property
     def model(self) -> str:
@@ -159,8 +160,8 @@ class TableData(Redrawn):
             numeric=not self.label,
             once=once,
         )
-        found = survey([Path(path)], roles, known=known, most=self.rows or None, fair=False)
-        return with_labels(found, self.label_columns, path) if self.labels else found
+        rows = survey([Path(path)], roles, known=known, most=self.rows or None, fair=False)
+        return with_labels(rows, self.label_columns, path) if self.labels else rows
 
     def summaries(self, table: pa.Table, clients: Numbered | None) -> tuple[dict[str, Summary], tuple[str, ...]]:
         """Return the summary of these rows; with ``fewest``, of each natural client, and notes on what these hide."""
@@ -169,9 +170,11 @@ class TableData(Redrawn):
         if clients is None or self.fewest == 1:
             return {self.path: summary(table)}, ()
         owner, names = clients
-        made = {names[at]: shared(as_own_file(table.filter(owner == at)), self.fewest) for at in np.unique(owner)}
-        hidden = tuple(f"{name}: {note}" for name, (_, notes) in made.items() for note in notes)
-        return {name: summary for name, (summary, _) in made.items()}, hidden
+        site_summaries = {
+            names[at]: shared(as_own_file(table.filter(owner == at)), self.fewest) for at in np.unique(owner)
+        }
+        hidden = tuple(f"{name}: {note}" for name, (_, notes) in site_summaries.items() for note in notes)
+        return {name: summary for name, (summary, _) in site_summaries.items()}, hidden
 
     def encoding(self, table: pa.Table, clients: Numbered | None, kinds: Mapping[str, Kind]) -> Columns:
         """Fit the preprocessing to these training rows. ``kinds`` says what each column is."""
@@ -184,112 +187,150 @@ class TableData(Redrawn):
     def load(self, known: Tabular | Texts | None = None) -> Dataset:
         """Load the rows. ``known`` is a preprocessing that sites agreed on; without it, one is fitted to these rows."""
         from fedskew.data.tables.columns import Columns
-        from fedskew.data.tables.schema import kinds_of
-        from fedskew.data.tables.survey import like_persons, many_numbers
 
-        as_known = known if isinstance(known, Tabular) else None
-        found = self.surveyed(self.path, self.client, as_known)
-        table, y, client = found.table, found.y, found.client
-        person, test_person = (None if found.person is None else numbered(found.person)[0]), None
-        classes = [*(self.label_columns or found.classes)]
-        notes = [*found.notes, *many_numbers(found, self.label), *like_persons(found)]
-        require(
-            len(classes) > 1 or not self.label,
-            f"{self.path}: all rows have the label {''.join(classes)!r}; choose another column",
+        agreed = known if isinstance(known, Tabular) else None
+        rows = self.surveyed(self.path, self.client, agreed)
+        clients, kinds = self.clients_and_kinds(rows, fit=known is None and not self.text)
+        if self.test:
+            split = self.with_test_file(
+                rows, self.encoding(rows.table, clients, kinds).preprocessing if kinds else agreed
+            )
+        else:
+            split = self.with_drawn_rows(rows)
+        split, notes = self.without_tested_persons(split)
+        table, y = rows.table.filter(split.trained), rows.y[split.trained]
+        clients = clients and (rows.client[split.trained], rows.clients)
+        files = Files(dataset=Path(self.path).name, licence="", classes=len(split.classes), source=self.path)
+        if self.text:
+            texts, test_texts = (part[self.text].to_pylist() for part in (table, split.table))
+            words = known if isinstance(known, Texts) else Texts(length=self.length)
+            return of_texts(
+                files,
+                (texts, y),
+                (test_texts, split.y),
+                split.classes,
+                structs.replace(words, column=self.text, target=self.column, others=self.others),
+                self.vocabulary,
+                clients,
+                words is known,
+                persons=split.persons,
+                fewest=self.fewest,
+                test_units=split.units,
+                notes="; ".join(notes),
+            )
+        if agreed:
+            missing = [name for name in agreed.names if name not in table.column_names]
+            require(not missing, f"{self.path}: has no column {', '.join(missing)}, on which the sites agreed")
+        encode = Columns(agreed, ()) if agreed else self.encoding(table, clients, kinds)
+        return files.build(
+            (encode(table), y),
+            (encode(split.table), split.y),
+            split.classes,
+            columns=encode.inputs,
+            clients=clients,
+            persons=split.persons,
+            test_units=split.units,
+            preprocessing=structs.replace(encode.preprocessing, others=self.others),
+            notes="; ".join([*notes, *encode.notes, *(f"test: {note}" for note in encode.gaps(split.table))]),
         )
-        units, trained = None, np.ones(len(y), dtype=np.bool_)
-        natural = bool(self.client) or len(found.clients) > 1
+
+    def clients_and_kinds(self, rows: Survey, fit: bool) -> tuple[Numbered | None, Mapping[str, Kind]]:
+        """Return the natural clients, and what each column is if a preprocessing will be ``fit`` to the rows.
+
+        All rows decide what a column is; scales and words come from training rows alone. Raises `BadInput` if the rows have one
+        class only, or no clients although ``fewest`` needs some.
+        """
+        from fedskew.data.tables.schema import kinds_of
+
+        require(
+            len(rows.classes) > 1 or not self.label,
+            f"{self.path}: all rows have the label {''.join(rows.classes)!r}; choose another column",
+        )
+        natural = bool(self.client) or len(rows.clients) > 1
         require(
             natural or self.fewest == 1,
             f"{self.path}: fewest={self.fewest} is about the rows of each client; give client=COLUMN, or a file a client",
         )
-        # what a column is, all rows decide; scales and words come from training rows alone
-        kinds = (
-            {}
-            if known or self.text
-            else kinds_of(self.summaries(table, (client, found.clients) if natural else None)[0])
-        )
-        if self.test:
-            if kinds:
-                as_known = self.encoding(table, (client, found.clients) if natural else None, kinds).preprocessing
-            other = self.surveyed(self.test, known=as_known)
-            unseen = [at for at, word in enumerate(other.classes) if word not in classes]
-            classes += [other.classes[at] for at in unseen]
-            if unseen:
-                names, rows = ", ".join(classes[len(found.classes) :][:5]), other.counts[:, unseen].sum()
-                notes.append(f"{len(unseen)} classes with {rows} rows are in the test set only: {names}")
-            notes += [f"test: {note}" for note in other.notes]
-            absent = sorted(set(table.column_names) - set(other.table.column_names))
-            require(bool(self.text) or not absent, f"{self.test}: has no columns {absent[:5]}")
-            test_table, y_test = other.table, other.y
-            if self.label:
-                y_test = np.array([classes.index(word) for word in other.classes])[y_test]
-            if found.person is not None and other.person is not None:
-                person, test_person = np.split(numbered([*found.person, *other.person])[0], [len(y)])
+        clients = (rows.client, rows.clients) if natural else None
+        return clients, kinds_of(self.summaries(rows.table, clients)[0]) if fit else {}
+
+    def with_test_file(self, rows: Survey, known: Tabular | None) -> Split:
+        """Return the rows, and the test rows of the file ``test``. Its cells are read as the preprocessing ``known`` reads them."""
+        test = self.surveyed(self.test, known=known)
+        classes, notes = [*(self.label_columns or rows.classes)], [f"test: {note}" for note in test.notes]
+        unseen = [at for at, word in enumerate(test.classes) if word not in classes]
+        if unseen:
+            new, number = [test.classes[at] for at in unseen], test.counts[:, unseen].sum()
+            classes += new
+            notes.insert(0, f"{len(new)} classes with {number} rows are in the test set only: {', '.join(new[:5])}")
+        absent = sorted(set(rows.table.column_names) - set(test.table.column_names))
+        require(bool(self.text) or not absent, f"{self.test}: has no columns {absent[:5]}")
+        y = np.array([classes.index(word) for word in test.classes])[test.y] if self.label else test.y
+        person = test_person = None
+        if rows.person is not None and test.person is not None:
+            person, test_person = np.split(numbered([*rows.person, *test.person])[0], [len(rows.y)])
+        trained = np.ones(len(rows.y), dtype=np.bool_)
+        return Split(rows, trained, test.table, y, tuple(classes), person, test_person, notes=tuple(notes))
+
+    def with_drawn_rows(self, rows: Survey) -> Split:
+        """Draw test rows: a fold, or a share of each client's rows."""
+        classes, person = self.label_columns or rows.classes, None if rows.person is None else numbered(rows.person)[0]
+        target = {"label": "classes", "labels": "labels", "target": "number", "time": "survival"}
+        kind = next(target[option] for option in target if getattr(self, option))
+        stratum = TARGETS[kind].strata(rows.y, classes)[0]
+        if self.fold:
+            drawn = in_fold(rows.client, self.fold, self.split_seed, stratum, person)
         else:
-            target = {"label": "classes", "labels": "labels", "target": "number", "time": "survival"}
-            kind = next(target[option] for option in target if getattr(self, option))
-            stratum = TARGETS[kind].strata(y, tuple(classes))[0]
-            if self.fold:
-                held = in_fold(client, self.fold, self.split_seed, stratum, person)
-            else:
-                held = held_out(client, self.test_share, self.split_seed, stratum, person)
-            require(
-                bool(held.any()),
-                f"{self.path}: no client has the {1 / self.test_share:.0f} rows that one test row needs; give test=FILE",
-            )
-            test_table, y_test, units = table.filter(held), y[held], units_of(held, client, self.fold, person)
-            trained, test_person = ~held, None if person is None else person[held]
-        persons = None
-        if person is not None and test_person is not None:
-            alone = ~np.isin(person, test_person)
-            notes += notes_on_persons(found, self.person or "", int((trained & ~alone).sum()))
-            trained &= alone
-            require(bool(trained.any()), f"{self.path}: each person has test rows, so no row is left for training")
-            persons = person[trained], test_person
-        table, y, client = table.filter(trained), y[trained], client[trained]
-        clients = (client, found.clients) if natural else None
-        files = Files(dataset=Path(self.path).name, licence="", classes=len(classes), source=self.path)
-        if self.text:
-            texts, test_texts = (part[self.text].to_pylist() for part in (table, test_table))
-            agreed = known if isinstance(known, Texts) else Texts(length=self.length)
-            return of_texts(
-                files,
-                (texts, y),
-                (test_texts, y_test),
-                classes,
-                structs.replace(agreed, column=self.text, target=self.column, others=self.others),
-                self.vocabulary,
-                clients,
-                agreed is known,
-                persons=persons,
-                fewest=self.fewest,
-                test_units=units,
-                notes="; ".join(notes),
-            )
-        assert not isinstance(known, Texts)
-        if known:
-            missing = [name for name in known.names if name not in table.column_names]
-            require(not missing, f"{self.path}: has no column {', '.join(missing)}, on which the sites agreed")
-        encode = Columns(known, ()) if known else self.encoding(table, clients, kinds)
-        notes += [*encode.notes, *(f"test: {note}" for note in encode.gaps(test_table))]
-        return files.build(
-            (encode(table), y),
-            (encode(test_table), y_test),
-            classes,
-            columns=encode.inputs,
-            clients=clients,
-            persons=persons,
-            test_units=units,
-            preprocessing=structs.replace(encode.preprocessing, others=self.others),
-            notes="; ".join(notes),
+            drawn = held_out(rows.client, self.test_share, self.split_seed, stratum, person)
+        require(
+            bool(drawn.any()),
+            f"{self.path}: no client has the {1 / self.test_share:.0f} rows that one test row needs; give test=FILE",
         )
+        test_person = None if person is None else person[drawn]
+        units = units_of(drawn, rows.client, self.fold, person)
+        return Split(rows, ~drawn, rows.table.filter(drawn), rows.y[drawn], classes, person, test_person, units)
+
+    def without_tested_persons(self, split: Split) -> tuple[Split, list[str]]:
+        """Leave out training rows of persons with test rows. Return the split, and notes on all of its rows."""
+        from fedskew.data.tables.survey import like_persons, many_numbers
+
+        rows = split.rows
+        notes = [*rows.notes, *many_numbers(rows, self.label), *like_persons(rows), *split.notes]
+        if split.person is None or split.test_person is None:
+            return split, notes
+        alone = ~np.isin(split.person, split.test_person)
+        notes += notes_on_persons(rows, self.person or "", int((split.trained & ~alone).sum()))
+        split = replace(split, trained=split.trained & alone)
+        require(bool(split.trained.any()), f"{self.path}: each person has test rows, so no row is left for training")
+        return split, notes
 
 
-def notes_on_persons(found: Survey, column: str, left_out: int) -> list[str]:
+@dataclass(frozen=True)
+class Split:
+    """The rows of a table, and its test rows, which are some of them or from another file."""
+
+    rows: Survey
+    trained: NDArray[np.bool_]  # (rows,) True for training rows
+    table: pa.Table  # the test rows
+    y: NDArray[Any]  # targets of the test rows
+    classes: tuple[str, ...]
+    person: Ints | None = None  # (rows,) numbers of the persons
+    test_person: Ints | None = None
+    units: Ints | None = None  # of the test rows, as in `Dataset`
+    notes: tuple[str, ...] = ()
+
+    @property
+    def persons(self) -> tuple[Ints, Ints] | None:
+        """The persons of the training rows and of the test rows."""
+        if self.person is None or self.test_person is None:
+            return None
+        return self.person[self.trained], self.test_person
+
+
+def notes_on_persons(survey: Survey, column: str, left_out: int) -> list[str]:
     """Return notes on the persons, and on ``left_out``, the number of training rows that are left out because of them."""
-    assert found.person is not None
-    clients = Counter(person for person, _ in {*zip(found.person, found.client.tolist(), strict=True)})
+    assert survey.person is not None
+    clients = Counter(person for person, _ in {*zip(survey.person, survey.client.tolist(), strict=True)})
     several = sum(number > 1 for number in clients.values())
     notes = [
         f"{count(len(clients), 'person')} in column {column!r}, which is no input: a person's rows stay together as test, held-out "
@@ -298,14 +339,14 @@ def notes_on_persons(found: Survey, column: str, left_out: int) -> list[str]:
     return notes + ([f"{count(left_out, 'row')} of tested persons outside the test rows left out"] if left_out else [])
 
 
-def with_labels(found: Survey, labels: tuple[str, ...], path: str) -> Survey:
+def with_labels(survey: Survey, labels: tuple[str, ...], path: str) -> Survey:
     """Return the survey with all columns ``labels`` as targets (rows, labels). The given survey has only the first as target."""
     from fedskew.data.tables.survey import require_columns, target_numbers
 
-    require_columns(Path(path), found.table, labels[1:])
-    columns = [found.y, *(target_numbers(found.table, name, Path(path)) for name in labels[1:])]
+    require_columns(Path(path), survey.table, labels[1:])
+    columns = [survey.y, *(target_numbers(survey.table, name, Path(path)) for name in labels[1:])]
     for name, values in zip(labels, columns, strict=True):
         odd = ~np.isin(values, (0, 1))
         require(not odd.any(), f"{path}: column {name!r} is a label and must hold 0 or 1, {int(odd.sum())} rows do not")
     y = np.stack(columns, axis=1).astype(np.int64)
-    return replace(found, table=found.table.drop_columns(list(labels[1:])), y=y)
+    return replace(survey, table=survey.table.drop_columns(list(labels[1:])), y=y)

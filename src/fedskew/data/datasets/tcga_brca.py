@@ -40,18 +40,18 @@ class TcgaBrca:
         patients, sites, split = self.files.read(read)
         region = {site["TSS Code"]: site["Region"] for site in sites}
         part = {row["pid"]: row["fold"] for row in split}
-        kept = [patient for patient in patients if patient["pid"] in part]
+        included = [patient for patient in patients if patient["pid"] in part]
         facts = tuple(name for name in patients[0] if name not in ("pid", "E", "T"))
         require(
-            (len(kept), len(facts)) == (PATIENTS, FACTS),
-            f"data set tcga-brca: {len(kept)} patients with {len(facts)} facts, not {PATIENTS} with {FACTS}; get its files again",
+            (len(included), len(facts)) == (PATIENTS, FACTS),
+            f"data set tcga-brca: {len(included)} patients with {len(facts)} facts, not {PATIENTS} with {FACTS}; get them again",
         )
-        cells = {fact: np.array([patient[fact] for patient in kept], dtype=np.float64) for fact in facts}
-        y = np.array([[patient["T"], patient["E"]] for patient in kept], dtype=np.float64)
+        cells = {fact: np.array([patient[fact] for patient in included], dtype=np.float64) for fact in facts}
+        y = np.array([[patient["T"], patient["E"]] for patient in included], dtype=np.float64)
         first_day = y[:, 0] == 0
         y[first_day, 0] = SHORTEST
-        test = np.array([part[patient["pid"]] == "test" for patient in kept])
-        owner, regions = numbered([region[patient["pid"].split("-")[1]] for patient in kept])
+        test = np.array([part[patient["pid"]] == "test" for patient in included])
+        owner, regions = numbered([region[patient["pid"].split("-")[1]] for patient in included])
         preprocessing, x = fitted([Number(name=fact) for fact in facts], cells, ~test, target="T")
         return self.files.build(
             (x[~test], y[~test]),

@@ -55,10 +55,10 @@ class UciHar:
 
     def arrays(self, path: Path) -> list[Rows]:
         """Read the arrays of `KEYS` from a file."""
-        found = npz_arrays(path, KEYS) if path.suffix == ".npz" else official(path, self.form)
-        if self.form == "features" and found[0].ndim == 3:
-            found[0], found[3] = motion_features(found[0]), motion_features(found[3])
-        return found
+        arrays = npz_arrays(path, KEYS) if path.suffix == ".npz" else official(path, self.form)
+        if self.form == "features" and arrays[0].ndim == 3:
+            arrays[0], arrays[3] = motion_features(arrays[0]), motion_features(arrays[3])
+        return arrays
 
 
 def official(path: Path, form: str) -> list[Rows]:

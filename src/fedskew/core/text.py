@@ -1,6 +1,8 @@
 """Text for readers and from users: numbers with a noun, names as papers write them, folds of cross-validation."""
 
 import re
+import tomllib
+from pathlib import Path
 from typing import NamedTuple
 
 from fedskew.core.errors import require
@@ -16,92 +18,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.{int(0 < share < 0.01)}f} %"
 
 
-METHODS = {
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "scaffold": "SCAFFOLD",
-    "fednova": "FedNova",
-    "feddyn": "FedDyn",
-    "moon": "MOON",
-    "fedntd": "FedNTD",
-    "fedlc": "FedLC",
-    "fedproc": "FedProc",
-    "fedga-alignment": "FedGA (alignment)",
-    "fedsam": "FedSAM",
-    "mofedsam": "MoFedSAM",
-    "fedsol": "FedSOL",
-    "fedpa": "FedPA",
-    "fedsmoo": "FedSMOO",
-    "fedbs": "FedBS",
-    "fedpbs": "FedPBS",
-    "fedga": "FedGA",
-    "fedga-generalisation": "FedGA (generalisation)",
-    "dualmetric": "DualMetric",
-    "median": "Median",
-    "trimmed-mean": "Trimmed mean",
-    "krum": "Krum",
-    "qfedavg": "q-FedAvg",
-    "afl": "AFL",
-    "drfa": "DRFA",
-    "fairfed": "FairFed",
-    "f3": "F3",
-    "f3-gradient": "F3 (gradient)",
-    "ditto": "Ditto",
-    "per-fedavg": "Per-FedAvg",
-    "ifca": "IFCA",
-    "fedmd": "FedMD",
-    "dp-fedavg": "DP-FedAvg",
-    # combinations
-    "fedavgm": "FedAvgM",
-    "fedadagrad": "FedAdagrad",
-    "fedadam": "FedAdam",
-    "fedyogi": "FedYogi",
-    "fedcm": "FedCM",
-    "feddf": "FedDF",
-    "data-sharing": "Data sharing",
-    "centralised": "Centralised",
-    "parallel-sgd": "Parallel SGD",
-    "local-sgd": "Local SGD",
-    "fedper": "FedPer",
-    "fedbn": "FedBN",
-    "fedavg-ft": "FedAvg + FT",
-    "local-only": "Local only",
-}
-
-SERVERS = {"sgd": "SGD", "momentum": "momentum", "adagrad": "Adagrad", "adam": "Adam", "yogi": "Yogi"}
-
-SKEWS = {
-    "iid": "IID",
-    "iid-stratified": "stratified IID",
-    "label-dirichlet": "Dirichlet labels",
-    "label-dirichlet-balanced": "balanced Dirichlet labels",
-    "label-dirichlet-per-class": "Dirichlet labels, per class",
-    "label-dirichlet-top-up": "topped-up Dirichlet labels",
-    "label-shards": "label shards",
-    "label-classes": "k classes a client",
-    "label-similarity": "label similarity",
-    "label-blocks": "label blocks",
-    "label-sorted": "sorted labels",
-    "quantile-dirichlet": "Dirichlet quantiles",
-    "column-dirichlet": "Dirichlet column",
-    "time-blocks": "blocks of time",
-    "quantity-lognormal": "log-normal sizes",
-    "quantity-power-law": "power-law sizes",
-    "quantity-dirichlet": "Dirichlet sizes",
-    "quantity-sizes": "listed sizes",
-    "feature-noise": "feature noise",
-    "feature-affine": "gain and offset",
-    "feature-sensor": "turned sensors",
-    "feature-rotation": "rotated images",
-    "feature-blur": "blurred images",
-    "feature-style": "image styles",
-    "feature-text": "changed texts",
-    "concept-swap": "swapped labels",
-    "concept-flip": "flipped labels",
-    "natural": "natural clients",
-    "pooled": "pooled",
-    "from-folder": "exported clients",
-}
+TITLES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("titles.toml").read_text(encoding="utf-8"))
+METHODS, SERVERS, SKEWS = TITLES["methods"], TITLES["servers"], TITLES["skews"]
+"""By the name of a method, combination, server optimiser or skew, its name as papers write it."""
 
 
 def plainly(name: str) -> str:

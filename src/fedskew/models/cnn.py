@@ -6,6 +6,7 @@ in memory. ResNet-18 always has GroupNorm, because clients cannot share the runn
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -14,23 +15,39 @@ from torch import Tensor, nn
 
 from fedskew.core.errors import require
 from fedskew.core.limits import PositiveInt
-from fedskew.models.initial import Normalisation, drawn, normalisation, require_images
+from fedskew.models.initial import Normalisation, drawn, normalisation, require_images, require_rows
 
 
-class CnnNet(nn.Module):
-    def __init__(self, channels: int, height: int, width: int, hidden: int, classes: int, norm: Normalisation) -> None:
+class ConvNet(nn.Module):
+    """Two 5 x 5 convolutions with max pooling, hidden layers, and the output. A row has shape (channels, height, width)."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        filters: tuple[int, int],
+        padding: int,
+        hidden: tuple[int, ...],
+        classes: int,
+        norm: Normalisation,
+    ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, 32, 5, padding=2)
-        self.norm1 = normalisation(norm, 32)
-        self.conv2 = nn.Conv2d(32, 64, 5, padding=2)
-        self.norm2 = normalisation(norm, 64)
-        self.fc1 = nn.Linear(64 * (height // 4) * (width // 4), hidden)
-        self.out = nn.Linear(hidden, classes)
+        first, second = filters
+        self.conv1 = nn.Conv2d(shape[0], first, 5, padding=padding)
+        self.norm1 = normalisation(norm, first)
+        self.conv2 = nn.Conv2d(first, second, 5, padding=padding)
+        self.norm2 = normalisation(norm, second)
+        lost = 4 - 2 * padding  # pixels that a convolution takes from a side
+        height, width = (((side - lost) // 2 - lost) // 2 for side in shape[1:])
+        self.layers = [f"fc{i}" for i in range(1, len(hidden) + 1)]
+        for name, (inputs, outputs) in zip(self.layers, pairwise((second * height * width, *hidden)), strict=True):
+            self.add_module(name, nn.Linear(inputs, outputs))
+        self.out = nn.Linear(hidden[-1], classes)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = torch.relu(F.max_pool2d(self.norm1(self.conv1(x)), 2))
         z = torch.relu(F.max_pool2d(self.norm2(self.conv2(z)), 2).flatten(1))
-        z = torch.relu(self.fc1(z))
+        for name in self.layers:
+            z = torch.relu(getattr(self, name)(z))
         return z, self.out(z)
 
 
@@ -50,26 +67,7 @@ class Cnn:
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_images("cnn", shape, 4)
-        channels, height, width = shape
-        return drawn(lambda: CnnNet(channels, height, width, self.hidden, classes, self.norm), generator)
-
-
-class LeNetNet(nn.Module):
-    def __init__(self, channels: int, height: int, width: int, classes: int, norm: Normalisation) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, 6, 5)
-        self.norm1 = normalisation(norm, 6)
-        self.conv2 = nn.Conv2d(6, 16, 5)
-        self.norm2 = normalisation(norm, 16)
-        self.fc1 = nn.Linear(16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2), 120)
-        self.fc2 = nn.Linear(120, 84)
-        self.out = nn.Linear(84, classes)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        z = torch.relu(F.max_pool2d(self.norm1(self.conv1(x)), 2))
-        z = torch.relu(F.max_pool2d(self.norm2(self.conv2(z)), 2).flatten(1))
-        z = torch.relu(self.fc2(torch.relu(self.fc1(z))))
-        return z, self.out(z)
+        return drawn(lambda: ConvNet(shape, (32, 64), 2, (self.hidden,), classes, self.norm), generator)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +84,7 @@ class LeNet:
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_images("lenet", shape, 16)
-        channels, height, width = shape
-        return drawn(lambda: LeNetNet(channels, height, width, classes, self.norm), generator)
+        return drawn(lambda: ConvNet(shape, (6, 16), 0, (120, 84), classes, self.norm), generator)
 
 
 class Cnn1dNet(nn.Module):
@@ -124,7 +121,7 @@ class Cnn1d:
     has_features: ClassVar[bool] = True
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-        require(len(shape) == 2, f"model cnn1d needs rows of (channels, samples), these have shape {shape}")
+        require_rows("cnn1d", shape, 2, "(channels, samples)")
         require(shape[1] >= 32, f"model cnn1d needs at least 32 samples, there are {shape[1]}")
         channels, samples = shape
         return drawn(lambda: Cnn1dNet(channels, samples, self.filters, self.hidden, classes, self.norm), generator)

@@ -40,7 +40,7 @@ from fedskew.core.errors import BadInput, require
 from fedskew.core.files import whole_path
 from fedskew.core.limits import NonNegativeInt, PositiveOrInf
 from fedskew.core.seeding import torch_stream
-from fedskew.models.initial import draws_from
+from fedskew.models.initial import draws_from, require_rows
 
 
 def attended(part: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -191,7 +191,7 @@ class Encoder(ABC):
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> EncoderNet:
         """Build the module. ``generator`` draws its last two layers and its adapters."""
-        require(len(shape) == 1, f"an encoder needs rows of token ids, these have shape {shape}")
+        require_rows(self.where(), shape, 1, "token ids")
         with draws_from(generator):
             return self.made(classes, generator).eval()
 

@@ -61,9 +61,14 @@ def draws_from(generator: torch.Generator) -> Iterator[None]:
         yield
 
 
+def require_rows(model: str, shape: tuple[int, ...], rank: int, what: str) -> None:
+    """Raise `BadInput` unless a row has this number of axes. ``what`` says what it is: ``(channels, samples)``, ``token ids``."""
+    require(len(shape) == rank, f"model {model} needs rows of {what}, these have shape {shape}")
+
+
 def require_images(model: str, shape: tuple[int, ...], least: int) -> None:
     """Raise `BadInput` unless a row has shape (channels, height, width) with height and width of at least ``least``."""
-    require(len(shape) == 3, f"model {model} needs rows of (channels, height, width), these have shape {shape}")
+    require_rows(model, shape, 3, "(channels, height, width)")
     require(
         min(shape[1:]) >= least,
         f"model {model} needs images of at least {least} x {least}, these are {shape[1]} x {shape[2]}",

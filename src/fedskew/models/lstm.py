@@ -6,9 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedskew.core.errors import require
 from fedskew.core.limits import PositiveInt
-from fedskew.models.initial import drawn
+from fedskew.models.initial import drawn, require_rows
 
 
 class WindowLstmNet(nn.Module):
@@ -35,7 +34,5 @@ class Lstm:
     cites: ClassVar[tuple[str, ...]] = ("lstm",)
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-        require(
-            len(shape) == 2 and shape[1] >= 1, f"model lstm needs rows of (channels, samples), these have shape {shape}"
-        )
+        require_rows("lstm", shape, 2, "(channels, samples)")
         return drawn(lambda: WindowLstmNet(shape[0], self.hidden, self.layers, classes), generator)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedskew.core.errors import require
 from fedskew.core.limits import PositiveInt
-from fedskew.models.initial import drawn
+from fedskew.models.initial import drawn, require_rows
 
 END = -1
 """The id that fills a row after its last symbol."""
@@ -104,7 +104,7 @@ def with_embedding(net: nn.Module, generator: torch.Generator) -> nn.Module:
 
 def require_symbols(model: str, shape: tuple[int, ...], symbols: int) -> None:
     """Raise `BadInput` unless rows are sequences of at least two different symbols."""
-    require(len(shape) == 1, f"model {model} needs rows of symbols, these have shape {shape}")
+    require_rows(model, shape, 1, "symbols")
     require(symbols > 1, f"model {model} needs at least 2 symbols, these are {symbols}")
 
 

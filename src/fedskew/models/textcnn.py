@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedskew.core.errors import require
 from fedskew.core.limits import NonNegativeInt, PositiveInt, Widths
-from fedskew.models.initial import drawn
+from fedskew.models.initial import drawn, require_rows
 
 
 class TextCnnNet(nn.Module):
@@ -61,7 +61,7 @@ class TextCnn:
         return self if self.vocabulary else dataclasses.replace(self, vocabulary=largest + 1)
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-        require(len(shape) == 1, f"model text-cnn needs rows of token ids, these have shape {shape}")
+        require_rows("text-cnn", shape, 1, "token ids")
         require(
             shape[0] >= max(self.widths),
             f"model text-cnn: texts of {shape[0]} tokens are shorter than a filter of {max(self.widths)}; lower widths",

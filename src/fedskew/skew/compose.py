@@ -13,7 +13,7 @@ from fedskew.skew.concept import Concept
 from fedskew.skew.exported import FromFolder
 from fedskew.skew.feature import FeatureSkew
 from fedskew.skew.label import LabelDirichletBalanced, dealt_by_counts, fitted, rounded
-from fedskew.skew.partition import Dealer, Iid, Ints, Natural, Partition, Pooled, check_clients, cut, offsets
+from fedskew.skew.partition import Dealer, Iid, Ints, Natural, Partition, Pooled, cut, offsets
 from fedskew.skew.quantity import SizeSkew
 from fedskew.skew.values import TimeBlocks
 
@@ -51,10 +51,14 @@ class Mixture:
         return isinstance(self.dealer, Natural)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Return the row numbers of each client."""
+        """Return the row numbers of each client. Raises `BadInput` for more clients than rows, unless the skew sets the number."""
+        if not isinstance(self.dealer, Natural | Pooled | FromFolder):
+            require(num_clients >= 1, f"the number of clients must be at least 1, got {num_clients}")
+            require(
+                num_clients <= len(labels), f"{num_clients} clients cannot share {len(labels)} rows; use fewer clients"
+            )
         if self.quantity is None:
             return self.dealer.deal(labels, groups, num_clients, rng)
-        check_clients(num_clients, len(labels))
         sizes = self.quantity.sizes(len(labels), num_clients, rng.spawn(1)[0])
         if type(self.dealer) is Iid:
             return cut(rng.permutation(len(labels)), np.cumsum(sizes))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.core.limits import Concentration, NonNegativeInt, PositiveInt, Share
-from fedskew.skew.partition import Ints, check_clients, cut, evenly
+from fedskew.skew.partition import Ints, cut, evenly
 
 
 def by_owner(rows: Ints, owner: Ints, num_clients: int) -> list[Ints]:
@@ -38,7 +38,6 @@ class LabelShards:
     cites: ClassVar[tuple[str, ...]] = ("fedavg",)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        check_clients(num_clients, len(labels))
         pieces = self.shards * num_clients
         size = len(labels) // pieces
         require(
@@ -65,7 +64,6 @@ class LabelClasses:
     cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        check_clients(num_clients, len(labels))
         present = np.unique(labels)
         require(
             self.k <= len(present),
@@ -99,7 +97,6 @@ class LabelSimilarity:
     cites: ClassVar[tuple[str, ...]] = ("scaffold",)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        check_clients(num_clients, len(labels))
         order = rng.permutation(len(labels))
         size = round(self.similarity * len(labels))
         rest = order[size:][np.argsort(labels[order[size:]], kind="stable")]
@@ -124,7 +121,6 @@ class LabelBlocks:
     cites: ClassVar[tuple[str, ...]] = ("dualmetric",)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        check_clients(num_clients, len(labels))
         present = np.unique(labels)
         block = len(present) // num_clients
         require(
@@ -222,7 +218,6 @@ class LabelDirichlet:
     cites: ClassVar[tuple[str, ...]] = ("failure-modes",)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        check_clients(num_clients, len(labels))
         room = np.bincount(labels)
         log_p = dirichlet(self.alpha, (num_clients, len(room)), rng)
         log_share = log_p - np.logaddexp.reduce(log_p, axis=0, keepdims=True)
@@ -251,7 +246,6 @@ class LabelDirichletPerClass:
     cites: ClassVar[tuple[str, ...]] = ("probabilistic-federated-matching", "niid-bench")
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        check_clients(num_clients, len(labels))
         require(
             self.min_size * num_clients <= len(labels),
             f"min_size {self.min_size} for {num_clients} clients needs {self.min_size * num_clients} rows, "
@@ -307,7 +301,6 @@ class LabelSorted:
     cites: ClassVar[tuple[str, ...]] = ("drift-demo",)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        check_clients(num_clients, len(labels))
         return evenly(np.argsort(labels, kind="stable"), num_clients)
 
 
@@ -335,7 +328,6 @@ class LabelDirichletBalanced:
         return p
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        check_clients(num_clients, len(labels))
         p = self.proportions(labels, num_clients, rng)
         sizes = np.diff(np.arange(num_clients + 1) * len(labels) // num_clients)
         requested = rng.multinomial(sizes, p / p.sum(1, keepdims=True))
@@ -359,7 +351,6 @@ class LabelDirichletTopUp:
     cites: ClassVar[tuple[str, ...]] = ("failure-modes",)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        check_clients(num_clients, len(labels))
         room = np.bincount(labels)
         share = np.exp(dirichlet(self.alpha, (len(room), num_clients), rng))
         counts = np.floor(room[:, None] * share + 1e-9).astype(np.int64)

@@ -156,12 +156,6 @@ def evenly(rows: Ints, num_clients: int) -> list[Ints]:
     return cut(rows, np.cumsum(np.full(num_clients, size) + (np.arange(num_clients) < longer)))
 
 
-def check_clients(num_clients: int, num_rows: int) -> None:
-    """Raise `BadInput` if there are more clients than rows."""
-    require(num_clients >= 1, f"the number of clients must be at least 1, got {num_clients}")
-    require(num_clients <= num_rows, f"{num_clients} clients cannot share {num_rows} rows; use fewer clients")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Iid:
     """Each client gets random rows. The clients' sizes are nearly equal."""
@@ -169,7 +163,6 @@ class Iid:
     idea: ClassVar[str] = "every client is a random sample of nearly equal size"
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        check_clients(num_clients, len(labels))
         return evenly(rng.permutation(len(labels)), num_clients)
 
 
@@ -180,7 +173,6 @@ class IidStratified:
     idea: ClassVar[str] = "the clients' numbers of rows of each class differ by at most one"
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        check_clients(num_clients, len(labels))
         order = rng.permutation(len(labels))
         order = order[np.argsort(labels[order], kind="stable")]
         return [order[k::num_clients] for k in range(num_clients)]

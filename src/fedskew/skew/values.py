@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedskew.core.errors import require, suggestion
 from fedskew.core.limits import Concentration, PositiveInt
 from fedskew.skew.label import dealt_by_counts, dirichlet, fitted, rounded
-from fedskew.skew.partition import Ints, check_clients, evenly
+from fedskew.skew.partition import Ints, evenly
 
 Numbers: TypeAlias = NDArray[Any]
 """Floating-point numbers or integers."""
@@ -72,7 +72,6 @@ class BinDirichlet:
     bins: Annotated[int, Meta(ge=2)] = 10
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        check_clients(num_clients, len(labels))
         room = np.bincount(labels)
         p = np.exp(dirichlet(self.alpha, (num_clients, len(room)), rng))
         sizes = np.diff(np.arange(num_clients + 1) * len(labels) // num_clients)
@@ -141,7 +140,6 @@ class TimeBlocks:
         return np.unique(column(data, self.column, "time-blocks"), return_inverse=True)[1].astype(np.int64)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        check_clients(num_clients, len(labels))
         number = self.blocks * num_clients
         require(
             number <= len(labels),

@@ -63,7 +63,7 @@ OPTIONS = [
     ("lr must be a finite number above 0, got -0.0", "--lr -0.0"),
     ("--lr: a number is needed, got 'fast'", "--lr fast"),
     ("momentum", "--momentum nan", "--momentum 1"),
-    ("held_out is a share", "--held-out 1", "--held-out nan"),
+    ("held_out must be at least 0 and below 1", "--held-out 1", "--held-out nan"),
     ("share must be at least 0 and at most 0.5", "--server-data nan"),
     ("epochs must be at least 1", "--epochs 0"),
     (

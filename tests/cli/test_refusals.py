@@ -13,7 +13,7 @@ from fedskew.data.datasets.heart import CSV
 REFUSED = {
     "run --rounds 0": "training: rounds must be at least 1, got 0",
     "compare --clients 0": "clients: number must be at least 1, got 0",
-    "run --held-out 2": "clients: held_out is a share, at least 0 and below 1, got 2.0",
+    "run --held-out 2": "clients: held_out must be at least 0 and below 1, got 2.0",
     "run --set training.round=3": "training: unknown option 'round'; did you mean 'rounds'?",
     "run --dataset digit": "dataset: unknown dataset 'digit'; did you mean 'digits'?",
     "run --dataset digits:x=1": "dataset digits: unknown option 'x'; known are: test_fraction",

@@ -152,7 +152,6 @@ def test_clients_who_share_nothing_have_no_model_for_a_new_one(tmp_path) -> None
         ({"number": 6, "held_out": 0.2, "unseen": 0.2}, "unseen 0.2 of 6 clients leaves 1 with held-out rows"),
         ({"number": 60, "held_out": 0.2, "unseen": 0.5}, "unseen 0.5 of 60 clients leaves 0 with held-out rows"),
         ({"held_out": 0.0, "unseen": 0.2}, "unseen clients are measured on held-out rows; set held_out above 0"),
-        ({"held_out": 0.2, "unseen": 1.0}, "unseen is a share, at least 0 and below 1"),
     ],
 )
 def test_impossible_numbers_of_unseen_clients_are_refused(clients, reason: str) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedskew.core.contract import Setup
-from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeInt
 from fedskew.core.machine import span
 from fedskew.core.privacy import alone
 from fedskew.core.records import OWN, Batch, BatchPlan, Carry, View
@@ -69,13 +69,10 @@ def masked(program: Program) -> Callable[..., Carry]:
 class Stacked:
     """Trains ``width`` clients at a time. With 0, a block has at most 256 clients, and its models fit into 16 MiB."""
 
-    width: int = 0
+    width: NonNegativeInt = 0
 
     idea: ClassVar[str] = "many clients as one batch of models; fastest where models are small"
     private = alone
-
-    def __post_init__(self) -> None:
-        require(self.width >= 0, f"width must be at least 0, got {self.width}")
 
     def accepts(self, setup: Setup) -> str:
         """Return why the model cannot be stacked; empty if it can."""

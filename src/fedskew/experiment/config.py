@@ -242,11 +242,11 @@ class Experiment:
             object.__setattr__(self, section, made)
         declare_metrics(judged(self.task))
         for section, cls in SETTINGS.items():
-            given = getattr(self, section)
-            if isinstance(given, Mapping):
-                object.__setattr__(self, section, from_table(cls, given, section))
-            else:
-                require(isinstance(given, cls), f"{section}: expected a table of options, got {given!r}")
+            settings = getattr(self, section)
+            if not isinstance(settings, Mapping):
+                require(isinstance(settings, cls), f"{section}: expected a table of options, got {settings!r}")
+                settings = plain(settings)
+            object.__setattr__(self, section, from_table(cls, settings, section))
         for section, changes in options.items():
             object.__setattr__(self, section, changed(section, getattr(self, section), changes))
         if not self.name:

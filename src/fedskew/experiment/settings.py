@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from fedskew.core.errors import require, require_storable
+from msgspec import Meta
+
+from fedskew.core.errors import require
+from fedskew.core.limits import BelowOne, NonNegativeInt, PositiveFloat, PositiveInt, PositiveShare, Share
 from fedskew.core.privacy import after_noise, alone
 
 if TYPE_CHECKING:
@@ -34,10 +36,10 @@ class Clients:
     they adapt it, and after a round of local work on some of their rows.
     """
 
-    number: int = 10
-    partition_seed: int = 0
-    held_out: float = 0.2
-    unseen: float = 0.0
+    number: PositiveInt = 10
+    partition_seed: NonNegativeInt = 0
+    held_out: BelowOne = 0.2
+    unseen: BelowOne = 0.0
     private = alone
 
     def accepts(self, setup: Setup) -> str:
@@ -45,11 +47,6 @@ class Clients:
         return "" if setup.simulated or not self.unseen else "unseen: on nodes every client trains; leave it out"
 
     def __post_init__(self) -> None:
-        require(self.number >= 1, f"number must be at least 1, got {self.number}")
-        require(self.partition_seed >= 0, f"partition_seed must be at least 0, got {self.partition_seed}")
-        require_storable("partition_seed", self.partition_seed)
-        require(0 <= self.held_out < 1, f"held_out is a share, at least 0 and below 1, got {self.held_out}")
-        require(0 <= self.unseen < 1, f"unseen is a share, at least 0 and below 1, got {self.unseen}")
         require(
             self.held_out > 0 or not self.unseen,
             "unseen clients are measured on held-out rows; set held_out above 0",
@@ -63,14 +60,12 @@ class ServerData:
     Before round 0 the initial model takes ``warm_up`` steps of the local solver on all of them.
     """
 
-    share: float = 0.0
-    warm_up: int = 0
+    share: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
+    warm_up: NonNegativeInt = 0
     private = alone
 
     def __post_init__(self) -> None:
-        require(self.warm_up >= 0, f"warm_up must be at least 0, got {self.warm_up}")
         require(self.share > 0 or not self.warm_up, f"warm_up {self.warm_up} needs rows: set share above 0")
-        require(0 <= self.share <= 0.5, f"share must be at least 0 and at most 0.5, got {self.share}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +76,9 @@ class SharedData:
     gets. These rows count among the client's rows. No model is warmed up on the share.
     """
 
-    beta: float = 0.0
-    alpha: float = 1.0
+    beta: Share = 0.0
+    alpha: PositiveShare = 1.0
     private = alone
-
-    def __post_init__(self) -> None:
-        require(0 <= self.beta <= 1, f"beta must be at least 0 and at most 1, got {self.beta}")
-        require(0 < self.alpha <= 1, f"alpha must be above 0 and at most 1, got {self.alpha}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,25 +90,17 @@ class Training:
     ``device="auto"`` is a GPU if there is one. ``precision="bf16"`` uses PyTorch's autocast; parameters stay in ``dtype``.
     """
 
-    rounds: int = 30
-    seed: int = 0
+    rounds: PositiveInt = 30
+    seed: NonNegativeInt = 0
     dtype: Literal["float32", "float64"] = "float32"
     precision: Literal["full", "bf16"] = "full"
     device: str = "cpu"
-    threads: int = 0
+    threads: Annotated[int, Meta(ge=0, le=MOST_THREADS)] = 0
     states: Literal["auto", "memory", "disk"] = "auto"
     private = after_noise
 
     def __post_init__(self) -> None:
-        require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
-        require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
-        for name in ("rounds", "seed"):
-            require_storable(name, getattr(self, name))
         require(self.precision == "full" or self.dtype == "float32", "precision bf16 needs dtype float32")
-        require(
-            0 <= self.threads <= MOST_THREADS,
-            f"threads must be at least 0 and at most {MOST_THREADS}, got {self.threads}",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,15 +117,15 @@ class Evaluation:
     points or in the metric's unit. A method is equivalent if its difference is significantly smaller.
     """
 
-    every: int | Literal["auto"] = 1
-    max_clients: int = 1000
+    every: PositiveInt | Literal["auto"] = 1
+    max_clients: PositiveInt = 1000
     local_models: bool = True
-    adapt_steps: int = 0
-    adapt_lr: float | None = None
+    adapt_steps: NonNegativeInt = 0
+    adapt_lr: PositiveFloat | None = None
     inexactness: bool = False
     layers: bool = False
     classes: bool = False
-    margin: float | None = None
+    margin: PositiveFloat | None = None
     private = after_noise
 
     def accepts(self, setup: Setup) -> str:
@@ -153,24 +136,13 @@ class Evaluation:
             return ""
         return "inexactness needs the clients' rows at the server, and they stay on the nodes; leave it out"
 
-    def __post_init__(self) -> None:
-        require(self.every == "auto" or self.every >= 1, f"every must be at least 1, or auto, got {self.every}")
-        require(self.max_clients >= 1, f"max_clients must be at least 1, got {self.max_clients}")
-        require(self.adapt_steps >= 0, f"adapt_steps must be at least 0, got {self.adapt_steps}")
-        for name in ("adapt_lr", "margin"):
-            value = getattr(self, name)
-            require(value is None or 0 < value < math.inf, f"{name} must be a finite number above 0, got {value}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """Save a checkpoint after every ``every`` rounds, at the end, and when the run is interrupted."""
 
-    every: int = 10
+    every: PositiveInt = 10
     private = after_noise
-
-    def __post_init__(self) -> None:
-        require(self.every >= 1, f"every must be at least 1, got {self.every}")
 
 
 LIGHT: dict[str, type] = {

@@ -4,17 +4,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from fedskew.core.component import from_table
-from fedskew.core.errors import TooFew, require
+from fedskew.core.errors import TooFew
+from fedskew.core.limits import NonNegativeInt, NonNegativeOrInf, PositiveInt, PositiveOrInf, PositiveShare
 from fedskew.core.privacy import alone
 from fedskew.core.trees import Tree
 from fedskew.flower.events import event
 from fedskew.flower.wire import Body, Kind, Rejected, Reply, Request, pack, unpack
-from fedskew.loop.limits import RATIO, check_options
+from fedskew.loop.limits import RATIO
 
 SPARE = 1 << 24
 """A reply may have four times the bytes of its request, and these."""
@@ -45,26 +47,19 @@ class Deployment:
     ``status``: the port of this machine that serves /health and /metrics (0: none). ``json_log``: write what happens as JSON lines.
     """
 
-    timeout: float = 600.0
-    fewest: float = 0.5
-    attempts: int = 2
-    longest: float = 0.0
-    longest_ratio: float = RATIO
-    most_rows: int = 0
+    timeout: PositiveOrInf = 600.0
+    fewest: PositiveShare = 0.5
+    attempts: PositiveInt = 2
+    longest: NonNegativeOrInf = 0.0
+    longest_ratio: NonNegativeOrInf = RATIO
+    most_rows: NonNegativeInt = 0
     labels: bool = False
     measure: bool = True
-    wait: float = 300.0
+    wait: PositiveOrInf = 300.0
     agree: bool = False
-    status: int = 0
+    status: Annotated[int, Meta(ge=0, lt=1 << 16)] = 0
     json_log: bool = False
     private = alone
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        require(0 <= self.status < 1 << 16, f"status must be a port, got {self.status}")
-        require(self.most_rows >= 0, f"most_rows must be at least 0, got {self.most_rows}")
-        for name in ("timeout", "wait"):
-            require(getattr(self, name) > 0, f"{name} must be above 0 seconds, got {getattr(self, name)}")
 
 
 PREFIX = "deployment."

@@ -6,19 +6,21 @@ faults.
 
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from fedskew.core.contract import Setup
 from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeOrInf, PositiveInt, PositiveOrInf, PositiveShare, Share
 from fedskew.core.records import Privacy
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.trees import Tree, all_finite, pick
 from fedskew.loop.federation import Federation
-from fedskew.loop.limits import RATIO, check_enough, check_options, length_fault, too_far
+from fedskew.loop.limits import RATIO, check_enough, length_fault, too_far
 from fedskew.loop.work import Done, Engine, Program, Work, members_of
 from fedskew.skew.partition import Ints
 
@@ -46,15 +48,15 @@ class Faults:
     is m times as large. The run stops if less than the share ``fewest`` of a cohort is left.
     """
 
-    share: float = 0.0
-    kinds: tuple[Kind, ...] = KINDS
-    attackers: float = 0.0
+    share: Share = 0.0
+    kinds: Annotated[tuple[Kind, ...], Meta(min_length=1)] = KINDS
+    attackers: Share = 0.0
     attack: Attack = "none"
-    strength: float = 10.0
-    longest: float = 0.0
-    longest_ratio: float = RATIO
-    fewest: float = 0.5
-    attempts: int = 1
+    strength: PositiveOrInf = 10.0
+    longest: NonNegativeOrInf = 0.0
+    longest_ratio: NonNegativeOrInf = RATIO
+    fewest: PositiveShare = 0.5
+    attempts: PositiveInt = 1
 
     def accepts(self, setup: Setup) -> str:
         if not self.some:
@@ -84,11 +86,6 @@ class Faults:
         )
 
     def __post_init__(self) -> None:
-        check_options(self)
-        for name in ("share", "attackers"):
-            require(0 <= getattr(self, name) <= 1, f"{name} must be between 0 and 1, got {getattr(self, name)}")
-        require(len(self.kinds) > 0, f"kinds must name at least one of {', '.join(KINDS)}")
-        require(self.strength > 0, f"strength must be above 0, got {self.strength}")
         require(
             (self.attack == "none") == (self.attackers == 0),
             f"attack {self.attack} and attackers {self.attackers:g} do not go together; set both, or neither",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from math import inf, sqrt
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.core.errors import Diverged, TooFew, require
+from fedskew.core.errors import Diverged, TooFew
 from fedskew.core.records import Server
 from fedskew.core.trees import Tree, leaves
 from fedskew.loop.federation import Federation
@@ -88,27 +88,6 @@ of this limit: ``python -m pytest -m slow tests/loop/test_faults.py -k honest``.
 
 MIN_UPDATES = 3
 """Minimum number of updates for a median. With fewer, a single client could determine it."""
-
-
-class Options(Protocol):
-    """Options that simulated and deployed rounds have in common."""
-
-    @property
-    def longest(self) -> float: ...
-    @property
-    def longest_ratio(self) -> float: ...
-    @property
-    def fewest(self) -> float: ...
-    @property
-    def attempts(self) -> int: ...
-
-
-def check_options(options: Options) -> None:
-    """Raise `BadInput` for a value outside its range."""
-    for name in ("longest", "longest_ratio"):
-        require(getattr(options, name) >= 0, f"{name} must be at least 0, got {getattr(options, name)}")
-    require(0 < options.fewest <= 1, f"fewest is a share, above 0 and at most 1, got {options.fewest}")
-    require(options.attempts >= 1, f"attempts must be at least 1, got {options.attempts}")
 
 
 def length_fault(update: Tensor, longest: float) -> str:

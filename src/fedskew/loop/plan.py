@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.contract import Augmentation, Setup
 from fedskew.core.errors import BadInput, require
+from fedskew.core.limits import PositiveInt, Share
 from fedskew.core.machine import require_memory
 from fedskew.core.privacy import alone
 from fedskew.core.records import BatchPlan
@@ -48,19 +49,12 @@ class Local:
     with replacement. ``batch_size="all"`` takes all the client's rows at once.
     """
 
-    epochs: int = 5
-    steps: int | None = None
-    batch_size: int | Literal["all"] = 16
+    epochs: PositiveInt = 5
+    steps: PositiveInt | None = None
+    batch_size: PositiveInt | Literal["all"] = 16
     batches: Literal["shuffled", "independent"] = "shuffled"
     private = alone
     CURES: ClassVar = {"epochs": "; for less than an epoch write steps=N, the number of batches"}
-
-    def __post_init__(self) -> None:
-        require(self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}")
-        require(self.steps is None or self.steps >= 1, f"steps must be at least 1, got {self.steps}")
-        require(
-            self.batch_size == "all" or self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}"
-        )
 
 
 @dataclass(frozen=True)
@@ -173,17 +167,14 @@ class System:
     value, drawn once from a list or a range such as ``"2-6"``.
     """
 
-    stragglers: float = 0.0
+    stragglers: Share = 0.0
     drop_stragglers: bool = False
-    dropout: float = 0.0
+    dropout: Share = 0.0
     epochs: Choices | None = None
     batch_sizes: Choices | None = None
     private = alone
 
     def __post_init__(self) -> None:
-        for name in ("stragglers", "dropout"):
-            value = getattr(self, name)
-            require(0 <= value <= 1, f"{name} must be between 0 and 1, got {value}")
         for name in ("epochs", "batch_sizes"):
             if getattr(self, name) is not None:
                 values(name, getattr(self, name))

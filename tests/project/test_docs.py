@@ -225,7 +225,7 @@ def test_every_method_declares_true_options(name: str) -> None:
 
 def test_every_algorithm_names_its_paper_and_its_idea() -> None:
     for name, cls in ALGORITHMS.items():
-        assert cls.paper, name
+        assert cls.cites, name
         assert cls.idea, name
         assert cls.changes, name
 

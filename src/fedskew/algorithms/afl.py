@@ -34,7 +34,6 @@ class Afl(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "train for the worst mixture of the clients: those with large losses gain weight"
     changes: ClassVar[str] = "fairness"
-    paper: ClassVar[str] = "Mohri, Sivek, Suresh 2019, arXiv:1902.00146"
     cites: ClassVar[tuple[str, ...]] = ("afl",)
     ranges: ClassVar[dict[str, str]] = {"gamma": "0.0001 to 1"}
     reduces_to: ClassVar[dict[str, str]] = {

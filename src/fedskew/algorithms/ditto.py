@@ -33,7 +33,6 @@ class Ditto(Algorithm):
 
     idea: ClassVar[str] = "each client also trains a model of its own, pulled towards the global one"
     changes: ClassVar[str] = "personalisation"
-    paper: ClassVar[str] = "Li, Hu, Beirami, Smith 2021, arXiv:2012.04221"
     cites: ClassVar[tuple[str, ...]] = ("ditto",)
     ranges: ClassVar[Mapping[str, str]] = {"lam": "0.1, 1 or 2, up to 10"}
     reduces_to: ClassVar[Mapping[str, str]] = {"": "fedavg"}

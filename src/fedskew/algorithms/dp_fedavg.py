@@ -52,7 +52,6 @@ class DpFedAvg(Algorithm):
         "clipped updates of a random sample, summed with Gaussian noise: the model reveals no single client"
     )
     changes: ClassVar[str] = "privacy"
-    paper: ClassVar[str] = "McMahan et al. 2018, arXiv:1710.06963"
     cites: ClassVar[tuple[str, ...]] = ("dp-fedavg",)
     ranges: ClassVar[Mapping[str, str]] = {
         "clip": "0.1 to 20, about the median length of the updates",

@@ -40,7 +40,6 @@ class Drfa(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "draw clients by their weights in the worst mixture, measured at a random model of the round"
     changes: ClassVar[str] = "fairness"
-    paper: ClassVar[str] = "Deng, Kamani, Mahdavi 2020, arXiv:2102.12660"
     cites: ClassVar[tuple[str, ...]] = ("drfa",)
     ranges: ClassVar[dict[str, str]] = {"gamma": "0.008 to 0.01, with 10 local steps"}
 

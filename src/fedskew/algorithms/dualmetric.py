@@ -63,7 +63,6 @@ class DualMetric(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "a proximal strength for each client that follows its own and the global accuracy"
     changes: ClassVar[str] = "loss landscape and fairness"
-    paper: ClassVar[str] = "Gupta, Jorvekar 2025, Fairness-Aware Federated Learning for Text Classification"
     cites: ClassVar[tuple[str, ...]] = ("dualmetric",)
     reduces_to: ClassVar[dict[str, str]] = {"mu=0.05,mu_min=0.05,mu_max=0.05": "fedprox:mu=0.05"}
 

@@ -52,7 +52,6 @@ class F3(Algorithm):
 
     idea: ClassVar[str] = "average only the clients whose models are fairest on the server's rows"
     changes: ClassVar[str] = "fairness"
-    paper: ClassVar[str] = "Kanaparthy et al. 2023, arXiv:2109.02351"
     cites: ClassVar[tuple[str, ...]] = ("f3",)
     ranges: ClassVar[Mapping[str, str]] = {"alpha": "0.1 to 0.9", "beta": "0.25, 0.5, 0.75"}
     reduces_to: ClassVar[Mapping[str, str]] = {"alpha=1.0": "fedavg:weighting=uniform"}

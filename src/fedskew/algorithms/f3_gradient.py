@@ -43,7 +43,6 @@ class F3Gradient(Algorithm):
 
     idea: ClassVar[str] = "clients add the gradient of the global model's fairness gap on the server's rows"
     changes: ClassVar[str] = "update path"
-    paper: ClassVar[str] = "Kanaparthy et al. 2023, arXiv:2109.02351"
     cites: ClassVar[tuple[str, ...]] = ("f3",)
     reduces_to: ClassVar[Mapping[str, str]] = {"lam=0": "fedavg"}
 

@@ -36,7 +36,6 @@ class FairFed(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "clients whose fairness gap is close to the global one gain weight"
     changes: ClassVar[str] = "fairness"
-    paper: ClassVar[str] = "Ezzeldin et al. 2023, arXiv:2110.00857"
     cites: ClassVar[tuple[str, ...]] = ("fairfed",)
     ranges: ClassVar[Mapping[str, str]] = {"beta": "0.1, 0.5, 1, 2, 5"}
     reduces_to: ClassVar[Mapping[str, str]] = {"beta=0": "fedavg"}

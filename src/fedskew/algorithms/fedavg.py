@@ -22,5 +22,4 @@ from fedskew.core.algorithm import Algorithm
 class FedAvg(Algorithm):
     idea: ClassVar[str] = "several local epochs, then the weighted mean of the models"
     changes: ClassVar[str] = "nothing (the reference)"
-    paper: ClassVar[str] = "McMahan et al. 2017, arXiv:1602.05629"
     cites: ClassVar[tuple[str, ...]] = ("fedavg",)

@@ -44,7 +44,6 @@ class FedBS(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "train the clients with the smallest gradient variance; a smaller one gives a larger weight"
     changes: ClassVar[str] = "aggregation"
-    paper: ClassVar[str] = "AbouNassar, Elshall, Abdulah 2026, arXiv:2603.13909, eq. 8-11"
     cites: ClassVar[tuple[str, ...]] = ("fedpbs",)
     ranges: ClassVar[dict[str, str]] = {"cohort": "0.3 to 1", "tau": "0.1 to 10, relative"}
     reduces_to: ClassVar[dict[str, str]] = {

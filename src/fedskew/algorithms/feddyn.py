@@ -38,7 +38,6 @@ class FedDyn(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "a linear term per client makes local and global stationary points agree"
     changes: ClassVar[str] = "loss landscape and update path"
-    paper: ClassVar[str] = "Acar et al. 2021, arXiv:2111.04263"
     cites: ClassVar[tuple[str, ...]] = ("feddyn",)
     ranges: ClassVar[Mapping[str, str]] = {"alpha": "0.001, 0.01, 0.1"}
 

@@ -35,7 +35,6 @@ class FedGA(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "add clients greedily to the average while they improve it on the server's own rows"
     changes: ClassVar[str] = "aggregation"
-    paper: ClassVar[str] = "Cong et al. 2024, doi:10.1016/j.knosys.2024.112201"
     cites: ClassVar[tuple[str, ...]] = ("fedga",)
     ranges: ClassVar[dict[str, str]] = {"eps": "0 to 0.01"}
 

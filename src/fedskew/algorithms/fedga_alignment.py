@@ -26,7 +26,6 @@ from fedskew.core.task import Task, one_hot
 class FedGAAlignment(Algorithm):
     idea: ClassVar[str] = "targets that balance the pull of frequent and rare classes within a batch"
     changes: ClassVar[str] = "loss landscape"
-    paper: ClassVar[str] = "Xiao, Zuo, Wang 2024, arXiv:2412.16582"
     cites: ClassVar[tuple[str, ...]] = ("fedga-alignment",)
 
     def contract(self) -> Contract:

@@ -38,7 +38,6 @@ class FedGAGeneralisation(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "give more weight to clients whose loss rises most when models are averaged"
     changes: ClassVar[str] = "aggregation"
-    paper: ClassVar[str] = "Zhang et al. 2023, CVPR, Federated Domain Generalization with Generalization Adjustment"
     cites: ClassVar[tuple[str, ...]] = ("fedga-generalisation",)
     ranges: ClassVar[dict[str, str]] = {"d": "0.05 to 0.2"}
     reduces_to: ClassVar[dict[str, str]] = {"d=0": "fedavg", "d=0,weighting=uniform": "fedavg:weighting=uniform"}

@@ -35,7 +35,6 @@ class FedLc(Algorithm):
 
     idea: ClassVar[str] = "a larger margin in the local loss for classes with few local rows"
     changes: ClassVar[str] = "loss landscape"
-    paper: ClassVar[str] = "Zhang et al. 2022, arXiv:2209.00189"
     cites: ClassVar[tuple[str, ...]] = ("fedlc",)
     ranges: ClassVar[Mapping[str, str]] = {"tau": "0.1, 0.5, 1", "n_min": "1e-8, 1"}
     reduces_to: ClassVar[Mapping[str, str]] = {"tau=0": "fedavg"}

@@ -45,7 +45,6 @@ class FedMd(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "clients exchange class scores on public rows, not models, so that architectures may differ"
     changes: ClassVar[str] = "personalisation"
-    paper: ClassVar[str] = "Li, Wang 2019, arXiv:1910.03581"
     cites: ClassVar[tuple[str, ...]] = ("fedmd",)
     ranges: ClassVar[Mapping[str, str]] = {"rows": "5000, or all there are"}
 

@@ -35,7 +35,6 @@ class FedNova(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "divide each update by its effective number of local steps"
     changes: ClassVar[str] = "aggregation"
-    paper: ClassVar[str] = "Wang et al. 2020, arXiv:2007.07481"
     cites: ClassVar[tuple[str, ...]] = ("fednova",)
     ranges: ClassVar[Mapping[str, str]] = {"mu": "0; 0.0005, 0.001, 0.005, 0.01"}
 

@@ -31,7 +31,6 @@ class FedNtd(Algorithm):
 
     idea: ClassVar[str] = "distil the global model's predictions for all classes but the true one"
     changes: ClassVar[str] = "loss landscape"
-    paper: ClassVar[str] = "Lee et al. 2022, arXiv:2106.03097"
     cites: ClassVar[tuple[str, ...]] = ("fedntd",)
     ranges: ClassVar[Mapping[str, str]] = {"beta": "0.1 to 3", "tau": "1, 3, 5"}
     reduces_to: ClassVar[Mapping[str, str]] = {"beta=0": "fedavg"}

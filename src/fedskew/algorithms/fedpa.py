@@ -43,7 +43,6 @@ class FedPa(Algorithm):
         "average local posteriors: an update counts more in directions where the local path hardly varies"
     )
     changes: ClassVar[str] = "update path"
-    paper: ClassVar[str] = "Al-Shedivat et al. 2021, arXiv:2010.05273"
     cites: ClassVar[tuple[str, ...]] = ("fedpa",)
     ranges: ClassVar[Mapping[str, str]] = {
         "rho": "0, 0.0001 to 0.1",

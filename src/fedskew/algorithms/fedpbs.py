@@ -52,7 +52,6 @@ class FedPBS(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "a proximal term only for clients with small batches or scattered losses"
     changes: ClassVar[str] = "loss landscape and aggregation"
-    paper: ClassVar[str] = "AbouNassar, Elshall, Abdulah 2026, arXiv:2603.13909"
     cites: ClassVar[tuple[str, ...]] = ("fedpbs",)
     ranges: ClassVar[dict[str, str]] = {"mu": "0.001 to 1"}
     reduces_to: ClassVar[dict[str, str]] = {

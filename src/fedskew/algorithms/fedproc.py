@@ -38,7 +38,6 @@ class FedProc(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "pull local features towards the class means of all clients, most in early rounds"
     changes: ClassVar[str] = "loss landscape"
-    paper: ClassVar[str] = "Mu et al. 2023, arXiv:2109.12273"
     cites: ClassVar[tuple[str, ...]] = ("fedproc",)
     ranges: ClassVar[Mapping[str, str]] = {"alpha": "1 - t / T (by default); 0 to 1"}
     reduces_to: ClassVar[Mapping[str, str]] = {"alpha=0": "fedavg"}

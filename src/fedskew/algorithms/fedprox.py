@@ -36,7 +36,6 @@ class FedProx(Algorithm):
 
     idea: ClassVar[str] = "penalise the distance to the round's global model"
     changes: ClassVar[str] = "loss landscape"
-    paper: ClassVar[str] = "Li et al. 2020, arXiv:1812.06127"
     cites: ClassVar[tuple[str, ...]] = ("fedprox",)
     ranges: ClassVar[Mapping[str, str]] = {"mu": "0.001, 0.01, 0.1, 1"}
     reduces_to: ClassVar[Mapping[str, str]] = {"mu=0": "fedavg", "mu=0,step=implicit": "fedavg"}

@@ -32,7 +32,6 @@ class FedSam(Algorithm):
 
     idea: ClassVar[str] = "take each local gradient at the nearby point of highest loss, to find flat regions"
     changes: ClassVar[str] = "update path"
-    paper: ClassVar[str] = "Qu et al. 2022, arXiv:2206.02618"
     cites: ClassVar[tuple[str, ...]] = ("fedsam",)
     ranges: ClassVar[Mapping[str, str]] = {"rho": "0.01, 0.05, 0.1, 0.5"}
     reduces_to: ClassVar[Mapping[str, str]] = {"rho=0": "fedavg:weighting=uniform"}

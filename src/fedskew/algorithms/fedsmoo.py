@@ -41,7 +41,6 @@ class FedSmoo(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "FedDyn on the model and on its perturbation, so that clients find common flat regions"
     changes: ClassVar[str] = "loss landscape and update path"
-    paper: ClassVar[str] = "Sun et al. 2023, arXiv:2305.11584"
     cites: ClassVar[tuple[str, ...]] = ("fedsmoo",)
     ranges: ClassVar[Mapping[str, str]] = {"rho": "0.01, 0.05, 0.1, 0.5", "beta": "10, 100"}
     reduces_to: ClassVar[Mapping[str, str]] = {"rho=0,beta=10": "feddyn:alpha=0.1"}

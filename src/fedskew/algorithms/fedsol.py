@@ -43,7 +43,6 @@ class FedSol(Algorithm):
         "take each local gradient farther away from the global model, so that steps preserve its knowledge"
     )
     changes: ClassVar[str] = "update path"
-    paper: ClassVar[str] = "Lee et al. 2024, arXiv:2308.12532"
     cites: ClassVar[tuple[str, ...]] = ("fedsol",)
     ranges: ClassVar[Mapping[str, str]] = {"rho": "0.5, 1, 2"}
     reduces_to: ClassVar[Mapping[str, str]] = {"rho=0": "fedavg"}

@@ -40,7 +40,6 @@ class Ifca(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "several cluster models; each client trains the one that fits its data best"
     changes: ClassVar[str] = "personalisation"
-    paper: ClassVar[str] = "Ghosh, Chung, Yin, Ramchandran 2020, arXiv:2006.04088"
     cites: ClassVar[tuple[str, ...]] = ("ifca",)
     ranges: ClassVar[Mapping[str, str]] = {"k": "2 to 4, several seeds"}
     reduces_to: ClassVar[Mapping[str, str]] = {

@@ -34,7 +34,6 @@ class Krum(Algorithm):
 
     idea: ClassVar[str] = "take the updates that are nearest to their neighbours"
     changes: ClassVar[str] = "aggregation"
-    paper: ClassVar[str] = "Blanchard et al. 2017, arXiv:1703.02757"
     cites: ClassVar[tuple[str, ...]] = ("krum",)
     ranges: ClassVar[Mapping[str, str]] = {"f": "1 to (m - 3) / 2", "c": "1 to m - f"}
 

@@ -23,7 +23,6 @@ class Median(Algorithm):
 
     idea: ClassVar[str] = "the middle value of each coordinate"
     changes: ClassVar[str] = "aggregation"
-    paper: ClassVar[str] = "Yin et al. 2018, arXiv:1803.01498"
     cites: ClassVar[tuple[str, ...]] = ("trimmed-mean",)
 
     def contract(self) -> Contract:

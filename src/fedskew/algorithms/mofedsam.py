@@ -38,7 +38,6 @@ class MoFedSam(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "FedSAM's gradient, mixed with the previous round's mean direction"
     changes: ClassVar[str] = FedSam.changes
-    paper: ClassVar[str] = FedSam.paper
     cites: ClassVar[tuple[str, ...]] = ("fedsam", "fedcm")
     ranges: ClassVar[Mapping[str, str]] = {**FedSam.ranges, "beta": "0.05, 0.1, 0.5"}
     reduces_to: ClassVar[Mapping[str, str]] = {"beta=1": "fedsam", "beta=1,rho=0": "fedavg:weighting=uniform"}

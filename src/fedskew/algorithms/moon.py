@@ -35,7 +35,6 @@ class Moon(Algorithm):
 
     idea: ClassVar[str] = "pull features towards the global model's, push them from the previous local model's"
     changes: ClassVar[str] = "loss landscape"
-    paper: ClassVar[str] = "Li, He, Song 2021, arXiv:2103.16257"
     cites: ClassVar[tuple[str, ...]] = ("moon",)
     ranges: ClassVar[Mapping[str, str]] = {"mu": "0.1, 1, 5, 10", "temperature": "0.5"}
     reduces_to: ClassVar[Mapping[str, str]] = {"mu=0": "fedavg"}

@@ -41,7 +41,6 @@ class PerFedAvg(Algorithm):
 
     idea: ClassVar[str] = "train an initial model that is good after a local gradient step"
     changes: ClassVar[str] = "personalisation"
-    paper: ClassVar[str] = "Fallah, Mokhtari, Ozdaglar 2020, arXiv:2002.07948"
     cites: ClassVar[tuple[str, ...]] = ("per-fedavg",)
     ranges: ClassVar[Mapping[str, str]] = {"alpha": "0.001 to 0.01", "delta": "0.001"}
     reduces_to: ClassVar[Mapping[str, str]] = {"alpha=0.0,batches=same": "fedavg:weighting=uniform"}

@@ -39,7 +39,6 @@ class QFedAvg(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "weigh each client by the q-th power of its loss, so that accuracies become more even"
     changes: ClassVar[str] = "aggregation"
-    paper: ClassVar[str] = "Li, Sanjabi, Beirami, Smith 2020, arXiv:1905.10497"
     cites: ClassVar[tuple[str, ...]] = ("qfedavg",)
     ranges: ClassVar[dict[str, str]] = {"q": "0.001 to 15: 0.1, 1, 2, 5"}
     reduces_to: ClassVar[dict[str, str]] = {"q=0": "fedavg:weighting=uniform"}

@@ -38,7 +38,6 @@ class Scaffold(Algorithm):
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "control variates correct each local gradient towards the global direction"
     changes: ClassVar[str] = "update path"
-    paper: ClassVar[str] = "Karimireddy et al. 2020, arXiv:1910.06378"
     cites: ClassVar[tuple[str, ...]] = ("scaffold",)
     ranges: ClassVar[Mapping[str, str]] = {"option": "II; I costs a pass over the local data in each round"}
 

@@ -27,7 +27,6 @@ class TrimmedMean(Algorithm):
 
     idea: ClassVar[str] = "average each coordinate without its extreme values"
     changes: ClassVar[str] = "aggregation"
-    paper: ClassVar[str] = "Yin et al. 2018, arXiv:1803.01498"
     cites: ClassVar[tuple[str, ...]] = ("trimmed-mean",)
     ranges: ClassVar[Mapping[str, str]] = {"beta": "0.1, 0.2, 0.3: at least the share of clients that may be broken"}
     reduces_to: ClassVar[Mapping[str, str]] = {"beta=0": "fedavg:weighting=uniform"}

@@ -17,6 +17,7 @@ from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.components import KINDS, classes_of
 from fedskew.experiment.components import check as verdicts
 from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.experiment.references import paper_of
 from fedskew.report.console import Console
 from fedskew.slots import All, ServerSgd
 
@@ -46,7 +47,9 @@ def algorithm_rows(catalogue: Mapping[str, type[Algorithm]] = COMPONENTS["algori
     for name, method in methods.items():
         options = method if isinstance(method, type) else method.options
         row = {"name": name, "idea": method.idea, "changes": method.changes, "options": options_of(options)}
-        rows.append({**row, **cost_of(method, options), "paper": method.paper})
+        rows.append(
+            {**row, **cost_of(method, options), "paper": getattr(method, "paper", "") or paper_of(method.cites)}
+        )
     return rows
 
 

@@ -25,7 +25,6 @@ class Combination:
 
     idea: str
     changes: str
-    paper: str
     options: type
     apply: Callable[[Experiment, Any], Experiment]
     cites: tuple[str, ...] = ()  # keys of its BibTeX entries
@@ -117,7 +116,7 @@ def local_only(experiment: Experiment, _: NoOptions) -> Experiment:
 
 
 def server_combination(idea: str, optimiser: type[Momentum | Adagrad | Adam | Yogi]) -> Combination:
-    return Combination(idea, "update path", optimiser.paper, optimiser, with_server, optimiser.cites)
+    return Combination(idea, "update path", optimiser, with_server, optimiser.cites)
 
 
 COMBINATIONS: Mapping[str, Combination] = {
@@ -128,7 +127,6 @@ COMBINATIONS: Mapping[str, Combination] = {
     "fedcm": Combination(
         "local steps mix the fresh gradient with the previous round's mean direction",
         "update path",
-        "Xu et al. 2021, arXiv:2106.10874",
         FreshGradient,
         fedcm,
         ("fedcm",),
@@ -136,7 +134,6 @@ COMBINATIONS: Mapping[str, Combination] = {
     "feddf": Combination(
         "FedAvg, then ensemble distillation on the server's rows",
         "aggregation",
-        Distillation.paper,
         Distillation,
         with_distillation,
         Distillation.cites,
@@ -144,7 +141,6 @@ COMBINATIONS: Mapping[str, Combination] = {
     "data-sharing": Combination(
         "FedAvg where every client also holds part of a public, class-balanced share of the rows",
         "data",
-        "Zhao et al. 2018, arXiv:1806.00582",
         DataSharing,
         with_sharing,
         ("data-sharing",),
@@ -152,7 +148,6 @@ COMBINATIONS: Mapping[str, Combination] = {
     "centralised": Combination(
         "all rows in one place: the bound without federation",
         "nothing (a baseline)",
-        "Robbins, Monro 1951",
         NoOptions,
         centralised,
         ("sgd",),
@@ -160,7 +155,6 @@ COMBINATIONS: Mapping[str, Combination] = {
     "parallel-sgd": Combination(
         "one batch a client, averaged after every step",
         "nothing (a baseline)",
-        "Dean et al. 2012, Large Scale Distributed Deep Networks",
         NoOptions,
         local_sgd,
         ("parallel-sgd",),
@@ -168,7 +162,6 @@ COMBINATIONS: Mapping[str, Combination] = {
     "local-sgd": Combination(
         "a fixed number of steps between uniform averages",
         "nothing (a baseline)",
-        "Stich 2019, arXiv:1805.09767",
         Steps,
         local_sgd,
         ("local-sgd",),
@@ -176,7 +169,6 @@ COMBINATIONS: Mapping[str, Combination] = {
     "fedper": Combination(
         "each client keeps the last layers to itself",
         "personalisation",
-        "Arivazhagan et al. 2019, arXiv:1912.00818",
         Head,
         fedper,
         ("fedper",),
@@ -184,7 +176,6 @@ COMBINATIONS: Mapping[str, Combination] = {
     "fedbn": Combination(
         "each client keeps its normalisation layers to itself",
         "personalisation",
-        "Li, Jiang, Zhang, Kamp, Dou 2021, arXiv:2102.07623",
         NoOptions,
         fedbn,
         ("fedbn",),
@@ -192,7 +183,6 @@ COMBINATIONS: Mapping[str, Combination] = {
     "fedavg-ft": Combination(
         "FedAvg, whose global model each client fine-tunes on its own rows",
         "personalisation",
-        "Wang, Mathews et al. 2019, arXiv:1910.10252",
         FineTuning,
         fine_tuned,
         ("fedavg-ft",),
@@ -200,7 +190,6 @@ COMBINATIONS: Mapping[str, Combination] = {
     "local-only": Combination(
         "every client trains alone and nothing is sent: the bound without cooperation",
         "nothing (a baseline)",
-        "McMahan et al. 2017, arXiv:1602.05629",
         NoOptions,
         local_only,
         ("fedavg",),

@@ -33,6 +33,16 @@ class Reference:
         """The key and the alternative keys (``ids``)."""
         return [self.key, *(part.strip() for part in self.fields.get("ids", "").split(",") if part.strip())]
 
+    @property
+    def short(self) -> str:
+        """Surnames, year and where to find it: ``Li et al. 2020, arXiv:1812.06127``."""
+        fields = {name: plain_text(value) for name, value in self.fields.items()}
+        surnames = [person.partition(",")[0].strip() for person in fields.get("author", "").split(" and ")]
+        few = len(surnames) <= 4 and "others" not in surnames
+        where = {"eprint": "arXiv:", "doi": "doi:", "title": ""}
+        place = next(f"{mark}{fields[name]}" for name, mark in where.items() if name in fields)
+        return f"{', '.join(surnames) if few else f'{surnames[0]} et al.'} {fields.get('year', '')}, {place}"
+
     def line(self) -> str:
         """Format the entry in one line of plain text: authors, title, venue, year, arXiv number."""
         fields = {name: plain_text(value) for name, value in self.fields.items()}
@@ -77,6 +87,11 @@ def parsed(text: str) -> dict[str, Reference]:
 def references() -> dict[str, Reference]:
     """Return the entries of the packaged file, by key."""
     return parsed((files("fedskew") / "references.bib").read_text(encoding="utf-8"))
+
+
+def paper_of(cites: Iterable[str]) -> str:
+    """Return the papers of these keys in short form; unknown keys are left out."""
+    return "; ".join(references()[key].short for key in cites if key in references())
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,6 @@ class TopK(_Lossy):
     scope: Literal["model", "layer"] = "model"
 
     idea: ClassVar[str] = "the largest numbers of each update, the rest is added to the next one"
-    paper: ClassVar[str] = "Stich, Cordonnier, Jaggi 2018, arXiv:1809.07599; Karimireddy et al. 2019, arXiv:1901.09847"
     cites: ClassVar[tuple[str, ...]] = ("top-k", "error-feedback")
     random: ClassVar[bool] = False
     private = alone
@@ -223,7 +222,6 @@ class Qsgd(_Lossy):
     bucket: PositiveInt | Literal["all"] = 512
 
     idea: ClassVar[str] = "numbers rounded at random, without bias, to a few levels of their bucket's length"
-    paper: ClassVar[str] = "Alistarh et al. 2017, arXiv:1610.02132"
     cites: ClassVar[tuple[str, ...]] = ("qsgd",)
     random: ClassVar[bool] = True
     private = alone

@@ -72,7 +72,6 @@ class AdamW:
     weight_decay: float = 0.01
     lr_decay: PositiveShare = 1.0
 
-    paper: ClassVar[str] = "Loshchilov, Hutter 2019, arXiv:1711.05101"
     cites: ClassVar[tuple[str, ...]] = ("adamw",)
     private = alone
 
@@ -102,7 +101,6 @@ class ServerSgd:
 
     lr: NonNegativeFloat = 1.0
 
-    paper: ClassVar[str] = "McMahan et al. 2017, arXiv:1602.05629"
     cites: ClassVar[tuple[str, ...]] = ("fedavg",)
     private = after_noise
 
@@ -121,7 +119,6 @@ class Momentum:
     beta: BelowOne = 0.9
     form: Literal["heavy-ball", "nesterov", "ema"] = "heavy-ball"
 
-    paper: ClassVar[str] = "Hsu, Qi, Brown 2019, arXiv:1909.06335"
     cites: ClassVar[tuple[str, ...]] = ("fedavgm",)
     private = after_noise
 
@@ -154,7 +151,6 @@ class Adagrad:
     tau: PositiveOrInf = 1e-3
     initial_v: Literal["tau-squared", "zero"] = "tau-squared"
 
-    paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295, Algorithm 2"
     cites: ClassVar[tuple[str, ...]] = ("fedopt",)
     private = after_noise
 
@@ -181,7 +177,6 @@ class _Averaging(ABC):
     beta2: Share = 0.99
     bias_correction: bool = False
 
-    paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295, Algorithm 2"
     cites: ClassVar[tuple[str, ...]] = ("fedopt",)
 
     def __post_init__(self) -> None:

@@ -53,7 +53,6 @@ class Distillation:
     schedule: Literal["cosine", "constant"] = "cosine"
 
     idea: ClassVar[str] = "ensemble distillation: teach the new model what the clients' models say together"
-    paper: ClassVar[str] = "Lin et al. 2020, arXiv:2006.07242"
     cites: ClassVar[tuple[str, ...]] = ("feddf",)
     needs_data: ClassVar[bool] = True
 

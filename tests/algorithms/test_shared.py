@@ -1,17 +1,14 @@
-"""Facts of every method: order of clients, identical clients, zero server rate, lasting states, means of dual variables."""
+"""Facts of every method: identical clients, zero server rate, the same clients and batches for every method."""
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from fedskew.algorithms import FedAvg, FedDyn, FedLc, FedNova, FedNtd, FedPa, FedProc, FedProx, Moon, Scaffold
-from fedskew.engine.states import ClientStates
-from fedskew.loop.plan import Local
-from fedskew.slots import Everyone, ServerSgd, Uniform
-from tests.reference import SameForAll, apart, assert_close, f64, ragged, run, state_of, trajectory
-from tests.small import RAGGED, X0, partition_of, play
+from fedskew.slots import ServerSgd, Uniform
+from tests.reference import SameForAll, apart, assert_close, ragged, trajectory
+from tests.small import X0, play
 
 METHODS = {
     "fedavg": FedAvg(),
@@ -36,20 +33,6 @@ EVERY = pytest.mark.parametrize("name", METHODS)
 
 
 @EVERY
-def test_relabelling_clients_changes_nothing(name: str) -> None:
-    """Batches are full, so that no random number depends on a client's number."""
-    fed = ragged(METHODS[name], local=Local(epochs=2, batch_size="all"))
-    order = np.random.default_rng(1).permutation(len(RAGGED))
-    rows = np.concatenate([fed.partition.rows(k) for k in order])
-    other = replace(fed, x=fed.x[rows], y=fed.y[rows], partition=partition_of([RAGGED[k] for k in order]))
-    (ours, states), (theirs, other_states) = run(fed, X0, 2), run(other, X0, 2)
-    assert_close(trajectory(theirs), trajectory(ours))
-    for key in states.export()[1]:
-        tables = [state_of(s, key, len(RAGGED), X0) for s in (states, other_states)]
-        assert_close(tables[1], tables[0][torch.as_tensor(order)])
-
-
-@EVERY
 def test_identical_clients_are_one_client(name: str) -> None:
     one = ragged(METHODS[name], sizes=[13])
     many = ragged(METHODS[name], sizes=[13] * 3)
@@ -64,22 +47,6 @@ def test_zero_server_rate_keeps_the_model(name: str) -> None:
     assert apart(outcomes[-1].done.uploads.delta, torch.zeros_like(X0))
 
 
-@pytest.mark.parametrize("name", ["scaffold", "scaffold I", "feddyn", "moon"])
-def test_absent_clients_keep_their_state(name: str) -> None:
-    fed = ragged(METHODS[name], selection=Uniform(clients=2))
-    states, server, checked = ClientStates(), None, 0
-    for t in range(4):
-        ids, before = states.export()
-        before = {key: table.clone() for key, table in before.items()}
-        outcome = play(fed, X0, t + 1, server=server, states=states)[-1]
-        server, after = outcome.server, states.export()[1]
-        for key, table in before.items():
-            absent = torch.as_tensor(~np.isin(ids, outcome.work.clients))
-            assert torch.equal(after[key][: len(ids)][absent], table[absent])
-            checked += int(absent.sum())
-    assert checked
-
-
 @EVERY
 def test_the_same_clients_and_batches_for_every_method(name: str) -> None:
     ours, fedavg = (play(ragged(a, selection=Uniform(clients=2)), X0, 2) for a in (METHODS[name], FedAvg()))
@@ -88,30 +55,3 @@ def test_the_same_clients_and_batches_for_every_method(name: str) -> None:
         for mine, theirs in zip(a.work.plans, b.work.plans, strict=True):
             assert (mine.index == theirs.index).all()
             assert (mine.mask == theirs.mask).all()
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "key", "own"),
-    [
-        *[(Scaffold(option=option, weighting=w), "c", "c_k") for option in ("I", "II") for w in ("uniform", "samples")],
-        *[(FedDyn(alpha=0.3, weighting=w), "h", "g_k") for w in ("uniform", "samples", "unbiased")],
-    ],
-    ids=repr,
-)
-@pytest.mark.parametrize("selection", [Everyone(), Uniform(clients=1), Uniform(clients=3)], ids=["7", "1", "3"])
-@pytest.mark.parametrize("rate", [1.0, 0.6])
-def test_the_servers_variable_is_the_mean_over_all_clients(
-    algorithm, key: str, own: str, selection, rate: float
-) -> None:
-    """sum_k pi_k v_k with pi = 1/K or n_k / n; v_k is 0 until client k takes part, and only its rounds change it."""
-    fed = ragged(algorithm, selection=selection, server=ServerSgd(lr=rate))
-    pi = f64([1] * 7) / 7 if algorithm.weighting == "uniform" else f64(RAGGED) / sum(RAGGED)
-    states, server = ClientStates(), None
-    for t in range(3):
-        before = state_of(states, own, 7, X0) if t else torch.zeros(7, len(X0)).double()
-        outcome = play(fed, X0, t + 1, server=server, states=states)[-1]
-        now, server = state_of(states, own, 7, X0), outcome.server
-        assert_close(server.state[key], pi @ now)
-        assert apart(server.state[key], torch.zeros_like(X0))
-        moved = (now - before).abs().amax(1) > 0
-        assert moved.nonzero()[:, 0].tolist() == outcome.work.clients.tolist()

@@ -6,15 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedskew.api.functions import Runs, run
-from fedskew.core.errors import BadInput, Interrupted
+from fedskew.api.functions import run
+from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.execution.build import assemble
 from fedskew.execution.deal import client_data
-from fedskew.execution.run import execute, register
 from fedskew.experiment.combinations import with_method
 from fedskew.skew.concept import ConceptFlip, ConceptSwap, Labels, Layer, labels_of
-from fedskew.store.runs import RunStore
 from tests.execution.test_experiment import DATA, numbers, small
 
 QUICK = settings(max_examples=30)
@@ -197,17 +195,6 @@ def test_engines_agree_while_concepts_move(method: str, tmp_path) -> None:
     ]
     assert [row[:4] for row in both[0]] == [row[:4] for row in both[1]]
     assert np.allclose([row[4] for row in both[0]], [row[4] for row in both[1]], atol=1e-9)
-
-
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path) -> None:
-    experiment = small(rounds=6, skew=SWAP, evaluation={"adapt_steps": 1})
-    whole = numbers(run(experiment, data=DATA, runs=tmp_path / "whole"))
-    store = RunStore(tmp_path / "parts")
-    number = register(store, experiment)
-    with pytest.raises(Interrupted):
-        execute(store, number, DATA, stop=lambda: store.run(number).rounds_done >= 3)
-    execute(store, number, DATA)
-    assert numbers(Runs(store, (number,))) == whole
 
 
 def test_the_model_is_measured_on_the_concept_of_the_round(tmp_path) -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build, canonical, from_table, parse
 from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.core.limits import PositiveInt, PositiveShare, Share
 from fedskew.core.user_code import MARK
 from fedskew.data.dataset import Dataset
 from fedskew.data.targets import TARGETS
@@ -39,35 +40,35 @@ class NoOptions:
 class Steps:
     """``steps`` is the number of local steps between two averages."""
 
-    steps: int = 10
+    steps: PositiveInt = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class FreshGradient:
     """``beta`` (0..1) is the weight of the gradient in a local step; the previous round's mean direction has 1 - beta."""
 
-    beta: float = 0.1
+    beta: PositiveShare = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuning:
     """``steps`` is the number of local steps from the global model to a client's own model."""
 
-    steps: int = 10
+    steps: PositiveInt = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
     """``head`` is the number of last layers that each client keeps."""
 
-    head: int = 1
+    head: PositiveInt = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSharing(SharedData):
     """`SharedData` with the paper's relative size as default."""
 
-    beta: float = 0.05
+    beta: Share = 0.05
 
 
 def with_server(experiment: Experiment, server: object) -> Experiment:

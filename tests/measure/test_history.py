@@ -92,6 +92,17 @@ def test_local_models_of_one_class() -> None:
     assert kinds(watch(counts, by_rows=False), 2, local={3: 0.98, 0: 1.0}) == []
 
 
+def test_real_clients_are_not_advised_to_have_other_data() -> None:
+    """Nobody can make the skew of a hospital milder."""
+    counts = np.array([[96, 4, 0], [10, 10, 0], [10, 10, 0], [10, 10, 0]])
+    for natural in (False, True):
+        watched = replace(watch(counts, by_rows=False), natural=natural)
+        warned = [*watched.begin(), *watched.after_round(1, EVERY_CLIENT, 1.0, 0.5, {0: 1.0})]
+        assert [w.kind for w in warned] == ["missing class", "collapsed"]
+        assert any("skew" in w.remedy or "seed" in w.remedy for w in warned) != natural
+        assert all(w.remedy for w in warned)
+
+
 @pytest.mark.parametrize("stop_after", [1, 2])
 def test_warnings_are_stored_shown_and_the_same_after_a_resume(tmp_path, stop_after: int) -> None:
     extreme = Experiment(
@@ -102,6 +113,7 @@ def test_warnings_are_stored_shown_and_the_same_after_a_resume(tmp_path, stop_af
     warned = whole.facts["warnings"]
     assert "collapsed" in [w["kind"] for w in warned]
     assert all({"measured", "threshold", "source", "remedy"} <= set(w) for w in warned)
+    assert any("a milder skew" in w["remedy"] for w in warned)
     store = RunStore(tmp_path / "parts")
     number, rounds = register(store, extreme), []
     with pytest.raises(Interrupted):

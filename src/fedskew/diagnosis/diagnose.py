@@ -82,13 +82,13 @@ def measured(rows: ClientRows, seed: int, on_progress: OnProgress, runs: Path | 
         on_progress("further measures", 1.0)
         measures = details(z, pool.y, pool.client, faces.counts, seed)
     if rows.kind in (CLASSES, "number"):
-        tested, shown = pool.targets.tested(), replace(pool.targets.table(), sizes=rows.sizes)
+        tested, table_of_targets = pool.targets.tested(), replace(pool.targets.table(), sizes=rows.sizes)
     else:
         classes = names if rows.kind == "symbols" else rows.classes
         shares = holdings(rows.kind, targets, rows.client, faces.counts, names)
-        shown = TargetTable(rows.kind, classes, names, rows.sizes, shares)
+        table_of_targets = TargetTable(rows.kind, classes, names, rows.sizes, shares)
     of_facts = [part for fact in facts for part in compared(fact, rows)]
-    return values_of(rows.source, shown, faces, measures, [*of_facts, *tested], runs)
+    return values_of(rows.source, table_of_targets, faces, measures, [*of_facts, *tested], runs)
 
 
 def compared(fact: Fact | WordFact, rows: ClientRows) -> list[Tested]:

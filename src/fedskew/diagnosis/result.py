@@ -16,7 +16,7 @@ from fedskew.diagnosis.subject import Source
 from fedskew.diagnosis.targets import MEANINGS, TargetTable
 from fedskew.measure.heterogeneity.columns import Difference, Tested, listed
 from fedskew.measure.heterogeneity.faces import MEANINGS as OF_CLASSES
-from fedskew.measure.heterogeneity.faces import Diagnosis, Face
+from fedskew.measure.heterogeneity.faces import Diagnosis, MeasuredFace
 
 MOST_REPAIRS, NEAR_UNIT = 5, 0.05
 """Maximum number of columns in a wrong unit that are reported. Their factor's logarithm is this close to a usual factor's."""
@@ -80,7 +80,7 @@ def values_of(
     }
 
 
-def values_of_face(face: Face, clients: Sequence[str], meanings: Mapping[str, str]) -> dict[str, Any]:
+def values_of_face(face: MeasuredFace, clients: Sequence[str], meanings: Mapping[str, str]) -> dict[str, Any]:
     return {
         "face": face.name,
         "meaning": meanings.get(face.name, OF_CLASSES[face.name]),

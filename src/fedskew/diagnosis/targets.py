@@ -294,9 +294,9 @@ class NumberTargets(Targets):
         return of_numbers("target", "mean", "", self.moments, self.counts, self.inner)
 
     def table(self) -> TargetTable:
-        shown, (_, names) = holdings("number", self.values, self.rows[1], self.counts, ()), tenths(self.values)
-        means = [[float(mean), *row[1:]] for mean, row in zip(self.moments.mean, shown["rows"], strict=True)]
-        return TargetTable("number", names, names, self.counts.sum(1), {**shown, "rows": means})
+        table, (_, names) = holdings("number", self.values, self.rows[1], self.counts, ()), tenths(self.values)
+        means = [[float(mean), *row[1:]] for mean, row in zip(self.moments.mean, table["rows"], strict=True)]
+        return TargetTable("number", names, names, self.counts.sum(1), {**table, "rows": means})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

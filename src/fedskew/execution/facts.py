@@ -14,6 +14,7 @@ from fedskew.experiment.config import COMPONENTS, SETTINGS, SEVERAL, Experiment
 from fedskew.loop.evaluate import evaluate_constant
 from fedskew.measure.history import Warned, Watch
 from fedskew.measure.registry import primary
+from fedskew.skew.compose import mixture
 from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunStore
 
@@ -57,9 +58,10 @@ def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watc
         assembly.label_counts(),
         assembly.partition.names,
         by_rows,
-        assembly.labels_known and bool(assembly.dataset.num_classes),
-        primary(assembly.experiment.task.primary),
-        assembly.experiment.training.rounds,
+        natural=mixture(assembly.experiment.skew).by_groups,
+        has_labels=assembly.labels_known and bool(assembly.dataset.num_classes),
+        measure=primary(assembly.experiment.task.primary),
+        rounds=assembly.experiment.training.rounds,
     )
     note(store, run, watch.begin())
     if rounds:

@@ -56,6 +56,12 @@ SIGNS = {
 }
 """Threshold, source and remedy of each warning."""
 
+REMEDIES_OF_NATURAL = {
+    "missing class": "a client that has rows of the class, or a data set without the class",
+    "collapsed": "fewer local epochs, or a method that corrects for labels",
+}
+"""Other remedies for natural clients, whose data nobody can deal in another way."""
+
 STAGES = {
     "available": ("was online", "a higher probability of being online, or more clients"),
     "selected": ("was selected", "a selection with a higher rate, or more clients"),
@@ -88,6 +94,7 @@ class Watch:
     label_counts: Ints  # (clients, classes)
     names: Sequence[str]  # of the clients
     by_rows: bool  # True if the method weights clients by their rows
+    natural: bool = False  # True if the clients are natural ones, and no skew has dealt their rows
     has_labels: bool = True  # True if the counts are of classes; False if they are of rows only
     measure: Measure = field(default_factory=primary)  # the run's primary measure
     rounds: int = 0  # planned
@@ -95,7 +102,7 @@ class Watch:
         default_factory=list
     )  # of each round without clients, the first stage that no client reached
     played: int = 0
-    given: set[str] = field(default_factory=set)  # kinds of warnings so far
+    kinds: set[str] = field(default_factory=set)  # of warnings so far
     divergences: list[float] = field(default_factory=list)
     tested: list[float] = field(default_factory=list)
     absent: Ints = field(init=False)  # (classes,) number of consecutive rounds without the class
@@ -106,8 +113,8 @@ class Watch:
     def begin(self) -> list[Warned]:
         """Return the warnings of the partition."""
         missing = [self.classes[c] for c in np.flatnonzero(self.label_counts.sum(0) == 0).tolist()]
-        found = f"no client holds any row of {', '.join(missing)}" if missing and self.has_labels else ""
-        return self.new(0, {"missing class": found})
+        text = f"no client holds any row of {', '.join(missing)}" if missing and self.has_labels else ""
+        return self.new(0, {"missing class": text})
 
     def count_clients(self, round_: int, reached: Mapping[str, float]) -> list[Warned]:
         """Count a round. ``reached`` is the number of clients at each stage. The last round warns if some rounds had none.
@@ -164,9 +171,14 @@ class Watch:
 
     def new(self, round_: int, signs: Mapping[str, str]) -> list[Warned]:
         """Return warnings for the kinds in ``signs`` that have a text and are new."""
-        fresh = [kind for kind, text in signs.items() if text and kind not in self.given]
-        self.given.update(fresh)
-        return [Warned(kind, round_, signs[kind], *SIGNS[kind]) for kind in fresh]
+        fresh = [kind for kind, text in signs.items() if text and kind not in self.kinds]
+        self.kinds.update(fresh)
+        remedies = REMEDIES_OF_NATURAL if self.natural else {}
+        return [
+            Warned(kind, round_, signs[kind], threshold, source, remedies.get(kind, remedy))
+            for kind in fresh
+            for threshold, source, remedy in [SIGNS[kind]]
+        ]
 
     def exploding(self) -> str:
         first = next((d for d in self.divergences if d > 0), 0.0)
@@ -196,9 +208,9 @@ class Watch:
         )
 
     def absent_class(self, rows: Ints) -> str:
-        held = self.label_counts.sum(0) > 0
+        present = self.label_counts.sum(0) > 0
         self.absent = np.where(rows == 0, self.absent + 1, 0)
-        gone = [self.classes[c] for c in np.flatnonzero(held & (self.absent >= ABSENT)).tolist()]
+        gone = [self.classes[c] for c in np.flatnonzero(present & (self.absent >= ABSENT)).tolist()]
         return f"no client of the last {ABSENT} rounds holds {', '.join(gone)}" if gone else ""
 
     def collapsed(self, local_accuracy: Mapping[int, float]) -> str:

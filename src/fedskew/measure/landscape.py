@@ -27,11 +27,11 @@ def filter_normalised(w: Tensor, space: ParameterSpace, generator: torch.Generat
     """
     draw = torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w)
     parts = []
-    for own, drawn in zip(space.unflatten(w).values(), space.unflatten(draw).values(), strict=True):
-        if own.dim() < 2:
-            parts.append(torch.zeros_like(own).flatten())
+    for weights, drawn in zip(space.unflatten(w).values(), space.unflatten(draw).values(), strict=True):
+        if weights.dim() < 2:
+            parts.append(torch.zeros_like(weights).flatten())
             continue
-        rows, lengths = drawn.flatten(1), own.flatten(1).norm(dim=1, keepdim=True)
+        rows, lengths = drawn.flatten(1), weights.flatten(1).norm(dim=1, keepdim=True)
         parts.append((rows * (lengths / (rows.norm(dim=1, keepdim=True) + 1e-10))).flatten())
     return torch.cat(parts)
 
@@ -73,11 +73,7 @@ def through(models: Tensor, points: int) -> tuple[Window, Floats]:
     above = float(vector_norm(rest, dtype=torch.float64))
     flat = not length or above <= 1e-6 * other
     at = np.array([[0.0, 0.0], [length, 0.0], [along, 0.0 if flat else above]])
-    low, high = at.min(0), at.max(0)
-    margin = MARGIN * float((high - low).max())
-    a = np.linspace(low[0] - margin, high[0] + margin, points)
-    b = np.zeros(1) if flat else np.linspace(low[1] - margin, high[1] + margin, points)
-    return Window(origin, first, None if flat else rest / above, a, b), at
+    return window_of(origin, first, None if flat else rest / above, at, points), at
 
 
 def through_path(models: Tensor, points: int) -> tuple[Window, Floats]:
@@ -92,11 +88,15 @@ def through_path(models: Tensor, points: int) -> tuple[Window, Floats]:
     flat = len(sizes) < 2 or float(sizes[1]) <= 1e-6 * float(sizes[0])
     first, second = directions[0], directions[0] * 0 if flat else directions[1]
     at = torch.stack([steps @ first, steps @ second], 1).cpu().numpy()
+    return window_of(models[-1], first.to(models), None if flat else second.to(models), at, points), at
+
+
+def window_of(origin: Tensor, first: Tensor, second: Tensor | None, at: Floats, points: int) -> Window:
+    """Return the window around the coordinates ``at`` (R, 2), with a margin."""
     low, high = at.min(0), at.max(0)
     margin = MARGIN * float((high - low).max())
-    a = np.linspace(low[0] - margin, high[0] + margin, points)
-    b = np.zeros(1) if flat else np.linspace(low[1] - margin, high[1] + margin, points)
-    return Window(models[-1], first.to(models), None if flat else second.to(models), a, b), at
+    a, b = (np.linspace(low[axis] - margin, high[axis] + margin, points) for axis in (0, 1))
+    return Window(origin, first, second, a, np.zeros(1) if second is None else b)
 
 
 def losses_on(

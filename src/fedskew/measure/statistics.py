@@ -50,9 +50,9 @@ class Estimate(ABC):
         If there is no variance, the list is empty.
         """
 
-    @abstractmethod
     def with_seeds(self, seeds: int) -> "Estimate":
         """Return the expected estimate for another number of seeds, assuming that mean and variances are the true ones."""
+        return replace(self, seeds=seeds)
 
     def half(self, level: float = 0.05) -> float:
         """Return half the width of the interval that misses the true mean with probability ``level``; 0 without variance."""
@@ -130,9 +130,6 @@ class Resampled(Estimate):
         error = math.sqrt(self.variance * (1 / self.seeds + self.ratio))
         return [(error, min(self.seeds - 1.0, self.most_freedom))] if error > 1e-9 * abs(self.mean) else []
 
-    def with_seeds(self, seeds: int) -> "Resampled":
-        return replace(self, seeds=seeds)
-
 
 TRAINING, CLIENTS = 1 / 6, 1 / 2
 """How much of Nadeau and Bengio's correction stands for common training rows, over splits of rows and over folds of clients.
@@ -157,15 +154,12 @@ class Overlapping(Estimate):
     shared_variance: float
 
     def errors(self) -> list[tuple[float, float]]:
-        own = self.by_split * (1 / self.seeds + TRAINING * self.ratio)
-        squared = own + max(self.shared, 0.0)
+        of_splits = self.by_split * (1 / self.seeds + TRAINING * self.ratio)
+        squared = of_splits + max(self.shared, 0.0)
         if squared <= (1e-9 * self.mean) ** 2:
             return []
-        freedom = squared**2 / (own**2 / (self.seeds - 1) + self.shared_variance / 2)
+        freedom = squared**2 / (of_splits**2 / (self.seeds - 1) + self.shared_variance / 2)
         return [(math.sqrt(squared), freedom), (math.sqrt(self.by_split / self.seeds), self.seeds - 1.0)]
-
-    def with_seeds(self, seeds: int) -> "Overlapping":
-        return replace(self, seeds=seeds)
 
 
 @dataclass(frozen=True)
@@ -215,8 +209,9 @@ def over_clients(values: NDArray[np.floating], folds: int) -> OfClients:
 
     ``folds`` is the number of folds of one repetition. The mean is the mean of the splits' means.
     """
-    mean, own = float(np.nanmean(values, axis=1).mean()), np.nanmean(values, axis=0)
-    return OfClients(mean, len(values), len(own), float(np.square(own - mean).sum()) / (len(own) - 1), folds)
+    mean, of_clients = float(np.nanmean(values, axis=1).mean()), np.nanmean(values, axis=0)
+    variance = float(np.square(of_clients - mean).sum()) / (len(of_clients) - 1)
+    return OfClients(mean, len(values), len(of_clients), variance, folds)
 
 
 def over_seeds_and_rows(values: NDArray[np.floating]) -> Crossed:

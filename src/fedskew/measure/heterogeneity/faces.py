@@ -45,7 +45,7 @@ STRENGTHS = ((0.05, "slight"), (0.2, "mild"), (0.5, "strong"), (math.inf, "very 
 
 
 @dataclass(frozen=True, eq=False)
-class Face:
+class MeasuredFace:
     """One way in which clients differ.
 
     ``value`` (0..1) has a 95 % interval, ``low`` to ``high``, over resampled clients. ``chance`` is the mean value if rows are
@@ -79,7 +79,7 @@ class Face:
 class Diagnosis:
     """The results of a diagnosis. ``faces`` are in the order of `MEANINGS`; ``counts`` is (clients, classes)."""
 
-    faces: tuple[Face, ...]
+    faces: tuple[MeasuredFace, ...]
     counts: Ints
     measured_rows: int
     alone: int  # measured rows of classes that only one client holds; for these, only label skew can be measured
@@ -95,7 +95,7 @@ class Diagnosis:
         real = [face for face in self.faces if face.real]
         return max(real, key=lambda face: face.strength).name if real else ""
 
-    def face(self, name: str) -> Face:
+    def face(self, name: str) -> MeasuredFace:
         """Return the face of this name."""
         return next(face for face in self.faces if face.name == name)
 
@@ -108,7 +108,7 @@ def check(sizes: Ints) -> None:
 
 def compared(
     each: dict[str, Floats], by_chance: dict[str, list[float]], sizes: Ints, rng: np.random.Generator
-) -> tuple[Face, ...]:
+) -> tuple[MeasuredFace, ...]:
     """Make the faces; the quantity face is added here.
 
     ``each`` has the clients' distances (clients,) by face, ``by_chance`` the mean distances of random partitions by face. Without
@@ -125,7 +125,7 @@ def compared(
     raw = [p_value(float(totals[name].mean()), by_chance[name]) for name in names]
     draws = rng.integers(0, clients, (RESAMPLES, clients))
     return tuple(
-        Face(
+        MeasuredFace(
             name=name,
             value=float(totals[name].mean()),
             **interval(name, each[name], sizes, draws),

@@ -76,6 +76,13 @@ class Writer:
         self.own[function] += float(str(measured["own seconds"]))
         self.fixtures[function] = max(self.fixtures[function], float(str(measured["seconds of fixtures"])))
 
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        taken = [self.own[function] + self.fixtures[function] for function in self.own]
+        cheap = [seconds for seconds in taken if seconds < LIMIT]
+        terminalreporter.write_line(
+            f"{sum(taken):.0f} s of processor time, {sum(cheap):.0f} s of it in {len(cheap)} of {len(taken)} test functions"
+        )
+
     def pytest_sessionfinish(self) -> None:
         taken = {function: self.own[function] + self.fixtures[function] for function in self.own}
         lines = [f"{seconds:.1f} {function}" for function, seconds in taken.items() if seconds >= LIMIT]

@@ -87,7 +87,7 @@ def test_impossible_settings_are_refused(changes, words) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Mixed(models=("mlp",)), "two"),
+        (lambda: Experiment(model=Mixed(models=("mlp",))), "a list of 2 or more"),
         (lambda: Mixed(models=("mlp", "mpl")), "mlp"),
         (lambda: Mixed(models=("mlp", "mixed")), "mixed"),
         (lambda: Experiment(server_data={"warm_up": 3}), "share"),

@@ -23,14 +23,17 @@ COMPARE += ["--engine", "stacked", "--jobs", "2", "--set", "training.threads=1"]
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_each_way_to_end_a_command_asks_for_a_stop(number: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
-    before = signal.getsignal(number)
-    with stop_on_signal() as stopper:
-        assert not stopper.requested
-        os.kill(os.getpid(), number)
-        assert stopper.requested
-        with pytest.raises(KeyboardInterrupt):
+    before = signal.signal(number, signal.SIG_DFL)  # the command ``nohup`` ignores one of them
+    try:
+        with stop_on_signal() as stopper:
+            assert not stopper.requested
             os.kill(os.getpid(), number)
-    assert signal.getsignal(number) == before
+            assert stopper.requested
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), number)
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_hang_up_that_is_ignored_stays_ignored() -> None:

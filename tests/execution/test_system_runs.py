@@ -129,7 +129,7 @@ def test_turnout_of_each_round_is_stored(tmp_path) -> None:
         cohort = steps.query("round == @t + 1")["client"].to_numpy(dtype=np.int64)
         late = fed.system.late(cohort, len(fed.partition), t, fed.seed)
         assert stored["stragglers"][t + 1] == len(late)
-    own = fed.planner.own
+    own = fed.planner.by_client
     for k, value in zip(steps["client"], steps["value"], strict=True):
         per_epoch = -(-assembly.partition.sizes[k] // own[k].batch_size)
         assert value % per_epoch == 0

@@ -16,6 +16,7 @@ from fedskew.data.datasets.digits import Digits, carried
 from fedskew.data.texts import cut
 from fedskew.execution.learned import FILE
 from fedskew.serving.predict import OUTSIDE, PREDICTION
+from tests.data.datasets.test_real import real_data
 from tests.data.test_preprocessing import visits
 
 QUICK = {"rounds": 2, "epochs": 1, "engine": "sequential", "progress": False}
@@ -168,6 +169,7 @@ def test_messy_texts_give_the_stored_metrics_for_each_kind_of_target(target: str
 def test_named_texts_are_predicted_from_a_table_of_their_texts(
     name: str, column: str, target: str, tmp_path: Path
 ) -> None:
+    real_data()
     data = fs.load(name)
     assert data.texts is not None
     frame = pd.DataFrame({column: data.texts[1], target: np.array(data.classes)[data.y_test]})

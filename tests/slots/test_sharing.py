@@ -123,5 +123,5 @@ def test_local_only_beats_chance_without_a_server(tmp_path) -> None:
 def test_runs_of_one_model_share_one_program() -> None:
     """Engines trace a program only once for several runs."""
     one, two = (assemble(small("fedper", training__seed=seed), DATA).federation for seed in (0, 1))
-    assert one.kept is two.kept
+    assert one.own_part is two.own_part
     assert one.program is two.program

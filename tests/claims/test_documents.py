@@ -1,14 +1,17 @@
 """Documents: each is whole and can be built; a reproduction resumes, and repeats nothing."""
 
+import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
 
+from fedskew.claims import reproduce
 from fedskew.claims.document import DOCUMENTS, OVER_ROUNDS, STATISTICS, Document, document_from, load
 from fedskew.claims.quantities import reader
-from fedskew.claims.reproduce import experiment_of, missing, plan, results
+from fedskew.claims.reproduce import estimate, experiment_of, missing, plan, results
 from fedskew.claims.verdicts import cells, markdown, verdicts
 from fedskew.core.errors import BadInput
 from fedskew.execution.build import check_needs
@@ -139,6 +142,58 @@ def test_a_reproduction_runs_once_goes_on_and_gives_verdicts(tmp_path) -> None:
     page = markdown(document, "quick", known)
     assert "| one | 0.500 | " in page
     assert "**holds** · longer is better (p. 1)" in page
+
+
+def test_the_estimate_counts_every_run() -> None:
+    """The arms have 2, 5 and 2 rounds, and all seeds are counted."""
+    seconds = estimate(plan(tiny(), "quick"), jobs=1)
+    assert 0 < seconds < 30
+    assert estimate([], jobs=1) == 0
+
+
+def test_an_estimate_that_takes_too_long_times_one_arm_of_each_data_set_and_model(monkeypatch) -> None:
+    """The other arms count by their rounds and local epochs. All data sets are looked for."""
+    document, timed = tiny(), []
+
+    def three_seconds(experiment, dataset) -> float:
+        timed.append(experiment.name)
+        return 3.0
+
+    monkeypatch.setattr(reproduce, "a_round", three_seconds)
+    planned = plan(document, "quick")
+    rounds = [p.experiment.training.rounds for p in planned]
+    assert len(set(rounds)) > 1
+    assert estimate(planned, jobs=2) == 3.0 * sum(rounds) / 2
+    assert sorted(set(timed)) == sorted(document.arms)
+    monkeypatch.setattr(reproduce, "PATIENCE", -1.0)
+    timed.clear()
+    assert estimate(planned, jobs=1) == pytest.approx(3.0 * sum(rounds))
+    assert len(timed) == 1
+    other = {"model": "mlp", "local": {"epochs": 10}, "training": {"rounds": 1}}
+    more = dataclasses.replace(
+        document, arms={**document.arms, "other": other, "again": {**other, "training": {"rounds": 7}}}
+    )
+    timed.clear()
+    arms = {p.arm: p.experiment for p in plan(more, "quick")}
+    seeds = len(plan(more, "quick")) // len(arms)
+    expected = seeds * 3.0 * sum(e.training.rounds for e in arms.values())
+    assert estimate(plan(more, "quick"), jobs=1) == pytest.approx(expected)
+    assert len(timed) == 2
+    absent = dataclasses.replace(document, arms={**document.arms, "last": {"dataset": "mnist"}})
+    monkeypatch.setenv("FEDSKEW_DATA", "/nowhere")
+    monkeypatch.setenv("HOME", "/nowhere")
+    with pytest.raises(BadInput, match="mnist"):
+        estimate(plan(absent, "quick"), jobs=1)
+
+
+def test_scoring_time_of_some_rows_is_scaled_to_all_rows(monkeypatch) -> None:
+    sizes = []
+    clock = iter([10.0, 10.25])
+    monkeypatch.setattr(reproduce, "SCORED", 2)
+    monkeypatch.setattr(reproduce, "evaluate", lambda task, w, x, y: sizes.append((len(x), len(y))))
+    monkeypatch.setattr(reproduce.time, "perf_counter", lambda: next(clock))
+    assert reproduce.scoring(SimpleNamespace(task=None), None, np.zeros((10, 3)), np.zeros(10)) == 1.25  # type: ignore[arg-type]
+    assert sizes == [(2, 2)]
 
 
 def test_one_table_alone_needs_its_arms_only() -> None:

@@ -1,19 +1,35 @@
-"""Reproduce a document: plan its runs, and read their results. All arms use the same seeds."""
+"""Reproduce a document: plan its runs, estimate their time, and read their results. All arms use the same seeds."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 from fedskew.claims.document import Document
 from fedskew.claims.quantities import Measured, measured
 from fedskew.claims.verdicts import Results
 from fedskew.core.component import parse
+from fedskew.data.dataset import Dataset
+from fedskew.engine.choose import Option, next_work, on_threads
+from fedskew.engine.choose import measured as measured_seconds
+from fedskew.execution.build import assemble
 from fedskew.execution.run import register
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, from_table_of_sections
+from fedskew.loop.evaluate import evaluate
+from fedskew.loop.federation import Federation
+from fedskew.loop.round import start
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import DONE, stored_runs
+
+SCORED = 512
+"""Maximum number of rows that are scored to estimate the time for all rows."""
+
+PATIENCE = 6.0
+"""Seconds after which an estimate times no further arm of a data set and model."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +104,50 @@ def restore(store: RunStore, planned: Sequence[PlannedRun], exported: Results, t
             )
             store.copy_run(register(store, p.experiment, comparison=comparison), run.record, rows)
     return len(done)
+
+
+def estimate(
+    planned: Sequence[PlannedRun], jobs: int, on_progress: Callable[[str, float], None] = lambda stage, fraction: None
+) -> float:
+    """Estimate the seconds of all runs, roughly, from a few timed steps and scored rows of each arm.
+
+    After `PATIENCE` seconds it times only the first arm of each data set and model. The others count by their rounds and epochs.
+    """
+    first = {p.arm: p.experiment for p in reversed(planned)}
+    data = {key: e.dataset.load() for key, e in {repr(e.dataset): e for e in first.values()}.items()}
+    began = time.perf_counter()
+    seconds: dict[str, float] = {}
+    an_epoch: dict[str, float] = {}  # by data set and model, of the arm timed last
+    for number, (arm, experiment) in enumerate(first.items(), 1):
+        kind, epochs = (
+            repr((experiment.dataset, experiment.model)),
+            experiment.training.rounds * experiment.local.epochs,
+        )
+        if kind not in an_epoch or time.perf_counter() - began < PATIENCE:
+            seconds[arm] = experiment.training.rounds * a_round(experiment, data[repr(experiment.dataset)])
+            an_epoch[kind] = seconds[arm] / max(epochs, 1)
+        seconds.setdefault(arm, an_epoch[kind] * epochs)
+        on_progress("estimating", number / len(first))
+    return sum(seconds[p.arm] for p in planned) / jobs
+
+
+def a_round(experiment: Experiment, dataset: Dataset) -> float:
+    """Estimate the seconds of a round: local training, and evaluation on the test set and on the clients' rows."""
+    assembly = assemble(experiment, dataset)
+    fed, option = assembly.federation, Option(assembly.engine, experiment.training.threads or 1)
+    work = next_work(fed, start(fed, assembly.cold))
+    training = 0.0 if work is None else measured_seconds(fed, work, option)
+    with on_threads(option.threads):
+        parts = ((assembly.x_test, assembly.y_test), (fed.x, fed.y))
+        return training + sum(scoring(fed, assembly.x0, x, y) for x, y in parts)
+
+
+def scoring(fed: Federation, model: Tensor, x: Tensor, y: Tensor) -> float:
+    """Estimate the seconds of scoring all rows, from at most `SCORED` rows."""
+    rows = min(len(x), SCORED)
+    began = time.perf_counter()
+    evaluate(fed.task, model, x[:rows], y[:rows])
+    return (time.perf_counter() - began) * len(x) / rows
 
 
 def results(store: RunStore, planned: Sequence[PlannedRun]) -> Results:

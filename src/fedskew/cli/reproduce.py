@@ -11,7 +11,7 @@ from fedskew.api.execute import complete
 from fedskew.claims.document import Document, load
 from fedskew.claims.export import exported, read
 from fedskew.claims.extras import EXTRAS, Extra
-from fedskew.claims.reproduce import PlannedRun, missing, plan, restore, results
+from fedskew.claims.reproduce import PlannedRun, estimate, missing, plan, restore, results
 from fedskew.claims.verdicts import Judged, Results, as_json, markdown, tally, texts_of, verdicts
 from fedskew.cli.output import print_json, save_figure
 from fedskew.cli.request import jobs_of
@@ -22,6 +22,7 @@ from fedskew.core.text import count
 from fedskew.execution.torchrun import on_ranks
 from fedskew.report.console import Console
 from fedskew.report.progress import board_of_one
+from fedskew.report.words import duration
 from fedskew.store.runs import RunStore
 
 
@@ -86,8 +87,9 @@ def run_missing(store: RunStore, document: Document, planned: list[PlannedRun], 
     if not left:
         return
     jobs = min(jobs_of(parsed), len(left))
-    for dataset in {repr(run.experiment.dataset): run.experiment.dataset for run in left}.values():
-        dataset.load()  # a data set that is missing is an error before the first run
+    with board_of_one("estimating") as board:
+        seconds = estimate(left, jobs, board.stage)
+    console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
     title = f"reproduce {document.name} {parsed.scale}"
     complete(store, [p.experiment for p in left], title, jobs, CommandLine())
 

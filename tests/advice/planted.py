@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fedskew.advice.evidence import FACES, Case, Line, Measure
+from fedskew.advice.evidence import FACES, Case, Gain, Measure
 
 
 def case(
@@ -28,7 +28,7 @@ def case(
         dominant="label",
         strengths={face: strengths.get(face, 0.0) for face in FACES},
         fedavg={measure: 0.5},
-        methods=tuple(Line(name, measure, 0.1, gain, 0.01, p, 5) for name, gain in lines),
+        methods=tuple(Gain(name, measure, 0.1, gain, 0.01, p, 5) for name, gain in lines),
     )
 
 

@@ -17,7 +17,7 @@ from fedskew.engine.states import ClientStates, DiskStates, opened
 from fedskew.execution.run import execute, register
 from fedskew.experiment.config import Experiment
 from fedskew.store.runs import RunStore
-from fedskew.studies.landscape import landscape
+from fedskew.studies.landscape import Grid, landscape
 
 CLIENTS = 9
 COHORTS = st.lists(st.lists(st.integers(0, CLIENTS - 1), unique=True), max_size=8)
@@ -145,12 +145,12 @@ def test_a_landscape_writes_no_states(tmp_path: Path, monkeypatch: pytest.Monkey
     path = store.run_folder(1) / "client-states.bin"
     path.chmod(0o444)
     before = path.read_bytes(), path.stat().st_mtime_ns
-    landscape(store, 1, points=3)
+    landscape(store, 1, Grid(points=3))
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
     for checkpoint in store.run_folder(1).glob("*.safetensors"):
         checkpoint.unlink()
     with pytest.raises(FedskewError, match="run 1: it has no checkpoint yet"):
-        landscape(store, 1, points=3)
+        landscape(store, 1, Grid(points=3))
     assert path.read_bytes() == before[0]
 
 

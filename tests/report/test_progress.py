@@ -6,7 +6,7 @@ import pytest
 
 from fedskew.report import progress
 from fedskew.report.console import Console
-from fedskew.report.progress import Board, Face, Lines, Part, Terminal, board_of_one, drawn, face_for
+from fedskew.report.progress import Board, Lines, Part, ProgressFace, Terminal, board_of_one, drawn, face_for
 
 
 class Clock:
@@ -25,8 +25,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def rounds(total: int, face: Face | None = None) -> Board:
-    return Board({"fedavg": Part("FedAvg", total, "1 run")}, face or Face(), "rounds", "Ctrl-C stops")
+def rounds(total: int, face: ProgressFace | None = None) -> Board:
+    return Board({"fedavg": Part("FedAvg", total, "1 run")}, face or ProgressFace(), "rounds", "Ctrl-C stops")
 
 
 def text_of(board: Board) -> list[str]:
@@ -84,7 +84,7 @@ def test_each_stage_has_its_own_speed(clock: Clock, capsys: pytest.CaptureFixtur
 
 
 def test_work_without_an_end_says_how_long_it_takes(clock: Clock) -> None:
-    board = Board({"": Part("tuning", 0)}, Face())
+    board = Board({"": Part("tuning", 0)}, ProgressFace())
     clock.now += 7
     board.advance("", 0, "FedAvg, seed 0: round 3/10")
     assert "FedAvg, seed 0: round 3/10" in text_of(board)[0]

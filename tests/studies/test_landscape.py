@@ -27,7 +27,7 @@ from fedskew.report.html import page
 from fedskew.report.plots import kept
 from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
-from fedskew.studies.landscape import landscape, models_of, state_of
+from fedskew.studies.landscape import Grid, landscape, models_of, state_of
 
 A = torch.tensor(np.diag([1.0, 4.0, 9.0]))
 CENTRE = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
@@ -139,7 +139,7 @@ def store(tmp_path_factory) -> RunStore:
 
 @pytest.mark.parametrize("kind", ["line", "surface"])
 def test_the_centre_is_the_stored_loss(store: RunStore, kind) -> None:
-    found = landscape(store, 1, kind, clients=(4, 2), points=3)
+    found = landscape(store, 1, Grid(kind=kind, clients=(4, 2), points=3))
     rows = store.measurements([1])
     rows = rows[rows["round"] == 3]
     stored = rows[(rows["split"] == "test") & (rows["name"] == "loss")]["value"].item()
@@ -150,7 +150,7 @@ def test_the_centre_is_the_stored_loss(store: RunStore, kind) -> None:
 
 
 def test_the_plane_shows_that_a_client_lowers_its_own_loss(store: RunStore) -> None:
-    found = landscape(store, 1, "plane", clients=(0, 1), points=9)
+    found = landscape(store, 1, Grid(points=9))
     window = found.window
     assert found.points["global"] == (0, 0)
     assert set(found.points) == {"global", "client 0", "client 1", "next global"}
@@ -180,7 +180,7 @@ def test_the_command_draws_and_says_what_is_wrong(store: RunStore, tmp_path, cap
         assert message in capsys.readouterr().err
     for reach in (0, math.inf, math.nan):
         with pytest.raises(BadInput, match="reach must be a finite number above 0"):
-            landscape(store, 1, "line", reach=reach)
+            landscape(store, 1, Grid(kind="line", reach=reach))
 
 
 def test_the_plane_of_a_path_holds_models_that_lie_in_a_plane() -> None:
@@ -208,7 +208,7 @@ def test_the_path_repeats_the_run_and_stands_in_its_report(tmp_path: Path) -> No
     )  # fmt: skip
     store = run(experiment, runs=tmp_path).store
     assert "fedskew landscape 1 --kind path" in page(Results(store, store.runs()))
-    found = landscape(store, 1, "path", clients=(0,), points=3)
+    found = landscape(store, 1, Grid(kind="path", clients=(0,), points=3))
     assembly, server, _ = state_of(store, 1)
     assert torch.equal(models_of(assembly, 3)[-1], server.x)
     assert len(found.path) == 4

@@ -39,7 +39,7 @@ Count = Annotated[int, msgspec.Meta(ge=2)]
 Positive = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class Line(msgspec.Struct, array_like=True, frozen=True):
+class Gain(msgspec.Struct, array_like=True, frozen=True):
     """The gain of a method on one measure: mean over the seeds, half-width of its 95 % interval, and uncorrected p value."""
 
     method: str
@@ -63,7 +63,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     dominant: Face | Literal[""]
     strengths: Annotated[dict[Face, Share], msgspec.Meta(min_length=4)]
     fedavg: dict[Measure, float]
-    methods: tuple[Line, ...]
+    methods: tuple[Gain, ...]
     command: str = ""  # repeats the case; empty if the case is part of the protocol
 
     @property
@@ -80,7 +80,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         reached = self.fedavg.get(measure, 0.0)
         return max(reached if self.better == "lower" else 1 - reached, SMALLEST_ERROR)
 
-    def share(self, line: Line) -> float:
+    def share(self, line: Gain) -> float:
         """Return the share of FedAvg's error that the method removes, clipped to [-1, 1]. -1 means that the error doubles."""
         return min(max(line.gain / self.error(line.measure), -1.0), 1.0)
 
@@ -94,7 +94,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return verdicts
 
 
-def change(case: Case, line: Line) -> str:
+def change(case: Case, line: Gain) -> str:
     """Return the change of the metric as text: ``+2.1 ± 0.5 points``, or ``rmse -0.3 ± 0.1``."""
     if case.better == "higher":
         return f"{100 * line.gain:+.1f} ± {100 * line.half:.1f} points"
@@ -212,7 +212,7 @@ def reached(case: Case, measure: Measure) -> str:
     return f"{100 * value:.1f} %" if case.better == "higher" else f"{case.metric} {value:.4g}"
 
 
-def repeats(case: Case, line: Line) -> str:
+def repeats(case: Case, line: Gain) -> str:
     """Return the command that repeats a gain."""
     options = f"--case {shlex.quote(case.title)} --algorithms {line.method} --seeds {line.seeds}"
     return case.command or f"fedskew evidence run {options} --runs again"

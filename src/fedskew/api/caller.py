@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fedskew.core.errors import Diverged, FedskewError, require
 from fedskew.report.console import say
-from fedskew.report.progress import Board, Face, board_of_one, face_for
+from fedskew.report.progress import Board, ProgressFace, board_of_one, face_for
 
 if TYPE_CHECKING:
     from fedskew.api.runs import Runs
@@ -55,14 +55,14 @@ class Caller:
         """Return the board of a task in stages."""
         return board_of_one(label, bool(self.progress), self.lines)
 
-    def face(self, draw: Callable[[], str] = str) -> Face:
+    def face(self, draw: Callable[[], str] = str) -> ProgressFace:
         """Return what shows the progress of runs; ``draw`` as for `face_for`."""
         return face_for(bool(self.progress), self.lines, draw)
 
     def tuned(self, methods: Mapping[str, Tuned]) -> None:
         """Called with the settings that were tried, before their methods are compared."""
 
-    def begin(self, started: Started) -> Face:
+    def begin(self, started: Started) -> ProgressFace:
         """Called before the runs are executed. Return what shows their progress."""
         from fedskew.execution.plan import remarks_on  # loads PyTorch
 

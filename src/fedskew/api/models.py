@@ -13,7 +13,7 @@ from fedskew.serving.export import SUFFIX, Format, write_folder
 from fedskew.serving.export import export as write_file
 from fedskew.serving.predict import TrainedModel, number_of, warn_python
 from fedskew.serving.predict import load as load_trained
-from fedskew.studies.landscape import Kind, Landscape
+from fedskew.studies.landscape import Grid, Kind, Landscape
 from fedskew.studies.landscape import landscape as landscape_of
 
 
@@ -76,10 +76,7 @@ def landscape(
         return landscape_of(
             run.store,
             run.one("landscape"),
-            kind,
-            clients,
-            points,
-            reach,
+            Grid(kind=kind, clients=clients, points=points, reach=reach),
             board.stage,
             caller.warn,
             run.data,

@@ -11,7 +11,7 @@ from fedskew.claims.document import DOCUMENTS, Document, Verdict, load
 from fedskew.claims.quantities import Measured, Series
 from fedskew.claims.verdicts import RULE, Results, markdown, verdicts
 from fedskew.core.errors import BadInput, require
-from fedskew.store.records import Facts, Json, RunRecord
+from fedskew.store.records import Json, RunFacts, RunRecord
 
 Number = float | None
 """None (null in JSON) stands for a number that does not exist."""
@@ -150,7 +150,7 @@ def known(export: Export) -> Results:
 
 def run_of(arm: str, seed: int, table: ExportedRun) -> Measured:
     """Convert a run of an export; None becomes NaN."""
-    facts = msgspec.convert({k: v for k, v in table.get("facts", {}).items() if k in FACTS}, Facts)
+    facts = msgspec.convert({k: v for k, v in table.get("facts", {}).items() if k in FACTS}, RunFacts)
     rounds, (began, ended) = table["rounds"], (table.get("began", ""), table.get("ended", ""))
     record = RunRecord(
         id=0, comparison=None, name=arm, experiment="", experiment_hash=table.get("hash", ""), seed=seed, partition_seed=0,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedskew.api.caller import Caller, Started
 from fedskew.core.errors import FedskewError
 from fedskew.report.console import say
-from fedskew.report.progress import Face
+from fedskew.report.progress import ProgressFace
 
 if TYPE_CHECKING:
     from fedskew.execution.run import Ended
@@ -25,7 +25,7 @@ class CommandLine(Caller):
     def warn(self, line: str) -> None:
         say(f"fedskew: {line}", error=True)
 
-    def begin(self, started: Started) -> Face:
+    def begin(self, started: Started) -> ProgressFace:
         return self.face()
 
     def resume_call(self, started: Started) -> str:

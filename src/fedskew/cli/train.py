@@ -35,7 +35,7 @@ from fedskew.experiment.keywords import ComparisonOptions, TuningOptions
 from fedskew.loop.plan import System
 from fedskew.report.console import Console
 from fedskew.report.experiments import name_of
-from fedskew.report.progress import Board, Face, Part, face_for
+from fedskew.report.progress import Board, Part, ProgressFace, face_for
 from fedskew.report.series import Results, budget_from, check_rounds
 from fedskew.report.words import duration, heading, value
 from fedskew.report.words import plain as plain_value
@@ -49,7 +49,7 @@ class Training(CommandLine):
         self.folds = folds
         self.began: float | None = None  # None: nothing to execute
 
-    def begin(self, started: Started) -> Face:
+    def begin(self, started: Started) -> ProgressFace:
         plans = [plan for plan in started.waiting.values() if plan]
         if plans:
             title = f"run {started.words[0]}"

@@ -33,7 +33,7 @@ class Part:
     text: str = ""
 
 
-class Face:
+class ProgressFace:
     """Shows a board. This one shows nothing."""
 
     shows = False
@@ -54,7 +54,7 @@ class Face:
 class Board:
     """How far the parts of a long work are, and how fast it goes. ``unit`` is what is counted: "rounds", "MB"; empty: shares."""
 
-    def __init__(self, parts: Mapping[str, Part], face: Face, unit: str = "", hint: str = "") -> None:
+    def __init__(self, parts: Mapping[str, Part], face: ProgressFace, unit: str = "", hint: str = "") -> None:
         self.parts = parts
         self.face, self.unit, self.hint = face, unit, hint
         self.began = time.perf_counter()
@@ -106,7 +106,7 @@ class Board:
         return f"{part.done:.0f}/{part.total:.0f}" if self.unit else f"{100 * part.done / part.total:.0f} %"
 
 
-class Terminal(Face):
+class Terminal(ProgressFace):
     """A bar for each part, and a line with the pace. They vanish when the work has ended."""
 
     shows = True
@@ -133,7 +133,7 @@ def drawn(board: Board) -> RenderableType:
     return Group(table, Text("; ".join(filter(None, [board.pace(), board.hint])), style="dim"))
 
 
-class Notebook(Face):
+class Notebook(ProgressFace):
     """The output of a notebook's cell. The HTML of ``draw()`` is shown below the bars, and stays when the work has ended."""
 
     shows = True
@@ -159,7 +159,7 @@ class Notebook(Face):
         self.output.show(self.draw())
 
 
-class Lines(Face):
+class Lines(ProgressFace):
     """Plain lines on standard error, where nothing can be redrawn. They become rarer, so that long work prints few."""
 
     shows = True
@@ -178,18 +178,18 @@ class Lines(Face):
         say(line, error=True)
 
 
-def face_for(shown: bool = True, lines: bool = True, draw: Callable[[], str] = str) -> Face:
+def face_for(enabled: bool = True, lines: bool = True, draw: Callable[[], str] = str) -> ProgressFace:
     """Return the face of this program: of a notebook, of a terminal, else ``lines`` if they are wanted.
 
     ``draw`` returns HTML that a notebook shows below the bars.
     """
-    if shown and running():
+    if enabled and running():
         return Notebook(draw)
-    if shown and Console(stderr=True).is_terminal:
+    if enabled and Console(stderr=True).is_terminal:
         return Terminal()
-    return Lines() if shown and lines else Face()
+    return Lines() if enabled and lines else ProgressFace()
 
 
-def board_of_one(label: str, shown: bool = True, lines: bool = True) -> Board:
+def board_of_one(label: str, enabled: bool = True, lines: bool = True) -> Board:
     """Return the board of a work with one part, in stages: `Board.stage` updates it."""
-    return Board({label: Part(label)}, face_for(shown, lines))
+    return Board({label: Part(label)}, face_for(enabled, lines))

@@ -1,4 +1,4 @@
-"""What the run store holds: its SQL tables, and the types of a run's row and of its facts."""
+"""What the run store holds: the tables of `schema.sql`, and the types of a run's row and of its facts."""
 
 import json
 import sqlite3
@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -16,51 +17,6 @@ from fedskew.core.metrics import TaskMetric
 from fedskew.measure.registry import declare, declare_metrics
 
 VERSION = 1
-TABLES = """
-CREATE TABLE IF NOT EXISTS comparisons (id INTEGER PRIMARY KEY, title TEXT NOT NULL, created TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS runs (
-  id INTEGER PRIMARY KEY,
-  comparison INTEGER REFERENCES comparisons(id),
-  name TEXT NOT NULL,              -- the method as the user wrote it
-  experiment TEXT NOT NULL,        -- complete TOML
-  experiment_hash TEXT NOT NULL,
-  seed INTEGER NOT NULL,
-  partition_seed INTEGER NOT NULL,
-  status TEXT NOT NULL,            -- planned, running, finished, interrupted, diverged, failed
-  message TEXT NOT NULL DEFAULT '',
-  rounds INTEGER NOT NULL,         -- requested number of rounds
-  rounds_done INTEGER NOT NULL DEFAULT 0,
-  created TEXT NOT NULL,
-  updated TEXT NOT NULL,
-  facts TEXT NOT NULL DEFAULT '{}' -- JSON: versions, engine trial, data fingerprint, partition summary
-);
-CREATE TABLE IF NOT EXISTS measurements (
-  run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-  round INTEGER NOT NULL,
-  client INTEGER,
-  split TEXT NOT NULL,
-  name TEXT NOT NULL,
-  value REAL
-);
-CREATE INDEX IF NOT EXISTS measurements_by_run ON measurements(run, round);
-CREATE TABLE IF NOT EXISTS partitions (
-  run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-  client INTEGER NOT NULL,
-  client_name TEXT NOT NULL,
-  label TEXT NOT NULL,
-  rows INTEGER NOT NULL
-);
-CREATE INDEX IF NOT EXISTS partitions_by_run ON partitions(run);
-CREATE TABLE IF NOT EXISTS test_rows (
-  run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
-  round INTEGER NOT NULL,
-  compressed BLOB NOT NULL         -- primary metric of each test row: float32, little-endian, compressed by zlib
-);
-CREATE TABLE IF NOT EXISTS test_units (
-  run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
-  compressed BLOB NOT NULL         -- ids of the units of the values in test_rows, ascending: `test_rows.packed`
-);
-"""
 
 
 def opened_for_writing(path: Path) -> sqlite3.Connection:
@@ -102,9 +58,8 @@ def opened_for_reading(path: Path) -> sqlite3.Connection:
 
 def make_tables(db: sqlite3.Connection) -> None:
     """Create the tables that the database lacks: all, or those that an older store does not have."""
-    for statement in TABLES.split(";\n"):
-        if statement.strip():
-            db.execute(statement)
+    for statement in (files("fedskew.store") / "schema.sql").read_text(encoding="utf-8").split(";\n"):
+        db.execute(statement)
     db.execute(f"PRAGMA user_version={VERSION}")
 
 
@@ -138,7 +93,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 Status = Annotated[str, msgspec.Meta(pattern="^(planned|running|finished|interrupted|diverged|failed)$")]
 
 
-class Engine(TypedDict, total=False):
+class ChosenEngine(TypedDict, total=False):
     name: str
     choice: str
     estimated_seconds_a_round: dict[str, float]
@@ -166,10 +121,10 @@ class Data(TypedDict, total=False):
     test_units: Count  # persons or clients of the test rows, or the rows themselves
 
 
-class Facts(TypedDict, total=False):
+class RunFacts(TypedDict, total=False):
     """Known facts of a run. Other keys are allowed."""
 
-    engine: Engine
+    engine: ChosenEngine
     metrics: list[Json]  # the metrics of a user's own task, see `TaskMetric.given`
     primary: str  # the name of the task's primary metric
     defaults: Json  # the default options by section; reports hide options with these values
@@ -214,7 +169,7 @@ class RunRecord:
     rounds_done: Count
     created: str
     updated: str
-    facts: Facts
+    facts: RunFacts
 
 
 COLUMNS = [field.name for field in fields(RunRecord)]
@@ -242,7 +197,7 @@ def record_from(row: Sequence[object]) -> RunRecord:
             require(datetime.fromisoformat(moment).tzinfo is not None, f"the time {moment} has no time zone")
         declare(facts.get("measures", ()))
         declare_metrics(msgspec.convert(facts.get("metrics", ()), tuple[TaskMetric, ...]))
-        return replace(record, facts=values["facts"])  # with the keys that `Facts` does not list
+        return replace(record, facts=values["facts"])  # with the keys that `RunFacts` does not list
     except (FedskewError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = str(error).replace("`", "").replace("$.", "").replace(" - at ", " at ")
         reason = f"its record in the store is damaged: {reason}"

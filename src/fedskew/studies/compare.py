@@ -27,13 +27,13 @@ def cross(base: Experiment, methods: Sequence[object], seeds: Sequence[int], fol
         f"takes at most {MOST_RUNS}; name fewer seeds, or make several comparisons",
     )
     require(bool(seeds) and len(set(seeds)) == len(seeds), "compare: seeds must be different numbers, at least one")
-    made = [with_method(base, method) for method in methods]
-    require(len({one.name for one in made}) == len(made), "compare: an algorithm is named twice")
+    experiments = [with_method(base, method) for method in methods]
+    require(len({e.name for e in experiments}) == len(methods), "compare: an algorithm is named twice")
     splits = with_splits(base.dataset, seeds, folds)
     return [
-        one.replace(training__seed=seed, clients__partition_seed=seed, dataset=splits[seed])
+        experiment.replace(training__seed=seed, clients__partition_seed=seed, dataset=splits[seed])
         for seed in seeds
-        for one in made
+        for experiment in experiments
     ]
 
 
@@ -42,30 +42,29 @@ def with_baselines(base: Experiment, methods: Sequence[object]) -> tuple[list[ob
 
     Baselines are added if a method gives each client its own model: fine-tuned FedAvg, and clients that train alone.
     """
-    made = [with_method(base, method) for method in methods]
-    names = [one.name.partition(":")[0] for one in made]
+    experiments = [with_method(base, method) for method in methods]
+    names = [experiment.name.partition(":")[0] for experiment in experiments]
     tuned = "fedavg" if base.evaluation.adapt_steps else "fedavg-ft"
     baselines = ["local-only"] if isinstance(base.model, Mixed) else [tuned, "local-only"]
-    personal = [n for n, one in zip(names, made, strict=True) if n != "local-only" and has_own_models(one)]
+    personal = [name for name, e in zip(names, experiments, strict=True) if name != "local-only" and has_own_models(e)]
     added = [name for name in baselines if name not in names] if personal else []
     line = f"beside {personal[0]}, a method with a model for each client: {' and '.join(added)}" if added else ""
     return [*methods, *added], line
 
 
-def seeds_from(given: Sequence[int] | int | None, first: int = 0, folds: str = "") -> list[int]:
+def seeds_from(seeds: Sequence[int] | int | None, first: int = 0, folds: str = "") -> list[int]:
     """Return seeds. A list is returned unchanged. A number ``n`` gives first, ..., first + n - 1, or n x K seeds with K ``folds``.
 
     The default is 5 seeds, or one repetition of the folds.
     """
-    if given is None:
-        given = 1 if folds else 5
-    if isinstance(given, Integral):
-        number = int(given) * parse_folds(folds).number if folds else int(given)
+    if seeds is None:
+        seeds = 1 if folds else 5
+    if isinstance(seeds, Integral):
+        number = int(seeds) * parse_folds(folds).number if folds else int(seeds)
         require(1 <= number <= MOST_RUNS, f"seeds: at least 1 and at most {MOST_RUNS} are possible, got {number}")
         return list(range(first, first + number))
-    seeds = list(given) if isinstance(given, Iterable) else [given]
     require(
-        all(isinstance(seed, Integral) for seed in seeds),
-        f"seeds: write their number, or a list of whole numbers, not {given!r}",
+        isinstance(seeds, Iterable) and all(isinstance(seed, Integral) for seed in seeds),
+        f"seeds: write their number, or a list of whole numbers, not {seeds!r}",
     )
     return [int(seed) for seed in seeds]

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from fedskew.advice.evidence import FACES, MEASURES, Case, Face, Line, Measure, add_case, read_file
+from fedskew.advice.evidence import FACES, MEASURES, Case, Face, Gain, Measure, add_case, read_file
 from fedskew.advice.protocol import PASSES, RATES, REFERENCE, SEEDS, TUNING_SEED, Planned
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.data.dataset import Dataset
@@ -42,8 +42,8 @@ def values_of(store: RunStore, record: RunRecord, metric: str) -> dict[Measure, 
     """
     measures = [f"personal/{metric}_mean", f"clients/{metric}_mean", f"test/{metric}"]
     at = record.rounds if record.status == "finished" else 0
-    found = {m.split: m.value for m in store.last([record.id], measures, until={record.id: at}) if m.round == at}
-    values = {split: value for split, value in found.items() if not math.isnan(value)}
+    newest = store.last([record.id], measures, until={record.id: at})
+    values = {m.split: m.value for m in newest if m.round == at and not math.isnan(m.value)}
     if "personal" in values:
         return {"own": values["personal"]}
     names: dict[Measure, str] = {"own": "clients", "test": "test"}
@@ -52,7 +52,7 @@ def values_of(store: RunStore, record: RunRecord, metric: str) -> dict[Measure, 
 
 def lines_of(
     store: RunStore, runs: Mapping[str, Sequence[RunRecord]], metric: str, measures: Sequence[Measure]
-) -> list[Line]:
+) -> list[Gain]:
     """Return the gains of each method over FedAvg, if both have ended on at least two common seeds."""
     records = [record for of_method in runs.values() for record in of_method if record.status in DONE]
     by_row, drawn = by_method(store, records), splits(records)
@@ -75,7 +75,7 @@ def lines_of(
 
 def line_of(
     method: str, measure: Measure, lr: float, gains: Mapping[Seeds, float], by_row: ByRow, drawn: Splits | None
-) -> Line:
+) -> Gain:
     """Return one gain with its interval and p, computed as in a comparison."""
     values = list(gains.values())
     mean, half = mean_interval(values)
@@ -83,7 +83,7 @@ def line_of(
     whole = estimate(by_row, method, REFERENCE, gains, drawn)
     if whole and whole.half():
         half, p = whole.half(), max(whole.p(), p)
-    return Line(method, measure, lr, short(mean), short(half), short(p), len(gains))
+    return Gain(method, measure, lr, short(mean), short(half), short(p), len(gains))
 
 
 def short(value: float) -> float:

@@ -91,84 +91,100 @@ class Landscape:
         }
 
 
-def landscape(
-    store: RunStore,
-    run: int,
-    kind: Kind = "plane",
-    clients: Sequence[int] = (0, 1),
-    points: int = 25,
-    reach: float = 1.0,
-    on_progress: Callable[[str, float], None] = lambda stage, fraction: None,
-    warn: Callable[[str], None] = lambda _: None,
-    dataset: Dataset | None = None,
-) -> Landscape:
-    """Compute losses around the newest checkpoint of a run, on ``points`` values along each axis.
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Which plane or line of models to look at, on ``points`` values along each axis.
 
     ``plane``: through the global model and two local models. These are of the first two ``clients`` after one more round, which
     is not stored. ``path``: repeats the run; the plane contains the last model and the two directions in which the global model
     moved most. ``line`` and ``surface``: one or two random directions with filter normalisation, from -``reach`` to ``reach``.
-    The numbers are also written to the run's folder for the report.
+    """
+
+    kind: Kind = "plane"
+    clients: Sequence[int] = (0, 1)
+    points: int = 25
+    reach: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.points >= 3, f"landscape: points must be at least 3, got {self.points}")
+        require(0 < self.reach < math.inf, f"landscape: reach must be a finite number above 0, got {self.reach:g}")
+        require(
+            len(set(self.clients)) == len(self.clients) and bool(self.clients),
+            "landscape: name different clients, at least one",
+        )
+        require(
+            self.kind != "plane" or len(self.clients) >= 2,
+            "landscape: a plane goes through the global model and two clients' models; name two clients",
+        )
+
+
+Marks = dict[str, tuple[float, float]]
+"""Models by name: their coordinates (a, b)."""
+
+
+def landscape(
+    store: RunStore,
+    run: int,
+    grid: Grid,
+    on_progress: Callable[[str, float], None] = lambda stage, fraction: None,
+    warn: Callable[[str], None] = lambda _: None,
+    dataset: Dataset | None = None,
+) -> Landscape:
+    """Compute losses around the newest checkpoint of a run. They are also written to the run's folder for the report.
 
     ``warn`` is called with one line if the newest checkpoint is damaged and the previous one is used.
     """
     assembly, server, states = state_of(store, run, dataset)
     tell_where(warn, store, run, server.round)
-    fed = assembly.federation
+    fed, clients = assembly.federation, grid.clients
     require(
         not fed.others and fed.contract.shares_model,
         f"landscape: the clients of run {run} have separate models; name a run whose clients share one model",
     )
-    require(points >= 3, f"landscape: points must be at least 3, got {points}")
-    require(0 < reach < math.inf, f"landscape: reach must be a finite number above 0, got {reach:g}")
-    require(len(set(clients)) == len(clients) and bool(clients), "landscape: name different clients, at least one")
     for k in clients:
         require(0 <= k < len(fed.clients), f"landscape: there is no client {k}; they are 0 to {len(fed.clients) - 1}")
-    marks: dict[str, tuple[float, float]] = {"global": (0.0, 0.0)}
     path: list[tuple[float, float]] = []
-    if kind == "plane":
-        require(
-            len(clients) >= 2,
-            "landscape: a plane goes through the global model and two clients' models; name two clients",
-        )
-        outcome = play_round(fed, assembly.engine, server, states, measure_local=False)
-        took_part = {int(k): i for i, k in enumerate(outcome.work.clients)}
-        for k in clients[:2]:
-            require(
-                k in took_part,
-                f"landscape: client {k} takes no part in the next round; choose from {sorted(took_part)}",
-            )
-        local = [server.x + outcome.done.uploads.delta[took_part[k]] for k in clients[:2]]
-        window, at = through(torch.stack([server.x, *local]), points)
-        marks |= {f"client {k}": (float(a), float(b)) for k, (a, b) in zip(clients[:2], at[1:], strict=True)}
-        marks["next global"] = projected(window, outcome.server.x)
-    elif kind == "path":
-        models = models_of(assembly, server.round)
-        window, at = through_path(models, points)
+    if grid.kind == "plane":
+        window, marks = plane(assembly, server, states, grid)
+    elif grid.kind == "path":
+        window, at = through_path(models_of(assembly, server.round), grid.points)
         path = [(float(a), float(b)) for a, b in at]
         marks = {"last round": path[-1], "start": path[0]}
     else:
         first, second = (
             filter_normalised(server.x, fed.task.space, torch_stream(fed.seed, "landscape", i)) for i in range(2)
         )
-        window = around(server.x, first, second if kind == "surface" else None, reach, points)
-    chosen = np.array(clients)
+        window = around(server.x, first, second if grid.kind == "surface" else None, grid.reach, grid.points)
+        marks = {"global": (0.0, 0.0)}
     y, y_test = fed.targets(server.round), assembly.test_targets(server.round)
 
     def losses(w: Tensor) -> Tensor:
         tested = evaluate(fed.task, w, assembly.x_test, y_test)["loss"]
-        own = evaluate_clients(fed.task, w, fed.x, y, fed.partition, chosen)["loss"]
-        return torch.cat([torch.tensor([tested], dtype=torch.float64), own])
+        of_clients = evaluate_clients(fed.task, w, fed.x, y, fed.partition, np.array(clients))["loss"]
+        return torch.cat([torch.tensor([tested], dtype=torch.float64), of_clients])
 
-    names = ["test set", *(f"client {k}" for k in clients)]
     finished, number = itertools.count(1), len(window.a) * len(window.b)
-    grid = losses_on(window, losses, lambda: on_progress("losses", next(finished) / number))
-    sheets = dict(zip(names, grid, strict=True))
-    own = [sheets[name] for name in names[1:3]]
-    both = overlap(*own) if len(own) == 2 else None
-    found = Landscape(kind, window, sheets, marks, sharp(assembly, server), both, path)
+    sheets = losses_on(window, losses, lambda: on_progress("losses", next(finished) / number))
+    names = ["test set", *(f"client {k}" for k in clients)]
+    both = overlap(sheets[1], sheets[2]) if len(clients) > 1 else None
+    result = Landscape(
+        grid.kind, window, dict(zip(names, sheets, strict=True)), marks, sharp(assembly, server), both, path
+    )
     with suppress(FedskewError):  # the store is read-only
-        keep(store.run_folder(run), kind, found.numbers())
-    return found
+        keep(store.run_folder(run), grid.kind, result.numbers())
+    return result
+
+
+def plane(assembly: Assembly, server: Server, states: States, grid: Grid) -> tuple[Window, Marks]:
+    """Return the plane through the global model and two clients' models after one more round, and these models."""
+    outcome = play_round(assembly.federation, assembly.engine, server, states, measure_local=False)
+    row_of = {int(k): i for i, k in enumerate(outcome.work.clients)}
+    for k in grid.clients[:2]:
+        require(k in row_of, f"landscape: client {k} takes no part in the next round; choose from {sorted(row_of)}")
+    local = [server.x + outcome.done.uploads.delta[row_of[k]] for k in grid.clients[:2]]
+    window, at = through(torch.stack([server.x, *local]), grid.points)
+    marks = {f"client {k}": (float(a), float(b)) for k, (a, b) in zip(grid.clients[:2], at[1:], strict=True)}
+    return window, {"global": (0.0, 0.0), **marks, "next global": projected(window, outcome.server.x)}
 
 
 def models_of(assembly: Assembly, rounds: int) -> Tensor:

@@ -15,13 +15,13 @@ from fedskew.execution.plan import Plan
 from fedskew.execution.run import Ended, Listener, Progress
 from fedskew.measure.registry import shown
 from fedskew.report.experiments import name_of
-from fedskew.report.progress import Board, Face, Part
+from fedskew.report.progress import Board, Part, ProgressFace
 from fedskew.report.words import value
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import Executor
 
 
-def board_of(store: RunStore, runs: Iterable[int], face: Face) -> Board:
+def board_of(store: RunStore, runs: Iterable[int], face: ProgressFace) -> Board:
     """Return the board of these runs, with a part for each method."""
     records = [store.run(run) for run in runs]
     rounds: dict[str, list[int]] = {}
@@ -38,11 +38,11 @@ def play(
     runs: Mapping[int, Plan | None],
     dataset: Dataset | None,
     jobs: int,
-    face: Face,
-    again: str,
+    face: ProgressFace,
+    command: str,
     listener: Listener = lambda _: None,
 ) -> list[Ended]:
-    """Execute stored runs with live progress. ``again`` is the command that continues them after an interruption."""
+    """Execute stored runs with live progress. ``command`` continues them after an interruption."""
     board, round_of = board_of(store, runs, face), dict[int, int]()
     newest: dict[str, dict[str, str]] = {}
 
@@ -65,7 +65,7 @@ def play(
         try:
             return Executor(store, dataset, jobs, on_progress, on_end, stopper).execute(runs)
         except Interrupted as error:
-            raise Interrupted(f"{error}; everything finished is stored; {again} continues") from None
+            raise Interrupted(f"{error}; everything finished is stored; {command} continues") from None
 
 
 def tuning_text(progress: Progress) -> str:

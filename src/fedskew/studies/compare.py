@@ -63,8 +63,9 @@ def seeds_from(seeds: Sequence[int] | int | None, first: int = 0, folds: str = "
         number = int(seeds) * parse_folds(folds).number if folds else int(seeds)
         require(1 <= number <= MOST_RUNS, f"seeds: at least 1 and at most {MOST_RUNS} are possible, got {number}")
         return list(range(first, first + number))
+    numbers = list(seeds) if isinstance(seeds, Iterable) else [seeds]
     require(
-        isinstance(seeds, Iterable) and all(isinstance(seed, Integral) for seed in seeds),
+        all(isinstance(number, Integral) for number in numbers),
         f"seeds: write their number, or a list of whole numbers, not {seeds!r}",
     )
-    return [int(seed) for seed in seeds]
+    return [int(number) for number in numbers]

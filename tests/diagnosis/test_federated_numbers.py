@@ -1,29 +1,19 @@
 """The diagnosis of numbers without pooling finds what is planted."""
 
-from pathlib import Path
-
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import fedskew as fs
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.diagnosis.questions import Question, arrays, numbers_of
 from fedskew.diagnosis.rehearsal import by_bytes, rehearse
 from fedskew.diagnosis.server import federated
 from fedskew.diagnosis.site import AnsweringSite
 from fedskew.diagnosis.subject import Source
-from tests.federated import HOSPITALS, frame, number_sites, wide_sites
+from tests.federated import number_sites, wide_sites
 from tests.planted import NUMBERS, planted_numbers
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("numbers") / "patients.csv"
-    frame().to_csv(path, index=False)
-    return path
 
 
 def sites_of(x: np.ndarray, y: np.ndarray, client: np.ndarray, fewest: int) -> dict[str, AnsweringSite]:
@@ -163,15 +153,3 @@ def test_a_site_of_classes_sends_no_histogram():
     answer = by_bytes({"bern": wide_sites(2)["bern"]})({"bern": asked})["bern"]
     assert "its targets are classes" in answer.refused
     assert not numbers_of("bern", answer.numbers)
-
-
-def test_each_file_is_a_site_and_the_command_and_python_give_the_same(tmp_path, capsys):
-    for name, rows in frame().groupby("hospital"):
-        rows.drop(columns="hospital").to_csv(tmp_path / f"{name}.csv", index=False)
-    found = fs.diagnose(str(tmp_path), target="pulse", federated=True, fewest=3, progress=False)
-    assert found["client_names"] == list(HOSPITALS)
-    assert main(["diagnose", str(tmp_path), "--target", "pulse", "--federated", "--fewest", "3", "--json"]) == 0
-    printed = msgspec.json.decode(capsys.readouterr().out)
-    for one, other in zip(printed["faces"], found["faces"], strict=True):
-        assert one["each"] == other["each"]
-    assert "target=pulse" in printed["advice"]["command"]

@@ -1,6 +1,7 @@
 """The verbs of the command line: their options, and the function that carries each out. Importing it loads nothing heavy."""
 
 import argparse
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -44,8 +45,12 @@ class Verb:
     def __call__(self, parsed: argparse.Namespace) -> int:
         """Carry out the verb. Return the exit code."""
         module, _, function = self.function.partition(".")
+        gc.disable()  # modules stay until the end: to look for garbage in them takes a tenth of a short command
         # most modules import PyTorch, which takes longer than printing a help text
-        return cast(int, getattr(import_module(f"fedskew.cli.{module}"), function)(parsed))
+        carry_out = getattr(import_module(f"fedskew.cli.{module}"), function)
+        gc.enable()
+        gc.freeze()
+        return cast(int, carry_out(parsed))
 
 
 TUNED = option("--algorithms", "A", "methods (default: fedavg)", nargs="+")

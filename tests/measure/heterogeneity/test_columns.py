@@ -10,9 +10,12 @@ from scipy.sparse import csr_array
 from fedskew.core.units import unit_factor
 from fedskew.data.datasets.heart import CSV
 from fedskew.diagnosis.diagnose import compared
-from fedskew.diagnosis.subject import ClientRows
+from fedskew.diagnosis.subject import ClientRows, from_experiment
+from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity import columns
 from fedskew.measure.heterogeneity.columns import Difference, GroupMoments, beyond_labels, copied, factor_of, moments
+from fedskew.measure.heterogeneity.rows import divided
+from tests.data.datasets.test_real import real_data
 from tests.planted import explained, label_skewed, subject
 
 CLIENT = np.repeat(np.arange(4), 50)
@@ -260,3 +263,27 @@ def test_columns_are_in_the_order_of_their_differences_within_classes() -> None:
     made = replace(subject(np.stack([a, b], axis=1), y, client), facts=facts)
     assert [one.column for one in by_class(made)[0]] == ["b", "a"]
     assert [one.column for one in explained(list(facts), client, made.source.clients)[0]] == ["a", "b"]
+
+
+NAMED = ("heart", "adult", "parkinsons", "beijing-air", "uci-har", "uci-har:form=features")
+
+
+@pytest.mark.parametrize(
+    "dataset", [pytest.param(name, marks=[pytest.mark.slow] * (name != "heart")) for name in NAMED]
+)
+def test_bins_change_the_effect_of_a_deviation_by_few_hundredths(dataset: str) -> None:
+    """The mean distance from the median, of a client and of all others, from rows and from 256 bins."""
+    if dataset != "heart":
+        real_data()
+    rows = from_experiment(Experiment(dataset=dataset, skew="natural"), dataset)
+    clients, largest = len(rows.source.clients), 0.0
+    for fact in rows.facts:
+        for part in columns.tests(fact, rows.client, clients):
+            if part.kind == "spread":
+                known = np.isfinite(fact[3])
+                away, client = np.abs(fact[3] - np.median(fact[3][known]))[known], rows.client[known]
+                number, total = np.bincount(client, minlength=clients), np.bincount(client, away, clients)
+                means = divided(total, number) - divided(total.sum() - total, number.sum() - number)
+                largest = max(largest, np.abs(means / away.std() - part.effect).max())
+    print(f"{dataset}: bins change the effect of a deviation by at most {largest:.4f} standard deviations")
+    assert 0 < largest < 0.025

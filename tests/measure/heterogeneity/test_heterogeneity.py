@@ -1,5 +1,7 @@
 """Measures of heterogeneity: hand-computed cases, identities, SciPy and POT as oracles, invariances."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from fedskew.measure.heterogeneity.concept import alignment, fitted
 from fedskew.measure.heterogeneity.counts import (
     dirichlet_alpha,
     label_distance,
+    label_distance_by_chance,
     label_measures,
     pairwise_variation,
     size_distance,
@@ -36,6 +39,7 @@ QUICK = settings(max_examples=60)
 COUNTS = hnp.arrays(np.int64, st.tuples(st.integers(2, 6), st.integers(2, 5)), elements=st.integers(0, 30)).filter(
     lambda c: bool((c.sum(1) > 0).all())
 )
+"""Counts (clients, classes); every client has rows."""
 
 # labels
 
@@ -58,6 +62,7 @@ def test_label_measures_equal_scipys_and_keep_their_inequalities(counts):
         assert 1 - 1e-9 <= values["effective classes"] <= values["classes held"] + 1e-9
     sizes = counts.sum(1)
     assert sizes @ found["total variation"] / sizes.sum() == pytest.approx(label_distance(counts))
+    assert label_distance(counts) <= 1 - 1 / min(counts.shape) + 1e-12
 
 
 @QUICK
@@ -99,6 +104,45 @@ def test_pairs_of_clients_equal_the_double_loop(counts):
 def test_the_concentration_of_a_dirichlet_is_found_again(alpha):
     drawn = np.random.default_rng(0).dirichlet(np.full(6, alpha), size=4000)
     assert dirichlet_alpha(np.rint(1e6 * drawn).astype(np.int64)) == pytest.approx(alpha, rel=0.05)
+
+
+def test_label_distance_weighs_clients_by_their_rows():
+    """(30, 0) and (0, 10): p = (3/4, 1/4), distances 1/4 and 3/4, weighted 3/4 x 1/4 + 1/4 x 3/4."""
+    assert label_distance(np.array([[30, 0], [0, 10]])) == pytest.approx(0.375)
+
+
+def test_a_client_without_rows_does_not_count():
+    counts = np.array([[5, 7], [9, 2]])
+    more = np.vstack([counts, [[0, 0]]])
+    assert label_distance(more) == pytest.approx(label_distance(counts))
+    assert label_distance_by_chance(more) == pytest.approx(label_distance_by_chance(counts))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "classes", "tolerance"),
+    [
+        ([1000, 1000], [500, 500, 500, 500], 0.03),
+        ([300, 1700], [900, 600, 400, 100], 0.03),
+        ([400] * 5, [500, 500, 500, 500], 0.03),
+        ([100, 200, 300, 600, 800], [200, 300, 700, 800], 0.03),
+        ([60] * 20, [120] * 10, 0.04),
+    ],
+    ids=["K2", "K2-ragged", "K5", "K5-ragged", "K20"],
+)
+def test_label_distance_by_chance_equals_the_mean_of_random_partitions(sizes, classes, tolerance):
+    rng, labels = np.random.default_rng(8), np.repeat(np.arange(len(classes)), classes)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    found = []
+    for _ in range(1500):
+        flat = np.bincount(owner * len(classes) + rng.permutation(labels), minlength=len(sizes) * len(classes))
+        counts = flat.reshape(len(sizes), len(classes))
+        found.append(label_distance(counts))
+    assert np.std(found) / np.mean(found) / math.sqrt(1500) < 0.015, "the simulation is sharp enough to tell"
+    assert label_distance_by_chance(counts) == pytest.approx(np.mean(found), rel=tolerance)
+
+
+def test_one_client_is_at_no_distance_by_chance():
+    assert label_distance_by_chance(np.array([[20, 30]])) == 0
 
 
 # sizes

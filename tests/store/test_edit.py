@@ -1,6 +1,5 @@
 """Tags, names and removal of stored runs."""
 
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -81,19 +80,3 @@ def test_a_run_that_is_carried_out_is_not_removed_or_renamed(made: RunStore) -> 
             with pytest.raises(BadInput, match=r"run 1: process .* is executing it"):
                 change()
     assert [record.name for record in made.runs()] == ["fedavg", "scaffold", "fedavg"]
-
-
-def test_a_store_of_before_tags_is_read_and_tagged(made: RunStore) -> None:
-    """Tags are a fact of a run, so an older store needs no new column. It has a table of leases, which is not used."""
-    made.close()
-    with sqlite3.connect(made.path) as db:
-        db.execute(
-            "CREATE TABLE leases (run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE, token TEXT NOT NULL)"
-        )
-        db.execute("INSERT INTO leases VALUES (1, 't')")
-    old = RunStore(made.folder, read_only=True)
-    assert tags(old) == [[], [], []]
-    store = RunStore(made.folder)
-    edit.tag(store, store.runs(), ["old"])
-    edit.remove(store, store.select(["c1"]))
-    assert tags(RunStore(made.folder, read_only=True)) == [["old"]]

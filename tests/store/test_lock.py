@@ -105,10 +105,3 @@ def test_a_folder_in_which_nothing_can_be_written_shows_the_last_owner(
 
         monkeypatch.setattr(FileLock, "acquire", refused)
         assert owner(RunStore(store.folder, read_only=True), 1) == f"process {process.pid} on {platform.node()}"
-
-
-def test_a_removed_run_leaves_no_lock(store: RunStore) -> None:
-    with held(store, 1):
-        pass
-    edit.remove(store, store.runs())
-    assert not store.run_folder(1).exists()

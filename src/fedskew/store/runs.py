@@ -380,10 +380,10 @@ def sound(records: list[RunRecord]) -> list[RunRecord]:
 def registered(run: int, rows: Iterable[tuple[int, Row]]) -> Iterator[tuple[int, int, int | None, str, str, float]]:
     """Yield the rows of the table. Raises `FedskewError` for the first with a measure that is not in the registry."""
     measures = stored()
-    for round_, (client, split, name, value) in rows:
-        if (split, name) not in measures:
-            raise FedskewError(f"the measure {split}/{name} has no row in fedskew.measure.registry; add one")
-        yield run, round_, client, split, name, value
+    for round_, row in rows:
+        if row[1:3] not in measures:
+            raise FedskewError(f"the measure {'/'.join(row[1:3])} has no row in fedskew.measure.registry; add one")
+        yield run, round_, *row
 
 
 def now() -> str:

@@ -1,6 +1,7 @@
 """The `fedskew` command: parses the arguments, calls the verb, and turns errors into one line and an exit code."""
 
 import argparse
+import gc
 import io
 import os
 import re
@@ -189,6 +190,7 @@ def entry() -> NoReturn:
         # characters outside the terminal's encoding become escapes
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    gc.disable()  # until the verb's modules are there: they stay, and to look for garbage in them takes a tenth of a short command
     code = main()
     if code == BadInput.exit_code:
         # Python aborts if it ends while Arrow's threads are still starting (apache/arrow#34314); nothing needs cleaning up

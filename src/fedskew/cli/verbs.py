@@ -45,11 +45,11 @@ class Verb:
     def __call__(self, parsed: argparse.Namespace) -> int:
         """Carry out the verb. Return the exit code."""
         module, _, function = self.function.partition(".")
-        gc.disable()  # modules stay until the end: to look for garbage in them takes a tenth of a short command
         # most modules import PyTorch, which takes longer than printing a help text
         carry_out = getattr(import_module(f"fedskew.cli.{module}"), function)
-        gc.enable()
-        gc.freeze()
+        if not gc.isenabled():  # see `fedskew.cli.main.entry`
+            gc.enable()
+            gc.freeze()
         return cast(int, carry_out(parsed))
 
 

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-from scipy.special import entr, rel_entr
 
 from fedskew.measure.heterogeneity.rows import Floats, Ints
 
@@ -68,6 +67,8 @@ def label_measures(counts: Ints) -> dict[str, Floats]:
     and ``Hellinger`` distance in 0..1; ``Kullback-Leibler`` divergence in bits, whose weighted mean is the mutual information of
     label and client, at most log2(classes); ``effective classes`` 2^entropy and ``classes held``, both in 1..classes.
     """
+    from scipy.special import rel_entr
+
     pooled, mine, variation = counts.sum(0) / counts.sum(), frequencies(counts), label_distances(counts)
     return {
         "total variation": variation,
@@ -82,6 +83,8 @@ def label_measures(counts: Ints) -> dict[str, Floats]:
 
 def entropy(p: Floats) -> Floats:
     """Return the entropy of the last axis, in bits."""
+    from scipy.special import entr
+
     return np.asarray(entr(p).sum(-1) / math.log(2))
 
 

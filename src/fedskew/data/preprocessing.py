@@ -129,11 +129,15 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
             size = np.abs((known - self.mean) / self.scale)
         return np.where(size <= LARGEST, known, np.nan)[:, None]
 
-    def encode(self, values: Cells) -> Floats:
-        known = self.raw(values)
-        missing = np.isnan(known)
-        made = np.where(missing, self.fill, (known - self.mean) / self.scale)
-        return np.concatenate([made, missing], axis=1) if self.marked else made
+    def encode(self, values: Cells, xp: Any = np) -> Floats:
+        """Return the inputs (n, width), computed by ``xp``: NumPy, or an ONNX graph with functions of the same names."""
+        for code in self.missing:
+            values = xp.where(values == code, np.nan, values)
+        with np.errstate(over="ignore"):
+            scaled = xp.expand_dims((values - self.mean) / self.scale, 1)
+        known = xp.abs(scaled) <= float(LARGEST)
+        inputs = xp.where(known, scaled, self.fill)
+        return xp.concatenate([inputs, xp.where(known, 0.0, 1.0)], axis=1) if self.marked else inputs
 
     @property
     def width(self) -> int:
@@ -176,9 +180,14 @@ class Words(msgspec.Struct, frozen=True, kw_only=True, tag="words"):
         hits = np.equal.outer(values, np.asarray(self.known, dtype=object)).astype(float)
         return np.where((values == "")[:, None] & ("" not in self.known), np.nan, hits)
 
-    def encode(self, values: Cells) -> Floats:
-        made = self.raw(values)
-        return np.nan_to_num((made - self.mean) / self.scale if self.mean else made)
+    def encode(self, values: Cells, xp: Any = np) -> Floats:
+        """Return the inputs (n, width), as `Number.encode` does."""
+        column = xp.expand_dims(values, 1)
+        hits = xp.where(column == np.array([self.known], dtype=object), 1.0, 0.0)
+        if not self.mean:
+            return hits
+        scaled = (hits - np.array(self.mean)) / np.array(self.scale)
+        return scaled if "" in self.known else xp.where(column == "", 0.0, scaled)
 
     @property
     def width(self) -> int:
@@ -226,8 +235,17 @@ class Angle(msgspec.Struct, frozen=True, kw_only=True, tag="angle"):
         angle = 2 * np.pi * self.places(values) / (self.period or len(self.words))
         return np.column_stack([np.sin(angle), np.cos(angle)])
 
-    def encode(self, values: Cells) -> Floats:
-        return np.nan_to_num((self.raw(values) - self.mean) / self.scale)
+    def encode(self, values: Cells, xp: Any = np) -> Floats:
+        """Return the inputs (n, 2), as `Number.encode` does."""
+        column = xp.expand_dims(values, 1)
+        if self.words:
+            hits = xp.where(column == np.array([self.words], dtype=object), 1.0, 0.0)
+            raw = hits @ self.raw(np.array(self.words, dtype=object))
+            missing = hits @ np.ones((len(self.words), 1)) == 0.0
+        else:
+            angle = column * (2 * np.pi) / self.period
+            raw, missing = xp.concatenate([xp.sin(angle), xp.cos(angle)], axis=1), xp.isnan(column)
+        return xp.where(missing, 0.0, (raw - np.array(self.mean)) / np.array(self.scale))
 
     @property
     def width(self) -> int:
@@ -347,10 +365,12 @@ class Array(msgspec.Struct, frozen=True, kw_only=True, tag="array"):
 
     def __call__(self, x: Cells) -> Cells:
         """Return the inputs (n, ...) of these rows."""
-        if (self.divisor, *self.mean, *self.scale) == (1, 0, 1):
-            return x
+        return x if (self.divisor, *self.mean, *self.scale) == (1, 0, 1) else self.scaled(x).astype(np.float32)
+
+    def scaled(self, x: Cells) -> Cells:
+        """Return the inputs (n, ...) of these rows, before they are rounded. ``x`` may be a value in an ONNX graph."""
         mean, scale = (np.reshape(part, self.over) for part in (self.mean, self.scale))
-        return ((x / self.divisor - mean) / scale).astype(np.float32)
+        return (x / self.divisor - mean) / scale
 
     def on_zeros(self) -> Cells:
         """Return the inputs (1, ...) of a row of zeros."""

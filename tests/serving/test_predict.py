@@ -206,7 +206,7 @@ def test_texts_of_symbols_are_predicted_and_give_the_stored_metrics(options: str
     assert {"accuracy", "perplexity"} < {*found}
     assert found == {name: stored(runs, name) for name in found}
     answers = model.predict(path)
-    assert answers[PREDICTION].isin(model.made.learned.classes).all()
+    assert answers[PREDICTION].isin(model.trained.learned.classes).all()
     assert answers.equals(model.predict({"text": [text[-60:] for text in frame["text"]]})) or options
 
 

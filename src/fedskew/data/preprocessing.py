@@ -334,9 +334,9 @@ class Tabular(msgspec.Struct, frozen=True, kw_only=True, tag="tabular"):
         return tuple(dict.fromkeys(part.name for part in self.columns))
 
     @property
-    def texts(self) -> set[str]:
+    def texts(self) -> frozenset[str]:
         """The columns whose cells are texts."""
-        return {part.name for part in self.columns if part.text}
+        return frozenset(part.name for part in self.columns if part.text)
 
     @property
     def missing(self) -> frozenset[str]:
@@ -354,6 +354,10 @@ class Array(msgspec.Struct, frozen=True, kw_only=True, tag="array"):
 
     ``mean`` and ``scale`` have the shape ``over``. ``low`` and ``high`` are the smallest and the largest training value.
     """
+
+    names: ClassVar[tuple[str, ...]] = ()
+    target: ClassVar[str] = ""
+    others: ClassVar[tuple[str, ...]] = ()
 
     shape: tuple[int, ...]
     low: float

@@ -19,7 +19,7 @@ from fedskew.core.task import Probabilistic
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import reading
-from fedskew.data.preprocessing import Array, Symbols, Tabular, Texts, Unseen
+from fedskew.data.preprocessing import Array, Preprocessing, Symbols, Tabular, Texts, Unseen
 from fedskew.data.targets import PADDING, TARGETS, Rows
 from fedskew.data.texts import UNKNOWN, encoded, windows
 from fedskew.experiment.config import Architecture
@@ -46,32 +46,33 @@ class TrainedModel:
     """The model of a run, which takes rows as a file of new rows has them; see `predict`."""
 
     run: int
-    made: Trained
+    trained: Trained
 
     def __repr__(self) -> str:
-        return f"model of run {self.run}: {self.reads}; predict(rows) gives {', '.join(self.made.learned.classes) or 'numbers'}"
+        classes = ", ".join(self.trained.learned.classes)
+        return f"model of run {self.run}: {self.reads}; predict(rows) gives {classes or 'numbers'}"
+
+    @property
+    def known(self) -> Preprocessing | None:
+        """The preprocessing of the training rows."""
+        return self.trained.learned.preprocessing
 
     @property
     def reads(self) -> str:
         """What a new row has."""
-        known = self.made.learned.preprocessing
-        if isinstance(known, Array):
-            return f"rows of shape {known.shape}"
-        return f"columns {', '.join(known.names)}" if known else "rows as the data set holds them"
+        if isinstance(self.known, Array):
+            return f"rows of shape {self.known.shape}"
+        return f"columns {', '.join(self.known.names)}" if self.known else "rows as the data set holds them"
 
     @property
     def names(self) -> tuple[str, ...]:
         """The columns that the model reads or predicts; empty for arrays."""
-        known = self.made.learned.preprocessing
-        return () if known is None or isinstance(known, Array) else (*known.names, *self.target)
+        return (*self.known.names, *self.target) if self.known else ()
 
     @property
     def target(self) -> tuple[str, ...]:
         """The columns of the targets in a file; empty if they have no names."""
-        known = self.made.learned.preprocessing
-        if known is None or isinstance(known, Array) or not known.target:
-            return ()
-        return (known.target, *known.others)
+        return (self.known.target, *self.known.others) if self.known and self.known.target else ()
 
     def predict(self, rows: object, warn: Callable[[str], None] = warn_python) -> pd.DataFrame:
         """The answer for each row of a data frame, a table, a file (CSV, Parquet, Arrow, JSON lines, npy, npz) or an array.
@@ -80,20 +81,19 @@ class TrainedModel:
         target's unit; the probability of each class, label or symbol; ``outside``, what no training row held. ``warn`` gets one
         line for each kind of such rows. Raises `BadInput` if columns are missing.
         """
-        table, found = self.table(self.read(rows))
-        for strange, what in found:
+        table, unseen = self.table(self.read(rows))
+        for strange, what in unseen:
             warn(unseen_line(int(strange.sum()), len(strange), what))
         return table
 
-    def table(self, given: pd.DataFrame | Rows) -> tuple[pd.DataFrame, list[Unseen]]:
+    def table(self, rows: pd.DataFrame | Rows) -> tuple[pd.DataFrame, list[Unseen]]:
         """Return the answers for rows of `read` or `blocks`, and what no training row held."""
         import pandas as pd
 
-        answers = self.answers(self.inputs(given))
-        found = self.unseen(given)
-        outside = ["; ".join(what for strange, what in found if strange[i]) for i in range(len(answers))]
-        index = given.index if isinstance(given, pd.DataFrame) else None
-        return pd.DataFrame({**columns_of(self.made, answers), OUTSIDE: outside}, index=index), found
+        answers, unseen = self.answers(self.inputs(rows)), self.unseen(rows)
+        outside = ["; ".join(what for strange, what in unseen if strange[i]) for i in range(len(answers))]
+        index = rows.index if isinstance(rows, pd.DataFrame) else None
+        return pd.DataFrame({**columns_of(self.trained, answers), OUTSIDE: outside}, index=index), unseen
 
     def blocks(self, path: Path) -> Iterator[tuple[pd.DataFrame | Rows, pd.DataFrame | None]]:
         """Yield the rows of a file in parts: as `read` does, and the columns as the file has them (None for arrays).
@@ -105,37 +105,53 @@ class TrainedModel:
         from fedskew.data.tables.columns import to_pandas
         from fedskew.data.tables.files import Reading
 
-        known = self.made.learned.preprocessing
-        if known is None or isinstance(known, Array) or path.suffix == ".txt":
-            given = self.read(path)
-            yield given, given if isinstance(given, pd.DataFrame) else None
+        if not self.names or path.suffix == ".txt":
+            rows = self.read(path)
+            yield rows, rows if isinstance(rows, pd.DataFrame) else None
             return
         raw = Reading([path], raw=True).tables()
-        for part, (_, own) in zip(tables_of(path, *self.reading(known)), raw, strict=True):
-            written = own.to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True)
-            yield self.read(to_pandas(part)), pd.DataFrame(written)
+        for part, (_, written) in zip(self.tables(path), raw, strict=True):
+            cells = written.to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True)
+            yield self.read(to_pandas(part)), pd.DataFrame(cells)
 
-    def reading(self, known: Tabular | Texts | Symbols) -> tuple[set[str], str, Tabular | None]:
-        """Return the columns that stay text, the column in which cells may have line breaks, and how numbers are spelt."""
+    def tables(self, path: Path) -> Iterator[pa.Table]:
+        """Yield the rows of a file in parts, read as in training. Raises `BadInput`, also after the last part."""
+        from fedskew.data.tables.files import Reading, files_of
+
+        require(not path.is_dir(), f"predict {path}: it is a folder; give one file")
+        known, reading = self.known, Reading(files_of([path]))
+        classes = self.target if self.trained.kind.target == "classes" else ()
         if isinstance(known, Tabular):
-            texts, words, spelt = "", {*known.texts}, known
-        else:
-            texts, words, spelt = known.column, {known.column}, None
-        return words | ({known.target} if self.made.kind.target == "classes" else set()), texts, spelt
+            reading.words, reading.spellings, reading.missing = known.texts, known.spellings, known.missing
+        elif isinstance(known, Texts | Symbols):
+            reading.words, reading.text = frozenset([known.column]), known.column
+        reading.words = reading.words.union(classes)
+        rows = 0
+        for _, part in reading.tables():
+            rows += len(part)
+            yield part
+        require(rows > 0, f"predict {path}: no rows")
+        require(
+            not reading.malformed,
+            f"predict {path}: {count(reading.malformed, 'line')} with too few or too many cells; correct them first",
+        )
 
     def evaluate(self, rows: object) -> dict[str, float]:
         """The loss and the metrics over rows with targets, as a run measures them. Rows without a target are left out."""
-        names, given = [*self.target], self.read(rows)
+        names, frame = [*self.target], self.read(rows)
         require(bool(names), "evaluate: no column of targets is known")
-        require(self.has_targets(given), f"evaluate: the rows have no column {', '.join(map(repr, names))} of targets")
-        assert not isinstance(given, np.ndarray)
-        known = self.made.learned.preprocessing
-        held = given[given[names].notna().all(axis=1)]
-        if isinstance(known, Texts):
-            held = held[words_of(held[known.column]) != ""]
-        require(len(held) > 0, f"evaluate: no row has a value in {', '.join(map(repr, names))}")
-        x, y = self.sequences(known, held) if isinstance(known, Symbols) else (self.inputs(held), self.targets(held))
-        return evaluate(self.made.task, self.made.w, x, targets_of(y, self.made.dtype, torch.device("cpu")))
+        require(self.has_targets(frame), f"evaluate: the rows have no column {', '.join(map(repr, names))} of targets")
+        assert not isinstance(frame, np.ndarray)
+        frame = frame[frame[names].notna().all(axis=1)]
+        if isinstance(self.known, Texts):
+            frame = frame[words_of(frame[self.known.column]) != ""]
+        require(len(frame) > 0, f"evaluate: no row has a value in {', '.join(map(repr, names))}")
+        if isinstance(self.known, Symbols):
+            x, y = self.sequences(self.known, frame)
+        else:
+            x, y = self.inputs(frame), self.targets(frame)
+        targets = targets_of(y, self.trained.dtype, torch.device("cpu"))
+        return evaluate(self.trained.task, self.trained.w, x, targets)
 
     def has_targets(self, rows: pd.DataFrame | Rows) -> bool:
         """Whether `evaluate` can be called on the rows."""
@@ -146,9 +162,9 @@ class TrainedModel:
         from fedskew.data.tables.columns import numbers
 
         name, *others = self.target
-        kind, learned = self.made.kind.target, self.made.learned
+        kind, learned = self.trained.kind.target, self.trained.learned
         if kind != "classes":
-            columns = [numbers(rows[column]) for column in (name, *others)]
+            columns = [numbers(rows[column]) for column in self.target]
             y = np.stack(columns, axis=1) if others else columns[0]
             if kind == "labels":
                 # a value that is no number becomes -1, which the check below names
@@ -166,20 +182,19 @@ class TrainedModel:
 
     def read(self, rows: object) -> pd.DataFrame | Rows:
         """The rows as a data frame, or as an array where the run was trained on arrays. Raises `BadInput`."""
-        known = self.made.learned.preprocessing
-        require(
-            known is not None,
-            f"run {self.run}: its preprocessing is not known here; model() takes rows as the data set holds them",
-        )
-        if isinstance(known, Array):
-            found = array_of(rows)
-            require(
-                found.shape[1:] == known.shape,
-                f"predict: rows have shape {found.shape[1:]}, but run {self.run} needs {known.shape}",
+        known = self.known
+        if known is None:
+            raise BadInput(
+                f"run {self.run}: its preprocessing is not known here; model() takes rows as the data set holds them"
             )
-            return found
-        assert known is not None
-        frame = frame_of(rows, *self.reading(known))
+        if isinstance(known, Array):
+            array = array_of(rows)
+            require(
+                array.shape[1:] == known.shape,
+                f"predict: rows have shape {array.shape[1:]}, but run {self.run} needs {known.shape}",
+            )
+            return array
+        frame = self.frame(rows)
         twice = frame.columns[frame.columns.duplicated()]
         require(twice.empty, f"predict: two columns are called {str(*twice[:1])!r}; give each its own name")
         missing = [name for name in known.names if name not in frame]
@@ -188,27 +203,50 @@ class TrainedModel:
         require(not missing, f"predict: the rows lack the {lack}; {near}")
         return frame
 
+    def frame(self, rows: object) -> pd.DataFrame:
+        """Rows as a data frame. A file whose name ends in .txt is one text."""
+        import pandas as pd
+        import pyarrow as pa
+
+        from fedskew.data.tables.columns import to_pandas
+        from fedskew.data.tables.survey import joined
+
+        if isinstance(rows, pd.DataFrame):
+            return rows
+        if isinstance(rows, str | Path) and Path(rows).suffix == ".txt" and isinstance(self.known, Texts | Symbols):
+            require_exists(Path(rows))
+            with reading("text", Path(rows)):
+                return pd.DataFrame({self.known.column: [Path(rows).read_text(encoding="utf-8")]})
+        if isinstance(rows, str | Path):
+            return to_pandas(joined([*self.tables(Path(rows))]))
+        if isinstance(rows, pa.Table):
+            return pd.DataFrame(rows.to_pandas())
+        if not isinstance(rows, Mapping):
+            raise BadInput("predict: give a data frame, a table, or a file with the columns of the training rows")
+        try:
+            return pd.DataFrame(dict(rows))
+        except ValueError:
+            raise BadInput("predict: give a list of values for each column, all of one length") from None
+
     def inputs(self, rows: pd.DataFrame | Rows) -> Tensor:
         """The inputs of the network."""
-        known = self.made.learned.preprocessing
+        known = self.known
         if isinstance(rows, np.ndarray):
             assert isinstance(known, Array)
-            x = known(rows)
-        elif isinstance(known, Symbols):
-            x = self.last_symbols(known, rows)
-        else:
-            assert isinstance(known, Tabular | Texts)
-            x = inputs_of(known, self.made.model, rows)
-        return self.tensor(x)
+            return self.tensor(known(rows))
+        if isinstance(known, Symbols):
+            return self.tensor(self.last_symbols(known, rows))
+        assert isinstance(known, Tabular | Texts)
+        return self.tensor(inputs_of(known, self.trained.model, rows))
 
     def tensor(self, x: Rows) -> Tensor:
-        return rows_of(x, self.made.dtype, torch.device("cpu"), self.made.task.ids)
+        return rows_of(x, self.trained.dtype, torch.device("cpu"), self.trained.task.ids)
 
     def last_symbols(self, known: Symbols, rows: pd.DataFrame) -> Rows:
         """(n, length) the last symbols of each text."""
         from fedskew.data.tables.columns import strings
 
-        x, encode = np.full((len(rows), *self.made.learned.shape), PADDING, dtype=np.int64), known.encoder()
+        x, encode = np.full((len(rows), *self.trained.learned.shape), PADDING, dtype=np.int64), known.encoder()
         for row, text in zip(x, strings(rows[known.column]), strict=True):
             last = encode(text)[-len(row) :]
             row[: len(last)] = last
@@ -218,7 +256,7 @@ class TrainedModel:
         """The symbols of all texts in rows, and the symbol after each, as a run cuts its test texts. Raises `BadInput`."""
         from fedskew.data.tables.columns import strings
 
-        texts, encode, [length] = strings(rows[known.column]), known.encoder(), self.made.learned.shape
+        texts, encode, [length] = strings(rows[known.column]), known.encoder(), self.trained.learned.shape
         strange = known.unknown("".join(texts))
         require(
             not strange,
@@ -230,35 +268,35 @@ class TrainedModel:
 
     def answers(self, x: Tensor) -> Rows:
         """(n, K) probabilities of classes, labels or symbols, or (n,) numbers."""
-        task, made = self.made.task, []
+        task, answers = self.trained.task, []
         with torch.no_grad():
             for part in x.split(CHUNK):
-                outputs = task.logits(self.made.w, channels_last(part))
+                outputs = task.logits(self.trained.w, channels_last(part))
                 if task.kind.target == "symbols":
                     outputs = outputs[torch.arange(len(part)), (part >= 0).sum(-1).clamp(min=1) - 1]
-                made.append(answered(task.kind, outputs))
-        return torch.cat(made).numpy()
+                answers.append(answered(task.kind, outputs))
+        return torch.cat(answers).numpy()
 
     def unseen(self, rows: pd.DataFrame | Rows) -> list[Unseen]:
         """What no training row held, with the name of the column."""
         from fedskew.data.tables.columns import strings, unseen
 
-        known = self.made.learned.preprocessing
+        known = self.known
         if isinstance(rows, np.ndarray):
             assert isinstance(known, Array)
-            found = known.unseen(rows)
+            strange = known.unseen(rows)
         elif isinstance(known, Tabular):
-            found = [(at, f"{p.name} {what}") for p in known.columns for at, what in unseen(p, rows[p.name])]
+            strange = [(at, f"{p.name} {what}") for p in known.columns for at, what in unseen(p, rows[p.name])]
         elif isinstance(known, Symbols):
             texts = strings(rows[known.column])
             odd = [known.unknown(text) for text in texts]
             what = f"{known.column} has unknown characters, which are left out, such as {''.join(odd)[:1]!r}"
-            found = [(np.array([*map(bool, odd)]), what), (texts.eq("").to_numpy(), f"{known.column} is empty")]
+            strange = [(np.array([*map(bool, odd)]), what), (texts.eq("").to_numpy(), f"{known.column} is empty")]
         else:
             assert isinstance(known, Texts)
             ids = encoded(words_of(rows[known.column]).tolist(), known)
-            found = [(np.all(ids <= UNKNOWN, axis=1), f"no word of {known.column} is known")]
-        return [(at, what) for at, what in found if at.any()]
+            strange = [(np.all(ids <= UNKNOWN, axis=1), f"no word of {known.column} is known")]
+        return [(at, what) for at, what in strange if at.any()]
 
 
 def inputs_of(known: Tabular | Texts, model: Architecture, rows: pd.DataFrame) -> Rows:
@@ -278,18 +316,18 @@ def words_of(cells: pd.Series[Any]) -> pd.Series[Any]:
     return strings(cells).str.strip().str.replace(r"^(-?\d+)\.0+$", r"\1", regex=True)
 
 
-def columns_of(made: Trained, answers: Rows) -> dict[str, Rows]:
+def columns_of(trained: Trained, answers: Rows) -> dict[str, Rows]:
     """The columns of a table of answers."""
     if answers.ndim == 1:
         return {PREDICTION: answers}
-    require(answers.ndim == 2, f"predict: the task {type(made.kind).__name__} has no single answer for a row")
-    names = made.learned.classes or tuple(map(str, range(answers.shape[1])))
-    if not isinstance(made.kind, Probabilistic):
+    require(answers.ndim == 2, f"predict: the task {type(trained.kind).__name__} has no single answer for a row")
+    names = trained.learned.classes or tuple(map(str, range(answers.shape[1])))
+    if not isinstance(trained.kind, Probabilistic):
         return {f"{OUTPUT}{name}": answers[:, at] for at, name in enumerate(names)}
-    chosen = np.array(names, dtype=object)[answers.argmax(1)]
-    if made.kind.target == "labels":
-        chosen = np.array(["|".join(np.array(names)[row >= 0.5]) for row in answers], dtype=object)
-    return {PREDICTION: chosen, **{PROBABILITY + name: answers[:, at] for at, name in enumerate(names)}}
+    words = np.array(names, dtype=object)[answers.argmax(1)]
+    if trained.kind.target == "labels":
+        words = np.array(["|".join(np.array(names)[row >= 0.5]) for row in answers], dtype=object)
+    return {PREDICTION: words, **{PROBABILITY + name: answers[:, at] for at, name in enumerate(names)}}
 
 
 def array_of(rows: object) -> Rows:
@@ -297,58 +335,11 @@ def array_of(rows: object) -> Rows:
     if isinstance(rows, str | Path):
         path = Path(rows)
         try:
-            found = np.load(path, allow_pickle=False)
-            return np.asarray(found if isinstance(found, np.ndarray) else found["x"])
+            arrays = np.load(path, allow_pickle=False)
+            return np.asarray(arrays if isinstance(arrays, np.ndarray) else arrays["x"])
         except (OSError, ValueError, KeyError, EOFError) as error:
             raise BadInput(f"predict {path}: cannot be read as npy, or npz with an array x: {error}") from None
     return np.asarray(rows)
-
-
-def frame_of(rows: object, words: set[str], texts: str, known: Tabular | None) -> pd.DataFrame:
-    """Rows as a data frame. Columns of ``words`` in a CSV file stay text; cells of ``texts`` may have line breaks.
-
-    Numbers and times are spelt as in ``known``. A file whose name ends in .txt is one text.
-    """
-    import pandas as pd
-    import pyarrow as pa
-
-    if isinstance(rows, pd.DataFrame):
-        return rows
-    if isinstance(rows, str | Path):
-        from fedskew.data.tables.columns import to_pandas
-        from fedskew.data.tables.survey import joined
-
-        if texts and Path(rows).suffix == ".txt":
-            require_exists(Path(rows))
-            with reading("text", Path(rows)):
-                return pd.DataFrame({texts: [Path(rows).read_text(encoding="utf-8")]})
-        return to_pandas(joined([*tables_of(Path(rows), words, texts, known)]))
-    if isinstance(rows, pa.Table):
-        return pd.DataFrame(rows.to_pandas())
-    if isinstance(rows, Mapping):
-        try:
-            return pd.DataFrame(dict(rows))
-        except ValueError:
-            raise BadInput("predict: give a list of values for each column, all of one length") from None
-    raise BadInput("predict: give a data frame, a table, or a file with the columns of the training rows")
-
-
-def tables_of(path: Path, words: set[str], texts: str, known: Tabular | None) -> Iterator[pa.Table]:
-    """Yield the rows of a file in parts; the arguments are as in `frame_of`. Raises `BadInput`, also after the last part."""
-    from fedskew.data.tables.files import Reading, files_of
-
-    require(not path.is_dir(), f"predict {path}: it is a folder; give one file")
-    [path] = files_of([path])
-    table = Reading([path], frozenset(words), texts, *((known.spellings, known.missing) if known else ()))
-    rows = 0
-    for _, part in table.tables():
-        rows += len(part)
-        yield part
-    require(rows > 0, f"predict {path}: no rows")
-    require(
-        not table.malformed,
-        f"predict {path}: {count(table.malformed, 'line')} with too few or too many cells; correct them first",
-    )
 
 
 def unseen_line(number: int, rows: int, what: str) -> str:
@@ -370,8 +361,8 @@ def number_of(store: RunStore, run: int, client: int | str | None) -> int | None
     """A client's number, from its name or the number itself."""
     if client is None or isinstance(client, int):
         return client
-    known = store.partition(run).drop_duplicates("client")
-    names = dict(zip(known["client_name"], known["client"], strict=True))
+    clients = store.partition(run).drop_duplicates("client")
+    names = dict(zip(clients["client_name"], clients["client"], strict=True))
     if client in names:
         return int(names[client])
     require(

@@ -73,7 +73,7 @@ def test_a_run_on_agreed_columns_equals_its_simulation_on_the_pooled_rows(
     serve(channel, {**options, "resume": 1}, VERSIONS)
     store = RunStore(tmp_path / "runs")
     weights = [final(store, 1)["x"], final(simulated.store, simulated.ids[0])["x"]]
-    known = [load(s, 1).made.learned.preprocessing for s in (store, simulated.store)]
+    known = [load(s, 1).trained.learned.preprocessing for s in (store, simulated.store)]
     assert torch.allclose(*weights, rtol=0, atol=1e-6)
     assert (torch.equal(*weights) and known[0] == known[1]) or (fewest == 1 and kind == "classes")
     pooled_rows = deployment(tmp_path, option, model)[0].dataset.load().preprocessing
@@ -151,7 +151,7 @@ def test_no_word_of_few_rows_leaves_a_node_and_training_reads_it_as_unknown(
     serve(channel, configuration(experiment.replace(training__rounds=1), tmp_path, agree=True, most_rows=90), VERSIONS)
     assert len(left(channel)) == 3
     assert any(word in data for data in left(channel)) != hidden
-    known = load(RunStore(tmp_path / "runs"), 1).made.learned.preprocessing
+    known = load(RunStore(tmp_path / "runs"), 1).trained.learned.preprocessing
     for node in nodes:
         rows = pd.read_csv(node.rows)
         [kept] = [np.load(path) for path in node.folder.glob("*/rows.npz")]

@@ -25,8 +25,8 @@ def standardised(train: Rows, test: Rows, axes: tuple[int, ...] | None = None) -
     """
     # float64, so that the sums do not depend on the order in which NumPy adds
     mean, std = (np.asarray(f(train, axis=axes, keepdims=True, dtype=np.float64))[0] for f in (np.mean, np.std))
-    made = as_array(train, mean=mean, scale=np.where(std > 0, std, 1))
-    return made(train), made(test), made
+    preprocessing = as_array(train, mean=mean, scale=np.where(std > 0, std, 1))
+    return preprocessing(train), preprocessing(test), preprocessing
 
 
 def standardised_pixels(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32], NDArray[np.float32], Array]:
@@ -49,8 +49,8 @@ def standardised_pixels(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32
         deviation = np.sqrt((share * (value - mean) ** 2).sum())
         tables[channel] = (value - mean) / deviation
         moments[:, channel] = np.array([mean, deviation])[:, None, None]
-    made = as_array(train, divisor=255, mean=moments[0], scale=moments[1])
-    return looked_up(train, tables), looked_up(test, tables), made
+    preprocessing = as_array(train, divisor=255, mean=moments[0], scale=moments[1])
+    return looked_up(train, tables), looked_up(test, tables), preprocessing
 
 
 def looked_up(pixels: Pixels, tables: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -168,12 +168,12 @@ def in_time(x: Signals) -> Signals:
     from scipy import stats
 
     mean, median = x.mean(-1), np.median(x, -1)
-    found = [
+    features = [
         *(mean, x.std(-1), np.median(np.abs(x - median[..., None]), -1), x.max(-1), x.min(-1)),
         *(np.log((x**2).mean(-1) + TINY), stats.iqr(x, axis=-1), entropy(x**2)),
         *np.moveaxis(autoregression(x - mean[..., None], ORDER), -1, 0),
     ]
-    return np.concatenate(found, axis=1)
+    return np.concatenate(features, axis=1)
 
 
 def in_frequency(x: Signals) -> Signals:
@@ -182,11 +182,11 @@ def in_frequency(x: Signals) -> Signals:
 
     a = amplitudes(x)
     at = np.arange(1, a.shape[-1] + 1) / a.shape[-1]
-    found = [
+    features = [
         *(a.mean(-1), a.std(-1), a.max(-1), at[a.argmax(-1)], (a * at).sum(-1) / (a.sum(-1) + TINY)),
         *(stats.skew(a, axis=-1), stats.kurtosis(a, axis=-1), entropy(a**2)),
     ]
-    return np.concatenate([np.nan_to_num(part) for part in found], axis=1)
+    return np.concatenate([np.nan_to_num(part) for part in features], axis=1)
 
 
 def bands(x: Signals) -> Signals:

@@ -86,12 +86,12 @@ class Dataset:
             check_rows(f"{name}: ", part, x, len(y))
         if self.target not in ("", *TARGETS):
             raise BadInput(f"{name}: unknown target {self.target!r}; {suggestion(self.target, TARGETS)}")
-        found = self.target or target_of(f"{name}: ", self.y, len(self.classes), self.vocabulary)
-        object.__setattr__(self, "target", found)
+        target = self.target or target_of(f"{name}: ", self.y, len(self.classes), self.vocabulary)
+        object.__setattr__(self, "target", target)
         if self.persons is not None:
             object.__setattr__(self, "persons", numbered_persons(name, self.persons, lengths))
             object.__setattr__(self, "test_units", self.persons[1] if self.test_units is None else self.test_units)
-        kind, what = TARGETS[found], "labels" if found == "classes" else "targets"
+        kind, what = TARGETS[target], "labels" if target == "classes" else "targets"
         for part, y in (("training", self.y), ("test", self.y_test)):
             kind.check(f"{name}: {part} {what}", y, self.num_categories)
         if reason := kind.useless(self.y):
@@ -180,26 +180,26 @@ class Dataset:
         return digest.hexdigest()[:16]
 
 
-def arrays_of(name: str, given: Dataset) -> dict[str, Any]:
+def arrays_of(name: str, fields: Dataset) -> dict[str, Any]:
     """Return x, y, x_test and y_test as arrays, with ``classes`` and ``columns``, from arrays, tensors, data frames or lists.
 
     Targets (n, 1) become (n,), words become numbers of their classes, and whole numbers as floats become integers if there are
     classes. Raises `BadInput` for anything else that is no array of numbers, and for one-hot labels.
     """
-    columns = tuple(map(str, given.columns if len(given.columns) else getattr(given.x, "columns", ())))
+    columns = tuple(map(str, fields.columns if len(fields.columns) else getattr(fields.x, "columns", ())))
     x, x_test = (
-        rows_of(f"{name}: {part} rows", rows) for part, rows in (("training", given.x), ("test", given.x_test))
+        rows_of(f"{name}: {part} rows", rows) for part, rows in (("training", fields.x), ("test", fields.x_test))
     )
-    ys = [array_of(f"{name}: {part} targets", y) for part, y in (("training", given.y), ("test", given.y_test))]
-    classes = tuple(map(str, () if given.classes is None else given.classes))
-    if given.target in ("", "classes", "number"):
+    ys = [array_of(f"{name}: {part} targets", y) for part, y in (("training", fields.y), ("test", fields.y_test))]
+    classes = tuple(map(str, () if fields.classes is None else fields.classes))
+    if fields.target in ("", "classes", "number"):
         ys = [y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y for y in ys]
         require(
             not all(y.ndim == 2 and y.shape[1] > 1 and is_one_hot(y) for y in ys),
             f"{name}: each row of y has a single 1, as one-hot labels have; write y.argmax(1) for classes, or target='labels' for "
             "sets of labels",
         )
-    if all(y.ndim == 1 for y in ys) and given.target in ("", "classes"):
+    if all(y.ndim == 1 for y in ys) and fields.target in ("", "classes"):
         if any(y.dtype.kind in "OUSb" for y in ys) and not (classes and all(y.dtype.kind == "b" for y in ys)):
             ys, classes = classes_of(name, ys, classes)
         elif classes and all(bool(np.isin(y, np.arange(len(classes))).all()) for y in ys):
@@ -312,10 +312,10 @@ def numbered_persons(name: str, persons: Sequence[Iterable[object]], lengths: Se
     return train, test
 
 
-def some_rows(count: int, wanted: int, part: int, where: str) -> Ints:
-    """Choose ``wanted`` of ``count`` rows at random, always the same ones; return their indices. 0 gives all rows in order.
+def some_rows(count: int, number: int, part: int, where: str) -> Ints:
+    """Choose ``number`` of ``count`` rows at random, always the same ones; return their indices. 0 gives all rows in order.
 
     ``part`` is 0 for training and 1 for test rows; both get different choices. Raises `BadInput` if there are too few rows.
     """
-    require(wanted <= count, f"data set {where}: {wanted} rows are requested, but there are only {count}")
-    return stream(0, "data", part).permutation(count)[:wanted] if wanted else np.arange(count)
+    require(number <= count, f"data set {where}: {number} rows are requested, but there are only {count}")
+    return stream(0, "data", part).permutation(count)[:number] if number else np.arange(count)

@@ -85,15 +85,15 @@ class Files:
         if self.packaged:
             return [*self.packaged]
         for form in self.forms:
-            found = [located(self.dataset, name, name in self.common) for name in form]
-            if all(found):
-                return [path for paths in found for path in paths]
+            groups = [located(self.dataset, name, name in self.common) for name in form]
+            if all(groups):
+                return [path for paths in groups for path in paths]
         return []
 
     def paths(self) -> list[Path]:
         """Return the paths of `here`. If there are none, raise `BadInput` with the searched folders and how to get the files."""
-        if found := self.here():
-            return found
+        if paths := self.here():
+            return paths
         names = " or ".join(form[0] for form in self.forms)
         places = " and ".join(str(folder) for folder in folders())
         hint = "" if os.environ.get(VARIABLE) else f" ({VARIABLE} is not set)"
@@ -104,11 +104,11 @@ class Files:
 
     def read(self, reader: Callable[[Path], T]) -> list[T]:
         """Call ``reader`` for each file; return the results. Raises `BadInput` for missing and damaged files."""
-        found = []
+        results = []
         for path in self.paths():
             with reading(self.dataset, path):
-                found.append(reader(path))
-        return found
+                results.append(reader(path))
+        return results
 
     def build(
         self,
@@ -139,16 +139,16 @@ class Files:
 
 def folders() -> list[Path]:
     """Return the searched folders in order."""
-    named = os.environ.get(VARIABLE)
-    return [*([Path(named).expanduser()] if named else []), platformdirs.user_cache_path("fedskew") / "data"]
+    variable = os.environ.get(VARIABLE)
+    return [*([Path(variable).expanduser()] if variable else []), platformdirs.user_cache_path("fedskew") / "data"]
 
 
 def located(dataset: str, name: str, only_subfolder: bool) -> list[Path]:
     """Return the files of this name in the first folder that has any. The data set's subfolder is searched before the folder."""
     for folder in folders():
         for place in (folder / dataset, *(() if only_subfolder else (folder,))):
-            if found := sorted(path for path in place.glob(name) if path.is_file()):
-                return found
+            if files := sorted(path for path in place.glob(name) if path.is_file()):
+                return files
     return []
 
 
@@ -220,10 +220,10 @@ def fetch_file(remote: Remote, place: Path, on_progress: OnProgress) -> Path:
     advice = f"try again, or put {remote.file} from {remote.url} into {place}"
     try:
         receive(remote, part, on_progress)
-        if remote.sha256 and (found := digest(part)) != remote.sha256:
+        if remote.sha256 and (checksum := digest(part)) != remote.sha256:
             part.unlink()
             raise FedskewError(
-                f"{remote.url}: the file was changed or damaged during the download, its SHA-256 is {found[:16]}... and not "
+                f"{remote.url}: the file was changed or damaged during the download, its SHA-256 is {checksum[:16]}... and not "
                 f"{remote.sha256[:16]}...; nothing was kept, try again"
             )
         part.replace(target)

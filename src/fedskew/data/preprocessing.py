@@ -54,8 +54,8 @@ class Symbols(msgspec.Struct, frozen=True, kw_only=True, tag="symbols"):
             require_tokenizers()
             from tokenizers import Tokenizer
 
-            made = Tokenizer.from_str(self.tokenizer)
-            return lambda text: np.asarray(made.encode(text).ids, dtype=np.int64)
+            pieces = Tokenizer.from_str(self.tokenizer)
+            return lambda text: np.asarray(pieces.encode(text).ids, dtype=np.int64)
         number = {character: at for at, character in enumerate(self.characters)}
         return lambda text: np.array([number[each] for each in text if each in number], dtype=np.int64)
 
@@ -124,10 +124,10 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
 
     def raw(self, values: Cells) -> Floats:
         """Return the numbers (n, 1), with NaN for missing values and for numbers too large for float32 after scaling."""
-        known = self.known(values)
+        numbers = self.known(values)
         with np.errstate(over="ignore"):
-            size = np.abs((known - self.mean) / self.scale)
-        return np.where(size <= LARGEST, known, np.nan)[:, None]
+            size = np.abs((numbers - self.mean) / self.scale)
+        return np.where(size <= LARGEST, numbers, np.nan)[:, None]
 
     def encode(self, values: Cells, xp: Any = np) -> Floats:
         """Return the inputs (n, width), computed by ``xp``: NumPy, or an ONNX graph with functions of the same names."""
@@ -135,23 +135,23 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
             values = xp.where(values == code, np.nan, values)
         with np.errstate(over="ignore"):
             scaled = xp.expand_dims((values - self.mean) / self.scale, 1)
-        known = xp.abs(scaled) <= float(LARGEST)
-        inputs = xp.where(known, scaled, self.fill)
-        return xp.concatenate([inputs, xp.where(known, 0.0, 1.0)], axis=1) if self.marked else inputs
+        finite = xp.abs(scaled) <= float(LARGEST)
+        inputs = xp.where(finite, scaled, self.fill)
+        return xp.concatenate([inputs, xp.where(finite, 0.0, 1.0)], axis=1) if self.marked else inputs
 
     @property
     def width(self) -> int:
         return 1 + self.marked
 
-    def decode(self, made: Floats) -> Cells:
+    def decode(self, inputs: Floats) -> Cells:
         """Return the numbers (n,) from the inputs (n, width): the inverse of `encode`."""
-        gone = made[:, 1] > 0.5 if self.marked else (made[:, 0] == self.fill) & self.gaps
-        return np.where(gone, np.nan, made[:, 0] * self.scale + self.mean)
+        gone = inputs[:, 1] > 0.5 if self.marked else (inputs[:, 0] == self.fill) & self.gaps
+        return np.where(gone, np.nan, inputs[:, 0] * self.scale + self.mean)
 
     def unseen(self, values: Cells) -> list[Unseen]:
-        known = self.known(values)
-        found = [((known < self.low) | (known > self.high), f"outside {self.shown(self.low, self.high)}")]
-        return found if self.gaps else [*found, (np.isnan(known), "missing")]
+        numbers = self.known(values)
+        unseen = [((numbers < self.low) | (numbers > self.high), f"outside {self.shown(self.low, self.high)}")]
+        return unseen if self.gaps else [*unseen, (np.isnan(numbers), "missing")]
 
     def shown(self, *values: float) -> str:
         if self.time:
@@ -193,17 +193,17 @@ class Words(msgspec.Struct, frozen=True, kw_only=True, tag="words"):
     def width(self) -> int:
         return len(self.known)
 
-    def decode(self, made: Floats) -> Cells:
+    def decode(self, inputs: Floats) -> Cells:
         """Return the words (n,) from the inputs (n, width); empty for a missing word, and for a word without an input."""
-        hits = made * self.scale + self.mean if self.mean else made
-        gone = (hits.max(1) <= 0.5) | ((made == 0).all(1) & bool(self.mean))
+        hits = inputs * self.scale + self.mean if self.mean else inputs
+        gone = (hits.max(1) <= 0.5) | ((inputs == 0).all(1) & bool(self.mean))
         return np.where(gone, "", np.asarray(self.known, dtype=object)[hits.argmax(1)])
 
     def unseen(self, values: Cells) -> list[Unseen]:
         missing = values == ""
         strange = ~np.isin(values.astype(str), (*self.known, *self.others)) & ~missing
-        found = [(strange, f"unknown, such as {values[strange][0]!r}")] if strange.any() else []
-        return found if self.gaps else [*found, (missing & ("" not in self.known), "missing")]
+        unseen = [(strange, f"unknown, such as {values[strange][0]!r}")] if strange.any() else []
+        return unseen if self.gaps else [*unseen, (missing & ("" not in self.known), "missing")]
 
 
 class Angle(msgspec.Struct, frozen=True, kw_only=True, tag="angle"):
@@ -251,9 +251,9 @@ class Angle(msgspec.Struct, frozen=True, kw_only=True, tag="angle"):
     def width(self) -> int:
         return 2
 
-    def decode(self, made: Floats) -> Cells:
+    def decode(self, inputs: Floats) -> Cells:
         """Return the numbers (n,), in 0..period, or the words, from the inputs (n, 2): the inverse of `encode`."""
-        gone, (sine, cosine) = (made == 0).all(1), (made * self.scale + self.mean).T
+        gone, (sine, cosine) = (inputs == 0).all(1), (inputs * self.scale + self.mean).T
         number = self.period or len(self.words)
         # float32 has seven digits
         places = np.round(np.arctan2(sine, cosine) / (2 * np.pi) * number, 4) % number
@@ -323,10 +323,10 @@ class Tabular(msgspec.Struct, frozen=True, kw_only=True, tag="tabular"):
         """Return the inputs (1, width) of a row of zeros and empty texts."""
         return self({part.name: np.array([""], dtype=object) if part.text else np.zeros(1) for part in self.columns})
 
-    def parts(self, made: Cells) -> Iterator[tuple[Column, Floats]]:
+    def parts(self, inputs: Cells) -> Iterator[tuple[Column, Floats]]:
         """Split the inputs (n, width) of all columns; yield each column with its own inputs."""
         ends = np.cumsum([part.width for part in self.columns])
-        yield from zip(self.columns, np.split(made.astype(np.float64), ends, axis=1), strict=False)
+        yield from zip(self.columns, np.split(inputs.astype(np.float64), ends, axis=1), strict=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -380,10 +380,10 @@ class Array(msgspec.Struct, frozen=True, kw_only=True, tag="array"):
         """Return the inputs (1, ...) of a row of zeros."""
         return self(np.zeros((1, *self.shape)))
 
-    def decode(self, made: Cells) -> Floats:
+    def decode(self, inputs: Cells) -> Floats:
         """Return the rows (n, ...) from these inputs."""
         mean, scale = (np.reshape(part, self.over) for part in (self.mean, self.scale))
-        return np.asarray((made * scale + mean) * self.divisor, dtype=np.float64)
+        return np.asarray((inputs * scale + mean) * self.divisor, dtype=np.float64)
 
     def unseen(self, x: Cells) -> list[Unseen]:
         flat = x.reshape(len(x), -1)
@@ -412,5 +412,5 @@ def as_it_is(x: Cells, names: Sequence[str]) -> Tabular | Array:
     """Make a preprocessing that changes nothing, for rows like ``x``. If they are a table, ``names`` are its columns."""
     if not names or x.ndim > 2:
         return as_array(x)
-    found = zip(names, x.min(0).tolist(), x.max(0).tolist(), x.mean(0, dtype=float).tolist(), strict=True)
-    return Tabular(columns=tuple(Number(name=n, low=a, high=b, fill=m) for n, a, b, m in found))
+    facts = zip(names, x.min(0).tolist(), x.max(0).tolist(), x.mean(0, dtype=float).tolist(), strict=True)
+    return Tabular(columns=tuple(Number(name=n, low=a, high=b, fill=m) for n, a, b, m in facts))

@@ -31,9 +31,9 @@ class Redrawn:
 
     def __post_init__(self) -> None:
         if self.fold:
-            found = re.fullmatch(r"(\d{1,9})/(.*)", self.fold, re.ASCII)
+            match = re.fullmatch(r"(\d{1,9})/(.*)", self.fold, re.ASCII)
             require(
-                found is not None and 1 <= int(found[1]) <= parse_folds(found[2]).number,
+                match is not None and 1 <= int(match[1]) <= parse_folds(match[2]).number,
                 f"fold: write 2/5 for the second of five folds, or 2/4:clients; got {self.fold!r}",
             )
 
@@ -106,17 +106,17 @@ def held_out(
     sizes = np.zeros(shape, dtype=np.int64)
     np.add.at(sizes, cell, 1)
     upto = sizes.cumsum(1)
-    wanted = np.floor(fraction * upto[:, -1:] + 1e-9)
-    taken = np.diff(np.floor(upto * wanted / np.maximum(upto[:, -1:], 1) + 1e-9), prepend=0.0, axis=1)
+    quota = np.floor(fraction * upto[:, -1:] + 1e-9)
+    quotas_of_strata = np.diff(np.floor(upto * quota / np.maximum(upto[:, -1:], 1) + 1e-9), prepend=0.0, axis=1)
     if person is not None:
         part, everything = client * shape[1] + stratum, np.zeros_like(client)
-        quotas = ((part, taken.ravel()), (client, wanted[:, 0]), (everything, wanted.sum(keepdims=True)[0]))
+        quotas = ((part, quotas_of_strata.ravel()), (client, quota[:, 0]), (everything, quota.sum(keepdims=True)[0]))
         return whole_units(person, client, chance, [(of, rows.astype(np.int64)) for of, rows in quotas])
     order = np.lexsort((chance, stratum, client))
     starts = (sizes.ravel().cumsum() - sizes.ravel()).reshape(shape)
-    held = np.zeros(len(client), dtype=bool)
-    held[order] = (np.arange(len(client)) - starts[cell][order]) < taken[cell][order]
-    return held
+    test = np.zeros(len(client), dtype=bool)
+    test[order] = (np.arange(len(client)) - starts[cell][order]) < quotas_of_strata[cell][order]
+    return test
 
 
 def units_of(test: NDArray[np.bool_], client: Ints, fold: str, person: Ints | None = None) -> Ints:

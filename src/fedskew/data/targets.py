@@ -57,8 +57,8 @@ def check_numbers(what: str, y: Rows, size: int = 0) -> None:
 
 
 def check_finite(what: str, y: Rows) -> None:
-    named = "; for classes give their names, classes=(...)" * np.issubdtype(y.dtype, np.integer)
-    require(np.issubdtype(y.dtype, np.floating), f"{what} must be floating-point numbers, not {y.dtype}{named}")
+    advice = "; for classes give their names, classes=(...)" * np.issubdtype(y.dtype, np.integer)
+    require(np.issubdtype(y.dtype, np.floating), f"{what} must be floating-point numbers, not {y.dtype}{advice}")
     bad = int((~np.isfinite(y)).sum())
     require(bad == 0, f"{what}: {bad} are not finite")
 
@@ -93,7 +93,7 @@ def check_symbols(what: str, y: Rows, symbols: int) -> None:
 def tenths(y: Rows) -> Numbered:
     """Return the tenth (n,) in which each target lies, from 0 on, and the tenths' names. Equal targets are in the same tenth."""
     edges = np.unique(np.quantile(y, np.arange(1, 10) / 10))
-    found, held = np.unique(np.searchsorted(edges, y), return_inverse=True)
+    numbers, tenth = np.unique(np.searchsorted(edges, y), return_inverse=True)
     ends = ["", *(f"{edge:.4g}" for edge in edges), ""]
     names = [
         f"{ends[i]} to {ends[i + 1]}"
@@ -101,26 +101,26 @@ def tenths(y: Rows) -> Numbered:
         else f"above {ends[i]}"
         if ends[i]
         else f"up to {ends[i + 1]}"
-        for i in found.tolist()
+        for i in numbers.tolist()
     ]
-    return held.astype(np.int64), tuple(names)
+    return tenth.astype(np.int64), tuple(names)
 
 
 def label_sets(y: Rows, names: tuple[str, ...]) -> Numbered:
     """Return the set of labels of each row as a stratum (n,), and the strata's names. Rare sets are one stratum."""
-    sets, held, count = np.unique(y, axis=0, return_inverse=True, return_counts=True)
+    sets, set_of, count = np.unique(y, axis=0, return_inverse=True, return_counts=True)
     rank = np.empty(len(sets), dtype=np.int64)
     order = np.argsort(-count, kind="stable")
     rank[order] = np.arange(len(sets))
     called = [" + ".join(names[i] for i in np.flatnonzero(sets[at])) or "no label" for at in order[:SETS]]
-    return np.minimum(rank, SETS)[held.reshape(-1)], (*called, *(["other labels"] if len(sets) > SETS else []))
+    return np.minimum(rank, SETS)[set_of.reshape(-1)], (*called, *(["other labels"] if len(sets) > SETS else []))
 
 
 def main_symbols(y: Rows, names: tuple[str, ...]) -> Numbered:
     """Return the most frequent symbol of each row as a stratum (n,), and names. A row of padding counts as the first symbol."""
     main = np.array([np.bincount(row[row >= 0], minlength=1).argmax() for row in y], dtype=np.int64)
-    found, held = np.unique(main, return_inverse=True)
-    return held.astype(np.int64), tuple(names[i] if names else str(i) for i in found.tolist())
+    numbers, stratum = np.unique(main, return_inverse=True)
+    return stratum.astype(np.int64), tuple(names[i] if names else str(i) for i in numbers.tolist())
 
 
 def constant(y: Rows) -> str:
@@ -189,10 +189,10 @@ def target_of(where: str, y: Rows, classes: int, vocabulary: int) -> str:
     )
 
 
-def refusal(wanted: str, held: str) -> str:
-    """Say why a task for the kind ``wanted`` cannot learn the kind ``held``, and what to use instead; empty if they are equal."""
-    if wanted == held:
+def refusal(needed: str, present: str) -> str:
+    """Say why a task for the kind ``needed`` cannot learn the kind ``present``, and what to use; empty if they are equal."""
+    if needed == present:
         return ""
-    need, have = TARGETS[wanted], TARGETS[held]
+    need, have = TARGETS[needed], TARGETS[present]
     column = f", in a table {need.column}" if need.column else ""
     return f"learns {need.words}, but the targets are {have.words}; use --task {have.task}, or data with {need.words}{column}"

@@ -54,8 +54,8 @@ def word_counts(texts: Sequence[str], length: int, fewest: int = 1) -> Counter[s
     counts = Counter(word for text in texts for word in words(text)[:length])
     if fewest < 2:
         return counts
-    held = Counter(word for text in texts for word in {*words(text)[:length]})
-    return Counter({word: n for word, n in counts.items() if held[word] >= fewest})
+    texts_with = Counter(word for text in texts for word in {*words(text)[:length]})
+    return Counter({word: n for word, n in counts.items() if texts_with[word] >= fewest})
 
 
 def by_frequency(counts: Counter[str]) -> list[str]:
@@ -90,12 +90,12 @@ def vocabulary_of(
     return merged_vocabulary((word_counts(group, length, fewest) for group in of_clients.values()), size)
 
 
-def encoded(texts: Sequence[str], known: Texts) -> Ints:
+def encoded(texts: Sequence[str], preprocessing: Texts) -> Ints:
     """Return ids (n, length) of the first words of each text, padded at the end. A text without words becomes one unknown word."""
-    number = {word: at for at, word in enumerate(known.vocabulary, start=2)}
-    ids = np.full((len(texts), known.length), PAD, dtype=np.int64)
+    number = {word: at for at, word in enumerate(preprocessing.vocabulary, start=2)}
+    ids = np.full((len(texts), preprocessing.length), PAD, dtype=np.int64)
     for row, text in zip(ids, texts, strict=True):
-        numbers = [number.get(word, UNKNOWN) for word in words(text)[: known.length]] or [UNKNOWN]
+        numbers = [number.get(word, UNKNOWN) for word in words(text)[: preprocessing.length]] or [UNKNOWN]
         row[: len(numbers)] = numbers
     return ids
 
@@ -121,9 +121,9 @@ def held_out_rows(texts: Sequence[str], labels: Ints, fraction: float) -> NDArra
     owner = np.asarray([labels[rows[0]] for rows in members])
     rng, test = stream(0, "split"), np.zeros(len(texts), dtype=bool)
     for c in np.unique(labels):
-        wanted = fraction * int((labels == c).sum())
+        quota = fraction * int((labels == c).sum())
         for group in rng.permutation(np.flatnonzero(owner == c)):
-            if int(test[labels == c].sum()) >= wanted:
+            if int(test[labels == c].sum()) >= quota:
                 break
             test[members[group]] = True
     return test
@@ -134,7 +134,7 @@ def of_texts(
     train: Labelled,
     test: Labelled,
     classes: Sequence[str],
-    known: Texts,
+    preprocessing: Texts,
     vocabulary: int,
     clients: Numbered | None = None,
     agreed: bool = False,
@@ -142,23 +142,23 @@ def of_texts(
 ) -> Dataset:
     """Make a data set of labelled texts, with word ids as ``x``. ``facts`` are further fields of `Dataset`.
 
-    ``known`` gets a vocabulary of at most ``vocabulary`` ids, without words of fewer than ``facts["fewest"]`` texts of a client. If
-    sites ``agreed`` on a vocabulary, it has one. Raises `BadInput` for empty texts.
+    ``preprocessing`` gets a vocabulary of at most ``vocabulary`` ids, without words of fewer than ``facts["fewest"]`` texts of a
+    client. If sites ``agreed`` on a vocabulary, it has one. Raises `BadInput` for empty texts.
     """
     check_texts(files.dataset, "the training part", train[0])
     check_texts(files.dataset, "the test part", test[0])
     if not agreed:
         owner = clients[0] if clients else None
-        fitted = vocabulary_of(train[0], vocabulary, known.length, owner, facts.get("fewest", 1))
-        known = replace(known, vocabulary=fitted)
+        fitted = vocabulary_of(train[0], vocabulary, preprocessing.length, owner, facts.get("fewest", 1))
+        preprocessing = replace(preprocessing, vocabulary=fitted)
     return files.build(
-        (encoded(train[0], known), train[1]),
-        (encoded(test[0], known), test[1]),
+        (encoded(train[0], preprocessing), train[1]),
+        (encoded(test[0], preprocessing), test[1]),
         classes,
         clients,
         texts=(tuple(train[0]), tuple(test[0])),
         vocabulary=vocabulary,
-        preprocessing=known,
+        preprocessing=preprocessing,
         **facts,
     )
 
@@ -179,8 +179,12 @@ def reworded(dataset: Dataset, rows: Ints, rewritten: bool = False) -> tuple[Row
     owner = None if dataset.groups is None else dataset.groups[used]
     vocabulary = vocabulary_of([train[row] for row in used], dataset.vocabulary, length, owner, dataset.fewest)
     stored = dataset.preprocessing
-    known = replace(stored if isinstance(stored, Texts) else Texts(length=length), vocabulary=vocabulary)
-    return encoded(train, known), encoded(test, known), known if isinstance(stored, Texts) else stored
+    preprocessing = replace(stored if isinstance(stored, Texts) else Texts(length=length), vocabulary=vocabulary)
+    return (
+        encoded(train, preprocessing),
+        encoded(test, preprocessing),
+        preprocessing if isinstance(stored, Texts) else stored,
+    )
 
 
 BYTES = 256
@@ -244,8 +248,8 @@ def windows(symbols: Ints, length: int, stride: int) -> tuple[Ints, Ints]:
 
 def characters(texts: Iterable[str]) -> Alphabet:
     """Make an alphabet of all characters in the texts."""
-    found = sorted(set().union(*texts))
-    return Alphabet(tuple(SPOKEN.get(each, each) for each in found), Symbols(characters="".join(found)))
+    letters = sorted(set().union(*texts))
+    return Alphabet(tuple(SPOKEN.get(each, each) for each in letters), Symbols(characters="".join(letters)))
 
 
 def word_pieces(texts: Sequence[str], count: int) -> Alphabet:
@@ -294,9 +298,9 @@ def of_long_texts(
     rows = [windows(encode(text), options.length, stride) for text in train]
     tests = [windows(encode(text), options.length, options.length) for _, text in parts]
     (x, y), (x_test, y_test) = (tuple(map(np.concatenate, zip(*part, strict=True))) for part in (rows, tests))
-    for part, found in (("training", x), ("test", x_test)):
-        require(len(found) > 0, f"{where}: its {part} texts have fewer than two symbols; give it longer texts")
-    owner = np.repeat(np.arange(len(texts)), [len(found) for found, _ in rows])
+    for part, inputs in (("training", x), ("test", x_test)):
+        require(len(inputs) > 0, f"{where}: its {part} texts have fewer than two symbols; give it longer texts")
+    owner = np.repeat(np.arange(len(texts)), [len(inputs) for inputs, _ in rows])
     clients = (owner, tuple(texts)) if natural else None
     right = accuracy_of_pairs((x, y), (x_test, y_test), len(alphabet.names))
     return files.build(

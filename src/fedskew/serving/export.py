@@ -54,8 +54,8 @@ class Answers(nn.Module):
 
 def in_dtype_of(model: nn.Module, rows: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Convert floating-point arguments to the type of the model's parameters."""
-    wanted = next(model.parameters()).dtype
-    return tuple(x.to(wanted) if x.is_floating_point() else x for x in rows)
+    dtype = next(model.parameters()).dtype
+    return tuple(x.to(dtype) if x.is_floating_point() else x for x in rows)
 
 
 def export(
@@ -75,10 +75,10 @@ def export(
     this format, or if the clients do not share a whole model.
     """
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
-    made = trained(store, run, warn, dataset, client)
+    model = trained(store, run, warn, dataset, client)
     weights = form == "safetensors"
     contents = (
-        save(named_weights(made)) if weights else program(Answers(made.net, made.kind).eval(), made.example, form)
+        save(named_weights(model)) if weights else program(Answers(model.net, model.kind).eval(), model.example, form)
     )
     return write_whole(path, contents, "export")
 
@@ -123,16 +123,16 @@ def trained(
     clients share no whole model, if the client has no personal model, or if no client took part in any round.
     """
     experiment = from_toml(store.run(run).experiment, f"run {run}")
-    found = checkpoints.newest(store.run_folder(run), store.covered(run))
-    if found is None:
+    checkpoint = checkpoints.newest(store.run_folder(run), store.covered(run))
+    if checkpoint is None:
         raise BadInput(f"run {run}: it has no checkpoint yet")
-    tell_where(warn, store, run, found[1]["round"])
-    cohorts = [m.value for m in store.curves([run], ["round/clients"]) if m.round <= found[1]["round"]]
+    tell_where(warn, store, run, checkpoint[1]["round"])
+    cohorts = [m.value for m in store.curves([run], ["round/clients"]) if m.round <= checkpoint[1]["round"]]
     require(
         max(cohorts, default=1) > 0,
         f"run {run}: no client took part in any round, so its model was never trained; see `fedskew show {run}`",
     )
-    learned = kept(store, run, found[1])
+    learned = kept(store, run, checkpoint[1])
     if learned is None or client is not None:
         dataset = dataset or experiment.dataset.load()
         learned = learned or learned_of(experiment, client_data(experiment, dataset))
@@ -143,7 +143,7 @@ def trained(
     except (RuntimeError, TypeError, ValueError) as error:
         raise BadInput(f"run {run}: its model cannot be built for rows of shape {learned.shape}: {error}") from None
     require(
-        size in (None, found[0]["x"].numel()),
+        size in (None, checkpoint[0]["x"].numel()),
         f"run {run}: its model has another number of parameters than its checkpoint; {FILE} or the stored experiment has changed",
     )
     dtype = DTYPES[experiment.training.dtype]
@@ -160,7 +160,7 @@ def trained(
             own_part_of(experiment.sharing, tasks[0], torch.device("cpu")) is None,
             f"run {run}: its clients keep a part of the model, so there is no complete shared model; {name_one(store, run)}",
         )
-        w = found[0]["x"]
+        w = checkpoint[0]["x"]
     else:
         assert dataset is not None
         w = of_client(store, run, dataset, client)
@@ -176,14 +176,14 @@ def name_one(store: RunStore, run: int) -> str:
     return f"write --client NAME (client=NAME in Python) for the model of one: {', '.join(map(str, names[:5]))}{more}"
 
 
-def named_weights(made: Trained) -> dict[str, Tensor]:
+def named_weights(model: Trained) -> dict[str, Tensor]:
     """Return the trained parameters by their names in the user's module."""
-    own = isinstance(made.net, OwnNet)
-    named = {name: value.contiguous().clone() for name, value in made.parameters.items()}
-    if isinstance(made.net, MixedNet):
-        part = f"nets.{made.net.used}."
-        return {name.removeprefix(part): value for name, value in named.items() if name.startswith(part)}
-    return {name.removeprefix("inner.") if own else name: value for name, value in named.items()}
+    users = isinstance(model.net, OwnNet)
+    weights = {name: value.contiguous().clone() for name, value in model.parameters.items()}
+    if isinstance(model.net, MixedNet):
+        part = f"nets.{model.net.used}."
+        return {name.removeprefix(part): value for name, value in weights.items() if name.startswith(part)}
+    return {name.removeprefix("inner.") if users else name: value for name, value in weights.items()}
 
 
 def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tensor:
@@ -268,15 +268,15 @@ def write_folder(
     The folder replaces an earlier export as a whole. Raises `BadInput` if it holds other or changed files.
     """
     folder = path or store.run_folder(run) / ("model" if client is None else f"model-of-client-{client}")
-    made = trained(store, run, warn, dataset, client)
+    model = trained(store, run, warn, dataset, client)
     try:
         check_earlier(folder)
         with replacing_folder(folder) as new:
-            (new / "model.safetensors").write_bytes(save(named_weights(made)))
-            (new / "preprocessing.json").write_bytes(msgspec.json.format(msgspec.json.encode(made.learned)))
+            (new / "model.safetensors").write_bytes(save(named_weights(model)))
+            (new / "preprocessing.json").write_bytes(msgspec.json.format(msgspec.json.encode(model.learned)))
             (new / "experiment.toml").write_text(store.run(run).experiment, encoding="utf-8")
             try:
-                (new / "model.onnx").write_bytes(graph_of(made))
+                (new / "model.onnx").write_bytes(graph_of(model))
                 shutil.copyfile(PROGRAM, new / "predict.py")
                 reason = ""
             except BadInput as error:
@@ -317,22 +317,22 @@ class Answering(nn.Module):
         return answered(self.kind, self.net(x)[1])
 
 
-def graph_of(made: Trained) -> bytes:
+def graph_of(model: Trained) -> bytes:
     """Return the ONNX program from raw rows, as files hold them, to predictions. Raises `BadInput` if ONNX cannot do this."""
-    known = made.learned.preprocessing
-    if known is None or isinstance(made.model, Encoder):
+    preprocessing = model.learned.preprocessing
+    if preprocessing is None or isinstance(model.model, Encoder):
         raise BadInput("its preprocessing cannot be computed by ONNX")
-    if made.kind.target == "symbols":
+    if model.kind.target == "symbols":
         raise BadInput(
             "it predicts at each place of a row, but predict.py predicts once a row; write --format onnx for the network alone"
         )
-    program = network_graph(Answering(made.net, made.kind).eval(), made.example, OPSET)
+    program = network_graph(Answering(model.net, model.kind).eval(), model.example, OPSET)
     from onnx import compose, helper
 
-    kind = "INT64" if made.task.ids else {torch.float32: "FLOAT", torch.float64: "DOUBLE"}[made.dtype]
-    first, second = preprocessing_graph(known, kind), program.model_proto
+    kind = "INT64" if model.task.ids else {torch.float32: "FLOAT", torch.float64: "DOUBLE"}[model.dtype]
+    first, second = preprocessing_graph(preprocessing, kind), program.model_proto
     first.ir_version = second.ir_version
     whole = compose.merge_models(first, second, io_map=[(INPUT, "x")], prefix2="network/")
-    helper.set_model_props(whole, about(known, made.learned.classes))
+    helper.set_model_props(whole, about(preprocessing, model.learned.classes))
     contents: bytes = whole.SerializeToString()
     return contents

@@ -60,8 +60,8 @@ class Graph:
         """Round to float32, as training does."""
         return self.add("Cast", value, to=self.types.FLOAT)
 
-    def where(self, condition: "Node", chosen: object, other: object) -> "Node":
-        return self.add("Where", condition, chosen, other)
+    def where(self, condition: "Node", value: object, other: object) -> "Node":
+        return self.add("Where", condition, value, other)
 
     def expand_dims(self, value: "Node", axis: int) -> "Node":
         return self.add("Unsqueeze", value, [axis])
@@ -109,37 +109,45 @@ class Node:
         return self.graph.add("Equal", self, other)
 
 
-def preprocessing_graph(known: Preprocessing, dtype: str) -> Any:
+def preprocessing_graph(preprocessing: Preprocessing, dtype: str) -> Any:
     """Return the ONNX model of the preprocessing. ``dtype`` is the type of the network's input: FLOAT, DOUBLE or INT64."""
     graph = Graph()
-    if isinstance(known, Tabular):
+    if isinstance(preprocessing, Tabular):
         parts: list[Any] = []
-        for part in known.columns:
+        for part in preprocessing.columns:
             if isinstance(part, Text):
                 raise BadInput(f"export: column {part.name!r} holds texts, whose hashed words ONNX cannot compute")
             cells: Any = graph.input(part.name, "STRING" if part.text else "DOUBLE")
             parts.append(part.encode(cells, graph))
         inputs = graph.rounded(graph.concatenate(parts, axis=1))
-        return graph.model(inputs, dtype, ["rows", sum(part.width for part in known.columns)])
-    if isinstance(known, Array):
-        rows: Any = graph.input("rows", "DOUBLE", ("rows", *known.shape))
-        scaled: Any = known.scaled(rows)
-        return graph.model(graph.rounded(scaled), dtype, ["rows", *known.shape])
-    if isinstance(known, Texts):
+        return graph.model(inputs, dtype, ["rows", sum(part.width for part in preprocessing.columns)])
+    if isinstance(preprocessing, Array):
+        rows: Any = graph.input("rows", "DOUBLE", ("rows", *preprocessing.shape))
+        scaled: Any = preprocessing.scaled(rows)
+        return graph.model(graph.rounded(scaled), dtype, ["rows", *preprocessing.shape])
+    if isinstance(preprocessing, Texts):
         ids = graph.add(
             "LabelEncoder",
-            graph.input("words", "STRING", ("rows", known.length)),
+            graph.input("words", "STRING", ("rows", preprocessing.length)),
             domain="ai.onnx.ml",
-            keys_strings=["", *known.vocabulary],
-            values_int64s=[0, *range(2, len(known.vocabulary) + 2)],
+            keys_strings=["", *preprocessing.vocabulary],
+            values_int64s=[0, *range(2, len(preprocessing.vocabulary) + 2)],
             default_int64=1,
         )
-        return graph.model(ids, dtype, ["rows", known.length])
+        return graph.model(ids, dtype, ["rows", preprocessing.length])
     raise BadInput("export: ONNX cannot compute the symbols of a text")
 
 
-def about(known: Preprocessing, classes: Sequence[str]) -> dict[str, str]:
+def about(preprocessing: Preprocessing, classes: Sequence[str]) -> dict[str, str]:
     """Return the metadata of the ONNX file as JSON: the classes, the columns of times, and the column of texts."""
-    times = [p.name for p in known.columns if isinstance(p, Number) and p.time] if isinstance(known, Tabular) else []
-    facts = {"classes": list(classes), "times": times, "text": known.column if isinstance(known, Texts) else ""}
+    times = (
+        [p.name for p in preprocessing.columns if isinstance(p, Number) and p.time]
+        if isinstance(preprocessing, Tabular)
+        else []
+    )
+    facts = {
+        "classes": list(classes),
+        "times": times,
+        "text": preprocessing.column if isinstance(preprocessing, Texts) else "",
+    }
     return {name: json.dumps(fact) for name, fact in facts.items()}

@@ -53,26 +53,34 @@ class TrainedModel:
         return f"model of run {self.run}: {self.reads}; predict(rows) gives {classes or 'numbers'}"
 
     @property
-    def known(self) -> Preprocessing | None:
+    def preprocessing(self) -> Preprocessing | None:
         """The preprocessing of the training rows."""
         return self.trained.learned.preprocessing
 
     @property
     def reads(self) -> str:
         """What a new row has."""
-        if isinstance(self.known, Array):
-            return f"rows of shape {self.known.shape}"
-        return f"columns {', '.join(self.known.names)}" if self.known else "rows as the data set holds them"
+        if isinstance(self.preprocessing, Array):
+            return f"rows of shape {self.preprocessing.shape}"
+        return (
+            f"columns {', '.join(self.preprocessing.names)}"
+            if self.preprocessing
+            else "rows as the data set holds them"
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
         """The columns that the model reads or predicts; empty for arrays."""
-        return (*self.known.names, *self.target) if self.known else ()
+        return (*self.preprocessing.names, *self.target) if self.preprocessing else ()
 
     @property
     def target(self) -> tuple[str, ...]:
         """The columns of the targets in a file; empty if they have no names."""
-        return (self.known.target, *self.known.others) if self.known and self.known.target else ()
+        return (
+            (self.preprocessing.target, *self.preprocessing.others)
+            if self.preprocessing and self.preprocessing.target
+            else ()
+        )
 
     def predict(self, rows: object, warn: Callable[[str], None] = warn_python) -> pd.DataFrame:
         """The answer for each row of a data frame, a table, a file (CSV, Parquet, Arrow, JSON lines, npy, npz) or an array.
@@ -119,12 +127,16 @@ class TrainedModel:
         from fedskew.data.tables.files import Reading, files_of
 
         require(not path.is_dir(), f"predict {path}: it is a folder; give one file")
-        known, reading = self.known, Reading(files_of([path]))
+        preprocessing, reading = self.preprocessing, Reading(files_of([path]))
         classes = self.target if self.trained.kind.target == "classes" else ()
-        if isinstance(known, Tabular):
-            reading.words, reading.spellings, reading.missing = known.texts, known.spellings, known.missing
-        elif isinstance(known, Texts | Symbols):
-            reading.words, reading.text = frozenset([known.column]), known.column
+        if isinstance(preprocessing, Tabular):
+            reading.words, reading.spellings, reading.missing = (
+                preprocessing.texts,
+                preprocessing.spellings,
+                preprocessing.missing,
+            )
+        elif isinstance(preprocessing, Texts | Symbols):
+            reading.words, reading.text = frozenset([preprocessing.column]), preprocessing.column
         reading.words = reading.words.union(classes)
         rows = 0
         for _, part in reading.tables():
@@ -143,11 +155,11 @@ class TrainedModel:
         require(self.has_targets(frame), f"evaluate: the rows have no column {', '.join(map(repr, names))} of targets")
         assert not isinstance(frame, np.ndarray)
         frame = frame[frame[names].notna().all(axis=1)]
-        if isinstance(self.known, Texts):
-            frame = frame[words_of(frame[self.known.column]) != ""]
+        if isinstance(self.preprocessing, Texts):
+            frame = frame[words_of(frame[self.preprocessing.column]) != ""]
         require(len(frame) > 0, f"evaluate: no row has a value in {', '.join(map(repr, names))}")
-        if isinstance(self.known, Symbols):
-            x, y = self.sequences(self.known, frame)
+        if isinstance(self.preprocessing, Symbols):
+            x, y = self.sequences(self.preprocessing, frame)
         else:
             x, y = self.inputs(frame), self.targets(frame)
         targets = targets_of(y, self.trained.dtype, torch.device("cpu"))
@@ -182,22 +194,22 @@ class TrainedModel:
 
     def read(self, rows: object) -> pd.DataFrame | Rows:
         """The rows as a data frame, or as an array where the run was trained on arrays. Raises `BadInput`."""
-        known = self.known
-        if known is None:
+        preprocessing = self.preprocessing
+        if preprocessing is None:
             raise BadInput(
                 f"run {self.run}: its preprocessing is not known here; model() takes rows as the data set holds them"
             )
-        if isinstance(known, Array):
+        if isinstance(preprocessing, Array):
             array = array_of(rows)
             require(
-                array.shape[1:] == known.shape,
-                f"predict: rows have shape {array.shape[1:]}, but run {self.run} needs {known.shape}",
+                array.shape[1:] == preprocessing.shape,
+                f"predict: rows have shape {array.shape[1:]}, but run {self.run} needs {preprocessing.shape}",
             )
             return array
         frame = self.frame(rows)
         twice = frame.columns[frame.columns.duplicated()]
         require(twice.empty, f"predict: two columns are called {str(*twice[:1])!r}; give each its own name")
-        missing = [name for name in known.names if name not in frame]
+        missing = [name for name in preprocessing.names if name not in frame]
         lack = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}, which the model of run {self.run} was trained with"
         near = suggestion("".join(missing[:1]), map(str, frame))
         require(not missing, f"predict: the rows lack the {lack}; {near}")
@@ -213,10 +225,14 @@ class TrainedModel:
 
         if isinstance(rows, pd.DataFrame):
             return rows
-        if isinstance(rows, str | Path) and Path(rows).suffix == ".txt" and isinstance(self.known, Texts | Symbols):
+        if (
+            isinstance(rows, str | Path)
+            and Path(rows).suffix == ".txt"
+            and isinstance(self.preprocessing, Texts | Symbols)
+        ):
             require_exists(Path(rows))
             with reading("text", Path(rows)):
-                return pd.DataFrame({self.known.column: [Path(rows).read_text(encoding="utf-8")]})
+                return pd.DataFrame({self.preprocessing.column: [Path(rows).read_text(encoding="utf-8")]})
         if isinstance(rows, str | Path):
             return to_pandas(joined([*self.tables(Path(rows))]))
         if isinstance(rows, pa.Table):
@@ -230,40 +246,40 @@ class TrainedModel:
 
     def inputs(self, rows: pd.DataFrame | Rows) -> Tensor:
         """The inputs of the network."""
-        known = self.known
+        preprocessing = self.preprocessing
         if isinstance(rows, np.ndarray):
-            assert isinstance(known, Array)
-            return self.tensor(known(rows))
-        if isinstance(known, Symbols):
-            return self.tensor(self.last_symbols(known, rows))
-        assert isinstance(known, Tabular | Texts)
-        return self.tensor(inputs_of(known, self.trained.model, rows))
+            assert isinstance(preprocessing, Array)
+            return self.tensor(preprocessing(rows))
+        if isinstance(preprocessing, Symbols):
+            return self.tensor(self.last_symbols(preprocessing, rows))
+        assert isinstance(preprocessing, Tabular | Texts)
+        return self.tensor(inputs_of(preprocessing, self.trained.model, rows))
 
     def tensor(self, x: Rows) -> Tensor:
         return rows_of(x, self.trained.dtype, torch.device("cpu"), self.trained.task.ids)
 
-    def last_symbols(self, known: Symbols, rows: pd.DataFrame) -> Rows:
+    def last_symbols(self, symbols: Symbols, rows: pd.DataFrame) -> Rows:
         """(n, length) the last symbols of each text."""
         from fedskew.data.tables.columns import strings
 
-        x, encode = np.full((len(rows), *self.trained.learned.shape), PADDING, dtype=np.int64), known.encoder()
-        for row, text in zip(x, strings(rows[known.column]), strict=True):
+        x, encode = np.full((len(rows), *self.trained.learned.shape), PADDING, dtype=np.int64), symbols.encoder()
+        for row, text in zip(x, strings(rows[symbols.column]), strict=True):
             last = encode(text)[-len(row) :]
             row[: len(last)] = last
         return x
 
-    def sequences(self, known: Symbols, rows: pd.DataFrame) -> tuple[Tensor, Rows]:
+    def sequences(self, symbols: Symbols, rows: pd.DataFrame) -> tuple[Tensor, Rows]:
         """The symbols of all texts in rows, and the symbol after each, as a run cuts its test texts. Raises `BadInput`."""
         from fedskew.data.tables.columns import strings
 
-        texts, encode, [length] = strings(rows[known.column]), known.encoder(), self.trained.learned.shape
-        strange = known.unknown("".join(texts))
+        texts, encode, [length] = strings(rows[symbols.column]), symbols.encoder(), self.trained.learned.shape
+        strange = symbols.unknown("".join(texts))
         require(
             not strange,
-            f"evaluate: column {known.column!r} holds {strange[:1]!r}, which no text of run {self.run} had",
+            f"evaluate: column {symbols.column!r} holds {strange[:1]!r}, which no text of run {self.run} had",
         )
         x, y = map(np.concatenate, zip(*(windows(encode(text), length, length) for text in texts), strict=True))
-        require(len(x) > 0, f"evaluate: no text in {known.column!r} has two symbols")
+        require(len(x) > 0, f"evaluate: no text in {symbols.column!r} has two symbols")
         return self.tensor(x), y
 
     def answers(self, x: Tensor) -> Rows:
@@ -281,32 +297,35 @@ class TrainedModel:
         """What no training row held, with the name of the column."""
         from fedskew.data.tables.columns import strings, unseen
 
-        known = self.known
+        preprocessing = self.preprocessing
         if isinstance(rows, np.ndarray):
-            assert isinstance(known, Array)
-            strange = known.unseen(rows)
-        elif isinstance(known, Tabular):
-            strange = [(at, f"{p.name} {what}") for p in known.columns for at, what in unseen(p, rows[p.name])]
-        elif isinstance(known, Symbols):
-            texts = strings(rows[known.column])
-            odd = [known.unknown(text) for text in texts]
-            what = f"{known.column} has unknown characters, which are left out, such as {''.join(odd)[:1]!r}"
-            strange = [(np.array([*map(bool, odd)]), what), (texts.eq("").to_numpy(), f"{known.column} is empty")]
+            assert isinstance(preprocessing, Array)
+            strange = preprocessing.unseen(rows)
+        elif isinstance(preprocessing, Tabular):
+            strange = [(at, f"{p.name} {what}") for p in preprocessing.columns for at, what in unseen(p, rows[p.name])]
+        elif isinstance(preprocessing, Symbols):
+            texts = strings(rows[preprocessing.column])
+            odd = [preprocessing.unknown(text) for text in texts]
+            what = f"{preprocessing.column} has unknown characters, which are left out, such as {''.join(odd)[:1]!r}"
+            strange = [
+                (np.array([*map(bool, odd)]), what),
+                (texts.eq("").to_numpy(), f"{preprocessing.column} is empty"),
+            ]
         else:
-            assert isinstance(known, Texts)
-            ids = encoded(words_of(rows[known.column]).tolist(), known)
-            strange = [(np.all(ids <= UNKNOWN, axis=1), f"no word of {known.column} is known")]
+            assert isinstance(preprocessing, Texts)
+            ids = encoded(words_of(rows[preprocessing.column]).tolist(), preprocessing)
+            strange = [(np.all(ids <= UNKNOWN, axis=1), f"no word of {preprocessing.column} is known")]
         return [(at, what) for at, what in strange if at.any()]
 
 
-def inputs_of(known: Tabular | Texts, model: Architecture, rows: pd.DataFrame) -> Rows:
+def inputs_of(preprocessing: Tabular | Texts, model: Architecture, rows: pd.DataFrame) -> Rows:
     """(n, ...) the inputs of a model's network, from the columns of a table."""
     from fedskew.data.tables.columns import cells_of
 
-    if isinstance(known, Tabular):
-        return known(cells_of(rows, known))
-    texts = words_of(rows[known.column]).tolist()
-    return model.tokens(texts) if isinstance(model, Encoder) else encoded(texts, known)
+    if isinstance(preprocessing, Tabular):
+        return preprocessing(cells_of(rows, preprocessing))
+    texts = words_of(rows[preprocessing.column]).tolist()
+    return model.tokens(texts) if isinstance(model, Encoder) else encoded(texts, preprocessing)
 
 
 def words_of(cells: pd.Series[Any]) -> pd.Series[Any]:

@@ -160,7 +160,7 @@ class TableData(Redrawn):
             numeric=not self.label,
             once=once,
         )
-        rows = survey([Path(path)], roles, known=known, most=self.rows or None, fair=False)
+        rows = survey([Path(path)], roles, preprocessing=known, most=self.rows or None, fair=False)
         return with_labels(rows, self.label_columns, path) if self.labels else rows
 
     def summaries(self, table: pa.Table, clients: Numbered | None) -> tuple[dict[str, Summary], tuple[str, ...]]:

@@ -42,27 +42,32 @@ def of_column(part: Column, cells: Cells) -> Iterator[Fact | Held]:
         yield part.name, "missing", "", gaps.astype(np.float64)
 
 
-def of_table(x: Cells, known: Tabular) -> Iterator[Fact | Held]:
+def of_table(x: Cells, preprocessing: Tabular) -> Iterator[Fact | Held]:
     """Yield the facts of columns, decoded from the inputs ``x`` (rows, width). Columns of texts cannot be decoded."""
-    for part, made in known.parts(x):
+    for part, inputs in preprocessing.parts(x):
         if not isinstance(part, Text):
-            yield from of_column(part, part.decode(made))
+            yield from of_column(part, part.decode(inputs))
 
 
 def of_texts(name: str, texts: Sequence[str]) -> Iterator[Fact | Held]:
     """Yield two facts of texts: the number of words, and which frequent words each text has."""
-    found = [words(text) for text in texts]
-    yield f"number of words of {name}", "content", "", np.array([len(own) for own in found], dtype=float)
-    sets = [sorted(set(own)) for own in found]
+    of_rows = [words(text) for text in texts]
+    yield f"number of words of {name}", "content", "", np.array([len(row) for row in of_rows], dtype=float)
+    sets = [sorted(set(row)) for row in of_rows]
     counts = Counter(chain.from_iterable(sets))
-    kept = sorted((word for word in counts if counts[word] >= FEWEST), key=lambda word: (-counts[word], word))[
+    frequent = sorted((word for word in counts if counts[word] >= FEWEST), key=lambda word: (-counts[word], word))[
         :FREQUENT
     ]
-    number = {word: at for at, word in enumerate(kept)}
-    columns = [[number[word] for word in own if word in number] for own in sets]
+    number = {word: at for at, word in enumerate(frequent)}
+    columns = [[number[word] for word in row if word in number] for row in sets]
     ends = np.cumsum([0, *map(len, columns)])
     places = np.fromiter(chain.from_iterable(columns), dtype=np.int64)
-    yield name, "word", tuple(kept), csr_array((np.ones(len(places)), places, ends), shape=(len(texts), len(kept)))
+    yield (
+        name,
+        "word",
+        tuple(frequent),
+        csr_array((np.ones(len(places)), places, ends), shape=(len(texts), len(frequent))),
+    )
 
 
 Floats = NDArray[np.float64]
@@ -118,9 +123,9 @@ def cells_of(frame: pd.DataFrame, preprocessing: Tabular) -> dict[str, Cells]:
 def cells_for(part: Column, values: Values) -> Cells:
     """Return a column's cells (n,) in the form that its preprocessing reads: words, numbers, or times as seconds in UTC."""
     if part.text:
-        known = getattr(part, "known", ())
+        spelt_out = getattr(part, "known", ())
         words = strings(values).str.strip()
-        return words.mask(words.isin(MISSING.difference(known)), "").to_numpy(dtype=object)
+        return words.mask(words.isin(MISSING.difference(spelt_out)), "").to_numpy(dtype=object)
     if isinstance(part, Number) and part.spelling and values.dtype.kind not in "iufbM":
         values = plain(values.astype(object).where(values.notna(), "").astype(str), part.spelling)
     if isinstance(part, Number) and part.time and not pd.api.types.is_numeric_dtype(values):
@@ -131,13 +136,13 @@ def cells_for(part: Column, values: Values) -> Cells:
 def unseen(part: Column, values: Values) -> list[Unseen]:
     """Return what no training row held in a column's cells. A cell that is no number is not called missing."""
     cells = cells_for(part, values)
-    found = part.unseen(cells)
+    unseen = part.unseen(cells)
     if not isinstance(part, Number) or part.gaps:
-        return found
+        return unseen
     odd = np.isnan(cells) & values.astype(str).where(values.notna(), "").str.strip().ne("").to_numpy()
-    found = [(at & ~odd, what) for at, what in found]
+    unseen = [(at & ~odd, what) for at, what in unseen]
     kind = "a time" if part.time else "a number"
-    return [*found, (odd, f"not {kind}, such as {str(values[odd].iloc[0])!r}")] if odd.any() else found
+    return [*unseen, (odd, f"not {kind}, such as {str(values[odd].iloc[0])!r}")] if odd.any() else unseen
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
@@ -154,15 +159,15 @@ def numbers(values: Values) -> Floats:
         )
         return np.where(values.isna(), np.nan, seconds)
     try:
-        made = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+        floats = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     except TypeError:  # times of the day, which pandas cannot convert
         return np.full(len(values), np.nan)
-    return np.where(np.isfinite(made), made, np.nan)
+    return np.where(np.isfinite(floats), floats, np.nan)
 
 
 def strings(column: Values) -> Values:
     """Return the values as strings. A missing value becomes an empty string. Whole numbers have no decimal point."""
-    known = column.dropna()
-    if pd.api.types.is_float_dtype(column) and ((known % 1 == 0) & (known.abs() < 2**63)).all():
+    present = column.dropna()
+    if pd.api.types.is_float_dtype(column) and ((present % 1 == 0) & (present.abs() < 2**63)).all():
         column = column.astype("Int64")
     return column.astype(object).where(column.notna(), "").astype(str)

@@ -217,19 +217,19 @@ class Reading:
             )
             if name in self.words:
                 return column
-            made = typed(column, types.get(name, pa.string()))
-            if path not in self.tallies and holds_strings(made.type) and may_be_spelt(made):
+            cells = typed(column, types.get(name, pa.string()))
+            if path not in self.tallies and holds_strings(cells.type) and may_be_spelt(cells):
                 self.tallies[path] = self.tally(mapping, path)
             if spelling := self.spelling(path, name):
-                made = typed(in_plain(column, spelling), types.get(name, pa.string()))
-            types[name] = made.type
-            return made
+                cells = typed(in_plain(column, spelling), types.get(name, pa.string()))
+            types[name] = cells.type
+            return cells
 
         cells = [part[name] if name == self.text != "" else trimmed(part[name]) for name in part.column_names]
-        part, known = pa.Table.from_arrays(cells, names=part.column_names), path in self.tallies
-        made = mapping(part, path, seen, read)
+        part, tallied = pa.Table.from_arrays(cells, names=part.column_names), path in self.tallies
+        agreed = mapping(part, path, seen, read)
         # the cells of one column may say how to read an earlier column
-        return made if known or path not in self.tallies else mapping(part, path, seen, read)
+        return agreed if tallied or path not in self.tallies else mapping(part, path, seen, read)
 
     def spelling(self, path: Path, name: str) -> str:
         """Return how the file spells the numbers or times of a column. A spelling in ``spellings`` goes first."""
@@ -237,11 +237,11 @@ class Reading:
 
     def common_spellings(self) -> dict[str, str]:
         """Return the spelling of each column that is the same in all files with another spelling than plain."""
-        found: dict[str, set[str]] = {}
+        by_column: dict[str, set[str]] = {}
         for file in self.spelt.values():
             for name, spelling in file.items():
-                found.setdefault(name, set()).update([spelling] if spelling else [])
-        return self.spellings | {name: min(spellings) for name, spellings in found.items() if len(spellings) == 1}
+                by_column.setdefault(name, set()).update([spelling] if spelling else [])
+        return self.spellings | {name: min(spellings) for name, spellings in by_column.items() if len(spellings) == 1}
 
     def tally(self, mapping: Mapping, path: Path) -> dict[str, Tally]:
         """Read the whole file to learn how it spells numbers and times."""
@@ -266,11 +266,11 @@ class Reading:
     def differing(self, path: Path, columns: set[str], others: set[str]) -> str:
         """Say how the columns of a file differ from the first file's columns, and what to write."""
         differ = ", ".join(sorted(columns ^ others))[:200]
-        said = f"{path}: its columns differ from the columns of {self.files[0].name} in {differ}; all files need the same ones; in "
+        start = f"{path}: its columns differ from those of {self.files[0].name} in {differ}; all files need the same ones; in "
         if not (lacks := sorted(columns - others)):
-            return f"{said}{mapping_path(self.files[0]).name} write absent = [{quoted(min(others - columns))}] if it has none"
+            return f"{start}{mapping_path(self.files[0]).name} write absent = [{quoted(min(others - columns))}] if it has none"
         rename = entry("rename", min(others - columns, default="ITS-NAME"), lacks[0])
-        return f"{said}{mapping_path(path).name} write {rename}; or absent = [{quoted(lacks[0])}] if it has none"
+        return f"{start}{mapping_path(path).name} write {rename}; or absent = [{quoted(lacks[0])}] if it has none"
 
     def note_unused(self, mapping: Mapping, path: Path, seen: dict[str, set[str]]) -> None:
         """Note words to map that a file does not hold."""
@@ -295,12 +295,12 @@ class Reading:
         elif kind == "arrow":
             with pa.memory_map(str(path)) as mapped:
                 try:
-                    batches = pa.ipc.open_file(mapped)
-                    found = (batches.get_batch(i) for i in range(batches.num_record_batches))
+                    file = pa.ipc.open_file(mapped)
+                    batches = (file.get_batch(i) for i in range(file.num_record_batches))
                 except pa.ArrowInvalid:
                     mapped.seek(0)
-                    found = iter(pa.ipc.open_stream(mapped))
-                for batch in found:
+                    batches = iter(pa.ipc.open_stream(mapped))
+                for batch in batches:
                     batch.validate(full=True)  # PyArrow does not check offsets and text
                     for lo in range(0, len(batch), ROWS):
                         yield pa.Table.from_batches([batch[lo : lo + ROWS]]), mapped.tell() / max(1, mapped.size())
@@ -313,7 +313,7 @@ class Reading:
         """Yield the rows. Lines with too few or too many cells are skipped and counted in ``malformed``."""
         delimiter, header, before = first_line(path)
         suspect = False
-        words = self.words | {own for own, name in mapping_of(path).rename.items() if name in self.words}
+        words = self.words | {written for written, name in mapping_of(path).rename.items() if name in self.words}
 
         def skip(row: pacsv.InvalidRow) -> str:
             nonlocal suspect
@@ -509,14 +509,14 @@ def stem(path: Path) -> str:
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
     """Return the files in ``paths``, and all data files directly in its folders. Raises `BadInput` if there are none."""
-    found: list[Path] = []
+    files: list[Path] = []
     for path in paths:
         require_exists(path)
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if p.is_file() and format_of(p))
             require(bool(inside), f"{path}: no {', '.join(FORMATS)} file in this folder")
-            found += inside
+            files += inside
         else:
             require(bool(format_of(path)), f"{path}: unknown kind of file; write {', '.join(FORMATS)}")
-            found.append(path)
-    return found
+            files.append(path)
+    return files

@@ -40,9 +40,9 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
         if 0 < len(changed) - gaps < fewest:
             changed = changed.mask(changed.notna())
         elif 0 < gaps < fewest:
-            known = changed.dropna()
-            usual = known.mode()[0] if text or pa.types.is_boolean(field.type) else known.mean()
-            if known.dtype.kind in "iuf" and (known % 1 == 0).all():
+            present = changed.dropna()
+            usual = present.mode()[0] if text or pa.types.is_boolean(field.type) else present.mean()
+            if present.dtype.kind in "iuf" and (present % 1 == 0).all():
                 usual = round(usual)  # codes must stay whole: they have no unit
             changed = changed.astype(object if text else values.dtype).fillna(usual)
         if not changed.equals(frame[field.name].astype(object) if text else frame[field.name]):
@@ -67,7 +67,7 @@ def with_cells(table: pa.Table, at: int, cells: Values) -> pa.Table:
 
 def countable(kind: pa.DataType) -> bool:
     """Whether a column of this type holds numbers, times, texts or nothing. Of others only the number of rows leaves."""
-    known = (
+    types = (
         pa.types.is_null,
         pa.types.is_boolean,
         pa.types.is_integer,
@@ -75,7 +75,7 @@ def countable(kind: pa.DataType) -> bool:
         pa.types.is_decimal,
         is_text,
     )
-    return pa.types.is_timestamp(kind) or pa.types.is_date(kind) or any(of(kind) for of in known)
+    return pa.types.is_timestamp(kind) or pa.types.is_date(kind) or any(of(kind) for of in types)
 
 
 def finite(values: Values) -> Values:
@@ -111,8 +111,8 @@ def of_column(values: Values, field: pa.Field, fewest: int) -> ColumnSummary:
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return ColumnSummary(type=str(kind), rows=len(values), valid=len(values) if fewest > 1 else len(valid))
     cells = numbers(valid)
-    known = np.sort(cells[~np.isnan(cells)])
-    spelling, of_numbers = marks.get(SPELLING, ""), moments(known, fewest)
+    floats = np.sort(cells[~np.isnan(cells)])
+    spelling, of_numbers = marks.get(SPELLING, ""), moments(floats, fewest)
     if is_text(kind):
         return replace(of_texts(valid.astype(str), len(values), of_numbers, fewest), spelling=spelling)
     if NUMBERED in marks:
@@ -126,7 +126,7 @@ def of_column(values: Values, field: pa.Field, fewest: int) -> ColumnSummary:
         rows=len(values),
         valid=len(values) if fewest > 1 and not countable(kind) else len(valid),
         numbers=of_numbers,
-        whole=bool((np.mod(known, 1) == 0).all()),
+        whole=bool((np.mod(floats, 1) == 0).all()),
         unique=pa.types.is_integer(kind) and len(np.unique(cells)) == len(values),
         numbered=numbered,
         spelling=spelling,
@@ -159,15 +159,15 @@ def marks_of(field: pa.Field) -> dict[str, str]:
     return {key.decode(): mark.decode() for key, mark in (field.metadata or {}).items()}
 
 
-def of_texts(texts: Values, rows: int, known: Moments, fewest: int = 1) -> ColumnSummary:
-    """Summarise a column of ``rows`` texts. ``texts`` has no missing ones; ``known`` are the moments of texts that are numbers."""
+def of_texts(texts: Values, rows: int, of_numbers: Moments, fewest: int = 1) -> ColumnSummary:
+    """Summarise a column of ``rows`` texts. None is missing; ``of_numbers`` are the moments of those that are numbers."""
     often = {str(word): int(number) for word, number in texts.value_counts().sort_index().items()}
     few = len(often) <= CATEGORIES
     return ColumnSummary(
         type="text",
         rows=rows,
         valid=len(texts),
-        numbers=known,
+        numbers=of_numbers,
         words=often if few else {},
         buckets={} if few else {at: number for at, number in buckets_of(often).items() if number >= fewest},
         different=len(often),
@@ -208,8 +208,8 @@ def number_rows(name: str, files: Iterable[RowSteps]) -> bool:
 
     A file of few rows has steps of 1 or -1 only. pandas writes the numbers of rows, in any order, as a column without a name.
     """
-    known = [file.counts for file in files]
-    return NAMELESS.fullmatch(name) is not None or (any(known) and all(map(regular, known)))
+    counts = [file.counts for file in files]
+    return NAMELESS.fullmatch(name) is not None or (any(counts) and all(map(regular, counts)))
 
 
 def regular(counts: Counter[int] | None) -> bool:

@@ -36,7 +36,7 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def unused(self, seen: dict[str, set[str]]) -> dict[str, list[str]]:
         """Return the words to map, by column, that are not among the words ``seen`` in it."""
-        left = {name: [own for own in words if own.strip() not in seen[name]] for name, words in self.words.items()}
+        left = {name: [word for word in words if word.strip() not in seen[name]] for name, words in self.words.items()}
         return {name: words for name, words in left.items() if words}
 
     def __call__(
@@ -68,10 +68,12 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, words in self.words.items():
             cells = trimmed(part[name].cast(pa.string()))
             seen.setdefault(name, set()).update(cells.drop_null().unique().to_pylist())
-            found = cells
-            for own, agreed in words.items():
-                found = pc.if_else(pc.equal(cells, own.strip()), agreed.strip() or pa.scalar(None, pa.string()), found)
-            part = replaced(part, name, found)
+            mapped = cells
+            for word, agreed in words.items():
+                mapped = pc.if_else(
+                    pc.equal(cells, word.strip()), agreed.strip() or pa.scalar(None, pa.string()), mapped
+                )
+            part = replaced(part, name, mapped)
         part = pa.Table.from_arrays([read(name, part[name]) for name in part.column_names], names=part.column_names)
         for name, factor in self.units.items():
             part = replaced(part, name, scaled(part[name], factor, f"{where}: units: column {name!r}"))
@@ -113,15 +115,15 @@ def mapping_of(path: Path) -> Mapping:
     if not where.is_file():
         return Mapping()
     try:
-        made = msgspec.toml.decode(read_small(where).removeprefix(codecs.BOM_UTF8), type=Mapping)
+        mapping = msgspec.toml.decode(read_small(where).removeprefix(codecs.BOM_UTF8), type=Mapping)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise BadInput(
             f"{where}: {error}; write absent, [rename], [units] and [words.COLUMN], each entry on a line of its own below its "
             'table, and names other than letters, digits, _ and - in quotes: "Größe" = "size"'
         ) from None
-    for name, factor in made.units.items():
+    for name, factor in mapping.units.items():
         require(0 < factor < math.inf, f"{where}: units: {name!r} must have a finite factor above 0, got {factor:g}")
-    return made
+    return mapping
 
 
 def key(name: str) -> str:
@@ -193,8 +195,8 @@ def is_time(cell: str, form: str) -> bool:
 def plain(cells: Cells, spelling: str) -> Cells:
     """Return plain numbers and times for cells of a column. Cells in another spelling stay; `GAPS` are missing."""
     cells = cells.str.strip()
-    known = read(cells, spelling)
-    return known.where(known.notna(), cells.mask(cells.str.casefold().isin(GAPS), None))
+    converted = read(cells, spelling)
+    return converted.where(converted.notna(), cells.mask(cells.str.casefold().isin(GAPS), None))
 
 
 def in_plain(column: pa.ChunkedArray, spelling: str) -> pa.ChunkedArray:
@@ -229,9 +231,9 @@ class Tally:
             return
         self.rows += int(rows.sum())
         for sign in NUMBERS:
-            known = read(cells, sign)
-            self.fits[sign] += int(rows[known.notna()].sum())
-            self.show(sign, cells[known.notna() & (known != cells)])
+            converted = read(cells, sign)
+            self.fits[sign] += int(rows[converted.notna()].sum())
+            self.show(sign, cells[converted.notna() & (converted != cells)])
         self.show("time", cells)
         self.times = tuple(form for form in self.times if is_time(str(cells.iloc[0]), form))
         self.times = tuple(form for form in self.times if read(cells, form).notna().all())
@@ -275,13 +277,13 @@ def decide(tallies: dict[str, Tally], semicolons: bool) -> dict[str, str]:
     """
     signs = {sign for tally in tallies.values() for sign in NUMBERS if tally.only(sign)}
     usual = "," if signs == {","} or (semicolons and not signs) else "."
-    found = {}
+    spelling_of = {}
     for name, tally in tallies.items():
         fits = [sign for sign in NUMBERS if tally.mostly(sign)]
         times = () if tally.orders or not tally.rows else tally.times
         sign = usual if len(fits) > 1 else "".join(fits)
-        found[name] = times[0] if times else sign if tally.shown.keys() & {sign, "gap"} else ""
-    return found
+        spelling_of[name] = times[0] if times else sign if tally.shown.keys() & {sign, "gap"} else ""
+    return spelling_of
 
 
 def shown(cell: str, spelling: str) -> str:

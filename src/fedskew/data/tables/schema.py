@@ -37,7 +37,9 @@ def check(sites: Mapping[str, Summary]) -> None:
     for name in names:
         for where, site in sites.items():
             if name not in site.columns:
-                spare = [own for own in site.columns if sum(own in other.columns for other in sites.values()) == 1]
+                spare = [
+                    column for column in site.columns if sum(column in other.columns for other in sites.values()) == 1
+                ]
                 near = suggestion(name, spare) if spare else ""
                 raise BadInput(
                     f"{where}: no column {name!r}, which other sites have{f'; {near}' if near else ''}; in NAME.columns.toml "
@@ -46,38 +48,38 @@ def check(sites: Mapping[str, Summary]) -> None:
         check_types(name, held_by(sites, name))
 
 
-def check_types(name: str, held: Parts) -> None:
-    types = Counter(part.type for part in held.values())
-    known, valid = sum(part.numbers.rows for part in held.values()), sum(part.valid for part in held.values())
-    if len(types) < 2 or (types.keys() == {"number", "text"} and known >= MOSTLY_NUMBERS * valid):
+def check_types(name: str, parts: Parts) -> None:
+    types = Counter(part.type for part in parts.values())
+    numbers, valid = sum(part.numbers.rows for part in parts.values()), sum(part.valid for part in parts.values())
+    if len(types) < 2 or (types.keys() == {"number", "text"} and numbers >= MOSTLY_NUMBERS * valid):
         return
     most = max(types, key=lambda kind: (types[kind], kind != "text"))
-    where, own = next((where, part) for where, part in held.items() if part.type != most)
-    other = next(part for part in held.values() if part.type == most)
-    if own.type == "text":
-        raise BadInput(misfit(where, name, own.words, most))
+    where, odd = next((where, part) for where, part in parts.items() if part.type != most)
+    other = next(part for part in parts.values() if part.type == most)
+    if odd.type == "text":
+        raise BadInput(misfit(where, name, odd.words, most))
     raise BadInput(
-        f"{where}: column {name!r} holds {shown(own)}, but at other sites {shown(other)}; change its cells, or in "
+        f"{where}: column {name!r} holds {shown(odd)}, but at other sites {shown(other)}; change its cells, or in "
         f"NAME.columns.toml write {entry(f'words.{key(name)}', 'CELL', 'WORD')}"
     )
 
 
-def misfit(where: str, name: str, words: Iterable[str], wanted: str) -> str:
+def misfit(where: str, name: str, words: Iterable[str], usual: str) -> str:
     """Say that a site's column holds words where others have numbers or times, and what to write.
 
-    ``words`` are some of them; there may be none. ``wanted`` is what other sites hold, as in `ColumnSummary.type`.
+    ``words`` are some of them; there may be none. ``usual`` is what other sites hold, as in `ColumnSummary.type`.
     """
     words = list(words)
     decimal = next((word for word in words if re.fullmatch(r"[-+]?\d+,\d+", word)), "")
     other = next((word for word in words if not re.fullmatch(r"[-+]?\d+([.,]\d+)?", word)), "WORD")
-    if wanted == "time":
+    if usual == "time":
         cure = "write dates as 2020-01-31"
     elif decimal:
         cure = f"write {decimal.replace(',', '.')}, or separate its cells by semicolons, not commas"
     else:
         cure = f"in NAME.columns.toml write {entry(f'words.{key(name)}', other, '')}; then this word is a missing value"
     such = f", such as {decimal or other!r}" if words else ""
-    return f"{where}: column {name!r} holds words{such}, but at other sites {KINDS.get(wanted, wanted)}; {cure}"
+    return f"{where}: column {name!r} holds words{such}, but at other sites {KINDS.get(usual, usual)}; {cure}"
 
 
 def shown(part: ColumnSummary) -> str:
@@ -93,22 +95,22 @@ def held_by(sites: Mapping[str, Summary], name: str) -> dict[str, ColumnSummary]
 
 def doubts(sites: Mapping[str, Summary]) -> list[str]:
     """Return one line for each pair of words or units that may mean the same, with the entry that would unify them."""
-    found: list[str] = []
+    lines: list[str] = []
     for name in next(iter(sites.values())).columns:
-        held = held_by(sites, name)
-        words = {where: part.words for where, part in held.items()}
-        found += [*other_words(name, words), *other_units(name, held)]
-        found += dict.fromkeys(line for own in words.values() for line in spelt_twice(name, own))
-    return found
+        parts = held_by(sites, name)
+        words = {where: part.words for where, part in parts.items()}
+        lines += [*other_words(name, words), *other_units(name, parts)]
+        lines += dict.fromkeys(line for site_words in words.values() for line in spelt_twice(name, site_words))
+    return lines
 
 
-def other_words(name: str, held: Mapping[str, Collection[str]]) -> Iterator[str]:
+def other_words(name: str, of_sites: Mapping[str, Collection[str]]) -> Iterator[str]:
     """Yield a line for each word that only one site has, if it resembles a word that this site does not have.
 
-    ``held`` are the words of the column ``name``, by site.
+    ``of_sites`` are the words of the column ``name``, by site.
     """
-    sites, alike = Counter(word for words in held.values() for word in words), False
-    for where, words in held.items():
+    sites, alike = Counter(word for words in of_sites.values() for word in words), False
+    for where, words in of_sites.items():
         others = [word for word in sites if word not in words]
         pairs = [(word, near) for word in words if sites[word] == 1 and (near := resembling(word, others))]
         if pairs:
@@ -119,10 +121,10 @@ def other_words(name: str, held: Mapping[str, Collection[str]]) -> Iterator[str]
                 f"{where}: column {name!r} holds {odd}, but at other sites {usual}; if {both} mean the same, write "
                 f"{entry(f'words.{key(name)}', *pairs[0], *pairs[1:])} in one site's NAME.columns.toml"
             )
-    sets = Counter(frozenset(words) for words in held.values() if len(words) > 1)
+    sets = Counter(frozenset(words) for words in of_sites.values() if len(words) > 1)
     if not alike and len(sets) == 2 and len({len(words) for words in sets}) == 1 and not frozenset.intersection(*sets):
         few, most = sorted(sets, key=lambda words: sets[words])
-        where = next(where for where, words in held.items() if {*words} == few)
+        where = next(where for where, words in of_sites.items() if {*words} == few)
         yield (
             f"{where}: column {name!r} holds {', '.join(map(repr, sorted(few)))[:80]}, but at other sites "
             f"{', '.join(map(repr, sorted(most)))[:80]}; if they mean the same, map each word: in NAME.columns.toml write "
@@ -136,9 +138,9 @@ def spelt_twice(name: str, words: Iterable[str]) -> Iterator[str]:
     both = [(word, first.setdefault(plain_word(word), word)) for word in words if plain_word(word)]
     pairs = [(word, other) for word, other in both if word != other and not NUMBER.fullmatch(word)]
     if pairs:
-        shown = ", ".join(f"{other!r} and {word!r}" for word, other in pairs)
+        examples = ", ".join(f"{other!r} and {word!r}" for word, other in pairs)
         yield (
-            f"column {name!r} holds {shown}; if both mean the same, in NAME.columns.toml write "
+            f"column {name!r} holds {examples}; if both mean the same, in NAME.columns.toml write "
             f"{entry(f'words.{key(name)}', *pairs[0], *pairs[1:])}"
         )
 
@@ -148,13 +150,13 @@ def resembling(word: str, others: list[str]) -> str:
     if NUMBER.fullmatch(word):
         return ""
     plain = {plain_word(other): other for other in others}
-    own = plain_word(word)
-    if own in plain:
-        return plain[own]
-    if not own or own.isdecimal():
+    letters = plain_word(word)
+    if letters in plain:
+        return plain[letters]
+    if not letters or letters.isdecimal():
         return ""
-    longer = [other for key, other in plain.items() if key.startswith(own) or (key and own.startswith(key))]
-    near = difflib.get_close_matches(own, plain, n=1, cutoff=ALIKE)
+    longer = [other for key, other in plain.items() if key.startswith(letters) or (key and letters.startswith(key))]
+    near = difflib.get_close_matches(letters, plain, n=1, cutoff=ALIKE)
     return longer[0] if len(longer) == 1 else plain[near[0]] if near and not near[0].isdecimal() else ""
 
 
@@ -163,23 +165,23 @@ def plain_word(word: str) -> str:
     return re.sub(r"[^\w<>=+-]|_", "", word.casefold())
 
 
-def other_units(name: str, held: Parts) -> Iterator[str]:
+def other_units(name: str, of_sites: Parts) -> Iterator[str]:
     """Sites with numbers a constant factor apart from all other sites' numbers."""
-    parts = {where: part for where, part in held.items() if part.type == "number" and part.numbers.rows}
-    known = {where: part.numbers for where, part in parts.items()}
-    ends = [end for own in known.values() for end in (own.low, own.high)]
-    if known and are_codes(all(part.whole for part in parts.values()), min(ends), max(ends)):
+    parts = {where: part for where, part in of_sites.items() if part.type == "number" and part.numbers.rows}
+    moments = {where: part.numbers for where, part in parts.items()}
+    ends = [end for here in moments.values() for end in (here.low, here.high)]
+    if moments and are_codes(all(part.whole for part in parts.values()), min(ends), max(ends)):
         return
-    for where, own in known.items():
-        rest = [other for place, other in known.items() if place != where]
-        if own.rows < FEWEST or not rest:
+    for where, here in moments.items():
+        rest = [other for place, other in moments.items() if place != where]
+        if here.rows < FEWEST or not rest:
             continue
         others = pooled(rest)
-        factor = unit_factor(own.mean, others.mean, own.deviation, others.deviation, own.rows)
-        if factor and from_most(own.mean, [other.mean for other in rest], factor):
+        factor = unit_factor(here.mean, others.mean, here.deviation, others.deviation, here.rows)
+        if factor and from_most(here.mean, [other.mean for other in rest], factor):
             usual, units = usual_factor(factor)
             yield (
-                f"{where}: column {name!r} is {factor:.3g} times as large as elsewhere (mean {own.mean:,.4g} and "
+                f"{where}: column {name!r} is {factor:.3g} times as large as elsewhere (mean {here.mean:,.4g} and "
                 f"{others.mean:,.4g}); if it has another unit{f', {units}' if units else ''}, write "
                 f"{entry('units', name, 1 / usual)} in NAME.columns.toml"
             )
@@ -239,20 +241,20 @@ def kind_of(name: str, parts: Sequence[ColumnSummary]) -> Kind:
     """Decide what a column is."""
     filled = [part for part in parts if part.valid] or parts[:1]
     rows, valid = sum(part.rows for part in parts), sum(part.valid for part in parts)
-    known = pooled(part.numbers for part in filled)
+    numbers = pooled(part.numbers for part in filled)
     if filled[0].type not in KINDS:
         return None, f"left out, {filled[0].type} is neither number nor text"
     if not valid:
         return None, "left out, it is empty"
-    if all(part.type == "text" for part in filled) and known.rows < MOSTLY_NUMBERS * valid:
+    if all(part.type == "text" for part in filled) and numbers.rows < MOSTLY_NUMBERS * valid:
         return kind_of_texts(name, filled, rows - valid)
-    if not known.rows:
+    if not numbers.rows:
         return None, "left out, it holds no finite number"
     if all(part.numbered for part in filled):
         return None, (
             f"left out, it numbers the rows; if it is a quantity, in NAME.columns.toml write {entry('units', name, 1)}"
         )
-    if known.low == known.high and known.rows == rows:
+    if numbers.low == numbers.high and numbers.rows == rows:
         return None, "left out, all values are the same"
     spellings = {part.spelling for part in parts} - {""}
     number = Number(

@@ -58,22 +58,22 @@ class Kinds:
     def notes(self) -> Iterator[str]:
         """Yield a line for each file whose words do not fit to the numbers or times of most other files with this column."""
         for name, files in self.held.items():
-            kinds = Counter(known for known in files.values() if isinstance(known, str))
-            words = {where: known for where, known in files.items() if isinstance(known, list)}
+            kinds = Counter(kind for kind in files.values() if isinstance(kind, str))
+            words = {where: kind for where, kind in files.items() if isinstance(kind, list)}
             if not kinds or len(words) > kinds.total():
                 continue
-            wanted = kinds.most_common(1)[0][0]
+            usual = kinds.most_common(1)[0][0]
             for where, cells in words.items():
-                odd = odd_cells(cells, wanted)
-                if wanted == "time" or len(odd) > (1 - MOSTLY_NUMBERS) * len(cells):
-                    yield f"{misfit(where, name, odd, wanted)}; until then they count as words or missing values"
+                odd = odd_cells(cells, usual)
+                if usual == "time" or len(odd) > (1 - MOSTLY_NUMBERS) * len(cells):
+                    yield f"{misfit(where, name, odd, usual)}; until then they count as words or missing values"
 
 
-def odd_cells(cells: list[str], wanted: str) -> list[str]:
+def odd_cells(cells: list[str], kind: str) -> list[str]:
     """Return the cells that are no numbers, or no times."""
     values = pd.Series(cells, dtype=object)
-    known = pd.to_datetime(values, errors="coerce", format="ISO8601") if wanted == "time" else numbers(values)
-    return [cell for cell, missing in zip(cells, np.asarray(pd.isna(known)), strict=True) if missing]
+    converted = pd.to_datetime(values, errors="coerce", format="ISO8601") if kind == "time" else numbers(values)
+    return [cell for cell, missing in zip(cells, np.asarray(pd.isna(converted)), strict=True) if missing]
 
 
 Ints = NDArray[np.int64]
@@ -118,10 +118,10 @@ class Roles:
         """The columns in which a row must have a value."""
         return list(dict.fromkeys(filter(None, (self.label, self.client, self.text, self.event, self.person))))
 
-    def as_written(self, known: Tabular | None) -> frozenset[str]:
-        """The columns that stay text, so that 01 does not become 1. ``known`` is the preprocessing that reads the others."""
+    def as_written(self, preprocessing: Tabular | None) -> frozenset[str]:
+        """The columns that stay text, so that 01 does not become 1. ``preprocessing`` reads the others."""
         numbers = {self.event, self.label if self.numeric else ""}
-        return frozenset({*self.needed, *(known.texts if known else ())} - numbers)
+        return frozenset({*self.needed, *(preprocessing.texts if preprocessing else ())} - numbers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +163,7 @@ def survey(
     paths: Sequence[Path],
     roles: Roles,
     *,
-    known: Tabular | None = None,
+    preprocessing: Tabular | None = None,
     most: int | None = None,
     fair: bool = True,
     seed: int = 0,
@@ -173,7 +173,7 @@ def survey(
 
     At most ``most`` rows are kept. If ``fair``, they are equally many of each client, except for clients with fewer rows; a
     single file then needs a column of clients. Otherwise they are a random sample of all rows. Rows without a value in a column
-    that `Roles` names are dropped and counted; an empty text counts as none. Cells are read as the preprocessing ``known`` reads
+    that `Roles` names are dropped and counted; an empty text counts as none. Cells are read as ``preprocessing`` reads
     them. ``on_progress(fraction of bytes, rows)`` is called as files are read.
 
     Raises `BadInput` for missing or unreadable files and columns, for labels that are numbers and not classes, and for rows that
@@ -181,7 +181,9 @@ def survey(
     """
     files = files_of(paths)
     check_clients(files, roles.client, fair)
-    reading = Reading(files, roles.as_written(known), roles.text, known.spellings if known else {})
+    reading = Reading(
+        files, roles.as_written(preprocessing), roles.text, preprocessing.spellings if preprocessing else {}
+    )
     rows = StreamedRows(roles, RowSample(most, fair, stream(seed, "diagnose", 1)))
     for path, part in reading.tables():
         rows.add(path, part)
@@ -363,9 +365,9 @@ def check_clients(files: Sequence[Path], client: str, fair: bool) -> None:
         f"{files[0]}: name the column with the client of each row, --client COLUMN (or client=COLUMN), or give a folder with one "
         "file a client",
     )
-    named: dict[str, Path] = {}
+    by_client: dict[str, Path] = {}
     for path in () if client else files:
-        other = named.setdefault(stem(path), path)
+        other = by_client.setdefault(stem(path), path)
         require(other == path, f"{other} and {path} would be one client, {stem(path)!r}; rename one of them")
 
 
@@ -449,18 +451,18 @@ def words(part: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
 def target_numbers(part: pa.Table, name: str, path: Path, what: str = TARGET) -> NDArray[np.float64]:
     """Return a column's values as numbers. Raises `BadInput` for words; its message shows one, and ``what`` says what to do."""
     try:
-        found = np.asarray(part[name].cast(pa.float64()), dtype=np.float64)
+        targets = np.asarray(part[name].cast(pa.float64()), dtype=np.float64)
     except pa.ArrowException:
         odd = [word for word in words(part, name, path).unique().to_pylist() if not number_like(word)]
-        held = next((word for word in odd if not number_like(word.replace(",", "."))), next(iter(odd), ""))
-        raise BadInput(f"{path}: column {name!r} {what.format(held=repr(held), name=name)}") from None
-    infinite = int(np.isinf(found).sum())
+        example = next((word for word in odd if not number_like(word.replace(",", "."))), next(iter(odd), ""))
+        raise BadInput(f"{path}: column {name!r} {what.format(held=repr(example), name=name)}") from None
+    infinite = int(np.isinf(targets).sum())
     require(
         infinite == 0,
         f"{path}: column {name!r} is the target and holds {count(infinite, 'infinite number')}; leave out these rows or write them "
         "as missing",
     )
-    return found
+    return targets
 
 
 def in_order(words: Iterable[str]) -> tuple[str, ...]:
@@ -491,22 +493,22 @@ PERSON = re.compile(r"patient|person|subject|participant|proband|customer|user|m
 """Part of the name of a column that may identify persons, in lower case."""
 
 
-def like_persons(found: Survey) -> list[str]:
+def like_persons(survey: Survey) -> list[str]:
     """Return a note for each column that repeats like an id of persons, if no column of persons is named.
 
     Its words or whole numbers have several rows each. Its name says so, or it has at least `FEW_LABELS` values, and decides at
     least two other columns.
     """
-    notes, table = [], found.table
-    for column_field in table.schema if found.person is None else ():
+    notes, table = [], survey.table
+    for column_field in table.schema if survey.person is None else ():
         name, kind = column_field.name, column_field.type
         if not (pa.types.is_integer(kind) or holds_strings(kind)) or marks_of(column_field).get(NUMBERED) == "1":
             continue
         code, values = pd.factorize(table[name].to_pandas())
-        rows, named = int((code >= 0).sum()), PERSON.search(name.lower()) is not None
-        if not (5 <= len(values) <= 0.9 * rows if named else FEW_LABELS <= len(values) <= rows / 2):
+        rows, says_so = int((code >= 0).sum()), PERSON.search(name.lower()) is not None
+        if not (5 <= len(values) <= 0.9 * rows if says_so else FEW_LABELS <= len(values) <= rows / 2):
             continue
-        if named or decides(code, len(values), table.drop_columns([name]), found.y) >= 2:
+        if says_so or decides(code, len(values), table.drop_columns([name]), survey.y) >= 2:
             notes.append(
                 f"column {name!r} repeats like an id, {len(values)} values in {rows} rows: if it names persons, write "
                 f"person={name} (diagnose: --person {name}); then a person is never in training and test rows"
@@ -521,15 +523,15 @@ def decides(code: Ints, values: int, others: pa.Table, y: NDArray[Any]) -> int:
     return sum(bool(np.ptp(other)) and len(np.unique(code * len(other) + other)) == values for other in coded)
 
 
-def many_numbers(found: Survey, label: str) -> list[str]:
+def many_numbers(survey: Survey, label: str) -> list[str]:
     """Return a note if the labels look like measured numbers; else an empty list."""
     if (
         not label
-        or len(found.classes) <= FEW_LABELS
-        or not all(re.fullmatch(r"[-+]?\d+(\.\d+)?", word) for word in found.classes)
+        or len(survey.classes) <= FEW_LABELS
+        or not all(re.fullmatch(r"[-+]?\d+(\.\d+)?", word) for word in survey.classes)
     ):
         return []
     return [
-        f"{label!r} has {len(found.classes)} different numbers, and each one is a class of its own; did you mean target={label} "
+        f"{label!r} has {len(survey.classes)} different numbers, and each one is a class of its own; did you mean target={label} "
         f"(--target {label}), which predicts numbers?"
     ]

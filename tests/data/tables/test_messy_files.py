@@ -1,6 +1,7 @@
 """Every verb decides alike what a column of a messy file is, from the whole file, and says it in one line."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from fedskew.data.tables.guard import shared
 from fedskew.data.tables.schema import merged
 from fedskew.diagnosis.rehearsal import sites_of_files
 from fedskew.diagnosis.subject import DiagnosisOptions, from_files
-from fedskew.serving import predict
+from fedskew.serving.predict import TrainedModel
 from tests.tables import survey
 
 ROWS = 60
@@ -154,11 +155,9 @@ def test_every_verb_reads_the_same_numbers_and_times(tmp_path, cells, truth, lin
     part = data.preprocessing.columns[0]
     seconds = pd.Series(truth).astype("datetime64[us]").astype(int) / 1e6 if part.time else np.asarray(truth, float)
     frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-    for rows in (
-        frame,
-        predict.frame_of(path, set(), "", data.preprocessing),
-        predict.frame_of(one_row(path), set(), "", data.preprocessing),
-    ):
+    learned = SimpleNamespace(preprocessing=data.preprocessing)
+    model = TrainedModel(1, SimpleNamespace(learned=learned, kind=SimpleNamespace(target="number")))
+    for rows in (frame, model.frame(path), model.frame(one_row(path))):
         found = cells_for(part, rows["z"])
         known = found[~np.isnan(found)]
         assert len(known) == 0 or known[:1] == pytest.approx(seconds[:1])

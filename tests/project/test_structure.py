@@ -418,6 +418,16 @@ def test_a_preprocessing_is_fitted_in_one_place():
     assert offenders(FILES, lambda path, source: fits(source)).keys() == FITTERS
 
 
+def test_an_export_computes_no_column_by_itself():
+    """Its graph has the formulas of the preprocessing, so no file beside that reads a scale."""
+
+    def scales(source: str) -> list[str]:
+        nodes = ast.walk(ast.parse(source))
+        return [ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute) and node.attr == "scale"]
+
+    assert offenders((SOURCE / "serving").glob("*.py"), lambda path, source: scales(source)) == {}
+
+
 BY_HAND = {
     "core/user_code.py",  # adds a line to the list of trusted files
     "data/find.py",  # a download goes on where it stopped

@@ -182,12 +182,12 @@ class Runs:
         floating-point rows are converted to the model's type.
         """
         from fedskew.models.own import OwnNet
-        from fedskew.serving.export import Answers, in_dtype_of, trained
+        from fedskew.serving.export import WithAnswer, in_dtype_of, trained
 
         made = trained(self.store, self.one("model"), dataset=self.data, client=client)
         net = made.net.eval()
         own = isinstance(net, OwnNet) and made.kind.target == "classes"
-        model = net.get_submodule("inner") if own else Answers(net, made.kind)
+        model = net.get_submodule("inner") if own else WithAnswer(net, made.kind.predictions)
         model.register_forward_pre_hook(in_dtype_of)
         return model
 

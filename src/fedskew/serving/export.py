@@ -6,6 +6,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -41,15 +42,15 @@ Format = Literal["safetensors", "torchscript", "onnx"]
 SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
 
 
-class Answers(nn.Module):
-    """A module that maps rows to logits or predicted numbers. The wrapped model returns features, too."""
+class WithAnswer(nn.Module):
+    """A module that maps rows to the task's answers. The wrapped model returns features, too."""
 
-    def __init__(self, model: nn.Module, kind: TaskKind) -> None:
+    def __init__(self, model: nn.Module, answer: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.model, self.kind = model, kind
+        self.model, self.answer = model, answer
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.kind.predictions(self.model(x)[1])
+        return self.answer(self.model(x)[1])
 
 
 def in_dtype_of(model: nn.Module, rows: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -78,7 +79,9 @@ def export(
     model = trained(store, run, warn, dataset, client)
     weights = form == "safetensors"
     contents = (
-        save(named_weights(model)) if weights else program(Answers(model.net, model.kind).eval(), model.example, form)
+        save(named_weights(model))
+        if weights
+        else program(WithAnswer(model.net, model.kind.predictions).eval(), model.example, form)
     )
     return write_whole(path, contents, "export")
 
@@ -306,17 +309,6 @@ def check_earlier(folder: Path) -> None:
     )
 
 
-class Answering(nn.Module):
-    """A module that maps inputs to probabilities (n, K) or predicted numbers (n,): the network and the task's last step."""
-
-    def __init__(self, net: nn.Module, kind: TaskKind) -> None:
-        super().__init__()
-        self.net, self.kind = net, kind
-
-    def forward(self, x: Tensor) -> Tensor:
-        return answered(self.kind, self.net(x)[1])
-
-
 def graph_of(model: Trained) -> bytes:
     """Return the ONNX program from raw rows, as files hold them, to predictions. Raises `BadInput` if ONNX cannot do this."""
     preprocessing = model.learned.preprocessing
@@ -326,7 +318,7 @@ def graph_of(model: Trained) -> bytes:
         raise BadInput(
             "it predicts at each place of a row, but predict.py predicts once a row; write --format onnx for the network alone"
         )
-    program = network_graph(Answering(model.net, model.kind).eval(), model.example, OPSET)
+    program = network_graph(WithAnswer(model.net, partial(answered, model.kind)).eval(), model.example, OPSET)
     from onnx import compose, helper
 
     kind = "INT64" if model.task.ids else {torch.float32: "FLOAT", torch.float64: "DOUBLE"}[model.dtype]

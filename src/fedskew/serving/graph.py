@@ -26,12 +26,12 @@ class Graph:
         self.constants: list[Any] = []
         self.inputs: list[Any] = []
 
-    def add(self, kind: str, *inputs: object, domain: str = "", **attributes: Any) -> "Node":
+    def add(self, kind: str, *inputs: object, domain: str = "", **attributes: Any) -> "Value":
         """Add a node; return its result. Inputs that are no results become constants."""
-        names = [part.name if isinstance(part, Node) else self.constant(part) for part in inputs]
+        names = [part.name if isinstance(part, Value) else self.constant(part) for part in inputs]
         name = f"preprocessing/{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(self.helper.make_node(kind, names, [name], domain=domain, **attributes))
-        return Node(self, name)
+        return Value(self, name)
 
     def constant(self, values: object) -> str:
         """Add a constant of texts, whole numbers or numbers; return its name."""
@@ -42,12 +42,12 @@ class Graph:
         self.constants.append(self.helper.make_tensor(name, kind, array.shape, flat))
         return name
 
-    def input(self, name: str, kind: str, shape: Sequence[int | str] = ("rows",)) -> "Node":
+    def input(self, name: str, kind: str, shape: Sequence[int | str] = ("rows",)) -> "Value":
         """Add an input of the graph."""
         self.inputs.append(self.helper.make_tensor_value_info(name, getattr(self.types, kind), list(shape)))
-        return Node(self, name)
+        return Value(self, name)
 
-    def model(self, result: "Node", kind: str, shape: Sequence[int | str]) -> Any:
+    def model(self, result: "Value", kind: str, shape: Sequence[int | str]) -> Any:
         """Return the ONNX model from the graph's inputs to ``result``, as the type ``kind``."""
         number = getattr(self.types, kind)
         self.nodes.append(self.helper.make_node("Cast", [result.name], [INPUT], to=number))
@@ -56,33 +56,33 @@ class Graph:
         opsets = [self.helper.make_opsetid("", OPSET), self.helper.make_opsetid("ai.onnx.ml", 3)]
         return self.helper.make_model(whole, opset_imports=opsets)
 
-    def rounded(self, value: "Node") -> "Node":
+    def rounded(self, value: "Value") -> "Value":
         """Round to float32, as training does."""
         return self.add("Cast", value, to=self.types.FLOAT)
 
-    def where(self, condition: "Node", value: object, other: object) -> "Node":
+    def where(self, condition: "Value", value: object, other: object) -> "Value":
         return self.add("Where", condition, value, other)
 
-    def expand_dims(self, value: "Node", axis: int) -> "Node":
+    def expand_dims(self, value: "Value", axis: int) -> "Value":
         return self.add("Unsqueeze", value, [axis])
 
-    def concatenate(self, parts: "Sequence[Node]", axis: int) -> "Node":
+    def concatenate(self, parts: "Sequence[Value]", axis: int) -> "Value":
         return self.add("Concat", *parts, axis=axis)
 
-    def abs(self, value: "Node") -> "Node":
+    def abs(self, value: "Value") -> "Value":
         return self.add("Abs", value)
 
-    def isnan(self, value: "Node") -> "Node":
+    def isnan(self, value: "Value") -> "Value":
         return self.add("IsNaN", value)
 
-    def sin(self, value: "Node") -> "Node":
+    def sin(self, value: "Value") -> "Value":
         return self.add("Sin", value)
 
-    def cos(self, value: "Node") -> "Node":
+    def cos(self, value: "Value") -> "Value":
         return self.add("Cos", value)
 
 
-class Node:
+class Value:
     """A value in a graph. Operators add a node."""
 
     __hash__ = None  # type: ignore[assignment]
@@ -90,22 +90,22 @@ class Node:
     def __init__(self, graph: Graph, name: str) -> None:
         self.graph, self.name = graph, name
 
-    def __sub__(self, other: object) -> "Node":
+    def __sub__(self, other: object) -> "Value":
         return self.graph.add("Sub", self, other)
 
-    def __mul__(self, other: object) -> "Node":
+    def __mul__(self, other: object) -> "Value":
         return self.graph.add("Mul", self, other)
 
-    def __truediv__(self, other: object) -> "Node":
+    def __truediv__(self, other: object) -> "Value":
         return self.graph.add("Div", self, other)
 
-    def __matmul__(self, other: object) -> "Node":
+    def __matmul__(self, other: object) -> "Value":
         return self.graph.add("MatMul", self, other)
 
-    def __le__(self, other: object) -> "Node":
+    def __le__(self, other: object) -> "Value":
         return self.graph.add("LessOrEqual", self, other)
 
-    def __eq__(self, other: object) -> "Node":  # type: ignore[override]
+    def __eq__(self, other: object) -> "Value":  # type: ignore[override]
         return self.graph.add("Equal", self, other)
 
 

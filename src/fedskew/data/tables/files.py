@@ -26,8 +26,8 @@ from fedskew.data.preprocessing import MISSING
 from fedskew.data.tables.mapping import (
     BEGINS,
     CELLS,
+    CellTally,
     Mapping,
-    Tally,
     decide,
     entry,
     holds_strings,
@@ -163,7 +163,7 @@ class Reading:
     empty: list[str] = field(default_factory=list)  # names of files without rows
     notes: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)  # error messages: no cell is a word that a file's TOML file maps
-    tallies: dict[Path, dict[str, Tally]] = field(default_factory=dict)  # of files with cells that are not plain
+    tallies: dict[Path, dict[str, CellTally]] = field(default_factory=dict)  # of files with cells that are not plain
     spelt: dict[Path, dict[str, str]] = field(default_factory=dict)  # how these spell numbers and times, by column
     fraction: float = 0.0  # share of the bytes that is read so far
 
@@ -243,13 +243,13 @@ class Reading:
                 by_column.setdefault(name, set()).update([spelling] if spelling else [])
         return self.spellings | {name: min(spellings) for name, spellings in by_column.items() if len(spellings) == 1}
 
-    def tally(self, mapping: Mapping, path: Path) -> dict[str, Tally]:
+    def tally(self, mapping: Mapping, path: Path) -> dict[str, CellTally]:
         """Read the whole file to learn how it spells numbers and times."""
-        tallies: dict[str, Tally] = {}
+        tallies: dict[str, CellTally] = {}
 
         def read(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
             if holds_strings(column.type) and name not in {*self.words, self.text or None}:
-                tallies.setdefault(name, Tally()).add(column)
+                tallies.setdefault(name, CellTally()).add(column)
             return column
 
         for part, _ in Reading([path]).parts(path):

@@ -211,7 +211,7 @@ CELLS, BEGINS = 100, rf"^(?:[A-Z][a-z]{{2,8}}\.? )?[-+~<>=≤≥#(]?\s?{MONEY}?\
 
 
 @dataclass
-class Tally:
+class CellTally:
     """What the cells of a column of texts look like. `add` takes the next rows."""
 
     rows: int = 0  # without missing values
@@ -270,7 +270,7 @@ def swapped(form: str) -> str:
     return re.sub("%[dm]", lambda part: "%m" if part[0] == "%d" else "%d", form)
 
 
-def decide(tallies: dict[str, Tally], semicolons: bool) -> dict[str, str]:
+def decide(tallies: dict[str, CellTally], semicolons: bool) -> dict[str, str]:
     """Return the spelling of each column of a file. Cells such as 1,200 have the decimal sign of the file's other columns.
 
     Without other columns, it is a point, or a comma in a file with ``semicolons``.
@@ -291,7 +291,7 @@ def shown(cell: str, spelling: str) -> str:
     return str(plain(pd.Series([cell]), spelling)[0]).removesuffix("T00:00:00.000000").removesuffix(".000000")
 
 
-def note(name: str, tally: Tally, spelling: str, is_text: bool) -> str:
+def note(name: str, tally: CellTally, spelling: str, is_text: bool) -> str:
     """Say how a column is read, with one of its cells and what to write instead; empty for plain cells."""
     cell = tally.shown.get("time" if spelling in TIMES else spelling or "look", "")
     if spelling and cell:

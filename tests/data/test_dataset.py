@@ -1,8 +1,14 @@
 """What every data set must satisfy, and its fingerprint."""
 
-import numpy as np
-import pytest
+from typing import Any
 
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+
+import fedskew as fs
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset, some_rows
 from fedskew.data.datasets.own import OwnData
@@ -100,3 +106,150 @@ def test_some_rows_differ_between_parts_and_all_rows_stay_in_order():
     assert len(set(train.tolist())) == len(set(test.tolist())) == 20
     assert train.tolist() != test.tolist()
     assert some_rows(50, 0, 0, "mine").tolist() == list(range(50))
+
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 3)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(np.int64)
+FRAME = pd.DataFrame(X, columns=["age", "dose", "weight"])
+WORDS = np.where(Y, "yes", "no")
+SITES = np.array([f"h{i % 4}" for i in range(60)], dtype=object)
+
+
+def dataset(**parts: Any) -> fs.Dataset:
+    given = {"x": X, "y": Y, "x_test": X[:20], "y_test": Y[:20], "classes": ("no", "yes")} | parts
+    for part in ("x", "y"):
+        if part in parts and f"{part}_test" not in parts:
+            given[f"{part}_test"] = parts[part][:20]
+    return fs.Dataset(**given)
+
+
+def missing(at: int, value: object) -> Any:
+    groups = SITES.copy()
+    groups[at] = value
+    return groups
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"x": X.tolist(), "y": Y.tolist()},
+        {"x": FRAME, "y": pd.Series(Y)},
+        {"x": torch.tensor(X), "y": torch.tensor(Y)},
+        {"x": torch.tensor(X, requires_grad=True)},
+        {"x": csr_matrix(X)},
+        {"x": X.astype(object)},
+        {"x": np.ma.MaskedArray(X)},
+        {"y": Y[:, None]},
+        {"y": Y.astype(float)},
+        {"y": Y.astype(bool)},
+        {"y": WORDS},
+        {"y": WORDS.tolist(), "classes": ()},
+        {"y": pd.Series(WORDS).astype("category"), "classes": None},
+    ],
+    ids=["lists", "frame", "tensors", "gradient", "sparse", "objects", "masked", "column", "floats", "truth", "words",
+         "words without classes", "categories"],
+)  # fmt: skip
+def test_other_containers_hold_the_same_data(parts: dict[str, Any]) -> None:
+    data = dataset(**parts)
+    assert data.fingerprint() == dataset().fingerprint() or data.x.dtype == np.float64
+    assert np.array_equal(data.x, X.astype(data.x.dtype))
+    assert np.array_equal(data.y, Y)
+    assert (data.target, data.classes) == ("classes", ("no", "yes"))
+
+
+def test_a_frames_columns_are_named_and_bfloat16_is_read() -> None:
+    assert dataset(x=FRAME).columns == ("age", "dose", "weight")
+    assert dataset(x=torch.tensor(X).bfloat16()).x.dtype == np.float32
+    assert dataset(x=X[:, 0]).shape == (1,)
+    assert dataset(x=X > 0).x.dtype == np.float32
+    assert dataset(y=X[:, :1], classes=()).target == "number"
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({"groups": missing(3, None)}, r"1 rows have no client \(groups\), such as row 3"),
+        ({"groups": missing(4, np.nan).tolist()}, r"1 rows have no client \(groups\), such as row 4"),
+        ({"groups": np.where(Y, np.nan, 1.0)}, r"rows have no client \(groups\)"),
+        ({"groups": pd.array([1] * 59 + [None], dtype="Int64")}, r"1 rows have no client \(groups\), such as row 59"),
+        ({"groups": "site"}, r"client \(groups\) must be an array, not str"),
+        ({"y": np.eye(2, dtype=np.int64)[Y]}, "a single 1, as one-hot labels have; write y.argmax"),
+        ({"y": np.eye(2, dtype=np.float32)[Y]}, "a single 1, as one-hot labels have"),
+        ({"y": np.eye(2)[Y], "classes": ()}, "a single 1, as one-hot labels have"),
+        ({"classes": ()}, r"not int64; for classes give their names, classes=\(\.\.\.\)"),
+        ({"y": np.where(Y, "yes", "maybe")}, "targets such as 'maybe' are not among the classes no, yes"),
+        ({"y": [*WORDS[:-1].tolist(), np.nan], "classes": ()}, r"1 rows have no target \(y\), such as row 59"),
+        ({"y": missing(2, None), "classes": ()}, r"1 rows have no target \(y\), such as row 2"),
+        ({"x": FRAME.assign(site=SITES)}, "could not convert string to float: 'h0'; fs.table"),
+        ({"x": None, "x_test": X[:20]}, "training rows must be an array, not NoneType"),
+        ({"x": [[1.0, 2.0], [3.0]]}, "training rows must be an array: "),
+        ({"x": np.ma.masked_less(X, 0)}, "training rows hold values that are not finite"),
+        ({"persons": np.arange(60)}, "persons must be a pair"),
+    ],
+)
+def test_ambiguous_data_get_one_line(parts: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        dataset(**parts)
+
+
+def test_labels_with_a_single_one_are_sets_if_the_target_says_so() -> None:
+    assert dataset(y=np.eye(2, dtype=np.int64)[Y], target="labels").target == "labels"
+
+
+def test_from_torch_refuses_missing_clients_and_frames() -> None:
+    with pytest.raises(BadInput, match="1 rows have no client"):
+        fs.from_torch((X, Y), (X, Y), groups=missing(3, None))
+    with pytest.raises(BadInput, match="train: has no item 0; give a PyTorch dataset"):
+        fs.from_torch(FRAME, FRAME)
+    assert fs.from_torch((X, Y[:, None]), (X, Y[:, None])).target == "classes"
+
+
+TABLE = FRAME.assign(outcome=WORDS, site=SITES)
+
+
+def test_a_frame_is_read_like_its_file(tmp_path) -> None:
+    TABLE.to_parquet(tmp_path / "frame.parquet")
+    of_file, of_frame = (fs.table(rows, label="outcome", client="site") for rows in (tmp_path / "frame.parquet", TABLE))
+    assert of_frame.fingerprint() == of_file.fingerprint()
+    assert of_frame.columns == of_file.columns
+    numbered = fs.table(TABLE.set_axis(range(5), axis=1), label=3, client="4")
+    assert numbered.fingerprint() == of_file.fingerprint()
+    of_file, of_frame = (
+        fs.diagnose(rows, label="outcome", client="site", progress=False)
+        for rows in (tmp_path / "frame.parquet", TABLE)
+    )
+    assert str(of_frame) == str(of_file)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: fs.run(data=TABLE), r"a fedskew.Dataset, got DataFrame; .* for a data frame fs.table\(FRAME, label=COLUMN"),
+        (lambda: fs.run(dataset=TABLE), "data must be a fedskew.Dataset, got DataFrame"),
+        (lambda: fs.compare(["fedavg"], data=(X, Y)), "data must be a fedskew.Dataset, got tuple"),
+        (lambda: fs.tune(["fedavg"], data=X), "data must be a fedskew.Dataset, got ndarray"),
+        (lambda: fs.run(data="digits"), "data must be a fedskew.Dataset, got str"),
+        (lambda: fs.run(TABLE), "give an Experiment, or keywords such as dataset='digits', not a DataFrame"),
+        (lambda: fs.diagnose(X), "give the path of a file, or a pandas data frame, not a ndarray"),
+        (lambda: fs.diagnose(TABLE), "name the column of classes by label"),
+        (lambda: fs.clients(TABLE), "expected a name such as 'digits', got a DataFrame"),
+        (lambda: fs.partition(TABLE, "iid"), "give a fedskew.Dataset, not a DataFrame"),
+        (lambda: fs.compare(3), r"write the methods as a list, \[3\]"),
+        (lambda: fs.compare(["fedavg"], seeds="5"), "seeds: write their number, or a list of whole numbers, not '5'"),
+        (lambda: fs.compare(["fedavg"], seeds=2.5), "seeds: write their number"),
+        (lambda: fs.run(seeds=5), r"'seeds': only other functions have it, such as fs.compare\(\[METHOD\], seeds=5\)"),
+        (lambda: fs.run(epochs=0.25), "epochs must be a whole number.*; for less than an epoch write steps=N"),
+    ],
+)  # fmt: skip
+def test_other_data_and_options_get_one_line(call: Any, says: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=says):
+        call()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_numbers_of_numpy_are_options(tmp_path) -> None:
+    runs = fs.compare(["fedavg"], seeds=np.arange(2), rounds=np.int64(1), lr=np.float64(0.1), data=dataset(groups=SITES),
+                      model="softmax", runs=tmp_path, progress=False)  # fmt: skip
+    assert [record.seed for record in runs.records] == [0, 1]

@@ -3,11 +3,13 @@
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import fedskew as fs
 from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
@@ -15,9 +17,11 @@ from fedskew.data.datasets.table import TableData
 from fedskew.data.tables import files
 from fedskew.diagnosis.subject import DiagnosisOptions, from_files
 from fedskew.execution.build import assemble
-from fedskew.execution.deal import client_data
+from fedskew.execution.deal import client_data, dealt_rows
 from fedskew.experiment.config import Experiment
+from fedskew.report.answer import remarks
 from fedskew.skew.values import ColumnDirichlet
+from tests.cli.test_commands import call
 from tests.tables import frame, refused, write
 
 
@@ -195,3 +199,206 @@ def test_a_class_that_is_a_number_has_the_same_name_whatever_other_rows_hold(tmp
         y = [1e10] * 30 + [-2.0] * 30 + extra
         pd.DataFrame({"y": pd.array(y, dtype="Float64"), "x": range(len(y))}).to_parquet(path)
         assert {"10000000000", "-2"} <= set(TableData(path=str(path), label="y").surveyed(str(path)).classes)
+
+
+def table(folder: Path, *, days: str = "{}", died: str = "{}", rows: int = 40) -> Path:
+    """Write a table of four sites. Every third row is an event. ``days`` and ``died`` format the cells of the last row."""
+    lines = ["days,died,age,site"]
+    for i in range(rows):
+        cells = (str(i + 1), str(int(i % 3 == 0)))
+        cells = (days.format(cells[0]), died.format(cells[1])) if i == rows - 1 else cells
+        lines.append(f"{','.join(cells)},{20 + 7 * i % 50},s{i % 4}")
+    path = folder / "people.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_table_of_times_and_events(tmp_path: Path) -> None:
+    spec = f"table:path={table(tmp_path)},time=days,event=died,client=site"
+    data = TableData(path=str(table(tmp_path)), time="days", event="died", client="site").load()
+    y = np.concatenate([data.y, data.y_test])
+    assert y[np.argsort(y[:, 0])].tolist() == [[i + 1, float(i % 3 == 0)] for i in range(40)]
+    assert (data.x.shape, data.x_test.shape, data.target) == ((32, 1), (8, 1), "survival")
+    assert type(Experiment(dataset=spec).task).__name__ == "Survival"
+
+
+def test_rows_without_a_value_are_dropped(tmp_path: Path) -> None:
+    data = TableData(path=str(table(tmp_path, died="")), time="days", event="died", client="site").load()
+    y = np.concatenate([data.y, data.y_test])
+    assert (len(y), y[:, 1].sum()) == (39, 13)
+    assert "1 of 40 rows dropped: no value in 'died'" in data.notes
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"days": "-{}"}, "times must be above 0, found -40; correct or remove such rows"),
+        ({"days": "0"}, "times must be above 0, found 0; correct"),
+        ({"died": "2"}, "events must be 0 or 1, found 2; "),
+        ({"died": "-1"}, "events must be 0 or 1, found -1; "),
+        ({"died": "0.5"}, "events must be 0 or 1, found 0.5; "),
+        (
+            {"died": "dead"},
+            "holds words, such as 'dead'; write 1 for an event and 0 for none",
+        ),
+        ({"days": "long"}, "column 'days' is the target and holds words, such as 'long'; name a column of numbers"),
+    ],
+)
+def test_bad_cells_give_one_line(tmp_path: Path, cells: dict[str, str], message: str) -> None:
+    with pytest.raises(BadInput) as error:
+        TableData(path=str(table(tmp_path, **cells)), time="days", event="died", client="site").load()
+    assert message in str(error.value)
+
+
+def test_without_an_event_there_is_nothing_to_predict(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    path.write_text(path.read_text().replace(",1,", ",0,"))
+    with pytest.raises(BadInput, match="no training row has an event"):
+        TableData(path=str(path), time="days", event="died", client="site").load()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"time": "days"}, "time=COLUMN and event=COLUMN belong together"),
+        ({"event": "died"}, "time=COLUMN and event=COLUMN belong together"),
+        ({"time": "days", "event": "days"}, "column 'days' cannot be both the time and the event"),
+        (
+            {"time": "days", "event": "site"},
+            "column 'site' cannot be both the event and the client",
+        ),
+        ({"time": "days", "event": "died", "label": "age"}, "needs one of label=COLUMN for classes"),
+        ({"time": "days", "event": "nothing"}, "no column 'nothing'"),
+    ],
+)
+def test_bad_options_give_one_line(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        TableData(path=str(table(tmp_path)), client="site", **options).load()
+
+
+@pytest.fixture
+def scans(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    rows = [
+        f"{a:.3f},{int(a > 0)},{int(b > 0)},{k % 3},{a - b:.3f}" for k, (a, b) in enumerate(rng.normal(size=(60, 2)))
+    ]
+    path = tmp_path / "scans.csv"
+    path.write_text("\n".join(["size,fracture,nodule,hospital,age", *rows]))
+    return path
+
+
+def test_label_columns_are_the_targets_and_no_input(scans: Path) -> None:
+    experiment = Experiment(dataset=f"table:path={scans},labels=fracture|nodule,client=hospital")
+    data = experiment.dataset.load()
+    assert experiment.task.target == data.target == "labels"
+    assert (data.classes, data.shape, data.group_names) == (("fracture", "nodule"), (2,), ("0", "1", "2"))
+    assert (data.y.shape, data.y_test.shape) == ((48, 2), (12, 2))
+    # size is standardised, so that its order tells the fracture
+    both = np.concatenate([data.x[:, 0], data.x_test[:, 0]]), np.concatenate([data.y[:, 0], data.y_test[:, 0]])
+    assert both[0][both[1] == 1].min() > both[0][both[1] == 0].max()
+
+
+def test_a_test_file_has_the_same_labels(scans: Path) -> None:
+    data = Experiment(dataset=f"table:path={scans},labels=fracture|nodule,test={scans}").dataset.load()
+    assert np.array_equal(data.y, data.y_test)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("labels=fracture", "write label=fracture"),
+        ("labels=fracture|fracture", "two or more different columns"),
+        ("labels=fracture|nodule,label=age", "needs one of label=COLUMN for classes"),
+        ("labels=fracture|age", "column 'age' is a label and must hold 0 or 1, 60 rows do not"),
+        ("labels=fracture|nodul", "no column 'nodul'; did you mean 'nodule'"),
+    ],
+)
+def test_bad_label_columns_give_one_line_errors(scans: Path, options: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        Experiment(dataset=f"table:path={scans},{options}").dataset.load()
+
+
+LINE = "each of 3 files is a client (--skew iid, or another skew, deals the rows anew)"
+ANEW = "deals the rows of 3 files anew (--skew natural makes each file a client)"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    (tmp_path / "sites").mkdir()
+    for site, rows in (("north", 40), ("south", 60), ("west", 80)):
+        cells = "".join(f"{x:.3f},{int(x + y > 0)}\n" for x, y in rng.normal(size=(rows, 2)))
+        (tmp_path / "sites" / f"{site}.csv").write_text(f"x,sick\n{cells}", encoding="utf-8")
+    return tmp_path / "sites"
+
+
+def test_files_are_the_clients_by_default(folder: Path) -> None:
+    experiment = Experiment(dataset=f"table:path={folder},label=sick", held_out=0)
+    part = dealt_rows(experiment, experiment.dataset.load())
+    assert experiment.labels("skew") == ["natural"]
+    assert (part.names, part.note) == (("north", "south", "west"), LINE)
+    assert part.sizes.tolist() == [32, 48, 64], "four fifths of each file; the others are test rows"
+
+
+@pytest.mark.parametrize("skew", ["iid", "label-dirichlet:alpha=0.5", ["iid", "quantity-lognormal"], "feature-noise"])
+def test_an_explicit_skew_wins_and_says_that_files_are_ignored(folder: Path, skew: object) -> None:
+    experiment = Experiment(dataset=f"table:path={folder},label=sick", skew=skew, clients=5)
+    part = dealt_rows(experiment, experiment.dataset.load())
+    assert len(part) == 5
+    assert part.note.split(" ", 1)[1] == ANEW
+
+
+def test_a_folder_with_one_file_has_no_clients(folder: Path) -> None:
+    for name in ("north", "south"):
+        (folder / f"{name}.csv").unlink()
+    experiment = Experiment(dataset=f"table:path={folder},label=sick", clients=4)
+    assert dealt_rows(experiment, experiment.dataset.load()).note == ""
+    assert experiment.labels("skew")[0].startswith("label-dirichlet")
+
+
+@pytest.mark.parametrize("verb", [fs.run, fs.compare, fs.tune])
+def test_a_folder_in_place_of_arrays_says_how_to_name_it(folder: Path, verb) -> None:
+    for data in (folder, str(folder)):
+        with pytest.raises(
+            BadInput, match=r"data must be a fedskew\.Dataset.* write dataset='table:path=FOLDER,label=COLUMN'"
+        ):
+            verb(data=data)
+
+
+def test_texts_of_a_folder_say_so_too(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text("to be or not to be, that is the question. " * 20, encoding="utf-8")
+    experiment = Experiment(dataset=f"text:path={tmp_path},length=8")
+    assert dealt_rows(experiment, experiment.dataset.load()).note == LINE
+
+
+def test_run_compare_and_tune_train_on_the_files(folder: Path, tmp_path: Path, capsys) -> None:
+    options = {"dataset": f"table:path={folder},label=sick", "rounds": 1, "model": "softmax", "runs": tmp_path / "runs"}
+    made = fs.run(**options)
+    compared = fs.compare(["fedavg", "fedprox"], seeds=2, **options)
+    fs.tune(["fedavg"], grid={"lr": [0.1]}, tuning_seeds=[9], **options)
+    err = " ".join(capsys.readouterr().err.split())
+    assert err.count(f"partition: {LINE}") == 3
+    for record in fs.open(tmp_path / "runs").runs().records:
+        assert record.facts["partition"]["clients"] == 3
+    assert LINE in remarks(made.records)
+    assert remarks(compared.records).count(LINE) == 1
+
+
+def test_the_command_line_says_it_in_one_line(folder: Path, tmp_path: Path, capsys) -> None:
+    words = [
+        "--dataset",
+        f"table:path={folder},label=sick",
+        "--rounds",
+        "1",
+        "--model",
+        "softmax",
+        "--runs",
+        str(tmp_path / "r"),
+    ]
+    code, _, err = call(capsys, "run", *words)
+    assert (code, f"partition: {LINE}" in " ".join(err.split())) == (0, True)
+    code, _, err = call(capsys, "run", *words, "--skew", "iid")
+    assert (code, f"partition: iid {ANEW}" in " ".join(err.split())) == (0, True)
+    code, _, err = call(capsys, "run", *words, "--clients", "5")
+    assert (code, "has natural clients; leave the number out, or add the skew" in " ".join(err.split())) == (2, True)

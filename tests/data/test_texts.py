@@ -5,7 +5,6 @@ import dataclasses
 import msgspec
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,12 +31,9 @@ from fedskew.data.texts import (
     word_pieces,
     words,
 )
-from fedskew.engine import ENGINES
-from fedskew.engine.states import ClientStates
 from fedskew.execution.build import assemble
 from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment
-from fedskew.loop.round import play_round, start
 
 
 def dataset(train, test, y=(0, 1), y_test=(0, 1), length=2, vocabulary=100, classes=("x", "y"), **more) -> Dataset:
@@ -113,37 +109,6 @@ def test_different_texts_are_split_by_class():
     texts = [f"message {i}" for i in range(500)]
     y = np.repeat([0, 1], [400, 100])
     assert np.bincount(y[held_out_rows(texts, y, 0.2)]).tolist() == [80, 20]
-
-
-# integer rows through the loop
-
-
-def test_word_ids_train_alike_in_both_engines():
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, 90)
-    texts = [" ".join(rng.choice(list("abcdefgh"[4 * c : 4 * c + 6]), 7)) for c in y]
-    data = dataset(texts[:60], texts[60:], y[:60], y[60:], length=6, vocabulary=30)
-    experiment = Experiment(
-        dataset="digits",
-        model="text-cnn:widths=[1]",
-        algorithm="scaffold",
-        skew="iid",
-        clients={"number": 4},
-        server_data={"share": 0.1},
-        training={"rounds": 2, "dtype": "float64"},
-    )
-    models = []
-    for engine in ("sequential", "stacked"):
-        made = assemble(experiment, data)
-        assert made.federation.x.dtype == torch.long
-        assert made.federation.info.num_examples.dtype == torch.float64
-        assert made.federation.server_data.mask.dtype == torch.float64
-        server, states = start(made.federation, made.x0), ClientStates()
-        for _ in range(2):
-            server = play_round(made.federation, ENGINES[engine](), server, states).server
-        models.append(server.x)
-    assert float((models[0] - made.x0).abs().max()) > 1e-3
-    torch.testing.assert_close(models[0], models[1], rtol=1e-12, atol=1e-12)
 
 
 def test_feature_skews_refuse_word_ids():

@@ -41,12 +41,6 @@ def test_word_ids_stay_integers_and_bytes_become_numbers():
     assert from_torch((X.to(torch.uint8), Y), (X.to(torch.uint8), Y)).x.dtype == np.float32
 
 
-def test_torch_dataset_trains(tmp_path):
-    data = fs.from_torch(TensorDataset(X, Y), TensorDataset(X, Y))
-    experiment = fs.Experiment(skew="iid", clients={"number": 2}, training={"rounds": 1}, engine="sequential")
-    assert fs.run(experiment, data=data, runs=tmp_path).records[0].status == "finished"
-
-
 @pytest.mark.parametrize(
     ("train", "test", "words"),
     [

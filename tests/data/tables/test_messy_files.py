@@ -207,17 +207,6 @@ def test_whole_numbers_that_are_all_different_are_noted(tmp_path):
     assert not any(lines(ages, "each row has another whole number").values())
 
 
-def test_a_model_does_not_learn_the_numbers_of_rows(tmp_path):
-    """The label follows the order of the rows, and x is noise."""
-    noise = np.random.default_rng(3).normal(size=200)
-    rows = [f"{row + 1},{noise[row]:.3f},{'ab'[row % 2]},{int(row >= 100)}" for row in range(200)]
-    (tmp_path / "t.csv").write_text("\n".join(["row,x,site,y", *rows]))
-    runs = fedskew.run(
-        dataset=f"table:path={tmp_path}/t.csv,label=y,client=site", skew="natural", rounds=20, runs=tmp_path / "runs"
-    )
-    assert 0.3 < runs.table()["accuracy"].item() < 0.7
-
-
 FORMATS: dict[str, tuple[str, str]] = {
     "delimiters in quotes": ('"size (a;b;c;d)",site,y\n', ","),
     "delimiters in a name": ("size a;b,site,y\n", ","),

@@ -190,11 +190,6 @@ def visits(n: int, seed: int) -> pd.DataFrame:
     return frame.assign(ill=rng.integers(0, 2, n), hospital=rng.choice(HOSPITALS, n))
 
 
-def test_a_summary_without_a_guard_hides_nothing():
-    table = pa.Table.from_pandas(visits(120, 0))
-    assert shared(table, 1) == (summary(table), [])
-
-
 @pytest.mark.parametrize("fewest", [2, 5])
 def test_no_word_of_few_rows_no_extreme_and_no_small_count_is_in_the_bytes_that_leave(fewest):
     frame = visits(120, 0)

@@ -437,6 +437,10 @@ BY_HAND = {
 """The files that write files by hand. All others call `write_whole`, or write within `replacing` or `replacing_folder`."""
 
 
+WRITERS = ("write_text", "write_bytes", "savez", "savez_compressed", "save_file")
+"""Functions that write a file."""
+
+
 def written_by_hand(node: ast.AST) -> Iterator[str]:
     """The calls that write a file, but those in a ``with`` statement of a writer of whole files."""
     if isinstance(node, ast.With) and any(
@@ -450,7 +454,7 @@ def written_by_hand(node: ast.AST) -> Iterator[str]:
             part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)
         ]
         opens = name.rpartition(".")[2] == "open" and any(re.fullmatch("[rbt]*[wax+][bt+]*", word) for word in words)
-        if opens or name.rpartition(".")[2] in ("write_text", "write_bytes") or name in ("os.replace", "os.rename"):
+        if opens or name.rpartition(".")[2] in WRITERS or name in ("os.replace", "os.rename"):
             yield ast.unparse(node)
     for child in ast.iter_child_nodes(node):
         yield from written_by_hand(child)

@@ -109,18 +109,13 @@ class Dataset:
             not self.columns or (len(self.shape) < 3 and self.shape[:1] == (len(self.columns),)),
             f"{name}: {len(self.columns)} names of columns for rows of shape {self.shape}",
         )
-        require(
-            self.texts is None or (len(self.texts[0]), len(self.texts[1])) == lengths,
-            f"{name}: texts must have one entry a row in each part",
-        )
-        require(
-            self.groups is None or len(self.groups) == lengths[0],
-            f"{name}: the client ids (groups) must have one entry a training row",
-        )
-        require(
-            self.test_units is None or len(self.test_units) == lengths[1],
-            f"{name}: test_units must have one entry a test row",
-        )
+        texts = self.texts and tuple(map(len, self.texts))
+        require(texts in (None, lengths), f"{name}: texts must have one entry a row in each part")
+        for field_name, ids, rows, part in (
+            ("the client ids (groups)", self.groups, lengths[0], "training"),
+            ("test_units", self.test_units, lengths[1], "test"),
+        ):
+            require(ids is None or len(ids) == rows, f"{name}: {field_name} must have one entry a {part} row")
         require(
             self.groups is None or not self.group_names or int(self.groups.max()) < len(self.group_names),
             f"{name}: some client ids (groups) are not below {len(self.group_names)}, the number of their names",

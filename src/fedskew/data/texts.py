@@ -4,7 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Annotated, Any, Protocol
 
 import msgspec
@@ -51,10 +51,9 @@ class SiteWords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 def word_counts(texts: Sequence[str], length: int, fewest: int = 1) -> Counter[str]:
     """Count the words among the first ``length`` words of each text, without words of fewer than ``fewest`` texts."""
-    counts = Counter(word for text in texts for word in words(text)[:length])
-    if fewest < 2:
-        return counts
-    texts_with = Counter(word for text in texts for word in {*words(text)[:length]})
+    of_texts = [words(text)[:length] for text in texts]
+    counts = Counter(chain.from_iterable(of_texts))
+    texts_with = Counter(chain.from_iterable(map(set, of_texts)))
     return Counter({word: n for word, n in counts.items() if texts_with[word] >= fewest})
 
 

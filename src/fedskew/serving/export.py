@@ -77,12 +77,10 @@ def export(
     """
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     model = trained(store, run, warn, dataset, client)
-    weights = form == "safetensors"
-    contents = (
-        save(named_weights(model))
-        if weights
-        else program(WithAnswer(model.net, model.kind.predictions).eval(), model.example, form)
-    )
+    if form == "safetensors":
+        contents = save(named_weights(model))
+    else:
+        contents = program(WithAnswer(model.net, model.kind.predictions).eval(), model.example, form)
     return write_whole(path, contents, "export")
 
 

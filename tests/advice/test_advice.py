@@ -2,7 +2,7 @@
 
 from fedskew.advice.advise import NEAREST, advise, caution, change, check, command, distance, gains_of
 from fedskew.advice.evidence import Case
-from fedskew.measure.heterogeneity.faces import MEANINGS
+from fedskew.measure.heterogeneity.faces import FACES
 from tests.advice.planted import case, planted
 
 EFFECTS = {
@@ -105,7 +105,7 @@ def test_without_a_gain_fedavg_is_advised() -> None:
 
 
 def test_data_that_do_not_differ_need_no_method() -> None:
-    alone = advise(planted(EFFECTS), "", dict.fromkeys(MEANINGS, 0.0))
+    alone = advise(planted(EFFECTS), "", dict.fromkeys(FACES, 0.0))
     assert "Train with FedAvg, and tune its learning rate." in alone["because"]
     assert alone["command"].endswith("--tuned --algorithms fedavg")
 

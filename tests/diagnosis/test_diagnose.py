@@ -27,7 +27,7 @@ from fedskew.diagnosis.subject import (
 )
 from fedskew.diagnosis.targets import holdings
 from fedskew.experiment.config import Experiment
-from fedskew.measure.heterogeneity.faces import MEANINGS
+from fedskew.measure.heterogeneity.faces import FACES
 from fedskew.report.diagnosis import page
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)
@@ -51,7 +51,7 @@ def test_the_terminal_stays_within_eighty_columns(quick, capsys):
     assert out.startswith("The clients differ mostly by label")
     assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("fedskew compare"))
     assert "0 alike, at most 0.88 where these 8 clients have nothing in common" in " ".join(out.split())
-    for word in (*MEANINGS, "chance", "interval", "8 clients", "What to try", "fedskew compare --dataset digits"):
+    for word in (*FACES, "chance", "interval", "8 clients", "What to try", "fedskew compare --dataset digits"):
         assert word in out
 
 
@@ -59,7 +59,7 @@ def test_json_and_page_hold_the_same(quick, capsys, tmp_path):
     assert main([*COMMAND, "--json", "--html", str(tmp_path / "d.html")]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["dominant"] == "label"
-    assert [face["face"] for face in result["faces"]] == list(MEANINGS)
+    assert [face["face"] for face in result["faces"]] == list(FACES)
     assert result["clients"] == 8 == len(result["label_counts"])
     page = (tmp_path / "d.html").read_text()
     assert page.count("<svg") == 3

@@ -23,7 +23,7 @@ from fedskew.measure.heterogeneity.counts import (
     pairwise_variation,
 )
 from fedskew.measure.heterogeneity.details import details, shuffled
-from fedskew.measure.heterogeneity.faces import MEANINGS, label_chance, random_tables
+from fedskew.measure.heterogeneity.faces import label_chance, random_tables
 from fedskew.measure.heterogeneity.rows import MOST_INPUTS
 from fedskew.report.diagnosis import farthest
 from fedskew.skew import LabelDirichlet
@@ -164,7 +164,7 @@ def test_the_label_measures_rank_alphas(name):
 
 def test_strengths_are_in_0_1_and_values_inside_their_intervals():
     found = diagnosed("digits", "label-dirichlet:alpha=0.5", 3)
-    assert [face.name for face in found.faces] == list(MEANINGS)
+    assert [face.name for face in found.faces] == ["label", "feature", "quantity", "concept"]
     for face in found.faces:
         assert 0 <= face.strength <= 1
         assert face.low - 1e-9 <= face.value <= face.high + 1e-9 or face.name == "quantity"
@@ -280,7 +280,7 @@ def test_the_client_with_another_concept_is_named_in_nineteen_of_twenty_seeds(se
         x = rng.normal(size=(1500, 6)) + 2 * np.eye(6)[y]
         found = faces(x, np.where(client == 1, (y + 1) % 3, y), client, seed)
         names = [f"client {k}" for k in range(6)]
-        face = values_of_face(found.face("concept"), names, {})
+        face = values_of_face(found.face("concept"), names)
         named += farthest({"client_names": names}, face).startswith("client 1 (0.")
     assert named >= 0.95 * seeds
 

@@ -1,8 +1,10 @@
 """The result of a diagnosis as plain values, for ``--json``, the page and the terminal."""
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,14 @@ from fedskew.advice.evidence import known
 from fedskew.core.units import usual_factor
 from fedskew.diagnosis.questions import CLASSES
 from fedskew.diagnosis.subject import Source
-from fedskew.diagnosis.targets import MEANINGS, TargetTable
+from fedskew.diagnosis.targets import TargetTable
 from fedskew.measure.heterogeneity.columns import Difference, Tested, listed
-from fedskew.measure.heterogeneity.faces import MEANINGS as OF_CLASSES
 from fedskew.measure.heterogeneity.faces import Diagnosis, MeasuredFace
+
+MEANINGS: dict[str, dict[str, str]] = tomllib.loads(
+    files("fedskew.diagnosis").joinpath("meanings.toml").read_text(encoding="utf-8")
+)
+"""By kind of target: what each face measures, if it differs from the meaning for classes."""
 
 MOST_REPAIRS, NEAR_UNIT = 5, 0.05
 """Maximum number of columns in a wrong unit that are reported. Their factor's logarithm is this close to a usual factor's."""
@@ -60,7 +66,7 @@ def values_of(
         "median": float(np.median(sizes)),
         "largest": int(sizes.max()),
         "dominant": diagnosis.dominant or None,
-        "faces": [values_of_face(face, source.clients, MEANINGS.get(kind, {})) for face in diagnosis.faces],
+        "faces": [values_of_face(face, source.clients, kind) for face in diagnosis.faces],
         "measures": measures,
         "columns": [asdict(difference) for difference in columns],
         "by_client": [
@@ -80,10 +86,10 @@ def values_of(
     }
 
 
-def values_of_face(face: MeasuredFace, clients: Sequence[str], meanings: Mapping[str, str]) -> dict[str, Any]:
+def values_of_face(face: MeasuredFace, clients: Sequence[str], kind: str = CLASSES) -> dict[str, Any]:
     return {
         "face": face.name,
-        "meaning": meanings.get(face.name, OF_CLASSES[face.name]),
+        "meaning": {**MEANINGS[CLASSES], **MEANINGS[kind]}[face.name],
         **{name: getattr(face, name) for name in ("value", "low", "high", "chance", "p", "strength", "verdict")},
         "farthest_client": clients[int(np.argmax(face.each))],
         "each": face.each.tolist(),

@@ -33,28 +33,6 @@ SHOWN = 6
 
 WORDS = {"number": "targets are numbers", "survival": "targets are survival times"}
 
-MEANINGS: dict[str, dict[str, str]] = {
-    "number": {
-        "label": "distance of a client's targets, by tenths, from the pooled ones",
-        "feature": "distance of a client's inputs from the pooled ones of the same targets",
-        "concept": "distance of a client's residuals, under one model for all, from the pooled ones of the same kind of input",
-    },
-    "labels": {
-        "label": "distance of a client's sets of labels from the pooled ones",
-        "concept": "distance of a client's sets of labels for the same kind of input from the pooled ones",
-    },
-    "survival": {
-        "label": "distance of a client's events and times from the pooled ones",
-        "feature": "distance of a client's inputs from the pooled ones of the same events and times",
-        "concept": "distance of a client's residuals, under one model for all, from the pooled ones of the same kind of input",
-    },
-    "symbols": {
-        "label": "distance of a client's frequencies of symbols from the pooled ones",
-        "concept": "distance of the symbols that follow a symbol from the pooled ones",
-    },
-}
-"""By kind of target: the meaning of each face, if it differs from the meaning for classes."""
-
 
 class Holdings(TypedDict):
     """A table of clients. ``shares`` says which columns are shares of rows (0..1); ``rows`` has one list for each client."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedskew.core.files import write_whole
 from fedskew.core.text import count, percent
-from fedskew.measure.heterogeneity.faces import MEANINGS
+from fedskew.measure.heterogeneity.faces import FACES
 from fedskew.report import words
 from fedskew.report.experiments import name_of
 from fedskew.report.plots import of_partition
@@ -38,7 +38,7 @@ NEAR, NAMED = 0.9, 3
 def answer(diagnosis: Mapping[str, Any]) -> str:
     """Sum up the diagnosis in a few sentences."""
     by_name = {face["face"]: face for face in diagnosis["faces"]}
-    missing = [name for name in MEANINGS if name not in by_name]
+    missing = [name for name in FACES if name not in by_name]
     unknown = f" Not measured: {words.listed(missing)}." if missing else ""
     if not diagnosis["dominant"]:
         alike = "" if missing else ": the clients look like fair samples of one population"

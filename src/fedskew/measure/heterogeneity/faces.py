@@ -32,12 +32,7 @@ FEWEST_ROWS = 30
 MOST_ROWS = 30_000
 """Maximum number of rows for features and concepts. From more rows, equally many of each client are drawn if possible."""
 
-MEANINGS = {
-    "label": "distance of a client's label frequencies from the pooled ones",
-    "feature": "distance of a client's inputs from the pooled ones of the same labels",
-    "quantity": "share of the rows to move until all clients hold equally many",
-    "concept": "distance of a client's labels for the same kind of input from the pooled ones",
-}
+FACES = ("label", "feature", "quantity", "concept")
 """The faces. Each number is a total variation distance in 0..1 - 1/clients; 0 means equal clients."""
 
 STRENGTHS = ((0.05, "slight"), (0.2, "mild"), (0.5, "strong"), (math.inf, "very strong"))
@@ -77,7 +72,7 @@ class MeasuredFace:
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """The results of a diagnosis. ``faces`` are in the order of `MEANINGS`; ``counts`` is (clients, classes)."""
+    """The results of a diagnosis. ``faces`` are in the order of `FACES`; ``counts`` is (clients, classes)."""
 
     faces: tuple[MeasuredFace, ...]
     counts: Ints
@@ -87,7 +82,7 @@ class Diagnosis:
     @property
     def strengths(self) -> dict[str, float]:
         """The strength of each face by name; 0 if the face is not significantly above chance, or not measured."""
-        return dict.fromkeys(MEANINGS, 0.0) | {face.name: face.strength for face in self.faces if face.real}
+        return dict.fromkeys(FACES, 0.0) | {face.name: face.strength for face in self.faces if face.real}
 
     @property
     def dominant(self) -> str:
@@ -121,7 +116,7 @@ def compared(
         by_chance["quantity"] = [size_distance(n) for n in rng.multinomial(int(sizes.sum()), equal, TABLES)]
     # a face's value is the mean over clients, weighted by rows except for quantity
     totals = {name: values if name == "quantity" else weights * clients * values for name, values in each.items()}
-    names = [name for name in MEANINGS if name in each]
+    names = [name for name in FACES if name in each]
     raw = [p_value(float(totals[name].mean()), by_chance[name]) for name in names]
     draws = rng.integers(0, clients, (RESAMPLES, clients))
     return tuple(

@@ -332,11 +332,9 @@ def recovery_rows(store: RunStore, run: int, experiment: Experiment, round_: int
     tested = [value for client, split, name, value in rows if (split, name) == ("test", "accuracy")]
     if not changes or not tested or round_ < min(changes)[1]:
         return []
-    frame = store.measurements([run], per_client=False).query("split == 'test'")
-    if (frame["name"] == "recovery").any():
+    if store.last([run], ["test/recovery"]):
         return []
-    accuracy = frame[frame["name"] == "accuracy"]
-    by_round = dict(zip(accuracy["round"].tolist(), accuracy["value"].tolist(), strict=True))
+    by_round = {m.round: m.value for m in store.curves([run], ["test/accuracy"])}
     by_round[round_] = tested[0]
     rounds = recovery(by_round, *min(changes))
     return [] if rounds is None else [(None, "test", "recovery", float(rounds))]

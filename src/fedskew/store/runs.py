@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,14 +35,6 @@ from fedskew.store.records import (
 
 if TYPE_CHECKING:
     import pandas as pd
-
-COVERED = """
-WITH RECURSIVE there(round) AS (
-  SELECT 0 UNION ALL
-  SELECT round + 1 FROM there WHERE EXISTS (SELECT 1 FROM measurements AS m WHERE m.run=? AND m.round=there.round + 1)
-)
-SELECT max(round) FROM there
-"""
 
 ADD_MEASUREMENTS = "INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)"
 WANTED = "m.split || '/' || m.name IN (SELECT value FROM json_each(:measures))"
@@ -235,7 +228,8 @@ class RunStore:
 
     def covered(self, run: int) -> int:
         """Return the last round before the first round without measurements."""
-        return int(self.query(COVERED, (run,))[0][0])
+        rounds = {round_ for (round_,) in self.query("SELECT DISTINCT round FROM measurements WHERE run=?", (run,))}
+        return next(round_ for round_ in count() if round_ + 1 not in rounds)
 
     def runs(self, where: str = "1", values: Sequence[object] = ()) -> list[RunRecord]:
         """Return runs in order of their ids. ``where`` is an SQL condition on the runs table.

@@ -303,13 +303,11 @@ class Tuned:
         """Options whose best value is the smallest or the largest one tried. A wider grid may have a better value."""
         edges = []
         for key, best in self.best.setting.items():
-            tried = {value for t in self.tried if is_number(value := t.setting[key])}
-            if self.numeric(key) and best in (min(tried), max(tried)):
+            values = [t.setting[key] for t in self.tried]
+            numbers = [value for value in values if is_number(value)]
+            if len(numbers) == len(values) and min(numbers) < max(numbers) and best in (min(numbers), max(numbers)):
                 edges.append(key)
         return edges
-
-    def numeric(self, key: str) -> bool:
-        return all(is_number(t.setting[key]) for t in self.tried) and len({t.setting[key] for t in self.tried}) > 1
 
     @property
     def seconds(self) -> float:

@@ -65,17 +65,6 @@ def test_label_measures_equal_scipys_and_keep_their_inequalities(counts):
     assert label_distance(counts) <= 1 - 1 / min(counts.shape) + 1e-12
 
 
-@QUICK
-@given(COUNTS)
-def test_the_weighted_divergence_is_the_mutual_information(counts):
-    joint = counts / counts.sum()
-    information = (
-        stats.entropy(joint.sum(0), base=2) + stats.entropy(joint.sum(1), base=2) - stats.entropy(joint.ravel(), base=2)
-    )
-    weights = counts.sum(1) / counts.sum()
-    assert weights @ label_measures(counts)["Kullback-Leibler"] == pytest.approx(information, abs=1e-9)
-
-
 @pytest.mark.parametrize("classes", [2, 4, 10])
 def test_one_class_a_client_in_closed_form(classes):
     found = label_measures(7 * np.eye(classes, dtype=np.int64))

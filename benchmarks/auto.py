@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.machine import cores
-from fedskew.engine.choose import Option
+from fedskew.engine.choose import EngineChoice
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.execution.plan import try_engines
@@ -34,17 +34,17 @@ def of_workload(work: Workload, rounds: int) -> tuple[Federation, Tensor]:
     return fed, task.space.flatten(task.model)
 
 
-def fixed(work: Workload) -> list[Option]:
+def fixed(work: Workload) -> list[EngineChoice]:
     """Every engine and block width, on one thread and on all cores."""
     widths = [] if work.model == "cnn" else [work.clients // 2, work.clients // 4]
     engines = [Sequential(), Stacked(), *(Stacked(width=width) for width in widths)]
-    return [Option(engine, threads) for threads in dict.fromkeys([1, cores()]) for engine in engines]
+    return [EngineChoice(engine, threads) for threads in dict.fromkeys([1, cores()]) for engine in engines]
 
 
-def medians(work: Workload, options: list[Option], repeats: int) -> dict[Option, float]:
+def medians(work: Workload, options: list[EngineChoice], repeats: int) -> dict[EngineChoice, float]:
     """Seconds a round."""
     fed, x0 = of_workload(work, LONG)
-    times: dict[Option, list[float]] = {option: [] for option in options}
+    times: dict[EngineChoice, list[float]] = {option: [] for option in options}
     for turn in range(repeats + 1):
         for option in options:
             least = min((min(taken) for taken in times.values() if taken), default=0.0)

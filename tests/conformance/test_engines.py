@@ -14,7 +14,7 @@ from fedskew.core.trees import ParameterSpace
 from fedskew.engine import ENGINES
 from fedskew.engine.choose import on_threads
 from fedskew.engine.sequential import Sequential
-from fedskew.engine.stacked import Stacked, Steps
+from fedskew.engine.stacked import Stacked, StackedProgram
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
@@ -56,7 +56,7 @@ def _traced_once():
     """Keep the traced graphs of all programs until the end, because tracing takes most of the time."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("fedskew.loop.federation.program", cache(program.__wrapped__))
-        patched.setattr("fedskew.engine.stacked.vectorised", cache(Steps))
+        patched.setattr("fedskew.engine.stacked.vectorised", cache(StackedProgram))
         yield
 
 

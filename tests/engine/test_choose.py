@@ -9,7 +9,7 @@ import pytest
 from fedskew.algorithms import ALGORITHMS
 from fedskew.core.component import build
 from fedskew.engine import choose as trial
-from fedskew.engine.choose import Option, choose
+from fedskew.engine.choose import EngineChoice, choose
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.loop.round import start
@@ -36,14 +36,14 @@ def takes(fed, engine, work):
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
-        (Option(Sequential()), 7 * BESIDE + STEP * 36),
-        (Option(Sequential(), threads=2), 4 * BESIDE + STEP * (12 + 6 + 2 + 2)),
-        (Option(Stacked(width=2)), 4 * BESIDE + STEP * (12 + 6 + 2 + 2)),
-        (Option(Stacked()), BESIDE + STEP * 12),
+        (EngineChoice(Sequential()), 7 * BESIDE + STEP * 36),
+        (EngineChoice(Sequential(), threads=2), 4 * BESIDE + STEP * (12 + 6 + 2 + 2)),
+        (EngineChoice(Stacked(width=2)), 4 * BESIDE + STEP * (12 + 6 + 2 + 2)),
+        (EngineChoice(Stacked()), BESIDE + STEP * 12),
     ],
 )
 def test_round_costs_one_start_and_the_longest_clients_steps_for_each_block(
-    monkeypatch: pytest.MonkeyPatch, option: Option, expected: float
+    monkeypatch: pytest.MonkeyPatch, option: EngineChoice, expected: float
 ) -> None:
     monkeypatch.setattr(trial, "once", takes)
     assert trial.measured(FED, work_of(), option) == pytest.approx(expected)
@@ -64,13 +64,13 @@ def test_a_long_run_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_hopeless_first_step_ends_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(trial, "once", lambda *_: calls.append(1) or 60.0)
-    assert trial.measured(FED, work_of(), Option(Stacked()), limit=2.0) == 60.0 * 12
+    assert trial.measured(FED, work_of(), EngineChoice(Stacked()), limit=2.0) == 60.0 * 12
     assert len(calls) == 1
 
 
 def test_labels_show_only_what_differs_from_the_default() -> None:
-    assert Option(Sequential()).label == "sequential"
-    assert Option(Stacked(width=5), threads=4).label == "stacked 5 wide 4 threads"
+    assert EngineChoice(Sequential()).label == "sequential"
+    assert EngineChoice(Stacked(width=5), threads=4).label == "stacked 5 wide 4 threads"
 
 
 @pytest.fixture
@@ -90,40 +90,40 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     return made
 
 
-def chosen(rounds: int, threads: list[int]) -> Option:
+def chosen(rounds: int, threads: list[int]) -> EngineChoice:
     return choose(replace(FED, rounds=rounds), work_of(), threads)[0]
 
 
 def test_a_short_run_tries_the_two_engines_only(machine) -> None:
     tried = machine(sequential=0.02, stacked=0.01)
-    assert chosen(10, [1, 2]) == Option(Stacked())
+    assert chosen(10, [1, 2]) == EngineChoice(Stacked())
     assert tried == ["sequential", "stacked"]
 
 
 def test_a_long_run_tries_all_threads(machine) -> None:
     tried = machine(sequential=9, stacked=4, stacked_4_threads=2)
-    assert chosen(1000, [1, 4]) == Option(Stacked(), threads=4)
+    assert chosen(1000, [1, 4]) == EngineChoice(Stacked(), threads=4)
     assert tried[2:] == ["stacked 4 threads"]
 
 
 def test_one_thread_is_chosen_if_all_threads_are_hardly_faster(machine) -> None:
     machine(sequential=9, stacked=1, stacked_2_threads=0.95)
-    assert chosen(1000, [1, 2]) == Option(Stacked())
+    assert chosen(1000, [1, 2]) == EngineChoice(Stacked())
 
 
 def test_an_engine_that_loses_on_one_thread_may_win_on_all(machine) -> None:
     machine(sequential=1.9, stacked=1, sequential_2_threads=0.5, stacked_2_threads=1)
-    assert chosen(1000, [1, 2]) == Option(Sequential(), threads=2)
+    assert chosen(1000, [1, 2]) == EngineChoice(Sequential(), threads=2)
 
 
 def test_given_threads_are_kept(machine) -> None:
     tried = machine(sequential_3_threads=2, stacked_3_threads=1)
-    assert chosen(1000, [3]) == Option(Stacked(), threads=3)
+    assert chosen(1000, [3]) == EngineChoice(Stacked(), threads=3)
     assert len(tried) == 2
 
 
 def test_a_model_that_cannot_be_stacked_is_tried_alone(machine, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = machine(sequential=2)
     monkeypatch.setattr(trial, "stackable", lambda task: False)
-    assert chosen(1, [1]) == Option(Sequential())
+    assert chosen(1, [1]) == EngineChoice(Sequential())
     assert tried == ["sequential"]

@@ -8,7 +8,7 @@ import torch
 from fedskew.api.functions import compare, run
 from fedskew.cli.train import trial_times
 from fedskew.core import machine
-from fedskew.engine.choose import Option
+from fedskew.engine.choose import EngineChoice
 from fedskew.engine.stacked import Stacked
 from fedskew.execution import build, deal, plan
 from fedskew.execution.build import assemble
@@ -68,7 +68,7 @@ def thread_choices(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
     def choose(fed, work, threads):
         seen.append(threads)
-        option = Option(Stacked(), threads[-1])
+        option = EngineChoice(Stacked(), threads[-1])
         return option, {"sequential": 0.123456, option.label: 0.01}
 
     monkeypatch.setattr(plan, "choose", choose)
@@ -86,7 +86,7 @@ def test_threads_to_choose_from(thread_choices: list[list[int]], jobs: int, give
     assert thread_choices == [threads]
     assert made.engine == Stacked()
     assert made.training.threads == threads[-1]
-    label = Option(Stacked(), threads[-1]).label
+    label = EngineChoice(Stacked(), threads[-1]).label
     expected = {"sequential": 0.1235, label: 0.01}
     assert facts == {"name": "stacked", "choice": label, "estimated_seconds_a_round": expected}
 

@@ -11,7 +11,7 @@ from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.component import build
 from fedskew.engine import ENGINES
-from fedskew.engine.choose import Option, next_work
+from fedskew.engine.choose import EngineChoice, next_work
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
@@ -174,7 +174,7 @@ def test_the_trial_of_engines_waits_for_a_round_with_clients() -> None:
 def test_engines_are_not_tried_if_no_round_has_clients() -> None:
     fed = replace(ragged(build("algorithm", ALGORITHMS, "fedavg")), selection=NoClients())
     option, facts = try_engines(fed, X0, [1])
-    assert option == Option(Sequential(), 1)
+    assert option == EngineChoice(Sequential(), 1)
     assert facts["estimated_seconds_a_round"] == {"sequential": 0.0}
 
 

@@ -13,7 +13,7 @@ from fedskew.claims.quantities import Measured, measured
 from fedskew.claims.verdicts import Results
 from fedskew.core.component import parse
 from fedskew.data.dataset import Dataset
-from fedskew.engine.choose import Option, next_work, on_threads
+from fedskew.engine.choose import EngineChoice, next_work, on_threads
 from fedskew.engine.choose import measured as measured_seconds
 from fedskew.execution.build import assemble
 from fedskew.execution.run import register
@@ -134,7 +134,7 @@ def estimate(
 def a_round(experiment: Experiment, dataset: Dataset) -> float:
     """Estimate the seconds of a round: local training, and evaluation on the test set and on the clients' rows."""
     assembly = assemble(experiment, dataset)
-    fed, option = assembly.federation, Option(assembly.engine, experiment.training.threads or 1)
+    fed, option = assembly.federation, EngineChoice(assembly.engine, experiment.training.threads or 1)
     work = next_work(fed, start(fed, assembly.cold))
     training = 0.0 if work is None else measured_seconds(fed, work, option)
     with on_threads(option.threads):

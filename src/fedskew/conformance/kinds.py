@@ -29,7 +29,7 @@ from fedskew.skew.partition import Dealer, Ints
 from fedskew.skew.quantity import SizeSkew
 from fedskew.slots import ServerSgd
 
-ROWS, CLASSES, CLIENTS = 240, 8, 7
+ROWS, EIGHT_CLASSES, CLIENTS = 240, 8, 7
 """Numbers of rows, classes and clients in the checks of a skew."""
 
 SHAPES = ((64,), (1, 8, 8), (3, 32, 32), (1, 28, 28), (9, 128))
@@ -74,7 +74,7 @@ def tried(model: Builds) -> tuple[dict[tuple[int, ...], tuple[nn.Module, Tensor]
         ids = x.abs().mul(10).long()
         try:
             fitted = model.fitted(ids.numpy()) if hasattr(model, "fitted") else model
-            net = fitted.build(shape, CLASSES, torch.Generator().manual_seed(0))
+            net = fitted.build(shape, EIGHT_CLASSES, torch.Generator().manual_seed(0))
             x = ids if getattr(net, "ids", False) else x
             net(x)
         except Exception as error:
@@ -104,7 +104,7 @@ def model_gives_features_and_logits(model: Builds) -> None:
     net, x = made(model)
     z, logits = net(x)
     places = x.shape[1:] if getattr(net, "per_place", False) else ()
-    holds(z.dim() == 2 and logits.shape == (5, *places, CLASSES), f"shapes {tuple(z.shape)} and {tuple(logits.shape)}")
+    holds(z.dim() == 2 and logits.shape == (5, *places, EIGHT_CLASSES), f"shapes {tuple(z.shape)} and {tuple(logits.shape)}")
     alone = net(x[2:3])[1][0].detach()
     expect_same({"logits of one row": alone}, {"logits of one row": logits[2].detach()}, tolerance=1e-4)
 
@@ -136,7 +136,7 @@ def model_learns(model: Builds) -> None:
 
 def rows_for(skew: object) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float32]], Ints]:
     """Return rows that the skew can change (sensor windows or images), and their labels."""
-    x, y = np.random.default_rng(0).standard_normal((ROWS, 6, 4)).astype(np.float32), np.arange(ROWS) % CLASSES
+    x, y = np.random.default_rng(0).standard_normal((ROWS, 6, 4)).astype(np.float32), np.arange(ROWS) % EIGHT_CLASSES
     try:
         if isinstance(skew, FeatureSkew):
             skew.draw(x, CLIENTS, np.random.default_rng(0))
@@ -162,9 +162,9 @@ def skew_deals(skew: object) -> None:
             changed.shape == x.shape and bool(np.isfinite(changed).all()), "rows change their shape, or are not finite"
         )
     if isinstance(skew, Concept):
-        changes = skew.draw(x, CLASSES, CLIENTS, rng)
+        changes = skew.draw(x, EIGHT_CLASSES, CLIENTS, rng)
         labels = labels_of([skew], [changes], x, y, np.arange(ROWS) % CLIENTS, 0, 1).at(skew.complete)
-        holds(bool(((labels >= 0) & (labels < CLASSES)).all()), "a label is outside the classes")
+        holds(bool(((labels >= 0) & (labels < EIGHT_CLASSES)).all()), "a label is outside the classes")
 
 
 def drawn(skew: object, seed: int) -> list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
@@ -175,7 +175,7 @@ def drawn(skew: object, seed: int) -> list[np.ndarray[tuple[int, ...], np.dtype[
     if isinstance(skew, SizeSkew):
         return [skew.sizes(ROWS, CLIENTS, rng)]
     if isinstance(skew, Concept):
-        return [*skew.draw(x, CLASSES, CLIENTS, rng).values()]
+        return [*skew.draw(x, EIGHT_CLASSES, CLIENTS, rng).values()]
     return [*skew.draw(x, CLIENTS, rng).values()] if isinstance(skew, FeatureSkew) else []
 
 
@@ -188,7 +188,7 @@ def skew_follows_the_seed(skew: object) -> None:
 
 def metric_is_a_number(metric: Metric) -> None:
     """gives a number in its range on an example, the same again, and changes no input"""
-    inputs = {"test": (normal(1, 30, CLASSES), torch.arange(30) % CLASSES), "round": (normal(2, 5, 9), torch.ones(5))}
+    inputs = {"test": (normal(1, 30, EIGHT_CLASSES), torch.arange(30) % EIGHT_CLASSES), "round": (normal(2, 5, 9), torch.ones(5))}
     values, others = inputs.get(metric.split, (torch.tensor([0.2, 0.5, 0.9]).double(), torch.tensor([4, 8, 3])))
     before = values.clone(), others.clone()
     first, second = (float(metric.compute(values, others)) for _ in range(2))

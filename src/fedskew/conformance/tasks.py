@@ -11,11 +11,11 @@ from fedskew.conformance.miniature import CLASSES, LENGTH, normal, targets
 from fedskew.conformance.slots import holds
 from fedskew.core.task import Pooling, TaskKind
 
-ROWS = 6
+TASK_ROWS = 6
 """Number of example rows."""
 
 
-def example(task: TaskKind, rows: int = ROWS) -> tuple[TaskKind, Tensor, Tensor]:
+def example(task: TaskKind, rows: int = TASK_ROWS) -> tuple[TaskKind, Tensor, Tensor]:
     """Return the fitted task, outputs (rows, ..., K) and targets (rows, ...)."""
     y = targets(task.target, rows)
     sizes = (rows, LENGTH) if task.target == "symbols" else (rows,)
@@ -27,11 +27,11 @@ def task_scores_rows(task: TaskKind) -> None:
     """gives each row a finite loss with a finite gradient; the loss is among the scores, which have one or more values a row"""
     task, outputs, y = example(task)
     losses = task.loss(outputs, y)
-    holds(losses.shape == (ROWS,) and bool(losses.isfinite().all()), f"the losses of {ROWS} rows are {losses.tolist()}")
+    holds(losses.shape == (TASK_ROWS,) and bool(losses.isfinite().all()), f"the losses of {TASK_ROWS} rows are {losses.tolist()}")
     slope = grad(lambda outputs: task.loss(outputs, y).sum())(outputs)
     holds(bool(slope.isfinite().all()), "a gradient is not finite")
     scores = task.scores(outputs, y)
-    wrong = [name for name, values in scores.items() if values.dim() not in (1, 2) or len(values) != ROWS]
+    wrong = [name for name, values in scores.items() if values.dim() not in (1, 2) or len(values) != TASK_ROWS]
     holds("loss" in scores and not wrong, f"scores are {', '.join(scores)}; each needs one or more values a row")
 
 
@@ -42,7 +42,7 @@ def task_ignores_other_rows(task: TaskKind) -> None:
     if not getattr(task, "joint", False):
         expect_same({"loss of one row": task.loss(outputs[2:3], y[2:3])[0]}, {"loss of one row": losses[2]})
     padding = torch.zeros_like(y) if y.is_floating_point() else y
-    padded = task.loss(torch.cat([outputs, 1 + outputs]), torch.cat([y, padding]))[:ROWS]
+    padded = task.loss(torch.cat([outputs, 1 + outputs]), torch.cat([y, padding]))[:TASK_ROWS]
     expect_same({"losses with padded rows": padded}, {"losses with padded rows": losses})
 
 

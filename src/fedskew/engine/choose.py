@@ -32,7 +32,7 @@ MIN_GAIN = 0.07
 
 
 @dataclass(frozen=True)
-class Option:
+class EngineChoice:
     """An engine and its number of threads."""
 
     engine: Sequential | Stacked
@@ -49,7 +49,7 @@ class Option:
         return self.name + f" {width} wide" * (width > 0) + f" {self.threads} threads" * (self.threads > 1)
 
 
-def choose(fed: Federation, work: Work, threads: Sequence[int]) -> tuple[Option, dict[str, float]]:
+def choose(fed: Federation, work: Work, threads: Sequence[int]) -> tuple[EngineChoice, dict[str, float]]:
     """Return the fastest option, and the estimated seconds a round of each option that was tried, by label.
 
     ``threads`` is one number, or two in ascending order. The larger number is tried for long runs only, with engines that take
@@ -57,8 +57,8 @@ def choose(fed: Federation, work: Work, threads: Sequence[int]) -> tuple[Option,
     """
     began = time.perf_counter()
     engines: list[Sequential | Stacked] = [Sequential(), *([Stacked()] if all(map(stackable, fed.tasks)) else [])]
-    options = [Option(engine, threads[0]) for engine in engines]
-    seconds: dict[Option, float] = {}
+    options = [EngineChoice(engine, threads[0]) for engine in engines]
+    seconds: dict[EngineChoice, float] = {}
     for option in options:
         seconds[option] = measured(fed, work, option, min(seconds.values(), default=np.inf))
     best = min(options, key=seconds.__getitem__)
@@ -93,7 +93,7 @@ def next_work(fed: Federation, server: Server) -> Work | None:
     return None
 
 
-def measured(fed: Federation, work: Work, option: Option, limit: float = np.inf) -> float:
+def measured(fed: Federation, work: Work, option: EngineChoice, limit: float = np.inf) -> float:
     """Estimate the seconds of a round's local training, from a few steps of the clients with the most steps.
 
     If the first step shows that the option takes longer than ``limit`` seconds, it is not timed further.

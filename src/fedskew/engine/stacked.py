@@ -34,7 +34,7 @@ SMALL = 1 << 18
 """If a block's carry has fewer bytes than this, a narrower block would not be faster, because dispatch dominates."""
 
 
-class Steps:
+class StackedProgram:
     """The vectorised functions of one program."""
 
     def __init__(self, program: Program) -> None:
@@ -49,9 +49,9 @@ class Steps:
 
 
 @lru_cache(maxsize=16)
-def vectorised(program: Program) -> Steps:
+def vectorised(program: Program) -> StackedProgram:
     """Return the vectorised functions of a program. Runs of the same method and model share them and their recorded steps."""
-    return Steps(program)
+    return StackedProgram(program)
 
 
 def masked(program: Program) -> Callable[..., Carry]:
@@ -106,7 +106,7 @@ class Stacked:
         joined: T = pick(concatenate(parts), torch.as_tensor(np.argsort(order), device=work.view.x.device))
         return joined
 
-    def block(self, steps: Steps, work: Work, x: Tensor, y: Tensor) -> Done:
+    def block(self, steps: StackedProgram, work: Work, x: Tensor, y: Tensor) -> Done:
         """Train one block. Its clients are in descending order of steps."""
         view = work.view
         carry = self.train(steps, view, work.plans, x, y)
@@ -115,7 +115,7 @@ class Stacked:
         with span("scores of local models"):
             return Done(uploads, states, total(steps.score, (carry.w,), work.measured, x, y, view.x))
 
-    def train(self, steps: Steps, view: View, plans: list[BatchPlan], x: Tensor, y: Tensor) -> Carry:
+    def train(self, steps: StackedProgram, view: View, plans: list[BatchPlan], x: Tensor, y: Tensor) -> Carry:
         """Execute the local steps of a block; return the carries. Finished clients at its end leave the block."""
         carry = steps.init(view)
         lengths = np.asarray([len(plan.index) for plan in plans])

@@ -12,7 +12,7 @@ from fedskew.core.errors import require
 from fedskew.core.machine import cores, slow_bf16
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import OwnData
-from fedskew.engine.choose import Option, choose, next_work
+from fedskew.engine.choose import EngineChoice, choose, next_work
 from fedskew.engine.sequential import Sequential
 from fedskew.execution.build import Assembly, assemble, check_clients, check_needs, device_of, with_engine
 from fedskew.execution.deal import dealt_rows, finished
@@ -147,15 +147,15 @@ def settle(assembly: Assembly, jobs: int = 1) -> tuple[Assembly, Trial | None]:
         threads = [fixed] if fixed else sorted({1, most})
         option, trial = try_engines(assembly.federation, assembly.cold, threads)
     else:
-        option = Option(experiment.engine, most)
+        option = EngineChoice(experiment.engine, most)
     filled = with_engine(experiment, option.engine, option.threads)
     return dataclasses.replace(assembly, experiment=filled), trial
 
 
-def try_engines(fed: Federation, x0: Tensor, threads: Sequence[int]) -> tuple[Option, Trial]:
+def try_engines(fed: Federation, x0: Tensor, threads: Sequence[int]) -> tuple[EngineChoice, Trial]:
     """Time the engines on the federation's next round; return the fastest option. Without clients nothing is timed."""
     work = next_work(fed, start(fed, x0))
-    option = Option(Sequential(), threads[-1])
+    option = EngineChoice(Sequential(), threads[-1])
     seconds = {option.label: 0.0}
     if work is not None:
         option, seconds = choose(fed, work, threads)

@@ -14,7 +14,7 @@ from fedskew.core.trees import map_leaves
 from fedskew.flower.limits import Limits
 from fedskew.flower.node import Node, Visit
 from fedskew.flower.nodes import Deployment, Nodes
-from fedskew.flower.remote import RemoteStates
+from fedskew.flower.server import RemoteStates
 from fedskew.flower.wire import Rejected, Reply, check_scores, pack, unpack
 from fedskew.store import checkpoints
 from tests.flower_nodes import RUN, Direct, nodes_of, request, small
@@ -207,7 +207,7 @@ def test_a_server_may_not_ask_for_more_than_the_owner_allows(change, facts, reas
 def test_the_owner_of_a_node_sets_limits_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[Node] = []
     monkeypatch.setattr("fedskew.flower.resident.keep_running", lambda node, *rest: held.append(node) or 0)
-    monkeypatch.setattr("fedskew.flower.reach.check_superlink", lambda *rest: "")
+    monkeypatch.setattr("fedskew.flower.superlink.check_superlink", lambda *rest: "")
     rows = nodes_of(small(), tmp_path)[0].rows
     words = ["flower", "node", "--client", "0", "--rows", str(rows), "--superlink", "server:9092"]
     assert main([*words, "--limit", "steps=7", "--limit", "threads=2", "--allow", "mine.Net"]) == 0

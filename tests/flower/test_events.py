@@ -13,8 +13,8 @@ import pytest
 from fedskew.cli.main import parser
 from fedskew.core.errors import FedskewError
 from fedskew.flower.events import LOG, MOST_CONNECTIONS, event, observed
-from fedskew.flower.local import free_port
 from fedskew.flower.server import serve
+from fedskew.flower.superlink import free_port
 from fedskew.flower.wire import pack
 from tests.flower.test_deployed import VERSIONS
 from tests.flower_nodes import Direct, configuration, nodes_of, request, small

@@ -14,8 +14,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedskew.flower.local import free_port
-from fedskew.flower.superlink import end
+from fedskew.flower.superlink import end, free_port
 from fedskew.store.runs import RunStore
 from tests.flower.certificates import CERTIFIED, blocks
 from tests.flower.test_recipe import Session

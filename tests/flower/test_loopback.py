@@ -16,7 +16,7 @@ pytest.importorskip("flwr")
 
 from fedskew.api.functions import run
 from fedskew.experiment.config import Experiment
-from fedskew.flower.local import HOST, Loopback, free_port, loopback
+from fedskew.flower.superlink import HOST, Loopback, free_port, loopback
 from fedskew.flower.template import write_app
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore

@@ -13,8 +13,8 @@ import pytest
 
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.flower import reach
-from fedskew.flower.reach import Trust, check_superlink
+from fedskew.flower import superlink as reach
+from fedskew.flower.superlink import Trust, check_superlink
 from tests.flower.certificates import make_certificate
 
 

@@ -13,8 +13,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedskew.flower.local import free_port
-from fedskew.flower.superlink import end, start, variables
+from fedskew.flower.superlink import end, free_port, start, variables
 from fedskew.store.runs import RunStore
 from tests.flower.certificates import CERTIFIED, blocks
 

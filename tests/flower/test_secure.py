@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedskew.flower.local import CONNECTION, loopback
+from fedskew.flower.superlink import CONNECTION, loopback
 from tests.flower.certificates import make_certificate, make_key
 from tests.flower_nodes import nodes_of, small
 

@@ -61,8 +61,8 @@ def write_nodes(experiment: Experiment, folder: Path) -> list[Node]:
 def node(parsed: argparse.Namespace) -> int:
     """Run the node of one client until it is stopped."""
     from fedskew.flower.limits import Limits
-    from fedskew.flower.reach import Trust, check_superlink
     from fedskew.flower.resident import keep_running
+    from fedskew.flower.superlink import Trust, check_superlink
     from fedskew.flower.tables import check_table, read_rows
 
     require(parsed.client >= 0, f"--client must be at least 0, got {parsed.client}")
@@ -92,7 +92,7 @@ def node(parsed: argparse.Namespace) -> int:
 
 def check(parsed: argparse.Namespace) -> int:
     """Test whether nodes reach the SuperLink, and whether its certificate allows it to start runs."""
-    from fedskew.flower.reach import Trust, check_superlink
+    from fedskew.flower.superlink import Trust, check_superlink
 
     certificates = parsed.root_certificates
     require(not (parsed.insecure and certificates), "flower check: give --root-certificates or --insecure, not both")
@@ -139,7 +139,7 @@ def diagnose(parsed: argparse.Namespace) -> int:
 
 def demo(parsed: argparse.Namespace) -> int:
     """Start a SuperLink and nodes on this machine, carry out one run and stop them. Only the run is kept."""
-    from fedskew.flower.local import loopback
+    from fedskew.flower.superlink import loopback
     from fedskew.flower.template import write_app
 
     require(parsed.nodes >= 1, f"--nodes must be at least 1, got {parsed.nodes}")

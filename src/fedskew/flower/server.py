@@ -1,39 +1,286 @@
-"""Executes a run with clients on nodes. The run store is the same as for simulated runs."""
+"""The server's side of a run on nodes: clients that are reached over a channel, and the run that they take part in."""
+
+from __future__ import annotations
 
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from math import ceil
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
+import torch
 from msgspec.structs import replace
+from numpy.typing import NDArray
+from torch import Tensor
 
-from fedskew.core.errors import BadInput, require
+from fedskew.core.contract import Availability
+from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.records import BatchPlan, Info, Server, Upload
 from fedskew.core.seeding import Secret
+from fedskew.core.task import pooled_primary
+from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.core.user_code import ORIGINS
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import Preprocessing, Tabular, Texts, as_it_is
 from fedskew.engine.sequential import Sequential
+from fedskew.engine.states import ClientStates
 from fedskew.execution.build import Assembly, assemble, check_needs, setup_of, with_engine
 from fedskew.execution.deal import ClientData
 from fedskew.execution.learned import kept
 from fedskew.execution.prepare import fitted
 from fedskew.execution.run import Listener, Stop, execute, register
-from fedskew.execution.site import Site
+from fedskew.execution.site import ClientScores, Site, faults_as_rows
 from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.flower.events import observed
 from fedskew.flower.limits import tasks_on, weights_of
+from fedskew.flower.node import upload_tree
 from fedskew.flower.nodes import Channel, Deployment, Nodes, deployment_of
-from fedskew.flower.remote import RemoteClients
 from fedskew.flower.tables import agreed, consecutive, sized, table_of
-from fedskew.flower.wire import Decoded, Encoding, Reply, Request
+from fedskew.flower.wire import (
+    Body,
+    Decoded,
+    Encoding,
+    Kind,
+    Rejected,
+    Reply,
+    Request,
+    Signature,
+    body,
+    check_finite_leaves,
+    check_scores,
+    check_signature,
+    signature,
+)
+from fedskew.loop.evaluate import client_means
+from fedskew.loop.federation import Federation
+from fedskew.loop.limits import check_enough, length_fault, too_far
+from fedskew.loop.personal import measures_personal
+from fedskew.loop.round import fresh, play_round, shared_model, taken_apart
+from fedskew.loop.work import Done, Outcome, Program, States, Work
 from fedskew.models.encoder import Encoder
 from fedskew.skew.concept import Labels
+from fedskew.skew.partition import Ints
 from fedskew.store import checkpoints
-from fedskew.store.runs import RunStore
+from fedskew.store.runs import Row, RunStore
+
+NO_SCORES = ClientScores(np.empty(0, np.int64), {"loss": torch.empty(0), "accuracy": torch.empty(0)}, None)
+
+
+class Silent(FedskewError):
+    """Raised if candidates do not reply to a survey. The round then starts again without them."""
+
+
+class RemoteStates(ClientStates):
+    """Client states on the nodes. The server has only each state's stamp: the number of finished rounds when it was stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.needed: dict[int, int] = {}  # stamps of the checkpoint before the last, in case the last is damaged
+        self.saved_last: dict[int, int] = {}  # stamps of the last checkpoint
+
+    def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree:
+        """Return stamps (C,) of the states in use, and stamps (C,) of the oldest states that may still be needed."""
+        needed = torch.tensor([self.needed.get(int(k), 0) for k in clients])
+        return {**super().get(clients, lambda: {"stamp": torch.tensor(0)}), "needed": needed}
+
+    def saved(self) -> None:
+        """Note a new checkpoint. States that are older than the checkpoint before it are not needed any more."""
+        ids, rows = self.export()
+        self.needed = self.saved_last
+        self.saved_last = dict(zip(ids.tolist(), rows["stamp"].tolist(), strict=True)) if rows else {}
+
+    @classmethod
+    def restore(cls, ids: Ints, states: Tree) -> RemoteStates:
+        restored = cls()
+        if len(ids):
+            restored.put(ids, states)
+        restored.saved()
+        return restored
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The experiment's availability, without the clients whose nodes are not connected or were silent in this round."""
+
+    inner: Availability
+    nodes: Nodes
+    away: set[int]
+
+    def available(self, clients: Info, round_: int, seed: int) -> NDArray[np.bool_]:
+        connected = [int(k) in self.nodes.node_of and int(k) not in self.away for k in clients.index]
+        return np.asarray(self.inner.available(clients, round_, seed)) & np.asarray(connected, dtype=np.bool_)
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteClients:
+    """Clients on nodes. ``run`` sends each client its view, and returns the updates that the server accepts.
+
+    ``codec`` reads the messages of updates. ``row`` and ``target`` (1, ...), any row with its target, show what a valid reply looks
+    like: names, shapes and types.
+    """
+
+    fed: Federation
+    codec: Decoded
+    nodes: Nodes
+    row: Tensor
+    target: Tensor
+    away: set[int] = field(default_factory=set)  # clients that were silent when they were surveyed in this round
+    surveyed: Tree = field(
+        default_factory=dict
+    )  # zeros in place of `before`, for clients that were not surveyed; leading axis 1
+
+    states: ClassVar[type[ClientStates]] = RemoteStates
+
+    @property
+    def engine(self) -> RemoteClients:
+        return self
+
+    def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
+        """Return the candidates' answers. The values that these are computed from stay on the nodes."""
+        if not program.convenes:
+            return {}, {}
+        before, answers = Sequential().survey(program, self.example(work), self.row, self.target)
+        self.surveyed.update(map_leaves(torch.zeros_like, before))
+        replies = self.nodes.ask(self.requests("survey", work), checker(signature(pick(answers, 0))))
+        if missing := [int(k) for k in work.clients if int(k) not in replies]:
+            self.away.update(missing)
+            raise Silent(f"round {work.round + 1}: no answer from {len(missing)} of {len(work.clients)} candidates")
+        surveyed = torch.ones(len(replies), device=work.view.x.device)
+        return {"surveyed": surveyed}, self.on_device(stack(list(replies.values())))
+
+    def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
+        example = self.example(work)
+        before = self.surveyed if program.convenes else Sequential().survey(program, example, self.row, self.target)[0]
+        example = example._replace(view=example.view._replace(before=before))
+        done = Sequential().run(program, example, self.row, self.target)
+        part, deployment, model = self.fed.own_part, self.nodes.deployment, shared_model(self.fed)
+        update = (part.sent(done.uploads.delta) if part else done.uploads.delta)[0]
+        pattern = {**upload_tree(done.uploads), "scores": done.scores}
+        check = checker(signature({**pick(pattern, 0), "delta": self.codec.pattern(update, model)}))
+
+        def accept(client: int, tensors: Tree) -> Tree:
+            check(client, tensors)
+            met = self.nodes.met[client]
+            check_scores(tensors.get("scores", {}), met.measured_rows or met.rows)
+            delta = self.codec.opened(tensors["delta"], update, model)
+            check_finite_leaves({"delta": delta})
+            if fault := length_fault(delta, deployment.longest):
+                raise Rejected("too_long", fault)
+            return {**tensors, "delta": delta}
+
+        replies = self.nodes.ask(self.requests("train", work), accept)
+        self.check_enough(len(replies), work)
+        trees = self.on_device(stack([{k: tree.get(k, {}) for k in pattern} for tree in replies.values()]))
+        at = np.flatnonzero(np.isin(work.clients, list(replies)))
+        far = too_far(self.fed, work, at, {k: trees[k] for k in ("delta", "extras")}, deployment.longest_ratio)
+        for i, fault in far.items():
+            self.nodes.note(int(work.clients[at[i]]), Rejected("too_long", fault))
+        near = np.delete(np.arange(len(at)), list(far))
+        self.check_enough(len(near), work)
+        trees = pick(trees, near)
+        uploads = Upload(trees["delta"], trees["extras"], trees["report"])
+        if part:
+            uploads = uploads._replace(delta=part.received(uploads.delta))
+        stamps = torch.full((len(near),), work.round + 1)
+        return Done(uploads, {"stamp": stamps}, trees["scores"], at[near])
+
+    def check_enough(self, usable: int, work: Work) -> None:
+        last = "".join(f"client {k}: {message}; " for k, _, message in self.nodes.faults[-3:])
+        fewest = max(1, ceil(self.nodes.deployment.fewest * len(work.clients)))
+        cure = f"{last}`flwr run` with resume continues from the last checkpoint"
+        check_enough(self.fed, work.round, usable, len(work.clients), fewest, cure)
+
+    def requests(self, kind: Kind, work: Work) -> dict[int, tuple[Request, Body]]:
+        """Return the request to each client of the cohort: the model and the method's broadcast."""
+        view, surveyed = work.view, work.view.before.get("surveyed")
+        tensors = {"x": view.x, "extras": view.extras}
+        sent, requests = body(tensors), {}
+        for i, k in enumerate(work.clients.tolist()):
+            request = self.nodes.request(
+                kind,
+                work.round,
+                k,
+                stamp=int(view.state["stamp"][i]),
+                needed=int(view.state["needed"][i]),
+                steps=len(work.plans[i].index),
+                measured=bool(work.measured),
+                asked=surveyed is None or bool(surveyed[i]),
+            )
+            requests[k] = (request, sent if request.asked else body({**tensors, "before": pick(self.surveyed, 0)}))
+        return requests
+
+    def example(self, work: Work) -> Work:
+        """Return the work of a client with one row. Only names, shapes and types of its results are used."""
+        view, plan = work.view, BatchPlan(np.zeros((1, 1), dtype=np.int64), np.ones((1, 1)))
+        state, memory = taken_apart(map_leaves(lambda leaf: leaf[None], fresh(self.fed, view.x)))
+        view = view._replace(state=state, info=pick(view.info, slice(0, 1)), before={}, steps=view.steps[:1] * 0 + 1)
+        clients, measured = work.clients[:1], [plan] if work.measured else []
+        return work._replace(clients=clients, view=view, plans=[plan], passes=[plan], measured=measured, memory=memory)
+
+    def on_device(self, tree: Tree) -> Tree:
+        moved: Tree = map_leaves(lambda leaf: leaf.to(self.row.device), tree)
+        return moved
+
+    def play_round(self, fed: Federation, server: Server, states: States, measure_local: bool) -> Outcome:
+        """Play one round. If candidates do not reply to the survey, the round starts again without them."""
+        self.away.clear()
+        self.nodes.await_clients(ceil(self.nodes.deployment.fewest * self.nodes.template.clients))
+        fed = dataclasses.replace(fed, availability=Connected(fed.availability, self.nodes, self.away))
+        while True:
+            try:
+                return play_round(fed, self, server, states, measure_local)
+            except Silent:
+                continue
+
+    def client_scores(self, fed: Federation, server: Server, states: States, clients: Ints) -> ClientScores:
+        """Return the clients' measurements of the models on their own rows, for clients that reply."""
+        if not self.nodes.deployment.measure:
+            return NO_SCORES
+        clients = np.array([k for k in clients.tolist() if len(fed.partition.measured_rows(k))], dtype=np.int64)
+        personal = measures_personal(fed)
+        sent = body({"x": server.x, "extras": fed.algorithm.broadcast(fed.view(server)) if personal else {}})
+        stamps = states.get(clients, dict)["stamp"].tolist()
+        requests = {
+            k: (self.nodes.request("measure", server.round, k, stamp=stamp), sent)
+            for k, stamp in zip(clients.tolist(), stamps, strict=True)
+        }
+        score = client_means(fed.task, server.x, self.row, self.target, torch.arange(1))
+        pooled = tuple(filter(None, [pooled_primary(fed.task)]))
+        score |= dict.fromkeys(pooled, score["loss"])
+        check = checker(signature({"global": score, "personal": score} if personal else {"global": score}), pooled)
+
+        def accept(client: int, tensors: Tree) -> Tree:
+            check_scores(check(client, tensors), 1)
+            return tensors
+
+        replies = self.nodes.ask(requests, accept)
+        if not replies:
+            return NO_SCORES
+        scores = stack(list(replies.values()))
+        return ClientScores(np.asarray(list(replies)), scores["global"], scores.get("personal"))
+
+    def fault_rows(self) -> list[Row]:
+        """Return the faults since the last call as measurements."""
+        faults, self.nodes.faults = self.nodes.faults, []
+        return faults_as_rows([(client, fault) for client, fault, _ in faults])
+
+
+def checker(expected: Signature, may_lack: Collection[str] = ()) -> Callable[[int, Tree], Tree]:
+    """A check that a reply has these names, shapes and types, and finite values but for those that it ``may_lack``."""
+
+    def check(client: int, tensors: Tree) -> Tree:
+        check_signature(tensors, expected)
+        check_finite_leaves(tensors, may_lack)
+        return tensors
+
+    return check
+
 
 NO_LABELS = "labels not reported"
 

@@ -1,19 +1,108 @@
-"""Starts and ends Flower's commands, submits apps to a SuperLink, and reads the status of their runs."""
+"""Flower's SuperLink: check that it answers, start one with nodes on this machine, submit apps, and read their status."""
+
+from __future__ import annotations
 
 import contextlib
 import ctypes
+import http.client
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedskew.core.errors import FedskewError, Interrupted
+from fedskew.core.errors import FedskewError, Interrupted, require
+from fedskew.core.files import write_whole
+from fedskew.flower.node import Node
+
+SECONDS = 5.0
+"""How long a SuperLink may take for each answer."""
+
+OWN_ADDRESS = ("IP Address", "127.0.0.1")
+"""What a SuperLink's own processes call when it listens on all addresses."""
+
+
+class Trust(NamedTuple):
+    """The connections that a node accepts: without TLS, or with a certificate of these authorities (None: the system's)."""
+
+    insecure: bool
+    roots: Path | None = None
+
+    @classmethod
+    def of_options(cls, options: Sequence[str]) -> Trust:
+        """Read the options of flower-supernode."""
+        words = [part for option in options for part in option.split("=", 1)]
+        at = words.index("--root-certificates") + 1 if "--root-certificates" in words else len(words)
+        return cls("--insecure" in words, Path(words[at]) if at < len(words) else None)
+
+    def context(self) -> ssl.SSLContext:
+        """Raises `BadInput` for a file that holds no certificate."""
+        try:
+            return ssl.create_default_context(cafile=self.roots)
+        except OSError as error:  # an ssl.SSLError is one
+            require(False, f"--root-certificates {self.roots}: holds no certificate in PEM form: {reason(error)}")
+            raise
+
+
+def check_superlink(address: str, trust: Trust) -> str:
+    """Raise `FedskewError` with the reason and the fix if no SuperLink answers at HOST:PORT; `BadInput` for another address.
+
+    Returns a warning if the SuperLink cannot start runs: its own processes call an address that its certificate does not have.
+    """
+    host, _, port = address.rpartition(":")
+    require(bool(host) and port.isdecimal() and int(port) < 1 << 16, f"superlink {address!r}: write HOST:PORT")
+    host = host.strip("[]")
+    link: http.client.HTTPConnection
+    if trust.insecure:
+        link = http.client.HTTPConnection(host, int(port), timeout=SECONDS)
+    else:
+        link = http.client.HTTPSConnection(host, int(port), timeout=SECONDS, context=trust.context())
+    try:
+        link.connect()
+        certificate = link.sock.getpeercert() if isinstance(link.sock, ssl.SSLSocket) else None
+        link.request("GET", "/")
+        link.getresponse()
+    except (OSError, http.client.HTTPException) as error:
+        raise FedskewError(f"superlink {address}: {explained(error, port, trust)}") from None
+    finally:
+        link.close()
+    if certificate is None or OWN_ADDRESS in certificate.get("subjectAltName", ()):
+        return ""
+    return (
+        f"superlink {address}: its certificate does not name 127.0.0.1, which its own processes call unless it has --host {host}, "
+        f"so no run will start; make it with subjectAltName=DNS:{host},IP:127.0.0.1"
+    )
+
+
+def explained(error: Exception, port: str, trust: Trust) -> str:
+    """Return a text: why there is no answer, and what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        authorities = f"--root-certificates {trust.roots}" if trust.roots else "the system's authorities"
+        return f"certificate verify failed: {error.verify_message}; checked against {authorities}"
+    if isinstance(error, ssl.SSLError):
+        return f"it does not speak TLS ({reason(error)}); start it with --ssl-certfile, or give --insecure"
+    if isinstance(error, socket.gaierror):
+        return "this host name has no address; check its spelling, or give the IP address"
+    if isinstance(error, ConnectionRefusedError):
+        return f"nothing listens there; start flower-superlink with --port {port} first"
+    if isinstance(error, TimeoutError):
+        return f"no answer in {SECONDS:g} s; check the address, the port and the firewall"
+    if trust.insecure and isinstance(error, ConnectionError | http.client.HTTPException):
+        return "it does not answer without TLS; give --root-certificates instead of --insecure"
+    return reason(error)
+
+
+def reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Flower reports nothing to its makers, and does not look for updates."""
@@ -135,3 +224,78 @@ class SuperLink:
             on_second()
             time.sleep(1)
         return status
+
+
+HOST = "127.0.0.1"
+CONNECTION = "fedskew"
+"""The name of the connection in Flower's configuration."""
+
+
+def free_port() -> int:
+    """Return a port of this machine on which no process listens."""
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        return int(listener.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Loopback(SuperLink):
+    """A SuperLink on ``port`` of this machine, and its nodes. All files of Flower are in ``folder``."""
+
+    port: int
+    roots: Path | None  # the certificate of the authority that signed the SuperLink's; None: no TLS
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        process = start(command, self.environment, self.folder, self.folder / f"{name}.log")
+        self.processes.append(process)
+        return process
+
+    def start_node(self, node: Node, roots: Path | None = None, options: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """Start a client. ``roots`` is the certificate that it trusts instead of the right one."""
+        trust = ["--root-certificates", str(roots or self.roots)] if self.roots else ["--insecure"]
+        of_node = ["--client", str(node.client), "--rows", str(node.rows), "--states", str(node.folder)]
+        command = [sys.executable, "-m", "fedskew", "flower", "node", *of_node, "--superlink", f"{HOST}:{self.port}"]
+        port = ["--host", HOST, "--port", str(free_port())]
+        return self.start(f"node-{node.client}", [*command, "--", *trust, *port, *options])
+
+    def await_port(self, seconds: float = 60.0) -> None:
+        """Wait until the SuperLink listens. Raises `FedskewError` if it ended, or after ``seconds``."""
+        limit = time.monotonic() + seconds
+        while time.monotonic() < limit and self.processes[0].poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
+                return
+            time.sleep(0.1)
+        raise FedskewError(f"flower: the SuperLink did not start; its output is in {self.folder / 'superlink.log'}")
+
+
+@contextmanager
+def loopback(
+    folder: Path,
+    nodes: Sequence[Node] = (),
+    roots: Path | None = None,
+    superlink: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Loopback]:
+    """Run a SuperLink and these nodes, and end them with everything that they started.
+
+    ``roots`` is the certificate of the authority that signed the SuperLink's (None: no TLS). ``superlink`` are further options of
+    ``flower-superlink``, ``environment`` further variables of all processes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    variables = {"FLWR_HOME": str(folder), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3", **(environment or {})}
+    link = Loopback(folder, variables, CONNECTION, free_port(), roots)
+    trust = "insecure = true" if roots is None else f'root-certificates = "{roots}"'
+    settings = (
+        f'[superlink]\ndefault = "{CONNECTION}"\n[superlink.{CONNECTION}]\naddress = "{HOST}:{link.port}"\n{trust}\n'
+    )
+    write_whole(folder / "config.toml", settings, "Flower's settings")
+    address = [*(["--insecure"] if roots is None else []), "--host", HOST, "--port", str(link.port)]
+    try:
+        link.start("superlink", ["flower-superlink", *address, "--disable-runtime-dependency-installation", *superlink])
+        link.await_port()
+        for node in nodes:
+            link.start_node(node)
+        yield link
+    finally:
+        end(link.processes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
@@ -15,7 +16,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.report.console import self_showing
 from fedskew.report.experiments import name_of
 from fedskew.report.words import listed
-from fedskew.store.runs import RunRecord, RunStore
+from fedskew.store.runs import RunRecord, RunStore, sound
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +59,8 @@ class Runs:
     @property
     def records(self) -> list[RunRecord]:
         """The store's record of each run."""
-        return [self.store.run(i) for i in self.ids]
+        by_id = {r.id: r for r in self.store.runs("id IN (SELECT value FROM json_each(?))", [json.dumps(self.ids)])}
+        return sound([by_id[i] if i in by_id else self.store.run(i) for i in self.ids])
 
     def __len__(self) -> int:
         return len(self.ids)

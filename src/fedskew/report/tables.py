@@ -52,13 +52,14 @@ FOLDS, FOLDS_OF_CLIENTS = "seeds and folds of rows", "seeds and folds of clients
 """What an interval of the primary measure covers."""
 
 
-DRAWN = {
-    SPLITS: "each seed draws its own test rows; the intervals of {} cover this",
-    FOLDS: "each seed tests one fold of the rows; the intervals of {} cover the seeds and the choice of the rows",
-    FOLDS_OF_CLIENTS: "each seed tests the clients of one fold; the intervals of {} cover the seeds and the choice of the clients",
+BY_SPLITS = " (corrected resampled t test, Nadeau and Bengio 2003)"
+COVERED = {
+    ROWS_TOO: "the seeds and the choice of the test rows",
+    SPLITS: "the seeds and the test rows that each seed draws" + BY_SPLITS,
+    FOLDS: "the seeds and the choice of the rows, as each seed tests one fold" + BY_SPLITS,
+    FOLDS_OF_CLIENTS: "the seeds and the choice of the clients, as each seed tests one fold" + BY_SPLITS,
 }
-BY_SPLITS = " by the corrected resampled t test (Nadeau and Bengio 2003){}, others the seeds only"
-MEASURED = ", from 500 rows on with the measured effect of common test rows"
+"""What an interval covers, as a part of a sentence."""
 
 
 def margin(records: Sequence[RunRecord]) -> float:
@@ -376,14 +377,9 @@ def covers(table: pd.DataFrame, measure: Measure) -> str:
 def covered(table: pd.DataFrame, measure: Measure) -> str:
     """What the intervals of a summary cover, as a part of a sentence."""
     part = covers(table, measure)
-    if part in DRAWN:
-        more = "" if part == FOLDS_OF_CLIENTS else MEASURED
-        return DRAWN[part].format(measure.title) + BY_SPLITS.format(more)
-    if part == ROWS_TOO:
-        return (
-            f"the intervals of {measure.title} cover the seeds and the choice of the test rows, others the seeds only"
-        )
-    return "the intervals cover the seeds only, not the choice of the test rows"
+    if part == SEEDS:
+        return "the intervals cover the seeds only, not the choice of the test rows"
+    return f"the intervals of {measure.title} cover {COVERED[part]}, all other intervals the seeds only"
 
 
 def verdict_rule(table: pd.DataFrame, measure: Measure, over: str = "") -> str:

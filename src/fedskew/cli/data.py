@@ -242,7 +242,7 @@ def show(facts: Mapping[str, Any], names: tuple[str, ...], counts: NDArray[np.in
         console.print(f"{name[:width]:>{width}} {own.sum():>7}  |{cells[:classes]}|")
     if shown < len(counts):
         console.print(f"and {len(counts) - shown} more; --json prints all of them", style="dim")
-    for key, text in PARTITION_NUMBERS[1:]:
+    for key, text in list(PARTITION_NUMBERS.items())[1:]:
         if facts.get(key) not in (None, 0):
             value = facts[key]
             console.print(f"{text}: {number(value, 3) if isinstance(value, float) else value}")

@@ -5,6 +5,7 @@ The only script shows a figure's values under the pointer. The page's policy nam
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,30 +24,8 @@ from fedskew.report.tables import covered
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-PARTITION_NUMBERS = (
-    ("skews", "how clients differ"),
-    ("clients", "clients with rows"),
-    ("empty", "clients left without rows"),
-    ("rows", "rows dealt to train on"),
-    ("held_out", "rows held out to measure clients"),
-    ("unmeasured", "clients without held-out rows, not measured"),
-    ("unseen", "clients that take no part in training"),
-    ("server_rows", "rows of the server"),
-    ("shared_rows", "rows of the public share"),
-    ("shared_rows_each", "rows of the public share that each client gets"),
-    ("shared_bytes", "bytes that these rows cost, sent once"),
-    ("unassigned", "rows that no client got"),
-    ("smallest", "smallest client, rows"),
-    ("median", "median client, rows"),
-    ("largest", "largest client, rows"),
-    ("size_variation", "variation of sizes, standard deviation over mean"),
-    ("label_distance", "label distance, 0 (alike) to 1"),
-    ("label_distance_by_chance", "label distance by chance alone"),
-    ("label_shift", "label distance from the requested skew"),
-    ("changed_labels", "share of labels changed at the start"),
-    ("changed_labels_at_the_end", "share of labels changed at the end"),
-    ("test_set", "test set"),
-)
+PARTITION_NUMBERS = tomllib.loads(Path(__file__).with_name("partition.toml").read_text(encoding="utf-8"))
+"""The numbers of a partition for readers, by their names in the facts of a run."""
 
 MOST_POINTS = 5_000
 """Maximum number of points on the lines of a figure. A page of 50 methods and 1,000 rounds stays below 5 MB."""
@@ -140,7 +119,7 @@ def partition(results: Results, picture: Picture | None) -> dict[str, object]:
         "run": record,
         "seed": "" if natural else f", partition seed {record.partition_seed}",
         "figure": picture and picture.on_page(),
-        "numbers": [(text, readable(numbers[key])) for key, text in PARTITION_NUMBERS if numbers.get(key)],
+        "numbers": [(text, readable(numbers[key])) for key, text in PARTITION_NUMBERS.items() if numbers.get(key)],
         "others": any(
             other.facts.get("partition", numbers) != numbers
             or (other.partition_seed != record.partition_seed and not experiments.own_clients(other))

@@ -8,11 +8,13 @@ import io
 import json
 import math
 import re
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,18 +53,6 @@ SERIES = ("#00539c", "#d55e00", "#00896a", "#cb60ab", "#6b5900", "#3a97e0", "#1c
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
 """Line styles: lengths of dashes and gaps in line widths; empty for a solid line."""
 
-MARKERS = {
-    "o": "M0 -3A3 3 0 1 1 0 3A3 3 0 1 1 0 -3Z",
-    "s": "M-3 -3H3V3H-3Z",
-    "^": "M0 -3.5L3.5 3H-3.5Z",
-    "D": "M0 -4L4 0L0 4L-4 0Z",
-    "v": "M0 3.5L3.5 -3H-3.5Z",
-    "P": "M-1.3 -3.5H1.3V-1.3H3.5V1.3H1.3V3.5H-1.3V1.3H-3.5V-1.3H-1.3Z",
-    "X": "M-3.5 -2L-2 -3.5L0 -1.5L2 -3.5L3.5 -2L1.5 0L3.5 2L2 3.5L0 1.5L-2 3.5L-3.5 2L-1.5 0Z",
-    "p": "M0 -3.5L3.5 -0.8L2.2 3H-2.2L-3.5 -0.8Z",
-}
-"""matplotlib's markers, each as an SVG path around (0, 0) for the legend of the report."""
-
 INK, MUTED, GRID = "#1c1f23", "#5b636e", "#dde1e6"
 WIDTH = 380
 """Width of a figure in points. Its text has the right size when the figure is this many pixels wide."""
@@ -70,28 +60,9 @@ WIDTH = 380
 LINE = 1.8
 """Width of a line in points."""
 
-STYLE: dict[str, object] = {
-    "font.size": 11,
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "text.color": INK,
-    "text.parse_math": False,
-    "axes.labelcolor": MUTED,
-    "axes.labelsize": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "lines.linewidth": LINE,
-    "lines.markersize": 4,
-    "lines.scale_dashes": True,
-    "legend.frameon": False,
-}
+LOOK: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("style.toml").read_text(encoding="utf-8"))
+MARKERS, STYLE = LOOK["markers"], LOOK["matplotlib"]
+"""The markers of methods as SVG paths, by matplotlib's names, and matplotlib's settings."""
 
 
 def dashes(index: int) -> tuple[float, ...]:

@@ -75,14 +75,6 @@ def test_wrong_budgets_give_one_line_errors(text: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.usefixtures("without_curves")
-def test_the_report_says_its_budget(store: RunStore) -> None:
-    text = page(Results(store, store.runs(), Budget("rounds", 3.0)))
-    assert "after round 3, the last within the budget rounds=3 with measured models" in text
-    text = page(Results(store, store.runs(), Budget("bytes", 12.0)))
-    assert "the budget bytes=12, where all models were measured: cheap after round 6 and dear after round 2" in text
-
-
 def sparse(folder, every: int) -> RunStore:
     """Run two methods for twelve rounds, measured before round 1 and every few rounds. ``dear`` costs twice as much a round."""
     made = RunStore(folder)

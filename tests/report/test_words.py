@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedskew.cli.output import print_summary
 from fedskew.measure import registry
 from fedskew.report import words
 from fedskew.report.answer import answer
-from fedskew.report.files import write_tables
 from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
 from tests.report import add, compared, report
@@ -83,22 +81,6 @@ def test_numbers_as_people_read_them() -> None:
     assert words.half("0.0", 1e-5) == "<0.1"
     assert (words.half("0.0", 0.0), words.half("0.2", 0.002)) == ("0.0", "0.2")
     assert words.ranges([3, 0, 1, 7, 1]) == "0–1, 3, 7"
-
-
-@pytest.mark.usefixtures("without_curves")
-def test_an_interval_does_not_leave_the_possible_range(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    store = compared(tmp_path, {"a": {0: 0.452, 1: 0.702}, "b": {0: 0.99, 1: 0.20}})
-    print_summary(Results(store, store.runs()))
-    printed = capsys.readouterr().out
-    assert "57.7 (0 to 100)" in printed  # 57.7 ± 158.8
-    assert "+1.8 (-100 to +100)" in printed
-    assert '57.7 <span class="half">(0 to 100)</span>' in report(store, tmp_path)
-    write_tables(Results(store, store.runs()), tmp_path / "tables")
-    assert "57.7 (0 to 100)" in (tmp_path / "tables" / "methods.md").read_text(encoding="utf-8")
-    assert "57.7 (0 to 100)" in answer(Results(store, store.runs()[:2]))
 
 
 def test_intervals_as_people_read_them() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
@@ -16,7 +15,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.report.console import self_showing
 from fedskew.report.experiments import name_of
 from fedskew.report.words import listed
-from fedskew.store.runs import RunRecord, RunStore, sound
+from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,8 +58,7 @@ class Runs:
     @property
     def records(self) -> list[RunRecord]:
         """The store's record of each run."""
-        by_id = {r.id: r for r in self.store.runs("id IN (SELECT value FROM json_each(?))", [json.dumps(self.ids)])}
-        return sound([by_id[i] if i in by_id else self.store.run(i) for i in self.ids])
+        return self.store.numbered(self.ids)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -249,10 +249,15 @@ class RunStore:
 
     def run(self, run: int) -> RunRecord:
         """Return one run. Raises `BadInput` if this id does not exist, and `FedskewError` if its record is damaged."""
-        records = self.runs("id=?", (run,))
-        if not records:
-            raise BadInput(f"run store {self.folder}: there is no run {run}; `fedskew list runs` shows them")
-        return sound(records)[0]
+        return self.numbered([run])[0]
+
+    def numbered(self, runs: Sequence[int]) -> list[RunRecord]:
+        """Return the runs with these ids, in this order. Raises the errors of `run`."""
+        records = {r.id: r for r in self.runs("id IN (SELECT value FROM json_each(?))", [json.dumps(list(runs))])}
+        for run in runs:
+            if run not in records:
+                raise BadInput(f"run store {self.folder}: there is no run {run}; `fedskew list runs` shows them")
+        return sound([records[run] for run in runs])
 
     def select(self, tokens: Sequence[str]) -> list[RunRecord]:
         """Return the runs that the tokens name: ``7``, ``3-5``, ``c2`` (a comparison), ``latest``, or a tag.

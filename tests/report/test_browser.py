@@ -1,15 +1,21 @@
-"""The report of a large store in a real Chromium: small, quick, drawn whole, on phone and desk, in light and dark."""
+"""The report of a large store in a real Chromium: small, quick, drawn whole, accessible, on phone and desk, in light and dark.
 
+axe-core is no part of this repository: ``npm install axe-core`` in its root, or name the file in the environment variable AXE.
+"""
+
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fedskew.report.diagnosis import write_diagnosis
 from fedskew.report.experiments import name_of
 from fedskew.report.html import write_report
 from fedskew.report.series import Results
 from tests.browser import CHROMIUM, Browser, browser
+from tests.report import diagnosed, mixed_store
 from tests.synthetic import METHODS, synthetic_store
 
 pytestmark = [
@@ -41,6 +47,17 @@ DRAWN = """
 OVERFLOWING = """
 [...document.querySelectorAll('body *')].filter(e => !e.closest('svg, .scroll') &&
   e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map(e => e.outerHTML.slice(0, 80))
+"""
+
+
+AXE = Path(os.environ.get("AXE") or Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js")
+needs_axe = pytest.mark.skipif(
+    not AXE.exists(), reason="needs axe-core: npm install axe-core, or AXE=/path/to/axe.min.js"
+)
+
+FAULTS = """
+axe.run().then(found => found.violations.filter(fault => ['serious', 'critical'].includes(fault.impact))
+  .map(fault => `${fault.id}: ${fault.nodes.map(node => node.html).join(' ')}`))
 """
 
 
@@ -135,3 +152,40 @@ def seconds_to_open(page: Path, chromium: Browser, width: int, dark: bool) -> fl
 def brightness(colour: str) -> int:
     """Return the brightness of a colour ``rgb(r, g, b)``."""
     return sum(map(int, colour.removeprefix("rgb(").rstrip(")").split(",")))
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the addresses of the pages."""
+    folder = tmp_path_factory.mktemp("pages")
+    store = mixed_store(folder / "runs")
+    found = {
+        "report": write_report(Results(store, store.runs()), folder / "report.html").as_uri(),
+        "diagnosis": write_diagnosis(diagnosed(), folder / "diagnosis.html").as_uri(),
+    }
+    store.close()
+    return found
+
+
+@needs_axe
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768, 1440])
+@pytest.mark.parametrize("name", ["report", "diagnosis"])
+def test_page_has_no_serious_accessibility_fault(
+    pages: dict[str, str], chromium: Browser, name: str, width: int, dark: bool
+) -> None:
+    chromium.open(pages[name], width, dark)
+    chromium.ask("document.querySelectorAll('details').forEach(part => { part.open = true })")
+    chromium.ask(f"{AXE.read_text(encoding='utf-8')}; 0")
+    assert chromium.ask(FAULTS) == []
+
+
+@needs_axe
+def test_a_fault_is_found(chromium: Browser, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.html"
+    bad.write_text("<img src=x><p style='color:#eee;background:#fff'>pale words</p>", encoding="utf-8")
+    chromium.open(bad.as_uri(), 390, dark=False)
+    chromium.ask(f"{AXE.read_text(encoding='utf-8')}; 0")
+    found = " ".join(chromium.ask(FAULTS))
+    assert "image-alt" in found
+    assert "color-contrast" in found

@@ -20,7 +20,7 @@ from fedskew.report.tables import by_method
 from fedskew.store import test_rows
 from fedskew.store.runs import RunStore
 from fedskew.tasks.classification import Classification
-from fedskew.tasks.metrics import REGRESSION
+from fedskew.tasks.metrics import metrics_of
 from fedskew.tasks.regression import Regression
 from fedskew.tasks.survival import Survival
 from tests.report import add
@@ -148,7 +148,7 @@ class Spread(Regression):
     """Regression with a primary metric of all rows together. It has no values with a single row left out."""
 
     metrics: ClassVar[tuple[TaskMetric, ...]] = (
-        *REGRESSION,
+        *metrics_of("regression"),
         TaskMetric(name="deviation", title="deviation", better="lower", pooled=True),
     )
     primary: ClassVar[str] = "deviation"  # type: ignore[misc]

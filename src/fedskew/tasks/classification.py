@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 from fedskew.core.metrics import TaskMetric
 from fedskew.core.task import TaskKind, one_hot
 from fedskew.core.trees import Tree
-from fedskew.tasks.metrics import CLASSIFICATION, MULTI_LABEL, NEXT_TOKEN
+from fedskew.tasks.metrics import metrics_of
 from fedskew.tasks.ranking import (
     Floats,
     accuracies_without,
@@ -36,7 +36,7 @@ class Classification(TaskKind):
 
     idea: ClassVar[str] = "one of several classes for each row, by cross-entropy"
     target: ClassVar[str] = "classes"
-    metrics: ClassVar[tuple[TaskMetric, ...]] = CLASSIFICATION
+    metrics: ClassVar[tuple[TaskMetric, ...]] = metrics_of("classification")
     primary: ClassVar[str] = "accuracy"
 
     def constant(self, y: NDArray[np.generic], num_outputs: int) -> Tensor:
@@ -91,7 +91,7 @@ class MultiLabel(TaskKind):
 
     idea: ClassVar[str] = "any number of labels for each row, by binary cross-entropy"
     target: ClassVar[str] = "labels"
-    metrics: ClassVar[tuple[TaskMetric, ...]] = MULTI_LABEL
+    metrics: ClassVar[tuple[TaskMetric, ...]] = metrics_of("multi_label")
     primary: ClassVar[str] = "f1_micro"
 
     def constant(self, y: NDArray[np.generic], num_outputs: int) -> Tensor:
@@ -137,7 +137,7 @@ class NextToken(TaskKind):
 
     idea: ClassVar[str] = "the next symbol at each place of a row, by cross-entropy: characters, word pieces"
     target: ClassVar[str] = "symbols"
-    metrics: ClassVar[tuple[TaskMetric, ...]] = NEXT_TOKEN
+    metrics: ClassVar[tuple[TaskMetric, ...]] = metrics_of("next_token")
     primary: ClassVar[str] = "accuracy"
 
     def constant(self, y: NDArray[np.generic], num_outputs: int) -> Tensor:

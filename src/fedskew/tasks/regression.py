@@ -14,7 +14,7 @@ from fedskew.core.limits import FiniteFloat, OpenShare, PositiveFloat
 from fedskew.core.metrics import TaskMetric
 from fedskew.core.task import TaskKind
 from fedskew.core.trees import Tree
-from fedskew.tasks.metrics import REGRESSION
+from fedskew.tasks.metrics import metrics_of
 
 SMALLEST_VARIANCE = 1e-10
 """R2 is left out if the variance of the standardised targets is at most this: it would be only rounding error."""
@@ -38,7 +38,7 @@ class Regression(TaskKind):
     takes: ClassVar[str] = "error"
     idea: ClassVar[str] = "a number for each row, by squared, absolute, Huber or quantile loss"
     target: ClassVar[str] = "number"
-    metrics: ClassVar[tuple[TaskMetric, ...]] = REGRESSION
+    metrics: ClassVar[tuple[TaskMetric, ...]] = metrics_of("regression")
 
     @property
     def primary(self) -> str:

@@ -22,7 +22,7 @@ from torch import Tensor
 from fedskew.core.metrics import TaskMetric
 from fedskew.core.task import TaskKind
 from fedskew.core.trees import Tree
-from fedskew.tasks.metrics import SURVIVAL
+from fedskew.tasks.metrics import metrics_of
 
 Floats = NDArray[np.floating]
 
@@ -40,7 +40,7 @@ class Survival(TaskKind):
     target: ClassVar[str] = "survival"
     idea: ClassVar[str] = "how soon an event comes, with censored rows, by Cox's partial likelihood"
     joint: ClassVar[bool] = True
-    metrics: ClassVar[tuple[TaskMetric, ...]] = SURVIVAL
+    metrics: ClassVar[tuple[TaskMetric, ...]] = metrics_of("survival")
     primary: ClassVar[str] = "c_index"
 
     def num_outputs(self, num_categories: int) -> int:

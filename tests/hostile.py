@@ -121,7 +121,7 @@ OPTIONS = [
     ("unknown algorithm '\\u202efed'", "--algorithm \u202efed"),
     ("cannot read", "--algorithm ./nosuch.py::A"),
     ("::CLASS:OPTION=VALUE", "--algorithm ./nosuch.py"),
-    ("hidden needs widths of at least 1", "--model mlp:hidden=[]", "--model mlp:hidden=[0]"),
+    ("hidden must be a list of 1 or more, each at least 1", "--model mlp:hidden=[]", "--model mlp:hidden=[0]"),
     ("hidden", "--model mlp:hidden=[1.5]"),
     ("needs 1,200.0 GB of memory, but this machine has", "--model mlp:hidden=[1000000000]"),
     ("model: cannot be built", f"--model mlp:hidden=[{BIG // 2},{BIG // 2}]"),

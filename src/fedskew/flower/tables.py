@@ -211,7 +211,7 @@ def rows_of_table(table: TableData, request: Request, experiment: Experiment) ->
             f"table {path}: the run learns from arrays, not from a table; start the node with --rows FILE.npz"
         )
     preprocessing = encoding.preprocessing
-    survey = table.surveyed(path, known=preprocessing if isinstance(preprocessing, Tabular) else None)
+    survey = table.surveyed(path, preprocessing=preprocessing if isinstance(preprocessing, Tabular) else None)
     missing = [name for name in preprocessing.names if name not in survey.table.column_names]
     require(not missing, f"table {path}: has no column {', '.join(missing)}, which the run learns from")
     x = padded(experiment.model, inputs_of(preprocessing, experiment.model, to_pandas(survey.table)))

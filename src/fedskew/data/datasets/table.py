@@ -143,8 +143,8 @@ class TableData(Redrawn):
         """The default model."""
         return "text-cnn" if self.text else "mlp"
 
-    def surveyed(self, path: str, client: str = "", known: Tabular | None = None, once: bool = False) -> Survey:
-        """Read the rows and targets of a file or folder. Cells are read as the preprocessing ``known`` reads them.
+    def surveyed(self, path: str, client: str = "", preprocessing: Tabular | None = None, once: bool = False) -> Survey:
+        """Read the rows and targets of a file or folder. Cells are read as ``preprocessing`` reads them.
 
         With ``once``, only the first row of each person counts.
         """
@@ -160,7 +160,7 @@ class TableData(Redrawn):
             numeric=not self.label,
             once=once,
         )
-        rows = survey([Path(path)], roles, preprocessing=known, most=self.rows or None, fair=False)
+        rows = survey([Path(path)], roles, preprocessing=preprocessing, most=self.rows or None, fair=False)
         return with_labels(rows, self.label_columns, path) if self.labels else rows
 
     def summaries(self, table: pa.Table, clients: Numbered | None) -> tuple[dict[str, Summary], tuple[str, ...]]:
@@ -184,13 +184,13 @@ class TableData(Redrawn):
         encode = merged(sites, self.column, kinds)
         return replace(encode, notes=(*encode.notes, *hidden))
 
-    def load(self, known: Tabular | Texts | None = None) -> Dataset:
-        """Load the rows. ``known`` is a preprocessing that sites agreed on; without it, one is fitted to these rows."""
+    def load(self, preprocessing: Tabular | Texts | None = None) -> Dataset:
+        """Load the rows. ``preprocessing`` is one that sites agreed on; without it, one is fitted to these rows."""
         from fedskew.data.tables.columns import Columns
 
-        agreed = known if isinstance(known, Tabular) else None
+        agreed = preprocessing if isinstance(preprocessing, Tabular) else None
         rows = self.surveyed(self.path, self.client, agreed)
-        clients, kinds = self.clients_and_kinds(rows, fit=known is None and not self.text)
+        clients, kinds = self.clients_and_kinds(rows, fit=preprocessing is None and not self.text)
         if self.test:
             split = self.with_test_file(
                 rows, self.encoding(rows.table, clients, kinds).preprocessing if kinds else agreed
@@ -203,7 +203,7 @@ class TableData(Redrawn):
         files = Files(dataset=Path(self.path).name, licence="", classes=len(split.classes), source=self.path)
         if self.text:
             texts, test_texts = (part[self.text].to_pylist() for part in (table, split.table))
-            words = known if isinstance(known, Texts) else Texts(length=self.length)
+            words = preprocessing if isinstance(preprocessing, Texts) else Texts(length=self.length)
             return of_texts(
                 files,
                 (texts, y),
@@ -212,7 +212,7 @@ class TableData(Redrawn):
                 structs.replace(words, column=self.text, target=self.column, others=self.others),
                 self.vocabulary,
                 clients,
-                words is known,
+                words is preprocessing,
                 persons=split.persons,
                 fewest=self.fewest,
                 test_units=split.units,
@@ -254,9 +254,9 @@ class TableData(Redrawn):
         clients = (rows.client, rows.clients) if natural else None
         return clients, kinds_of(self.summaries(rows.table, clients)[0]) if fit else {}
 
-    def with_test_file(self, rows: Survey, known: Tabular | None) -> Split:
-        """Return the rows, and the test rows of the file ``test``. Its cells are read as the preprocessing ``known`` reads them."""
-        test = self.surveyed(self.test, known=known)
+    def with_test_file(self, rows: Survey, preprocessing: Tabular | None) -> Split:
+        """Return the rows, and the test rows of the file ``test``. Its cells are read as ``preprocessing`` reads them."""
+        test = self.surveyed(self.test, preprocessing=preprocessing)
         classes, notes = [*(self.label_columns or rows.classes)], [f"test: {note}" for note in test.notes]
         unseen = [at for at, word in enumerate(test.classes) if word not in classes]
         if unseen:

@@ -177,7 +177,7 @@ NEAR_MISSES = [
     ("did you mean 'fedavg'", "run --algorithm fedavgg"),
     ("did you mean 'fedadam'", "run --algorithm fedadm"),
     ("precision must be full or bf16, got 'half'", "run --dtype float32 --precision half"),
-    ("bucket must be a whole number or all, got 'every'", "run --codec qsgd:bucket=every"),
+    ("bucket must be a whole number of at least 1 or all, got 'every'", "run --codec qsgd:bucket=every"),
     ("unknown option 'mv'; did you mean 'mu'", "run --algorithm fedprox:mv=1"),
     ("5000 clients cannot share", "run --clients 5000"),
     ("draws 11 clients, but only 10 have data", "run --cohort 11"),

@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import cast, get_type_hints
 
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +13,7 @@ from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import shown
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
+from fedskew.core.limits import NOUNS, expected
 from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.components import KINDS, classes_of
 from fedskew.experiment.components import check as verdicts
@@ -80,12 +81,15 @@ def first_sentence(cls: type) -> str:
 
 
 def options_of(cls: type) -> str:
-    """Return all options with their defaults: ``mu=0.1 step=explicit``."""
-    defaults = {f.name: f.default for f in dataclasses.fields(cls)}
-    return " ".join(
-        f"{name}=" + ("" if default in (dataclasses.MISSING, None) else shown(default))
-        for name, default in defaults.items()
-    )
+    """Return all options with their defaults, and their choices or limits: ``mu=0.1 (a finite number of at least 0)``."""
+    types = get_type_hints(cls, include_extras=True)
+    texts = []
+    for field in dataclasses.fields(cls):
+        default = "" if field.default in (dataclasses.MISSING, None) else shown(field.default)
+        words = expected(types[field.name], numbers=True)
+        limited = words not in NOUNS.values()
+        texts.append(f"{field.name}={default}" + f" ({words})" * limited)
+    return " ".join(texts)
 
 
 def print_rows(rows: Sequence[Row]) -> None:

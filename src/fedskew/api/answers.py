@@ -60,8 +60,9 @@ class Checked(Shown):
     @property
     def heading(self) -> str:  # type: ignore[override]
         broken = sum(not v.kept for v in self.promises)
-        kept = f"keeps its promises ({self.kind})"
-        return f"{self.name}: " + (f"{broken} of {len(self.promises)} promises broken" if broken else kept)
+        if broken:
+            return f"{self.name}: {broken} of {len(self.promises)} promises broken"
+        return f"{self.name}: keeps its promises ({self.kind})"
 
     def __repr__(self) -> str:
         lines = [
@@ -134,9 +135,9 @@ class Dealt(Shown):
     @property
     def names(self) -> tuple[str, ...]:
         """The clients' names in the data set, or in the partition if the data set has none."""
-        known = self.data.group_names
-        natural = known and all(name.isdecimal() and int(name) < len(known) for name in self.partition.names)
-        return tuple(known[int(name)] for name in self.partition.names) if natural else self.partition.names
+        names, of_clients = self.data.group_names, self.partition.names
+        natural = names and all(name.isdecimal() and int(name) < len(names) for name in of_clients)
+        return tuple(names[int(name)] for name in of_clients) if natural else of_clients
 
     def plot(self) -> Figure:
         """Draw clients (down) by classes (across); a darker cell has more rows."""

@@ -39,7 +39,7 @@ class Caller:
 
     lines = False  # no plain lines where progress cannot be redrawn
     without_baselines = "baselines=False"
-    again = "the same call"
+    same_call = "the same call"
     progress: ShowProgress = True
 
     def __init__(self, progress: ShowProgress = True) -> None:
@@ -80,16 +80,16 @@ class Caller:
         which = started.words[0] if len(started.words) == 1 else list(started.words)
         return f"fedskew.resume({which!r}{'' if str(folder) == 'runs' else f', runs={str(folder)!r}'})"
 
-    def end(self, started: Started, results: Sequence[Ended], worst: FedskewError | None, shown: bool) -> None:
+    def end(self, started: Started, results: Sequence[Ended], worst: FedskewError | None, printed: bool) -> None:
         """Called when the runs have ended. Raises the error of a single run, or of several runs if all failed.
 
-        Other errors are warnings, unless they were ``shown`` already; the store has the finished runs.
+        Other errors are warnings, unless they were ``printed`` already; the store has the finished runs.
         """
         errors = [result.error for result in results if result.error]
         all_failed = len(errors) == len(started.waiting) and not isinstance(worst, Diverged)
         if worst and (len(started.waiting) == 1 or all_failed):
             raise worst
-        for error in [] if shown else errors:
+        for error in [] if printed else errors:
             warnings.warn(str(error), RuntimeWarning, stacklevel=5)
 
 

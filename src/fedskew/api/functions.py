@@ -98,8 +98,8 @@ def run(
     arrays, make a `Dataset` and give it as ``data`` or ``dataset``. Raises `fedskew.FedskewError` with a one-line message.
     """
     caller = caller_of(progress)
-    wanted, data = asked("run", experiment, data, keywords)
-    return execute(start([wanted], data, runs, comparison=False), caller, listener)
+    planned, data = asked("run", experiment, data, keywords)
+    return execute(start([planned], data, runs, comparison=False), caller, listener)
 
 
 @listing(CompareKeywords)
@@ -144,7 +144,7 @@ def compare(
         require(not tuning, f"compare: {next(iter(tuning), '')} has no effect without tuned; add it, or leave both out")
         return execute(start(planned, data, runs, jobs), caller, listener)
     require(not folds, "compare: tuned chooses settings on rows that the folds test; leave out tuned or folds")
-    names = list(dict.fromkeys(one.name for one in planned))
+    names = list(dict.fromkeys(experiment.name for experiment in planned))
     tuned = best_settings(base, names, search_of(tuning), RunStore(runs), data, jobs, caller, seeds)
     caller.tuned(tuned.methods)
     return execute(tuned.start(seeds, jobs), caller, listener)
@@ -282,7 +282,7 @@ def best_settings(
         try:
             return Tuning(base, tuned_methods(executor, base, methods, search, seeds), data, store.folder)
         except Interrupted as error:
-            raise Interrupted(f"{error}; everything finished is stored; {caller.again} continues") from None
+            raise Interrupted(f"{error}; everything finished is stored; {caller.same_call} continues") from None
 
 
 @plainly
@@ -295,8 +295,8 @@ def check(component: object) -> Checked:
     from fedskew.experiment.components import check
 
     kind, promises = check(component)
-    named = isinstance(component, str | type)
-    name = str(getattr(component, "__name__", component)) if named else type(component).__name__
+    cls = component if isinstance(component, str | type) else type(component)
+    name = str(getattr(cls, "__name__", cls))
     return Checked(name, kind, tuple(promises))
 
 

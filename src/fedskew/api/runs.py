@@ -69,12 +69,12 @@ class Runs:
     @plainly
     def __getitem__(self, which: int | str) -> Runs:
         if isinstance(which, str):
-            found = tuple(r.id for r in self.records if which in (r.name, str(name_of(r.name))))
+            ids = tuple(r.id for r in self.records if which in (r.name, str(name_of(r.name))))
         else:
-            found = tuple(i for i in self.ids if i == which)
+            ids = tuple(i for i in self.ids if i == which)
         names = listed([repr(name) for name in dict.fromkeys(r.name for r in self.records)])
-        require(bool(found), f"there is no {which!r} among these runs; they are {words(self.ids)}, methods {names}")
-        return Runs(self.store, found, self.data)
+        require(bool(ids), f"there is no {which!r} among these runs; they are {words(self.ids)}, methods {names}")
+        return Runs(self.store, ids, self.data)
 
     def __repr__(self) -> str:
         return "\n".join([self.title, repr(self.shown()), *self.unfinished()])
@@ -184,10 +184,10 @@ class Runs:
         from fedskew.models.own import OwnNet
         from fedskew.serving.export import WithAnswer, in_dtype_of, trained
 
-        made = trained(self.store, self.one("model"), dataset=self.data, client=client)
-        net = made.net.eval()
-        own = isinstance(net, OwnNet) and made.kind.target == "classes"
-        model = net.get_submodule("inner") if own else WithAnswer(net, made.kind.predictions)
+        learned = trained(self.store, self.one("model"), dataset=self.data, client=client)
+        net = learned.net.eval()
+        of_user = isinstance(net, OwnNet) and learned.kind.target == "classes"
+        model = net.get_submodule("inner") if of_user else WithAnswer(net, learned.kind.predictions)
         model.register_forward_pre_hook(in_dtype_of)
         return model
 

@@ -16,7 +16,7 @@ from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.core.limits import NOUNS, expected
 from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.components import KINDS, classes_of
-from fedskew.experiment.components import check as verdicts
+from fedskew.experiment.components import check as check_promises
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.references import paper_of
 from fedskew.report.console import Console
@@ -25,7 +25,7 @@ from fedskew.slots import All, ServerSgd
 SECTIONS = {catalogue.kinds: section for section, catalogue in COMPONENTS.items()}
 
 
-def list_components(parsed: argparse.Namespace) -> int:
+def list_components(parsed: argparse.Namespace) -> None:
     """List the components of one kind."""
     if parsed.what not in SECTIONS:
         raise BadInput(f"list: unknown kind {parsed.what!r}; {suggestion(parsed.what, ['runs', *SECTIONS])}")
@@ -36,7 +36,6 @@ def list_components(parsed: argparse.Namespace) -> int:
         print_rows(rows)
         if parsed.what == "algorithms":
             Console().print(f"\ncost: {LEGEND}", style="dim")
-    return 0
 
 
 Row = dict[str, str | float]
@@ -61,9 +60,9 @@ def cost_of(method: type[Algorithm] | Combination, options: type) -> Row:
     try:
         if isinstance(method, type):
             return measured(method(), ServerSgd()).row()
-        made = method.apply(Experiment(), options())
+        experiment = method.apply(Experiment(), options())
         # if a part of the model stays with the clients, the size of messages depends on the model
-        return measured(made.algorithm, made.server).row() if made.sharing == All() else {}
+        return measured(experiment.algorithm, experiment.server).row() if experiment.sharing == All() else {}
     except FedskewError:
         return {}
 
@@ -118,42 +117,41 @@ def print_rows(rows: Sequence[Row]) -> None:
     console.print(table)
 
 
-def check(parsed: argparse.Namespace) -> int:
+def check(parsed: argparse.Namespace) -> int | None:
     """Check a component's promises and print one line for each. The exit code is 1 if a promise is broken."""
     if parsed.component.endswith(".py"):
-        return list_classes(parsed)
-    console = Console()
-    kind, promises = verdicts(parsed.component)
-    given = []
+        list_classes(parsed)
+        return None
+    console, verdicts = Console(), []
+    kind, promises = check_promises(parsed.component)
     for verdict in promises:
-        given.append(verdict)
+        verdicts.append(verdict)
         if not parsed.json:
             console.print("ok    " if verdict.kept else "broken", style="green" if verdict.kept else "red", end=" ")
             console.print(verdict.promise + (f": {verdict.reason}" if verdict.reason else ""), soft_wrap=True)
-    broken = sum(not v.kept for v in given)
+    broken = sum(not verdict.kept for verdict in verdicts)
     if parsed.json:
-        rows = [dataclasses.asdict(v) for v in given]
+        rows = [dataclasses.asdict(verdict) for verdict in verdicts]
         print_json({"component": parsed.component, "kind": kind, "promises": rows})
     else:
         console.print(
             f"{parsed.component}: "
-            + (f"{broken} of {len(given)} promises broken" if broken else f"keeps its promises ({kind})"),
+            + (f"{broken} of {len(verdicts)} promises broken" if broken else f"keeps its promises ({kind})"),
             soft_wrap=True,
         )
     return 1 if broken else 0
 
 
-def list_classes(parsed: argparse.Namespace) -> int:
+def list_classes(parsed: argparse.Namespace) -> None:
     """Print each class of a file with its kind and the command that checks it."""
-    found = classes_of(parsed.component)
+    kinds = classes_of(parsed.component)
     require(
-        bool(found), f"check {parsed.component}: the file defines no class; write one, such as class Mine(Algorithm)"
+        bool(kinds), f"check {parsed.component}: the file defines no class; write one, such as class Mine(Algorithm)"
     )
     if parsed.json:
-        print_json(found)
-        return 0
-    for name, kind in found.items():
+        print_json(kinds)
+        return
+    for name, kind in kinds.items():
         Console().print(
             f"{name}: {kind}" + (f", fedskew check {parsed.component}::{name}" if kind in KINDS else ""), soft_wrap=True
         )
-    return 0

@@ -2,9 +2,9 @@
 
 import argparse
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,31 +41,24 @@ class WithFiles(Protocol):
     def load(self) -> Dataset: ...
 
 
-class Verdict(TypedDict):
-    """The result of a check of a data set's files."""
-
-    name: str
-    right: bool
-    verdict: str
-
-
 NAMED: dict[str, type[WithFiles]] = {name: cls for name, cls in DATASETS.items() if hasattr(cls, "files")}
 
 
-def data(parsed: argparse.Namespace) -> int:
+def data(parsed: argparse.Namespace) -> int | None:
     """Carry out ``data list``, ``get``, ``verify`` or ``path``. The exit code is 1 if a verified file is wrong."""
     for name in parsed.names:
         if name not in NAMED:
             raise BadInput(f"data {parsed.action}: unknown data set {name!r}; {suggestion(name, NAMED)}")
-    act = {"list": list_, "get": get, "verify": verify, "path": path}[parsed.action]
-    return act(parsed.names or list(NAMED), parsed)
+    actions: dict[str, Callable[[Sequence[str], argparse.Namespace], int | None]]
+    actions = {"list": list_, "get": get, "verify": verify, "path": path}
+    return actions[parsed.action](parsed.names or list(NAMED), parsed)
 
 
-def list_(names: Sequence[str], parsed: argparse.Namespace) -> int:
+def list_(names: Sequence[str], parsed: argparse.Namespace) -> None:
     rows = [about(name) for name in names]
     if parsed.json:
         print_json(rows)
-        return 0
+        return
     console = Console()
     for row in rows:
         console.print(Text.assemble((str(row["name"]), "bold"), f"  {row['idea']}"))
@@ -73,7 +66,6 @@ def list_(names: Sequence[str], parsed: argparse.Namespace) -> int:
         facts = [f"{row['classes']} classes", natural, size_of(row["bytes"]), f"licence: {row['licence']}"]
         for text, style in (("; ".join(filter(None, facts)), ""), (row["citation"], "dim"), (row["here"], "dim")):
             console.print(Padding(Text(str(text), style), (0, 0, 0, 4)))
-    return 0
 
 
 def about(name: str) -> dict[str, object]:
@@ -101,7 +93,7 @@ def size_of(count: object) -> str:
     return f"{count / 1e6:.1f} MB" if isinstance(count, int) else ""
 
 
-def get(names: Sequence[str], parsed: argparse.Namespace) -> int:
+def get(names: Sequence[str], parsed: argparse.Namespace) -> None:
     require(bool(parsed.names), "data get: name a data set; `fedskew data list` lists them")
     for name in names:
         files: Files = NAMED[name].files
@@ -114,7 +106,6 @@ def get(names: Sequence[str], parsed: argparse.Namespace) -> int:
             paths = fetch_shown(files)
             sums = "SHA-256 as published" if all(r.sha256 for r in files.remotes) else "no checksum is published"
             say(f"{name}: {', '.join(map(str, paths))}; {sums}")
-    return 0
 
 
 def fetch_shown(files: Files) -> list[Path]:
@@ -132,7 +123,14 @@ def fetch_shown(files: Files) -> list[Path]:
 
 def verify(names: Sequence[str], parsed: argparse.Namespace) -> int:
     """Compare the files with the published checksums, then read and check each data set."""
-    rows = [verdict(name) for name in names if parsed.names or NAMED[name].files.here()]
+    rows = []
+    for name in names:
+        if parsed.names or NAMED[name].files.here():
+            try:
+                right, verdict = True, f"right: {verified(name)}"
+            except FedskewError as error:
+                right, verdict = False, f"wrong: {error}"
+            rows.append({"name": name, "right": right, "verdict": verdict})
     if parsed.json:
         print_json(rows)
     else:
@@ -143,23 +141,20 @@ def verify(names: Sequence[str], parsed: argparse.Namespace) -> int:
     return 0 if all(row["right"] for row in rows) else 1
 
 
-def verdict(name: str) -> Verdict:
+def verified(name: str) -> str:
+    """Check the files of a data set, and say what was checked. Raises `FedskewError` if they are wrong."""
     files: Files = NAMED[name].files
-    try:
-        sums = {remote.file: remote.sha256 for remote in files.remotes if remote.sha256}
-        found = [path for path in files.here() if path.name in sums]
-        for path in found:
-            if digest(path) != sums[path.name]:
-                return {"name": name, "right": False, "verdict": f"wrong: {path} does not have the published SHA-256"}
-        dataset = NAMED[name]().load()
-    except FedskewError as error:
-        return {"name": name, "right": False, "verdict": f"wrong: {error}"}
-    checked = "SHA-256 as published" if found else "no checksum is published for these files"
+    sums = {remote.file: remote.sha256 for remote in files.remotes if remote.sha256}
+    paths = [path for path in files.here() if path.name in sums]
+    for path in paths:
+        require(digest(path) == sums[path.name], f"{path} does not have the published SHA-256")
+    dataset = NAMED[name]().load()
+    checked = "SHA-256 as published" if paths else "no checksum is published for these files"
     rows = f"{len(dataset.y):,} training and {len(dataset.y_test):,} test rows read"
-    return {"name": name, "right": True, "verdict": f"right: {checked if files.forms else 'no files'}; {rows}"}
+    return f"{checked if files.forms else 'no files'}; {rows}"
 
 
-def path(names: Sequence[str], parsed: argparse.Namespace) -> int:
+def path(names: Sequence[str], parsed: argparse.Namespace) -> None:
     """Print the paths of the files, or the folder to which a download would write them."""
     places = {name: [str(p) for p in NAMED[name].files.here()] or [str(home(NAMED[name].files))] for name in names}
     if parsed.json:
@@ -167,7 +162,6 @@ def path(names: Sequence[str], parsed: argparse.Namespace) -> int:
     else:
         for name in names:
             say("\n".join(places[name]) if len(names) == 1 else f"{name}: {', '.join(places[name])}")
-    return 0
 
 
 SHADES = " .:-=+*#%@"
@@ -176,7 +170,7 @@ SHADES = " .:-=+*#%@"
 SHOWN_CLIENTS, SHOWN_CLASSES = 24, 50
 
 
-def skew(parsed: argparse.Namespace) -> int:
+def skew(parsed: argparse.Namespace) -> None:
     """Split the data among clients. Print the result, or export it."""
     experiment = experiment_from(parsed)
     dataset: Dataset = experiment.dataset.load()
@@ -187,15 +181,14 @@ def skew(parsed: argparse.Namespace) -> int:
         write(parsed, experiment, dataset, data)
     if parsed.json:
         rows = [
-            {"client": name, "rows": int(own.sum()), "label_counts": own.tolist()}
-            for name, own in zip(data.partition.names, counts, strict=True)
+            {"client": name, "rows": int(row.sum()), "label_counts": row.tolist()}
+            for name, row in zip(data.partition.names, counts, strict=True)
         ]
         print_json({"dataset": dataset.name, "fingerprint": dataset.fingerprint(), **facts, "by_client": rows})
-        return 0
+        return
     show(facts, data.partition.names, counts, dataset)
     if parsed.export:
         Console().print(f"written to {parsed.export}", soft_wrap=True)
-    return 0
 
 
 def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, data: ClientData) -> None:
@@ -209,8 +202,8 @@ def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, 
     skews = [f"from-folder:path={shown(str(parsed.export))}"]
     skews += [
         text
-        for one, text in zip(experiment.skew, experiment.labels("skew"), strict=True)
-        if isinstance(one, FeatureSkew | Concept)
+        for part, text in zip(experiment.skew, experiment.labels("skew"), strict=True)
+        if isinstance(part, FeatureSkew | Concept)
     ]
     export(
         parsed.export,
@@ -233,15 +226,15 @@ def show(facts: Mapping[str, Any], names: tuple[str, ...], counts: NDArray[np.in
     """Print the counts as a picture, then the numbers. The picture has a line for each client and a character for each class."""
     console = Console()
     console.print(f"{dataset.name}, {count(facts['clients'], 'client')}: {facts['skews']}", style="bold")
-    classes, shown = min(len(dataset.strata[1]), SHOWN_CLASSES), min(len(counts), SHOWN_CLIENTS)
-    width = min(16, max(8, *(len(name) for name in names[:shown])))
+    classes, rows = min(len(dataset.strata[1]), SHOWN_CLASSES), min(len(counts), SHOWN_CLIENTS)
+    width = min(16, max(8, *(len(name) for name in names[:rows])))
     console.print(f"{'client':>{width}} {'rows':>7}  share of each class, {SHADES.strip()} up to all", style="dim")
-    for name, own in zip(names[:shown], counts[:shown], strict=True):
-        share = own / max(own.sum(), 1)
+    for name, row in zip(names[:rows], counts[:rows], strict=True):
+        share = row / max(row.sum(), 1)
         cells = "".join(SHADES[0 if not s else min(1 + int(s * (len(SHADES) - 1)), len(SHADES) - 1)] for s in share)
-        console.print(f"{name[:width]:>{width}} {own.sum():>7}  |{cells[:classes]}|")
-    if shown < len(counts):
-        console.print(f"and {len(counts) - shown} more; --json prints all of them", style="dim")
+        console.print(f"{name[:width]:>{width}} {row.sum():>7}  |{cells[:classes]}|")
+    if rows < len(counts):
+        console.print(f"and {len(counts) - rows} more; --json prints all of them", style="dim")
     for key, text in list(PARTITION_NUMBERS.items())[1:]:
         if facts.get(key) not in (None, 0):
             value = facts[key]

@@ -30,7 +30,7 @@ def recipe(name: str) -> Experiment:
     return read(Path(name)) if name.endswith(".toml") else with_method(Experiment(), name)
 
 
-def init(parsed: argparse.Namespace) -> int:
+def init(parsed: argparse.Namespace) -> None:
     """Write the Flower app. With ``--rows``, also write the rows of each client."""
     from fedskew.flower.template import write_app
 
@@ -42,7 +42,6 @@ def init(parsed: argparse.Namespace) -> int:
         folder = parsed.folder.with_name(f"{parsed.folder.name}-rows")
         nodes = write_nodes(experiment, folder)
         console.print(f"wrote {folder}: {count(len(nodes), 'file')}, one a client")
-    return 0
 
 
 def write_nodes(experiment: Experiment, folder: Path) -> list[Node]:
@@ -53,8 +52,8 @@ def write_nodes(experiment: Experiment, folder: Path) -> list[Node]:
         f"clients: only {len(assembly.partition)} of {experiment.clients.number} have rows, but every node needs rows",
     )
     nodes = [Node(k, folder / f"{k}.npz", folder / f"states-{k}") for k in range(len(assembly.partition))]
-    for one in nodes:
-        write_rows(one.rows, rows_of(assembly, one.client))
+    for node in nodes:
+        write_rows(node.rows, rows_of(assembly, node.client))
     return nodes
 
 
@@ -74,23 +73,24 @@ def node(parsed: argparse.Namespace) -> int:
     rows = Path(table.path if table else parsed.rows).expanduser().resolve()
     if not table:
         read_rows(rows)
-    given = dict(parse("limits:" + ",".join(parsed.limit), "--limit")[1])
-    for name in sorted(given.keys() & {"allow", "summary", "diagnosis", "fewest"}):
+    numbers = dict(parse("limits:" + ",".join(parsed.limit), "--limit")[1])
+    for name in sorted(numbers.keys() & {"allow", "summary", "diagnosis", "fewest"}):
         raise BadInput(f"--limit {name}: use the separate option instead; see fedskew flower node --help")
-    agreed = {
+    consent = {
+        "allow": parsed.allow,
         "summary": parsed.share_summary,
         "diagnosis": parsed.share_diagnosis,
         "fewest": parsed.fewest,
     }
-    limits = from_table(Limits, {**given, "allow": parsed.allow, **agreed}, "--limit")
+    limits = from_table(Limits, {**numbers, **consent}, "--limit")
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):
         Console(stderr=True).print(f"warning: {warning}")
     states = parsed.states or rows.with_name(f"{rows.stem}-states")
-    made = Node(parsed.client, rows, states, limits, table)
-    return keep_running(made, parsed.superlink, parsed.options, parsed.status, parsed.json_log)
+    resident = Node(parsed.client, rows, states, limits, table)
+    return keep_running(resident, parsed.superlink, parsed.options, parsed.status, parsed.json_log)
 
 
-def check(parsed: argparse.Namespace) -> int:
+def check(parsed: argparse.Namespace) -> None:
     """Test whether nodes reach the SuperLink, and whether its certificate allows it to start runs."""
     from fedskew.flower.superlink import Trust, check_superlink
 
@@ -100,10 +100,9 @@ def check(parsed: argparse.Namespace) -> int:
     if warning:
         raise FedskewError(warning)
     Console().print(f"superlink {parsed.superlink}: it answers")
-    return 0
 
 
-def diagnose(parsed: argparse.Namespace) -> int:
+def diagnose(parsed: argparse.Namespace) -> None:
     """Measure how the rows of connected nodes differ."""
     from fedskew.cli.diagnose import present
     from fedskew.flower.nodes import Deployment
@@ -128,16 +127,15 @@ def diagnose(parsed: argparse.Namespace) -> int:
     if not output.exists():
         reason = f"ended as {status}: {last}" if last else f"wrote {output} on the SuperLink's machine; run this there"
         raise FedskewError(f"flower diagnose: Flower's run {submitted} {reason}")
-    found = json.loads(output.read_text(encoding="utf-8"))
-    if "error" in found:
+    diagnosis = json.loads(output.read_text(encoding="utf-8"))
+    if "error" in diagnosis:
         output.unlink()
-        raise FedskewError(f"flower diagnose: {found['error']}")
-    present(found, parsed.html, parsed.json)
+        raise FedskewError(f"flower diagnose: {diagnosis['error']}")
+    present(diagnosis, parsed.html, parsed.json)
     console.print(f"result: {output}", soft_wrap=True)
-    return 0
 
 
-def demo(parsed: argparse.Namespace) -> int:
+def demo(parsed: argparse.Namespace) -> None:
     """Start a SuperLink and nodes on this machine, carry out one run and stop them. Only the run is kept."""
     from fedskew.flower.superlink import loopback
     from fedskew.flower.template import write_app
@@ -155,22 +153,21 @@ def demo(parsed: argparse.Namespace) -> int:
         console.print(f"{len(nodes)} nodes and a SuperLink on 127.0.0.1; Flower needs some seconds a round")
         with loopback(folder / "flower", nodes) as there:
             submitted = there.submit(app)
-            said = 0
+            printed = 0
 
-            def say() -> None:
-                nonlocal said
+            def print_round() -> None:
+                nonlocal printed
                 for record in (r for r in store.runs() if r.id not in before):
-                    if record.rounds_done > said:
-                        said = record.rounds_done
-                        console.print(f"run {record.id}: round {said} of {record.rounds}")
+                    if record.rounds_done > printed:
+                        printed = record.rounds_done
+                        console.print(f"run {record.id}: round {printed} of {record.rounds}")
 
-            status = there.await_end(submitted, stop, say)
-            say()
-            made = [record for record in store.runs() if record.id not in before]
-            if status != "finished:completed" or not made:
+            status = there.await_end(submitted, stop, print_round)
+            print_round()
+            records = [record for record in store.runs() if record.id not in before]
+            if status != "finished:completed" or not records:
                 raise FedskewError(f"flower demo: the run ended as {status}: {there.last_line(submitted)}")
     if parsed.json:
-        print_json(summary_json(Results(store, made)))
+        print_json(summary_json(Results(store, records)))
     else:
-        console.print(f"`fedskew show {made[-1].id}` and `fedskew report {made[-1].id}` show the run")
-    return 0
+        console.print(f"`fedskew show {records[-1].id}` and `fedskew report {records[-1].id}` show the run")

@@ -36,23 +36,22 @@ BAR = 12
 """Width of a face's bar, in characters."""
 
 
-def diagnose(parsed: argparse.Namespace) -> int:
+def diagnose(parsed: argparse.Namespace) -> None:
     if parsed.list:
         show_leaves(Console(), parsed.json)
-        return 0
+        return
     keywords = keywords_of(parsed, DiagnoseKeywords)
     present(measure(*parsed.paths, runs=parsed.runs, progress=CommandLine(), **keywords), parsed.html, parsed.json)
-    return 0
 
 
-def present(found: dict[str, Any], page: Path | None, as_json: bool) -> None:
+def present(diagnosis: dict[str, Any], page: Path | None, as_json: bool) -> None:
     """Print a diagnosis. If ``page`` is given, also write it to this HTML file."""
     if page:
-        write_diagnosis(found, page)
+        write_diagnosis(diagnosis, page)
     if as_json:
-        print_json(found)
+        print_json(diagnosis)
     else:
-        show(found, Console())
+        show(diagnosis, Console())
         if page:
             Console().print(f"\npage: {page}", soft_wrap=True)
 
@@ -71,21 +70,46 @@ def show_leaves(console: Console, as_json: bool) -> None:
     console.print("Rows never leave a site. Counts are 0 or at least FEWEST, which the site chooses (5 by default).")
 
 
-def show(found: Mapping[str, Any], console: Console) -> None:
+def show(diagnosis: Mapping[str, Any], console: Console) -> None:
     """Print the diagnosis, in 80 columns."""
-    console.print(answer(found), style="bold")
-    sizes = f"{found['smallest']:,} to {found['largest']:,} rows, median {found['median']:,g}"
-    names = found["client_names"]
-    console.print(f"\n{found['data']}: {found['clients']:,} clients with {sizes}; {found['target_in_words']}")
+    console.print(answer(diagnosis), style="bold")
+    sizes = f"{diagnosis['smallest']:,} to {diagnosis['largest']:,} rows, median {diagnosis['median']:,g}"
+    console.print(
+        f"\n{diagnosis['data']}: {diagnosis['clients']:,} clients with {sizes}; {diagnosis['target_in_words']}"
+    )
     console.print()
+    console.print(table_of_faces(diagnosis))
+    console.print()
+    console.print(table_of_clients(diagnosis))
+    if (others := len(diagnosis["client_names"]) - SOME_CLIENTS) > 0:
+        console.print(f"and {others:,} smaller clients: see --html or --json", style="dim")
+    console.print()
+    show_meaning(diagnosis, console)
+    by_labels = explained(diagnosis)
+    if diagnosis["columns"] or by_labels:
+        console.print("\nWhat differs most, and for whom", style="bold")
+    for column in diagnosis["columns"]:
+        console.print(f"- {column['text']}")
+    if by_labels:
+        console.print(f"{by_labels}.")
+    console.print()
+    for note in diagnosis["notes"]:
+        console.print(f"note: {note}")
+    routine = diagnosis["column_notes"]
+    for note in routine if len(routine) <= FEW_NOTES else ():
+        console.print(f"note: {note}", style="dim")
+    if len(routine) > FEW_NOTES:
+        console.print(f"{count(len(routine), 'routine note')} on columns: see --html or --json", style="dim")
+    show_advice(diagnosis, console)
+
+
+def table_of_faces(diagnosis: Mapping[str, Any]) -> Table:
+    """Return a table with a row for each face. Faces other than the dominant one are grey."""
     table = Table(box=None, pad_edge=False)
-    for title in ("face", "0", "interval", "chance", "p", "strength", "verdict"):
-        table.add_column(
-            f"0{'':{BAR - 2}}1" if title == "0" else title,
-            justify="left" if title in ("face", "0", "verdict") else "right",
-            no_wrap=True,
-        )
-    for face in found["faces"]:
+    scale = f"0{'':{BAR - 2}}1"
+    for title in ("face", scale, "interval", "chance", "p", "strength", "verdict"):
+        table.add_column(title, justify="left" if title in ("face", scale, "verdict") else "right", no_wrap=True)
+    for face in diagnosis["faces"]:
         table.add_row(
             face["face"],
             bar_of(face["value"], face["chance"]),
@@ -94,48 +118,36 @@ def show(found: Mapping[str, Any], console: Console) -> None:
             "<0.01" if face["p"] < 0.01 else f"{face['p']:.2f}",
             f"{face['strength']:.2f}",
             face["verdict"],
-            style="" if face["face"] == found["dominant"] or found["dominant"] is None else "dim",
+            style="" if diagnosis["dominant"] in (face["face"], None) else "dim",
         )
-    console.print(table)
-    console.print()
-    console.print(table_of_clients(found))
-    if len(names) > SOME_CLIENTS:
-        console.print(f"and {len(names) - SOME_CLIENTS:,} smaller clients: see --html or --json", style="dim")
-    console.print()
-    for face in found["faces"]:
-        far = farthest(found, face)
+    return table
+
+
+def show_meaning(diagnosis: Mapping[str, Any], console: Console) -> None:
+    """Print what the numbers of the faces mean, and which clients are farthest from the others."""
+    for face in diagnosis["faces"]:
+        far = farthest(diagnosis, face)
         console.print(f"{face['face']:9}{face['meaning']}{f'; farthest: {escape(far)}' if far else ''}", style="dim")
+    clients = diagnosis["clients"]
     console.print(
-        f"Each number is a total variation distance, 0 alike, at most {1 - 1 / found['clients']:.2f} where these "
-        f"{found['clients']:,} clients have nothing in common (each is part of everybody), with its 95 % interval over resampled "
+        f"Each number is a total variation distance, 0 alike, at most {1 - 1 / clients:.2f} where these "
+        f"{clients:,} clients have nothing in common (each is part of everybody), with its 95 % interval over resampled "
         "clients. Chance: rows dealt at random to clients of these sizes. Strength: (number - chance) / (1 - chance). p is "
-        f"corrected for the {len(found['faces'])} tests.",
+        f"corrected for the {len(diagnosis['faces'])} tests.",
         style="dim",
     )
-    if found["rows_of_a_class_held_by_one_client"]:
-        share = found["rows_of_a_class_held_by_one_client"] / found["measured_rows"]
+    if rows := diagnosis["rows_of_a_class_held_by_one_client"]:
         console.print(
-            f"{100 * share:.0f} % of the rows are of a class that one client holds alone: here a difference of inputs "
-            "or concepts looks like a difference of labels.",
+            f"{100 * rows / diagnosis['measured_rows']:.0f} % of the rows are of a class that one client holds alone: here a "
+            "difference of inputs or concepts looks like a difference of labels.",
         )
-    by_labels = explained(found)
-    if found["columns"] or by_labels:
-        console.print("\nWhat differs most, and for whom", style="bold")
-    for column in found["columns"]:
-        console.print(f"- {column['text']}")
-    if by_labels:
-        console.print(f"{by_labels}.")
-    console.print()
-    for note in found["notes"]:
-        console.print(f"note: {note}")
-    routine = found["column_notes"]
-    for note in routine if len(routine) <= FEW_NOTES else ():
-        console.print(f"note: {note}", style="dim")
-    if len(routine) > FEW_NOTES:
-        console.print(f"{count(len(routine), 'routine note')} on columns: see --html or --json", style="dim")
-    advice = found["advice"]
+
+
+def show_advice(diagnosis: Mapping[str, Any], console: Console) -> None:
+    """Print what to try."""
+    advice = diagnosis["advice"]
     console.print("\nWhat to try", style="bold")
-    for repair in found["repairs"]:
+    for repair in diagnosis["repairs"]:
         console.print(repair)
     console.print(advice["because"])
     for line in advice["methods"]:
@@ -154,17 +166,17 @@ def show(found: Mapping[str, Any], console: Console) -> None:
     console.print(advice["command"], style="bold", soft_wrap=True)
 
 
-def table_of_clients(found: Mapping[str, Any]) -> Table:
+def table_of_clients(diagnosis: Mapping[str, Any]) -> Table:
     """Return a table of the largest clients: number of rows, and shares or means of the rows' values."""
-    held, sizes = found["holdings"], found["sizes"]
+    holdings, sizes = diagnosis["holdings"], diagnosis["sizes"]
     table = Table(box=None, pad_edge=False)
     table.add_column("client", max_width=WIDTH, no_wrap=True)
-    for title in ("rows", *held["columns"]):
+    for title in ("rows", *holdings["columns"]):
         table.add_column(escape(title), justify="right", max_width=WIDTH, no_wrap=True)
     for at in sorted(sorted(range(len(sizes)), key=lambda k: -sizes[k])[:SOME_CLIENTS]):
-        values = zip(held["rows"][at], held["shares"], strict=True)
+        values = zip(holdings["rows"][at], holdings["shares"], strict=True)
         cells = (f"{100 * value:.0f} %" if share else f"{value:,.4g}" for value, share in values)
-        table.add_row(escape(found["client_names"][at]), f"{sizes[at]:,}", *cells)
+        table.add_row(escape(diagnosis["client_names"][at]), f"{sizes[at]:,}", *cells)
     return table
 
 

@@ -18,26 +18,24 @@ from fedskew.studies.evidence import case_of_comparison, run_protocol
 from fedskew.studies.progress import stop_on_signal
 
 
-def evidence(parsed: argparse.Namespace) -> int:
-    act = {"show": show, "run": run, "check": check_winner, "add": add, "page": write_page}[parsed.action]
-    return act(parsed)
+def evidence(parsed: argparse.Namespace) -> None:
+    {"show": show, "run": run, "check": check_winner, "add": add, "page": write_page}[parsed.action](parsed)
 
 
-def show(parsed: argparse.Namespace) -> int:
+def show(parsed: argparse.Namespace) -> None:
     """Print a row for each case."""
     cases = known(parsed.runs)
     if parsed.json:
         print_json(list(cells(cases)))
-        return 0
+        return
     rows = summary(cases)
     print_columns({key: [row[key] for row in rows] for key in rows[0]}, ("data", "skew", "best method"))
     say(described(cases))
-    return 0
 
 
-def run(parsed: argparse.Namespace) -> int:
+def run(parsed: argparse.Namespace) -> None:
     """Execute the protocol, or a part of it, and print the measured gains."""
-    chosen, file = cases_of(parsed.case), parsed.output or parsed.runs / NAME
+    cases, file = cases_of(parsed.case), parsed.output or parsed.runs / NAME
     methods = parsed.algorithms or METHODS
     for method in methods:
         require(
@@ -45,18 +43,17 @@ def run(parsed: argparse.Namespace) -> int:
         )
     with stop_on_signal() as stopper:
         run_protocol(
-            RunStore(parsed.runs), chosen, methods, file, SEEDS[: parsed.seeds], Console(stderr=True).print, stopper
+            RunStore(parsed.runs), cases, methods, file, SEEDS[: parsed.seeds], Console(stderr=True).print, stopper
         )
-    titles = {case.title for case in chosen}
-    found = list(cells([case for case in read_file(file).cases if case.title in titles]))
+    titles = {case.title for case in cases}
+    gains = list(cells([case for case in read_file(file).cases if case.title in titles]))
     if parsed.json:
-        print_json(found)
-    elif found and (parsed.case or parsed.algorithms):
+        print_json(gains)
+    elif gains and (parsed.case or parsed.algorithms):
         keys = ("data", "skew", "title", "measured_on", "lr", "change", "seeds")
-        columns = {key.replace("_", " "): [str(cell[key]) for cell in found] for key in keys}  # type: ignore[literal-required]
+        columns = {key.replace("_", " "): [str(cell[key]) for cell in gains] for key in keys}  # type: ignore[literal-required]
         print_columns(columns, ("data", "skew", "title", "measured on"))
     say(f"evidence: {file}")
-    return 0
 
 
 def cases_of(titles: Sequence[str]) -> list[Planned]:
@@ -67,7 +64,7 @@ def cases_of(titles: Sequence[str]) -> list[Planned]:
     return [by_title[title] for title in titles] or list(CASES)
 
 
-def add(parsed: argparse.Namespace) -> int:
+def add(parsed: argparse.Namespace) -> None:
     """Add finished comparisons to the cases that the advice uses."""
     if not parsed.words:
         raise BadInput("evidence add: name a finished comparison, such as c7; `fedskew list runs` shows them")
@@ -77,24 +74,21 @@ def add(parsed: argparse.Namespace) -> int:
         case = case_of_comparison(store, word)
         add_case(parsed.runs / NAME, case)
         say(f"{word}: {case.title}, {len(case.methods)} gains over {REFERENCE} added to {parsed.runs / NAME}")
-    return 0
 
 
-def check_winner(parsed: argparse.Namespace) -> int:
+def check_winner(parsed: argparse.Namespace) -> None:
     """Print if the overall winner beats FedAvg on data sets that did not choose it."""
     results = {measure: check(known(parsed.runs), measure) for measure in MEASURES}
     if parsed.json:
         print_json({measure: result and result._asdict() for measure, result in results.items()})
-        return 0
+        return
     for measure, result in results.items():
         best = f" The best method, known afterwards, removed {percent(result.best)}." if result else ""
         say(f"{verdict_on(result, measure)}{best}")
-    return 0
 
 
-def write_page(parsed: argparse.Namespace) -> int:
+def write_page(parsed: argparse.Namespace) -> None:
     """Write an HTML page with all gains. The reader can sort and filter them."""
     cases: Sequence[Case] = known(parsed.runs)
     path = write_whole(parsed.output or "evidence.html", evidence_page(list(cells(cases)), described(cases)), "page")
     say(f"page: {path}")
-    return 0

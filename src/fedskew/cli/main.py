@@ -46,9 +46,9 @@ class Parser(argparse.ArgumentParser):
             less = "; for less than an epoch write --steps N, the number of batches" * (number[1] == "--epochs")
             message = f"{number[1]}: {NUMBERS[number[2]]} is needed, got {number[3]}{less}"
         if choice:
-            known = re.findall(r"[^', ]+", choice[3])
-            near = [f"did you mean {word}?" for word in get_close_matches(choice[2], known, n=1)]
-            message = f"{choice[1]} cannot be {choice[2]!r}; " + (near or [f"known are {', '.join(known)}"])[0]
+            words = re.findall(r"[^', ]+", choice[3])
+            near = [f"did you mean {word}?" for word in get_close_matches(choice[2], words, n=1)]
+            message = f"{choice[1]} cannot be {choice[2]!r}; " + (near or [f"known are {', '.join(words)}"])[0]
         self.exit(BadInput.exit_code, visible(f"{self.prog}: {message}; see `{self.prog} --help`") + "\n")
 
 
@@ -83,24 +83,27 @@ def parser() -> argparse.ArgumentParser:
                 group, help=GROUPS[group], description=texts[group], usage="%(prog)s VERB [options]"
             )
             verbs[group] = above.add_subparsers(title="verbs", metavar="VERB", required=True, prog=f"fedskew {group}")
-        made = verbs[group].add_parser(
+        parser = verbs[group].add_parser(
             name, help=verb.summary, description=texts.get(verb.name, verb.summary), usage=usage(verb)
         )
-        made.set_defaults(verb=verb, parser=made)
+        parser.set_defaults(verb=verb, parser=parser)
         for title, options in {"": verb.options, **verb.groups}.items():
-            place = made.add_argument_group(title) if title else made
-            for one in options:
-                place.add_argument(one.name, help=one.help, **one.how)
+            place = parser.add_argument_group(title) if title else parser
+            for option in options:
+                place.add_argument(option.name, help=option.help, **option.how)
     return top
 
 
 def usage(verb: Verb) -> str:
     """Return a usage line with the required options."""
-    required = [f"{one.name} {one.how['metavar']}" for one in verb.options if one.how.get("required")]
+    required = [f"{option.name} {option.how['metavar']}" for option in verb.options if option.how.get("required")]
     brackets = {"?": "[{}]", "*": "[{} ...]", "+": "{} ..."}
-    words = [(one.how["metavar"], one.how.get("nargs", "")) for one in verb.options if not one.name.startswith("-")]
     program = f"fedskew {verb.name}"
-    positional = [brackets.get(nargs, "{}").format(word) for word, nargs in words]
+    positional = [
+        brackets.get(option.how.get("nargs", ""), "{}").format(option.how["metavar"])
+        for option in verb.options
+        if not option.name.startswith("-")
+    ]
     line = " ".join([program, "[options]", *required, *positional])
     indent = " " * len(f"usage: {program} ")
     return textwrap.fill(line, 80, initial_indent=" " * 7, subsequent_indent=indent, break_on_hyphens=False).strip()
@@ -108,9 +111,10 @@ def usage(verb: Verb) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Return the exit code: 0 done, 2 bad input, 3 diverged, 130 interrupted, 1 other errors."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
         try:
-            return call_verb(sys.argv[1:] if arguments is None else arguments)
+            return call_verb(arguments)
         finally:
             # a full device raises its error here and not while Python ends
             sys.stdout.flush()
@@ -118,8 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fedskew: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        given = sys.argv[1:] if arguments is None else arguments
-        resumed = "; `fedskew resume` continues runs that had started" if {*given[:1]} & RESUMED else ""
+        resumed = "; `fedskew resume` continues runs that had started" if {*arguments[:1]} & RESUMED else ""
         print(f"fedskew: interrupted{resumed}", file=sys.stderr)
         return 130
     except OSError as error:
@@ -131,13 +134,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         from fedskew.core.user_code import fault
 
-        found = fault(error)
-        if found is None and (isinstance(error, MemoryError) or "allocate memory" in str(error)):
-            found = FedskewError(f"out of memory: {error}; use a smaller model, or fewer clients at a time")
-        if found is None:
+        readable = fault(error)
+        if readable is None and (isinstance(error, MemoryError) or "allocate memory" in str(error)):
+            readable = FedskewError(f"out of memory: {error}; use a smaller model, or fewer clients at a time")
+        if readable is None:
             raise
-        print(f"fedskew: {found}", file=sys.stderr)
-        return found.exit_code
+        print(f"fedskew: {readable}", file=sys.stderr)
+        return readable.exit_code
 
 
 def drop_output() -> None:
@@ -165,15 +168,15 @@ def call_verb(arguments: Sequence[str]) -> int:
 
 def unknown_word(word: str, verb: argparse.ArgumentParser) -> str:
     """Return the error message for an argument that the verb does not have."""
-    known = [option for action in verb._actions for option in action.option_strings]
+    options = [option for action in verb._actions for option in action.option_strings]
     if not word.startswith("-"):
-        named = [option for option in other_names("--method") if option in known and not word.endswith(".toml")]
-        return f"does not know what {word!r} is for" + "".join(f"; methods are named by {option}" for option in named)
-    wanted = word.partition("=")[0]
-    if wanted in ("--seeds", "--folds") and verb.prog.endswith(" run"):
-        return f"has one seed and no {wanted}; write `fedskew compare --algorithms METHOD {wanted} 5`"
-    near = [option for option in other_names(wanted) if option in known] or get_close_matches(wanted, known)
-    return f"has no option {word!r}" + "".join(f"; did you mean {option}?" for option in near[:1])
+        naming = [option for option in other_names("--method") if option in options and not word.endswith(".toml")]
+        return f"does not know what {word!r} is for" + "".join(f"; methods are named by {option}" for option in naming)
+    option = word.partition("=")[0]
+    if option in ("--seeds", "--folds") and verb.prog.endswith(" run"):
+        return f"has one seed and no {option}; write `fedskew compare --algorithms METHOD {option} 5`"
+    near = [name for name in other_names(option) if name in options] or get_close_matches(option, options)
+    return f"has no option {word!r}" + "".join(f"; did you mean {name}?" for name in near[:1])
 
 
 def other_names(option: str) -> list[str]:

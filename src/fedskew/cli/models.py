@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 import pyarrow as pa
@@ -51,43 +50,38 @@ def measured(model: TrainedModel, rows: pd.DataFrame | Rows) -> dict[str, float]
 @contextmanager
 def writer(output: Path | None) -> Iterator[Callable[[pd.DataFrame], None]]:
     """Yield a function that adds rows to a file, or to standard output. All rows arrive at the end, or none."""
-    with ExitStack() as stack:
-        path = None
-        if output is not None:
-            try:
-                path = stack.enter_context(replacing(output))
-            except OSError as error:
-                raise FedskewError(f"predict {output}: cannot be written: {error.strerror or error}") from None
-        try:
-            if path and path.suffix == ".parquet":
-                made: list[pq.ParquetWriter] = []
+    try:
+        with TemporaryDirectory() as folder:
+            target = output or Path(folder) / "answers.csv"
+            with replacing(target) as path, ExitStack() as stack:
+                parquet: pq.ParquetWriter | None = None
 
-                def add(rows: pd.DataFrame) -> None:
+                def add_to_parquet(rows: pd.DataFrame) -> None:
+                    nonlocal parquet
                     table = pa.Table.from_pandas(rows, preserve_index=False)
-                    made[:] = made or [stack.enter_context(pq.ParquetWriter(path, table.schema))]
+                    parquet = parquet or stack.enter_context(pq.ParquetWriter(path, table.schema))
                     try:
-                        made[0].write_table(table.cast(made[0].schema))
+                        parquet.write_table(table.cast(parquet.schema))
                     except (pa.ArrowException, ValueError) as error:
                         raise BadInput(
                             f"predict {output}: the parts of the file have other types: {error}; write .csv"
                         ) from None
 
-                yield add
-                stack.pop_all().close()
-                return
-            how: dict[str, Any] = {"mode": "w+", "encoding": "utf-8", "newline": ""}
-            with path.open(**how) if path else TemporaryFile(**how) as file:
-                yield lambda rows: rows.to_csv(file, index=False, header=file.tell() == 0)
-                if path is None:
-                    file.seek(0)
-                    shutil.copyfileobj(file, sys.stdout)
-        except OSError as error:
+                if target.suffix == ".parquet":
+                    yield add_to_parquet
+                else:
+                    file = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
+                    yield lambda rows: rows.to_csv(file, index=False, header=file.tell() == 0)
             if output is None:
-                raise
-            raise FedskewError(f"predict {output}: cannot be written: {error.strerror or error}") from None
+                with target.open(encoding="utf-8", newline="") as answers:
+                    shutil.copyfileobj(answers, sys.stdout)
+    except OSError as error:
+        if output is None:
+            raise
+        raise FedskewError(f"predict {output}: cannot be written: {error.strerror or error}") from None
 
 
-def predict(parsed: argparse.Namespace) -> int:
+def predict(parsed: argparse.Namespace) -> None:
     """Write the answers for the rows of a file, with its columns where it has any; on standard output without ``--output``."""
     output: Path | None = parsed.output
     require(
@@ -105,23 +99,23 @@ def predict(parsed: argparse.Namespace) -> int:
     unseen: dict[str, tuple[str, int]] = {}
     to_measure: list[pd.DataFrame] = []
     with writer(output) as write:
-        for rows, own in model.blocks(parsed.rows):
-            answers, found = model.table(rows)
+        for rows, columns in model.blocks(parsed.rows):
+            answers, odd = model.table(rows)
             total += len(answers)
-            for strange, what in found:
+            for strange, what in odd:
                 first, number = unseen.get(what.partition(", such as")[0], (what, 0))
                 unseen[what.partition(", such as")[0]] = first, number + int(strange.sum())
             if model.has_targets(rows) and isinstance(rows, pd.DataFrame):
                 to_measure = [*to_measure, rows] if total <= MOST_MEASURED else []
-            if own is not None:
+            if columns is not None:
                 if read is None:
                     read = {name: f"{name}_of_run_{record.id}" for name in answers if name in model.names}
                     for name, new in read.items():
                         warn(f"the model reads a column {name!r}, so the answers are in the column {new!r}")
                 answers = answers.rename(columns=read)
-                twice = [name for name in answers if name in own]
+                twice = [name for name in answers if name in columns]
                 require(not twice, f"predict {parsed.rows}: it has a column {str(*twice[:1])!r} already; rename it")
-                answers = pd.concat([own, answers], axis=1)
+                answers = pd.concat([columns, answers], axis=1)
             write(answers)
         for what, number in unseen.values():
             warn(unseen_line(number, total, what))
@@ -137,10 +131,9 @@ def predict(parsed: argparse.Namespace) -> int:
         print(f"against column {', '.join(map(repr, model.target))}: {values}", file=sys.stderr)
         if trained_on(record, parsed.rows) and metrics.get("accuracy") != 0:
             warn("the model was trained on rows of this file, so these numbers are too good; measure it on other rows")
-    return 0
 
 
-def export(parsed: argparse.Namespace) -> int:
+def export(parsed: argparse.Namespace) -> None:
     """Write the model of the newest checkpoint to a folder or a file, or every client's model to a folder."""
     run, output = one_run(parsed, "export"), parsed.output
     places = {parsed.client: output}
@@ -154,13 +147,12 @@ def export(parsed: argparse.Namespace) -> int:
     for client, place in places.items():
         path = functions.export(run, place, parsed.format, client, warn)
         Console().print(f"wrote {path}", soft_wrap=True)
-    return 0
 
 
 PICTURES = ("svg", "png", "pdf")
 
 
-def landscape(parsed: argparse.Namespace) -> int:
+def landscape(parsed: argparse.Namespace) -> None:
     """Draw slices of the loss landscape of one run."""
     run = one_run(parsed, "landscape")
     path: Path = parsed.output or run.store.run_folder(run.ids[0]) / f"landscape-{parsed.kind}.svg"
@@ -171,7 +163,6 @@ def landscape(parsed: argparse.Namespace) -> int:
     result = functions.landscape(run, parsed.kind, parsed.clients, parsed.points, parsed.reach, CommandLine())
     save_figure(result.plot(), path)
     print_json({**result.numbers(), "picture": str(path)}) if parsed.json else print_landscape(result, path)
-    return 0
 
 
 def print_landscape(result: Landscape, path: Path) -> None:

@@ -180,6 +180,19 @@ def notes(results: Results, titles: Sequence[str]) -> list[str]:
     return ["; ".join(filter(None, sentences)), *excluded, *remarks(records)]
 
 
+def print_notices(records: Sequence[RunRecord]) -> None:
+    """Print what a reader of the table must know: runs without final numbers, warnings, how long measuring took."""
+    console = Console()
+    for record in titled(records):
+        if record.status != "finished":
+            after = f"{record.status} after round {record.rounds_done}"
+            console.print(f"run {record.id} ({record.name}): {after}. {record.message}")
+    for line in warnings(titled(records)):
+        console.print(f"warning: {line}", style="yellow")
+    if line := measuring(records):
+        console.print(line, style="dim")
+
+
 def print_ranks(results: Results) -> None:
     """Print the mean ranks of the methods, if the runs have several data sets."""
     ranked = ranking(results)
@@ -190,21 +203,6 @@ def print_ranks(results: Results) -> None:
     console.print(f"\n{on_ranks(blocks, ranks)}")
     for k in sorted(range(len(names)), key=lambda k: float(ranks.mean[k])):
         console.print(f"  {ranks.mean[k]:.2f}  {names[k]}")
-
-
-def print_unfinished(records: Sequence[RunRecord]) -> None:
-    """Print the runs without final numbers, each with the reason."""
-    console = Console()
-    for record in titled(records):
-        if record.status != "finished":
-            after = f"{record.status} after round {record.rounds_done}"
-            console.print(f"run {record.id} ({record.name}): {after}. {record.message}")
-
-
-def print_warnings(records: Sequence[RunRecord]) -> None:
-    """Print each warning of the runs once."""
-    for line in warnings(titled(records)):
-        Console().print(f"warning: {line}", style="yellow")
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -219,12 +217,6 @@ def save_figure(figure: Figure, path: Path) -> None:
 def warn(line: str) -> None:
     """Print a line on standard error."""
     say(f"fedskew: {line}", error=True)
-
-
-def print_measuring(records: Sequence[RunRecord]) -> None:
-    """Print how long measuring took, if this is known."""
-    if line := measuring(records):
-        Console().print(line, style="dim")
 
 
 def print_profile(records: Sequence[RunRecord]) -> None:

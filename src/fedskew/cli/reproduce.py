@@ -50,28 +50,28 @@ def reproduce(parsed: argparse.Namespace) -> int:
         if not parsed.as_stored:
             run_missing(store, document, planned, parsed)
     finally:
-        known = results(store, planned)
-        if parsed.export and known:
-            made = exported(document, parsed.scale, known) | repeated
-            text = json.dumps(made, separators=(",", ":")).replace('}]},"', '}]},\n"') + "\n"
+        finished = results(store, planned)
+        if parsed.export and finished:
+            numbers = exported(document, parsed.scale, finished) | repeated
+            text = json.dumps(numbers, separators=(",", ":")).replace('}]},"', '}]},\n"') + "\n"
             write_whole(parsed.export, text, "numbers")
     empty = f"reproduce: the store holds no finished run of {document.name} at scale {parsed.scale}"
-    require(bool(known) or not parsed.export, empty)
-    path = write(store, document, parsed, known)
+    require(bool(finished) or not parsed.export, empty)
+    path = write(store, document, parsed, finished)
     if parsed.json:
-        print_json({**repeated, **as_json(document, parsed.scale, known), "page": str(path)})
+        print_json({**repeated, **as_json(document, parsed.scale, finished), "page": str(path)})
     else:
-        print_result(document, parsed.scale, known)
+        print_result(document, parsed.scale, finished)
         Console().print(f"page: {path}", soft_wrap=True)
     return code
 
 
 def read_back(store: RunStore, document: Document, planned: list[PlannedRun], parsed: argparse.Namespace) -> None:
     """Add the runs of the export to the store. Print how many there are, and how many do not count."""
-    export, known = read(parsed.export.read_bytes(), str(parsed.export))
+    export, finished = read(parsed.export.read_bytes(), str(parsed.export))
     same = (export["document"], export["scale"]) == (document.name, parsed.scale)
     require(same, f"{parsed.export}: of {export['document']} at scale {export['scale']}; name another file")
-    number = restore(store, planned, known, str(parsed.export))
+    number = restore(store, planned, finished, str(parsed.export))
     others = sum(map(len, export["runs"].values())) - number
     text = f"{parsed.export}: {count(number, 'run')} read"
     if others:
@@ -94,25 +94,25 @@ def run_missing(store: RunStore, document: Document, planned: list[PlannedRun], 
     complete(store, [p.experiment for p in left], title, jobs, CommandLine())
 
 
-def write(store: RunStore, document: Document, parsed: argparse.Namespace, known: Results) -> Path:
+def write(store: RunStore, document: Document, parsed: argparse.Namespace, finished: Results) -> Path:
     """Write the result as a Markdown page."""
     part = f"-{parsed.only}" if parsed.only else ""
     path: Path = parsed.output or store.folder / f"{document.name}-{parsed.scale}{part}.md"
-    return write_whole(path, markdown(document, parsed.scale, known), "result")
+    return write_whole(path, markdown(document, parsed.scale, finished), "result")
 
 
 COLOUR = {"holds": "green", "fails": "red", "undecided": "yellow", "not run": "dim"}
 
 
-def print_result(document: Document, scale: str, known: Results) -> None:
+def print_result(document: Document, scale: str, finished: Results) -> None:
     """Print the tables, each with the claims about it, and then the open questions."""
     console = Console()
-    judged = verdicts(document, known)
+    judged = verdicts(document, finished)
     if surrogate := document.scale(scale).surrogate:
         console.print(f"surrogate: {surrogate}", style="dim")
     for part in document.tables:
         console.print(f"\n{part.title}", style="bold")
-        titles, rows, not_run = texts_of(part, known)
+        titles, rows, not_run = texts_of(part, finished)
         table = Table(box=None, pad_edge=False)
         table.add_column("", overflow="fold")
         for title in titles:
@@ -131,8 +131,8 @@ def print_result(document: Document, scale: str, known: Results) -> None:
     console.print(f"\n{tally(judged)}", style="bold")
     if document.open:
         console.print("open in the document, and chosen here:", style="dim")
-        for what, chosen in document.open.items():
-            console.print(f"  {what}: {chosen}", style="dim")
+        for what, choice in document.open.items():
+            console.print(f"  {what}: {choice}", style="dim")
 
 
 def print_claim(console: Console, judged: Judged) -> None:
@@ -149,8 +149,8 @@ def computed(name: str, document: Document, parsed: argparse.Namespace) -> Extra
     if not parsed.json:
         print_extra(console, extra)
     if extra.draw:
-        chosen = parsed.output if parsed.only == name else None
-        path: Path = chosen or parsed.runs / f"{document.name}-{name}.svg"
+        output = parsed.output if parsed.only == name else None
+        path: Path = output or parsed.runs / f"{document.name}-{name}.svg"
         save_figure(extra.draw(), path)
         if not parsed.json:
             console.print(f"picture: {path}", soft_wrap=True)

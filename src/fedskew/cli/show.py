@@ -16,11 +16,9 @@ from fedskew.cli.output import (
     layout_from,
     print_columns,
     print_json,
-    print_measuring,
+    print_notices,
     print_ranks,
     print_summary,
-    print_unfinished,
-    print_warnings,
     summary_json,
     too_wide,
 )
@@ -48,16 +46,17 @@ HIDDEN = ("data", "date", "in", "seed")
 """Columns that a narrow terminal leaves out, in this order."""
 
 
-def list_(parsed: argparse.Namespace) -> int:
+def list_(parsed: argparse.Namespace) -> None:
     """List the runs, or the components of one kind."""
     if parsed.what == "runs":
-        return list_runs(parsed)
-    from fedskew.cli.components import list_components  # loads PyTorch
+        list_runs(parsed)
+    else:
+        from fedskew.cli.components import list_components  # loads PyTorch
 
-    return list_components(parsed)
+        list_components(parsed)
 
 
-def list_runs(parsed: argparse.Namespace) -> int:
+def list_runs(parsed: argparse.Namespace) -> None:
     """Print the runs of the store, the newest last."""
     store = RunStore(parsed.runs, read_only=True)
     # without seeds most experiments are equal texts, and each text is parsed once
@@ -66,14 +65,14 @@ def list_runs(parsed: argparse.Namespace) -> int:
     if parsed.json:
         rows = []
         for r in records:
-            about = {k: v for k, v in dataclasses.asdict(r).items() if k != "experiment"}
-            rows.append(about | {"validation_" * is_trial(r) + primary_of([r]).key: scores[r.id]})
+            facts = {k: v for k, v in dataclasses.asdict(r).items() if k != "experiment"}
+            rows.append(facts | {"validation_" * is_trial(r) + primary_of([r]).key: scores[r.id]})
         print_json(rows)
-        return 0
+        return
     console = Console()
     if not records:
         console.print(f"no runs yet in {store.folder}; start some with `fedskew run` or `fedskew compare`")
-        return 0
+        return
     metrics = {primary_of([record]).name for record in records}
     rows = [row_of(record, scores[record.id], len(metrics) == 1) for record in records]
     columns = {title: [row[title] for row in rows] for title in rows[0] if any(row[title] for row in rows)}
@@ -82,7 +81,6 @@ def list_runs(parsed: argparse.Namespace) -> int:
     print_columns(columns, ("in", "method", "data", "status", "date", "tags"))
     for line in titles(store, records):
         console.print(line)
-    return 0
 
 
 def newest(store: RunStore, records: Sequence[RunRecord]) -> dict[int, float]:
@@ -122,7 +120,7 @@ def row_of(record: RunRecord, score: float, of_one_metric: bool) -> dict[str, st
     measure = primary_of([record])
     result = plain(measure, score) if of_one_metric else f"{measure.title} {value(measure, score)}"
     ended = record.status == "finished" or not record.rounds
-    made = datetime.fromisoformat(record.created).astimezone() if record.created else None
+    date = f"{datetime.fromisoformat(record.created).astimezone():%Y-%m-%d %H:%M}" if record.created else ""
     return {
         "run": str(record.id),
         "in": f"c{record.comparison}" if record.comparison else "",
@@ -131,36 +129,34 @@ def row_of(record: RunRecord, score: float, of_one_metric: bool) -> dict[str, st
         "seed": str(record.seed),
         heading(measure) if of_one_metric else "result": f"validation {result}" if is_trial(record) else result,
         "status": record.status if ended else f"{record.status} {record.rounds_done}/{record.rounds}",
-        "date": f"{made:%Y-%m-%d %H:%M}" if made else "",
+        "date": date,
         "tags": " ".join(record.facts.get("tags", [])),
     }
 
 
 def titles(store: RunStore, records: Sequence[RunRecord]) -> list[str]:
     """Return a line for each comparison that the user has named."""
-    found = []
+    lines = []
     for number, title in store.titles().items():
         methods = dict.fromkeys(record.name for record in records if record.comparison == number)
         if methods and title != " vs ".join(methods):
-            found.append(f"c{number}: {title}")
-    return found
+            lines.append(f"c{number}: {title}")
+    return lines
 
 
-def tag(parsed: argparse.Namespace) -> int:
+def tag(parsed: argparse.Namespace) -> None:
     """Add tags to runs, or remove them."""
     records = RunStore(parsed.runs, read_only=True).select([parsed.run])
     edit.tag(RunStore(parsed.runs), records, parsed.tags, parsed.remove)
-    return 0
 
 
-def rename(parsed: argparse.Namespace) -> int:
+def rename(parsed: argparse.Namespace) -> None:
     """Give a name to a run or a comparison."""
     RunStore(parsed.runs, read_only=True).select([parsed.run])
     edit.rename(RunStore(parsed.runs), parsed.run, parsed.name)
-    return 0
 
 
-def rm(parsed: argparse.Namespace) -> int:
+def rm(parsed: argparse.Namespace) -> None:
     """Ask the user, then remove runs."""
     require(bool(parsed.runs_wanted), "rm: name the runs to remove: a number (7), a range (3-5) or a comparison (c2)")
     records = RunStore(parsed.runs, read_only=True).select(parsed.runs_wanted)
@@ -173,17 +169,16 @@ def rm(parsed: argparse.Namespace) -> int:
         )
         if input(f"Remove {what} with all numbers and checkpoints? [y/N] ").strip().lower() not in ("y", "yes"):
             say("nothing was removed")
-            return 0
+            return
     edit.remove(store, records)
     say(f"removed {what}")
-    return 0
 
 
 PAUSE = 2.0
 """Seconds between two pages of ``report --watch``."""
 
 
-def show(parsed: argparse.Namespace) -> int:
+def show(parsed: argparse.Namespace) -> None:
     """Print the table of runs, and the curves if there is a single run. With ``--toml``, print its experiment instead."""
     store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
@@ -191,11 +186,11 @@ def show(parsed: argparse.Namespace) -> int:
     if parsed.toml:
         require(not parsed.json, "show: --json has the experiment, too; leave out --toml")
         say("\n".join(record.experiment for record in records))
-        return 0
+        return
     if parsed.json:
         facts = {"experiment": records[0].experiment, "facts": records[0].facts} if len(records) == 1 else {}
         print_json({**summary_json(results), **facts})
-        return 0
+        return
     console, alone = Console(), records[0]
     if len(records) == 1:
         done = f"{alone.rounds_done} of {count(alone.rounds, 'round')}"
@@ -206,12 +201,9 @@ def show(parsed: argparse.Namespace) -> int:
     print_ranks(results)
     if len(records) == 1:
         print_curves(dataclasses.replace(results, layout=Layout(columns=("recovery",))))
-    print_unfinished(records)
-    print_warnings(records)
-    print_measuring(records)
+    print_notices(records)
     toml = f"; --toml prints the {'experiment' if len(records) == 1 else 'experiments'}"
     console.print(f"repeat: {repeat_command(store, records)}{toml}", style="dim", soft_wrap=True)
-    return 0
 
 
 def print_curves(results: Results) -> None:
@@ -231,11 +223,11 @@ def print_curves(results: Results) -> None:
         table = Table(box=None, pad_edge=False)
         table.add_column(f"{split} (round {rows['round'].iloc[0]})")
         newest = rows.pivot(index="part", columns="name", values="value").reindex(rows["part"].unique())
-        found = [registry.stored()[str(split), name] for name in newest]
-        for measure in found:
+        measures = [registry.stored()[str(split), name] for name in newest]
+        for measure in measures:
             table.add_column(heading(measure), justify="right")
         for part, values in newest.iterrows():
-            table.add_row(str(part), *(plain(m, float(values[m.name])) for m in found))
+            table.add_row(str(part), *(plain(m, float(values[m.name])) for m in measures))
         console.print(table)
     back = frame[(frame["split"] == "test") & (frame["name"] == "recovery")]
     if len(back):
@@ -244,13 +236,13 @@ def print_curves(results: Results) -> None:
         )
 
 
-def report(parsed: argparse.Namespace) -> int:
+def report(parsed: argparse.Namespace) -> None:
     """Write the HTML page, and figures and tables for a paper. With ``--watch``, do so again while the runs continue."""
     store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
     comparisons = {r.comparison for r in records}
-    one = comparisons.pop() if len(comparisons) == 1 else None
-    name = f"c{one}" if one else "-".join(str(r.id) for r in records[:4])
+    comparison = comparisons.pop() if len(comparisons) == 1 else None
+    name = f"c{comparison}" if comparison else "-".join(str(r.id) for r in records[:4])
     interval = f"-{parsed.interval}" if parsed.interval != PLAIN.spread else ""
     path = parsed.output or store.folder / f"{name}{interval}.html"
     results = Results(store, records, budget_from(parsed.budget) if parsed.budget else None, layout_from(parsed))
@@ -268,10 +260,9 @@ def report(parsed: argparse.Namespace) -> int:
     else:
         for file in [f"report: {path}", *files]:
             Console().print(str(file), soft_wrap=True)
-    return 0
 
 
-def cite(parsed: argparse.Namespace) -> int:
+def cite(parsed: argparse.Namespace) -> None:
     """Print BibTeX entries for all that the runs used. A comment above each entry names the part that used it."""
     from fedskew.experiment.references import bibliography, bibtex  # loads PyTorch
 
@@ -280,6 +271,5 @@ def cite(parsed: argparse.Namespace) -> int:
     if parsed.json:
         rows = [{"key": w.reference.key, "used_by": list(w.used_by), **w.reference.fields} for w in works]
         print_json({"references": rows, "unknown": unknown})
-        return 0
+        return
     say(bibtex(works, unknown))
-    return 0

@@ -19,7 +19,7 @@ class CommandLine(Caller):
 
     lines = True
     without_baselines = "--no-baselines"
-    again = "the same command"
+    same_call = "the same command"
     failure: FedskewError | None = None
 
     def warn(self, line: str) -> None:
@@ -29,7 +29,7 @@ class CommandLine(Caller):
         return self.face()
 
     def resume_call(self, started: Started) -> str:
-        return f"`{started.runs.store.resume_command(*started.words)}`" if started.words else self.again
+        return f"`{started.runs.store.resume_command(*started.words)}`" if started.words else self.same_call
 
-    def end(self, started: Started, results: Sequence[Ended], worst: FedskewError | None, shown: bool) -> None:
+    def end(self, started: Started, results: Sequence[Ended], worst: FedskewError | None, printed: bool) -> None:
         self.failure = worst

@@ -17,11 +17,9 @@ from fedskew.cli.output import (
     layout_from,
     number,
     print_json,
-    print_measuring,
+    print_notices,
     print_profile,
     print_summary,
-    print_unfinished,
-    print_warnings,
     summary_json,
 )
 from fedskew.cli.request import experiment_from, jobs_of
@@ -106,7 +104,7 @@ def compare(parsed: argparse.Namespace) -> int:
 
 
 @on_ranks
-def tune(parsed: argparse.Namespace) -> int:
+def tune(parsed: argparse.Namespace) -> None:
     """Tune methods and print the best settings."""
     tuning = functions.tune(
         parsed.algorithms or ["fedavg"],
@@ -121,7 +119,6 @@ def tune(parsed: argparse.Namespace) -> int:
     else:
         for tuned in tuning.methods.values():
             print_tuned(tuned)
-    return 0
 
 
 def tuning_of(parsed: argparse.Namespace) -> dict[str, Any]:
@@ -162,11 +159,9 @@ def present(runs: Runs, parsed: argparse.Namespace, caller: Training) -> int:
         print_json({**summary_json(results), "report": str(path), "seconds": round(seconds, 3)})
     else:
         print_summary(results)
-        print_unfinished(records)
-        print_warnings(records)
+        print_notices(records)
         if options.get("profile"):
             print_profile(records)
-        print_measuring(records)
         Console().print(f"{duration(seconds)} of training; report: {path}", soft_wrap=True)
     return caller.failure.exit_code if caller.failure else 0
 

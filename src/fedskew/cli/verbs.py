@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import cast
 
 from fedskew.cli.options import (
     BUDGET,
@@ -34,7 +33,10 @@ from fedskew.experiment.keywords import DiagnoseKeywords
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb of the command line. ``function`` names a module of `fedskew.cli` and a function in it."""
+    """A verb of the command line. ``function`` names a module of `fedskew.cli` and a function in it.
+
+    It prints the result, and returns an exit code if that is not 0.
+    """
 
     name: str
     function: str
@@ -50,7 +52,7 @@ class Verb:
         if not gc.isenabled():  # see `fedskew.cli.main.entry`
             gc.enable()
             gc.freeze()
-        return cast(int, carry_out(parsed))
+        return carry_out(parsed) or 0
 
 
 TUNED = option("--algorithms", "A", "methods (default: fedavg)", nargs="+")

@@ -75,7 +75,7 @@ class Seen:
         }
 
 
-def watch(parsed: argparse.Namespace) -> int:
+def watch(parsed: argparse.Namespace) -> None:
     """Draw the runs until they have ended, or only once if there is no terminal. Sinks get every round in both cases."""
     require(parsed.every > 0, f"watch: --every must be above 0, got {parsed.every:g}")
     store = RunStore(parsed.runs, read_only=True)
@@ -87,14 +87,13 @@ def watch(parsed: argparse.Namespace) -> int:
             with Live(drawn(seen), console=console, auto_refresh=False) as live:
                 for seen in following:
                     live.update(drawn(seen), refresh=True)
-            return 0
+            return
         if parsed.to:
             *_, seen = [seen, *following]
     if parsed.json:
         print_json([s.row() for s in seen])
     else:
         console.print(drawn(seen))
-    return 0
 
 
 def follow(store: RunStore, runs: Sequence[str], pause: float, feed: Feed | None = None) -> Iterator[list[Seen]]:
@@ -116,9 +115,9 @@ def going_on(seen: Sequence[Seen]) -> bool:
     return any(s.alive for s in seen) or (waiting and not any(s.lost for s in seen))
 
 
-def watched_runs(store: RunStore, wanted: Sequence[str]) -> list[Seen]:
+def watched_runs(store: RunStore, words: Sequence[str]) -> list[Seen]:
     """Return the present state of the runs."""
-    records, measures = store.select(wanted), shown("live")
+    records, measures = store.select(words), shown("live")
     runs = [record.id for record in records]
     newest = {(m.run, m.split, m.name): m.value for m in store.last(runs, [f"{m.split}/{m.name}" for m in measures])}
     seconds: dict[int, list[float]] = {}

@@ -49,13 +49,13 @@ def launcher() -> tuple[int, int]:
     return rank, size
 
 
-def on_ranks(verb: Callable[[Namespace], int]) -> Callable[[Namespace], int]:
+def on_ranks(verb: Callable[[Namespace], int | None]) -> Callable[[Namespace], int]:
     """Decorator of a command: rank 0 executes it, and the other ranks train for it."""
 
     @wraps(verb)
     def carried_out(parsed: Namespace) -> int:
         if launcher()[1] == 1:
-            return verb(parsed)
+            return verb(parsed) or 0
         group, code = join(), 0
         try:
             if group.rank:
@@ -82,10 +82,10 @@ def join() -> Group:
     return Group(dist.get_rank(), dist.get_world_size())
 
 
-def lead_until_done(group: Group, act: Callable[[], int]) -> int:
+def lead_until_done(group: Group, act: Callable[[], int | None]) -> int:
     """Execute the command on rank 0, then end the other ranks."""
     try:
-        return act()
+        return act() or 0
     finally:
         with suppress(Lost):
             group.broadcast_text()

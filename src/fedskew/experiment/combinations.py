@@ -15,6 +15,7 @@ from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.keywords import Settings
 from fedskew.experiment.settings import Evaluation, SharedData
 from fedskew.skew import Natural, Pooled
+from fedskew.skew.compose import Skew
 from fedskew.skew.concept import Concept
 from fedskew.skew.feature import FeatureSkew
 from fedskew.slots import Adagrad, Adam, All, Distillation, Everyone, Momentum, Norm, Personal, Yogi
@@ -22,13 +23,17 @@ from fedskew.slots import Adagrad, Adam, All, Distillation, Everyone, Momentum, 
 
 @dataclass(frozen=True)
 class Combination:
-    """A named change to an experiment. ``apply(experiment, options)`` makes it; ``options`` is the class of its options."""
+    """A named change to an experiment. ``settings(experiment, options)`` returns the keywords that change."""
 
     idea: str
     changes: str
     options: type
-    apply: Callable[[Experiment, Any], Experiment]
+    settings: Callable[[Experiment, Any], Mapping[str, object]]
     cites: tuple[str, ...] = ()  # keys of its BibTeX entries
+
+    def apply(self, experiment: Experiment, options: object) -> Experiment:
+        """Change the experiment. The method is FedAvg, unless the settings have another one."""
+        return experiment.replace(**cast(Settings, {"algorithm": "fedavg", **self.settings(experiment, options)}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +42,7 @@ class NoOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps:
+class LocalSteps:
     """``steps`` is the number of local steps between two averages."""
 
     steps: PositiveInt = 10
@@ -71,53 +76,25 @@ class DataSharing(SharedData):
     beta: Share = 0.05
 
 
-def with_server(experiment: Experiment, server: object) -> Experiment:
-    return experiment.replace(algorithm="fedavg", server=server)
+def in_one_place(experiment: Experiment) -> tuple[Skew, ...]:
+    """Return the skew of data in one place: one client has all rows. Changes of rows stay, as they are part of the task."""
+    others = tuple(skew for skew in experiment.skew if not isinstance(skew, Pooled))
+    changed = any(isinstance(skew, FeatureSkew | Concept) for skew in others)
+    return (*others, Pooled()) if changed else (Pooled(),)
 
 
-def with_distillation(experiment: Experiment, refine: Distillation) -> Experiment:
-    return experiment.replace(algorithm="fedavg", refine=refine)
-
-
-def with_sharing(experiment: Experiment, options: DataSharing) -> Experiment:
-    return experiment.replace(algorithm="fedavg", shared_data=SharedData(beta=options.beta, alpha=options.alpha))
-
-
-def centralised(experiment: Experiment, _: NoOptions) -> Experiment:
-    own = tuple(skew for skew in experiment.skew if not isinstance(skew, Pooled))
-    changed = any(isinstance(skew, FeatureSkew | Concept) for skew in own)
-    return experiment.replace(algorithm="fedavg", skew=(*own, Pooled()) if changed else Pooled(), selection=Everyone())
-
-
-def local_sgd(experiment: Experiment, options: Steps | NoOptions) -> Experiment:
-    steps = getattr(options, "steps", 1)
-    return experiment.replace(
-        algorithm="fedavg:weighting=uniform", selection=Everyone(), local__steps=steps, local__batches="independent"
-    )
-
-
-def fedcm(experiment: Experiment, options: FreshGradient) -> Experiment:
-    return experiment.replace(algorithm={"name": "mofedsam", "rho": 0.0, "beta": options.beta})
-
-
-def fedper(experiment: Experiment, options: Head) -> Experiment:
-    return experiment.replace(algorithm="fedavg", sharing=Personal(head=options.head))
-
-
-def fedbn(experiment: Experiment, _: NoOptions) -> Experiment:
-    return experiment.replace(algorithm="fedavg", sharing=Norm())
-
-
-def fine_tuned(experiment: Experiment, options: FineTuning) -> Experiment:
-    return experiment.replace(algorithm="fedavg", sharing="all", evaluation__adapt_steps=options.steps)
-
-
-def local_only(experiment: Experiment, _: NoOptions) -> Experiment:
-    return experiment.replace(algorithm="fedavg", sharing=Personal(layers=("*",)))
+def steps_between_averages(steps: int) -> dict[str, object]:
+    """Return the settings of local SGD: a number of steps on independent batches, then a uniform average of all clients."""
+    return {
+        "algorithm": "fedavg:weighting=uniform",
+        "selection": Everyone(),
+        "local__steps": steps,
+        "local__batches": "independent",
+    }
 
 
 def server_combination(idea: str, optimiser: type[Momentum | Adagrad | Adam | Yogi]) -> Combination:
-    return Combination(idea, "update path", optimiser, with_server, optimiser.cites)
+    return Combination(idea, "update path", optimiser, lambda _, server: {"server": server}, optimiser.cites)
 
 
 COMBINATIONS: Mapping[str, Combination] = {
@@ -129,70 +106,70 @@ COMBINATIONS: Mapping[str, Combination] = {
         "local steps mix the fresh gradient with the previous round's mean direction",
         "update path",
         FreshGradient,
-        fedcm,
+        lambda _, options: {"algorithm": {"name": "mofedsam", "rho": 0.0, "beta": options.beta}},
         ("fedcm",),
     ),
     "feddf": Combination(
         "FedAvg, then ensemble distillation on the server's rows",
         "aggregation",
         Distillation,
-        with_distillation,
+        lambda _, refine: {"refine": refine},
         Distillation.cites,
     ),
     "data-sharing": Combination(
         "FedAvg where every client also holds part of a public, class-balanced share of the rows",
         "data",
         DataSharing,
-        with_sharing,
+        lambda _, options: {"shared_data": SharedData(beta=options.beta, alpha=options.alpha)},
         ("data-sharing",),
     ),
     "centralised": Combination(
         "all rows in one place: the bound without federation",
         "nothing (a baseline)",
         NoOptions,
-        centralised,
+        lambda experiment, _: {"skew": in_one_place(experiment), "selection": Everyone()},
         ("sgd",),
     ),
     "parallel-sgd": Combination(
         "one batch a client, averaged after every step",
         "nothing (a baseline)",
         NoOptions,
-        local_sgd,
+        lambda *_: steps_between_averages(1),
         ("parallel-sgd",),
     ),
     "local-sgd": Combination(
         "a fixed number of steps between uniform averages",
         "nothing (a baseline)",
-        Steps,
-        local_sgd,
+        LocalSteps,
+        lambda _, options: steps_between_averages(options.steps),
         ("local-sgd",),
     ),
     "fedper": Combination(
         "each client keeps the last layers to itself",
         "personalisation",
         Head,
-        fedper,
+        lambda _, options: {"sharing": Personal(head=options.head)},
         ("fedper",),
     ),
     "fedbn": Combination(
         "each client keeps its normalisation layers to itself",
         "personalisation",
         NoOptions,
-        fedbn,
+        lambda *_: {"sharing": Norm()},
         ("fedbn",),
     ),
     "fedavg-ft": Combination(
         "FedAvg, whose global model each client fine-tunes on its own rows",
         "personalisation",
         FineTuning,
-        fine_tuned,
+        lambda _, options: {"sharing": "all", "evaluation__adapt_steps": options.steps},
         ("fedavg-ft",),
     ),
     "local-only": Combination(
         "every client trains alone and nothing is sent: the bound without cooperation",
         "nothing (a baseline)",
         NoOptions,
-        local_only,
+        lambda *_: {"sharing": Personal(layers=("*",))},
         ("fedavg",),
     ),
 }
@@ -212,13 +189,13 @@ def with_method(experiment: Experiment, spec: object) -> Experiment:
     if not isinstance(spec, str):
         return experiment.replace(algorithm=spec, name="")
     methods = COMPONENTS["algorithm"]
-    given, options = parse(spec, "algorithm")
-    name = canonical(given, [*methods, *COMBINATIONS])
-    spec = spec.replace(given, name, 1)
+    word, options = parse(spec, "algorithm")
+    name = canonical(word, [*methods, *COMBINATIONS])
+    spec = spec.replace(word, name, 1)
     if name in COMBINATIONS:
         combination = COMBINATIONS[name]
-        made = combination.apply(experiment, from_table(combination.options, options, f"algorithm {name}"))
-        return made.replace(name=spec)
+        built: object = from_table(combination.options, options, f"algorithm {name}")
+        return combination.apply(experiment, built).replace(name=spec)
     if name not in methods and MARK not in name:
         raise BadInput(f"algorithm: unknown algorithm {name!r}; {suggestion(name, [*methods, *COMBINATIONS])}")
     return experiment.replace(name=spec, algorithm=build("algorithm", methods, spec))
@@ -233,18 +210,20 @@ def suited(experiment: Experiment, dataset: Dataset) -> Experiment:
 
 def experiment_from(base: Experiment | None, keywords: Mapping[str, object]) -> Experiment:
     """Apply the keywords to ``base``, or to the defaults of `fedskew run`. The method is applied last."""
-    last = {key: value for key, value in keywords.items() if key.startswith("algorithm__")}
-    given = {key: value for key, value in keywords.items() if key not in ("algorithm", "name", *last)}
+    of_method = {key: value for key, value in keywords.items() if key.startswith("algorithm__")}
+    settings = {key: value for key, value in keywords.items() if key not in ("algorithm", "name", *of_method)}
     if base is None:
-        made = Experiment(**cast(Settings, {"evaluation": Evaluation(every="auto"), **given}))
+        experiment = Experiment(**cast(Settings, {"evaluation": Evaluation(every="auto"), **settings}))
+        clients, natural = settings.get("clients"), isinstance(experiment.skew[0], Natural)
         require(
-            "skew" in given or not isinstance(given.get("clients"), int) or not isinstance(made.skew[0], Natural),
-            f"clients {given.get('clients')}: {made.labels('dataset')[0]} has natural clients; leave the number out, or "
+            "skew" in settings or not isinstance(clients, int) or not natural,
+            f"clients {clients}: {experiment.labels('dataset')[0]} has natural clients; leave the number out, or "
             "add the skew label-dirichlet:alpha=0.1 or another one to deal its rows anew",
         )
     else:
-        made = base.replace(**cast(Settings, given))
+        experiment = base.replace(**cast(Settings, settings))
     if "algorithm" in keywords:
-        made = with_method(made, keywords["algorithm"])
-    made = made.replace(**cast(Settings, last)) if last else made
-    return made.replace(name=str(keywords["name"])) if keywords.get("name") else made
+        experiment = with_method(experiment, keywords["algorithm"])
+    if keywords.get("name"):
+        of_method["name"] = str(keywords["name"])
+    return experiment.replace(**cast(Settings, of_method)) if of_method else experiment

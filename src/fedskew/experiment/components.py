@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from difflib import get_close_matches
+from itertools import chain
+from operator import itemgetter
 
 from fedskew.conformance import kinds
 from fedskew.conformance.promises import Verdict
@@ -36,29 +38,28 @@ def section_of(spec: object) -> str:
     name = parse(spec, "check")[0]
     if MARK in name:
         return kind_of(load(name, "check")[0], name)
-    names = {"algorithm": [*COMPONENTS["algorithm"], *COMBINATIONS]} | {
-        k: [*c] for k, c in KINDS.items() if k != "algorithm"
-    }
-    for section, known in names.items():
-        if canonical(name, known) in known:
+    names = {"algorithm": [*COMPONENTS["algorithm"], *COMBINATIONS]}
+    names |= {section: [*catalogue] for section, catalogue in KINDS.items() if section != "algorithm"}
+    for section, of_section in names.items():
+        if canonical(name, of_section) in of_section:
             return section
-    near = get_close_matches(name.lower(), [n for known in names.values() for n in known], n=1, cutoff=0.5)
+    near = get_close_matches(name.lower(), chain.from_iterable(names.values()), n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else "`fedskew list algorithms`, `list skews` and so on show all names"
     raise BadInput(f"check: there is no component {name!r}; {hint}")
 
 
-def kind_of(found: object, what: str) -> str:
+def kind_of(cls: object, what: str) -> str:
     """Return the kind that a class fits. Otherwise raise `BadInput`, which says what it lacks to fit the most similar kind."""
     refused = {}
     for section, catalogue in KINDS.items():
-        if catalogue.adapt(found, what):
+        if catalogue.adapt(cls, what):
             return section
         try:
-            fitted(found, catalogue.contracts, catalogue.optional, what)
+            fitted(cls, catalogue.contracts, catalogue.optional, what)
             return section
         except BadInput as error:
-            refused[section] = likeness(found, catalogue.contracts), error
-    alike, nearest = max(refused.values(), key=lambda one: one[0])
+            refused[section] = likeness(cls, catalogue.contracts), error
+    alike, nearest = max(refused.values(), key=itemgetter(0))
     if alike:
         raise nearest
     raise BadInput(
@@ -68,11 +69,11 @@ def kind_of(found: object, what: str) -> str:
 
 def classes_of(file: str) -> dict[str, str]:
     """Return, for each class that the file defines, its kind, or the reason why it is no component."""
-    module, found = module_of(file, "check"), {}
+    module, kinds_of_classes = module_of(file, "check"), {}
     for name, value in vars(module).items():
         if getattr(value, "__module__", None) == module.__name__ and isinstance(value, type):
             try:
-                found[name] = kind_of(value, name)
+                kinds_of_classes[name] = kind_of(value, name)
             except BadInput as error:
-                found[name] = str(error)
-    return found
+                kinds_of_classes[name] = str(error)
+    return kinds_of_classes

@@ -42,7 +42,7 @@ from fedskew.data.datasets.digits import Digits
 from fedskew.data.find import Files
 from fedskew.engine import ENGINES, Sequential, Stacked
 from fedskew.experiment.keywords import Settings, divided
-from fedskew.experiment.settings import LIGHT, Auto, Checkpoint, Clients, Evaluation, ServerData, SharedData, Training
+from fedskew.experiment.settings import Auto, Checkpoint, Clients, Evaluation, ServerData, SharedData, Training
 from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local, System
 from fedskew.measure.privacy import check_installed
@@ -82,15 +82,15 @@ SPLITS = ("test", "clients", "personal", "round")
 def metrics_of(spec: object) -> tuple[Metric, ...]:
     """Build metrics from a compact string, a table, a class, an object, or a list of these."""
     specs = spec if isinstance(spec, list | tuple) else [spec]
-    made: tuple[Metric, ...] = tuple(build("metric", KNOWN_METRICS, one) for one in specs)
-    names = [str(row_of(metric)["name"]) for metric in made]
+    metrics: tuple[Metric, ...] = tuple(build("metric", KNOWN_METRICS, part) for part in specs)
+    names = [str(row_of(metric)["name"]) for metric in metrics]
     for name in names:
         require(names.count(name) == 1, f"metric: {name} is given twice")
         require(
             name not in {m.key for m in MEASURES},
             f"metric: {name} is a measure of fedskew; give the class another name",
         )
-    return made
+    return metrics
 
 
 def own_metrics(task: TaskKind) -> list[dict[str, object]]:
@@ -107,16 +107,26 @@ def row_of(metric: Metric) -> dict[str, str | float]:
     """Return the metric's fields for `fedskew.measure.registry.Measure`. ``Gini:weight=2`` gets the name ``gini_weight_2``."""
     short = label(metric, KNOWN_METRICS).rpartition(MARK)[2]
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(r"\W+", "_", short)).strip("_").lower()
-    given = {key: kind(getattr(metric, key)) for key, kind in DECLARED.items() if hasattr(metric, key)}
+    attributes = {key: kind(getattr(metric, key)) for key, kind in DECLARED.items() if hasattr(metric, key)}
     row = {"split": metric.split, "name": words, "note": getattr(metric, "idea", "") or words.replace("_", " ")}
-    row |= {"reduce": "mean" if metric.split == "round" else "last", **given}
-    for key, known in (("split", SPLITS), ("reduce", PLACES), ("better", ("", "higher", "lower"))):
-        value = str(row.get(key, known and next(iter(known))))
-        require(value in known, f"metric {short}: {key} cannot be {value!r}; {suggestion(value, known)}")
+    row |= {"reduce": "mean" if metric.split == "round" else "last", **attributes}
+    for key, values in (("split", SPLITS), ("reduce", PLACES), ("better", ("", "higher", "lower"))):
+        value = str(row.get(key, next(iter(values))))
+        require(value in values, f"metric {short}: {key} cannot be {value!r}; {suggestion(value, values)}")
     return row
 
 
-SETTINGS: dict[str, type] = {**LIGHT, "local": Local, "system": System, "faults": Faults}
+SETTINGS: dict[str, type] = {
+    "clients": Clients,
+    "server_data": ServerData,
+    "shared_data": SharedData,
+    "training": Training,
+    "evaluation": Evaluation,
+    "checkpoint": Checkpoint,
+    "local": Local,
+    "system": System,
+    "faults": Faults,
+}
 """Sections that hold plain settings."""
 
 
@@ -238,8 +248,8 @@ class Experiment:
                 spec = getattr(self.dataset, section, "classification")
             if section == "skew" and spec is None:
                 spec = default_skew(self.dataset)
-            made = SEVERAL[section](spec) if section in SEVERAL else build(section, catalogue, spec)
-            object.__setattr__(self, section, made)
+            value = SEVERAL[section](spec) if section in SEVERAL else build(section, catalogue, spec)
+            object.__setattr__(self, section, value)
         declare_metrics(judged(self.task))
         for section, cls in SETTINGS.items():
             settings = getattr(self, section)
@@ -285,7 +295,7 @@ class Experiment:
         result: dict[str, object] = {"name": self.name}
         for f in dataclasses.fields(self):
             if f.name in SEVERAL:
-                tables = [to_table(part, COMPONENTS[f.name]) for part in getattr(self, f.name)]
+                tables = [to_table(part, COMPONENTS[f.name]) for part in self.parts(f.name)]
                 result |= {f.name: tables[0] if len(tables) == 1 else tables} if tables else {}
             elif f.name in COMPONENTS:
                 result[f.name] = to_table(getattr(self, f.name), COMPONENTS[f.name])
@@ -293,29 +303,32 @@ class Experiment:
                 result[f.name] = plain(getattr(self, f.name))
         return result
 
+    def parts(self, section: str) -> tuple[Any, ...]:
+        """Return the contents of a section. Only ``skew`` and ``metric`` may have more or less than one."""
+        value = getattr(self, section)
+        return value if isinstance(value, tuple) else (value,)
+
     def components(self) -> list[object]:
         """Return all components in one list."""
-        held = [getattr(self, section) for section in COMPONENTS]
-        return [part for one in held for part in (one if isinstance(one, tuple) else [one])]
+        return [part for section in COMPONENTS for part in self.parts(section)]
 
     def _repr_html_(self) -> str:
         """Show data, skew, model, method, and all settings that differ from their defaults, in a notebook."""
-        own, default = self.table(), type(self)(dataset=self.dataset).table()
+        default = type(self)(dataset=self.dataset).table()
         always = ("dataset", "skew", "model", "algorithm")
-        shown = {section: " + ".join(self.labels(section, True)) for section in always}
-        for section, table in own.items():
+        texts = {section: " + ".join(self.labels(section, True)) for section in always}
+        for section, table in self.table().items():
             if section in SETTINGS:
                 changed = [f"{key}={value}" for key, value in table.items() if value != default[section].get(key)]
-                shown |= {section: ", ".join(changed)} if changed else {}
+                texts |= {section: ", ".join(changed)} if changed else {}
             elif section not in (*always, "name") and table != default[section]:
-                shown[section] = " + ".join(self.labels(section, True))
-        rows = "".join(f"<tr><td>{name}</td><td>{escape(text)}</td></tr>" for name, text in shown.items())
+                texts[section] = " + ".join(self.labels(section, True))
+        rows = "".join(f"<tr><td>{name}</td><td>{escape(text)}</td></tr>" for name, text in texts.items())
         return f"<p>{escape(self.name)}</p><table>{rows}</table>"
 
     def labels(self, section: str, with_first: bool = False) -> list[str]:
-        """Return the compact form of each component in a section. Only ``skew`` and ``metric`` may have several."""
-        held = getattr(self, section)
-        return [label(c, COMPONENTS[section], with_first) for c in (held if section in SEVERAL else [held])]
+        """Return the compact form of each component in a section."""
+        return [label(part, COMPONENTS[section], with_first) for part in self.parts(section)]
 
     def toml(self) -> str:
         """Return the experiment as TOML. `from_toml` makes an equal object from it."""
@@ -330,23 +343,21 @@ SECTIONS = [f.name for f in dataclasses.fields(Experiment)]
 OPTIONS = {section: [f.name for f in dataclasses.fields(cls)] for section, cls in SETTINGS.items()}
 
 
-def changed(section: str, held: object, changes: Mapping[str, object]) -> object:
+def changed(section: str, value: object, changes: Mapping[str, object]) -> object:
     """Return a section with some options changed. If ``changes`` has another component's ``name``, build that component."""
-    if isinstance(held, tuple):
+    if isinstance(value, tuple):
         require(
-            len(held) == 1,
-            f"{section}.{next(iter(changes))}: needs exactly one {section}, got {len(held)}; write options as NAME:OPTION=VALUE",
+            len(value) == 1,
+            f"{section}.{next(iter(changes))}: needs exactly one {section}, got {len(value)}; write options as NAME:OPTION=VALUE",
         )
-        return (changed(section, held[0], changes),)
-    assert dataclasses.is_dataclass(held)
-    assert not isinstance(held, type)
+        return (changed(section, value[0], changes),)
     place, catalogue = section, COMPONENTS.get(section)
     if catalogue:
-        name = to_table(held, catalogue)["name"]
+        name = to_table(value, catalogue)["name"]
         if changes.get("name", name) != name:
             return build(section, catalogue, changes)
         place, changes = f"{section} {name}", {key: value for key, value in changes.items() if key != "name"}
-    return with_options(held, changes, place)
+    return with_options(value, changes, place)
 
 
 def from_table_of_sections(table: Mapping[str, object], where: str = "experiment", trusted: bool = False) -> Experiment:
@@ -409,8 +420,7 @@ def check_private(experiment: Experiment, method: str) -> None:
     for section in dataclasses.fields(experiment):
         if section.name == "algorithm" or section.metadata == GIVEN:
             continue
-        held = getattr(experiment, section.name)
-        for part in held if section.name in SEVERAL else [held]:
+        for part in experiment.parts(section.name):
             check_part(method, section.name, part, privacy)
     if privacy.noise:
         check_installed()

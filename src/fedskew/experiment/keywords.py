@@ -342,16 +342,13 @@ def unknown(key: str, sections: Collection[str], plain: Mapping[str, Collection[
     if inner:
         return f"{key}: unknown section {section!r}; {suggestion(section, sections)}"
     longer: dict[str, str] = {}
-    for name, held in plain.items():
-        longer.update({option: f"{name}__{option}" for option in held if option not in (*longer, *KEYWORDS)})
+    for name, options in plain.items():
+        longer.update({option: f"{name}__{option}" for option in options if option not in (*longer, *KEYWORDS)})
     if key in longer:
         return f"unknown keyword {key!r}; write {longer[key]}="
     if key in OF_FUNCTIONS:
         return f"unknown keyword {key!r}: only other functions have it, such as fs.compare([METHOD], seeds=5)"
-    found = OTHER_NAMES[key][-1] if key in OTHER_NAMES else nearest(key, [*longer, *sections, *KEYWORDS, *OF_FUNCTIONS])
-    hint = f"did you mean {longer.get(found, found)!r}?" if found else "help(fedskew.run) lists the keywords"
+    names = [*longer, *sections, *KEYWORDS, *OF_FUNCTIONS]
+    near = OTHER_NAMES[key][-1:] if key in OTHER_NAMES else get_close_matches(key.lower(), names, n=1)
+    hint = f"did you mean {longer.get(near[0], near[0])!r}?" if near else "help(fedskew.run) lists the keywords"
     return f"unknown keyword {key!r}; {hint}"
-
-
-def nearest(wrong: str, known: Collection[str]) -> str:
-    return next(iter(get_close_matches(wrong.lower(), known, n=1, cutoff=0.6)), "")

@@ -12,7 +12,7 @@ from fedskew.core.component import canonical, label, parse
 from fedskew.core.errors import BadInput
 from fedskew.core.files import toml_table
 from fedskew.experiment.combinations import COMBINATIONS, with_method
-from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, from_table_of_sections, from_toml
+from fedskew.experiment.config import COMPONENTS, Experiment, from_table_of_sections, from_toml
 from fedskew.store.runs import RunRecord
 
 ITSELF = "fedskew"
@@ -56,8 +56,8 @@ class Reference:
 def authors(fields: dict[str, str]) -> str:
     """Format authors: ``Li, T. and Sahu and Zaheer`` in BibTeX gives ``T. Li, Sahu, Zaheer``."""
     people = [person.strip() for person in fields.get("author", "").split(" and ") if person.strip()]
-    shown = [" ".join(reversed(person.split(", "))) for person in people if person != "others"]
-    return ", ".join(shown) + (" et al." if "others" in people else "")
+    names = [" ".join(reversed(person.split(", "))) for person in people if person != "others"]
+    return ", ".join(names) + (" et al." if "others" in people else "")
 
 
 def plain_text(value: str) -> str:
@@ -72,15 +72,15 @@ def parsed(text: str) -> dict[str, Reference]:
 
     Each field must be on its own line, and a line with a single brace must end an entry.
     """
-    found: dict[str, Reference] = {}
+    entries: dict[str, Reference] = {}
     for match in re.finditer(r"^@(\w+)\{([^,\s]+),\n(.*?)^\}$", text, re.S | re.M):
         fields = dict(re.findall(r"^  (\w+) = \{(.*)\},?$", match[3], re.M))
         entry = Reference(match[2], match[1], fields, match[0])
         for name in entry.names:
-            if name in found:
+            if name in entries:
                 raise ValueError(f"references.bib: duplicate entry {name!r}")
-            found[name] = entry
-    return found
+            entries[name] = entry
+    return entries
 
 
 @cache
@@ -125,16 +125,16 @@ def without_code(toml: str, where: str) -> tuple[Experiment, list[str]]:
         return from_toml(toml, where), []
     except BadInput:
         table = toml_table(toml, where)
-        own = [
+        of_user = [
             (section, name)
             for section, catalogue in COMPONENTS.items()
             for name in names_in(table.get(section))
             if canonical(name.partition(":")[0], catalogue.ours) not in catalogue.ours
         ]
-        if not own:
+        if not of_user:
             raise
-        rest = {section: value for section, value in table.items() if section not in dict(own)}
-        return from_table_of_sections(rest, where), [f"{where}: {section} {name}" for section, name in own]
+        rest = {section: value for section, value in table.items() if section not in dict(of_user)}
+        return from_table_of_sections(rest, where), [f"{where}: {section} {name}" for section, name in of_user]
 
 
 def names_in(section: object) -> list[str]:
@@ -159,12 +159,12 @@ def bibtex(works: Sequence[Citation], unknown: Sequence[str]) -> str:
 
 def parts(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:
     """Return the components and the named combination of an experiment, each with the keys that it cites."""
-    found = [
+    components = [
         (f"{section} {label(component, catalogue)}", getattr(component, "cites", ()))
         for section, catalogue in COMPONENTS.items()
-        for component in (getattr(experiment, section) if section in SEVERAL else [getattr(experiment, section)])
+        for component in experiment.parts(section)
     ]
-    return [*combination(experiment), *found]
+    return [*combination(experiment), *components]
 
 
 def combination(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from fedskew.core.errors import BadInput
-from fedskew.measure.heterogeneity.faces import label_chance
+from fedskew.measure.heterogeneity.faces import Diagnosis, label_chance
 from fedskew.measure.heterogeneity.symbols import COMMON, counts_of, diagnose_symbols
 from fedskew.skew.partition import deal
 from fedskew.skew.values import QuantileDirichlet, quantile_bins
@@ -99,40 +99,28 @@ AT_MOST = int(binom.isf(0.01, 200, 0.05))
 """At a level of 5 %, more than this number of 200 seeds reject with probability 1 %."""
 
 
-@pytest.mark.slow
-def test_shuffled_clients_of_numbers_are_not_called_skewed_more_than_five_times_in_a_hundred() -> None:
-    called = [seed for seed in range(200) if diagnosed_numbers("iid", seed).dominant]
-    print(f"numbers, shuffled: {len(called)} of 200 called skewed, at most {AT_MOST}")
-    assert len(called) <= AT_MOST, called
+def diagnosed_symbols(planted: str, seed: int) -> Diagnosis:
+    return diagnose_symbols(*sequences(seed, planted), np.full(10, 60), 12, permutations=99, seed=seed)
 
 
 @pytest.mark.slow
-def test_shuffled_clients_of_symbols_are_not_called_skewed_more_than_five_times_in_a_hundred() -> None:
-    found = (
-        diagnose_symbols(*sequences(seed, "iid"), np.full(10, 60), 12, permutations=99, seed=seed)
-        for seed in range(200)
-    )
-    called = [seed for seed, one in enumerate(found) if one.dominant]
-    print(f"symbols, shuffled: {len(called)} of 200 called skewed, at most {AT_MOST}")
+@pytest.mark.parametrize("diagnosed", [diagnosed_numbers, diagnosed_symbols])
+def test_shuffled_clients_are_not_called_skewed_more_than_five_times_in_a_hundred(diagnosed) -> None:
+    called = [seed for seed in range(200) if diagnosed("iid", seed).dominant]
+    print(f"{diagnosed.__name__}, shuffled: {len(called)} of 200 called skewed, at most {AT_MOST}")
     assert len(called) <= AT_MOST, called
+
+
+PLANTED = {**NUMBERS, "label": "label", "concept": "concept"}
+"""A difference of clients with numbers or symbols as targets -> the face it is."""
 
 
 @pytest.mark.parametrize(
-    "planted", [pytest.param(p, marks=[pytest.mark.slow] * (p != "concept-turned")) for p in NUMBERS]
+    "planted", [pytest.param(p, marks=[pytest.mark.slow] * (p != "concept-turned")) for p in PLANTED]
 )
-def test_a_planted_face_of_numbers_dominates_in_nineteen_of_twenty_seeds(planted: str) -> None:
+def test_a_planted_face_dominates_in_nineteen_of_twenty_seeds(planted: str) -> None:
     seeds = 2 if planted == "concept-turned" else 20
-    found = [diagnosed_numbers(planted, seed).dominant for seed in range(seeds)]
-    print(f"numbers, {planted}: {found.count(NUMBERS[planted])} of {seeds}")
-    assert found.count(NUMBERS[planted]) >= seeds - seeds // 20, found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("face", ["label", "concept"])
-def test_a_planted_face_of_symbols_dominates_in_nineteen_of_twenty_seeds(face: str) -> None:
-    found = [
-        diagnose_symbols(*sequences(seed, face), np.full(10, 60), 12, permutations=99, seed=seed).dominant
-        for seed in range(20)
-    ]
-    print(f"symbols, {face}: {found.count(face)} of 20")
-    assert found.count(face) >= 19, found
+    diagnosed = diagnosed_numbers if planted in NUMBERS else diagnosed_symbols
+    dominant = [diagnosed(planted, seed).dominant for seed in range(seeds)]
+    print(f"{diagnosed.__name__}, {planted}: {dominant.count(PLANTED[planted])} of {seeds}")
+    assert dominant.count(PLANTED[planted]) >= seeds - seeds // 20, dominant

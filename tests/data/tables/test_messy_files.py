@@ -53,7 +53,6 @@ def decisions(path: Path) -> dict[str, dict[str, str]]:
     sent = {site: shared(table.surveyed(table.path).table, 1)[0] for site, table in nodes.items()}
     tables = {
         "run": TableData(**options),
-        "folds": TableData(**options, fold="2/5"),
         "sample": TableData(**options, rows=ROWS - 10),
         "test": TableData(**options, test=str(path)),
         "guarded": TableData(**options, fewest=2),

@@ -236,8 +236,7 @@ def test_a_table_makes_the_preprocessing_of_its_clients_guarded_summaries(tmp_pa
     assert (data.x[0, jobs].sum() == 0) == (fewest > 1), "a rare word is unknown in training"
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("fewest", [1, 2, 5])
+@pytest.mark.parametrize(("seed", "fewest"), [(0, 1), (1, 2), (2, 2), (3, 5), (4, 5)])
 def test_a_table_makes_the_preprocessing_of_sites_with_files_of_their_own(tmp_path, seed, fewest):
     """One site marks gaps with a word, so in the table of all rows this column is text."""
     frame = visits(300, seed)

@@ -67,15 +67,9 @@ def with_cells(table: pa.Table, at: int, cells: Values) -> pa.Table:
 
 def countable(kind: pa.DataType) -> bool:
     """Whether a column of this type holds numbers, times, texts or nothing. Of others only the number of rows leaves."""
-    types = (
-        pa.types.is_null,
-        pa.types.is_boolean,
-        pa.types.is_integer,
-        pa.types.is_floating,
-        pa.types.is_decimal,
-        is_text,
-    )
-    return pa.types.is_timestamp(kind) or pa.types.is_date(kind) or any(of(kind) for of in types)
+    of = pa.types
+    number = of.is_boolean(kind) or of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind)
+    return number or of.is_timestamp(kind) or of.is_date(kind) or is_text(kind) or of.is_null(kind)
 
 
 def finite(values: Values) -> Values:

@@ -101,7 +101,7 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
     A missing value becomes ``fill``. Numbers in ``missing`` count as missing values. If ``marked``, a second input is 1 for a
     missing value. ``low`` and ``high`` are the smallest and the largest training value. ``gaps`` is True if training rows had
     missing values. If ``time``, the numbers are seconds. ``spelling`` is how the cells are spelt, see
-    `fedskew.data.tables.mapping`; empty for plain numbers and times.
+    `SPELLINGS`; empty for plain numbers and times.
     """
 
     text: ClassVar[bool] = False

@@ -11,12 +11,8 @@ from tests.small import RAGGED
 EPOCHS = Local(epochs=2, batch_size=8)
 
 REDUCTIONS = [  # method, the method that it becomes, local work, solver
-    ("fedprox:mu=0,weighting=uniform", "fedavg:weighting=uniform", EPOCHS, "momentum"),
     ("fednova:mu=0.3", "fedprox:mu=0.3", Local(steps=3, batch_size=8), "sgd"),
-    ("moon:mu=0,weighting=uniform", "fedavg:weighting=uniform", EPOCHS, "sgd"),
-    ("fedntd:beta=0,tau=3.0,weighting=uniform", "fedavg:weighting=uniform", EPOCHS, "adamw"),
     ("fedlc:tau=0,n_min=1.0,weighting=uniform", "fedavg:weighting=uniform", EPOCHS, "adamw"),
-    ("fedproc:alpha=0,weighting=uniform", "fedavg:weighting=uniform", EPOCHS, "momentum"),
     ("fedpa:burn_in_rounds=4", "fedavg", EPOCHS, "momentum"),
     ("fedpa:rho=0.5,burn_in_rounds=4", "fedavg", EPOCHS, "adamw"),
     ("fedpa:rho=5.0,samples=3,burn_in=0.5", "fedavg", Local(steps=1, batch_size=7), "sgd"),
@@ -33,7 +29,6 @@ REDUCTIONS = [  # method, the method that it becomes, local work, solver
     ("fedpbs:mu=0.3,batch_threshold=1.0", "fedprox:mu=0.3,weighting=uniform", EPOCHS, "momentum"),
     ("fedpbs:mu=0.3,batch_threshold=1.0,weighting=samples", "fedprox:mu=0.3", EPOCHS, "adamw"),
     ("fedbs:cohort=1.0,tau=1e15", "fedavg:weighting=uniform", EPOCHS, "sgd"),
-    ("ditto:lam=0", "fedavg", EPOCHS, "momentum"),
     ("ditto:lam=8.0", "fedavg", EPOCHS, "adamw"),
     ("per-fedavg:alpha=0,form=hessian-free,batches=same", "fedavg:weighting=uniform", EPOCHS, "momentum"),
     ("dualmetric:mu=0.4,mu_min=0.4,mu_max=0.4,weighting=uniform", "fedprox:mu=0.4,weighting=uniform", EPOCHS, "adamw"),

@@ -184,9 +184,6 @@ def test_method_that_needs_server_data_is_refused_without_them(monkeypatch) -> N
 def test_the_setting_is_written_and_read_back_and_checked() -> None:
     experiment = small(server_data={"share": 0.05})
     assert from_toml(experiment.toml()) == experiment
-    for share in (-0.1, 0.6, float("nan")):
-        with pytest.raises(BadInput, match="server_data: share must be"):
-            small(server_data={"share": share})
     with pytest.raises(BadInput, match="server_data: 1 of 120 rows"):
         assemble(small(server_data={"share": 0.01}), DATA)
 
@@ -329,10 +326,6 @@ def test_a_run_with_a_share_stores_what_it_sent(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"beta": -0.1}, "shared_data: beta must be"),
-        ({"beta": 1.1}, "shared_data: beta must be"),
-        ({"beta": 0.1, "alpha": 0.0}, "shared_data: alpha must be"),
-        ({"beta": 0.1, "alpha": 1.5}, "shared_data: alpha must be"),
         ({"beta": 0.1, "alpha": 0.01}, "gives each client none; raise it"),
         ({"beta": 0.01}, "shared_data: 1 of 120 rows"),
     ],

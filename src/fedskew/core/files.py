@@ -1,5 +1,7 @@
 """Files that an experiment or a user names: paths, whole files, and TOML."""
 
+from __future__ import annotations
+
 import errno
 import shutil
 import tomllib
@@ -7,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from fedskew.core.errors import BadInput, FedskewError, require
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MOST_BYTES = 1 << 20
 """Largest size of an experiment file or a method file."""

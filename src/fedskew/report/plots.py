@@ -76,7 +76,7 @@ def plot(results: Results, what: str = "") -> Figure:
 def image_of_curves(store: RunStore, runs: Sequence[int]) -> str:
     """Draw the curves of unfinished runs up to now, as an HTML image; empty if nothing is measured yet."""
     try:
-        picture = png(plot(Results(store, [store.run(run) for run in runs])))
+        picture = png(plot(Results(store, store.numbered(runs))))
     except BadInput:  # nothing is measured yet
         return ""
     return f'<img alt="curves so far" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'

@@ -23,7 +23,7 @@ from fedskew.studies.runner import Executor
 
 def board_of(store: RunStore, runs: Iterable[int], face: ProgressFace) -> Board:
     """Return the board of these runs, with a part for each method."""
-    records = [store.run(run) for run in runs]
+    records = store.numbered(list(runs))
     rounds: dict[str, list[int]] = {}
     for record in records:
         rounds.setdefault(record.name, []).append(record.rounds)

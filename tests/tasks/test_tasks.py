@@ -57,7 +57,7 @@ def played(store: RunStore, planned: Experiment) -> int:
     return run
 
 
-def test_the_target_decides_the_task_and_its_metric_everything_else(air, tmp_path) -> None:
+def test_the_target_decides_the_task_and_its_metric_everything_else(air, tmp_path, capsys) -> None:
     store = RunStore(tmp_path)
     made = experiment(air)
     assert made.task == TASKS["regression"]()
@@ -79,6 +79,10 @@ def test_the_target_decides_the_task_and_its_metric_everything_else(air, tmp_pat
     assert re.search("lower test RMSE|lowest mean test RMSE", said)
     assert shown[:4] == ["rmse", "mae", "r2", "worst_client_rmse"]
     assert not {"accuracy", "worst_client"} & set(shown)
+    assert main(["watch", "1-2", "--runs", str(tmp_path)]) == 0
+    heads = capsys.readouterr().out.splitlines()[0]
+    assert "RMSE" in heads
+    assert "accuracy" not in heads
 
 
 def in_views(store: RunStore, records: list[RunRecord]) -> tuple[str, list[str]]:

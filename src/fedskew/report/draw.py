@@ -290,7 +290,7 @@ def verdict(measure: Measure, row: Row) -> str:
 
 
 def draw_differences(table: pd.DataFrame, measure: Measure, spread: str = "ci95") -> Figure:
-    """Draw each method's difference from the first method of the summary ``table``. Raises `BadInput` if there is none."""
+    """Draw each method's difference from the first method of the summary ``table``."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     methods, first = compared(table), str(table["method"].iloc[0])

@@ -23,7 +23,7 @@ from fedskew.report.console import png
 from fedskew.report.experiments import kinds_of_rows, measured_rows, own_clients, titled, without_seeds
 from fedskew.report.series import Results
 from fedskew.report.style import Picture, Tip, Tips, evenly, tips_along
-from fedskew.report.tables import OBSERVATION, covers, on_verdicts, per_seed, rows_with
+from fedskew.report.tables import OBSERVATION, covers, on_verdicts, per_seed
 from fedskew.report.words import MISSING, SPREADS, gap, listed, note, value, with_interval
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -99,7 +99,7 @@ def curve(results: Results, measure: Measure, most_points: int = 0) -> Picture:
     """The figure of a measure over the rounds."""
     table = series.curves(results, measure)
     if not len(table):
-        measured = [m.figure for m in shown("curve") if len(rows_with(results.frame, m))]
+        measured = [m.figure for m in shown("curve") if results.has(m)]
         raise BadInput(f"none of these runs has measured {measure.label}; they have {listed(measured)}")
     records, order = results.records, results.methods
     points, thinner = thinned(table, "round", order, most_points)

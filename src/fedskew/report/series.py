@@ -213,6 +213,15 @@ class Results:
         return within_budget(frame, self.budget) if self.budget else frame
 
     @cached_property
+    def stored_names(self) -> set[tuple[str, str]]:
+        """Split and name of the measurements in the frame."""
+        return set(self.frame[["split", "name"]].drop_duplicates().itertuples(index=False, name=None))
+
+    def has(self, measure: Measure) -> bool:
+        """True if a run has measured it."""
+        return any((measure.split, name) in self.stored_names for name in measure.of)
+
+    @cached_property
     def until(self) -> dict[int, int]:
         """The last round of each run within the budget; empty without a budget."""
         if not self.budget:
@@ -359,9 +368,11 @@ def curves(results: Results, measure: Measure) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows = rows_with(results.frame, measure).dropna(subset="value")
+    columns = ["method", "round", "mean", "low", "high", "runs", "stopped"]
+    frame = results.frame
+    rows = rows_with(frame, measure).dropna(subset="value") if results.has(measure) else frame[:0]
     if rows.empty:  # most measures have no values, and the code below would take long all the same
-        return pd.DataFrame(columns=["method", "round", "mean", "low", "high", "runs", "stopped"])
+        return pd.DataFrame(columns=columns)
     ordered = rows.assign(method=pd.Categorical(rows["method"], categories=results.methods))
     seeds = ordered.groupby([*OBSERVATION, "round"], observed=True)["value"].mean()
     table = over_seeds(seeds.groupby(["method", "round"], observed=True), results.layout.spread)
@@ -373,7 +384,6 @@ def curves(results: Results, measure: Measure) -> pd.DataFrame:
         runs=table["count"],
         stopped=stopped.reindex(table.index, fill_value=0),
     ).reset_index()
-    columns = ["method", "round", "mean", "low", "high", "runs", "stopped"]
     return result.assign(method=result["method"].astype(str))[columns]
 
 

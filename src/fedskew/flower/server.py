@@ -376,15 +376,15 @@ def begin(
     # targets of another kind than classes are not counted
     deployment = dataclasses.replace(deployment, labels=deployment.labels and dataset.num_classes > 0)
     nodes = Nodes(channel, template, deployment, most_rows)
-    population = facts.get("population", [])
-    for k, (rows, measured_rows, counts) in enumerate(population):
-        numbers = {"rows": rows, "measured_rows": measured_rows, "label_counts": tuple(counts)}
+    population = facts.get("population", [])  # empty when the run begins
+    for k, (rows, measured_rows, of_classes) in enumerate(population):
+        numbers = {"rows": rows, "measured_rows": measured_rows, "label_counts": tuple(of_classes)}
         nodes.met[k] = Reply(kind="meet", run=facts["token"], round=0, client=k, **numbers)
     if not population:
         nodes.await_clients(clients)
         met = [nodes.met[k] for k in range(clients)]
-        population = [[reply.rows, reply.measured_rows, list(reply.label_counts)] for reply in met]
-        store.add_facts(run, {"flower": {**facts, "population": population}})
+        counts = [[reply.rows, reply.measured_rows, list(reply.label_counts)] for reply in met]
+        store.add_facts(run, {"flower": {**facts, "population": counts}})
     data = rows_by_client([nodes.met[k] for k in range(clients)], dataset, preprocessing)
     assembly = assemble(experiment, dataset, data)
     codec = Decoded(assembly.federation.codec)

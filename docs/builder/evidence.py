@@ -79,9 +79,9 @@ def checks() -> str:
     said = []
     for measure, meaning in MEASURES.items():
         if best := winner(cases, measure):
-            gain = f"{percent(best.gain)} ± {100 * best.half:.0f}"
+            gain = f"{percent(best['gain'])} ± {100 * best['half']:.0f}"
             said.append(
-                f"- {title(best.method.partition(':')[0])} has the largest mean gain {meaning}: {gain}{BEYOND[measure]}."
+                f"- {title(best['method'].partition(':')[0])} has the largest mean gain {meaning}: {gain}{BEYOND[measure]}."
             )
         else:
             rival = "FedAvg" if measure == "test" else title(protocol.ADAPTED)

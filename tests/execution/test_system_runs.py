@@ -58,7 +58,7 @@ def test_a_system_is_written_to_toml_and_read_back(system: System) -> None:
     ("text", "words"),
     [
         ("[system]\nstraglers = 0.5", ["system", "'straglers'", "'stragglers'"]),
-        ("[system]\nstragglers = 2.0", ["system", "stragglers", "between 0 and 1"]),
+        ("[system]\nstragglers = 2.0", ["system", "stragglers", "at least 0 and at most 1"]),
         ("[system]\nepochs = 3", ["system", "epochs"]),
         ("[system]\nepochs = 'few'", ["system", "epochs", "2-6"]),
         ("[availability]\nname = 'nightly'", ["unknown availability 'nightly'"]),

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from fedskew.advice.evidence import cells, packaged
 from fedskew.advice.protocol import BOUNDS
@@ -54,21 +55,10 @@ def test_the_page_of_performance_is_current() -> None:
     )
 
 
-def test_pages_of_methods_hold_formulas_code_and_departures(made: dict[str, str]) -> None:
-    """Of FedProx, whose texts are known; and every method has every part that its file gives."""
+def test_pages_of_methods_hold_formulas_code_and_departures(made: dict[str, str], snapshot: SnapshotAssertion) -> None:
+    """FedProx's page as a whole; and every method has every part that its file gives."""
     methods = loaded("docs/builder/methods.py")
-    prox = made["methods/fedprox.md"]
-    assert "client   approximately minimise  F_k(w) + mu/2 ||w - x||^2" in prox
-    assert "def direction(self, grad_fn, view, w, scratch):" in prox
-    assert "g / (1 + view.lr * self.mu) if self.step" in prox
-    assert "**Departures.** The implicit step is ours" in prox
-    assert "| `mu` | `0.1` | 0.001, 0.01, 0.1, 1 |" in prox
-    assert "| `step` | `explicit` | explicit, implicit |" in prox
-    assert "`mu=0` is `fedavg`" in prox
-    assert "Federated Optimization in Heterogeneous Networks, MLSys 2020, arXiv:1812.06127." in prox
-    assert "@inproceedings{fedprox," in prox
-    assert "| loss landscape | — | — | 1 | 1 | 1 |" in prox
-    assert "92.0 ± 3.3 | -0.8 ± 1.3 undecided, p 1" in prox
+    assert made["methods/fedprox.md"] == snapshot
     assert "It loses to FedAvg on" in made["methods/krum.md"]
     for name, cls in ALGORITHMS.items():
         text = made[f"methods/{name}.md"]
@@ -238,74 +228,32 @@ def test_every_skew_stands_on_its_page() -> None:
 
 
 def test_every_stored_name_is_described(tmp_path) -> None:
-    stored = set()
-    clients = {"number": 4, "held_out": 0.4, "unseen": 0.5}
-    rows = np.random.default_rng(0).standard_normal((60, 4))
-    rows[:, -1] = np.arange(60) % 2
-    people = Dataset(
-        x=rows,
-        y=np.arange(60) // 2 % 2,
-        x_test=rows,
-        y_test=np.arange(60) // 2 % 2,
-        classes=("no", "yes"),
-        sensitive="sex",
-    )
-    for method in (
-        {"evaluation": {"inexactness": True, "adapt_steps": 1, "layers": True, "classes": True}},
-        {"algorithm": "ifca"},
-        {"skew": "concept-swap:clusters=1,at_round=1,rho=1e-9"},
-        {"algorithm": "dp-fedavg:q=1.0", "selection": "poisson:rate=1.0"},
-    ):
-        experiment = Experiment(
-            training={"rounds": 1},
-            local={"epochs": 1},
-            engine="stacked",
-            clients=clients,
-            **{"skew": "iid", **method},
-        )
-        frame = run(experiment, data=people, runs=tmp_path).measurements()
-        stored |= set(zip(frame["split"], frame["name"], strict=True))
-    numbers = dataclasses.replace(
-        people, y=rows[:, 0].copy(), y_test=rows[:, 1].copy(), classes=(), target="", sensitive=""
-    )
-    y = np.abs(rows[:, [0, -1]])
-    times = dataclasses.replace(numbers, y=y, y_test=y, target="")
-    for data, task in (
-        (numbers, "regression"),
-        (numbers, "regression:absolute"),
-        (numbers, "regression:quantile"),
-        (times, "survival"),
-    ):
-        experiment = Experiment(
-            task=task,
-            training={"rounds": 1},
-            evaluation={"adapt_steps": 1},
-            engine="stacked",
-            skew="iid",
-            clients=clients,
-        )
-        frame = run(experiment, data=data, runs=tmp_path).measurements()
-        stored |= set(zip(frame["split"], frame["name"], strict=True))
-    ids = people.y[:, None]
+    x = np.random.default_rng(0).standard_normal((60, 4))
+    x[:, -1] = np.arange(60) % 2
+    y = np.arange(60) // 2 % 2
+    people = Dataset(x=x, y=y, x_test=x, y_test=y, classes=("no", "yes"), sensitive="sex")
+    numbers = Dataset(x=x, y=x[:, 0].copy(), x_test=x, y_test=x[:, 1].copy())
+    times = dataclasses.replace(numbers, y=np.abs(x[:, [0, -1]]), y_test=np.abs(x[:, [0, -1]]), target="")
+    ids = y[:, None]
     symbols = dataclasses.replace(people, x=ids, y=ids, x_test=ids, y_test=ids, target="symbols", sensitive="")
-    experiment = Experiment(
-        model="transformer:width=2,layers=1,heads=1",
-        training={"rounds": 1},
-        evaluation={"adapt_steps": 1},
-        engine="stacked",
-        skew="iid",
-        clients=clients,
-    )
-    frame = run(experiment, data=symbols, runs=tmp_path).measurements()
-    stored |= set(zip(frame["split"], frame["name"], strict=True))
-    sets = dataclasses.replace(
-        numbers, y=(rows > 0).astype(int), y_test=(rows < 1).astype(int), classes=tuple("abcd"), target="labels"
-    )
-    experiment = Experiment(
-        training={"rounds": 1}, evaluation={"adapt_steps": 1}, engine="stacked", skew="iid", clients=clients
-    )
-    frame = run(experiment, data=sets, runs=tmp_path).measurements()
-    stored |= set(zip(frame["split"], frame["name"], strict=True))
+    sets = {"y": (x > 0).astype(int), "y_test": (x < 1).astype(int), "classes": tuple("abcd"), "target": "labels"}
+    adapted = {"evaluation": {"adapt_steps": 1}}
+    measured_runs: list[tuple[Dataset, dict[str, object]]] = [
+        (people, {"evaluation": {"inexactness": True, "adapt_steps": 1, "layers": True, "classes": True}}),
+        (people, {"algorithm": "ifca"}),
+        (people, {"skew": "concept-swap:clusters=1,at_round=1,rho=1e-9"}),
+        (people, {"algorithm": "dp-fedavg:q=1.0", "selection": "poisson:rate=1.0"}),
+        *((numbers, {"task": f"regression:{error}", **adapted}) for error in ("squared", "absolute", "quantile")),
+        (times, {"task": "survival", **adapted}),
+        (symbols, {"model": "transformer:width=2,layers=1,heads=1", **adapted}),
+        (dataclasses.replace(numbers, **sets), adapted),
+    ]
+    stored = set()
+    for data, changes in measured_runs:
+        settings = {"training": {"rounds": 1}, "local": {"epochs": 1}, "engine": "stacked", "skew": "iid"}
+        clients = {"number": 4, "held_out": 0.4, "unseen": 0.5}
+        frame = run(Experiment(**{**settings, "clients": clients, **changes}), data=data, runs=tmp_path).measurements()
+        stored |= set(zip(frame["split"], frame["name"], strict=True))
     # what only deployed runs store is compared in tests/flower/test_broken_nodes.py
     deployed = {("round", "rejected"), *(key for key in registered() if key[0] == "fault")}
     assert stored | deployed == set(registered())

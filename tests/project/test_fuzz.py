@@ -200,28 +200,7 @@ def test_any_file_is_read_or_refused_in_one_line(kind: str, limits: settings) ->
 # what stands in text: on the command line, in a table, in a message
 
 NAMES = sorted({name for catalogue in COMPONENTS.values() for name in catalogue})
-PIECES = [
-    "",
-    ":",
-    ",",
-    "=",
-    "[",
-    "]",
-    "::",
-    ".py",
-    "..",
-    "/",
-    "1",
-    "-1",
-    "1e999",
-    "nan",
-    "true",
-    "'",
-    '"',
-    "{",
-    "\n",
-    "\0",
-]
+PIECES = ["", *":,=[].{/1'\"\n\0", "::", ".py", "..", "-1", "1e999", "nan", "true"]
 WORDS = st.lists(st.sampled_from(PIECES + NAMES + ["alpha", "mu", "lr", "hidden"]) | st.text(max_size=3), max_size=8)
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(NAMES),

@@ -41,7 +41,7 @@ LANDSCAPES = 3
 def builders(results: Results, most_points: int = 0) -> dict[str, Callable[[], Picture]]:
     """Return the functions that make the figures, by name. They raise `BadInput` if the runs lack the measurements.
 
-    With ``most_points``, a figure of lines has at most so many points, and its caption says so.
+    With ``most_points``, a figure of lines has at most that number of points, and its caption says so.
     """
     return {
         **{m.figure: partial(curve, results, m, most_points) for m in shown("curve")},
@@ -308,7 +308,7 @@ def partition(results: Results) -> Picture:
 
 
 def of_partition(rows: pd.DataFrame, number: int) -> Picture:
-    """The figure of each client's rows by label. ``rows`` are as from `RunStore.partition`; ``number`` is that of all clients."""
+    """The figure of each client's rows by label. ``rows`` are as from `RunStore.partition`; ``number`` counts all clients."""
     return Picture(
         key="partition",
         heading="",

@@ -172,7 +172,7 @@ class Results:
 
     @cached_property
     def records(self) -> list[RunRecord]:
-        """The runs. Those of one name differ in their seeds only."""
+        """The runs. Runs of one name differ in their seeds only."""
         return titled(self.runs) if self.for_readers else distinct(self.runs)
 
     @cached_property
@@ -253,7 +253,7 @@ class Results:
 
     @cached_property
     def all_measures(self) -> list[Measure]:
-        """The measures that any view shows, and those of the layout's columns."""
+        """The measures that any view shows, and the measures of the layout's columns."""
         return list({measure.key: measure for measure in (*shown(), *self.named_measures)}.values())
 
     @cached_property
@@ -318,7 +318,7 @@ class Results:
         return table[["run", "round", "split", "part", "name", "value"]]
 
     def columns(self, view: View) -> list[Measure]:
-        """The measures in a table: the layout's, or the primary one and those of the ``view`` that a method has numbers of."""
+        """The measures in a table: the layout's, or the primary one and the ``view``'s measures that a method has numbers of."""
         if self.layout.columns:
             return self.named_measures
         numbers = self.summary

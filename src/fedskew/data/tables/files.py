@@ -266,7 +266,7 @@ class Reading:
     def differing(self, path: Path, columns: set[str], others: set[str]) -> str:
         """Say how the columns of a file differ from the first file's columns, and what to write."""
         differ = ", ".join(sorted(columns ^ others))[:200]
-        start = f"{path}: its columns differ from those of {self.files[0].name} in {differ}; all files need the same ones; in "
+        start = f"{path}: its columns differ from {self.files[0].name}'s in {differ}; all files need the same ones; in "
         if not (lacks := sorted(columns - others)):
             return f"{start}{mapping_path(self.files[0]).name} write absent = [{quoted(min(others - columns))}] if it has none"
         rename = entry("rename", min(others - columns, default="ITS-NAME"), lacks[0])

@@ -22,16 +22,7 @@ from fedskew.diagnosis.result import values_of
 from fedskew.diagnosis.server import faces_from, frame_of
 from fedskew.diagnosis.subject import ClientRows, DiagnosisOptions, OnProgress, client_rows
 from fedskew.diagnosis.targets import NumberTargets, SurvivalTargets, Targets, TargetTable, holdings
-from fedskew.measure.heterogeneity.columns import (
-    BINS,
-    Fact,
-    Tested,
-    WordFact,
-    centred,
-    edges,
-    moments,
-    tests,
-)
+from fedskew.measure.heterogeneity.columns import BINS, Fact, Tested, WordFact, centred, edges, moments, tests
 from fedskew.measure.heterogeneity.details import details, of_counts
 from fedskew.measure.heterogeneity.faces import FEWEST_ROWS, Diagnosis, check, sample
 from fedskew.measure.heterogeneity.rows import MANY, MOST_INPUTS, Floats, Ints, sums_by, table

@@ -24,9 +24,10 @@ from typing import Any
 from fedskew import Experiment
 from fedskew.core.errors import FedskewError
 from fedskew.experiment.combinations import with_method
-from fedskew.measure.registry import shown
+from fedskew.measure.registry import Measure, shown
 from fedskew.report import words
-from fedskew.report.tables import summary
+from fedskew.report.series import Results
+from fedskew.report.tables import covered, verdict_rule
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.studies.runner import Executor
 from fedskew.studies.tune import Search, tune
@@ -161,27 +162,28 @@ def runs_of(store: RunStore, dataset: str, method: str, jobs: int) -> list[RunRe
 def table(store: RunStore, made: Mapping[str, list[RunRecord] | FedskewError]) -> str:
     """In Markdown; the verdicts hold for all lines at once, so each new line may change those before it."""
     records = [record for runs in made.values() if isinstance(runs, list) for record in runs]
-    found = summary(store, records)
-    rows, measures = {row["method"]: row for row in words.rows_of(found)}, {m.key: m for m in shown()}
+    results = Results(store, records)
+    rows, measures = {row["method"]: row for row in words.rows_of(results.summary)}, {m.key: m for m in shown()}
     title, *others = COLUMNS
     head = ["method", "lr", title, "against FedAvg", *others]
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for method, runs in made.items():
         if isinstance(runs, list):
             first, *rest = (words.shown(measures[key], rows[runs[0].name]) for key in COLUMNS.values())
-            cells = [runs[0].name.split(" @ ")[1], first, against(rows[runs[0].name]), *rest]
+            cells = [runs[0].name.split(" @ ")[1], first, against(results.measure, rows[runs[0].name]), *rest]
         else:
             cells = [words.MISSING, f"not run: {runs}", *[""] * len(COLUMNS)]
         lines.append(f"| `{method}` | " + " | ".join(cells) + " |")
-    rule = f"Verdicts: {words.verdict_rule(found)}. {words.covered(found)[:1].upper()}{words.covered(found)[1:]}."
+    cover = covered(results.summary, results.measure)
+    rule = f"Verdicts: {verdict_rule(results.summary, results.measure)}. {cover[:1].upper()}{cover[1:]}."
     return "\n".join([*lines, "", rule])
 
 
-def against(row: words.Row) -> str:
+def against(measure: Measure, row: words.Row) -> str:
     """``+2.6 ± 2.2 undecided, p 1``: p after the correction; or how many runs did not finish."""
     if row["unfinished"]:
         return f"{row['unfinished']} of {row['runs']} diverged"
-    return f"{words.difference(row)} {row['verdict']}, p {row['p']:.2g}" if row["verdict"] else ""
+    return f"{words.difference(measure, row)} {row['verdict']}, p {row['p']:.2g}" if row["verdict"] else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,7 +11,7 @@ PAGES = {
     "src/fedskew/advice/evidence.py": "methods/choose.md",
     "src/fedskew/algorithms": "methods/index.md",
     "src/fedskew/claims/documents": "results/documents.md",
-    "src/fedskew/cli/options.py": "reference/command-line.md",
+    "src/fedskew/cli/verbs.py": "reference/command-line.md",
     "src/fedskew/data/__init__.py": "reference/components.md#datasets",
     "src/fedskew/experiment/config.py": "reference/components.md",
     "src/fedskew/experiment/settings.py": "reference/settings.md",

@@ -9,7 +9,7 @@ from builder.methods import table
 import fedskew
 from fedskew.cli.components import SECTIONS, component_rows
 from fedskew.cli.main import parser
-from fedskew.cli.options import EXPERIMENT
+from fedskew.cli.verbs import EXPERIMENT
 from fedskew.experiment.config import COMPONENTS, SETTINGS
 from fedskew.experiment.keywords import KEYWORDS
 from fedskew.measure import registry

@@ -153,7 +153,7 @@ def test_own_data_stay_with_the_runs(tmp_path) -> None:
     data = fs.Dataset(x=x, y=y, x_test=x[:20], y_test=y[:20], classes=("a", "b"))
     runs = fs.run(runs=tmp_path, **{**QUICK, "dataset": data, "skew": "iid"})
     assert runs.model()(torch.tensor(x[:3])).shape == (3, 2)
-    assert fs.export(runs, tmp_path / "m.pt", format="torchscript").is_file()
+    assert fs.export(runs, tmp_path / "m.pt").is_file(), "the ending decides the format"
 
 
 def test_diagnose_gives_what_the_command_line_prints(tmp_path, capsys) -> None:
@@ -174,7 +174,12 @@ def test_tune_finds_and_compares_the_best(tmp_path) -> None:
     found = fs.tune(["fedavg"], grid={"lr": [1e-4, 0.1]}, tuning_seeds=[9], runs=tmp_path, **QUICK)
     assert found.best == {"fedavg": {"solver.lr": 0.1}}
     assert list(found.table()["setting"]) == ["solver.lr=0.1", "solver.lr=0.0001"]
-    assert "lr = 0.1" in found.compare(seeds=1).records[0].experiment
+    [record] = found.compare(seeds=1).records
+    assert "lr = 0.1" in record.experiment
+    assert record.facts["tuned"]["setting"] == {"solver.lr": 0.1}
+    search = {"grid": {"lr": [1e-4, 0.1]}, "tuning_seeds": [9], "tuned": True}
+    [again] = fs.compare(["fedavg"], seeds=1, runs=tmp_path, **search, **QUICK).records
+    assert (again.experiment, again.id) == (record.experiment, record.id + 1), "the trials are not run again"
 
 
 WRONG = """
@@ -272,7 +277,7 @@ def test_an_interrupted_run_is_resumed(tmp_path) -> None:
     assert resumed.model().state_dict().keys() == whole.model().state_dict().keys()
     for ours, theirs in zip(resumed.model().parameters(), whole.model().parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    assert fs.resume(1, runs=tmp_path / "a").ids == (1,)
+    assert fs.resume([1], runs=tmp_path / "a").ids == (1,)
 
 
 SCRIPT = """

@@ -35,12 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--algorithms",
         "fedavg",
         "fedadam:lr=0.1",
-        "--seeds",
-        "2",
-        "--rounds",
-        "1",
-        "--jobs",
-        "1",
+        *["--seeds", "2", "--rounds", "1", "--jobs", "1"],
     ]
     assert main([*words, "--runs", str(folder)]) == 0
     return folder

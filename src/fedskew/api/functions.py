@@ -134,20 +134,23 @@ def compare(
     options, tuning = take(settings, ComparisonOptions), take(settings, TuningOptions)
     base, data = asked("compare", base, data, settings)
     methods = methods_of(base, algorithms, options.get("baselines", True), caller)
-    folds = str(options.get("folds", ""))
+    tuned, folds = options.get("tuned"), str(options.get("folds", ""))
+    require(
+        not (tuned and folds),
+        "compare: tuned chooses settings on rows that the folds test; leave out tuned or folds",
+    )
     require(
         data is None or not folds, "compare: folds need rows in a file; save them as a table, dataset='table:path=...'"
     )
     seeds = seeds_from(options.get("seeds"), base.training.seed, folds)
     planned = cross(base, methods, seeds, folds)
-    if not options.get("tuned"):
+    if not tuned:
         require(not tuning, f"compare: {next(iter(tuning), '')} has no effect without tuned; add it, or leave both out")
         return execute(start(planned, data, runs, jobs), caller, listener)
-    require(not folds, "compare: tuned chooses settings on rows that the folds test; leave out tuned or folds")
     names = list(dict.fromkeys(experiment.name for experiment in planned))
-    tuned = best_settings(base, names, search_of(tuning), RunStore(runs), data, jobs, caller, seeds)
-    caller.tuned(tuned.methods)
-    return execute(tuned.start(seeds, jobs), caller, listener)
+    best = best_settings(base, names, search_of(tuning), RunStore(runs), data, jobs, caller, seeds)
+    caller.tuned(best.methods)
+    return execute(best.start(seeds, jobs), caller, listener)
 
 
 def asked(

@@ -3,7 +3,7 @@
 import argparse
 
 from fedskew.api.runs import Runs, runs_of
-from fedskew.cli.options import keywords_of
+from fedskew.cli.verbs import keywords_of
 from fedskew.core.component import literal
 from fedskew.core.errors import BadInput, require
 from fedskew.core.machine import cores

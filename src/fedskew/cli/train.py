@@ -12,7 +12,6 @@ from rich.table import Table
 from fedskew.api import functions
 from fedskew.api.caller import Started
 from fedskew.api.runs import Runs
-from fedskew.cli.options import keywords_of
 from fedskew.cli.output import (
     layout_from,
     number,
@@ -24,6 +23,7 @@ from fedskew.cli.output import (
 )
 from fedskew.cli.request import experiment_from, jobs_of
 from fedskew.cli.terminal import CommandLine
+from fedskew.cli.verbs import keywords_of
 from fedskew.core.component import label, plain
 from fedskew.core.text import count
 from fedskew.execution.plan import Plan, Trial, remarks_on

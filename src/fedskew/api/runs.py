@@ -117,9 +117,12 @@ class Runs:
         return filled(results.summary) if full else self.shown(results)
 
     def shown(self, results: Results | None = None) -> MethodTable:
+        from fedskew.report.files import readable
         from fedskew.report.shown import MethodTable
 
-        return MethodTable.of(results or self.results())
+        results = results or self.results()
+        dropped = ["clients' rows", *([] if results.layout.columns else ["seeds"])]
+        return MethodTable.of(results.summary, readable(results).drop(columns=dropped, errors="ignore"))
 
     @plainly
     def curves(self, measure: str = "") -> pd.DataFrame:

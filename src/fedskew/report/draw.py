@@ -238,7 +238,7 @@ def draw_parts(table: pd.DataFrame, measure: Measure, order: Sequence[str], axis
             if not rows:
                 continue
             x = [row["place"] + aside(index, len(order)) for row in rows]
-            ends = np.array([part_limits(measure, row) for row in rows])
+            ends = np.array([clipped(row["mean"], row["half"], measure.low, measure.high) for row in rows])
             colour = SERIES[index % len(SERIES)]
             axes.vlines(x, ends[:, 0], ends[:, 1], color=colour, linewidth=2, alpha=0.45)
             line = "-" if measure.split == "adaptation" else ""
@@ -261,10 +261,10 @@ def aside(index: int, number: int) -> float:
     return 0.5 * (index - (number - 1) / 2) / max(number, 3)
 
 
-def part_limits(measure: Measure, row: Row) -> tuple[float, float]:
-    """Return the ends of a part's interval, cut at the measure's lowest and highest possible value."""
-    half = row["half"] if np.isfinite(row["half"]) else 0.0
-    return max(row["mean"] - half, measure.low), min(row["mean"] + half, measure.high)
+def clipped(mean: float, half: float, low: float, high: float) -> tuple[float, float]:
+    """Return the ends of an interval, cut at the lowest and highest possible value. Without an interval both are the mean."""
+    half = half if math.isfinite(half) else 0.0
+    return max(mean - half, low), min(mean + half, high)
 
 
 SPACE = 40
@@ -277,11 +277,9 @@ def compared(table: pd.DataFrame) -> list[tuple[int, Row]]:
 
 
 def ends(measure: Measure, row: Row, spread: str) -> tuple[float, float]:
-    """Return the ends of the difference's interval, cut at -1 and 1 for shares. Without an interval both are the difference."""
-    around = row[f"difference_{SPREADS[spread].column}"]
-    half = around if math.isfinite(around) else 0.0
+    """Return the ends of the difference's interval, cut at -1 and 1 for shares."""
     limit = 1.0 if measure.unit == "%" else math.inf
-    return max(row["difference"] - half, -limit), min(row["difference"] + half, limit)
+    return clipped(row["difference"], row[f"difference_{SPREADS[spread].column}"], -limit, limit)
 
 
 def verdict(measure: Measure, row: Row) -> str:

@@ -1,24 +1,22 @@
 """The table of methods for Python: a data frame with all numbers that prints only its main columns."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 import pandas as pd
 
-from fedskew.report.files import readable
-from fedskew.report.series import Results
-
 
 class MethodTable(pd.DataFrame):
-    """The summary of results. Frames derived from it are plain pandas frames. ``short`` has the main columns as text."""
+    """A summary of methods. It prints ``short``, its main columns as text. Frames derived from it are plain pandas frames."""
 
     _metadata: ClassVar[list[str]] = ["short"]
     short: pd.DataFrame
 
     @classmethod
-    def of(cls, results: Results) -> "MethodTable":
-        table = cls(results.summary)
-        dropped = ["clients' rows", *([] if results.layout.columns else ["seeds"])]
-        table.short = readable(results).drop(columns=dropped, errors="ignore")
+    def of(cls, summary: pd.DataFrame, short: pd.DataFrame) -> MethodTable:
+        table = cls(summary)
+        table.short = short
         return table
 
     @property

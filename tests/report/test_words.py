@@ -85,6 +85,7 @@ def test_numbers_as_people_read_them() -> None:
 
 def test_intervals_as_people_read_them() -> None:
     assert words.interval(0.925, 0.012) == "92.5 ± 1.2"
+    assert words.interval(-0.0126, 0.005, words.signed, low=-1.0) == "-1.3 ± 0.5"
     assert words.interval(0.925, 1e-5) == "92.5 ± <0.1"
     assert words.interval(0.99, 0.02) == "99.0 (97 to 100)"
     assert words.interval(1.0, 0.0) == "100.0 ± 0.0"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedskew.cli.output import print_ranks, print_summary, print_unfinished, print_warnings
+from fedskew.cli.output import print_notices, print_ranks, print_summary
 from fedskew.execution.facts import defaults
 from fedskew.experiment.config import Experiment
 from fedskew.measure.history import Warned
@@ -118,8 +118,7 @@ def test_every_view_says_the_same(
     results = Results(store, store.runs(), **options)
     for show in (print_summary, print_ranks):
         show(results)
-    for tell in (print_unfinished, print_warnings):
-        tell(store.runs())
+    print_notices(store.runs())
     said = {"terminal": capsys.readouterr().out, "page": text_of(page(results))}
     for name, text in texts_of(results).items():
         said[name] = text.partition("\n")[0] if name.endswith("csv") else text

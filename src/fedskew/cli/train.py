@@ -40,7 +40,7 @@ from fedskew.report.words import plain as plain_value
 from fedskew.studies.tune import Tuned, space_from, words
 
 
-class Training(CommandLine):
+class TrainingVerb(CommandLine):
     """The terminal of a verb that trains: it says what begins, and how long it took."""
 
     def __init__(self, folds: str = "") -> None:
@@ -83,7 +83,7 @@ class Training(CommandLine):
 @on_ranks
 def run(parsed: argparse.Namespace) -> int:
     """Carry out one experiment."""
-    caller = Training()
+    caller = TrainingVerb()
     return present(functions.run(experiment_from(parsed), runs=parsed.runs, progress=caller), parsed, caller)
 
 
@@ -96,7 +96,7 @@ def compare(parsed: argparse.Namespace) -> int:
     options = {**tuning_of(parsed), **keywords_of(parsed, ComparisonOptions), "baselines": not parsed.no_baselines}
     if parsed.seeds and len(parsed.seeds) == 1:
         options["seeds"] = parsed.seeds[0]
-    caller = Training(parsed.folds)
+    caller = TrainingVerb(parsed.folds)
     runs = functions.compare(
         base, parsed.algorithms or (), runs=parsed.runs, jobs=jobs_of(parsed), progress=caller, **options
     )
@@ -111,7 +111,7 @@ def tune(parsed: argparse.Namespace) -> None:
         experiment=experiment_from(parsed),
         runs=parsed.runs,
         jobs=jobs_of(parsed),
-        progress=Training(),
+        progress=TrainingVerb(),
         **tuning_of(parsed),
     )
     if parsed.json:
@@ -130,7 +130,7 @@ def tuning_of(parsed: argparse.Namespace) -> dict[str, Any]:
 @on_ranks
 def resume(parsed: argparse.Namespace) -> int:
     """Continue unfinished runs."""
-    caller = Training()
+    caller = TrainingVerb()
     runs = functions.resume(
         parsed.runs_wanted, runs=parsed.runs, jobs=jobs_of(parsed), progress=caller, trust=parsed.trust
     )
@@ -141,7 +141,7 @@ def resume(parsed: argparse.Namespace) -> int:
     return present(runs, parsed, caller)
 
 
-def present(runs: Runs, parsed: argparse.Namespace, caller: Training) -> int:
+def present(runs: Runs, parsed: argparse.Namespace, caller: TrainingVerb) -> int:
     """Write the report of runs that were executed, and print their table. Return the exit code."""
     from fedskew.report.html import write_report  # loads libraries that training does not need
 

@@ -56,7 +56,7 @@ class FreshGradient:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuning:
+class AdaptationSteps:
     """``steps`` is the number of local steps from the global model to a client's own model."""
 
     steps: PositiveInt = 10
@@ -161,7 +161,7 @@ COMBINATIONS: Mapping[str, Combination] = {
     "fedavg-ft": Combination(
         "FedAvg, whose global model each client fine-tunes on its own rows",
         "personalisation",
-        FineTuning,
+        AdaptationSteps,
         lambda _, options: {"sharing": "all", "evaluation__adapt_steps": options.steps},
         ("fedavg-ft",),
     ),

@@ -187,8 +187,8 @@ SEVERAL: dict[str, Callable[[object], tuple[object, ...]]] = {"skew": skews_of, 
 def default_skew(dataset: DataSource) -> Skew:
     """Return ``natural`` if the data set defines clients: by a column, by a file for each client, or always; else label skew."""
     files = getattr(dataset, "files", None)
-    named = getattr(dataset, "client", "") or getattr(dataset, "file_a_client", False)
-    has_clients = bool(named or (isinstance(files, Files) and files.natural))
+    of_rows = getattr(dataset, "client", "") or getattr(dataset, "file_a_client", False)
+    has_clients = bool(of_rows or (isinstance(files, Files) and files.natural))
     return Natural() if has_clients else LabelDirichlet(alpha=0.1)
 
 

@@ -1,6 +1,5 @@
 """A run store from elsewhere: whichever of its texts names code, no verb runs it, and none adds it to the list of trusted code."""
 
-import ast
 import json
 import os
 import shutil
@@ -210,80 +209,3 @@ def test_all_texts_of_the_files_of_a_run_name_no_code(spelling: int, walk: Walk,
     lines = [[code[spelling], *line[1:]] for line in case["methods"]]
     Path("runs/evidence.json").write_text(json.dumps({"made_by": "x", "cases": [{**case, **texts, "methods": lines}]}))
     walk(["evidence", "evidence page", "show 1"])
-
-
-IMPORTERS = {
-    "import_module",
-    "exec",
-    "eval",
-    "__import__",
-    "spec_from_file_location",
-    "exec_module",
-    "run_path",
-    "compile",
-}
-ALLOWED = {
-    "core/user_code.py": "opens what a user or a store names, inside the question of trust",
-    "measure/registry.py": "functions that rows of the registry name; `DECLARED` lets no store set them",
-}
-PASSED_ON = {"extra", "check_installed"}
-"""Functions that import their argument. All calls name the package in the code."""
-
-
-def is_fixed(argument: ast.expr) -> bool:
-    """Whether the code itself says what is imported: a text, or a text that begins with fedskew's own package."""
-    if isinstance(argument, ast.JoinedStr):
-        first = argument.values[0]
-        return isinstance(first, ast.Constant) and str(first.value).startswith("fedskew.")
-    return isinstance(argument, ast.Constant)
-
-
-def executed(tree: ast.AST) -> Iterator[ast.Call]:
-    """Yield calls that import or execute what a variable names, and entry points that are loaded."""
-    passing = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in PASSED_ON]
-    within = {id(call) for function in passing for call in ast.walk(function)}
-    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-        module = ast.unparse(call.func).rpartition(".")[0]
-        named = name in IMPORTERS and (isinstance(call.func, ast.Name) or module in ("importlib", "runpy", "builtins"))
-        named |= name in ("exec_module", "load_module") or (name == "load" and "entry" in module)
-        named = named and id(call) not in within
-        if (named or (name in PASSED_ON and call.args)) and not (call.args and is_fixed(call.args[0])):
-            yield call
-
-
-def test_only_one_place_executes_what_a_text_names() -> None:
-    folder = Path(fedskew.__file__).parent
-    calls = {
-        path.relative_to(folder).as_posix(): [
-            ast.unparse(call) for call in executed(ast.parse(path.read_text("utf-8")))
-        ]
-        for path in sorted(folder.rglob("*.py"))
-    }
-    assert {path for path, found in calls.items() if found} == ALLOWED.keys(), calls
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import_module(name)",
-        "importlib.import_module(name)",
-        "exec(text)",
-        "eval(text)",
-        "__import__(name)",
-        "importlib.util.spec_from_file_location(name, path)" and "spec_from_file_location(name, path)",
-        "spec.loader.exec_module(module)",
-        "runpy.run_path(path)",
-        "entry.load()",
-        "extra(name)",
-        "import_module(f'{name}.x')",
-    ],
-)
-def test_code_that_executes_what_a_text_names_is_seen(text: str) -> None:
-    assert list(executed(ast.parse(text)))
-
-
-def test_code_that_names_its_package_itself_is_allowed() -> None:
-    assert not list(
-        executed(ast.parse("import_module('wandb'); import_module(f'fedskew.cli.{name}'); re.compile(text)"))
-    )

@@ -85,8 +85,8 @@ TABLES: list[tuple[str, str | bytes | Path, str]] = [
     ("not-gzip.csv.gz", rows().encode(), "not-gzip.csv.gz"),
     ("cut.csv.gz", gzip.compress(rows(number=4000).encode(), mtime=0)[:-40], "cut.csv.gz"),
     ("loop.csv", Path("loop.csv"), "loop.csv"),
-    ("endless.csv", Path("/dev/zero"), "unknown kind of file"),
-    ("null.csv", Path("/dev/null"), "unknown kind of file"),
+    ("endless.csv", Path("/dev/zero"), "cannot read this kind of file"),
+    ("null.csv", Path("/dev/null"), "cannot read this kind of file"),
     ("tabs.tsv", rows(), "no column 'y'"),
     ("scalars.jsonl", "1\n2\n", "each line must be one object"),
     ("cut.jsonl", '{"y": "u", "client"', "each line must be one object"),
@@ -99,7 +99,7 @@ TABLES: list[tuple[str, str | bytes | Path, str]] = [
     ("none.parquet", parquet(pa.table({"y": NOTHING, "client": NOTHING})), "no rows"),
     ("list-label.parquet", parquet(pa.table({"y": [["u"]] * 40, "client": ["a", "b"] * 20})), "column 'y' holds list"),
     ("noise.arrow", os.urandom(2000), "cannot be read as arrow"),
-    ("zip.npz", b"PK\x03\x04" + b"\0" * 100, "unknown kind of file"),
+    ("zip.npz", b"PK\x03\x04" + b"\0" * 100, "cannot read this kind of file"),
     ("folder", Path(), "folder"),
 ]
 

@@ -37,7 +37,7 @@ REFUSED = {
     "compare --jobs 99999": "99999 processes at a time are too many for this machine; use at most",
     "compare --grid lr=1,2": "--grid: cannot read 'lr=1,2'; write SECTION.OPTION=VALUE,VALUE",
     "compare --grid solver.lr=1,2": "compare: grid has no effect without tuned",
-    "compare --tuned --folds 3": "compare: tuned chooses settings on rows that the folds test",
+    "compare --tuned --folds 3": "compare: tuning would use rows that the folds test on",
     "run --algorithm mine.py": "algorithm: write mine.py::CLASS",
     "run --algorithm fedbs:weighting=x": "algorithm fedbs: weighting must be samples or uniform, got 'x'",
     "run --model mlp:hiden=[3]": "model mlp: unknown option 'hiden'; did you mean 'hidden'?",

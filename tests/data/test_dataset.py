@@ -44,7 +44,7 @@ def test_names_may_be_arrays_and_client_ids_may_be_letters():
     assert (data.classes, data.group_names) == (("a", "b", "c"), ("u", "v"))
     assert data.groups.tolist() == [1, 0, 0, 1, 0]
     assert Dataset(**valid(group_names=np.array(list("wxyz")))).group_names == ("w", "x", "y", "z")
-    with pytest.raises(BadInput, match="must be integers if group_names names them"):
+    with pytest.raises(BadInput, match="must hold integers, since group_names"):
         Dataset(**valid(groups=np.array(list("vuuvu")), group_names=("u", "v")))
 
 

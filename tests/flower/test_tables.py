@@ -192,7 +192,7 @@ def refused(change: Callable[[pd.DataFrame], pd.DataFrame], folder: Path, option
         (
             lambda rows: rows.assign(cost=1.5),
             "target=cost",
-            "gives targets for regression, but the run learns classes; start the node with",
+            "has targets for regression, but the run needs classes; start the node with",
         ),
     ],
 )

@@ -19,7 +19,7 @@ from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.execution.build import assemble
 from fedskew.loop.evaluate import evaluate, evaluate_clients
-from fedskew.loop.federation import Federation, FineTuning
+from fedskew.loop.federation import Federation, PersonalTuning
 from fedskew.loop.personal import evaluate_personal, measures_personal
 from fedskew.loop.plan import Local, SeededPlanner, System
 from fedskew.loop.round import play_round, start
@@ -85,10 +85,10 @@ def test_personal_models_see_the_new_global_model(monkeypatch, engine) -> None:
 def test_tuning_matches_the_numbers_by_hand(engine) -> None:
     """f = h/2 (w - b)^2 with h = (1, 4), b = (0, 3) from x = 1: two steps at 0.1 give 0.81, and 3 - 2 * 0.6^2 = 2.28."""
     fed = exact_clients(Quadratic(), PAIR, (3, 3), FedAvg(), lr=0.5)
-    fed = replace(fed, tuning=FineTuning(StepsOf((2, 2)), 0.1))
+    fed = replace(fed, tuning=PersonalTuning(StepsOf((2, 2)), 0.1))
     scores = evaluate_personal(fed, engine, start(fed, f64([1.0])), ClientStates(), np.arange(2))
     assert_close(scores["loss"], [0.81**2 / 2, 2 * 0.72**2])
-    fed = replace(fed, tuning=FineTuning(StepsOf((1, 1)), None), solver=Sgd(lr=0.2, lr_decay=0.5))
+    fed = replace(fed, tuning=PersonalTuning(StepsOf((1, 1)), None), solver=Sgd(lr=0.2, lr_decay=0.5))
     server = start(fed, f64([1.0]))._replace(round=1)  # the rate of round 1 is 0.1: 0.9 and 1 + 0.8
     scores = evaluate_personal(fed, engine, server, ClientStates(), np.arange(2))
     assert_close(scores["loss"], [0.9**2 / 2, 2 * 1.2**2])
@@ -99,7 +99,7 @@ def test_tuning_matches_the_numbers_by_hand(engine) -> None:
 def test_tuning_is_plain_training_from_the_global_model(engine, solver) -> None:
     """Also for SCAFFOLD, without its control variates."""
     planner = SeededPlanner(Local(steps=3, batch_size=7), 7, purpose="tuning")
-    fed = replace(ragged(Scaffold(), solver=solver), tuning=FineTuning(planner, None))
+    fed = replace(ragged(Scaffold(), solver=solver), tuning=PersonalTuning(planner, None))
     states = ClientStates()
     server = play(fed, X0, 2, states=states)[-1].server
     expected = []
@@ -116,7 +116,7 @@ def test_tuning_is_plain_training_from_the_global_model(engine, solver) -> None:
 def test_without_tuning_or_personal_models_the_global_model_is_measured_once() -> None:
     fed = ragged(FedAvg())
     assert not measures_personal(fed)
-    assert measures_personal(replace(fed, tuning=FineTuning(fed.planner, None)))
+    assert measures_personal(replace(fed, tuning=PersonalTuning(fed.planner, None)))
     assert measures_personal(ragged(Counted()))
     server = play(fed, X0, 1)[-1].server
     ours = evaluate_personal(fed, Sequential(), server, ClientStates(), EVERYBODY)
@@ -126,7 +126,7 @@ def test_without_tuning_or_personal_models_the_global_model_is_measured_once() -
 
 
 def test_evaluation_changes_no_state() -> None:
-    fed = replace(ragged(Counted()), tuning=FineTuning(SeededPlanner(Local(steps=2), 7, purpose="tuning"), None))
+    fed = replace(ragged(Counted()), tuning=PersonalTuning(SeededPlanner(Local(steps=2), 7, purpose="tuning"), None))
     states = ClientStates()
     server = play(fed, X0, 1, states=states)[-1].server
     x, rows = server.x.clone(), {k: v.clone() for k, v in leaves(states.export()[1])}
@@ -138,7 +138,7 @@ def test_evaluation_changes_no_state() -> None:
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
 def test_stragglers_dropouts_and_devices_do_not_affect_evaluation(engine) -> None:
     """All personal models are measured after the same number of steps."""
-    plain = replace(ragged(Counted()), tuning=FineTuning(SeededPlanner(Local(steps=3), 7, purpose="tuning"), None))
+    plain = replace(ragged(Counted()), tuning=PersonalTuning(SeededPlanner(Local(steps=3), 7, purpose="tuning"), None))
     bad = System(stragglers=1.0, drop_stragglers=True, dropout=0.9)
     states = ClientStates()
     server = play(plain, X0, 2, states=states)[-1].server

@@ -149,7 +149,7 @@ def test_the_command_line_runs_the_folds_of_a_table(tmp_path: Path, capsys: pyte
     assert "comparison c1: 3 seeds (folds 3:clients), 1 at a time" in err
     assert "the choice of the clients, as each seed tests one fold" in " ".join(out.split())
     assert main([*command.split(), "--folds", "5", "--tuned"]) == 2
-    assert "tuned chooses settings on rows that the folds test" in capsys.readouterr().err
+    assert "tuning would use rows that the folds test on" in capsys.readouterr().err
 
 
 def test_arrays_have_no_folds() -> None:

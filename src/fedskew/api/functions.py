@@ -137,7 +137,7 @@ def compare(
     tuned, folds = options.get("tuned"), str(options.get("folds", ""))
     require(
         not (tuned and folds),
-        "compare: tuned chooses settings on rows that the folds test; leave out tuned or folds",
+        "compare: tuning would use rows that the folds test on; leave out tuned or folds",
     )
     require(
         data is None or not folds, "compare: folds need rows in a file; save them as a table, dataset='table:path=...'"

@@ -52,7 +52,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class TableCell:
-    """The document's number (None if it prints none), and our mean and half-width."""
+    """The document's number, or None. Our mean, and half the width of its interval."""
 
     document: float | None
     mean: float

@@ -67,7 +67,7 @@ def reproduce(parsed: argparse.Namespace) -> int:
 
 
 def read_back(store: RunStore, document: Document, planned: list[PlannedRun], parsed: argparse.Namespace) -> None:
-    """Add the runs of the export to the store. Print how many there are, and how many do not count."""
+    """Add the runs of the export to the store. Print how many there are, and how many belong to other experiments."""
     export, finished = read(parsed.export.read_bytes(), str(parsed.export))
     same = (export["document"], export["scale"]) == (document.name, parsed.scale)
     require(same, f"{parsed.export}: of {export['document']} at scale {export['scale']}; name another file")

@@ -214,7 +214,7 @@ def unit(v: Tensor) -> Tensor:
 
 
 def all_finite(values: Tensor) -> bool:
-    """True if all numbers are finite. This pass without a mask takes a tenth of the time of `isfinite`."""
+    """True if all numbers are finite. It looks at the smallest and the largest only, in a tenth of the time of `isfinite`."""
     return not values.numel() or all(bool(end.isfinite()) for end in values.aminmax())
 
 

@@ -27,7 +27,7 @@ from fedskew.execution.prepare import Frozen, prepared
 from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, check_private
 from fedskew.experiment.settings import Auto
-from fedskew.loop.federation import Federation, FineTuning, warmed_up
+from fedskew.loop.federation import Federation, PersonalTuning, warmed_up
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import start
 from fedskew.loop.sharing import OwnPart
@@ -183,17 +183,17 @@ def federation_of(
     )
 
 
-def tuning_of(experiment: Experiment) -> FineTuning | None:
+def tuning_of(experiment: Experiment) -> PersonalTuning | None:
     """Return the fine-tuning of personal models before they are measured; None if ``adapt_steps`` is 0."""
     if not experiment.evaluation.adapt_steps:
         return None
     local = dataclasses.replace(experiment.local, steps=experiment.evaluation.adapt_steps)
-    return FineTuning(SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr)
+    return PersonalTuning(SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr)
 
 
-def adaptation_of(experiment: Experiment) -> FineTuning:
+def adaptation_of(experiment: Experiment) -> PersonalTuning:
     """Return how unseen clients adapt the model: like `tuning_of`, or for ``adapt_steps`` 0 one round of local work."""
-    return tuning_of(experiment) or FineTuning(
+    return tuning_of(experiment) or PersonalTuning(
         SeededPlanner(experiment.local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr
     )
 

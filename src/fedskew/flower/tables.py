@@ -203,7 +203,7 @@ def rows_of_table(table: TableData, request: Request, experiment: Experiment) ->
     path, encoding, target = table.path, request.encoding, TARGETS[experiment.task.target]
     require(
         table.task == target.task,
-        f"table {path}: gives targets for {table.task}, but the run learns {target.words}; start the node with --table "
+        f"table {path}: has targets for {table.task}, but the run needs {target.words}; start the node with --table "
         f"FILE,{target.column}",
     )
     if encoding is None or isinstance(encoding.preprocessing, Array | Symbols):

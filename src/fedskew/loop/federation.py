@@ -29,7 +29,7 @@ from fedskew.skew.partition import Ints, Partition
 from fedskew.slots import Always, Uncompressed, Unrefined
 
 
-class FineTuning(NamedTuple):
+class PersonalTuning(NamedTuple):
     """Fine-tuning of personal models on the client's own rows, before they are measured."""
 
     planner: Planner
@@ -56,7 +56,7 @@ class Federation:
     server_data: Batch | None = None  # the server's own labelled rows
     codec: Codec = field(default_factory=Uncompressed)  # encodes updates for the server
     refinement: Refinement = field(default_factory=Unrefined)  # trains the new global model on the server's rows
-    tuning: FineTuning | None = None  # fine-tuning of personal models
+    tuning: PersonalTuning | None = None  # fine-tuning of personal models
     # tasks of further architectures: client k has architecture k modulo the number of all, which includes ``task``
     others: tuple[Task, ...] = ()
     own_part: OwnPart | None = None  # the part of the model that each client keeps

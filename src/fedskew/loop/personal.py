@@ -13,7 +13,7 @@ from fedskew.core.records import BatchPlan, Carry, Server, Upload, View
 from fedskew.core.task import Task, pooled_primary
 from fedskew.core.trees import Tree, stack
 from fedskew.loop.evaluate import client_means, evaluate_clients, mean_of, stacked_means
-from fedskew.loop.federation import Federation, FineTuning
+from fedskew.loop.federation import Federation, PersonalTuning
 from fedskew.loop.plan import no_steps
 from fedskew.loop.round import broadcast, fresh, survey, work_of, work_on
 from fedskew.loop.work import Engine, Program, States, Work, by_architecture, program
@@ -113,7 +113,7 @@ ROWS = (0, 5, 10, 20, 50, None)
 
 
 def adaptation_curve(
-    fed: Federation, engine: Engine, server: Server, unseen: Partition, tuning: FineTuning, clients: Ints
+    fed: Federation, engine: Engine, server: Server, unseen: Partition, tuning: PersonalTuning, clients: Ints
 ) -> list[dict[str, Tensor]]:
     """Return, for each number in `ROWS`, mean scores (clients,) on each unseen client's held-out rows; NaN without such rows.
 

@@ -94,7 +94,7 @@ class SeededPlanner:
         return plan._replace(warp=self.augmentation.draw(plan.index.shape, rng))
 
     def check_memory(self, sizes: Ints, cohort: int) -> None:
-        """Raise `BadInput` if the plans of the ``cohort`` clients with the most rows do not fit into memory."""
+        """Raise `BadInput` if the plans of a round do not fit into memory. The ``cohort`` largest clients take part in it."""
         works, batch = self.by_client or (self.local,), self.batch_sizes(sizes)
         epochs, steps = (
             np.asarray([getattr(w, name) or 0 for w in works], dtype=float) for name in ("epochs", "steps")

@@ -238,7 +238,10 @@ def gaps_in(kind: Column, parts: Sequence[ColumnSummary]) -> str:
 
 
 def kind_of(name: str, parts: Sequence[ColumnSummary]) -> Kind:
-    """Decide what a column is."""
+    """Decide what a column is: numbers, classes, times, or left out with the reason.
+
+    ``parts`` are the summaries of all sites. A column of text is one of numbers if most of its cells can be read as numbers.
+    """
     filled = [part for part in parts if part.valid] or parts[:1]
     rows, valid = sum(part.rows for part in parts), sum(part.valid for part in parts)
     numbers = pooled(part.numbers for part in filled)

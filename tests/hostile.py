@@ -250,7 +250,12 @@ VERBS: list[Any] = [
     ("diagnose-one-file", "diagnose x.csv --label y", "name the column with the client of each row", {"x.csv": rows()}),
     ("diagnose-numbers", "diagnose x.csv --label a --client client", "labels are classes", {"x.csv": rows()}),
     ("diagnose-few", "diagnose x.csv --label y --client client", "rows are too few", {"x.csv": rows(number=8)}),
-    ("diagnose-kind", "diagnose x.xls --label y --client client", "cannot read this kind of file", {"x.xls": b"\xd0\xcf"}),
+    (
+        "diagnose-kind",
+        "diagnose x.xls --label y --client client",
+        "cannot read this kind of file",
+        {"x.xls": b"\xd0\xcf"},
+    ),
     ("diagnose-folder", "diagnose d --label y", "file in this folder", {"d/readme.txt": "x"}),
     ("diagnose-columns", "diagnose d --label y", "its columns differ", COLUMNS_DIFFER),
     ("flower-what", "flower nosuch", "cannot be 'nosuch'"),

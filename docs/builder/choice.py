@@ -2,8 +2,7 @@
 
 from builder.methods import table
 
-from fedskew.advice.evidence import cells, packaged
-from fedskew.advice.protocol import BOUNDS
+from fedskew.advice.evidence import BOUNDS, cells, packaged
 
 CANDIDATES = (
     ("labels", "SCAFFOLD, FedDyn, FedAvg with momentum", "they correct the drift of clients that have few classes"),

@@ -2,7 +2,7 @@
 
 from builder.methods import table
 
-from fedskew.advice import protocol
+from fedskew.advice import evidence as protocol
 from fedskew.advice.advise import BEYOND, check, verdict_on, winner
 from fedskew.advice.evidence import MEASURES, cells, described, packaged, summary
 from fedskew.core.text import percent, title

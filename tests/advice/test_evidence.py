@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from fedskew.advice.evidence import (
+    ADAPTED,
+    CASES,
     FACES,
+    METHODS,
     NAME,
+    NEEDS,
+    REFERENCE,
+    SEEDS,
     Evidence,
     add_case,
     cells,
@@ -19,7 +25,6 @@ from fedskew.advice.evidence import (
     summary,
     text_of,
 )
-from fedskew.advice.protocol import ADAPTED, CASES, METHODS, NEEDS, REFERENCE, SEEDS
 from fedskew.core.errors import BadInput
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment

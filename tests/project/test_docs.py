@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from fedskew.advice.evidence import cells, packaged
-from fedskew.advice.protocol import BOUNDS
+from fedskew.advice.evidence import BOUNDS, cells, packaged
 from fedskew.algorithms import ALGORITHMS
 from fedskew.api.functions import run
 from fedskew.cli.main import parser

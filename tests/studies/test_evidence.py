@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedskew.advice import protocol
+from fedskew.advice import evidence as protocol
 from fedskew.advice.evidence import NAME, known, read_file
 from fedskew.cli.main import main
 from fedskew.core.errors import Interrupted

@@ -9,8 +9,19 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple, TypedDict
 
-from fedskew.advice.evidence import FACES, MEASURES, Case, Measure, Strengths, change
-from fedskew.advice.protocol import ADAPTED, BOUNDS, NEEDS, PUBLISHED, REFERENCE
+from fedskew.advice.evidence import (
+    ADAPTED,
+    BOUNDS,
+    FACES,
+    MEASURES,
+    NEEDS,
+    PUBLISHED,
+    REFERENCE,
+    Case,
+    Measure,
+    Strengths,
+    change,
+)
 from fedskew.core.text import count, percent, title
 from fedskew.measure.statistics import LEVEL, Verdict, mean_interval, paired_p
 

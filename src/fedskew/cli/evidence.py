@@ -4,8 +4,22 @@ import argparse
 from collections.abc import Sequence
 
 from fedskew.advice.advise import check, verdict_on
-from fedskew.advice.evidence import MEASURES, NAME, Case, add_case, cells, described, known, read_file, summary
-from fedskew.advice.protocol import CASES, METHODS, REFERENCE, SEEDS, Planned
+from fedskew.advice.evidence import (
+    CASES,
+    MEASURES,
+    METHODS,
+    NAME,
+    REFERENCE,
+    SEEDS,
+    Case,
+    Planned,
+    add_case,
+    cells,
+    described,
+    known,
+    read_file,
+    summary,
+)
 from fedskew.api.runs import Runs
 from fedskew.cli.output import print_columns, print_json
 from fedskew.core.errors import BadInput, require

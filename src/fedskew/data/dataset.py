@@ -78,7 +78,10 @@ class Dataset:
         groups, names = self.groups, tuple(map(str, self.group_names))
         groups = None if groups is None else ids_of(name, "client (groups)", groups)
         if groups is not None and not np.issubdtype(np.asarray(groups).dtype, np.integer):
-            require(not names, f"{name}: groups must hold integers, since group_names holds the clients' names; or leave out group_names")
+            require(
+                not names,
+                f"{name}: groups must hold integers, since group_names has the clients' names; or give no group_names",
+            )
             groups, names = numbered(groups)
         for part, value in {**arrays, "groups": groups, "group_names": names}.items():
             object.__setattr__(self, part, value)

@@ -188,7 +188,9 @@ def tuning_of(experiment: Experiment) -> PersonalTuning | None:
     if not experiment.evaluation.adapt_steps:
         return None
     local = dataclasses.replace(experiment.local, steps=experiment.evaluation.adapt_steps)
-    return PersonalTuning(SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr)
+    return PersonalTuning(
+        SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr
+    )
 
 
 def adaptation_of(experiment: Experiment) -> PersonalTuning:

@@ -1,4 +1,4 @@
-"""Summaries of the clients' values of a score such as accuracy. `execution.measurements` sorts the values (K,) from worst to best."""
+"""Summaries of the clients' values (K,) of a score such as accuracy. `execution.measurements` sorts them from worst to best."""
 
 import math
 

@@ -151,7 +151,10 @@ class TrainedModel:
     def evaluate(self, rows: object) -> dict[str, float]:
         """The loss and the metrics over rows with targets, as a run measures them. Rows without a target are left out."""
         names, frame = [*self.target], self.read(rows)
-        require(bool(names), "evaluate: this model does not say which column holds its targets, so answers cannot be compared")
+        require(
+            bool(names),
+            "evaluate: this model does not say which column holds its targets, so answers cannot be compared",
+        )
         require(self.has_targets(frame), f"evaluate: the rows have no column {', '.join(map(repr, names))} of targets")
         assert not isinstance(frame, np.ndarray)
         frame = frame[frame[names].notna().all(axis=1)]

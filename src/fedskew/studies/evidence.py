@@ -9,8 +9,22 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from fedskew.advice.evidence import FACES, MEASURES, Case, Face, Gain, Measure, add_case, read_file
-from fedskew.advice.protocol import PASSES, RATES, REFERENCE, SEEDS, TUNING_SEED, Planned
+from fedskew.advice.evidence import (
+    FACES,
+    MEASURES,
+    PASSES,
+    RATES,
+    REFERENCE,
+    SEEDS,
+    TUNING_SEED,
+    Case,
+    Face,
+    Gain,
+    Measure,
+    Planned,
+    add_case,
+    read_file,
+)
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.data.dataset import Dataset
 from fedskew.data.splits import Redrawn

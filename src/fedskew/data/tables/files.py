@@ -517,6 +517,8 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
             require(bool(inside), f"{path}: no {', '.join(FORMATS)} file in this folder")
             files += inside
         else:
-            require(bool(format_of(path)), f"{path}: fedskew cannot read this kind of file; use one of {', '.join(FORMATS)}")
+            require(
+                bool(format_of(path)), f"{path}: fedskew cannot read this kind of file; use one of {', '.join(FORMATS)}"
+            )
             files.append(path)
     return files

@@ -125,7 +125,7 @@ class Twice:
 @pytest.mark.parametrize(
     ("section", "component", "promises"),
     [
-        ("skew", Repeats(), ["none of them twice"]),
+        ("skew", Repeats(), ["none twice"]),
         ("skew", Unseeded(), ["the same partition for the same seed"]),
         ("dataset", Changing(), ["loads the same rows again"]),
         ("model", Mixes(), ["independent of the other rows", "from the given generator"]),

@@ -360,7 +360,7 @@ def rows_for(skew: object) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.floa
 
 
 def skew_deals(skew: object) -> None:
-    """deals rows of the data, none twice; each size is at least 1, their sum at most the number of rows; changed rows stay finite"""
+    """deals rows of the data, none twice; sizes are at least 1, their sum at most the number of rows; changed rows stay finite"""
     x, y, rng = *rows_for(skew), np.random.default_rng(0)
     if isinstance(skew, Dealer):
         rows = np.concatenate(skew.deal(y, y % CLIENTS, CLIENTS, rng))

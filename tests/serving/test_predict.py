@@ -264,9 +264,9 @@ def test_values_without_a_training_row_are_named(made: tuple[Path, Runs]) -> Non
     folder, runs = made
     frame = pd.read_csv(folder / "test.csv").head(3)
     frame.loc[0, "age"], frame.loc[1, "ward"] = 700.0, "Z"
-    with pytest.warns(UserWarning, match="no training row was like that") as told:
+    with pytest.warns(UserWarning, match="no training row was like that") as caught:
         answers = runs.predict(frame)
-    assert [str(one.message).partition(";")[0] for one in told] == [
+    assert [str(warning.message).partition(";")[0] for warning in caught] == [
         answers[OUTSIDE][0].join(["1 row of 3: ", ""]),
         "1 row of 3: ward unknown, such as 'Z'",
     ]
@@ -375,9 +375,9 @@ def test_cells_that_are_not_numbers_are_named_as_such(made: tuple[Path, Runs]) -
     folder, runs = made
     frame = pd.read_csv(folder / "test.csv").head(5)
     ages = frame.assign(age=["63 years", None, " ", "inf", "1e300"], seen=["later", *frame["seen"][1:]])
-    with pytest.warns(UserWarning, match="no training row was like that") as told:
+    with pytest.warns(UserWarning, match="no training row was like that") as caught:
         answers = runs.predict(ages)
-    assert [str(one.message).partition(";")[0] for one in told] == [
+    assert [str(warning.message).partition(";")[0] for warning in caught] == [
         "1 row of 5: age outside 27.3 to 76.51",
         "2 rows of 5: age missing",
         "2 rows of 5: age not a number, such as '63 years'",

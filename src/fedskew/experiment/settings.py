@@ -143,14 +143,3 @@ class Checkpoint:
 
     every: PositiveInt = 10
     private = after_noise
-
-
-LIGHT: dict[str, type] = {
-    "clients": Clients,
-    "server_data": ServerData,
-    "shared_data": SharedData,
-    "training": Training,
-    "evaluation": Evaluation,
-    "checkpoint": Checkpoint,
-}
-"""Sections of plain settings that can be checked without PyTorch."""

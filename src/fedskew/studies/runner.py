@@ -261,7 +261,8 @@ def register_all(store: RunStore, plans: Sequence[Plan], title: str) -> dict[int
 class Executor:
     """How runs of a store are executed: ``jobs`` at a time, on the rows of ``dataset`` (None: each run loads its own).
 
-    ``listener`` hears of rounds, and ``ended`` of runs that have ended. Once ``stop`` returns True, all runs end after the round.
+    ``listener`` gets the progress of each round, and ``ended`` how each run ended. Once ``stop`` returns True, each run ends after
+    its round.
     """
 
     store: RunStore

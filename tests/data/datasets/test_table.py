@@ -293,7 +293,7 @@ def test_label_columns_are_the_targets_and_no_input(scans: Path) -> None:
     assert experiment.task.target == data.target == "labels"
     assert (data.classes, data.shape, data.group_names) == (("fracture", "nodule"), (2,), ("0", "1", "2"))
     assert (data.y.shape, data.y_test.shape) == ((48, 2), (12, 2))
-    # size is standardised, so that its order tells the fracture
+    # size is standardised; its order still shows the fracture
     both = np.concatenate([data.x[:, 0], data.x_test[:, 0]]), np.concatenate([data.y[:, 0], data.y_test[:, 0]])
     assert both[0][both[1] == 1].min() > both[0][both[1] == 0].max()
 

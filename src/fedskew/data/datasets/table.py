@@ -185,7 +185,7 @@ class TableData(Redrawn):
         return replace(encode, notes=(*encode.notes, *hidden))
 
     def load(self, preprocessing: Tabular | Texts | None = None) -> Dataset:
-        """Load the rows. ``preprocessing`` is one that sites agreed on; without it, one is fitted to these rows."""
+        """Load the rows by the ``preprocessing`` that sites agreed on. Without it, fit one to these rows."""
         from fedskew.data.tables.columns import Columns
 
         agreed = preprocessing if isinstance(preprocessing, Tabular) else None

@@ -341,14 +341,6 @@ def notes_on_words(roles: Roles, clients: tuple[str, ...], classes: tuple[str, .
         yield from dict.fromkeys(line for words in of_clients.values() for line in spelt_twice(roles.label, words))
 
 
-def check_columns(paths: Sequence[Path], columns: Sequence[str]) -> None:
-    """Raise `BadInput` if the first rows do not have all these columns, or cannot be read."""
-    needed = [name for name in columns if name]
-    for path, part in Reading(files_of(paths), frozenset(needed), "").tables():
-        require_columns(path, part, needed)
-        return
-
-
 def require_columns(path: Path, part: pa.Table, needed: Sequence[str]) -> None:
     for name in needed:
         if name not in part.column_names:

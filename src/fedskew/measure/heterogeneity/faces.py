@@ -45,7 +45,8 @@ class MeasuredFace:
 
     ``value`` (0..1) has a 95 % interval, ``low`` to ``high``, over resampled clients. ``chance`` is the mean value if rows are
     dealt at random to clients of the same sizes. ``p`` is the probability that chance gives at least ``value``, corrected for
-    four tests. ``strength`` is (value - chance) / (1 - chance), or 0 if that is negative. ``each`` has each client's distance.
+    four tests. ``strength`` is (value - chance) / (1 - chance), or 0 if that is negative. ``each`` has the value of each
+    client alone.
     """
 
     name: str

@@ -18,6 +18,9 @@ Floats = NDArray[np.floating]
 CHUNK = 1024
 """Maximum number of rows in a forward pass."""
 
+VALUES = 1 << 20
+"""Maximum number of input values in a forward pass of several rows. More of them leave a processor's cache."""
+
 
 def per_row(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Tree:
     """Return the scores of each row by name, (n,) or (n, J), in float64."""
@@ -26,22 +29,23 @@ def per_row(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Tree:
 
 def scored(task: Task, w: Tensor, x: Tensor, y: Tensor, pool: bool = True) -> tuple[Tree, dict[str, float]]:
     """Return the scores of each row; if ``pool``, also the metrics that are computed from all rows together."""
-    return scored_outputs(task, lambda lo, hi: task.logits(w, channels_last(x[lo:hi])), y, pool)
+    rows = min(CHUNK, max(1, VALUES // max(1, math.prod(x.shape[1:]))))
+    return scored_outputs(task, lambda lo, hi: task.logits(w, channels_last(x[lo:hi])), y, pool, rows)
 
 
 def scored_outputs(
-    task: Task, outputs_of: Callable[[int, int], Tensor], y: Tensor, pool: bool = True
+    task: Task, outputs_of: Callable[[int, int], Tensor], y: Tensor, pool: bool = True, rows: int = CHUNK
 ) -> tuple[Tree, dict[str, float]]:
-    """Do what `scored` does, from outputs: ``outputs_of(lo, hi)`` returns the outputs of rows lo to hi - 1."""
+    """Do what `scored` does, from outputs: ``outputs_of(lo, hi)`` returns those of rows lo to hi - 1, ``rows`` of them."""
     parts, outputs_so_far = [], []
     pool = pool and bool(pooled_names(task)) and len(y) > 0
     with torch.no_grad():
-        for lo in range(0, max(len(y), 1), CHUNK):
-            logits = outputs_of(lo, lo + CHUNK)
+        for lo in range(0, max(len(y), 1), rows):
+            logits = outputs_of(lo, lo + rows)
             if joint(task) or pool:
                 outputs_so_far.append(logits)
             if not joint(task):
-                parts.append(task.scores(logits, y[lo : lo + CHUNK]))
+                parts.append(task.scores(logits, y[lo : lo + rows]))
         outputs = torch.cat(outputs_so_far) if outputs_so_far else None
         parts = [task.scores(outputs, y)] if outputs is not None and joint(task) else parts
         pooled = task.pooled(outputs, y) if pool and outputs is not None and isinstance(task, ModelTask) else {}

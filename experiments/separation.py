@@ -24,7 +24,7 @@ from typing import Any
 from fedskew import Experiment
 from fedskew.core.errors import FedskewError
 from fedskew.experiment.combinations import with_method
-from fedskew.measure.registry import Measure, shown
+from fedskew.measure.registry import Measure
 from fedskew.report import words
 from fedskew.report.series import Results
 from fedskew.report.tables import covered, verdict_rule
@@ -163,7 +163,8 @@ def table(store: RunStore, made: Mapping[str, list[RunRecord] | FedskewError]) -
     """In Markdown; the verdicts hold for all lines at once, so each new line may change those before it."""
     records = [record for runs in made.values() if isinstance(runs, list) for record in runs]
     results = Results(store, records)
-    rows, measures = {row["method"]: row for row in words.rows_of(results.summary)}, {m.key: m for m in shown()}
+    rows = {row["method"]: row for row in words.rows_of(results.summary)}
+    measures = {m.key: m for m in results.measures.shown()}
     title, *others = COLUMNS
     head = ["method", "lr", title, "against FedAvg", *others]
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]

@@ -61,14 +61,6 @@ def few_figures(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True, scope="module")
-def measures_of_this_file() -> Iterator[None]:
-    """Metrics that a test declares, as reading a store does, are unknown to other files, whatever their order."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedskew.measure.registry.OWN", {})
-        yield
-
-
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Use an empty cache: tests do not use the user's engine choices, trusted code and frozen layers' results."""

@@ -88,7 +88,7 @@ def of_measures() -> str:
             f"{sentence(m.note)}.",
             f"![{m.note}](../pictures/measure-{m.key}.svg)",
         ]
-    rows = [{"name": m.key, "what": m.note, "over the rounds": m.reduce} for m in registry.shown()]
+    rows = [{"name": m.key, "what": m.note, "over the rounds": m.reduce} for m in registry.Measures().shown()]
     return "\n\n".join([*parts, "## All columns", table(rows, rows[0])]) + "\n"
 
 
@@ -175,7 +175,7 @@ def of_concept(skew: Concept) -> bytes:
 
 
 def drawn_measures() -> list[registry.Measure]:
-    return [m for m in registry.shown() if "curve" in m.views]
+    return [m for m in registry.Measures().shown() if "curve" in m.views]
 
 
 def of_runs() -> Mapping[str, bytes]:

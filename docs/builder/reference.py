@@ -112,7 +112,7 @@ def all_columns() -> str:
 
 def measurements() -> str:
     return table(
-        [{"split": m.split, "name": m.name, "what": m.note} for m in registry.stored().values()],
+        [{"split": m.split, "name": m.name, "what": m.note} for m in registry.Measures().stored.values()],
         ["split", "name", "what"],
     )
 
@@ -121,9 +121,9 @@ def columns() -> str:
     """The measures in tables and figures of runs. Those that a run stores are described above them."""
     rows = [
         {"name": m.key, "from": f"{m.split} {' + '.join(m.of)}", "over the rounds": m.reduce,
-         "what": "" if (m.split, m.name) in registry.stored() else m.note,
+         "what": "" if (m.split, m.name) in registry.Measures().stored else m.note,
          "shown": ", ".join(view for view in get_args(registry.View) if view in m.views)}
-        for m in registry.shown()
+        for m in registry.Measures().shown()
     ]  # fmt: skip
     return table(rows, ["name", "from", "over the rounds", "what", "shown"])
 

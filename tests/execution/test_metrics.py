@@ -12,7 +12,7 @@ from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.execution.build import check_needs
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.measure import registry
+from fedskew.measure.registry import Measures, measures_of
 from fedskew.report.html import page
 from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
@@ -59,12 +59,6 @@ class Lost(Right):
 """
 
 
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the measures of each test after it."""
-    monkeypatch.setattr(registry, "OWN", {})
-
-
 @pytest.fixture
 def mine(tmp_path: Path) -> str:
     (tmp_path / "mine.py").write_text(FILE)
@@ -82,7 +76,7 @@ def measured(metric: object, folder: Path) -> RunStore:
 
 
 def test_metrics_of_each_split_are_measured_and_shown_without_their_code(
-    mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = measured([f"{mine}Right", f"{mine}WorstOf", f"{mine}WorstOf:place=2", f"{mine}Longest"], tmp_path)
     frame = store.measurements([1])
@@ -98,7 +92,6 @@ def test_metrics_of_each_split_are_measured_and_shown_without_their_code(
     assert values("round", "longest") == pytest.approx(np.reshape(values("client", "update_norm"), (-1, 3)).max(1))
     # as another process that cannot read the file
     (tmp_path / "mine.py").unlink()
-    monkeypatch.setattr(registry, "OWN", {})
     store = RunStore(tmp_path / "runs")
     records = store.runs()
     assert Results(store, records).summary.iloc[0]["right"] == pytest.approx(values("test", "accuracy")[-1])
@@ -111,11 +104,22 @@ def test_a_stored_measure_names_no_function_to_import(mine: str, tmp_path: Path)
     store = measured(f"{mine}Right", tmp_path)
     row = {"split": "round", "name": "evil", "note": "", "compute": "os:abort"}
     store.add_facts(1, {"measures": [row, {**row, "name": "drift"}, {**row, "name": "odd", "reduce": "nowhere"}]})
-    assert store.run(1)
-    assert registry.OWN["round", "evil"].compute == ""
-    assert not {("round", "drift"), ("round", "odd")} & registry.OWN.keys()
+    [evil] = measures_of([store.run(1).facts]).of_users
+    assert (evil.split, evil.name, evil.compute) == ("round", "evil", "")
     store.add_facts(1, {"measures": [{"split": "round"}]})
     assert store.runs()[0].status == "damaged"
+
+
+def test_stores_with_measures_of_one_name_do_not_mix(mine: str, tmp_path: Path) -> None:
+    first = measured(f"{mine}Right", tmp_path / "first")
+    (tmp_path / "other.py").write_text(
+        FILE.replace('better: ClassVar[str] = "higher"', 'better: ClassVar[str] = "lower"')
+    )
+    second = measured(f"{tmp_path / 'other.py'}::Right", tmp_path / "second")
+    results = [Results(store, store.runs()) for store in (first, second)]
+    better = [result.measures.stored["test", "right"].better for result in results]
+    assert better == ["higher", "lower"]
+    assert ("test", "right") not in Measures().stored
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.flower.server import serve
 from fedskew.flower.wire import Fault, Kind, Reply, pack, unpack
 from fedskew.loop.round import play_round, start
-from fedskew.measure.registry import stored
+from fedskew.measure.registry import Measures
 from fedskew.store.runs import RunStore
 from tests.flower.test_deployed import VERSIONS, final
 from tests.flower_nodes import Direct, Spoil, configuration, nodes_of, small
@@ -92,7 +92,7 @@ def deployed(experiment: Experiment, folder: Path, spoil: Spoil, **options: obje
 
 def test_each_fault_is_rejected_and_counted_and_the_round_goes_on(tmp_path: Path) -> None:
     """Client 2's answer has another fault in each round after the first. The run is that without client 2 in these rounds."""
-    assert set(FAULTS) == {name for split, name in stored() if split == "fault"} == set(get_args(Fault))
+    assert set(FAULTS) == {name for split, name in Measures().stored if split == "fault"} == set(get_args(Fault))
     rounds = len(FAULTS) + 1
     experiment = small("scaffold", rounds=rounds)
 

@@ -18,7 +18,7 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.loop.faults import KINDS, Faults, Faulty
 from fedskew.loop.limits import RATIO, length_fault, outliers, too_far
 from fedskew.loop.round import play_round, prepare, start
-from fedskew.measure.registry import stored
+from fedskew.measure.registry import Measures
 from fedskew.store import checkpoints
 from tests.flower_nodes import small
 
@@ -65,7 +65,7 @@ def test_kinds_of_faults_are_equally_likely_and_sum_to_the_share() -> None:
     # standard deviations: sqrt(20000 x 0.1 x 0.9) = 42, sqrt(20000 x 0.025 x 0.975) = 22
     assert len(drawn) == pytest.approx(2000, abs=5 * 42)
     assert all(drawn.count(kind) == pytest.approx(500, abs=5 * 22) for kind in KINDS)
-    assert set(KINDS) <= {name for split, name in stored() if split == "fault"}
+    assert set(KINDS) <= {name for split, name in Measures().stored if split == "fault"}
 
 
 def updates(faults: Faults) -> list[torch.Tensor]:

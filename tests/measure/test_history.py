@@ -10,7 +10,7 @@ from fedskew.core.errors import Interrupted
 from fedskew.execution.run import execute, register
 from fedskew.experiment.config import Experiment
 from fedskew.measure.history import Watch
-from fedskew.measure.registry import primary
+from fedskew.measure.registry import Measures
 from fedskew.report.html import page
 from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
@@ -50,7 +50,9 @@ def test_divergence_that_explodes() -> None:
 
 def test_oscillation_of_a_metric_that_is_no_share_is_relative_to_its_mean() -> None:
     def swinging(size: float) -> list[str]:
-        return kinds(replace(watch(), measure=primary("loss")), 30, accuracy=lambda r: 200 + size * (-1) ** r)
+        return kinds(
+            replace(watch(), measure=Measures().primary("loss")), 30, accuracy=lambda r: 200 + size * (-1) ** r
+        )
 
     assert swinging(4) == []
     assert swinging(6) == ["oscillating"]

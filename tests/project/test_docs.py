@@ -27,7 +27,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.execution.plan import prepare
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.measure.registry import stored as registered
+from fedskew.measure.registry import Measures
 from fedskew.skew import SKEWS
 
 ROOT = Path(__file__).parents[2]
@@ -254,8 +254,8 @@ def test_every_stored_name_is_described(tmp_path) -> None:
         frame = run(Experiment(**{**settings, "clients": clients, **changes}), data=data, runs=tmp_path).measurements()
         stored |= set(zip(frame["split"], frame["name"], strict=True))
     # what only deployed runs store is compared in tests/flower/test_broken_nodes.py
-    deployed = {("round", "rejected"), *(key for key in registered() if key[0] == "fault")}
-    assert stored | deployed == set(registered())
+    deployed = {("round", "rejected"), *(key for key in Measures().stored if key[0] == "fault")}
+    assert stored | deployed == set(Measures().stored)
 
 
 PHRASES = (

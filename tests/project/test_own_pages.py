@@ -8,7 +8,6 @@ import pytest
 
 from fedskew.cli.main import main
 from fedskew.experiment.components import KINDS
-from fedskew.measure import registry
 from fedskew.store.runs import RunStore
 
 FOLDER = Path(__file__).parents[2] / "docs" / "how-to"
@@ -18,7 +17,6 @@ QUICK = ["--rounds", "1", "--epochs", "1", "--engine", "sequential", "--set", "t
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "OWN", {})
     monkeypatch.setattr("fedskew.report.html.write_report", lambda results, path, **_: path)
 
 

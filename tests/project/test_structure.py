@@ -333,6 +333,53 @@ def test_an_sql_statement_is_found():
     assert not sql('"select clients, then update the model from them"')
 
 
+# nothing that a function reads or runs stays in a module
+
+
+def filled(source: str) -> list[str]:
+    """The names of a module's lists, sets and dictionaries that a function changes."""
+    tree = ast.parse(source)
+    names = {
+        name_of(target)
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    }
+    changed = []
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+    for node in (inner for function in functions for inner in ast.walk(function)):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            changed.append(name_of(node.value))
+        elif isinstance(node, ast.AugAssign):
+            changed.append(name_of(node.target))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+            changed.append(name_of(node.func.value))
+        elif isinstance(node, ast.Global):
+            changed += node.names
+    return sorted((names & set(changed)) - {""})
+
+
+CHANGES = ("append", "add", "update", "setdefault", "extend", "insert", "pop", "clear", "remove")
+
+
+def test_a_function_fills_no_registry_of_the_process():
+    """What a store's runs declare goes with the runs. Reading two stores would mix it otherwise."""
+    assert offenders(FILES, lambda path, source: filled(source)) == FILLED
+
+
+FILLED = {
+    "execution/prepare.py": ["MEMORY"],  # outputs of frozen layers, by what they depend on
+    "flower/diagnosis.py": [
+        "IN_PROGRESS"
+    ],  # a site's answers until the server's next question, by the process of the node
+}
+
+
+@pytest.mark.parametrize("change", ["A[1] = 2", "A.update(x)", "A |= x", "A.append(x)"])
+def test_a_filled_registry_is_found(change):
+    assert filled(f"A = {{}}\ndef f(x):\n    {change}") == ["A"]
+
+
 # limits of options are types
 
 OPTIONS = [

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedskew.diagnosis.diagnose import diagnosis
 from fedskew.diagnosis.subject import ClientRows, Source
-from fedskew.measure.registry import shown
+from fedskew.measure.registry import Measures
 from fedskew.report import plots
 from fedskew.report.html import write_report
 from fedskew.report.series import Results
@@ -19,7 +19,13 @@ from fedskew.tasks.metrics import METRICS
 OTHERS = [metric.name.replace("_", "-") for metric in METRICS if metric.name != "accuracy"]
 OF_ONE_DATA_SET = [
     what
-    for what in (*(measure.figure for measure in shown("curve")), "differences", *plots.PARTS, "clients", "partition")
+    for what in (
+        *(measure.figure for measure in Measures().shown("curve")),
+        "differences",
+        *plots.PARTS,
+        "clients",
+        "partition",
+    )
     if not any(f"-{name}-" in f"-{what}-" for name in OTHERS)
 ]
 

@@ -9,7 +9,7 @@ import pytest
 import fedskew as fs
 from fedskew.core.errors import BadInput
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.measure.registry import primary
+from fedskew.measure.registry import Measures
 from fedskew.measure.statistics import equivalence_p
 from fedskew.report import tables
 from fedskew.report.answer import answer
@@ -51,7 +51,7 @@ def test_equal_differences_say_how_many_seeds_decide(tmp_path: Path) -> None:
     with closing(store(tmp_path, None, {"fedprox": tuple(value + 0.1 for value in FIRST[:5])})) as made:
         table = Results(made, made.runs()).summary
         assert table["p"][1] == 0.0625
-        assert tables.on_verdicts(table, primary()) == [
+        assert tables.on_verdicts(table, Measures().primary()) == [
             "All seeds gave fedprox the same difference, as with deterministic training; 6 seeds would decide it"
         ]
 
@@ -66,7 +66,7 @@ def test_without_a_margin_nothing_is_equivalent(tmp_path: Path) -> None:
         table = Results(made, made.runs()).summary
         assert table["verdict"].tolist() == ["", "undecided", "undecided", "higher"]
         assert table["p_equivalent"].isna().all()
-        assert "equivalent" not in verdict_rule(table, primary())
+        assert "equivalent" not in verdict_rule(table, Measures().primary())
 
 
 def test_several_margins_are_refused(tmp_path: Path) -> None:

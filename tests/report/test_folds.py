@@ -10,7 +10,7 @@ from scipy import stats
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, Interrupted
-from fedskew.measure.registry import primary
+from fedskew.measure.registry import Measures
 from fedskew.report import tables
 from fedskew.report.answer import without_model
 from fedskew.report.experiments import repeat_command, settings
@@ -57,7 +57,9 @@ def test_the_interval_of_folds_of_rows_by_hand(by_rows: fs.Runs) -> None:
     table = Results(by_rows.store, by_rows.records).summary
     assert table["difference_half"][1] == pytest.approx(half, rel=3e-3)  # 307 and 306 rows
     assert set(table["covers"]) == {"seeds and folds of rows"}
-    assert "cover the seeds and the choice of the rows, as each seed tests one fold (" in covered(table, primary())
+    assert "cover the seeds and the choice of the rows, as each seed tests one fold (" in covered(
+        table, Measures().primary()
+    )
 
 
 def test_the_interval_of_folds_of_clients_by_hand(by_clients: fs.Runs) -> None:
@@ -72,7 +74,9 @@ def test_the_interval_of_folds_of_clients_by_hand(by_clients: fs.Runs) -> None:
     assert table["difference_half"][1] == pytest.approx(stats.t.ppf(0.975, 3) * error, rel=1e-4)
     assert table["p"][1] == pytest.approx(2 * stats.t.sf(abs(difference.mean()) / error, 3), rel=1e-4)
     assert set(table["covers"]) == {"seeds and folds of clients"}
-    assert "cover the seeds and the choice of the clients, as each seed tests one fold (" in covered(table, primary())
+    assert "cover the seeds and the choice of the clients, as each seed tests one fold (" in covered(
+        table, Measures().primary()
+    )
 
 
 def test_what_would_decide_is_counted_in_runs() -> None:
@@ -87,11 +91,11 @@ def test_what_would_decide_is_counted_in_runs() -> None:
         "difference_std": 0.02,
         "comparisons": 1,
     }
-    assert tables.on_verdicts(pd.DataFrame([{**row, "seeds_to_decide": 12}]), primary()) == [
+    assert tables.on_verdicts(pd.DataFrame([{**row, "seeds_to_decide": 12}]), Measures().primary()) == [
         "About 12 runs of each method would decide fedprox's difference, if it is as large as here"
     ]
     never = {**row, "covers": "seeds and folds of clients", "seeds_to_decide": 0}
-    assert tables.on_verdicts(pd.DataFrame([never]), primary()) == [
+    assert tables.on_verdicts(pd.DataFrame([never]), Measures().primary()) == [
         "More runs of each method would not decide fedprox: too few clients for a difference of this size"
     ]
 

@@ -7,7 +7,7 @@ import pytest
 
 import fedskew as fs
 from fedskew.experiment.config import from_toml
-from fedskew.measure.registry import primary
+from fedskew.measure.registry import Measures
 from fedskew.measure.statistics import over_common_rows, over_splits
 from fedskew.report.answer import answer
 from fedskew.report.experiments import repeat_command
@@ -49,7 +49,7 @@ def test_the_interval_measures_the_effect_of_common_test_rows(runs: fs.Runs) -> 
     )
     assert table["difference_half"][1] == pytest.approx(over_common_rows(second - first, ratio).half())
     assert set(table["covers"]) == {"seeds and redrawn test rows"}
-    assert covered(table, primary()) == (
+    assert covered(table, Measures().primary()) == (
         "the intervals of accuracy cover the seeds and the test rows that each seed draws "
         "(corrected resampled t test, Nadeau and Bengio 2003), all other intervals the seeds only"
     )
@@ -73,7 +73,7 @@ def test_without_the_rows_numbers_the_interval_is_nadeau_and_bengios(runs: fs.Ru
     assert table["difference_half"][1] == pytest.approx(found.half(), rel=1e-3)
     assert table["p"][1] == pytest.approx(found.p(), rel=1e-3)
     assert set(table["covers"]) == {"seeds and redrawn test rows"}
-    assert "corrected resampled t test, Nadeau and Bengio 2003" in covered(table, primary())
+    assert "corrected resampled t test, Nadeau and Bengio 2003" in covered(table, Measures().primary())
 
 
 def test_the_command_that_repeats_them_redraws_them(runs: fs.Runs) -> None:

@@ -136,10 +136,10 @@ def test_an_unknown_measure_is_not_stored(store: RunStore) -> None:
 
 def test_rows_are_whole_and_unique() -> None:
     assert max(Counter((m.split, m.name) for m in MEASURES).values()) == 1
-    assert max(Counter(m.key for m in registry.shown()).values()) == 1
-    stored = registry.stored()
+    assert max(Counter(m.key for m in registry.Measures().shown()).values()) == 1
+    stored = registry.Measures().stored
     for measure in MEASURES:
         assert all((measure.split, name) in stored for name in measure.of), measure
         assert not measure.compute or callable(measure.function()), measure
         assert not measure.score or ("global-model", measure.score) in stored, measure
-    assert registry.primary().views == ALL
+    assert registry.Measures().primary().views == ALL

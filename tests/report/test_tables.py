@@ -8,7 +8,7 @@ import pytest
 
 from fedskew.api.functions import Runs
 from fedskew.cli.output import print_summary, summary_json
-from fedskew.measure.registry import primary
+from fedskew.measure.registry import Measures
 from fedskew.measure.statistics import mean_interval
 from fedskew.report import answer as signs
 from fedskew.report import experiments, plots, series
@@ -110,7 +110,7 @@ def test_numbers_that_do_not_exist_are_nan(tmp_path: Path) -> None:
 
 
 def test_curves_use_every_run_as_far_as_it_came(store: RunStore) -> None:
-    table = series.curves(Results(store, store.runs()), primary()).set_index(["method", "round"])
+    table = series.curves(Results(store, store.runs()), Measures().primary()).set_index(["method", "round"])
     assert list(dict.fromkeys(table.index.get_level_values(0))) == ["fedavg", "fedprox:mu=0.1", "scaffold"]
     first = table.loc["fedprox:mu=0.1", 1]
     mean, half = mean_interval([0.5, 0.5, 0.5, 0.2])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import fedskew as fs
 from fedskew.core.metrics import TaskMetric
-from fedskew.measure.registry import primary
+from fedskew.measure.registry import Measures
 from fedskew.measure.statistics import over_seeds_and_rows
 from fedskew.report import tables
 from fedskew.report.series import Budget, Results
@@ -47,7 +47,7 @@ def test_intervals_cover_seeds_and_test_rows(store: RunStore) -> None:
     assert second["difference"] == pytest.approx(0.1)
     assert second["difference_half"] > 0.1
     assert second["verdict"] == "undecided"
-    assert tables.on_verdicts(Results(store, store.runs()).summary, primary()) == [
+    assert tables.on_verdicts(Results(store, store.runs()).summary, Measures().primary()) == [
         "All seeds gave scaffold the same difference, as with deterministic training; 6 seeds would decide it"
     ]
 
@@ -57,9 +57,9 @@ def test_runs_without_values_of_rows_are_compared_over_seeds(store: RunStore) ->
     first, second = (row for _, row in Results(store, store.runs()).summary.iterrows())
     assert (first["covers"], second["covers"]) == ("seeds and test rows", "seeds")
     table = Results(store, store.runs()).summary
-    assert tables.covers(table, primary()) == "seeds"
+    assert tables.covers(table, Measures().primary()) == "seeds"
     table.loc[1, "accuracy"] = math.nan  # as of a method without a shared model
-    assert tables.covers(table, primary()) == "seeds and test rows"
+    assert tables.covers(table, Measures().primary()) == "seeds and test rows"
     store.db.execute("DROP TABLE test_rows")  # a store of an older version
     assert by_method(store, store.runs()) == {}
     assert first["accuracy"] == Results(store, store.runs()).summary.iloc[0]["accuracy"]
@@ -167,8 +167,7 @@ class Spread(Regression):
         (Spread(), "deviation"),
     ],
 )
-def test_a_run_stores_its_test_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: object, metric: str) -> None:
-    monkeypatch.setattr("fedskew.measure.registry.OWN", {})  # no other test sees the metrics of `Spread`
+def test_a_run_stores_its_test_rows(tmp_path: Path, task: object, metric: str) -> None:
     data = fs.load("heart") if metric in ("accuracy", "auc") else numbers(survival=metric == "c_index")
     runs = fs.run(dataset=data, task=task, rounds=2, clients=4, skew="iid", runs=tmp_path / "runs")
     stored = runs.measurements().query("split == 'test' and name == @metric")["value"].iloc[-1]

@@ -131,10 +131,10 @@ class Runs:
         Columns are method, round, mean, low, high, runs, stopped.
         """
         from fedskew.core.errors import suggestion
-        from fedskew.measure.registry import shown
         from fedskew.report.series import curves
 
-        results, curved = self.results(), {m.key: m for m in shown("curve")}
+        results = self.results()
+        curved = {m.key: m for m in results.measures.shown("curve")}
         measure = measure or results.measure.key
         require(measure in curved, f"there is no curve of {measure!r}; {suggestion(measure, curved)}")
         frame = curves(results, curved[measure])

@@ -25,7 +25,6 @@ from fedskew.cli.output import (
 from fedskew.cli.watch import follow, going_on
 from fedskew.core.errors import FedskewError, require
 from fedskew.core.text import count
-from fedskew.measure import registry
 from fedskew.measure.registry import primary_of
 from fedskew.report.console import Console, say
 from fedskew.report.experiments import comparison_title, display_name, parsed, repeat_command, shares_no_model
@@ -210,7 +209,7 @@ def print_curves(results: Results) -> None:
     """Print the run's metrics at every measured round, and its newest metrics by layer and class."""
     console, frame, curves = Console(), results.frame, curves_by_run(results)
     if len(curves):
-        measures = [m for m in registry.shown("curve") if m.key in curves]
+        measures = [m for m in results.measures.shown("curve") if m.key in curves]
         table = Table(box=None, pad_edge=False)
         for title in ("round", *map(heading, measures)):
             table.add_column(title, justify="right")
@@ -223,7 +222,7 @@ def print_curves(results: Results) -> None:
         table = Table(box=None, pad_edge=False)
         table.add_column(f"{split} (round {rows['round'].iloc[0]})")
         newest = rows.pivot(index="part", columns="name", values="value").reindex(rows["part"].unique())
-        measures = [registry.stored()[str(split), name] for name in newest]
+        measures = [results.measures.stored[str(split), name] for name in newest]
         for measure in measures:
             table.add_column(heading(measure), justify="right")
         for part, values in newest.iterrows():

@@ -15,7 +15,7 @@ from rich.text import Text
 from fedskew.cli.output import number, print_json, table_of, too_wide
 from fedskew.core.component import build
 from fedskew.core.errors import require
-from fedskew.measure.registry import primary_of, shown
+from fedskew.measure.registry import Measure, measures_of, primary_of
 from fedskew.report.answer import warnings
 from fedskew.report.console import Console
 from fedskew.report.experiments import display_name, measured_rows, titled
@@ -36,7 +36,7 @@ class Seen:
     """The stored state of a run: its newest numbers, and the mean duration of its last five rounds, in seconds."""
 
     record: RunRecord
-    values: dict[str, float]  # by key, NaN where not measured
+    values: dict[Measure, float]  # NaN where not measured
     pace: float
     owner: str  # the process that works on it; empty if there is none
 
@@ -70,7 +70,12 @@ class Seen:
         signs = [entry["line"] for entry in r.facts.get("warnings", [])]
         return {
             **{"run": r.id, "name": r.name, "seed": r.seed, "status": r.status, "round": r.rounds_done},
-            **{"rounds": r.rounds, **self.values, "seconds_a_round": self.pace, "seconds_left": self.left},
+            **{
+                "rounds": r.rounds,
+                **{m.key: v for m, v in self.values.items()},
+                "seconds_a_round": self.pace,
+                "seconds_left": self.left,
+            },
             **{"warnings": signs, "lost": self.lost},
         }
 
@@ -117,7 +122,8 @@ def going_on(seen: Sequence[Seen]) -> bool:
 
 def watched_runs(store: RunStore, words: Sequence[str]) -> list[Seen]:
     """Return the present state of the runs."""
-    records, measures = store.select(words), shown("live")
+    records = store.select(words)
+    measures = measures_of(record.facts for record in records).shown("live")
     runs = [record.id for record in records]
     newest = {(m.run, m.split, m.name): m.value for m in store.last(runs, [f"{m.split}/{m.name}" for m in measures])}
     seconds: dict[int, list[float]] = {}
@@ -126,7 +132,7 @@ def watched_runs(store: RunStore, words: Sequence[str]) -> list[Seen]:
     return [
         Seen(
             record=record,
-            values={m.key: newest.get((record.id, m.split, m.name), math.nan) for m in measures},
+            values={m: newest.get((record.id, m.split, m.name), math.nan) for m in measures},
             pace=fmean(seconds.get(record.id, [math.nan])),
             owner=owner(store, record.id) if record.status in OPEN else "",
         )
@@ -137,13 +143,13 @@ def watched_runs(store: RunStore, words: Sequence[str]) -> list[Seen]:
 def drawn(seen: Sequence[Seen]) -> RenderableType:
     """Return a table with a row for each run, then the remaining time and the warnings."""
     primary = {primary_of([s.record]) for s in seen}
-    measures = [m for m in shown("live") if m in primary or any(math.isfinite(s.values[m.key]) for s in seen)]
+    measures = [m for m in seen[0].values if m in primary or any(math.isfinite(s.values[m]) for s in seen)]
     columns = {
         "run": [str(s.record.id) for s in seen],
         "method": [display_name(s.record) for s in seen],
         "seed": [str(s.record.seed) for s in seen],
         "rounds": [f"{s.record.rounds_done}/{s.record.rounds}" for s in seen],
-        **{heading(m): [plain(m, s.values[m.key]) for s in seen] for m in measures},
+        **{heading(m): [plain(m, s.values[m]) for s in seen] for m in measures},
         "s a round": [number(s.pace, 2) for s in seen],
         "status": [state(s) for s in seen],
     }
@@ -155,7 +161,7 @@ def drawn(seen: Sequence[Seen]) -> RenderableType:
     ended = sum(not s.open for s in seen)
     left = remaining(seen)
     text = f"{ended} of {len(seen)} runs have ended" + (f", about {duration(left)} of training left" if left else "")
-    of_clients = [m.title for m in measures if m.of_clients and any(math.isfinite(s.values[m.key]) for s in seen)]
+    of_clients = [m.title for m in measures if m.of_clients and any(math.isfinite(s.values[m]) for s in seen)]
     if of_clients:
         text += f"; {listed(of_clients)}: on each client's {measured_rows([s.record for s in seen])}"
     signs = [Text(f"warning: {line}", style="yellow") for line in warnings(titled([s.record for s in seen]))]

@@ -13,7 +13,6 @@ from fedskew.execution.build import Assembly
 from fedskew.experiment.config import COMPONENTS, SETTINGS, SEVERAL, Experiment
 from fedskew.loop.evaluate import evaluate_constant
 from fedskew.measure.history import Warned, Watch
-from fedskew.measure.registry import primary
 from fedskew.skew.compose import mixture
 from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunStore
@@ -60,7 +59,7 @@ def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watc
         by_rows,
         natural=mixture(assembly.experiment.skew).by_groups,
         has_labels=assembly.labels_known and bool(assembly.dataset.num_classes),
-        measure=primary(assembly.experiment.task.primary),
+        measure=assembly.experiment.measure,
         rounds=assembly.experiment.training.rounds,
     )
     note(store, run, watch.begin())

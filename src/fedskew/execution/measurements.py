@@ -24,7 +24,6 @@ from fedskew.loop.personal import adaptation_curve
 from fedskew.loop.work import Engine, Outcome, States
 from fedskew.measure.history import recovery
 from fedskew.measure.privacy import epsilon
-from fedskew.measure.registry import computed, stored
 from fedskew.measure.statistics import Floats
 from fedskew.measure.updates import cosines, signal_to_noise
 from fedskew.skew.concept import Concept
@@ -82,7 +81,7 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
 
     After the last round, unseen clients are measured, too. Raises `Diverged` if a loss is not finite.
     """
-    fed, w, primary = assembly.federation, server.x, assembly.experiment.task.primary
+    fed, w = assembly.federation, server.x
     y_test = assembly.test_targets(server.round)
     rows_scores, pooled = scored(fed.task, w, assembly.x_test, y_test)
     tested = over_rows(fed.task, rows_scores, pooled)
@@ -95,11 +94,11 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
     scores = site.client_scores(fed, server, states, clients)
     check_losses(fed, server, scores.clients, tested["loss"], scores.model)
     if len(scores.clients):
-        rows += rows_of("global-model", "clients", scores.clients, fed.task.measured(scores.model), primary)
+        rows += rows_of(assembly.experiment, "clients", scores.clients, fed.task.measured(scores.model))
         rows += own_rows(assembly, "clients", worst_first(assembly, scores.clients, fed.task.measured(scores.model)))
     if scores.personal:
         check_personal(fed, server, scores.clients, scores.personal)
-        rows += rows_of("personal-model", "personal", scores.clients, fed.task.measured(scores.personal), primary)
+        rows += rows_of(assembly.experiment, "personal", scores.clients, fed.task.measured(scores.personal))
         rows += own_rows(
             assembly, "personal", worst_first(assembly, scores.clients, fed.task.measured(scores.personal))
         )
@@ -165,7 +164,8 @@ def worst_first(
         name = getattr(metric, "score", assembly.experiment.task.primary)
         require(name in scores, f"metric {type(metric).__name__}: no score {name!r}; {suggestion(name, scores)}")
         measured = ~scores[name].isnan()
-        values, order = scores[name][measured].sort(descending=stored()["global-model", name].better == "lower")
+        lower = assembly.experiment.measures.stored["global-model", name].better == "lower"
+        values, order = scores[name][measured].sort(descending=lower)
         return values, sizes[measured][order]
 
     return inputs
@@ -188,7 +188,8 @@ def update_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
     work, deltas = outcome.work, outcome.done.uploads.delta
     rows: list[Row] = layer_rows(assembly, deltas) if assembly.experiment.evaluation.layers else []
     rows += own_rows(assembly, "round", lambda metric: (deltas, work.view.info.num_examples))
-    for measure in (*computed("round"), *computed("client")):
+    measures = assembly.experiment.measures
+    for measure in (*measures.computed("round"), *measures.computed("client")):
         value = measure.function()(deltas, work.view.info.num_examples)
         if measure.split == "client":
             rows += per_client("client", measure.name, work.clients, value)
@@ -243,28 +244,21 @@ def first_bad(fed: Federation, clients: Ints, scores: dict[str, Tensor]) -> str:
     return f"client {fed.partition.names[int(clients[int(bad[0])])]}" if len(bad) else ""
 
 
-def rows_of(split: str, summary: str, clients: Ints, scores: dict[str, Tensor], primary: str) -> list[Row]:
-    """Return the scores of each client, and loss and primary metric over all clients, as rows."""
-    rows: list[Row] = []
+def rows_of(experiment: Experiment, split: str, clients: Ints, scores: dict[str, Tensor]) -> list[Row]:
+    """Return the scores of each client as rows, and the split's measures of loss and primary metric over the measured clients."""
+    measures, rows, ordered = experiment.measures, list[Row](), dict[str, Tensor]()
     for name, values in scores.items():
-        rows += per_client(split, name, clients, values)
-    of_all = {name: scores[name] for name in ("loss", primary) if name in scores}
-    return rows + [(None, summary, name, value) for name, value in over_clients(summary, of_all).items()]
-
-
-def over_clients(split: str, scores: dict[str, Tensor]) -> dict[str, float]:
-    """Compute the registered measures of the split over the clients with measured rows."""
-    registered = stored()
-    ordered = {
-        name: values[~values.isnan()].sort(descending=registered["global-model", name].better == "lower").values
-        for name, values in scores.items()
-    }
-    return {m.name: float(m.function()(ordered[m.score])) for m in computed(split) if len(ordered.get(m.score, ()))}
+        rows += per_client("personal-model" if split == "personal" else "global-model", name, clients, values)
+        if name in ("loss", experiment.task.primary):
+            lower = measures.stored["global-model", name].better == "lower"
+            ordered[name] = values[~values.isnan()].sort(descending=lower).values
+    of_all = [m for m in measures.computed(split) if len(ordered.get(m.score, ()))]
+    return rows + [(None, split, m.name, float(m.function()(ordered[m.score]))) for m in of_all]
 
 
 def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row]:
     """Return the measures of the round's updates, its cost, and the scores of local models. Undefined values are left out."""
-    work, measures, registered = outcome.work, outcome.measures, stored()
+    work, measures, registered = outcome.work, outcome.measures, assembly.experiment.measures.stored
     values = {
         **{name: float(value.mean()) for name, value in measures.items() if ("round", name) in registered},
         **({"signal_to_noise": float(signal_to_noise(measures["relative_drift"]))} if measures else {}),

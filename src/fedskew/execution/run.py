@@ -2,7 +2,7 @@
 
 import contextlib
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -28,11 +28,11 @@ from fedskew.execution.plan import Latest, Plan
 from fedskew.execution.rounds import AnyStates, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.execution.site import LocalClients, Site
 from fedskew.execution.torchrun import group_of_run, in_step, lead
-from fedskew.experiment.config import Experiment, from_toml, own_metrics, row_of
+from fedskew.experiment.config import Experiment, from_toml
 from fedskew.loop.personal import ROWS
 from fedskew.loop.round import start
 from fedskew.loop.work import Engine
-from fedskew.measure.registry import declare, shown
+from fedskew.measure.registry import Measure
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints, test_rows
 from fedskew.store.lock import held
@@ -55,7 +55,8 @@ class Progress:
     round: int
     rounds: int
     seconds: float  # of this round
-    values: Mapping[str, float]  # this round's values, by the keys of the measures that progress shows
+    values: Mapping[str, float]  # this round's values, by the keys of `measures`
+    measures: Sequence[Measure]  # those that progress shows
 
     @property
     def accuracy(self) -> float | None:
@@ -251,9 +252,10 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
 
 def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seconds: float) -> Progress:
     totals = {(split, name): value for client, split, name, value in rows if client is None}
-    values = {m.key: totals[m.split, m.name] for m in shown("live") if (m.split, m.name) in totals}
+    measures = [m for m in assembly.experiment.measures.shown("live") if (m.split, m.name) in totals]
+    values = {m.key: totals[m.split, m.name] for m in measures}
     name, training = assembly.experiment.name, assembly.experiment.training
-    return Progress(run, name, training.seed, server.round, training.rounds, seconds, values)
+    return Progress(run, name, training.seed, server.round, training.rounds, seconds, values, measures)
 
 
 def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
@@ -286,10 +288,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     facts["classes"] = list(assembly.dataset.classes if assembly.dataset.target == "labels" else assembly.strata)
     if assembly.data.unseen is not None:
         facts["adaptation"] = ["all" if rows is None else str(rows) for rows in ROWS]
-    if experiment.metric:
-        facts["measures"] = [row_of(metric) for metric in experiment.metric]
-        declare(facts["measures"])
-    facts["metrics"] = own_metrics(experiment.task)
+    facts |= experiment.declared
     facts["baselines"] = baselines(assembly)
     facts["primary"], facts["defaults"] = experiment.task.primary, defaults(experiment)
     if assembly.frozen:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Unpack, cast
@@ -32,7 +33,6 @@ from fedskew.core.contract import (
 )
 from fedskew.core.errors import BadInput, require, require_storable, suggestion
 from fedskew.core.files import file_text, toml_table
-from fedskew.core.metrics import TaskMetric
 from fedskew.core.privacy import check_part
 from fedskew.core.task import TaskKind
 from fedskew.core.user_code import MARK, asking
@@ -46,7 +46,7 @@ from fedskew.experiment.settings import Auto, Checkpoint, Clients, Evaluation, S
 from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local, System
 from fedskew.measure.privacy import check_installed
-from fedskew.measure.registry import DECLARED, MEASURES, PLACES, declare_metrics
+from fedskew.measure.registry import DECLARED, MEASURES, PLACES, Measure, Measures, measures_of
 from fedskew.models import MODELS
 from fedskew.models.own import adapted
 from fedskew.skew import LabelDirichlet, Natural
@@ -91,16 +91,6 @@ def metrics_of(spec: object) -> tuple[Metric, ...]:
             f"metric: {name} is a measure of fedskew; give the class another name",
         )
     return metrics
-
-
-def own_metrics(task: TaskKind) -> list[dict[str, object]]:
-    """Return what a run stores about the metrics of a user's own task."""
-    return [metric.given() for metric in judged(task) if metric not in METRICS]
-
-
-def judged(task: TaskKind) -> tuple[TaskMetric, ...]:
-    """Return the metrics of a task. The primary metric is never ``aside``, so that it is measured on clients, too."""
-    return tuple(replace(metric, aside=metric.aside and metric.name != task.primary) for metric in task.metrics)
 
 
 def row_of(metric: Metric) -> dict[str, str | float]:
@@ -250,7 +240,6 @@ class Experiment:
                 spec = default_skew(self.dataset)
             value = SEVERAL[section](spec) if section in SEVERAL else build(section, catalogue, spec)
             object.__setattr__(self, section, value)
-        declare_metrics(judged(self.task))
         for section, cls in SETTINGS.items():
             settings = getattr(self, section)
             if not isinstance(settings, Mapping):
@@ -302,6 +291,28 @@ class Experiment:
             elif f.name in SETTINGS:
                 result[f.name] = plain(getattr(self, f.name))
         return result
+
+    @property
+    def declared(self) -> dict[str, object]:
+        """What a run stores about the user's own measures, and the metrics of a task of the user's.
+
+        The primary metric is never ``aside``, so that it is measured on clients, too.
+        """
+        metrics = (replace(m, aside=m.aside and m.name != self.task.primary) for m in self.task.metrics)
+        return {
+            "measures": [row_of(metric) for metric in self.metric],
+            "metrics": [metric.given() for metric in metrics if metric not in METRICS],
+        }
+
+    @cached_property
+    def measures(self) -> Measures:
+        """The measures that runs of this experiment may store."""
+        return measures_of([self.declared])
+
+    @property
+    def measure(self) -> Measure:
+        """The primary measure, by which methods are compared."""
+        return self.measures.primary(self.task.primary)
 
     def parts(self, section: str) -> tuple[Any, ...]:
         """Return the contents of a section. Only ``skew`` and ``metric`` may have more or less than one."""

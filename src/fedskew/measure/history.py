@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.measure.registry import Measure, primary
+from fedskew.measure.registry import Measure, Measures
 
 SHARE, BEFORE = 0.95, 10
 
@@ -96,7 +96,7 @@ class Watch:
     by_rows: bool  # True if the method weights clients by their rows
     natural: bool = False  # True if the clients are natural ones, and no skew has dealt their rows
     has_labels: bool = True  # True if the counts are of classes; False if they are of rows only
-    measure: Measure = field(default_factory=primary)  # the run's primary measure
+    measure: Measure = field(default_factory=Measures().primary)  # the run's primary measure
     rounds: int = 0  # planned
     empty: list[str] = field(
         default_factory=list

@@ -10,10 +10,13 @@ import math
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from importlib import import_module
 from importlib.resources import files
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import msgspec
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.metrics import TaskMetric
@@ -163,7 +166,7 @@ def of_metric(rows: Iterable[Row], metric: TaskMetric) -> Iterator[Measure]:
             yield measure_of({**fields, **{key: getattr(metric, key) for key in row.get("scale", ())}})
 
 
-def measures_of(rows: Iterable[Row]) -> Iterator[Measure]:
+def measures_of_rows(rows: Iterable[Row]) -> Iterator[Measure]:
     """Yield the measures of the rows in their order. Neighbouring rows for metrics are made metric by metric."""
     for for_metrics, group in groupby(rows, key=lambda row: "metrics" in row):
         together = [*group]
@@ -173,85 +176,84 @@ def measures_of(rows: Iterable[Row]) -> Iterator[Measure]:
             yield from map(measure_of, together)
 
 
-MEASURES: tuple[Measure, ...] = tuple(measures_of(ROWS))
+MEASURES: tuple[Measure, ...] = tuple(measures_of_rows(ROWS))
 
 
 OF_MODELS = ("test", "clients", "personal", "unseen")
 """Splits of measures of models. Models are not measured after every round."""
 
-OWN: dict[tuple[str, str], Measure] = {}
-"""Users' own measures, by split and name, of all runs that this process has executed or read."""
-
 DECLARED = {"title": str, "unit": str, "better": str, "score": str, "reduce": str, "low": float, "high": float}
 """The fields that a user's measure may set."""
 
 
-def declare(rows: Iterable[Mapping[str, object]]) -> None:
-    """Add users' own measures from the descriptions that a run stores. No code of the user is imported."""
-    for row in rows:
-        fields: dict[str, Any] = {key: kind(row[key]) for key, kind in DECLARED.items() if key in row}
-        measure = Measure(
-            str(row["split"]), str(row["name"]), str(row["note"]), views=ALL, **{"low": -math.inf, **fields}
-        )
-        if measure.reduce in PLACES and measure.key not in {m.key for m in MEASURES}:
-            OWN[measure.split, measure.name] = measure
+@dataclass(frozen=True)
+class Measures:
+    """The measures of some runs: fedskew's, then ``of_users``."""
+
+    of_users: tuple[Measure, ...] = ()
+
+    @cached_property
+    def all(self) -> tuple[Measure, ...]:
+        return (*MEASURES, *self.of_users)
+
+    @cached_property
+    def stored(self) -> dict[tuple[str, str], Measure]:
+        """The measures that a run may store, by split and name."""
+        return {(m.split, m.name): m for m in self.all if m.stored}
+
+    def shown(self, *views: View) -> list[Measure]:
+        """Return the measures that one of these ``views`` shows; without views, those that any view shows."""
+        return [m for m in self.all if (set(m.views) & set(views) if views else m.views)]
+
+    def computed(self, split: str) -> list[Measure]:
+        """Return the measures of the split that name a function."""
+        return [m for m in self.all if m.split == split and m.compute]
+
+    def primary(self, metric: str = PRIMARY) -> Measure:
+        """Return the measure by which methods are compared and tuned: a ``metric`` on the test set.
+
+        Raises `BadInput` for an unknown metric.
+        """
+        if ("test", metric) not in self.stored:
+            names = {name for split, name in self.stored if split == "test"}
+            raise BadInput(f"unknown metric {metric!r}; {suggestion(metric, names)}")
+        return self.stored["test", metric]
 
 
-def declare_metrics(metrics: Iterable[TaskMetric]) -> None:
-    """Add the measures of a user's own task. Metrics of fedskew's tasks are known already."""
-    for metric in metrics:
-        if metric not in METRICS:
-            for measure in of_metric((row for row in ROWS if "metrics" in row), metric):
-                if (measure.split, measure.name) not in {(m.split, m.name) for m in MEASURES}:
-                    OWN[measure.split, measure.name] = measure
+def measures_of(facts: Iterable[Mapping[str, Any]]) -> Measures:
+    """Return the measures of runs with these facts. No code of a user is imported.
 
-
-def measures() -> tuple[Measure, ...]:
-    """Return the measures of fedskew, then the users'."""
-    return (*MEASURES, *OWN.values())
-
-
-def stored() -> dict[tuple[str, str], Measure]:
-    """Return the measures that a run may store, by split and name."""
-    return {(m.split, m.name): m for m in measures() if m.stored}
-
-
-def shown(*views: View) -> list[Measure]:
-    """Return the measures that one of these ``views`` shows; without views, those that any view shows."""
-    return [m for m in measures() if (set(m.views) & set(views) if views else m.views)]
-
-
-def primary(metric: str = "") -> Measure:
-    """Return the measure by which methods are compared and tuned: a ``metric`` on the test set.
-
-    Raises `BadInput` for an unknown metric.
+    ``measures`` has a user's own, and ``metrics`` those of a user's own task. If two runs declare one in different ways, the later
+    run counts. A measure with a name of fedskew's is left out. Raises an error for facts of another form.
     """
-    name = metric or PRIMARY
-    metrics = (m for m in measures() if m.split == "test" and m.stored)
-    measure = next((m for m in metrics if m.name == name), None)
-    if not measure:
-        names = {m.name for m in measures() if m.split == "test" and m.stored}
-        raise BadInput(f"unknown metric {name!r}; {suggestion(name, names)}")
-    return measure
+    of_users: dict[tuple[str, str], Measure] = {}
+    for of_run in facts:
+        for row in of_run.get("measures", ()):
+            fields = {key: kind(row[key]) for key, kind in DECLARED.items() if key in row}
+            measure = Measure(
+                str(row["split"]), str(row["name"]), str(row["note"]), views=ALL, **{"low": -math.inf, **fields}
+            )
+            if measure.reduce in PLACES and measure.key not in {m.key for m in MEASURES}:
+                of_users[measure.split, measure.name] = measure
+        for metric in msgspec.convert(of_run.get("metrics", ()), tuple[TaskMetric, ...]):
+            measures = of_metric((row for row in ROWS if "metrics" in row), metric)
+            of_users |= {(m.split, m.name): m for m in measures if (m.split, m.name) not in Measures().stored}
+    return Measures(tuple(of_users.values()))
 
 
 class Recorded(Protocol):
     """A run that has facts."""
 
     @property
-    def facts(self) -> Mapping[str, object]: ...
+    def facts(self) -> Mapping[str, Any]: ...
 
 
 def primary_of(records: Iterable[Recorded]) -> Measure:
     """Return the measure by which these runs are compared. Raises `BadInput` if they have different ones."""
-    metrics = list(dict.fromkeys(str(r.facts["primary"]) for r in records if "primary" in r.facts)) or [PRIMARY]
+    facts = [record.facts for record in records]
+    metrics = list(dict.fromkeys(str(of_run["primary"]) for of_run in facts if "primary" in of_run)) or [PRIMARY]
     require(len(metrics) == 1, f"these runs are compared by {' and by '.join(metrics)}; name runs of one task")
-    return primary(metrics[0])
-
-
-def computed(split: str) -> list[Measure]:
-    """Return the measures of the split that name a function."""
-    return [m for m in measures() if m.split == split and m.compute]
+    return measures_of(facts).primary(metrics[0])
 
 
 def budgets() -> dict[str, tuple[str, ...]]:
@@ -259,6 +261,6 @@ def budgets() -> dict[str, tuple[str, ...]]:
 
     The budget ``rounds`` counts rounds with local steps.
     """
-    kinds = dict.fromkeys(m.budget for m in measures() if m.budget)
-    names = {kind: tuple(m.name for m in measures() if m.budget == kind) for kind in kinds}
+    kinds = dict.fromkeys(m.budget for m in MEASURES if m.budget)
+    names = {kind: tuple(m.name for m in MEASURES if m.budget == kind) for kind in kinds}
     return {"rounds": names["steps"], **names}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fedskew.measure.registry import METRICS, Measure, primary_of, shown
+from fedskew.measure.registry import METRICS, Measure, Measures, primary_of
 from fedskew.report.experiments import measured_rows, name_of, repeat_command, settings
 from fedskew.report.series import Results
 from fedskew.report.style import rendered
@@ -18,7 +18,7 @@ def card(store: RunStore, run: int, client: int | None, without_graph: str) -> s
     record, partition = store.run(run), store.partition(run)
     names = dict(zip(partition["client"], partition["client_name"], strict=True))
     metrics = {metric.name for metric in METRICS}
-    measures = [m for m in shown() if m.split == "test" and m.name in metrics]
+    measures = [m for m in Measures().shown() if m.split == "test" and m.name in metrics]
     split, per_client = ("test", False) if client is None else ("personal-model", True)
     last = store.last([run], [f"{split}/{m.name}" for m in measures], per_client=per_client)
     numbers = {m.name: m.value for m in last if m.client == client}

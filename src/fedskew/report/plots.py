@@ -16,7 +16,7 @@ import numpy as np
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.files import require_regular, write_whole
 from fedskew.core.text import count
-from fedskew.measure.registry import Measure, shown, stored
+from fedskew.measure.registry import Measure
 from fedskew.measure.statistics import Ranks, rank_methods
 from fedskew.report import draw, series
 from fedskew.report.console import png
@@ -44,7 +44,7 @@ def builders(results: Results, most_points: int = 0) -> dict[str, Callable[[], P
     With ``most_points``, a figure of lines has at most that number of points, and its caption says so.
     """
     return {
-        **{m.figure: partial(curve, results, m, most_points) for m in shown("curve")},
+        **{m.figure: partial(curve, results, m, most_points) for m in results.measures.shown("curve")},
         "differences": partial(differences, results),
         **{str(what): partial(of_parts, results, what) for what in PARTS},
         "clients": partial(clients, results, most_points),
@@ -99,7 +99,7 @@ def curve(results: Results, measure: Measure, most_points: int = 0) -> Picture:
     """The figure of a measure over the rounds."""
     table = series.curves(results, measure)
     if not len(table):
-        measured = [m.figure for m in shown("curve") if results.has(m)]
+        measured = [m.figure for m in results.measures.shown("curve") if results.has(m)]
         raise BadInput(f"none of these runs has measured {measure.label}; they have {listed(measured)}")
     records, order = results.records, results.methods
     points, thinner = thinned(table, "round", order, most_points)
@@ -164,7 +164,7 @@ PARTS: dict[Parts, tuple[str, str, str, str]] = {
 def of_parts(results: Results, what: Parts) -> Picture:
     """The figure of a measure by layer, class, label, or number of rows to adapt on."""
     split, name, axis, when = PARTS[what]
-    measure, order = stored()[split, name or results.measure.name], results.methods
+    measure, order = results.measures.stored[split, name or results.measure.name], results.methods
     table = by_part(results, measure)
     option = "clients.unseen=0.2" if what == "adaptation" else f"evaluation.{series.PARTS[split]}=true"
     require(len(table) > 0, f"none of these runs has measured its {what}; set {option}")

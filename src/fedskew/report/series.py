@@ -13,7 +13,7 @@ import numpy as np
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.text import plainly
-from fedskew.measure.registry import OF_MODELS, Measure, View, budgets, measures, primary_of, shown, stored
+from fedskew.measure.registry import OF_MODELS, Measure, Measures, View, budgets, measures_of, primary_of
 from fedskew.measure.statistics import t_quantile
 from fedskew.report.experiments import Name, distinct, names, own_clients, parsed, pooled, shares_no_model, titled
 from fedskew.report.tables import OBSERVATION, by_method, methods, per_seed, rows_with, summarise
@@ -186,6 +186,11 @@ class Results:
         return methods(self.records)
 
     @cached_property
+    def measures(self) -> Measures:
+        """The measures that the runs may have stored."""
+        return measures_of(record.facts for record in self.runs)
+
+    @cached_property
     def measure(self) -> Measure:
         """The primary measure: methods are compared by it. Raises `BadInput` if the runs have different ones."""
         return primary_of(self.runs)
@@ -203,7 +208,8 @@ class Results:
 
         rows = [(r.id, r.name, r.partition_seed, r.seed, r.status) for r in self.records]
         about = pd.DataFrame(rows, columns=["run", *OBSERVATION, "status"]).drop_duplicates("run")
-        viewed = [] if self.layout.columns else sorted({x for m in measures() if m.views or m.budget for x in m.of})
+        of_views = (m for m in self.measures.all if m.views or m.budget)
+        viewed = [] if self.layout.columns else sorted({name for m in of_views for name in m.of})
         frame = self.store.measurements(about["run"].tolist(), per_client=False, names=viewed).drop(columns="client")
         frame = frame.merge(about, on="run")
         frame = frame.astype({"split": "category", "name": "category"})  # several comparisons of each follow
@@ -236,25 +242,26 @@ class Results:
         A stored measure that the registry does not have, such as a metric of one's own, is read after the last round. Raises
         `BadInput` for any other name.
         """
-        measures_, possible = [], [m for m in (*shown(), *stored().values()) if m.split in (*OF_MODELS, "round")]
+        measures, candidates = list[Measure](), (*self.measures.shown(), *self.measures.stored.values())
+        possible = [m for m in candidates if m.split in (*OF_MODELS, "round")]
         for column in self.layout.columns:
             name = plainly(column)
             matches = [m for m in possible if name in map(plainly, (m.key, m.title, f"{m.split}/{m.name}", m.name))]
             rows = self.frame.loc[self.frame["name"].map(plainly) == name, ["split", "name"]].drop_duplicates()
             if matches:
-                measures_.append(min(matches, key=lambda m: (plainly(m.key) != name, m.views == ())))
+                measures.append(min(matches, key=lambda m: (plainly(m.key) != name, m.views == ())))
             elif len(rows):
                 split, stored_name = map(str, rows.iloc[0])
-                measures_.append(Measure(split, stored_name, "a measure of one's own", reduce="last"))
+                measures.append(Measure(split, stored_name, "a measure of one's own", reduce="last"))
             elif column not in OTHER_COLUMNS:
                 choice = suggestion(column, [*(m.key for m in possible), *OTHER_COLUMNS])
                 raise BadInput(f"columns: unknown {column!r}; {choice}")
-        return measures_
+        return measures
 
     @cached_property
     def all_measures(self) -> list[Measure]:
         """The measures that any view shows, and the measures of the layout's columns."""
-        return list({measure.key: measure for measure in (*shown(), *self.named_measures)}.values())
+        return list({measure.key: measure for measure in (*self.measures.shown(), *self.named_measures)}.values())
 
     @cached_property
     def seeds(self) -> pd.DataFrame:
@@ -303,7 +310,7 @@ class Results:
         """
         import pandas as pd
 
-        of_parts = [f"{split}/{name}" for split, name in stored() if split in PARTS]
+        of_parts = [f"{split}/{name}" for split, name in self.measures.stored if split in PARTS]
         rows = self.store.curves([record.id for record in self.runs], of_parts, per_client=True)
         table = pd.DataFrame(rows, columns=Measurement._fields)
         table = table.sort_values(["run", "round", "split", "client"], kind="stable")
@@ -324,7 +331,7 @@ class Results:
         numbers = self.summary
         return [
             m
-            for m in shown()
+            for m in self.measures.shown()
             if m == self.measure
             or (
                 view in m.views
@@ -394,8 +401,8 @@ def curves_by_run(results: Results) -> pd.DataFrame:
     """
     import pandas as pd
 
-    frame = results.frame
-    values = {m.key: rows_with(frame, m).groupby(["run", "round"])["value"].sum(min_count=1) for m in shown("curve")}
+    frame, measures = results.frame, results.measures.shown("curve")
+    values = {m.key: rows_with(frame, m).groupby(["run", "round"])["value"].sum(min_count=1) for m in measures}
     table = pd.DataFrame({key: column for key, column in values.items() if len(column)})
     models = frame.loc[frame["split"].isin(OF_MODELS), ["run", "round"]].drop_duplicates()
     return (table[table.index.isin(pd.MultiIndex.from_frame(models))] if len(models) else table).reset_index()

@@ -13,8 +13,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 import msgspec
 
 from fedskew.core.errors import FedskewError, require
-from fedskew.core.metrics import TaskMetric
-from fedskew.measure.registry import declare, declare_metrics
+from fedskew.measure.registry import measures_of
 
 VERSION = 1
 
@@ -195,8 +194,7 @@ def record_from(row: Sequence[object]) -> RunRecord:
         record = msgspec.convert(values, RunRecord)
         for moment in (record.created, record.updated):
             require(datetime.fromisoformat(moment).tzinfo is not None, f"the time {moment} has no time zone")
-        declare(facts.get("measures", ()))
-        declare_metrics(msgspec.convert(facts.get("metrics", ()), tuple[TaskMetric, ...]))
+        measures_of([facts])
         return replace(record, facts=values["facts"])  # with the keys that `RunFacts` does not list
     except (FedskewError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = str(error).replace("`", "").replace("$.", "").replace(" - at ", " at ")

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedskew.core.errors import BadInput, FedskewError, require
-from fedskew.measure.registry import stored
+from fedskew.measure.registry import Measures, measures_of
 from fedskew.store.records import (
     COLUMNS,
     DAMAGED,
@@ -187,22 +187,29 @@ class RunStore:
         """Write all measurements of a round in one transaction. They replace stored ones of this and later rounds.
 
         With ``durable``, SQLite syncs this and all earlier writes to disk, so that a power cut loses none of them.
-        Raises `FedskewError` for a measure that is not in `fedskew.measure.registry`.
+        Raises `FedskewError` for a measure that is neither in `fedskew.measure.registry` nor declared by the run.
         """
         self.db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         with self.transaction():
             self.db.execute("DELETE FROM measurements WHERE run=? AND round>=?", (run, round_))
-            self.db.executemany(ADD_MEASUREMENTS, registered(run, ((round_, row) for row in rows)))
+            self.add_measurements(run, [(round_, row) for row in rows])
             self.db.execute("UPDATE runs SET rounds_done=?, updated=? WHERE id=?", (round_, now(), run))
 
     def copy_run(self, run: int, record: RunRecord, rows: Iterable[tuple[int, Row]]) -> None:
         """Fill a planned run with what another store has of it: status, rounds, times, facts, and ``rows`` with their rounds."""
         with self.transaction():
-            self.db.executemany(ADD_MEASUREMENTS, registered(run, rows))
             self.db.execute(
                 "UPDATE runs SET status=?, rounds_done=?, created=?, updated=?, facts=? WHERE id=?",
                 (record.status, record.rounds_done, record.created, record.updated, json.dumps(record.facts), run),
             )
+            self.add_measurements(run, [*rows])
+
+    def add_measurements(self, run: int, rows: Sequence[tuple[int, Row]]) -> None:
+        """Add rows with their rounds. Raises `FedskewError` for a measure that neither fedskew nor the run's facts have."""
+        unknown = {row[1:3] for _, row in rows} - Measures().stored.keys()
+        if unknown and (unknown := unknown - measures_of([self.run(run).facts]).stored.keys()):
+            raise FedskewError(f"the measure {'/'.join(min(unknown))} has no row in fedskew.measure.registry; add one")
+        self.db.executemany(ADD_MEASUREMENTS, [(run, round_, *row) for round_, row in rows])
 
     # reading
     @contextmanager
@@ -374,15 +381,6 @@ def sound(records: list[RunRecord]) -> list[RunRecord]:
         if record.status == DAMAGED:
             raise FedskewError(f"run {record.id}: {record.message}; name other runs")
     return records
-
-
-def registered(run: int, rows: Iterable[tuple[int, Row]]) -> Iterator[tuple[int, int, int | None, str, str, float]]:
-    """Yield the rows of the table. Raises `FedskewError` for the first with a measure that is not in the registry."""
-    measures = stored()
-    for round_, row in rows:
-        if row[1:3] not in measures:
-            raise FedskewError(f"the measure {'/'.join(row[1:3])} has no row in fedskew.measure.registry; add one")
-        yield run, round_, *row
 
 
 def now() -> str:

@@ -34,7 +34,7 @@ from fedskew.execution.build import assemble
 from fedskew.execution.run import Stop
 from fedskew.experiment.combinations import suited, with_method
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.measure.registry import primary, primary_of
+from fedskew.measure import registry
 from fedskew.measure.statistics import mean_interval, paired_p
 from fedskew.report.experiments import repeat_command, without_seeds
 from fedskew.report.tables import ByRow, Seeds, Splits, by_method, estimate, splits
@@ -65,16 +65,16 @@ def values_of(store: RunStore, record: RunRecord, metric: str) -> dict[Measure, 
 
 
 def lines_of(
-    store: RunStore, runs: Mapping[str, Sequence[RunRecord]], metric: str, measures: Sequence[Measure]
+    store: RunStore, runs: Mapping[str, Sequence[RunRecord]], primary: registry.Measure, measures: Sequence[Measure]
 ) -> list[Gain]:
     """Return the gains of each method over FedAvg, if both have ended on at least two common seeds."""
     records = [record for of_method in runs.values() for record in of_method if record.status in DONE]
     by_row, drawn = by_method(store, records), splits(records)
     reached: dict[tuple[str, Measure], dict[Seeds, float]] = {}
     for record in records:
-        for measure, value in values_of(store, record, metric).items():
+        for measure, value in values_of(store, record, primary.name).items():
             reached.setdefault((record.name, measure), {})[record.partition_seed, record.seed] = value
-    sign = -1 if primary(metric).better == "lower" else 1
+    sign = -1 if primary.better == "lower" else 1
     lines = []
     for method, of_method in runs.items():
         for measure in measures if method != REFERENCE else ():
@@ -118,21 +118,21 @@ def case_of(
     Without ``faces``, the partitions are diagnosed.
     """
     base = [r for r in runs[REFERENCE] if r.status in DONE]
-    metric = primary_of(base).name
+    primary = registry.primary_of(base)
     measures: list[Measure] = [name for name in MEASURES if name == "test" or experiment.clients.held_out > 0]
-    reached = [values_of(store, r, metric) for r in base]
+    reached = [values_of(store, r, primary.name) for r in base]
     dominant, strengths = faces or faces_over(experiment, dataset, sorted({r.partition_seed for r in base}))
     return Case(
         data=experiment.labels("dataset")[0],
         skew=" + ".join(experiment.labels("skew", True)),
         model=experiment.labels("model")[0],
         target=dataset.target,
-        metric=metric,
-        better="lower" if primary(metric).better == "lower" else "higher",
+        metric=primary.name,
+        better="lower" if primary.better == "lower" else "higher",
         dominant=dominant,
         strengths=strengths,
         fedavg={name: short(fmean(values[name] for values in reached)) for name in measures if name in reached[0]},
-        methods=tuple(lines_of(store, runs, metric, measures)),
+        methods=tuple(lines_of(store, runs, primary, measures)),
         command=command,
     )
 
@@ -208,7 +208,7 @@ def tuned(store: RunStore, case: Planned, method: str) -> float | None:
         record = stored.get(experiment.hash())
         if record is None or record.status not in DONE:
             return None
-        measure = primary(record.facts["primary"])
+        measure = registry.primary_of([record])
         value = values_of(store, record, measure.name).get("own", math.nan) * (-1 if measure.better == "lower" else 1)
         scores[rate] = -math.inf if record.status != "finished" or math.isnan(value) else value
     return max(RATES, key=lambda rate: scores[rate])

@@ -13,7 +13,6 @@ from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.execution.plan import Plan
 from fedskew.execution.run import Ended, Listener, Progress
-from fedskew.measure.registry import shown
 from fedskew.report.experiments import name_of
 from fedskew.report.progress import Board, Part, ProgressFace
 from fedskew.report.words import value
@@ -75,7 +74,7 @@ def tuning_text(progress: Progress) -> str:
 
 def measured(progress: Progress) -> dict[str, str]:
     """Format the values of this round, by the measure's key."""
-    return {m.key: f"{m.title} {value(m, progress.values[m.key])}" for m in shown("live") if m.key in progress.values}
+    return {m.key: f"{m.title} {value(m, progress.values[m.key])}" for m in progress.measures}
 
 
 class Stopper:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal, TypeGuard
 
@@ -21,7 +21,7 @@ from fedskew.execution.plan import Plan, prepare
 from fedskew.execution.run import Stop
 from fedskew.experiment.combinations import has_own_models, suited, with_method
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections
-from fedskew.measure.registry import PRIMARY, Measure, primary
+from fedskew.measure.registry import Measure, Measures
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.studies.runner import DONE, Executor, stored_runs, to_execute, worst_error
 
@@ -160,19 +160,14 @@ class Tuner:
         return Tried(setting, self.sign * score, seconds, runs, "finished")
 
     @property
-    def measure(self) -> Measure:
-        """The measure of the primary metric on the test set, which says whether higher values are better."""
-        return primary(self.base.task.primary)
-
-    @property
     def scored(self) -> str:
         """The measure that the search scores: the primary metric on held-out rows, as a mean over the clients."""
-        return f"{self.search.by}/{self.measure.name}_mean"
+        return f"{self.search.by}/{self.base.measure.name}_mean"
 
     @property
     def sign(self) -> int:
         """-1 if lower values are better, else 1. A better setting always has a higher score."""
-        return -1 if self.measure.better == "lower" else 1
+        return -1 if self.base.measure.better == "lower" else 1
 
 
 def personal(experiment: Experiment) -> bool:
@@ -279,12 +274,7 @@ class Tuned:
 
     method: str
     tried: tuple[Tried, ...]
-    primary: str = PRIMARY  # the metric of the scores
-
-    @property
-    def measure(self) -> Measure:
-        """The measure of the scores."""
-        return primary(self.primary)
+    measure: Measure = field(default_factory=Measures().primary)  # of the scores
 
     def reached(self, tried: Tried) -> float:
         """Return the primary metric of a setting on held-out rows."""
@@ -385,11 +375,11 @@ def tune(executor: Executor, base: Experiment, method: str, search: Search) -> T
         base = base.replace(clients__held_out=search.held_out)
     tuner, space = Tuner(executor, base, method, search), space_of(search, base, method)
     if search.trials:
-        return Tuned(method, tuple(by_optuna(tuner, space)), base.task.primary)
+        return Tuned(method, tuple(by_optuna(tuner, space)), base.measure)
     settings = grid(space)
     tuner.execute(tuner.registered(settings, search.seeds), executor.stop)
     tried = tuple(tuner.judged(setting, tuner.records(setting, search.seeds)) for setting in settings)
-    return Tuned(method, tried, base.task.primary)
+    return Tuned(method, tried, base.measure)
 
 
 def tuned_methods(

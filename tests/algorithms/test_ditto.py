@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from fedskew.algorithms import Ditto
 from fedskew.core.errors import Diverged
@@ -11,14 +10,12 @@ from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.personal import evaluate_personal
 from fedskew.loop.plan import Local
-from fedskew.slots import AdamW, Sgd, Uniform
+from fedskew.slots import AdamW, Sgd
 from tests.reference import (
     PAIR,
     apart,
     assert_close,
     f64,
-    matrices,
-    matrix_clients,
     ragged,
     real_batches,
     run,
@@ -70,49 +67,6 @@ def test_against_an_ordinary_loop_with_an_optimiser_of_its_own(solver, lam: floa
                 extra=lambda net, _, x=anchors[t]: lam / 2 * square_distance(net, x),
             )
         assert_close(state_of(states, "v", 7, X0)[k], v)
-
-
-def test_eta_lambda_1_starts_each_step_from_the_global_model() -> None:
-    """v <- x - eta grad F_k(v): after a step only the gradient depends on the old v."""
-    fed = exact_clients(Quadratic(), PAIR, (3, 3), Ditto(lam=10.0), lr=0.1)
-    _, states = run(fed, [1.0], 1)
-    expected = []
-    for h, b in PAIR:
-        v = 1.0
-        for _ in range(3):
-            v = 1.0 - 0.1 * h * (v - b)
-        expected.append(v)
-    assert_close(state_of(states, "v", 2, f64([0.0]))[:, 0], expected)
-    distances = []
-    for eta in (0.1, 0.01, 0.001):
-        fed = exact_clients(Quadratic(), PAIR, (3, 3), Ditto(lam=1 / eta), lr=eta)
-        _, states = run(fed, [1.0], 1)
-        distances.append(float((state_of(states, "v", 2, f64([0.0])) - 1).abs().max()))
-    assert distances[2] < distances[1] / 5 < distances[0] / 20
-
-
-def test_the_personal_fixed_point_on_quadratics() -> None:
-    """(A_k + lambda I)^-1 (A_k b_k + lambda x), at FedAvg's fixed point x."""
-    a, b = matrices(3)
-    lam = 1.5
-    outcomes, states = run(matrix_clients(a, b, (6,) * 3, Ditto(lam=lam), lr=0.2), [2.0, -1.0], 60)
-    x = outcomes[-1].server.x
-    v = state_of(states, "v", 3, b[0])
-    for k in range(3):
-        expected = torch.linalg.solve(a[k] + lam * torch.eye(2).double(), a[k] @ b[k] + lam * x)
-        assert_close(v[k], expected, 1e-9)
-
-
-def test_clients_that_do_not_take_part_keep_their_model() -> None:
-    fed = ragged(Ditto(), selection=Uniform(clients=3))
-    states, server, kept = ClientStates(), None, None
-    for t in range(4):
-        outcome = play(fed, X0, t + 1, server=server, states=states)[-1]
-        now, server = state_of(states, "v", 7, X0), outcome.server
-        if kept is not None:
-            moved = ((now - kept).abs().amax(1) > 0).nonzero()[:, 0].tolist()
-            assert moved == outcome.work.clients.tolist()
-        kept = now
 
 
 def test_adam_works_on_both_models() -> None:

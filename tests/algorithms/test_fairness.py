@@ -21,7 +21,7 @@ from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.slots import Everyone, ServerSgd, Sgd, Uniform
+from fedskew.slots import Everyone, ServerSgd, Sgd
 from fedskew.tasks.classification import Classification
 from tests.reference import apart, assert_close, f64
 from tests.small import partition_of, play
@@ -119,27 +119,6 @@ def test_fairfed_round_by_hand() -> None:
     assert_close(outcome.server.state["omega"], omega)
     assert_close(outcome.server.state["omega"].sum(), 1.0)
     assert apart(outcome.server.x, f64(np.array(SIZES) / 30) @ local)
-
-
-def test_fairfed_pooled_gap_follows_from_the_clients_counts() -> None:
-    fed = federation(FairFed())
-    counts = play(fed, X0, 1)[0].done.uploads.report["counts"]
-    assert_close(opportunity(counts.sum(0)), plain_gap(X0, fed.x, fed.y))
-
-
-def test_fairfed_equal_gaps_keep_the_weights() -> None:
-    counts = torch.rand(2, 2, 2, dtype=torch.float64).expand(4, 2, 2, 2)
-    assert_close(FairFed().differences(counts), [0.0] * 4)
-
-
-def test_fairfed_a_perfect_match_gains_and_the_sum_stays() -> None:
-    fed = federation(FairFed(beta=0.05), selection=Uniform(clients=3))
-    for outcome in play(fed, X0, 3):
-        assert_close(outcome.server.state["omega"].sum(), 1.0)
-    cells = torch.ones(3, 2, 2, 2, dtype=torch.float64)
-    cells[1, 0, 1, 1], cells[2, 0, 1, 0] = 3, 3  # the gaps of the others cancel in the pool
-    delta = FairFed().differences(cells)
-    assert delta[0] < delta.mean(), "client 0 has the pooled gap, 0"
 
 
 def test_fairfed_without_any_weight_left_averages_by_samples() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedskew.algorithms import FedAvg, FedMd
+from fedskew.algorithms import FedMd
 from fedskew.core.records import Batch
 from fedskew.core.task import ModelTask
 from fedskew.core.trees import ParameterSpace
@@ -18,7 +18,7 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.personal import evaluate_personal
 from fedskew.loop.plan import Local
 from fedskew.loop.round import play_round, start
-from fedskew.loop.sharing import PART, OwnPart
+from fedskew.loop.sharing import PART
 from fedskew.models.mixed import MixedNet
 from fedskew.slots import Everyone, Uniform
 from fedskew.tasks.classification import Classification
@@ -182,13 +182,6 @@ def trained(algorithm, rounds: int = 4, **changes) -> Tensor:
     return own(states)
 
 
-def test_without_digest_every_client_trains_alone() -> None:
-    everything = OwnPart.everything(TASK.space.size, torch.device("cpu"))
-    alone = trained(FedAvg(), own_part=everything)
-    assert torch.equal(trained(FedMd(steps=0)), alone)
-    assert float((trained(FedMd()) - alone).abs().max()) > 1e-3
-
-
 @pytest.mark.parametrize("distance", ["absolute", "squared"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_single_client_agrees_with_itself(distance, dtype) -> None:
@@ -240,6 +233,3 @@ def test_after_an_empty_first_round_clients_do_not_digest() -> None:
     _, second, third = play(fed, X0, 3)
     assert second.work.view.extras.keys() == {"public"}
     assert torch.equal(third.work.view.extras["scores"], second.server.state["scores"])
-
-
-# assembly

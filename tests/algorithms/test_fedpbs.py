@@ -1,4 +1,4 @@
-"""FedPBS: who is steady, rounds by hand, the thresholds, and the methods it becomes."""
+"""FedPBS: who is steady, rounds by hand, and the thresholds."""
 
 from math import exp
 
@@ -128,20 +128,6 @@ def test_the_steadiest_may_be_chosen() -> None:
     assert chosen(selection="stable") == [0, 2]
     assert chosen(selection="stable", cohort=0.2) == [0]
     assert chosen(selection="stable", cohort=0.2, variance="gradient") == [2]
-
-
-# reductions
-
-
-def test_one_client() -> None:
-    """A single client has the largest batch. Its variance is compared with its own variance in the last round."""
-    x = [1.0]
-    fed = exact_clients(Quadratic(), ROWS[1], (2,), FedPBS(mu=0.5), lr=0.1, sizes=[2])
-    outcomes = play(fed, x, 3)
-    # it approaches b = 3, where both losses are 2: the variance falls, so that only the first round has the term
-    assert torch.cat([o.done.uploads.report["mu"] for o in outcomes]).tolist() == [0.5, 0.0, 0.0]
-    expected = two_steps(1, two_steps(1, two_steps(1, 1.0, 0.5), 0.0), 0.0)
-    assert_close(outcomes[-1].server.x, [expected])
 
 
 def test_bytes_sent_down_and_up() -> None:

@@ -1,13 +1,12 @@
 """FedSAM, MoFedSAM and FedCM."""
 
-from dataclasses import dataclass
 from math import hypot
 
 import pytest
 import torch
 from torch import Tensor
 
-from fedskew.algorithms import FedAvg, FedSam, MoFedSam
+from fedskew.algorithms import FedSam, MoFedSam
 from fedskew.core.errors import BadInput
 from fedskew.core.trees import unit
 from fedskew.execution.build import check_needs
@@ -15,19 +14,17 @@ from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.slots import AdamW, ServerSgd, Sgd, Uniform
 from tests.reference import (
-    MatrixQuadratic,
     assert_close,
     f64,
     full_gradient,
     local_models,
-    matrices,
     matrix_clients,
     ragged,
     real_batches,
     sized_pair,
     trajectory,
 )
-from tests.small import X0, Linear, Quadratic, exact_clients, play
+from tests.small import X0, Quadratic, exact_clients, play
 
 # golden rounds: client 1 has the gradient w, client 2 (2 (w_1 - 1.5), w_2); x = (3, 4), eta = 0.1, rho = 1/2, two steps of
 # client 1 and one of client 2
@@ -119,21 +116,6 @@ def test_against_a_plain_loop(method, weighting: str, solver: str) -> None:
             assert_close(outcome.server.state["D"], direction)
 
 
-# reductions
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_one_client_and_one_step_is_sgd_with_momentum_as_a_moving_average(solver: str) -> None:
-    s = SOLVERS[solver]
-    beta, x, v = 0.3, f64([5.0]), f64([0.0])
-    fed = exact_clients(Quadratic(), [[2.0, 1.0]], (1,), MoFedSam(rho=0, beta=beta), lr=None, solver=s)
-    for t, outcome in enumerate(play(fed, x, 5)):
-        v = beta * (2 * (x - 1) + s.weight_decay * x) + (1 - beta) * v
-        x = x - s.lr * s.lr_decay**t * v
-        assert_close(outcome.server.x, x)
-        assert_close(outcome.server.state["D"], v)
-
-
 def test_fedcm_is_mofedsam_without_the_perturbation() -> None:
     experiment = with_method(Experiment(), "fedcm:beta=0.3")
     assert experiment.algorithm == MoFedSam(rho=0, beta=0.3)
@@ -152,49 +134,11 @@ def test_fedcm_mixes_the_previous_direction_into_a_plain_step() -> None:
     assert_close(outcomes[0].server.state["D"], [-1.55625])
 
 
-# the perturbation
-
-
-@pytest.mark.parametrize("w", [-2.0, 0.7, 1e-5])
-@pytest.mark.parametrize("a", [0.5, 3.0])
-def test_on_a_parabola_the_gradient_is_taken_rho_farther_out(w: float, a: float) -> None:
-    """g~ = a (w + rho sign w)."""
-    fed = exact_clients(Quadratic(), [[a, 0.0]], (1,), FedSam(rho=0.4), lr=0.1)
-    assert_close(play(fed, [w], 1)[0].server.x, [w - 0.1 * a * (w + (0.4 if w > 0 else -0.4))])
-
-
 @pytest.mark.parametrize("algorithm", [FedSam(rho=0.5), MoFedSam(rho=0.5)])
 def test_at_a_stationary_point_nothing_moves_and_nothing_is_undefined(algorithm) -> None:
     fed = exact_clients(Quadratic(), [[2.0, 1.0], [5.0, 1.0]], (3, 2), algorithm, lr=0.1)
     for outcome in play(fed, [1.0], 2):
         assert torch.equal(outcome.server.x, f64([1.0]))
-
-
-def test_constant_gradients_know_no_perturbation() -> None:
-    rows = [[1.0, -2.0], [0.5, 3.0]]
-    ours, fedavg = (
-        exact_clients(Linear(), rows, (3, 5), a, lr=0.1) for a in (FedSam(rho=2.0), FedAvg(weighting="uniform"))
-    )
-    assert_close(trajectory(play(ours, [0.3, 0.7], 3)), trajectory(play(fedavg, [0.3, 0.7], 3)))
-
-
-@dataclass(frozen=True)
-class Multiplied(MatrixQuadratic):
-    factor: float = 1.0
-
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        return self.factor * super().loss(logits, y)
-
-
-@pytest.mark.parametrize("factor", [1e-9, 7.0, 1e9])
-def test_the_scale_of_the_loss_does_not_change_the_perturbation(factor: float) -> None:
-    """If the loss is scaled by a factor and the rate is divided by it, the trajectories agree."""
-    a, b = matrices(3)
-    rows = torch.cat([a.reshape(3, -1), b], dim=1).tolist()
-    ours, plain = (
-        exact_clients(Multiplied(factor=c), rows, (3, 2, 4), FedSam(rho=0.5), lr=0.1 / c) for c in (factor, 1.0)
-    )
-    assert_close(trajectory(play(ours, [2.0, -1.0], 3)), trajectory(play(plain, [2.0, -1.0], 3)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -204,21 +148,6 @@ def test_a_unit_vector_has_length_one_and_zero_stays_zero(dtype: torch.dtype) ->
         assert abs(float((unit(scale * v)).double().norm()) - 1) < (1e-6 if dtype == torch.float32 else 1e-12)
     assert unit(v).dtype == dtype
     assert torch.equal(unit(torch.zeros(3, dtype=dtype)), torch.zeros(3, dtype=dtype))
-
-
-# round 0 and options
-
-
-def test_round_zero_of_mofedsam_is_fedsam_at_beta_times_the_rate() -> None:
-    ours = play(ragged(MoFedSam(rho=0.2, beta=0.25), solver=Sgd(lr=0.4)), X0, 1)[0]
-    slow = play(ragged(FedSam(rho=0.2), solver=Sgd(lr=0.1)), X0, 1)[0]
-    assert_close(ours.server.x, slow.server.x)
-
-
-def test_each_client_divides_by_its_own_steps() -> None:
-    """Constant gradients: D is their mean, whatever the numbers of steps and the rate."""
-    fed = exact_clients(Linear(), [[1.0], [-4.0], [6.0]], (1, 4, 9), MoFedSam(beta=1.0), lr=0.03)
-    assert_close(play(fed, [0.0], 1)[0].server.state["D"], [1.0])
 
 
 def test_a_solver_whose_steps_are_not_linear_is_refused() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedskew.algorithms import FedDyn, FedSam, FedSmoo
+from fedskew.algorithms import FedSmoo
 from fedskew.engine.states import ClientStates
 from fedskew.loop.plan import Local
 from fedskew.loop.round import start
@@ -16,9 +16,6 @@ from tests.reference import (
     f64,
     full_gradient,
     local_models,
-    matrices,
-    matrix_clients,
-    optimum,
     ragged,
     real_batches,
     run,
@@ -26,7 +23,7 @@ from tests.reference import (
     state_of,
     trajectory,
 )
-from tests.small import RAGGED, X0, Linear, exact_clients, play
+from tests.small import RAGGED, X0, play
 
 K = len(RAGGED)
 
@@ -114,49 +111,6 @@ def test_against_a_plain_loop(weighting: str, selection, solver: Sgd) -> None:
         assert_close(state_of(states, "lambda_k", K, X0), lambda_k)
 
 
-# reductions and fixed points
-
-
-@pytest.mark.parametrize("weighting", ["uniform", "samples"])
-@pytest.mark.parametrize("beta", [0.5, 10.0])
-def test_without_rho_it_is_feddyn_with_its_states(weighting: str, beta: float) -> None:
-    runs = []
-    for algorithm in (FedSmoo(rho=0, beta=beta, weighting=weighting), FedDyn(alpha=1 / beta, weighting=weighting)):
-        fed = ragged(algorithm, selection=Uniform(clients=3), solver=Sgd(lr=0.1, momentum=0.5, weight_decay=0.01))
-        runs.append(run(fed, X0, 4))
-    (ours, our_states), (theirs, their_states) = runs
-    assert_close(trajectory(ours), trajectory(theirs))
-    assert_close(ours[-1].server.state["lambda"], theirs[-1].server.state["h"])
-    assert_close(state_of(our_states, "lambda_k", K, X0), state_of(their_states, "g_k", K, X0))
-    assert not state_of(our_states, "mu_k", K, X0).any()
-
-
-def test_the_first_step_of_all_is_fedsams() -> None:
-    """All dual variables are still 0, and the model has not moved, so the penalty is 0."""
-    local = Local(steps=1, batch_size=8)
-    ours, sam = (play(ragged(a, local=local), X0, 1)[0] for a in (FedSmoo(rho=0.3, beta=1.0), FedSam(rho=0.3)))
-    assert_close(ours.done.uploads.delta, sam.done.uploads.delta)
-
-
-@pytest.mark.parametrize("weighting", ["uniform", "samples"])
-@pytest.mark.parametrize("rate", [1.0, 1.5])
-def test_without_rho_the_optimum_with_its_gradients_does_not_move(weighting: str, rate: float) -> None:
-    a, b = matrices(3)
-    sizes = (1, 2, 4)
-    x = optimum(a, b, f64(sizes) / 7 if weighting == "samples" else f64([1, 1, 1]) / 3)
-    smoo = FedSmoo(rho=0, beta=2.0, weighting=weighting)
-    fed = matrix_clients(a, b, (3, 5, 8), smoo, lr=0.2, sizes=sizes, server=ServerSgd(lr=rate))
-    states = ClientStates()
-    gradients = torch.einsum("kij,kj->ki", a, x - b)
-    states.put(range(3), {"lambda_k": gradients, "mu_k": torch.zeros_like(gradients)})
-    server = play(fed, x, 3, server=start(fed, x), states=states)[-1].server
-    assert_close(server.x, x, 1e-13)
-    assert_close(server.state["lambda"], [0.0, 0.0], 1e-13)
-
-
-# invariants
-
-
 @pytest.mark.parametrize("weighting", ["uniform", "samples", "unbiased"])
 @pytest.mark.parametrize("selection", [Everyone(), Uniform(clients=1), Uniform(clients=3)], ids=["7", "1", "3"])
 def test_lambda_is_the_mean_of_lambda_over_all_clients_and_s_has_length_rho(weighting: str, selection) -> None:
@@ -179,24 +133,6 @@ def test_one_step_sends_no_perturbation_in_round_zero(dtype: torch.dtype) -> Non
     assert not outcome.done.uploads.extras["s"].any()
     assert not outcome.server.state["s"].any()
     assert_close(outcome.done.states["mu_k"].double().norm(dim=1), [0.3] * K, 1e-6 if dtype == torch.float32 else 1e-12)
-
-
-def test_with_two_steps_s_points_along_the_mean_of_the_normalised_first_gradients() -> None:
-    fed = ragged(FedSmoo(rho=0.3), local=Local(steps=2, batch_size=8))
-    first = [full_gradient(X0, *real_batches(fed, 0, k)[0]) for k in range(K)]
-    mean = sum(g / g.norm() for g in first)
-    assert_close(play(fed, X0, 1)[0].server.state["s"], 0.3 * mean / mean.norm())
-
-
-def test_mu_adds_up_until_it_has_cancelled_the_gradient() -> None:
-    """Along a constant gradient of length 5 by 0.5 a step; then it stays within a step of it."""
-    for steps in (3, 8, 40):
-        fed = exact_clients(Linear(), [[3.0, 4.0]], (steps,), FedSmoo(rho=0.5), lr=0.1)
-        length = float(play(fed, [0.0, 0.0], 1)[0].done.states["mu_k"].norm())
-        assert abs(length - min(0.5 * steps, 5.0)) < (1e-12 if steps < 10 else 0.5 + 1e-12)
-
-
-# options
 
 
 def test_a_strong_penalty_at_a_large_rate_is_named_as_a_hazard() -> None:

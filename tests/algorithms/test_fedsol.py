@@ -30,8 +30,6 @@ from tests.reference import (
 )
 from tests.small import X0, exact_clients, play
 
-# golden rounds
-
 
 def test_golden_round_with_half_the_squared_distance() -> None:
     # gradients w and 4 (w - 3), x = 1, eta = 0.1, rho = 1/2, p = 1/4, 3/4: epsilon = 0, then rho sign(w - x)
@@ -158,25 +156,6 @@ def test_the_first_step_of_a_round_is_fedavgs_in_single_precision_too(proximal: 
     assert torch.equal(*ends)
 
 
-@pytest.mark.parametrize("scale", ["adaptive", "fixed"])
-def test_the_second_step_is_not(scale: str) -> None:
-    local = Local(steps=2, batch_size=8)
-    ours, fedavg = (play(ragged(a, local=local), X0, 1)[0].server.x for a in (FedSol(scale=scale), FedAvg()))
-    assert apart(ours, fedavg, 1e-4)
-
-
-# the perturbation
-
-
-def test_with_half_the_squared_distance_it_points_away_from_the_global_model() -> None:
-    """epsilon = rho (w - x) / ||w - x||, seen in the second step."""
-    fed = ragged(FedSol(rho=0.7, proximal="l2", scale="fixed"), sizes=[13], local=Local(epochs=2, batch_size="all"))
-    (first, second) = real_batches(fed, 0, 0)
-    w = X0 - 0.1 * full_gradient(X0, *first)
-    epsilon = 0.7 * (w - X0) / (w - X0).norm()
-    assert_close(play(fed, X0, 1)[0].server.x, w - 0.1 * full_gradient(w + epsilon, *second))
-
-
 def test_a_tensor_that_does_not_move_is_not_perturbed() -> None:
     """A constant feature column of zeros: its weights get no gradient, so their scale is 0 over 0, which must be 0."""
     fed = labelled([[1.0, 0.0], [-1.0, 0.0]], [0, 1], 4, FedSol(rho=2.0), 0.5)
@@ -185,8 +164,3 @@ def test_a_tensor_that_does_not_move_is_not_perturbed() -> None:
     assert end.isfinite().all()
     assert torch.equal(end[[1, 3, 5]], x[[1, 3, 5]])
     assert apart(end[[0, 2, 4]], x[[0, 2, 4]], 1e-3)
-
-
-def test_the_temperature_matters() -> None:
-    ends = [play(ragged(FedSol(temperature=t)), X0, 2)[-1].server.x for t in (1.0, 3.0)]
-    assert apart(*ends, 1e-6)

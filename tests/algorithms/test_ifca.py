@@ -89,16 +89,6 @@ def test_ties_go_to_the_first_and_equal_models_collapse(engine) -> None:
     assert_close(outcomes[0].server.x, theirs.server.x)
 
 
-def test_separated_models_find_the_true_clusters_at_once_and_their_optima() -> None:
-    """Two concepts: optima near -2 and near 3; models that start on the right sides, with all curvatures 1."""
-    b = [-2.0, -2.5, 3.0, -1.5, 3.5, 2.5]
-    fed = exact_clients(Quadratic(), [[1.0, v] for v in b], (2,) * 6, Ifca(), lr=0.3)
-    outcomes = play(fed, None, 40, server=started(fed, [-0.5, 0.5]))
-    for outcome in outcomes:
-        assert outcome.done.uploads.report["cluster"].tolist() == [0, 0, 1, 0, 1, 1]
-    assert_close(f64(thetas(outcomes[-1].server)), [-2.0, 3.0], 1e-9)
-
-
 def test_initial_models_differ_by_the_spread_and_the_seed() -> None:
     def others(seed: int = 7, x0=X0, **options):
         return start(ragged(Ifca(**options), seed=seed), x0).state["others"]
@@ -121,17 +111,15 @@ def test_the_cluster_is_stored_for_each_client(tmp_path) -> None:
     assert set(frame.query("split == 'personal-model'")["round"]) == {0, 1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("server", [Momentum(), ServerSgd(lr=0.5)])
-def test_a_server_optimiser_is_refused_with_the_reason(tmp_path, server) -> None:
-    with pytest.raises(BadInput, match=r"ifca averages more than one model.*use --server sgd"):
-        run_experiment(small("ifca", server=server), data=DATA, runs=tmp_path)
-
-
-def test_a_refinement_is_refused_with_the_reason() -> None:
-    with pytest.raises(BadInput, match=r"ifca averages more than one model.*use --refine none"):
-        assemble(small("ifca", refine="distillation", server_data={"share": 0.1}), DATA)
-
-
-def test_inexactness_is_refused_with_the_reason() -> None:
-    with pytest.raises(BadInput, match=r"ifca averages more than one model.*leave out evaluation.inexactness"):
-        assemble(small("ifca", evaluation={"inexactness": True}), DATA)
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"server": Momentum()}, "use --server sgd"),
+        ({"server": ServerSgd(lr=0.5)}, "use --server sgd"),
+        ({"refine": "distillation", "server_data": {"share": 0.1}}, "use --refine none"),
+        ({"evaluation": {"inexactness": True}}, "leave out evaluation.inexactness"),
+    ],
+)
+def test_what_needs_one_model_is_refused_with_the_reason(changes, remedy: str) -> None:
+    with pytest.raises(BadInput, match=rf"ifca averages more than one model.*{remedy}"):
+        assemble(small("ifca", **changes), DATA)

@@ -10,7 +10,7 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.loop.plan import Local
 from fedskew.slots import Sgd
-from tests.reference import assert_close, f64, local_models, matrices, matrix_clients, ragged, real_batches
+from tests.reference import assert_close, local_models, ragged, real_batches
 from tests.small import NET, TASK, X0, Quadratic, exact_clients, play
 
 FORMS = ["first-order", "hessian-free"]
@@ -41,29 +41,6 @@ def test_golden_round(engine, form: str) -> None:
     tol = 1e-12 if form == "first-order" else 1e-11
     assert_close(local_models(outcome)[:, 0], GOLDEN[form], tol)
     assert_close(outcome.server.x, [sum(GOLDEN[form]) / 2], tol)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_effective_matrices_on_quadratics(form: str) -> None:
-    """A (I - alpha A) for first-order; another factor I - alpha A with the Hessian: one step of either, exactly."""
-    a, b = matrices(3)
-    x, alpha, beta = f64([2.0, -1.0]), 0.1, 0.2
-    outcome = play(matrix_clients(a, b, (1,) * 3, PerFedAvg(alpha=alpha, form=form), lr=beta), x, 1)[0]
-    for k in range(3):
-        inner = torch.eye(2).double() - alpha * a[k]
-        g = a[k] @ inner @ (x - b[k])
-        expected = x - beta * (g if form == "first-order" else inner @ g)
-        assert_close(local_models(outcome)[k], expected, 1e-12 if form == "first-order" else 1e-11)
-
-
-def test_hessian_free_reaches_the_optimum_of_the_meta_objective() -> None:
-    """sum_k (I - alpha A_k)' A_k (I - alpha A_k) (x - b_k) = 0: the gradient of the mean of F_k(x - alpha grad F_k(x))."""
-    a, b = matrices(3)
-    inner = torch.eye(2).double() - 0.2 * a
-    m = inner @ a @ inner
-    best = torch.linalg.solve(m.sum(0), torch.einsum("kij,kj->i", m, b))
-    fed = matrix_clients(a, b, (1,) * 3, PerFedAvg(alpha=0.2, form="hessian-free"), lr=0.3)
-    assert_close(play(fed, [2.0, -1.0], 150)[-1].server.x, best, 1e-9)
 
 
 def loss(w: torch.Tensor, x: torch.Tensor, y: torch.Tensor, decay: float) -> torch.Tensor:

@@ -1,19 +1,17 @@
-"""q-FedAvg: the paper's update against its formula, the power's limits, and what it makes even."""
-
-from dataclasses import replace
+"""q-FedAvg: the paper's update against its formula, and a power that would overflow."""
 
 import pytest
 import torch
 
-from fedskew.algorithms import FedAvg, QFedAvg
+from fedskew.algorithms import QFedAvg
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Cohort, Info, Upload
 from fedskew.execution.build import check_needs
 from fedskew.loop.round import start
 from fedskew.slots import Sgd
 from tests.execution.test_experiment import small
-from tests.reference import SameForAll, assert_close, f64, local_models, ragged, run, sized_pair
-from tests.small import X0, Quadratic, exact_clients, play
+from tests.reference import assert_close, f64, sized_pair
+from tests.small import play
 
 QS = [0.1, 0.5, 1.0, 2.0, 5.0]
 
@@ -62,14 +60,7 @@ def test_weight_decay_belongs_to_the_loss() -> None:
     assert_close(play(fed, [1.0], 1)[0].server.x[0], 1 + paper_step(1.0, [0.75, 8.25], [-0.15, 0.75], 0.1))
 
 
-# limits
-
-
-@pytest.mark.parametrize("q", QS)
-def test_one_client(q: float) -> None:
-    fed = exact_clients(Quadratic(), [[2.0, 0.0]], (3,), QFedAvg(q=q), lr=0.1)
-    moved = 1.5 * (0.8**3 - 1)
-    assert_close(play(fed, [1.5], 1)[0].server.x[0], 1.5 + paper_step(q, [2.25], [moved], 0.1))
+# one step from given losses and updates
 
 
 def cohort_of(losses, delta) -> Cohort:
@@ -88,18 +79,6 @@ def step_of(q: float, losses, delta) -> torch.Tensor:
 DELTA = [[1.0, -0.5], [0.2, 0.7], [-0.3, 0.1]]
 
 
-@pytest.mark.parametrize("q", QS)
-def test_scaling_only_the_losses_keeps_the_direction(q: float) -> None:
-    """The step is sum s delta / sum s (1 + q ||delta||^2 / (eta F)): only the second term knows the scale of F."""
-    losses = f64([0.5, 2.0, 1.0])
-    one, two = step_of(q, losses, DELTA), step_of(q, 3 * losses, DELTA)
-    assert_close(one / one.norm(), two / two.norm(), 1e-9)
-    s, squares = losses**q, f64(DELTA).square().sum(1)
-    expected = (s * (1 + q * squares / (0.1 * losses))).sum() / (s * (1 + q * squares / (0.3 * losses))).sum()
-    assert_close(two.norm() / one.norm(), expected, 1e-9)
-    assert float(two.norm()) > float(one.norm())
-
-
 @pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 3.0])
 def test_a_client_without_loss_keeps_the_step_finite(q: float) -> None:
     step = step_of(q, [0.0, 2.0, 1.0], [[0.0, 0.0], *DELTA[1:]])
@@ -114,44 +93,6 @@ def test_a_huge_power_follows_the_worst_client(scale: float) -> None:
     losses = [0.5 * scale, 2.0 * scale, 1.0 * scale]
     expected = f64(DELTA[1]) / (1 + 1000 * 0.53 / (0.1 * (2.0 * scale + 1e-10)))
     assert_close(step_of(1000.0, losses, DELTA), expected)
-
-
-def test_identical_clients() -> None:
-    def final(q: float, sizes) -> torch.Tensor:
-        one, many = ragged(QFedAvg(q=q), sizes=[13]), ragged(QFedAvg(q=q), sizes=sizes)
-        copies = len(sizes)
-        many = replace(many, x=one.x.repeat(copies, 1), y=one.y.repeat(copies), planner=SameForAll(many.planner))
-        return play(many, X0, 1)[0]
-
-    plain = play(ragged(FedAvg(), sizes=[13]), X0, 1)[0]
-    assert_close(final(0.0, [13] * 3).server.x, local_models(plain)[0])
-    assert_close(final(2.0, [13] * 3).server.x, final(2.0, [13]).server.x)
-    ratio = (final(2.0, [13]).server.x - X0) / (plain.server.x - X0)
-    assert 0 < float(ratio.mean()) < 0.9
-    assert_close(ratio, ratio.mean().expand_as(ratio), 1e-8)
-
-
-# what it is for
-
-
-@pytest.mark.parametrize(
-    ("q", "root"),
-    # one exact gradient a round stops where F_1^q w + 4 F_2^q (w - 3) = 0: w^(2q+1) = 4^(q+1) (3 - w)^(2q+1)
-    [(q, 4 ** ((q + 1) / (2 * q + 1))) for q in (0.0, 1.0, 3.0)],
-)
-def test_stops_at_the_optimum_of_its_own_objective(q: float, root: float) -> None:
-    outcomes, _ = run(sized_pair(QFedAvg(q=q), steps=(1, 1), lr=0.1), [1.0], 400)
-    assert_close(outcomes[-1].server.x, [3 * root / (1 + root)], 1e-6)
-
-
-def test_a_larger_power_makes_the_losses_more_even() -> None:
-    def gap(q: float) -> float:
-        x = float(run(sized_pair(QFedAvg(q=q), steps=(1, 1), lr=0.1), [1.0], 150)[0][-1].server.x)
-        return abs(x * x / 2 - 2 * (x - 3) ** 2)
-
-    gaps = [gap(q) for q in (0.0, 0.5, 2.0, 5.0)]
-    assert gaps == sorted(gaps, reverse=True)
-    assert gaps[-1] < gaps[0] / 4
 
 
 @pytest.mark.parametrize("solver", ["sgd:momentum=0.9", "adamw"])

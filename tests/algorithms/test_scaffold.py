@@ -6,13 +6,10 @@ import pytest
 import torch
 
 from fedskew.algorithms import FedAvg, Scaffold
-from fedskew.core.records import Server
 from fedskew.engine.states import ClientStates
-from fedskew.loop.plan import Local
 from fedskew.loop.round import start
-from fedskew.slots import Everyone, ServerSgd, Sgd, Uniform
+from fedskew.slots import Sgd, Uniform
 from tests.reference import (
-    SameForAll,
     apart,
     assert_close,
     f64,
@@ -21,19 +18,12 @@ from tests.reference import (
     matrix_clients,
     optimum,
     ragged,
-    real_batches,
     run,
     sized_pair,
     state_of,
-    torch_sgd,
-    train_plain,
     trajectory,
 )
-from tests.small import RAGGED, X0, Linear, exact_clients, play
-
-OPTIONS = ["I", "II"]
-WEIGHTINGS = ["uniform", "samples"]
-
+from tests.small import X0, Linear, exact_clients, play
 
 # golden rounds: gradients w and 4 (w - 3), x = 1, eta = 0.1, two steps, sizes 1 and 3
 #
@@ -78,26 +68,7 @@ def test_golden_two_rounds(option: str, weighting: str) -> None:
     assert_close(state_of(states, "c_k", 2, f64([0.0]))[:, 0], c_k)
 
 
-# identities of the variates
-
-
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-@pytest.mark.parametrize("selection", [Everyone(), Uniform(clients=3)], ids=["all", "three"])
-def test_option_two_variate_is_the_mean_of_the_rounds_stochastic_gradients(weighting: str, selection) -> None:
-    fed = ragged(Scaffold(weighting=weighting), selection=selection, solver=Sgd(lr=0.1, lr_decay=0.8))
-    states, server = ClientStates(), None
-    for t in range(3):
-        before = state_of(states, "c_k", len(RAGGED), X0) if t else torch.zeros(len(RAGGED), len(X0)).double()
-        c = server.state["c"] if t else torch.zeros_like(X0)
-        outcome = play(fed, X0, t + 1, server=server, states=states)[-1]
-        now = state_of(states, "c_k", len(RAGGED), X0)
-        for k in outcome.work.clients:
-            batches = real_batches(fed, t, int(k))
-            x = outcome.work.view.x
-            end, gradients = train_plain(x, batches, torch_sgd(fed.solver, t), correction=c - before[k])
-            assert_close(now[k], gradients.mean(0))
-            assert_close(x + outcome.done.uploads.delta[list(outcome.work.clients).index(k)], end)
-        server = outcome.server
+# the variates
 
 
 def test_option_one_variate_is_the_full_gradient_at_the_server_model() -> None:
@@ -115,99 +86,6 @@ def test_option_one_variate_is_the_full_gradient_at_the_server_model() -> None:
             assert_close(table[k], gradient)
 
 
-# reductions
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("rate", [1.0, 0.6])
-def test_the_first_round_is_fedavgs(option: str, rate: float) -> None:
-    server = ServerSgd(lr=rate)
-    for weighting in WEIGHTINGS:
-        ours = play(ragged(Scaffold(option=option, weighting=weighting), server=server), X0, 2)
-        fedavg = play(ragged(FedAvg(weighting=weighting), server=server), X0, 2)
-        assert_close(ours[0].server.x, fedavg[0].server.x)
-        assert apart(ours[1].server.x, fedavg[1].server.x)
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_identical_clients_are_fedavg_only_with_full_participation(option: str) -> None:
-    """With partial participation the stale variates of the absent do not cancel."""
-    results = {}
-    for algorithm in (Scaffold(option=option), FedAvg()):
-        for selection in (Everyone(), Uniform(clients=2)):
-            one = ragged(algorithm, sizes=[13] * 4, selection=selection)
-            fed = replace(one, x=one.x[:13].repeat(4, 1), y=one.y[:13].repeat(4), planner=SameForAll(one.planner))
-            results[type(algorithm), type(selection)] = trajectory(play(fed, X0, 4))
-    assert_close(results[Scaffold, Everyone], results[FedAvg, Everyone])
-    assert apart(results[Scaffold, Uniform], results[FedAvg, Uniform])
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-@pytest.mark.parametrize("rate", [1.0, 1.6])
-def test_one_full_batch_step_with_everyone_is_fedsgd(option: str, weighting: str, rate: float) -> None:
-    """-eta (mean g + c - mean c_k) = -eta mean g."""
-    local, server = Local(epochs=1, batch_size="all"), ServerSgd(lr=rate)
-    ours = ragged(Scaffold(option=option, weighting=weighting), local=local, server=server)
-    fedsgd = ragged(FedAvg(weighting=weighting), local=local, server=server)
-    assert_close(trajectory(play(ours, X0, 4)), trajectory(play(fedsgd, X0, 4)))
-
-
-# fixed points and limits
-
-
-def at_fixed_point(fed, x, gradients) -> tuple[Server, ClientStates]:
-    """The server at x with c = 0 and c_k = grad F_k(x)."""
-    states = ClientStates()
-    states.put(range(len(gradients)), {"c_k": gradients})
-    return start(fed, x), states
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_the_optimum_with_its_gradients_does_not_move(option: str, weighting: str) -> None:
-    """For any curvatures and step counts; FedAvg from there does move."""
-    a, b = matrices(3)
-    steps, sizes = (3, 5, 8), (1, 2, 4)
-    pi = f64(sizes) / 7 if weighting == "samples" else f64([1, 1, 1]) / 3
-    x = optimum(a, b, pi)
-    fed = matrix_clients(a, b, steps, Scaffold(option=option, weighting=weighting), lr=0.2, sizes=sizes)
-    server, states = at_fixed_point(fed, x, torch.einsum("kij,kj->ki", a, x - b))
-    assert_close(play(fed, x, 3, server=server, states=states)[-1].server.x, x, 1e-13)
-    fedavg = matrix_clients(a, b, steps, FedAvg(weighting=weighting), lr=0.2, sizes=sizes)
-    assert apart(play(fedavg, x, 1)[0].server.x, x, 1e-3)
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize(("rate", "lr", "steps"), [(1.0, 0.1, (2, 5)), (0.5, 0.2, (3, 3)), (1.3, 0.1, (3, 3))])
-def test_reaches_the_uniform_optimum_at_any_server_rate_and_sizes(option, rate, lr, steps) -> None:
-    """2.4 for h = (1, 4), b = (0, 3), although the samples optimum would be 36/13."""
-    fed = sized_pair(Scaffold(option=option), steps, lr=lr, server=ServerSgd(lr=rate))
-    assert_close(play(fed, [-1.0], 35)[-1].server.x, [2.4], 1e-8)
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("rate", [1.0, 0.5])
-def test_sample_weights_reach_the_weighted_optimum(option: str, rate: float) -> None:
-    # (1 * 1 * 0 + 3 * 4 * 3) / (1 * 1 + 3 * 4)
-    fed = sized_pair(Scaffold(option=option, weighting="samples"), (3, 3), lr=0.1, server=ServerSgd(lr=rate))
-    assert_close(play(fed, [-1.0], 50)[-1].server.x, [36 / 13], 1e-8)
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_partial_participation_reaches_the_same_optimum(option: str, weighting: str) -> None:
-    a, b = matrices(4)
-    sizes = (1, 2, 4, 2)
-    pi = f64(sizes) / 9 if weighting == "samples" else f64([1] * 4) / 4
-    fed = matrix_clients(a, b, (2,) * 4, Scaffold(option=option, weighting=weighting), lr=0.2, sizes=sizes)
-    fed = replace(fed, selection=Uniform(clients=2))
-    assert_close(play(fed, [2.0, -1.0], 60)[-1].server.x, optimum(a, b, pi), 1e-8)
-
-
-# solvers other than plain SGD
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 def test_variates_on_linear_losses_are_the_gradients_at_any_momentum_and_rate(momentum: float) -> None:
     """The displacement is divided by eta_t ||a||_1; by eta_t tau it would diverge at momentum 0.9 from 4 steps on."""
@@ -219,11 +97,6 @@ def test_variates_on_linear_losses_are_the_gradients_at_any_momentum_and_rate(mo
         server = play(fed, [0.0, 0.0], t + 1, server=server, states=states)[-1].server
         assert_close(state_of(states, "c_k", 3, f64([0.0, 0.0])), g)
         assert_close(server.state["c"], g.mean(0))
-
-
-def test_with_momentum_it_still_reaches_the_uniform_optimum() -> None:
-    fed = sized_pair(Scaffold(), (10, 10), solver=Sgd(lr=0.01, momentum=0.9))
-    assert_close(play(fed, [-1.0], 22)[-1].server.x, [2.4], 1e-8)
 
 
 def test_weight_decay_enters_the_variate() -> None:
@@ -238,3 +111,17 @@ def test_weight_decay_enters_the_variate() -> None:
             y -= 0.1 * seen[-1]
         expected.append(sum(seen) / 3)
     assert_close(state_of(states, "c_k", 2, f64([0.0]))[:, 0], expected)
+
+
+@pytest.mark.parametrize(("option", "weighting"), GOLDEN)
+def test_the_optimum_with_its_gradients_does_not_move(option: str, weighting: str) -> None:
+    """With c = 0 and c_k = grad F_k(x), for any curvatures and step counts; FedAvg from there does move."""
+    a, b = matrices(3)
+    steps, sizes = (3, 5, 8), (1, 2, 4)
+    x = optimum(a, b, f64(sizes) / 7 if weighting == "samples" else f64([1, 1, 1]) / 3)
+    fed = matrix_clients(a, b, steps, Scaffold(option=option, weighting=weighting), lr=0.2, sizes=sizes)
+    states = ClientStates()
+    states.put(range(3), {"c_k": torch.einsum("kij,kj->ki", a, x - b)})
+    assert_close(play(fed, x, 3, server=start(fed, x), states=states)[-1].server.x, x, 1e-13)
+    fedavg = replace(fed, algorithm=FedAvg(weighting=weighting))
+    assert apart(play(fedavg, x, 1)[0].server.x, x, 1e-3)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,7 +20,6 @@ from fedskew.execution.plan import try_engines
 from fedskew.loop.round import play_round, start
 from fedskew.slots import SERVER_OPTIMISERS, Adam, Everyone, Momentum
 from tests.execution.test_experiment import DATA, small
-from tests.methods import FIRST, federation
 from tests.reference import assert_close, f64, sized_pair
 from tests.small import X0, play, ragged
 
@@ -62,30 +60,6 @@ def same(one: Any, two: Any) -> bool:
     return one.keys() == two.keys() and all(
         same(one[k], two[k]) if isinstance(one[k], dict) else torch.equal(one[k], two[k]) for k in one
     )
-
-
-@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
-@pytest.mark.parametrize("spec", FIRST)
-def test_an_empty_round_counts_and_changes_nothing(spec: str, engine) -> None:
-    fed = federation(spec, server=Momentum(beta=0.5))
-    states = ClientStates()
-    before = play(fed, X0, 2, states=states)[-1].server
-    ids, kept = states.export()
-    outcome = play_round(replace(fed, selection=NoClients()), engine, before, states)
-    after = outcome.server
-    assert after.round == 3
-    assert after.x.isfinite().all()
-    if fed.contract.steps_alone:
-        assert not torch.equal(after.x, before.x)
-        return
-    assert torch.equal(after.x, before.x)
-    assert same(after.opt, before.opt)
-    assert same(after.state, before.state)
-    again, rows = states.export()
-    assert np.array_equal(again, ids)
-    assert same(rows, kept)
-    assert (len(outcome.work.clients), len(outcome.steps), outcome.bytes_down, outcome.bytes_up) == (0, 0, 0, 0)
-    assert outcome.measures == {}
 
 
 SERVERS = {name: made() for name, made in SERVER_OPTIMISERS.items()} | {"corrected": Adam(bias_correction=True)}

@@ -14,7 +14,7 @@ from fedskew.core.records import Info
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.execution.build import assemble
-from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.config import Experiment
 from fedskew.loop.faults import KINDS, Faults, Faulty
 from fedskew.loop.limits import RATIO, length_fault, outliers, too_far
 from fedskew.loop.round import play_round, prepare, start
@@ -235,8 +235,3 @@ def test_faults_need_a_shared_model() -> None:
             small("fedmd", server_data={"share": 0.05}).replace(faults=Faults(share=0.1, kinds=("missing",))),
             small().dataset.load(),
         )
-
-
-def test_faults_are_read_back_from_toml() -> None:
-    experiment = small().replace(faults=Faults(share=0.1, longest=5.0, attackers=0.2, attack="gaussian"))
-    assert from_toml(experiment.toml()) == experiment

@@ -25,7 +25,7 @@ from fedskew.loop.personal import evaluate_personal
 from fedskew.loop.plan import Local
 from fedskew.loop.sharing import PART, OwnPart
 from fedskew.models import Cnn, Cnn1d, Mlp
-from fedskew.slots import CODECS, Adagrad, Adam, AdamW, Momentum, Norm, Personal, Sgd, Uniform, Yogi
+from fedskew.slots import CODECS, AdamW, Norm, Personal, Sgd, Uniform
 from fedskew.slots.codecs import encode
 from fedskew.tasks.classification import Classification
 from tests.execution.test_experiment import assert_resumes_exactly, small
@@ -79,15 +79,6 @@ def test_two_rounds_match_the_numbers_by_hand(engine) -> None:
     assert outcomes[0].bytes_down == outcomes[0].bytes_up == 2 * 8
 
 
-@pytest.mark.parametrize("method", [FedAvg(), FedProx(mu=0.3), FedNova(), PerFedAvg()], ids=lambda m: type(m).__name__)
-@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
-def test_keeping_nothing_changes_nothing(method, engine) -> None:
-    fed = ragged(method, selection=Uniform(clients=4))
-    ours, theirs = (play(f, X0, 3, engine) for f in (keeping(fed, []), fed))
-    assert torch.equal(trajectory(ours), trajectory(theirs))
-    assert [(o.bytes_down, o.bytes_up) for o in ours] == [(o.bytes_down, o.bytes_up) for o in theirs]
-
-
 @pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
 @pytest.mark.parametrize("solver", [Sgd(lr=0.1), Sgd(lr=0.05, momentum=0.9, weight_decay=0.1)], ids=["sgd", "momentum"])
 def test_if_all_parameters_are_kept_clients_train_alone_and_send_nothing(engine, solver) -> None:
@@ -103,15 +94,6 @@ def test_if_all_parameters_are_kept_clients_train_alone_and_send_nothing(engine,
     table = state_of(states, PART, 7, X0)
     for k in states.place:
         assert_close(table[k], alone[k])
-
-
-def test_single_client_trains_equally_with_any_kept_part() -> None:
-    plain = play(ragged(FedAvg(), sizes=[23]), X0, 3)[-1].server.x
-    for at in (HEAD, [0, 5], range(P)):
-        fed = keeping(ragged(FedAvg(), sizes=[23]), at)
-        states = ClientStates()
-        server = play(fed, X0, 3, states=states)[-1].server
-        assert_close(server.x.index_copy(0, fed.own_part.at, states.export()[1][PART][0]), plain)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.5])
@@ -152,14 +134,6 @@ def test_engines_agree(monkeypatch, method, solver) -> None:
         facts = [dict(leaves(facts_of(outcome))) for outcome in outcomes]
         runs.append((facts, evaluate_personal(fed, engine, outcomes[-1].server, states, EVERYBODY)))
     torch.testing.assert_close(runs[1], runs[0], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("server", [Momentum(), Adagrad(), Adam(), Yogi()], ids=lambda s: type(s).__name__)
-def test_server_optimisers_do_not_move_kept_entries(server) -> None:
-    x = play(keeping(ragged(FedAvg(), server=server), HEAD), X0, 4)[-1].server.x
-    moved = (x - X0).abs() > 0
-    assert not moved[HEAD].any()
-    assert moved.sum() == P - len(HEAD)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,15 +12,15 @@ from scipy import stats
 
 from fedskew.algorithms import FedAvg, Scaffold
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.errors import BadInput, TooFew
+from fedskew.core.errors import BadInput
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.plan import Local, SeededPlanner, System
 from fedskew.loop.round import call, play_round, prepare, start
 from fedskew.slots import Always, DayNight, Everyone, Random, Uniform
-from tests.methods import FIRST, federation, record
 from tests.methods import assert_close as same_numbers
+from tests.methods import federation, record
 from tests.small import RAGGED, X0, play, ragged
 
 torch.set_num_threads(1)
@@ -110,11 +110,6 @@ def test_a_straggler_does_fewer_steps_if_steps_are_set(batches: str) -> None:
     assert stats.chisquare(counts[1:4]).pvalue > 0.001
 
 
-def test_a_straggler_of_two_epochs_does_one() -> None:
-    work = works(unreliable(stragglers=1.0, local=Local(epochs=2, batch_size=7)), 1)[0]
-    assert [len(plan.index) for plan in work.plans] == per_epoch().tolist()
-
-
 def test_dropped_stragglers_receive_the_model_and_send_none() -> None:
     kept, dropped = (unreliable(stragglers=0.5, drop_stragglers=d) for d in (False, True))
     for one, two in zip(play(kept, X0, 4), play(dropped, X0, 4), strict=True):
@@ -127,12 +122,6 @@ def test_dropped_stragglers_receive_the_model_and_send_none() -> None:
         assert two.work.turnout == one.work.turnout == (7, 7, 7, 7 - len(in_time))
         vector = 8 * len(X0)
         assert (two.bytes_down, two.bytes_up) == (7 * vector, len(in_time) * vector)
-
-
-def test_dropping_all_clients_leaves_a_round_without_clients() -> None:
-    outcome = play(unreliable(stragglers=1.0, drop_stragglers=True), X0, 1)[0]
-    assert torch.equal(outcome.server.x, X0)
-    assert outcome.work.turnout == (7, 7, 7, 7)
 
 
 def test_clients_that_drop_out_keep_their_state() -> None:
@@ -171,13 +160,6 @@ def test_a_fraction_is_of_the_available_clients() -> None:
     for t in range(20):
         cohort, _, turnout = call(fed, t)
         assert len(cohort) == (max(turnout.available // 2, 1) if turnout.available else 0)
-
-
-def test_an_ideal_system_changes_nothing() -> None:
-    fed = ragged(FedAvg(), selection=Uniform(clients=3))
-    explicit = replace(fed, system=System(stragglers=0.0, dropout=0.0), availability=Random(p=1.0))
-    for one, two in zip(play(fed, X0, 3), play(explicit, X0, 3), strict=True):
-        assert torch.equal(one.server.x, two.server.x)
 
 
 def test_each_client_has_its_own_epochs_and_batch_size() -> None:
@@ -248,29 +230,6 @@ def harsh(spec: str) -> Any:
         availability=DayNight(period=3),
         planner=SeededPlanner(Local(epochs=2, batch_size=7), fed.seed, own),
     )
-
-
-@pytest.mark.parametrize("spec", FIRST)
-def test_every_method_runs_and_sees_the_same_system(spec: str) -> None:
-    fed = harsh(spec)
-    fewest = min(len(work.clients) for work in works(fed, 5) if len(work.clients))
-    if fed.contract.updates_needed(fewest) > fewest:
-        # the method refuses so few updates, and works with enough, partial ones too
-        with pytest.raises(TooFew, match="select more clients"):
-            play(fed, X0, 5)
-        fed = replace(federation(spec), selection=Everyone(), system=System(stragglers=0.5))
-        assert sum(outcome.work.turnout.stragglers for outcome in play(fed, X0, 5)) > 5
-        return
-    outcomes = play(fed, X0, 5)
-    assert all(outcome.server.x.isfinite().all() for outcome in outcomes)
-    if fed.program.convenes:
-        return
-    for work, other in zip((o.work for o in outcomes), works(harsh("fedavg"), 5), strict=True):
-        assert work.turnout == other.turnout
-        assert np.array_equal(work.clients, other.clients)
-        for mine, theirs in zip(work.plans, other.plans, strict=True):
-            assert np.array_equal(mine.index, theirs.index)
-            assert np.array_equal(mine.mask, theirs.mask)
 
 
 @pytest.mark.parametrize("spec", ["fedavg", "scaffold:option=I", "fednova:mu=0.3"])

@@ -37,11 +37,6 @@ def test_many_clients_at_once_are_the_same():
     assert torch.equal(warped(x, change), torch.stack([warped(a, b) for a, b in zip(x, change, strict=True)]))
 
 
-def test_no_shift_and_no_flip_changes_nothing():
-    x = torch.randn(3, 1, 5, 5, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(warped(x, torch.zeros(3, 3, dtype=torch.long)), x)
-
-
 def test_each_draw_of_a_row_differs_and_batches_stay_as_they_were():
     rows = np.arange(20)
     plain = SeededPlanner(Local(epochs=2, batch_size=8), 3)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedskew.algorithms import FedAvg, FedDyn, FedSmoo
+from fedskew.algorithms import FedAvg, FedDyn
 from fedskew.core.seeding import torch_stream
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
@@ -16,8 +16,8 @@ from fedskew.slots import Qsgd, ServerSgd, TopK
 from tests.execution.test_experiment import assert_resumes_exactly, small
 from tests.methods import assert_close as assert_records_close
 from tests.methods import federation, halfway, run
-from tests.reference import apart, assert_close, f64, matrices, matrix_clients, optimum, trajectory
-from tests.slots.test_codecs import ALL, LOSSY, codec
+from tests.reference import apart, assert_close, f64, trajectory
+from tests.slots.test_codecs import LOSSY, codec
 from tests.small import RAGGED, X0, Linear, exact_clients, play
 
 
@@ -126,25 +126,6 @@ def test_draws_are_the_clients_own() -> None:
         assert_close(sent[i], torch.where(u < v.abs() / v.norm(), v.norm() * v.sign(), 0.0))
 
 
-MEANS = {"scaffold": ("c", "c_k"), "feddyn": ("h", "g_k"), "fedsmoo": ("lambda", "lambda_k")}
-"""What a server keeps that is the mean over all clients of what they keep."""
-
-
-@pytest.mark.parametrize("weighting", ["uniform", "samples"])
-@pytest.mark.parametrize("method", MEANS)
-@pytest.mark.parametrize("spec", ALL)
-def test_the_servers_mean_of_the_clients_states_holds_under_every_codec(spec: str, method: str, weighting: str) -> None:
-    """After rounds of four of seven clients, those that never came at 0; to 1e-12."""
-    fed, states = replace(federation(f"{method}:weighting={weighting}"), codec=codec(spec)), ClientStates()
-    server = play(fed, X0, 4, states=states)[-1].server
-    of_server, of_client = MEANS[method]
-    ids, kept = states.export()
-    weights = f64(RAGGED) / sum(RAGGED) if weighting == "samples" else f64([1 / 7] * 7)
-    mean = weights[torch.as_tensor(ids)] @ kept.get("algorithm", kept)[of_client]
-    assert float(mean.norm()) > 1e-3
-    assert_close(server.state[of_server], mean)
-
-
 def test_golden_round_of_feddyn_under_a_codec() -> None:
     """Linear losses, alpha = 1, one step of 0.5 from 0.
 
@@ -159,16 +140,6 @@ def test_golden_round_of_feddyn_under_a_codec() -> None:
     assert_close(kept["codec"]["error"], [[1, 0], [0, 1]])
     assert_close(server.state["h"], [1, 1.5])
     assert_close(server.x, [-2, -3])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [FedDyn(alpha=0.5), FedSmoo(beta=2.0, rho=0.0)], ids=["feddyn", "fedsmoo"])
-def test_dual_methods_reach_the_optimum_under_a_codec(method) -> None:
-    """One of two numbers travels: where h is the mean of the g_k, the only fixed point is the optimum of the mean loss."""
-    a, b = matrices(3)
-    fed = replace(matrix_clients(a, b, (5,) * 3, method, lr=0.1), codec=TopK(share=0.5, error_feedback=False))
-    x = play(fed, [0.0, 0.0], 250)[-1].server.x
-    assert_close(x, optimum(a, b, torch.full((3,), 1 / 3, dtype=torch.float64)), 1e-9)
 
 
 @pytest.mark.parametrize("spec", [spec for spec in LOSSY if codec(spec).init(X0)])

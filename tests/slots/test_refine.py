@@ -14,13 +14,11 @@ from fedskew.api.functions import run
 from fedskew.core.errors import BadInput, Diverged
 from fedskew.core.records import Batch, Cohort, Upload
 from fedskew.core.seeding import torch_stream
-from fedskew.core.trees import pick
-from fedskew.engine.stacked import Stacked
 from fedskew.execution.build import check_needs
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.loop.round import start
-from fedskew.slots import Distillation, Momentum, ServerSgd, Uniform, Unrefined
+from fedskew.slots import Distillation, Momentum, Uniform, Unrefined
 from tests.execution.test_experiment import DATA, numbers, small
 from tests.reference import apart, assert_close, f64, local_models, trajectory
 from tests.small import TASK, X0, play, ragged
@@ -45,10 +43,6 @@ def two_clients(refinement, x, **changes) -> Tensor:
     return refinement.refine(server, f64(x), Cohort(None, Upload(models - server.x, {}, {})))
 
 
-def p_1(x: Tensor) -> float:
-    return float(1 / (1 + math.exp(x[1] - x[0])))
-
-
 def test_golden_sgd_steps() -> None:
     # from p = (1/2, 1/2): p - q = (-1/6, 1/6);  0.6 / 6 = 0.1
     one = Distillation(steps=1, lr=0.6, optimiser="sgd")
@@ -69,12 +63,6 @@ def test_golden_adam_steps() -> None:
     v = (0.999 * 0.001 * g_1**2 + 0.001 * g_2**2) / (1 - 0.999**2)
     expected = 0.1 - 0.1 * m / (math.sqrt(v) + 1e-8)
     assert_close(two_clients(two, [0.0, 0.0])[0], expected, 1e-7)
-
-
-def test_the_teacher_is_the_softmax_of_mean_logits_not_the_mean_of_probabilities() -> None:
-    """The mean of probabilities would be (4/5 + 1/2) / 2 = 0.65."""
-    x = two_clients(Distillation(steps=400, lr=2.0, optimiser="sgd", schedule="constant"), [0.0, 0.0])
-    assert_close(f64(p_1(x)), 2 / 3, 1e-5)
 
 
 def plain_distillation(fed, outcome, averaged: Tensor, options: Distillation) -> Tensor:
@@ -113,12 +101,6 @@ def test_without_steps_it_is_fedavg() -> None:
         assert torch.equal(ours, trajectory(play(ragged(FedAvg()), X0, 3)))
 
 
-def test_the_labels_of_the_servers_rows_are_not_used() -> None:
-    fed = replace(ragged(FedAvg()), refinement=Distillation(steps=5))
-    other = replace(fed, server_data=fed.server_data._replace(y=torch.full((30,), -7)))
-    assert torch.equal(trajectory(play(fed, X0, 2)), trajectory(play(other, X0, 2)))
-
-
 # identical clients
 
 
@@ -153,15 +135,6 @@ def test_without_the_threshold_adam_would_wander_off(monkeypatch) -> None:
 # where it stands in the round
 
 
-def test_the_order_of_clients_does_not_matter() -> None:
-    fed = ragged(FedAvg())
-    outcome = play(fed, X0, 1)[0]
-    cohort = Cohort(outcome.work.view.info, outcome.done.uploads)
-    server, options = fed.view(start(fed, X0)), Distillation(steps=20)
-    ours = options.refine(server, outcome.server.x, cohort)
-    assert_close(options.refine(server, outcome.server.x, pick(cohort, [3, 0, 6, 2, 5, 1, 4])), ours)
-
-
 @pytest.mark.parametrize("algorithm", [FedAvg(), Scaffold()])
 def test_refinement_starts_after_the_server_optimiser_and_keeps_its_state(algorithm) -> None:
     plain = ragged(algorithm, server=Momentum(beta=0.5))
@@ -171,11 +144,6 @@ def test_refinement_starts_after_the_server_optimiser_and_keeps_its_state(algori
     cohort = Cohort(two.work.view.info, two.done.uploads)
     assert_close(two.server.x, options.refine(fed.view(start(fed, X0)), one.server.x, cohort))
     assert_close(two.server.opt["v"], one.server.opt["v"])
-
-
-def test_engines_agree() -> None:
-    fed = replace(ragged(FedAvg(), server=ServerSgd(lr=0.7)), refinement=Distillation(steps=5, lr=0.01))
-    assert_close(trajectory(play(fed, X0, 2, Stacked())), trajectory(play(fed, X0, 2)))
 
 
 def test_batches_differ_by_round_and_seed() -> None:

@@ -114,12 +114,6 @@ def test_a_comparison_measures_personal_models_and_bytes(tmp_path) -> None:
     assert alone.nunique() == 1, "the server's model never moves if clients keep all of it"
 
 
-def test_local_only_beats_chance_without_a_server(tmp_path) -> None:
-    runs = run_experiment(small("local-only", rounds=8, selection=Everyone()), data=DATA, runs=tmp_path)
-    frame = runs.measurements().query("split == 'personal' and name == 'accuracy_mean'").set_index("round")["value"]
-    assert frame[8] > frame[0] + 0.2
-
-
 def test_runs_of_one_model_share_one_program() -> None:
     """Engines trace a program only once for several runs."""
     one, two = (assemble(small("fedper", training__seed=seed), DATA).federation for seed in (0, 1))

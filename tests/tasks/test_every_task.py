@@ -1,20 +1,16 @@
-"""What holds for every task: equal engines, gradient descent on pooled rows, padding, every method that needs no classes."""
+"""What holds for every task: its promises, gradient descent on pooled rows, every method that needs no classes."""
 
-import ast
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-import fedskew
 from fedskew.algorithms import ALGORITHMS, FedAvg
 from fedskew.conformance.miniature import federation, play, slots_of, start_of
 from fedskew.conformance.promises import PROMISES, Subject, examined, hides_each_client, is_a_value, says_what_it_is
 from fedskew.core.algorithm import local_loss
 from fedskew.core.task import Batch
-from fedskew.data.targets import TARGETS
 from fedskew.engine import Sequential
 from fedskew.execution.build import setup_of
 from fedskew.experiment.components import check
@@ -80,17 +76,3 @@ def test_methods_that_need_classes_are_refused(spec: str) -> None:
     for name in ("fedlc", "fedntd", "fedproc"):
         instead = first(name).accepts(setup).partition("works on classes, but these targets are no classes; use ")[2]
         assert set(re.findall(r"[a-z]+", instead)) & set(free) == {"fedprox", "moon"}
-
-
-def test_only_a_tasks_own_file_branches_on_its_name() -> None:
-    source = Path(fedskew.__file__).parent
-    branches = [
-        f"{path.relative_to(source)}:{node.lineno}"
-        for path in source.rglob("*.py")
-        if path.parent.name != "tasks"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Compare)
-        for side in ast.walk(node)
-        if isinstance(side, ast.Constant) and side.value in TASKS and side.value not in TARGETS
-    ]
-    assert branches == []

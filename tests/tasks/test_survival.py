@@ -1,4 +1,4 @@
-"""Survival: partial likelihood and concordance by hand, training as on pooled rows, and one clear line for bad targets."""
+"""Survival: partial likelihood and concordance by hand and against lifelines."""
 
 import itertools
 import math
@@ -9,28 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 from torch.func import grad, vmap
 
 import fedskew
-from fedskew.algorithms import ALGORITHMS, FedAvg
+from fedskew.algorithms import ALGORITHMS
 from fedskew.algorithms.per_fedavg import on_part
-from fedskew.core.algorithm import Algorithm
 from fedskew.core.records import Batch
 from fedskew.core.task import ModelTask
 from fedskew.core.trees import ParameterSpace
-from fedskew.engine.sequential import Sequential
-from fedskew.engine.stacked import Stacked
 from fedskew.execution.build import setup_of
 from fedskew.experiment.config import Experiment
-from fedskew.loop.evaluate import evaluate_clients
-from fedskew.loop.federation import Federation
-from fedskew.loop.plan import Local
-from fedskew.slots import Everyone
 from fedskew.tasks.survival import Survival, concordance
 from tests.data.datasets.test_real import real_data
-from tests.methods import federation, first
-from tests.small import TinyNet, play
+from tests.methods import first
+from tests.small import TinyNet
 
 TASK = Survival()
 LARGE = 800.0
@@ -179,92 +171,19 @@ def test_concordance_counts_the_pairs(rows: int, levels: int) -> None:
         assert concordance(-risk, time, event) == pytest.approx(1 - found, abs=1e-15)
 
 
-def test_concordance_is_1_for_the_true_order_and_one_half_for_a_constant() -> None:
-    time = np.arange(1.0, 1001.0)
-    assert concordance(-time, time, np.ones(1000)) == 1
-    assert concordance(np.zeros(1000), time, time % 2) == 0.5
-
-
-def test_concordance_with_two_times_is_the_area_under_the_roc_curve() -> None:
-    rng = np.random.default_rng(0)
-    risk, early = rng.integers(9, size=200).astype(float), rng.random(200) < 0.3
-    found = concordance(risk, np.where(early, 1.0, 2.0), early.astype(float))
-    assert found == pytest.approx(roc_auc_score(early, risk), rel=1e-14)
-
-
-# training
-
-
-START = torch.randn(65, generator=torch.Generator().manual_seed(5), dtype=torch.float64) / 2
-
-
-def of_times(algorithm: Algorithm | str, **changes) -> Federation:
-    """The ragged clients of other tests: their event comes the sooner the larger an input, with many equal times."""
-    fed = federation(algorithm if isinstance(algorithm, str) else "fedavg", **changes)
-    net = TinyNet(outputs=1).double()
-    time = (4 * torch.exp(-fed.x[:, 0])).ceil()
-    y = torch.stack([time, (fed.x[:, 1] > -0.5).double()], dim=1)
-    data = fed.server_data
-    assert data is not None
-    return replace(
-        fed,
-        algorithm=fed.algorithm if isinstance(algorithm, str) else algorithm,
-        task=ModelTask(TASK, net, ParameterSpace(net), 1),
-        y=y,
-        server_data=data._replace(y=y[: len(data.y)]),
-    )
-
-
-def stratified(fed: Federation, w: torch.Tensor) -> torch.Tensor:
-    """Minus the log partial likelihood with a stratum for each client, by the textbook's formula, per row."""
-    total = torch.zeros((), dtype=torch.float64)
-    for k in fed.clients:
-        rows = torch.as_tensor(fed.partition.rows(int(k)))
-        if fed.y[rows, 1].any():
-            total = total + textbook(fed.task.logits(w, fed.x[rows])[:, 0], fed.y[rows])
-    return total / len(fed.y)
-
-
-def test_one_full_batch_step_of_all_clients_is_gradient_descent_on_the_stratified_likelihood() -> None:
-    local = Local(epochs=1, batch_size="all")
-    fed = of_times(FedAvg(), solver="sgd", local=local, selection=Everyone())
-    w = START.clone()
-    for outcome in play(fed, START, 4):
-        w = w - 0.1 * grad(lambda v: stratified(fed, v))(w)
-        torch.testing.assert_close(outcome.server.x, w, rtol=1e-12, atol=1e-13)
+# in runs
 
 
 TIMES = replace(setup_of(Experiment(task="survival")), server_rows=True, groups=False)
 CLASS_FREE = [name for name in ALGORITHMS if not first(name).accepts(TIMES)]
 
 
-FEW = ("fedavg", "scaffold", "qfedavg")
-
-
-@pytest.mark.parametrize("name", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in CLASS_FREE])
-def test_stacked_equals_sequential(name: str) -> None:
-    fed = of_times(first(name))
-    one, other = (play(fed, START, 2, engine=engine)[-1].server.x for engine in (Sequential(), Stacked()))
-    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-
-
-def test_clients_are_measured_with_their_own_risk_sets() -> None:
-    fed = of_times(FedAvg())
-    means = evaluate_clients(fed.task, START, fed.x, fed.y, fed.partition, fed.clients)
-    share = torch.tensor(fed.partition.sizes).double() / len(fed.y)
-    torch.testing.assert_close((share * means["loss"]).sum(), stratified(fed, START), rtol=1e-12, atol=0)
-    for k in fed.clients:
-        rows = torch.as_tensor(fed.partition.rows(int(k)))
-        risk = fed.task.logits(START, fed.x[rows])[:, 0].numpy()
-        own = concordance(risk, *fed.y[rows].numpy().T)
-        assert float(means["c_index"][int(k)]) == pytest.approx(own, abs=0, nan_ok=True)
-
-
 def test_a_part_of_a_batch_has_its_own_risk_sets() -> None:
-    fed = of_times(FedAvg())
-    batch = Batch(fed.x[:9], fed.y[:9], torch.ones(9, dtype=torch.float64))
-    found = on_part(1, 2)(fed.task, None, START, batch)
-    alone = TASK.loss(fed.task.logits(START, fed.x[1:9:2]), fed.y[1:9:2]).mean()
+    net = TinyNet(outputs=1).double()
+    task, w = ModelTask(TASK, net, ParameterSpace(net), 1), ParameterSpace(net).flatten(net)
+    x, y = torch.tensor(np.random.default_rng(3).normal(size=(9, 6))), drawn(3, rows=9)[1]
+    found = on_part(1, 2)(task, None, w, Batch(x, y, torch.ones(9, dtype=torch.float64)))
+    alone = TASK.loss(task.logits(w, x[1::2]), y[1::2]).mean()
     torch.testing.assert_close(found, alone, rtol=1e-12, atol=0)
 
 

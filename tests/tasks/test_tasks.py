@@ -1,4 +1,4 @@
-"""Tasks in whole runs: the default one, targets that do not fit, tables, tuning and resumption by the task's own metrics."""
+"""Tasks in whole runs: the default one, targets that do not fit, tables, and tuning by the task's own metrics."""
 
 import ast
 import csv
@@ -12,8 +12,7 @@ import torch
 
 import fedskew
 from fedskew.cli.main import main
-from fedskew.core.errors import BadInput, Interrupted
-from fedskew.data.dataset import Dataset
+from fedskew.core.errors import BadInput
 from fedskew.data.targets import TARGETS
 from fedskew.execution.build import assemble, check_needs
 from fedskew.execution.run import execute, register
@@ -116,19 +115,6 @@ def test_runs_of_different_tasks_are_not_compared(air, tmp_path) -> None:
         _ = Results(store, store.runs()).summary
 
 
-def test_resumed_regression_equals_an_uninterrupted_one(air, tmp_path) -> None:
-    store, planned = RunStore(tmp_path), experiment(air, algorithm="scaffold")
-    whole, cut = played(store, planned), register(store, planned)
-    seen: list[int] = []
-    with pytest.raises(Interrupted):
-        execute(store, cut, listener=lambda p: seen.append(p.round), stop=lambda: len(seen) > 1)
-    execute(store, cut)
-    frames = [store.measurements([run]).query("name != 'seconds'").drop(columns="run") for run in (whole, cut)]
-    keys = ["round", "client", "split", "name"]
-    one, other = (frame.sort_values(keys)[[*keys, "value"]].to_numpy().tolist() for frame in frames)
-    assert str(one) == str(other)
-
-
 def test_tuning_takes_the_smallest_error(air, tmp_path) -> None:
     tuned = tune(
         Executor(RunStore(tmp_path)), experiment(air), "fedavg", Search(space={"solver.lr": (1e-6, 0.1)}, seeds=(1,))
@@ -146,29 +132,6 @@ def test_label_skews_deal_tenths_of_the_target(air) -> None:
     assert made.partition_facts()["label_distance"] > 0.5
     assert made.federation.info.label_counts.shape == (10, 0)
     assert made.dataset.strata[1][0].startswith("up to ")
-
-
-def numbers(y: np.ndarray, **changes: object) -> Dataset:
-    x = np.random.default_rng(0).normal(size=(len(y), 2)).astype(np.float32)
-    return Dataset(x=x, y=y, x_test=x, y_test=y, **changes)
-
-
-@pytest.mark.parametrize(
-    ("y", "message"),
-    [
-        (np.full(8, 2.5), "own data: all training targets are 2.5; there is nothing to predict"),
-        (np.array([1.0, np.inf, 2.0, np.nan]), "own data: training targets: 2 are not finite"),
-        (
-            np.arange(8),
-            "own data: training targets must be floating-point numbers, not int64; for classes give their names, classes=(...)",
-        ),
-        (np.zeros((8, 2)), "own data: training targets: times must be above 0, found 0; correct or remove such rows"),
-    ],
-)
-def test_bad_targets_give_one_line(y, message) -> None:
-    with pytest.raises(BadInput) as error:
-        numbers(y)
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(
@@ -215,31 +178,6 @@ def test_a_task_refuses_targets_of_another_kind(air) -> None:
         assemble(experiment(air, task="classification"), experiment(air).dataset.load())
 
 
-def test_a_task_of_ones_own_brings_its_loss(air, tmp_path) -> None:
-    mine = tmp_path / "mine.py"
-    mine.write_text(
-        "from dataclasses import dataclass\n"
-        "from fedskew.tasks.classification import Classification\n\n"
-        "@dataclass(frozen=True, kw_only=True)\n"
-        "class Focal(Classification):\n"
-        "    gamma: float = 2.0\n\n"
-        "    def loss(self, outputs, y):\n"
-        "        loss = Classification.loss(self, outputs, y)\n"
-        "        return (1 - (-loss).exp()) ** self.gamma * loss\n",
-        encoding="utf-8",
-    )
-    store = RunStore(tmp_path / "runs")
-    found = {}
-    for name, task in (("plain", "classification"), ("zero", f"{mine}::Focal:gamma=0"), ("two", f"{mine}::Focal")):
-        run = played(
-            store, Experiment(task=task, model="softmax", training={"rounds": 1, "threads": 1}, engine="sequential")
-        )
-        frame = store.measurements([run]).query("split == 'test' and name == 'loss' and round == 1")
-        found[name] = float(frame["value"].iloc[0])
-    assert found["zero"] == found["plain"]
-    assert found["two"] != found["plain"]
-
-
 def compared_with_names(tree: ast.AST, names: set[str]) -> Iterator[int]:
     """Return the lines of code that compare a value with the name of a task, or test for a task's class."""
     for node in ast.walk(tree):
@@ -261,8 +199,3 @@ def test_no_branch_on_a_task_outside_its_file() -> None:
     assert {name: lines for name, lines in found.items() if lines} == {}
     assert [*compared_with_names(ast.parse("if task == 'regression': pass"), names)] == [1]
     assert [*compared_with_names(ast.parse("isinstance(task, Classification)"), names)] == [1]
-
-
-def test_list_names_the_tasks(capsys) -> None:
-    assert main(["list", "tasks"]) == 0
-    assert "regression" in capsys.readouterr().out

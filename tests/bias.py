@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -55,3 +56,8 @@ def rows_of(labels: Sequence[int], x: Tensor | None = None) -> Batch:
     """Return a batch with these labels, and with empty rows or the rows ``x``."""
     n = len(labels)
     return Batch(torch.zeros(n, 1).double() if x is None else x, torch.tensor(labels), torch.ones(n).double())
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z)
+    return e / e.sum()

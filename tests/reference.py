@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -139,20 +138,6 @@ class Batches:
 
 
 @dataclass(frozen=True)
-class SameForAll:
-    """Every client gets client 0's plan, moved to its own rows: identical data in identical order."""
-
-    planner: object
-
-    def batch_sizes(self, sizes):
-        return self.planner.batch_sizes(sizes)
-
-    def train(self, round_: int, client: int, rows) -> BatchPlan:
-        plan = self.planner.train(round_, 0, np.arange(len(rows)))
-        return BatchPlan(np.asarray(rows)[plan.index], plan.mask)
-
-
-@dataclass(frozen=True)
 class Only:
     """Always the same clients."""
 
@@ -230,7 +215,3 @@ def torch_sgd(solver: Sgd, round_: int = 0) -> Callable[..., torch.optim.Optimiz
 
 def square_distance(net: nn.Module, anchor: Tensor) -> Tensor:
     return (parameters_to_vector(net.parameters()) - anchor).pow(2).sum()
-
-
-def decreasing(values: Sequence[float]) -> bool:
-    return all(b < a for a, b in pairwise(values))

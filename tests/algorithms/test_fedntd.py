@@ -10,14 +10,9 @@ from torch import Tensor
 from torch.func import grad
 
 from fedskew.algorithms import FedAvg, FedNtd
-from tests.bias import Bias, client_view, labelled, rows_of
+from tests.bias import Bias, client_view, labelled, rows_of, softmax
 from tests.reference import apart, assert_close, f64, ragged, real_batches, torch_sgd, train_plain
 from tests.small import TASK, X0, play
-
-
-def softmax(z: np.ndarray) -> np.ndarray:
-    e = np.exp(z)
-    return e / e.sum()
 
 
 def test_golden_round() -> None:

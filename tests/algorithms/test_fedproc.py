@@ -15,7 +15,7 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.loop.round import start
 from fedskew.slots import Sgd
-from tests.bias import Bias, client_view, labelled, rows_of
+from tests.bias import Bias, client_view, labelled, rows_of, softmax
 from tests.reference import (
     Only,
     assert_close,
@@ -28,11 +28,6 @@ from tests.reference import (
     trajectory,
 )
 from tests.small import RAGGED, TASK, X0, play
-
-
-def softmax(z: np.ndarray) -> np.ndarray:
-    e = np.exp(z)
-    return e / e.sum()
 
 
 @pytest.mark.parametrize(("alpha", "weight"), [(None, 3 / 4), (0.2, 0.2)])

@@ -17,6 +17,7 @@ from fedskew.loop.plan import Local
 from fedskew.loop.round import start
 from fedskew.slots import Sgd, Uniform
 from fedskew.tasks.classification import Classification
+from tests.bias import softmax
 from tests.reference import (
     apart,
     assert_close,
@@ -58,10 +59,6 @@ def labelled(rows, labels, steps: int, algorithm, lr: float):
     task = ModelTask(Classification(), net, ParameterSpace(net), 3)
     fed = exact_clients(task, rows, [steps] * len(rows), algorithm, lr=lr)
     return replace(fed, y=torch.tensor(labels))
-
-
-def softmax(z: np.ndarray) -> np.ndarray:
-    return np.exp(z) / np.exp(z).sum()
 
 
 @pytest.mark.parametrize("scale", ["adaptive", "fixed"])

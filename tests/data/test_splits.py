@@ -56,15 +56,6 @@ def folds_of(client: np.ndarray, folds: str, seed: int, stratum: np.ndarray | No
     return np.stack([in_fold(client, f"{k}/{folds}", seed, stratum) for k in range(1, number + 1)])
 
 
-def test_each_row_is_in_one_fold_and_each_class_of_a_client_in_proportion() -> None:
-    for seed in range(20):
-        found = folds_of(CLIENT, "5", seed, CLASS)
-        assert (found.sum(0) == 1).all()
-        for fold in found:
-            counts = [[int((fold & (k == CLIENT) & (c == CLASS)).sum()) for c in (0, 1)] for k in (0, 1)]
-            assert counts == [[8, 2], [1, 3]]
-
-
 def test_folds_of_any_rows_differ_by_at_most_one_row_in_each_class_of_a_client() -> None:
     rng = np.random.default_rng(0)
     client, stratum = rng.integers(0, 5, 301), rng.integers(0, 4, 301)

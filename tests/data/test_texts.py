@@ -111,13 +111,6 @@ def test_different_texts_are_split_by_class():
     assert np.bincount(y[held_out_rows(texts, y, 0.2)]).tolist() == [80, 20]
 
 
-def test_feature_skews_refuse_word_ids():
-    data = dataset(["a b", "c d"] * 10, ["a", "d"], [0, 1] * 10, vocabulary=9)
-    experiment = Experiment(dataset="digits", model="text-cnn", skew=["iid", "feature-noise"], clients={"number": 2})
-    with pytest.raises(BadInput, match="tiny holds word ids"):
-        assemble(experiment, data)
-
-
 def shop() -> Dataset:
     """Return ten texts. Each has a word that no other text has. One test text has all words."""
     texts = [f"word{row} order" for row in range(10)]

@@ -12,22 +12,12 @@ from fedskew.core.errors import BadInput
 from fedskew.data.datasets.digits import Digits
 from fedskew.diagnosis.diagnose import diagnosis, pooled
 from fedskew.diagnosis.result import values_of_face
-from fedskew.diagnosis.subject import from_experiment
-from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity.concept import kinds_for
-from fedskew.measure.heterogeneity.counts import (
-    dirichlet_alpha,
-    label_distance,
-    label_distance_by_chance,
-    label_measures,
-    pairwise_variation,
-)
+from fedskew.measure.heterogeneity.counts import label_distance
 from fedskew.measure.heterogeneity.details import details, shuffled
 from fedskew.measure.heterogeneity.faces import label_chance, random_tables
 from fedskew.measure.heterogeneity.rows import MOST_INPUTS
 from fedskew.report.diagnosis import farthest
-from fedskew.skew import LabelDirichlet
-from fedskew.skew.partition import deal
 from tests.data.datasets.test_real import real_data
 from tests.planted import FACES, diagnosed, faces, subject
 
@@ -51,12 +41,6 @@ def test_random_tables_have_their_margins_also_where_these_are_zero(rows, column
         table = draw(np.random.default_rng(seed))
         assert (table.sum(1).tolist(), table.sum(0).tolist()) == (rows, columns)
         assert table.min() >= 0
-
-
-def test_chance_levels_of_labels_agree_with_theory():
-    counts = np.array([[30, 20, 10], [5, 15, 20], [60, 60, 60]])
-    drawn = label_chance(counts, np.random.default_rng(0))
-    assert np.mean(drawn) == pytest.approx(label_distance_by_chance(counts), rel=0.03)
 
 
 def test_tables_by_chance_are_rows_dealt_at_random():
@@ -118,35 +102,6 @@ def test_a_planted_face_dominates_in_nineteen_of_twenty_seeds(dataset, skew):
         real_data()
     found = [diagnosed(dataset, skew, seed).dominant for seed in range(20)]
     assert found.count(FACES[skew]) >= 19, found
-
-
-def test_the_people_of_uci_har_move_differently_but_do_the_same():
-    real_data()
-    experiment = Experiment(dataset="uci-har", skew="natural")
-    subject = from_experiment(experiment, "people")
-    keep = np.random.default_rng(0).permutation(len(subject.y))[:1500]
-    found = faces(subject.x[keep], subject.y[keep], subject.client[keep])
-    assert found.dominant == "feature"
-    assert found.face("feature").strength > 0.3
-    assert found.face("label").strength < 0.03
-    assert found.face("concept").strength < 0.1
-
-
-@pytest.mark.parametrize("classes", [3, 10])
-def test_the_label_measures_rank_alphas(classes):
-    """On the mean of eight partitions."""
-    labels = np.arange(1500) % classes
-    means: dict[str, list[float]] = {}
-    for alpha in (100.0, 1.0, 0.5, 0.1, 0.01):
-        partitions = [deal(LabelDirichlet(alpha=alpha), labels, None, 10, seed) for seed in range(8)]
-        counts = [partition.label_counts(labels, classes) for partition in partitions]
-        for name in label_measures(counts[0]):
-            sign = -1 if name in ("effective classes", "classes held") else 1
-            means.setdefault(name, []).append(sign * np.mean([label_measures(table)[name].mean() for table in counts]))
-        means.setdefault("pairs", []).append(np.mean(list(map(pairwise_variation, counts))))
-        means.setdefault("alpha", []).append(-np.mean(list(map(dirichlet_alpha, counts))))
-    for name, values in means.items():
-        assert values == sorted(values), (name, values)
 
 
 def test_strengths_are_in_0_1_and_values_inside_their_intervals():

@@ -20,16 +20,11 @@ from fedskew.execution.plan import try_engines
 from fedskew.loop.round import play_round, start
 from fedskew.slots import SERVER_OPTIMISERS, Adam, Everyone, Momentum
 from tests.execution.test_experiment import DATA, small
+from tests.invariants import NoClients
 from tests.reference import assert_close, f64, sized_pair
 from tests.small import X0, play, ragged
 
 torch.set_num_threads(1)
-
-
-@dataclass(frozen=True)
-class NoClients:
-    def select(self, clients: Any, rng: Any) -> Any:
-        return clients[:0]
 
 
 @dataclass(frozen=True)

@@ -98,13 +98,6 @@ def test_cliffs_delta_is_the_u_statistic() -> None:
     assert cliffs_delta(a, b) == pytest.approx(2 * u / (12 * 7) - 1)
 
 
-def test_hedges_correction_removes_the_bias() -> None:
-    rng = np.random.default_rng(2)
-    estimates = [hedges_g(sample) for sample in rng.normal(0.8, 1.0, (8000, 6))]
-    # five standard errors of this mean are 0.045; Cohen's d without the correction is 0.15 too high
-    assert np.mean(estimates) == pytest.approx(0.8, abs=0.05)
-
-
 def test_ranks_of_demsars_example() -> None:
     """Demsar 2006, table 6 and section 3.2.2: four methods on fourteen data sets, mean ranks and critical difference."""
     table = [
@@ -146,13 +139,6 @@ def test_intervals_equal_scipys(n, confidence):
     mean, half = mean_interval(values.tolist(), confidence)
     expected = stats.ttest_1samp(values, 0).confidence_interval(confidence)
     assert (mean - half, mean + half) == pytest.approx((expected.low, expected.high))
-
-
-@pytest.mark.parametrize("n", [2, 5])
-def test_the_interval_covers_the_truth_with_its_stated_probability(n):
-    samples = np.random.default_rng(n).normal(2.0, 0.7, (1500, n))
-    covered = np.mean([abs(mean - 2.0) <= half for mean, half in map(mean_interval, samples)])
-    assert 0.93 <= covered <= 0.97
 
 
 def test_one_value_has_a_mean_and_no_interval():

@@ -118,6 +118,22 @@ def test_a_training_step_is_pytorchs(bert):
     torch.testing.assert_close(got, torch.cat([p.detach().reshape(-1) for p in trained]), rtol=1e-10, atol=1e-12)
 
 
+def test_new_adapters_change_nothing(bert):
+    plain, adapted = (HuggingFaceEncoder(source=bert, lora=rank).build((9,), 3, torch.Generator()) for rank in (0, 2))
+    ids = torch.as_tensor(HuggingFaceEncoder(source=bert).tokens(DATA.texts[1]))
+    ids, mask = cut(ids)
+    with torch.no_grad():
+        torch.testing.assert_close(plain.hidden(ids, mask), adapted.hidden(ids, mask), rtol=0, atol=0)
+
+
+def test_a_frozen_a_is_the_same_for_every_seed(bert):
+    model = HuggingFaceEncoder(source=bert, lora=2, adapt="b")
+    one, two = (dict(model.build((9,), 3, torch.Generator().manual_seed(s)).named_parameters()) for s in (1, 2))
+    names = [name for name in one if "lora_A" in name]
+    assert len(names) == 6
+    assert all(torch.equal(one[name], two[name]) and one[name].abs().max() > 0 for name in names)
+
+
 # the first place only
 
 

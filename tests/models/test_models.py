@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 from torch import nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad
 
 from fedskew.core.errors import BadInput
 from fedskew.core.trees import ParameterSpace
@@ -147,24 +147,6 @@ def test_a_vector_holds_every_layer_once(model, shape, classes):
     for name, places in space.layers().items():
         own = [p.detach().reshape(-1) for p in net.get_submodule(name).parameters(recurse=False)]
         assert torch.equal(torch.cat([w[place] for place in places]), torch.cat(own))
-
-
-@every_small_model
-def test_stacked_gradients_equal_each_clients(model, shape, classes):
-    net = made(model, shape, classes)
-    task, x, y = classifier(net, classes), rows(shape, 4), torch.arange(4) % classes
-    w = task.space.flatten(net)
-    stack = torch.stack([w, w * 0.5])
-    if not task.stacks:
-        return
-
-    def loss(w, x, y):
-        return task.loss(task.logits(w, x), y).mean()
-
-    both = vmap(grad(loss), (0, 0, 0))(stack, x.view(2, 2, *shape), y.view(2, 2))
-    for i in range(2):
-        alone = grad(loss)(stack[i], x[2 * i : 2 * i + 2], y[2 * i : 2 * i + 2])
-        torch.testing.assert_close(both[i], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_every_model_is_in_the_tables():

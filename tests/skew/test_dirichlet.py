@@ -124,21 +124,6 @@ def test_tiny_alpha_neither_fails_nor_hangs(make, alpha):
     assert time.process_time() - began < 20
 
 
-def test_tiny_alpha_gives_single_claims_and_equal_splits():
-    """alpha -> 0: a client claims one class; several that claim one class share it equally."""
-    labels = np.repeat(np.arange(3), 600)
-    for seed in range(30):
-        rng = np.random.default_rng(seed)
-        log_p = dirichlet(1e-5, (6, 3), np.random.default_rng(seed))
-        claimed = log_p.argmax(1)
-        dealt = LabelDirichlet(alpha=1e-5).deal(labels, None, 6, rng)
-        for c in set(claimed):
-            holders = np.flatnonzero(claimed == c)
-            got = [int((labels[dealt[k]] == c).sum()) for k in holders]
-            assert max(got) - min(got) <= 6
-            assert sum(got) >= 600 - 6
-
-
 def test_executed_averages_of_failure_modes():
     """Algorithms note 2.A.2 and 3.1 (class counts): 4,000 rows, 4 classes, 5 clients; averages over partitions."""
     labels, partitions = np.repeat(np.arange(4), 1000), 600

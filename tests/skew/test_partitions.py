@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.synthetic import SyntheticSoftmax
 from fedskew.skew import SKEWS, Iid, LabelDirichlet, LabelDirichletPerClass, LabelSorted, Natural, Pooled
 from fedskew.skew.exported import FromFolder
 from fedskew.skew.label import (
@@ -239,12 +238,6 @@ def test_natural_clients_are_the_groups():
     assert deal(Iid(), np.zeros(6, dtype=np.int64), groups, 2, 0).names == ("0", "1")
 
 
-def test_pooled_is_one_client_with_all_rows():
-    part = deal(Pooled(), balanced(50, 3), None, 7, 0)
-    assert len(part) == 1
-    assert sorted(part.indices) == list(range(50))
-
-
 @QUICK
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=80), st.integers(1, 12))
 def test_label_sorted_is_a_stable_sort_cut_into_blocks(labels, clients):
@@ -256,16 +249,6 @@ def test_label_sorted_is_a_stable_sort_cut_into_blocks(labels, clients):
     for k, rows in enumerate(dealt):
         start = k * cut + min(k, longer)
         assert list(rows) == order[start : start + cut + (k < longer)]
-
-
-def test_label_sorted_on_the_drift_demo_data():
-    """Algorithms note 2.A.7: six classes, thirty clients of 400 rows, and exactly five of them see two classes."""
-    labels = SyntheticSoftmax(data_seed=0).load().y
-    part = deal(LabelSorted(), labels, None, 30, 0)
-    held = (part.label_counts(labels, 6) > 0).sum(1)
-    assert (part.sizes == 400).all()
-    assert sorted(held) == [1] * 25 + [2] * 5
-    assert sets_of(rows_of(part)) == sets_of(np.array_split(np.argsort(labels, kind="stable"), 30))
 
 
 @pytest.mark.parametrize("held_out", [1.0, 1 - 1e-13])

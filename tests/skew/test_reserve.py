@@ -1,7 +1,6 @@
 """Rows that are kept from the clients: the server's own, and a public share that is split among the clients."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from fedskew.skew.compose import mixture
 from fedskew.skew.partition import Partition, deal
 from fedskew.skew.reserve import class_balanced, deal_others, level, share_out
 from fedskew.store.runs import RunStore
-from tests.execution.test_experiment import DATA, blobs, numbers, small
+from tests.execution.test_experiment import DATA, numbers, small
 
 OTHERS = ("from-folder", "quantile-dirichlet", "column-dirichlet")
 DEALERS = [name for name, cls in SKEWS.items() if hasattr(cls, "deal") and name not in OTHERS]
@@ -161,13 +160,6 @@ def test_the_server_sees_its_rows_and_the_facts_count_them() -> None:
     assert assemble(small(), DATA).partition_facts()["server_rows"] == 0
 
 
-def test_no_server_row_is_a_test_row() -> None:
-    data = blobs(rows=90)
-    apart = dataclasses.replace(data, x_test=data.x_test + 100)
-    server = assemble(small(server_data={"share": 0.3}), apart).federation.server_data
-    assert not (server.x[:, None] == torch.as_tensor(apart.x_test)).all(-1).any()
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Needy(Algorithm):
     def contract(self) -> Contract:
@@ -274,31 +266,6 @@ def test_share_as_large_as_all_clients_divides_the_label_distance_by_clients_plu
     before, after = (partition_of(e, data).label_counts(data.y, 3) for e in (plain, experiment))
     assert before.sum() == 120, "the same number of rows dealt, none shared"
     assert label_distance(after) == pytest.approx(label_distance(before) / 5)
-
-
-def jensen_shannon(counts: np.ndarray) -> float:
-    """Return the entropy of the mixture minus the mean entropy of the clients, weighted by sizes, in bits."""
-
-    def entropy(p: np.ndarray) -> float:
-        return float(-(p[p > 0] * np.log2(p[p > 0])).sum())
-
-    sizes = counts.sum(1)
-    parts = [entropy(own / n) * n / sizes.sum() for own, n in zip(counts, sizes, strict=True)]
-    return entropy(counts.sum(0) / counts.sum()) - sum(parts)
-
-
-@pytest.mark.parametrize("measure", [label_distance, jensen_shannon])
-def test_a_larger_share_makes_clients_more_similar(measure) -> None:
-    counts = [[40, 5, 0], [5, 30, 25], [15, 25, 35]]
-    distances = [measure(shared_between(counts, beta)) for beta in (0.0, 0.05, 0.1, 0.3, 0.6, 1.0)]
-    assert all(a > b for a, b in itertools.pairwise(distances))
-
-
-@pytest.mark.parametrize("measure", [label_distance, jensen_shannon])
-def test_a_share_can_separate_equal_clients_of_different_sizes(measure) -> None:
-    counts = [[80, 10, 0], [8, 1, 0]]
-    assert measure(shared_between(counts, 0.0)) == pytest.approx(0, abs=1e-12)
-    assert measure(shared_between(counts, 0.3)) > 0.01
 
 
 def test_n_k_and_the_bytes_that_are_sent_once_count_the_share() -> None:

@@ -41,18 +41,6 @@ def test_softmax_fresh_rows_are_drawn_after_the_training_rows():
     assert np.array_equal(data.y_test, fresh_labels)
 
 
-def test_bayes_accuracy_of_the_drift_demo_mixture():
-    """Algorithms note 3.2: .824 on the 12,000 rows themselves, .830 on fresh draws."""
-    means = np.random.default_rng(0).standard_normal((6, 30)) * 0.45
-    data = SyntheticSoftmax().load()
-    found = [
-        float((((x[:, None] - means) ** 2).sum(2).argmin(1) == y).mean())
-        for x, y in ((data.x, data.y), (data.x_test, data.y_test))
-    ]
-    assert found[0] == pytest.approx(0.824, abs=0.0006)
-    assert found[1] == pytest.approx(0.830, abs=0.011)
-
-
 def test_softmax_seeds_differ_and_notes_name_the_test_rows():
     one, two = SyntheticSoftmax(rows=20).load(), SyntheticSoftmax(rows=20, data_seed=1).load()
     assert one.fingerprint() != two.fingerprint()

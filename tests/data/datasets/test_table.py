@@ -250,13 +250,6 @@ def test_bad_cells_give_one_line(tmp_path: Path, cells: dict[str, str], message:
     assert message in str(error.value)
 
 
-def test_without_an_event_there_is_nothing_to_predict(tmp_path: Path) -> None:
-    path = table(tmp_path)
-    path.write_text(path.read_text().replace(",1,", ",0,"))
-    with pytest.raises(BadInput, match="no training row has an event"):
-        TableData(path=str(path), time="days", event="died", client="site").load()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

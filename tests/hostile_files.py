@@ -182,6 +182,8 @@ ODD = [
     ("UPDATE partitions SET rows='x' WHERE run=1", "report 1", 1, "damaged"),
     ("DROP TABLE partitions", "report 1", 1, "damaged"),
     ("DROP TABLE measurements", "show 1", 1, "damaged"),
+    ("DROP TABLE measurements", "watch 1", 1, "cannot be read, its file is damaged"),
+    ("DROP TABLE measurements", "watch 1 --to tensorboard", 1, "cannot be read, its file is damaged"),
 ]
 
 

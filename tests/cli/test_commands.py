@@ -168,33 +168,6 @@ def test_run_with_json_prints_nothing_else_on_standard_output(tmp_path: Path, ca
     assert Path(result["report"]).is_file()
 
 
-def test_a_stored_toml_is_run_again_to_the_same_numbers(compared: Path, tmp_path: Path, capsys) -> None:
-    _, first, _ = call(capsys, "show", "2", "--runs", str(compared), "--json")
-    stored = compared / "2" / "experiment.toml"
-    code, again, _ = call(capsys, "run", str(stored), "--runs", str(tmp_path), "--json")
-    assert code == 0
-    keys = ("accuracy", "worst_client", "drift", "divergence", "megabytes_up")
-    a, b = (json.loads(text)["methods"][0] for text in (first, again))
-    assert {k: a[k] for k in keys} == {k: b[k] for k in keys}
-
-
-def test_missing_data_set_error_names_folder_and_source(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("FEDSKEW_DATA", str(tmp_path / "data"))
-    code, _, err = call(capsys, "run", "--dataset", "uci-har", "--skew", "natural", "--runs", str(tmp_path / "runs"))
-    assert code == 2
-    assert err.count("\n") == 1
-    assert str(tmp_path / "data") in err
-    assert "FEDSKEW_DATA" in err
-    assert "Human Activity Recognition" in err
-
-
-def test_an_unwritable_store_gives_a_one_line_error(tmp_path, capsys) -> None:
-    (tmp_path / "runs").write_text("a file, not a folder")
-    code, _, err = call(capsys, "run", *QUICK, "--runs", str(tmp_path / "runs"))
-    assert code == 2
-    assert err.splitlines()[-1].startswith("fedskew: run store")
-
-
 def test_divergence_exits_with_3_and_names_its_cause(tmp_path, capsys) -> None:
     code, out, err = call(
         capsys, "run", "--lr", "1e15", "--rounds", "5", "--engine", "stacked", "--runs", str(tmp_path)

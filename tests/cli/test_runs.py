@@ -113,9 +113,3 @@ def test_resume_without_a_name_takes_what_was_interrupted(tmp_path: Path) -> Non
     assert [r.id for r in unfinished(store)] == [2, 3]
     add(store, "moon", 0, [0.1], status="interrupted")
     assert [r.id for r in unfinished(store)] == [5]
-
-
-@pytest.mark.parametrize("words", [["predict", "c1", "rows.csv"], ["export", "c1"], ["landscape", "c1"]])
-def test_one_of_several_runs_must_be_named(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words, "--runs", str(folder)]) == 2
-    assert f"{words[0]}: these are 2 runs; name one of them: 1 (" in capsys.readouterr().err

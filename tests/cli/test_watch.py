@@ -9,7 +9,6 @@ from rich.console import Console
 
 from fedskew.cli import watch
 from fedskew.cli.main import main
-from fedskew.core.errors import BadInput
 from fedskew.store.lock import held
 from fedskew.store.runs import RunStore
 
@@ -118,23 +117,6 @@ def test_runs_that_were_planned_just_now_are_waited_for(tmp_path, monkeypatch) -
     assert watch.going_on(watch.watched_runs(store, []))
     monkeypatch.setattr(watch, "PATIENCE", -1.0)
     assert not watch.going_on(watch.watched_runs(store, []))
-
-
-def test_wrong_interval_is_refused(store) -> None:
-    assert main(["watch", "--every", "0", "--runs", str(store.folder)]) == BadInput.exit_code
-
-
-def test_store_without_measurements_gives_one_line(store, capsys) -> None:
-    store.db.execute("DROP TABLE measurements")
-    for more in ([], ["--to", "tensorboard"]):
-        assert main(["watch", "1", "--runs", str(store.folder), *more]) == 1
-        assert "cannot be read, its file is damaged" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("wanted", ["99999999999999999999", "c99999999999999999999", "1-99999999999999999999"])
-def test_too_large_run_numbers_give_one_line(store, capsys, wanted: str) -> None:
-    assert main(["watch", wanted, "--runs", str(store.folder)]) == BadInput.exit_code
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_report_watch_writes_a_page_that_reloads_until_the_runs_end(store, tmp_path, monkeypatch) -> None:

@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -93,15 +91,3 @@ def test_a_node_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(resident, "end", lambda *rest, **facts: None)
     assert resident.keep_running(Node(0, tmp_path / "rows.npz", tmp_path), "server:9092", []) == 0
     assert seen == ["1"]
-
-
-@pytest.mark.slow
-def test_a_node_has_not_loaded_hugging_faces_libraries_when_it_starts() -> None:
-    modules = "fedskew.cli.deploy, fedskew.flower.node, fedskew.flower.resident"
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys, {modules}; print('huggingface_hub' in sys.modules)"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.stdout == "False\n"

@@ -1,10 +1,26 @@
-"""What no file of the source may do: draw from a global generator, unpickle, execute texts, or read tensors' values in hooks."""
+"""What no file of the source may do: draw from a global generator, unpickle, execute texts, or read tensors' values in hooks.
+
+Also one table of breaches of these rules, and of those in `test_structure.py` and `test_suite.py`, which must be found.
+"""
 
 import ast
+from collections.abc import Callable
 
 import pytest
 
-from tests.project.test_structure import ALGORITHM_FILES, FILES, imported, name_of, offenders
+from tests.project.test_structure import (
+    ALGORITHM_FILES,
+    FILES,
+    deep_classes,
+    imported,
+    limits_by_hand,
+    name_of,
+    offenders,
+    sql,
+    written_by_hand,
+    wrong_imports,
+)
+from tests.project.test_suite import endless_waits, unchecked
 
 # randomness comes from streams
 
@@ -139,14 +155,56 @@ def test_only_one_place_executes_what_a_text_names():
 
 # breaches of these rules are found
 
+
+def imports_of(room: str) -> Callable[[str], object]:
+    return lambda source: wrong_imports(source, room, ["fedskew", room])
+
+
+def option(test: str) -> list[str]:
+    return limits_by_hand(f"class A:\n    def __post_init__(self):\n        require({test}, 'no')")
+
+
+def body(text: str) -> list[str]:
+    return unchecked(f"def test_it():\n    {text}")
+
+
+def by_hand(source: str) -> list[str]:
+    return [*written_by_hand(ast.parse(source))]
+
+
+core = imports_of("core")
 BREACHES = {
-    global_randomness: (
+    core: (
+        *("from fedskew.measure.updates import drift", "import fedskew.loop.round", "import fedskew", "import flwr"),
         *(
-            "np.random.seed(0)",
-            "x = np.random.rand(3)",
-            "numpy.random.permutation(5)",
-            "from numpy.random import shuffle",
+            "from fedskew import __version__",
+            "importlib.import_module('fedskew.loop')",
+            "from flwr.client import Client",
         ),
+        *("from .. import loop", "from ..loop import round", "from ..loop.round import Server"),
+        *("def f():\n    import fedskew.loop", "if TYPE_CHECKING:\n    from fedskew.loop.round import Server"),
+        "from tests.small import ragged",
+    ),
+    deep_classes: (
+        "class A(Base):\n    pass\nclass B(A):\n    pass",
+        "from fedskew.algorithms.fedsam import FedSam\nclass B(FedSam):\n    pass",
+        "class A(Base):\n    def f(self):\n        super().f()",
+    ),
+    sql: ('db.execute(f"SELECT value FROM measurements WHERE run={run}")',),
+    option: (
+        *("0 <= self.mu", "0 < self.mu < math.inf", "self.k >= 1 and self.q < 1", "min(self.width, self.layers) >= 1"),
+        *("bool(self.widths)", "self.weighting == 'uniform'", "self.pieces > BYTES"),
+    ),
+    by_hand: (
+        *("path.open('w')", "with open(path, mode='ab') as file:\n    pass", "(folder / 'a').write_text(text)"),
+        *("with opened(path):\n    path.write_bytes(b'')", "os.replace(partial, path)"),
+    ),
+    endless_waits: (
+        *("subprocess.run(words)", "process.wait()", "thread.join()", "queue.get()", "process.communicate()"),
+    ),
+    body: ("f()", "test_other()"),
+    global_randomness: (
+        *("np.random.seed(0)", "np.random.rand(3)", "numpy.random.permutation(5)", "from numpy.random import shuffle"),
         *("import random", "from random import choice", "torch.manual_seed(3)", "torch.cuda.manual_seed(3)"),
         *("torch.random.get_rng_state()", "torch.randn(3)", "torch.randn_like(x)", "w.uniform_(-1, 1)"),
         *("nn.init.kaiming_uniform_(w)", "np.random.default_rng()", "draw = np.random.standard_normal"),
@@ -163,6 +221,13 @@ BREACHES = {
     leaves_torch: ("x.item()", "x.sum().item()", "x.tolist()", "f = x.item"),
 }
 ALLOWED = {
+    core: ("from fedskew.core.trees import Tree", "from .trees import Tree", "import torch"),
+    imports_of("flower"): ("import flwr", "import fedskew.store.runs as runs"),
+    sql: ('"select clients, then update the model from them"',),
+    option: ("self.leave + self.join <= 1", "self.low <= self.high", "self.noise == 0 or self.clip < 9"),
+    by_hand: ("path.open('rb')", "with replacing(path) as partial:\n    partial.write_text(text)"),
+    endless_waits: ("subprocess.run(words, timeout=9)", "process.wait(9)", "','.join(words)", "table.get(key)"),
+    body: ("assert f()", "torch.testing.assert_close(a, b)"),
     global_randomness: (
         *("rng = np.random.default_rng(np.random.SeedSequence((1, 2)))", "torch.Generator().manual_seed(3)"),
         *("def f(rng: np.random.Generator): return rng.normal()", "torch.randn(3, generator=g)"),

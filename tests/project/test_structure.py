@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def offenders(paths: Iterable[Path], rule: Callable[[Path, str], object]) -> dic
     return {path: value for path, value in found.items() if value}
 
 
-# What each room may import besides itself. Top to bottom; a room may stand here before it is built.
+# What each room may import besides itself. Top to bottom.
 LOWER = {
     "advice",
     "core",
@@ -121,61 +122,8 @@ def wrong_imports(source: str, room: str, package: list[str]) -> list[str]:
 
 def test_imports_point_downwards():
     rooms = {path: room_of(path) for path in FILES if room_of(path)}
-    assert set(rooms.values()) <= set(MAY_IMPORT), "give the new room a place in MAY_IMPORT"
+    assert set(rooms.values()) == set(MAY_IMPORT), "give the new room a place in MAY_IMPORT"
     assert offenders(rooms, lambda path, source: wrong_imports(source, rooms[path], package_of(path))) == {}
-
-
-@pytest.mark.parametrize(
-    ("room", "source"),
-    [
-        ("core", "from fedskew.measure.updates import drift"),
-        ("core", "import fedskew.loop.round"),
-        ("algorithms", "from fedskew.slots import Sgd"),
-        ("algorithms", "from fedskew.loop.work import program"),
-        ("data", "from fedskew.skew import Iid"),
-        ("skew", "from fedskew.algorithms import ALGORITHMS"),
-        ("measure", "from fedskew.loop.round import Outcome"),
-        ("models", "from fedskew.data.dataset import Dataset"),
-        ("slots", "def f():\n    from fedskew.algorithms.fedavg import FedAvg"),
-        ("store", "if TYPE_CHECKING:\n    from fedskew.experiment.config import Experiment"),
-        ("loop", "from fedskew.algorithms.fedavg import FedAvg"),
-        ("loop", "from fedskew.engine.states import ClientStates"),
-        ("engine", "from fedskew.algorithms import ALGORITHMS"),
-        ("engine", "from fedskew.slots import Sgd"),
-        ("report", "from fedskew.loop.evaluate import evaluate"),
-        ("report", "from fedskew.experiment.config import Experiment"),
-        ("experiment", "from fedskew.cli.main import main"),
-        ("measure", "import fedskew"),
-        ("experiment", "from fedskew import Experiment"),
-        ("cli", "from fedskew import __version__"),
-        ("core", "from .. import loop"),
-        ("core", "from ..loop import round"),
-        ("core", "from ..loop.round import Server"),
-        ("core", "importlib.import_module('fedskew.loop')"),
-        ("engine", "import flwr"),
-        ("engine", "from flwr.client import Client"),
-        ("loop", "from tests.small import ragged"),
-    ],
-)
-def test_a_wrong_import_is_found(room, source):
-    assert wrong_imports(source, room, ["fedskew", room])
-
-
-@pytest.mark.parametrize(
-    ("room", "source"),
-    [
-        ("core", "from fedskew.core.trees import Tree"),
-        ("core", "from .trees import Tree"),
-        ("loop", "from fedskew.skew.partition import Partition"),
-        ("engine", "from fedskew.loop.round import Work"),
-        ("flower", "import flwr"),
-        ("cli", "from fedskew.experiment import compare"),
-        ("report", "import fedskew.store.runs as runs"),
-        ("algorithms", "import torch"),
-    ],
-)
-def test_a_right_import_is_not_found(room, source):
-    assert wrong_imports(source, room, ["fedskew", room]) == []
 
 
 def test_files_import_each_other_in_no_circle():
@@ -186,18 +134,11 @@ def test_files_import_each_other_in_no_circle():
     for name, path in files.items():
         found = imported(ast.parse(path.read_text(encoding="utf-8")), package_of(path))
         left[name] = {target if target in files else target.rpartition(".")[0] for target in found} - {name}
-    while ready := [name for name, targets in left.items() if not targets & left.keys()]:
-        for name in ready:
-            del left[name]
-    assert sorted(left) == []
+    assert files.keys() <= {*TopologicalSorter(left).static_order()}  # which raises an error at a circle
 
 
 def test_the_order_of_rooms_has_no_circle():
-    done: set[str] = set()
-    while len(done) < len(MAY_IMPORT):
-        ready = {room for room, lower in MAY_IMPORT.items() if lower <= done} - done
-        assert ready, f"a circle among {set(MAY_IMPORT) - done}"
-        done |= ready
+    assert {*TopologicalSorter(MAY_IMPORT).static_order()} == MAY_IMPORT.keys()
 
 
 def test_every_room_is_a_package():
@@ -239,18 +180,6 @@ def deep_classes(source: str) -> list[str]:
 
 def test_methods_and_slots_inherit_one_level_without_super():
     assert offenders(FLAT, lambda _, source: deep_classes(source)) == {}
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "class A(Base):\n    pass\nclass B(A):\n    pass",
-        "from fedskew.algorithms.fedsam import FedSam\nclass B(FedSam):\n    pass",
-        "class A(Base):\n    def f(self):\n        super().f()",
-    ],
-)
-def test_deep_inheritance_is_found(source):
-    assert deep_classes(source)
 
 
 def test_slots_are_typed():
@@ -328,11 +257,6 @@ def test_the_store_alone_reads_and_writes_its_file():
     assert offenders(FILES, lambda path, source: room_of(path) != "store" and sql(source)) == {}
 
 
-def test_an_sql_statement_is_found():
-    assert sql('db.execute(f"SELECT value FROM measurements WHERE run={run}")')
-    assert not sql('"select clients, then update the model from them"')
-
-
 # nothing that a function reads or runs stays in a module
 
 
@@ -373,11 +297,6 @@ FILLED = {
         "IN_PROGRESS"
     ],  # a site's answers until the server's next question, by the process of the node
 }
-
-
-@pytest.mark.parametrize("change", ["A[1] = 2", "A.update(x)", "A |= x", "A.append(x)"])
-def test_a_filled_registry_is_found(change):
-    assert filled(f"A = {{}}\ndef f(x):\n    {change}") == ["A"]
 
 
 # limits of options are types
@@ -421,29 +340,6 @@ ALLOWED_BY_HAND = {
     # infinite is a threshold like any other, undefined is not: no type says this
     "algorithms/fedpbs.py": ["self.variance_threshold == self.variance_threshold"],
 }
-
-
-@pytest.mark.parametrize(
-    "test",
-    [
-        "0 <= self.mu",
-        "0 < self.mu < math.inf",
-        "self.k >= 1 and self.q < 1",
-        "min(self.width, self.layers) >= 1",
-        "bool(self.widths)",
-        "self.weighting == 'uniform'",
-        "self.pieces > BYTES",
-    ],
-)
-def test_a_limit_by_hand_is_found(test):
-    assert limits_by_hand(f"class A:\n    def __post_init__(self):\n        require({test}, 'no')")
-
-
-@pytest.mark.parametrize(
-    "test", ["self.leave + self.join <= 1", "self.low <= self.high", "self.noise == 0 or self.clip < 9"]
-)
-def test_a_condition_between_options_is_not_found(test):
-    assert not limits_by_hand(f"class A:\n    def __post_init__(self):\n        require({test}, 'no')")
 
 
 FITTERS = {
@@ -508,30 +404,3 @@ def written_by_hand(node: ast.AST) -> Iterator[str]:
 
 def test_files_are_written_whole_in_one_way():
     assert offenders(FILES, lambda path, source: [*written_by_hand(ast.parse(source))]).keys() == BY_HAND
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "path.open('w')",
-        "with open(path, mode='ab') as file:\n    pass",
-        "(folder / 'a').write_text(text)",
-        "with opened(path):\n    path.write_bytes(b'')",
-        "os.replace(partial, path)",
-    ],
-)
-def test_a_file_written_by_hand_is_found(source):
-    assert [*written_by_hand(ast.parse(source))]
-
-
-@pytest.mark.parametrize(
-    "source", ["path.open('rb')", "with replacing(path) as partial:\n    partial.write_text(text)"]
-)
-def test_a_file_that_is_read_or_written_whole_is_not_found(source):
-    assert not [*written_by_hand(ast.parse(source))]
-
-
-def test_the_source_was_found():
-    assert len(FILES) > 40
-    assert {"core", "algorithms", "engine", "store"} <= {room_of(path) for path in FILES}
-    assert len(ALGORITHM_FILES) >= 7

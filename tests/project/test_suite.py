@@ -5,8 +5,6 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from tests.durations import dear_functions
 
 TESTS = Path(__file__).parents[1]
@@ -54,28 +52,6 @@ def unchecked(source: str) -> list[str]:
 def test_every_test_checks_something() -> None:
     found = {str(path): unchecked(path.read_text(encoding="utf-8")) for path in FILES}
     assert {path: tests for path, tests in found.items() if tests} == {}
-
-
-@pytest.mark.parametrize(
-    ("body", "checks"),
-    [("f()", False), ("test_other()", False), ("assert f()", True), ("torch.testing.assert_close(a, b)", True)],
-)
-def test_a_test_without_a_check_is_found(body: str, checks: bool) -> None:
-    assert (unchecked(f"def test_it():\n    {body}") == []) == checks
-
-
-@pytest.mark.parametrize(
-    "source", ["subprocess.run(words)", "process.wait()", "thread.join()", "queue.get()", "process.communicate()"]
-)
-def test_an_endless_wait_is_found(source: str) -> None:
-    assert endless_waits(source)
-
-
-@pytest.mark.parametrize(
-    "source", ["subprocess.run(words, timeout=9)", "process.wait(9)", "','.join(words)", "table.get(key)"]
-)
-def test_a_limited_wait_is_not_found(source: str) -> None:
-    assert endless_waits(source) == []
 
 
 def test_the_folders_of_the_tests_are_the_rooms_of_the_package() -> None:

@@ -2,8 +2,6 @@
 
 import math
 import re
-import subprocess
-import sys
 from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
@@ -88,17 +86,6 @@ def test_partition_shows_sixty_clients_and_says_how_many_more(store: RunStore) -
 def test_partition_prints_counts_where_there_is_room(store: RunStore) -> None:
     texts = [text.get_text() for text in plots.plot(Results(store, store.runs()), "partition").axes[0].texts]
     assert texts == ["30", "2", "5", "32", "5", "rows"]
-
-
-def test_importing_the_room_is_quick() -> None:
-    code = (
-        "import sys, fedskew.report.html, fedskew.report.plots; "
-        "print([m for m in ('pandas', 'matplotlib', 'jinja2', 'scipy', 'torch') if m in sys.modules])"
-    )
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100).stdout
-        == "[]\n"
-    )
 
 
 def test_differences_show_dot_interval_zero_and_verdict_of_each_method(store: RunStore) -> None:

@@ -344,7 +344,28 @@ def test_runs_by_the_words_of_the_command_line(chosen, tokens, expected):
     assert chosen(*tokens) == expected
 
 
-@pytest.mark.parametrize("token", ["8", "0", "c3", "5-8", "5-3", "fedavg", "", "-2", "1-2-3", "c", "c1-2", "2.0", "²"])
+HUGE = "9" * 20
+MISSING = [
+    "8",
+    "0",
+    "c3",
+    "5-8",
+    "5-3",
+    "fedavg",
+    "",
+    "-2",
+    "1-2-3",
+    "c",
+    "c1-2",
+    "2.0",
+    "²",
+    HUGE,
+    f"c{HUGE}",
+    f"1-{HUGE}",
+]
+
+
+@pytest.mark.parametrize("token", MISSING)
 def test_missing_runs_give_one_line(chosen, token):
     with refused(BadInput):
         chosen(token)

@@ -1,8 +1,10 @@
 """Lists the code blocks of README and docs in page order. A block that is not run has a reason."""
 
+import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -11,6 +13,16 @@ BLOCK = re.compile(
     r"(?:<!-- parsed only: (?P<reason>.*?) -->\s*)?^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^ *```",
     re.S | re.M,
 )
+
+
+def loaded(path: str) -> ModuleType:
+    """The module of a script of the repository, which no package has."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @dataclass(frozen=True)

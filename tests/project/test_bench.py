@@ -62,27 +62,28 @@ RESULT = {
 }
 
 
-def test_the_ratio_compares_the_medians_of_the_best():
-    assert ratio(RESULT["works"][0]["seconds"]) == 1.0 / 0.25
-
-
-def test_the_table_has_the_fastest_first():
-    assert rows(RESULT["works"]) == [
+def test_the_page_has_the_fastest_first_and_a_peer_counts_for_the_ratio():
+    works = RESULT["works"]
+    assert ratio(works[0]["seconds"]) == 1.0 / 0.25
+    assert rows(works) == [
         ("a model", "fedskew", "250.0", "1.00"),
         ("", "plain, 2 processes", "1000.0", "4.00"),
         ("", "plain", "2000.0", "8.00"),
     ]
-
-
-def test_the_page_and_the_picture():
+    assert [label.get_text() for label in draw(works).axes[0].get_yticklabels()] == [row[1] for row in rows(works)][
+        ::-1
+    ]
+    assert distances(works) == [
+        "a model: arithmetic and memory take at least 20 ms a round, our best 12.5 times that, 250 µs a client's step"
+    ]
     text = markdown(RESULT)
     assert "python -m benchmarks.rounds --processes 2 --repeats 3" in text
     assert "4.00 times as fast as the best other side, wanted 8" in text
-    assert [label.get_text() for label in draw(RESULT["works"]).axes[0].get_yticklabels()] == [
-        "plain",
-        "plain, 2 processes",
-        "fedskew",
-    ]
+    assert "| a model | 4 | 200 | 20 | 250 | 12.5 | 250 |" in text
+    beside = [{**works[0], "seconds": {**works[0]["seconds"], "pfl, 2 processes": [0.5, 0.5]}}]
+    assert ratio(beside[0]["seconds"]) == 2.0
+    assert ("", "pfl, 2 processes", "500.0", "2.00") in rows(beside)
+    assert "python -m benchmarks.rounds --peers --processes 2" in markdown({**RESULT, "works": beside})
 
 
 def test_the_command_prints_json_and_draws(monkeypatch, tmp_path, capsys):
@@ -126,22 +127,21 @@ def test_a_peer_plays_the_same_rounds_and_its_end_gives_a_one_line_error(fake):
             side(x0 * torch.nan)
 
 
-def test_failure_of_the_second_process_shows_its_last_line(fake):
-    fed = SMALL[0].federation()
+@pytest.mark.parametrize(
+    ("peer", "work", "reason"),
+    [
+        (FAKE, SMALL[0], "ValueError: too large for the second process"),  # its last line
+        (FAKE, dataclasses.replace(SMALL[0], name="not for me"), "ValueError: not for me"),  # after its greeting
+        (dataclasses.replace(FAKE, module="no_such_module"), SMALL[0], "ModuleNotFoundError: .*no_such_module.*"),
+    ],
+)
+def test_a_peer_that_fails_gives_a_one_line_error(fake, peer, work, reason):
+    task = work.federation().task
     with (
-        peers.started(FAKE, SMALL[0], 2) as side,
-        pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ValueError: too large for the second process$"),
+        pytest.raises(FedskewError, match=f"^Fake: ended unexpectedly: {reason}$"),
+        peers.started(peer, work, 2) as side,
     ):
-        side(fed.task.space.flatten(fed.task.model) + 1e7)
-
-
-def test_a_peer_that_fails_between_its_greeting_and_its_rounds_gives_a_one_line_error(fake):
-    work = dataclasses.replace(SMALL[0], name="not for me")
-    with (
-        pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ValueError: not for me$"),
-        peers.started(FAKE, work, 2),
-    ):
-        pass
+        side(task.space.flatten(task.model) + 1e7)
 
 
 def test_peers_end_at_once_if_the_with_block_raises(fake, monkeypatch):
@@ -153,14 +153,6 @@ def test_peers_end_at_once_if_the_with_block_raises(fake, monkeypatch):
     assert not beside.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert time.monotonic() - began < 10
     assert [process.returncode for process in made] == [0, 0]
-
-
-def test_a_peer_that_does_not_start_gives_a_one_line_error(fake):
-    with (
-        pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ModuleNotFoundError: .*no_such_module"),
-        peers.started(dataclasses.replace(FAKE, module="no_such_module"), SMALL[0], 1),
-    ):
-        pass
 
 
 def test_a_folder_too_long_for_a_socket_gives_a_one_line_error(fake, monkeypatch, tmp_path):
@@ -188,13 +180,6 @@ def test_a_peer_that_cannot_be_installed_is_left_out_with_a_note(monkeypatch, tm
     assert [line[:42] for line in err.splitlines() if line.startswith("left out")] == [
         "left out: Fake: no environment in " + str(tmp_path)[:8]
     ]
-
-
-def test_peers_stand_in_the_table_and_count_for_the_ratio():
-    works = [{**RESULT["works"][0], "seconds": {**RESULT["works"][0]["seconds"], "pfl, 2 processes": [0.5, 0.5]}}]
-    assert ratio(works[0]["seconds"]) == 2.0
-    assert ("", "pfl, 2 processes", "500.0", "2.00") in rows(works)
-    assert "python -m benchmarks.rounds --peers --processes 2" in markdown({**RESULT, "works": works})
 
 
 def test_half_precision_is_measured_against_our_own_float32():
@@ -232,13 +217,6 @@ def test_the_best_measured_rate_of_the_machine_counts():
     found = limits.rates()
     assert min(found.float32, found.bf16, found.memory) > 1e8
     assert limits.Rates(1, 5, 3).or_better(limits.Rates(2, 4, 3)) == limits.Rates(2, 5, 3)
-
-
-def test_distances_to_the_limit():
-    assert distances(RESULT["works"]) == [
-        "a model: arithmetic and memory take at least 20 ms a round, our best 12.5 times that, 250 µs a client's step"
-    ]
-    assert "| a model | 4 | 200 | 20 | 250 | 12.5 | 250 |" in markdown(RESULT)
 
 
 def test_a_round_draws_its_clients_from_a_population():

@@ -1,7 +1,6 @@
 """The documentation is under test: generated pages are current, commands parse, examples run, every stored name is described."""
 
 import dataclasses
-import importlib.util
 import inspect
 import posixpath
 import re
@@ -9,7 +8,6 @@ import shlex
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -29,23 +27,13 @@ from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.measure.registry import Measures
 from fedskew.skew import SKEWS
-
-ROOT = Path(__file__).parents[2]
+from tests.pages import ROOT, loaded
 
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, str]:
     """The pages that the site makes from the code, by their path below docs."""
     return loaded("docs/generate.py").pages()
-
-
-def loaded(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_page_of_performance_is_current() -> None:
@@ -206,17 +194,12 @@ def test_every_method_declares_true_options(name: str) -> None:
     cls = ALGORITHMS[name]
     options = {field.name for field in dataclasses.fields(cls)}
     assert set(cls.ranges) <= options
+    assert cls.idea
+    assert cls.changes
     assert re.search(r"\n    \S", inspect.getmodule(cls).__doc__), "the algorithm's lines, indented by four"
     for own, other in cls.reduces_to.items():
         build("algorithm", ALGORITHMS, f"{name}:{own}" if own else name)
         build("algorithm", ALGORITHMS, other)
-
-
-def test_every_algorithm_names_its_paper_and_its_idea() -> None:
-    for name, cls in ALGORITHMS.items():
-        assert cls.cites, name
-        assert cls.idea, name
-        assert cls.changes, name
 
 
 def test_every_skew_stands_on_its_page() -> None:
@@ -259,15 +242,15 @@ def test_every_stored_name_is_described(tmp_path) -> None:
 
 
 PHRASES = (
-    r"\bbook section", "failure-modes study", "scikit-learn carries", "decides, on threads", "what that makes of the data",
-    "Clients that break or attack, rejected", "Equal terms by choice", "1 is a word that is not in the vocabulary",
-    "no set of words stands on both sides", "step runs from a record", "these verbs measure models as rarely",
-    "long enough to gain by", "not finite tell broken", "no authority of yours signs it", "claims to be a client that is there",
-    "In the kinds of columns", "no seed was carried out in all its arms", "prints a line a promise",
-    "may answer nothing but one class", "bytes that sends", "are in no mean below", "tells how a run stores", "told apart",
-    "to be had of", "do not federate", "at a place of its own", r"\b(?i:that|those|the ones?) of\b", "_(that|those)_of_",
-    r"\b(?i:so) many\b", r"\b(?i:of) which\b", "_of_which_", r"\b(?i:such) an? one\b", "refers to itself", r"\bwhich \w+ where\b",
-)  # fmt: skip
+    *(
+        r"\b(?i:that|those|the ones?) of\b",
+        "_(that|those)_of_",
+        r"\b(?i:so) many\b",
+        r"\b(?i:of) which\b",
+        "_of_which_",
+    ),
+    *(r"\b(?i:such) an? one\b", r"\bwhich \w+ where\b", "told apart", "to be had of", "refers to itself"),
+)
 """Words that stopped readers."""
 
 

@@ -2,14 +2,14 @@
 
 import ast
 import importlib
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.pages import ROOT, loaded
+
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 SCRIPTS = sorted((ROOT / "docs" / "gallery").glob("*.py"))
 LONGEST_SCRIPT = 50
@@ -17,12 +17,7 @@ LONGEST_SCRIPT = 50
 
 @pytest.fixture(scope="module")
 def examples() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("examples", ROOT / "docs" / "builder" / "examples.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded("docs/builder/examples.py")
 
 
 def names(paths: list[Path]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from fedskew.report.plots import plot
 from fedskew.report.series import Results, budget_from
 from fedskew.report.sinks import Feed
 from fedskew.store.runs import RunRecord, RunStore
+from tests.pages import loaded
 
 LONGEST = Measure(
     "round", "longest", "length of the longest update of a round", compute=f"{__name__}:longest", views=ALL,
@@ -122,9 +122,7 @@ def test_a_new_measure_is_computed_stored_and_in_every_view(
     assert quantity("first-longest", known) == pytest.approx(lengths[1])
     assert curve("longest", known).tolist() == pytest.approx(lengths.tolist())
     assert str(budget_from("metres=5")) == "metres=5"
-    spec = importlib.util.spec_from_file_location("generate", Path(__file__).parents[2] / "docs" / "generate.py")
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
+    generate = loaded("docs/generate.py")
     assert "| round | `longest` | length of the longest update of a round |" in generate.reference.measurements()
     assert "| `gap` | clients accuracy_range | last |" in generate.reference.columns()
 

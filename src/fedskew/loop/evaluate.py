@@ -36,7 +36,7 @@ def scored(task: Task, w: Tensor, x: Tensor, y: Tensor, pool: bool = True) -> tu
 def scored_outputs(
     task: Task, outputs_of: Callable[[int, int], Tensor], y: Tensor, pool: bool = True, rows: int = CHUNK
 ) -> tuple[Tree, dict[str, float]]:
-    """Do what `scored` does, from outputs: ``outputs_of(lo, hi)`` returns those of rows lo to hi - 1, ``rows`` of them."""
+    """Do what `scored` does, from outputs: ``outputs_of(lo, hi)`` returns the outputs for rows lo to hi - 1, ``rows`` at a time."""
     parts, outputs_so_far = [], []
     pool = pool and bool(pooled_names(task)) and len(y) > 0
     with torch.no_grad():

@@ -11,7 +11,6 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.data.datasets.own import from_torch
 from fedskew.execution.run import register
-from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.serving.export import export, program
 from fedskew.store.runs import RunStore
@@ -79,19 +78,6 @@ def test_missing_onnx_is_refused_in_one_line(stored: RunStore, monkeypatch: pyte
     monkeypatch.setattr("fedskew.serving.export.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"pip install 'fedskew\[onnx\]'"):
         export(stored, 1, "onnx")
-
-
-@pytest.mark.parametrize("method", ["fedmd", "local-only"])
-def test_export_is_refused_if_no_whole_model_is_shared(tmp_path: Path, method: str) -> None:
-    """In such runs the server's vector is not trained, or only a part of it."""
-    experiment = with_method(Experiment(model="softmax", engine="sequential"), method)
-    share = 0.1 if method == "fedmd" else 0.0
-    experiment = experiment.replace(training__rounds=1, local__epochs=1, server_data__share=share)
-    store = run(experiment, runs=tmp_path).store
-    with pytest.raises(
-        BadInput, match=r"run 1: its clients .*, (and no shared one|so there is no complete shared model)"
-    ):
-        export(store, 1)
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:

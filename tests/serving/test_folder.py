@@ -17,7 +17,7 @@ import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.files import UNFINISHED
-from fedskew.data.datasets.heart import CSV, Heart, choose_test_rows
+from fedskew.data.datasets.heart import CSV
 from fedskew.serving.predict import PREDICTION
 from tests.disk import largest_file
 from tests.serving.test_predict import QUICK, stored, trained_on
@@ -107,15 +107,6 @@ def test_an_export_that_does_not_fit_on_the_disk_leaves_the_earlier_one(tmp_path
     assert not [*tmp_path.glob(f"{UNFINISHED}*")]
 
 
-def test_the_ending_of_the_output_names_the_format(tmp_path: Path) -> None:
-    trained_on(tmp_path, algorithm="ditto")
-    store = ["--runs", str(tmp_path / "runs")]
-    files = [tmp_path / f"{name}.safetensors" for name in ("all", "one")]
-    assert main(["export", "1", "--output", str(files[0]), *store]) == 0
-    assert main(["export", "1", "--output", str(files[1]), "--client", "1", *store]) == 0
-    assert files[0].read_bytes() != files[1].read_bytes()
-
-
 def test_client_all_writes_a_folder_for_each_client(tmp_path: Path, capsys) -> None:
     trained_on(tmp_path, algorithm="ditto")
     command = ["export", "1", "--client", "all", "--output", str(tmp_path / "sites"), "--runs", str(tmp_path / "runs")]
@@ -124,6 +115,10 @@ def test_client_all_writes_a_folder_for_each_client(tmp_path: Path, capsys) -> N
     assert capsys.readouterr().out.split() == [word for folder in folders for word in ("wrote", str(folder))]
     weights = [(folder / "model.safetensors").read_bytes() for folder in folders]
     assert weights[0] != weights[1]
+    one = tmp_path / "one.safetensors"  # the ending decides the format
+    assert main(["export", "1", "--client", "1", "--output", str(one), *command[-2:]]) == 0
+    assert one.read_bytes() == weights[1]
+    capsys.readouterr()
     assert main([*command, "--format", "onnx"]) == 2
     assert "--client all writes folders; name one client to write a file" in capsys.readouterr().err
 
@@ -169,53 +164,34 @@ def test_a_run_without_a_shared_model_says_what_to_write(method: str, tmp_path: 
         assert said in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_heart_on_onnxruntime_gives_the_stored_accuracy_and_the_same_inputs(tmp_path: Path) -> None:
-    runs = fs.run(dataset="heart", skew="natural", runs=tmp_path / "runs", **{**QUICK, "rounds": 5})
-    frame = pd.read_csv(CSV, dtype=str, keep_default_na=False)
-    strata = 2 * np.unique(frame["hospital"], return_inverse=True)[1] + (frame["num"] != "0")
-    frame[choose_test_rows(strata.to_numpy(), 0)].to_csv(tmp_path / "new.csv", index=False)
-    folder = fs.export(runs, tmp_path / "model")
-    found, classes = answers(folder, tmp_path / "new.csv")
-    predicted = np.array(classes)[found.argmax(1)]
-    truth = np.array(Heart().load().classes)[Heart().load().y_test]
-    assert float((predicted == truth).mean()) == stored(runs, "accuracy")
-    own = runs.predict(tmp_path / "new.csv")
-    assert predicted.tolist() == own[PREDICTION].tolist()
-    assert found == pytest.approx(own[[f"probability_{name}" for name in classes]].to_numpy(), abs=1e-6)
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("target", "leave_out"),
+    [
+        ("label=ill", "note"),
+        pytest.param("target=age", "note", marks=SLOW),
+        pytest.param("label=ill,text=note", "", marks=SLOW),
+    ],
+)
+def test_the_program_prints_the_answers_of_predict(target: str, leave_out: str, tmp_path: Path) -> None:
+    model = {"model": "text-cnn:filters=4,embedding=4"} if "text" in target else {}
+    runs = trained_on(tmp_path, target, leave_out, **model)
+    assert_same_answers(runs, tmp_path / "test.csv", runs.predict(tmp_path / "test.csv"))
 
 
 @pytest.mark.slow
-def test_each_kind_of_preprocessing_gives_the_same_answers(tmp_path: Path) -> None:
-    for target in ("target=age", "label=ill"):
-        place = tmp_path / target
-        place.mkdir()
-        runs = trained_on(place, target, leave_out="note")
-        found, classes = answers(fs.export(runs), place / "test.csv")
-        own = runs.predict(place / "test.csv")
-        expected = own[[f"probability_{c}" for c in classes]].to_numpy() if classes else own[PREDICTION].to_numpy()
-        assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
-
-
-@pytest.mark.slow
-def test_texts_and_images_give_the_same_answers(tmp_path: Path) -> None:
-    runs = trained_on(tmp_path, "label=ill,text=note", model="text-cnn:filters=4,embedding=4")
-    found, _ = answers(fs.export(runs), tmp_path / "test.csv")
-    own = runs.predict(tmp_path / "test.csv")
-    assert found == pytest.approx(own[["probability_no", "probability_yes"]].to_numpy(), abs=1e-6)
-    digits = fs.run(dataset="digits", runs=tmp_path / "digits", **QUICK)
-    rows = np.random.default_rng(0).integers(0, 17, (5, 64))
+def test_the_program_of_images_prints_the_answers_of_predict(tmp_path: Path) -> None:
+    runs, rows = fs.run(dataset="digits", runs=tmp_path, **QUICK), np.random.default_rng(0).integers(0, 17, (5, 64))
     pd.DataFrame(rows).to_csv(tmp_path / "digits.csv", index=False)
-    found, classes = answers(fs.export(digits), tmp_path / "digits.csv")
-    own = digits.predict(rows)
-    assert found == pytest.approx(own[[f"probability_{c}" for c in classes]].to_numpy(), abs=1e-6)
+    assert_same_answers(runs, tmp_path / "digits.csv", runs.predict(rows))
 
 
-def test_the_program_prints_the_answers_of_predict(tmp_path: Path) -> None:
-    runs = trained_on(tmp_path, leave_out="note")
-    probabilities, classes = answers(fs.export(runs, tmp_path / "model"), tmp_path / "test.csv")
-    expected = runs.predict(tmp_path / "test.csv")[[f"probability_{name}" for name in classes]].to_numpy()
-    assert probabilities == pytest.approx(expected, abs=1e-5)
+def assert_same_answers(runs: fs.Runs, rows: Path, own: pd.DataFrame) -> None:
+    found, classes = answers(fs.export(runs), rows)
+    expected = own[[f"probability_{name}" for name in classes]] if classes else own[PREDICTION]
+    assert found == pytest.approx(expected.to_numpy(), rel=1e-5, abs=1e-6)
 
 
 def test_the_program_is_short_and_ends_at_a_cell_that_is_no_number(tmp_path: Path) -> None:
@@ -253,9 +229,3 @@ def test_the_folder_needs_onnxruntime_and_pandas_alone(tmp_path: Path) -> None:
     predicted = pd.read_csv(io.StringIO(printed)).idxmax(axis=1)
     truth = pd.read_csv(tmp_path / "test.csv")["ill"]
     assert float((np.array(predicted) == truth).mean()) == stored(runs, "accuracy")
-
-
-def test_a_format_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    runs = trained_on(tmp_path)
-    with pytest.raises(BadInput, match="export: format must be folder, safetensors, torchscript, onnx, got 'pickle'"):
-        fs.export(runs, format="pickle")

@@ -12,6 +12,7 @@ from tests.project.test_structure import (
     ALGORITHM_FILES,
     FILES,
     deep_classes,
+    filled,
     imported,
     limits_by_hand,
     name_of,
@@ -168,6 +169,10 @@ def body(text: str) -> list[str]:
     return unchecked(f"def test_it():\n    {text}")
 
 
+def change(statement: str) -> list[str]:
+    return filled(f"A = {{}}\ndef f(x):\n    {statement}")
+
+
 def by_hand(source: str) -> list[str]:
     return [*written_by_hand(ast.parse(source))]
 
@@ -190,6 +195,7 @@ BREACHES = {
         "from fedskew.algorithms.fedsam import FedSam\nclass B(FedSam):\n    pass",
         "class A(Base):\n    def f(self):\n        super().f()",
     ),
+    change: ("A[1] = 2", "A.update(x)", "A |= x", "A.append(x)"),
     sql: ('db.execute(f"SELECT value FROM measurements WHERE run={run}")',),
     option: (
         *("0 <= self.mu", "0 < self.mu < math.inf", "self.k >= 1 and self.q < 1", "min(self.width, self.layers) >= 1"),

@@ -223,8 +223,8 @@ class Measures:
 def measures_of(facts: Iterable[Mapping[str, Any]]) -> Measures:
     """Return the measures of runs with these facts. No code of a user is imported.
 
-    ``measures`` has a user's own, and ``metrics`` the metrics in a task by the user. If two runs declare one in different ways, the later
-    run counts. A measure with a name of fedskew's is left out. Raises an error for facts of another form.
+    ``measures`` has a user's own, and ``metrics`` has the metrics in a task by the user. If two runs declare one in different
+    ways, the later run counts. A measure with a name of fedskew's is left out. Raises an error for facts of another form.
     """
     of_users: dict[tuple[str, str], Measure] = {}
     for of_run in facts:

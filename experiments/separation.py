@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from fedskew import Experiment
+from fedskew.api.caller import Caller
+from fedskew.api.execute import complete
 from fedskew.core.errors import FedskewError
 from fedskew.experiment.combinations import with_method
 from fedskew.measure.registry import Measure
@@ -29,7 +31,7 @@ from fedskew.report import words
 from fedskew.report.series import Results
 from fedskew.report.tables import covered, verdict_rule
 from fedskew.store.runs import RunRecord, RunStore
-from fedskew.studies.runner import Executor
+from fedskew.studies.runner import Executor, stored_runs
 from fedskew.studies.tune import Search, tune
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"
@@ -128,7 +130,8 @@ def records(
 ) -> list[RunRecord]:
     """The runs of a method at a rate, carried out if the store does not have them yet."""
     experiments = planned(dataset, method, rate, seeds)
-    stored = Executor(store, jobs=jobs).complete(experiments, f"{method} @ {rate:g}")
+    complete(store, experiments, f"{method} @ {rate:g}", jobs, Caller())
+    stored = stored_runs(store, experiments)
     return [stored[experiment.hash()] for experiment in experiments]
 
 

@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from fedskew.api.caller import Caller
+from fedskew.api.execute import complete
 from fedskew.claims import reproduce
 from fedskew.claims.document import DOCUMENTS, OVER_ROUNDS, STATISTICS, Document, document_from, load
 from fedskew.claims.quantities import reader
@@ -16,7 +18,6 @@ from fedskew.claims.verdicts import cells, markdown, verdicts
 from fedskew.core.errors import BadInput
 from fedskew.execution.build import check_needs
 from fedskew.store.runs import RunStore
-from fedskew.studies.runner import Executor
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -124,7 +125,7 @@ def test_a_reproduction_runs_once_goes_on_and_gives_verdicts(tmp_path) -> None:
     assert [(p.arm, p.seed) for p in planned[:4]] == [("one", 0), ("longer", 0), ("momentum", 0), ("one", 1)]
 
     def carry_out(part) -> None:
-        Executor(store).complete([p.experiment for p in part], "tiny")
+        complete(store, [p.experiment for p in part], "tiny", 1, Caller(progress=False))
 
     carry_out(planned[:3])
     assert missing(store, planned) == planned[3:]

@@ -198,7 +198,7 @@ ONE_WAY = {
     "fedskew.execution.run.execute": {"studies/runner.py", "flower/server.py"},
     # the list of runs that is executed: tuning, the evidence, documents and comparisons
     "fedskew.studies.runner.Executor": {
-        *("studies/progress.py", "studies/tune.py", "studies/evidence.py"),
+        *("studies/progress.py", "studies/tune.py"),
         "api/functions.py",  # makes the executor of tuning
     },
     # progress of long work; `watch` draws a table of runs that another process executes
@@ -215,6 +215,9 @@ ONE_WAY = {
     "fedskew.studies.runner.register_all": {"api/execute.py"},
     "fedskew.studies.runner.to_execute": {"api/execute.py", "studies/tune.py"},
     "fedskew.studies.progress.play": {"api/execute.py"},
+    # Ctrl-C: the runs of a call, a tuning, and the processes of Flower
+    "fedskew.studies.progress.stop_on_signal": {"api/functions.py", "cli/deploy.py"},
+    "fedskew.studies.evidence.run_protocol": {"cli/evidence.py"},
     "fedskew.studies.compare.cross": {"api/functions.py", "api/answers.py"},
     "fedskew.studies.tune.tuned_methods": {"api/functions.py"},
     "fedskew.studies.landscape.landscape": {"api/models.py"},

@@ -1,5 +1,6 @@
 """The protocol of the evidence: it runs, goes on where it was, and a comparison becomes a case."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,13 @@ from fedskew.advice import evidence as protocol
 from fedskew.advice.evidence import NAME, known, read_file
 from fedskew.cli.main import main
 from fedskew.core.errors import Interrupted
+from fedskew.data.dataset import Dataset
+from fedskew.execution.run import Ended, Stop
+from fedskew.experiment.config import Experiment
 from fedskew.store.runs import RunStore
 from fedskew.studies import evidence
 from fedskew.studies.evidence import experiment_of, run_protocol
+from fedskew.studies.runner import Executor, to_execute
 
 HEART = next(case for case in protocol.CASES if case.title == "heart:redraw=false, natural")
 METHODS = ("fedavg", "scaffold", "krum", "fedper")
@@ -28,6 +33,15 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "PARTITIONS", 1)
 
 
+def complete(
+    store: RunStore, stop: Stop = lambda: False
+) -> Callable[[Sequence[Experiment], str, Dataset], list[Ended]]:
+    """Return a function that executes what the store lacks, until ``stop`` returns True."""
+    return lambda experiments, title, data: Executor(store, data, stop=stop).execute(
+        to_execute(store, experiments, title)
+    )
+
+
 def test_a_killed_protocol_goes_on_where_it_was(tmp_path: Path) -> None:
     store, file = RunStore(tmp_path), tmp_path / NAME
     ended: list[int] = []
@@ -37,16 +51,16 @@ def test_a_killed_protocol_goes_on_where_it_was(tmp_path: Path) -> None:
         return len(ended) > 8
 
     with pytest.raises(Interrupted):
-        run_protocol(store, [HEART], METHODS, file, stop=killed)
+        run_protocol(store, [HEART], METHODS, file, complete(store, killed))
     before = {record.id: record.updated for record in store.runs("status='finished'")}
     assert 0 < len(before) < 15
-    run_protocol(store, [HEART], METHODS, file)
+    run_protocol(store, [HEART], METHODS, file, complete(store))
     after = store.runs()
     # three methods fit: two rates on the tuning seed, then three seeds
     assert len(after) == 3 * (2 + 3)
     assert {record.status for record in after} == {"finished"}
     assert {record.id: record.updated for record in after if record.id in before} == before
-    run_protocol(store, [HEART], METHODS, file)
+    run_protocol(store, [HEART], METHODS, file, complete(store))
     assert len(store.runs()) == 15
     [case] = read_file(file).cases
     assert case.title == HEART.title
@@ -58,9 +72,16 @@ def test_a_killed_protocol_goes_on_where_it_was(tmp_path: Path) -> None:
     assert all(line.lr in (0.1, 0.3) for line in case.methods)
 
 
+def test_the_verb_runs_the_protocol_and_shows_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["evidence", "run", "--case", HEART.title, "--algorithms", "fedavg", "--seeds", "2", "--json"]
+    assert main([*words, "--runs", str(tmp_path)]) == 0
+    assert f"pass 1 of 2, case 1 of 1: {HEART.title}" in " ".join(capsys.readouterr().err.split())
+    assert {record.status for record in RunStore(tmp_path).runs()} == {"finished"}
+
+
 def test_a_gain_is_the_mean_paired_difference(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    run_protocol(store, [HEART], METHODS[:2], tmp_path / NAME)
+    run_protocol(store, [HEART], METHODS[:2], tmp_path / NAME, complete(store))
     [case] = read_file(tmp_path / NAME).cases
     line = next(line for line in case.methods if line.measure == "test")
     rates = {"fedavg": evidence.tuned(store, HEART, "fedavg"), "scaffold": line.lr}

@@ -42,9 +42,16 @@ def execute(started: Started, caller: Caller, listener: Listener = lambda _: Non
     return started.runs
 
 
-def complete(store: RunStore, experiments: Sequence[Experiment], title: str, jobs: int, caller: Caller) -> None:
-    """Execute the experiments that the store lacks, as one comparison, and the interrupted ones."""
+def complete(
+    store: RunStore,
+    experiments: Sequence[Experiment],
+    title: str,
+    jobs: int,
+    caller: Caller,
+    dataset: Dataset | None = None,
+) -> None:
+    """Execute the experiments that the store lacks, as one comparison, and the interrupted ones, on ``dataset`` if given."""
     waiting = to_execute(store, experiments, title)
     if waiting:
         check_processes(jobs)
-        execute(Started(Runs(store, tuple(waiting)), waiting, None, jobs, ()), caller)
+        execute(Started(Runs(store, tuple(waiting)), waiting, dataset, jobs, ()), caller)

@@ -20,16 +20,19 @@ from fedskew.advice.evidence import (
     read_file,
     summary,
 )
+from fedskew.api.execute import complete
 from fedskew.api.runs import Runs
 from fedskew.cli.output import print_columns, print_json
+from fedskew.cli.terminal import CommandLine
 from fedskew.core.errors import BadInput, require
 from fedskew.core.files import write_whole
 from fedskew.core.text import percent
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.config import Experiment
 from fedskew.report.console import Console, say
 from fedskew.report.html import evidence_page
 from fedskew.store.runs import RunStore
 from fedskew.studies.evidence import case_of_comparison, run_protocol
-from fedskew.studies.progress import stop_on_signal
 
 
 def evidence(parsed: argparse.Namespace) -> None:
@@ -55,10 +58,12 @@ def run(parsed: argparse.Namespace) -> None:
         require(
             method in METHODS, f"evidence run: {method!r} is not a method of the protocol; it has {', '.join(METHODS)}"
         )
-    with stop_on_signal() as stopper:
-        run_protocol(
-            RunStore(parsed.runs), cases, methods, file, SEEDS[: parsed.seeds], Console(stderr=True).print, stopper
-        )
+    store = RunStore(parsed.runs)
+
+    def missing(experiments: Sequence[Experiment], title: str, data: Dataset) -> None:
+        complete(store, experiments, title, 1, CommandLine(), data)
+
+    run_protocol(store, cases, methods, file, missing, SEEDS[: parsed.seeds], Console(stderr=True).print)
     titles = {case.title for case in cases}
     gains = list(cells([case for case in read_file(file).cases if case.title in titles]))
     if parsed.json:

@@ -31,7 +31,6 @@ from fedskew.data.splits import Redrawn
 from fedskew.diagnosis.diagnose import faces_of
 from fedskew.diagnosis.subject import from_experiment
 from fedskew.execution.build import assemble
-from fedskew.execution.run import Stop
 from fedskew.experiment.combinations import suited, with_method
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.measure import registry
@@ -39,7 +38,7 @@ from fedskew.measure.statistics import mean_interval, paired_p
 from fedskew.report.experiments import repeat_command, without_seeds
 from fedskew.report.tables import ByRow, Seeds, Splits, by_method, estimate, splits
 from fedskew.store.runs import RunRecord, RunStore
-from fedskew.studies.runner import DONE, Executor, stored_runs
+from fedskew.studies.runner import DONE, stored_runs
 
 Faces: TypeAlias = tuple[Face | Literal[""], dict[Face, float]]
 """The dominant face (empty: none), and the strength of each face."""
@@ -240,13 +239,13 @@ def run_protocol(
     cases: Sequence[Planned],
     methods: Sequence[str],
     file: Path,
+    complete: Callable[[Sequence[Experiment], str, Dataset], object],
     seeds: Sequence[int] = SEEDS,
     say: Callable[[str], None] = lambda _: None,
-    stop: Stop = lambda: False,
 ) -> None:
-    """Execute the runs that are not in the store: all cases on the first seeds, then all on the others.
+    """Complete the runs of all cases on the first seeds, then of all on the others. Each measured case is written to ``file``.
 
-    Each measured case is written to ``file``.
+    ``complete(experiments, title, data)`` executes those that are not in the store.
     """
     methods = list(dict.fromkeys([REFERENCE, *methods]))
     for number, part in enumerate(PASSES, 1):
@@ -257,10 +256,9 @@ def run_protocol(
             except FedskewError as error:
                 say(f"left out: {error}")
                 continue
-            executor = Executor(store, data, stop=stop)
             fit = list(able(case, methods, data))
             tuning = [experiment_of(case, method, rate, TUNING_SEED) for method in fit for rate in RATES]
-            executor.complete(tuning, f"tuning: {case.title}")
+            complete(tuning, f"tuning: {case.title}", data)
             rates = {method: rate for method in fit if (rate := tuned(store, case, method)) is not None}
             measured = [
                 experiment_of(case, method, rate, seed)
@@ -268,6 +266,6 @@ def run_protocol(
                 if seed in seeds
                 for method, rate in rates.items()
             ]
-            executor.complete(measured, case.title)
+            complete(measured, case.title, data)
             if measured_case := gathered(store, case, fit, data, file):
                 add_case(file, measured_case)

@@ -272,13 +272,6 @@ class Executor:
     ended: EndListener = lambda _: None
     stop: Stop = lambda: False
 
-    def complete(
-        self, experiments: Sequence[Experiment], title: str, planner: Planner = plan_later
-    ) -> dict[str, RunRecord]:
-        """Execute what the store lacks; return the run of each experiment, by hash."""
-        self.execute(to_execute(self.store, experiments, title, planner))
-        return stored_runs(self.store, experiments)
-
     def execute(self, runs: Mapping[int, Plan | None]) -> list[Ended]:
         """Execute the runs; one that fails does not stop the others. Return how each run ended.
 

@@ -12,6 +12,7 @@ from fedskew.execution.prepare import tasks_at
 from fedskew.execution.run import execute
 from fedskew.loop.evaluate import evaluate
 from fedskew.models.encoder import HuggingFaceEncoder, layers_of
+from fedskew.report import progress
 from tests.models.encoders import DATA, HIDDEN, INNER, needs_text, rounds, small
 from tests.texts import WORDS, tiny_encoder, weather
 
@@ -62,32 +63,41 @@ def test_without_frozen_layers_rows_stay_token_ids(bert):
     assert assemble(small(bert), DATA).federation.x.dim() == 2
 
 
-def test_the_frozen_layers_see_each_text_once(bert, monkeypatch):
-    calls = []
-    first = assemble(small(bert, frozen=2), DATA, on_progress=lambda done, of: calls.append((done, of)))
-    assert calls[-1] == (60, 60)
-    second = assemble(
-        small(bert, "fedprox", frozen=2), DATA, on_progress=lambda done, of: pytest.fail("computed again")
-    )
+@pytest.fixture
+def computed(monkeypatch):
+    """Return a list that gets the number of texts each time that they pass through frozen layers."""
+    numbers = []
+
+    def counting(net, ids, out):
+        numbers.append(len(ids))
+        compute(net, ids, out)
+
+    compute = prepare.compute
+    monkeypatch.setattr(prepare, "compute", counting)
+    return numbers
+
+
+def test_the_frozen_layers_see_each_text_once(bert, computed):
+    first = assemble(small(bert, frozen=2), DATA)
+    second = assemble(small(bert, "fedprox", frozen=2), DATA)
+    assert computed == [60]
     assert second.federation.x.data_ptr() == first.federation.x.data_ptr()
 
 
-def test_progress_shows_the_remaining_time(capsys, monkeypatch):
-    times = iter([0.0, 1.0, 6.0, 7.0])
-    monkeypatch.setattr(prepare.time, "perf_counter", lambda: next(times))
-    on_progress = prepare.printed_progress()
-    for done in (500, 3000, 3500):
-        on_progress(done, 4000)
-    assert capsys.readouterr().err == "frozen layers: 3,000 of 4,000 texts, 2 s left\n"
+def test_progress_shows_the_remaining_time(bert, capsys, monkeypatch):
+    times = iter([0.0, 0.0, 6.0, 6.0, 6.0, *[9.0] * 9])
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(prepare, "activations", lambda net, ids, out, on_progress: on_progress(45, 60))
+    assemble(small(bert, frozen=2), DATA)
+    assert capsys.readouterr().err == "frozen layers: 75 %; 2 s left\n"
 
 
-def test_activations_on_disk_are_those_in_memory_and_are_read_again(bert, cache):
+def test_activations_on_disk_are_those_in_memory_and_are_read_again(bert, cache, computed):
     memory = assemble(small(bert, frozen=2), DATA)
     disk = assemble(small(bert, frozen=2, cache="disk"), DATA)
     assert torch.equal(memory.federation.x, disk.federation.x)
-    again = assemble(
-        small(bert, frozen=2, cache="disk"), DATA, on_progress=lambda done, of: pytest.fail("computed again")
-    )
+    again = assemble(small(bert, frozen=2, cache="disk"), DATA)
+    assert computed == [60, 60]
     assert torch.equal(again.x_test, disk.x_test)
     assert [path.name.partition("-")[0] for path in sorted(cache.iterdir())] == ["activations", "tokens"]
 
@@ -101,12 +111,13 @@ def test_the_cache_key_depends_on_texts_and_frozen_layers(bert, cache):
     assert len(list(cache.glob("tokens-*"))) == 2
 
 
-def test_an_interrupted_computation_leaves_nothing_behind(bert, cache):
-    def stop(done: int, of: int) -> None:
+def test_an_interrupted_computation_leaves_nothing_behind(bert, cache, monkeypatch):
+    def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(prepare, "activations", stop)
     with pytest.raises(KeyboardInterrupt):
-        assemble(small(bert, frozen=2, cache="disk"), DATA, on_progress=stop)
+        assemble(small(bert, frozen=2, cache="disk"), DATA)
     assert [path.name.partition("-")[0] for path in cache.iterdir()] == ["tokens"]
 
 

@@ -32,7 +32,6 @@ from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import start
 from fedskew.loop.sharing import OwnPart
 from fedskew.models import Mixed
-from fedskew.models.encoder import OnProgress
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints, Partition
 
@@ -95,14 +94,12 @@ def assemble(
     experiment: Experiment,
     dataset: Dataset,
     data: ClientData | None = None,
-    on_progress: OnProgress | None = None,
     dealt: Partition | None = None,
 ) -> Assembly:
     """Deal the rows, build the model, and check that all parts fit together.
 
-    ``data`` replaces the dealt rows if the clients are on other machines. ``on_progress(done, total)`` is called while rows
-    pass through frozen layers. ``dealt`` is the result of `dealt_rows`, if it is known already. Raises `BadInput`, which names
-    the part, the reason and the remedy.
+    ``data`` replaces the dealt rows if the clients are on other machines. ``dealt`` is the result of `dealt_rows`, if it is known
+    already. Raises `BadInput`, which names the part, the reason and the remedy.
     """
     experiment = suited(experiment, dataset)
     setup = dataclasses.replace(
@@ -114,9 +111,7 @@ def assemble(
     setup = with_clients(experiment, setup, len(partition))
     check_needs(experiment, setup)
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
-    (task, *others), x0, x, x_test, frozen = prepared(
-        experiment, data.dataset, data.x, data.x_test, dtype, device, on_progress
-    )
+    (task, *others), x0, x, x_test, frozen = prepared(experiment, data.dataset, data.x, data.x_test, dtype, device)
     check_needs(experiment, dataclasses.replace(setup, stacks=task.stacks))
     y = targets_of(data.labels.at(0), dtype, device)
     # If the clients are on other machines, x has no rows. The server's own rows then come from the data set.

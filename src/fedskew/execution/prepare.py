@@ -6,8 +6,6 @@ frozen layers. Only this file knows this.
 
 import hashlib
 import os
-import sys
-import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -28,9 +26,10 @@ from fedskew.core.trees import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Architecture, Experiment
 from fedskew.models import Mixed, TextCnn
-from fedskew.models.encoder import Encoder, EncoderNet, OnProgress, activations, key, prefix, suffix
+from fedskew.models.encoder import Encoder, EncoderNet, activations, key, prefix, suffix
 from fedskew.models.mixed import MixedNet
 from fedskew.models.own import OwnModel
+from fedskew.report.progress import Board, Lines, Part
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -42,9 +41,6 @@ VARIABLE = "FEDSKEW_CACHE"
 
 Rows = NDArray[np.generic]
 """Rows of a data set (n, ...): numbers or token ids."""
-
-LINE_EVERY = 5.0
-"""Minimum number of seconds between two lines of progress."""
 
 
 class Frozen(NamedTuple):
@@ -71,12 +67,10 @@ def prepared(
     x_test: Rows,
     dtype: torch.dtype,
     device: torch.device,
-    on_progress: OnProgress | None = None,
 ) -> Prepared:
     """Build the modules, and convert training rows ``x`` and test rows ``x_test`` to their input.
 
-    ``on_progress(done, total)`` is called while rows pass through frozen layers; by default progress is printed on standard
-    error. Raises `BadInput` if model and data do not fit.
+    Raises `BadInput` if model and data do not fit.
     """
     model, x, x_test = fitted(experiment.model, dataset, x, x_test)
     shape = tuple(x.shape[1:])
@@ -93,9 +87,7 @@ def prepared(
     frozen = frozen_of(task)
     train, test = (rows_of(part, dtype, device, task.ids) for part in (x, x_test))
     if isinstance(model, Encoder) and model.cache != "none" and prefix(task.model):  # type: ignore[arg-type]
-        train, test = computed(task, torch.cat([train, test]), model.cache, on_progress or printed_progress()).split(
-            [len(x), len(x_test)]
-        )
+        train, test = computed(task, torch.cat([train, test]), model.cache).split([len(x), len(x_test)])
         tasks = (rest_of(task),)
     return Prepared(tasks, task.space.flatten(net).to(device, dtype), train, test, frozen)
 
@@ -233,26 +225,17 @@ def token_ids(model: Encoder, dataset: Dataset) -> list[Rows]:
     return np.split(np.array(ids), [len(dataset.x)])
 
 
-def printed_progress() -> OnProgress:
-    """Return a function that prints progress and the remaining time on standard error, every `LINE_EVERY` seconds."""
-    began = printed = time.perf_counter()
-
-    def show(done: int, of: int) -> None:
-        nonlocal printed
-        now = time.perf_counter()
-        if now - printed > LINE_EVERY:
-            printed = now
-            left = (now - began) * (of - done) / done
-            print(f"frozen layers: {done:,} of {of:,} texts, {left:.0f} s left", file=sys.stderr)
-
-    return show
+def compute(net: EncoderNet, ids: Tensor, out: Tensor) -> None:
+    """Write the activations to ``out``. Progress is plain lines: another process may draw the bars of the runs."""
+    with Board({"": Part("frozen layers")}, Lines()) as board:
+        activations(net, ids, out, lambda done, of: board.stage("frozen layers", done / of))
 
 
 MEMORY: dict[str, Tensor] = {}
 """Activations of this process's last data set and model, by key. The runs of a comparison share them."""
 
 
-def computed(task: ModelTask, ids: Tensor, cache: str, on_progress: OnProgress) -> Tensor:
+def computed(task: ModelTask, ids: Tensor, cache: str) -> Tensor:
     """Return the activations (n, L, H) of the frozen layers for token ids (n, L); they are 0 after a text's end."""
     net = cast(EncoderNet, task.model)
     name = key(net, ids)
@@ -260,7 +243,7 @@ def computed(task: ModelTask, ids: Tensor, cache: str, on_progress: OnProgress) 
     if cache == "memory":
         if name not in MEMORY:
             out = ids.new_zeros(shape)
-            activations(net, ids, out, on_progress)
+            compute(net, ids, out)
             MEMORY.clear()
             MEMORY[name] = out
         return MEMORY[name]
@@ -268,7 +251,7 @@ def computed(task: ModelTask, ids: Tensor, cache: str, on_progress: OnProgress) 
     def make(path: Path) -> None:
         kind = str(ids.dtype).rpartition(".")[2]
         stored = np.lib.format.open_memmap(path, "w+", dtype=kind, shape=shape)
-        activations(net, ids, torch.from_numpy(stored), on_progress)
+        compute(net, ids, torch.from_numpy(stored))
         stored.flush()
 
     return torch.from_numpy(kept(f"activations-{name}", make)).to(ids.device)

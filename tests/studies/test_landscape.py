@@ -1,5 +1,7 @@
 """Loss slices: of a quadratic as in closed form, of a network with the stored loss in the centre."""
 
+import dataclasses
+import inspect
 import json
 import math
 from pathlib import Path
@@ -9,11 +11,14 @@ import pytest
 import torch
 from torch import nn
 
+import fedskew as fs
 from fedskew.api.functions import run
 from fedskew.cli.main import main
+from fedskew.cli.verbs import LANDSCAPE
 from fedskew.core.errors import BadInput
 from fedskew.core.trees import ParameterSpace
 from fedskew.experiment.config import Experiment
+from fedskew.experiment.keywords import LandscapeKeywords, declared
 from fedskew.measure.landscape import (
     around,
     filter_normalised,
@@ -179,8 +184,16 @@ def test_the_command_draws_and_says_what_is_wrong(store: RunStore, tmp_path, cap
         assert main([*words, *wrong]) == 2
         assert message in capsys.readouterr().err
     for reach in (0, math.inf, math.nan):
-        with pytest.raises(BadInput, match="reach must be a finite number above 0"):
-            landscape(store, 1, Grid(kind="line", reach=reach))
+        with pytest.raises(BadInput, match="landscape: reach must be a finite number above 0"):
+            fs.landscape(fs.open(store.folder)[1], "line", reach=reach)
+
+
+def test_defaults_of_a_landscape_stand_in_its_grid_only() -> None:
+    keywords = declared(LandscapeKeywords)
+    assert {field.name: field.default for field in dataclasses.fields(Grid)} == {
+        name: inspect.signature(fs.landscape).parameters[name].default for name in keywords
+    }
+    assert not [option.name for option in LANDSCAPE if option.name.strip("-") in keywords and "default" in option.how]
 
 
 def test_the_plane_of_a_path_holds_models_that_lie_in_a_plane() -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
 from fedskew.api.caller import Caller, caller_of
 from fedskew.api.runs import Runs, plainly, runs_of
+from fedskew.core.component import from_table
 from fedskew.core.errors import require
-from fedskew.serving.export import SUFFIX, Format, write_folder
+from fedskew.experiment.keywords import Format, Kind
+from fedskew.serving.export import SUFFIX, write_folder
 from fedskew.serving.export import export as write_file
 from fedskew.serving.predict import TrainedModel, number_of, warn_python
 from fedskew.serving.predict import load as load_trained
-from fedskew.studies.landscape import Grid, Kind, Landscape
+from fedskew.studies.landscape import Grid, Landscape
 from fedskew.studies.landscape import landscape as landscape_of
 
 
@@ -37,7 +39,7 @@ def load_model(
 def export(
     runs: Runs | int | str = "latest",
     path: str | Path | None = None,
-    format: Literal["folder"] | Format | None = None,
+    format: Format | None = None,
     client: int | str | None = None,
     warn: Callable[[str], None] = warn_python,
 ) -> Path:
@@ -48,9 +50,9 @@ def export(
     folder ``runs``. ``warn`` is called with one line if the newest checkpoint is damaged and an older one is used.
     """
     trained, place = runs_of(runs), Path(path) if path else None
-    by_suffix: dict[str, Format] = {suffix: name for name, suffix in SUFFIX.items()}
+    by_suffix = {suffix: name for name, suffix in SUFFIX.items()}
     form = format or by_suffix.get(place.suffix if place else "") or "folder"
-    require(form in ("folder", *SUFFIX), f"export: format must be folder, {', '.join(SUFFIX)}, got {form!r}")
+    require(form in get_args(Format), f"export: format must be {', '.join(get_args(Format))}, got {form!r}")
     run = trained.one("export")
     whose = number_of(trained.store, run, client)
     if form == "folder":
@@ -61,10 +63,10 @@ def export(
 @plainly
 def landscape(
     runs: Runs | int | str = "latest",
-    kind: Kind = "plane",
-    clients: Sequence[int] = (0, 1),
-    points: int = 25,
-    reach: float = 1.0,
+    kind: Kind = Grid.kind,
+    clients: Sequence[int] = Grid.clients,
+    points: int = Grid.points,
+    reach: float = Grid.reach,
     progress: bool | Caller = True,
 ) -> Landscape:
     """Compute the loss around a run's model; the result has ``plot()``. ``kind`` is plane, path, surface or line.
@@ -72,11 +74,12 @@ def landscape(
     A number or name is looked up in the folder ``runs``.
     """
     run, caller = runs_of(runs), caller_of(progress)
+    grid = {"kind": kind, "clients": tuple(map(int, clients)), "points": points, "reach": reach}
     with caller.board("losses") as board:
         return landscape_of(
             run.store,
             run.one("landscape"),
-            Grid(kind=kind, clients=clients, points=points, reach=reach),
+            from_table(Grid, grid, "landscape"),
             board.stage,
             caller.warn,
             run.data,

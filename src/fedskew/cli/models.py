@@ -16,10 +16,12 @@ from fedskew.api import models as functions
 from fedskew.cli.output import number, print_json, save_figure, warn
 from fedskew.cli.request import one_run
 from fedskew.cli.terminal import CommandLine
+from fedskew.cli.verbs import keywords_of
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.files import replacing
 from fedskew.core.text import count
 from fedskew.data.targets import Rows
+from fedskew.experiment.keywords import LandscapeKeywords
 from fedskew.report.console import Console, say
 from fedskew.report.experiments import parsed as parsed_experiment
 from fedskew.serving.predict import TrainedModel, unseen_line
@@ -155,12 +157,13 @@ PICTURES = ("svg", "png", "pdf")
 def landscape(parsed: argparse.Namespace) -> None:
     """Draw slices of the loss landscape of one run."""
     run = one_run(parsed, "landscape")
-    path: Path = parsed.output or run.store.run_folder(run.ids[0]) / f"landscape-{parsed.kind}.svg"
+    output: Path | None = parsed.output
     require(
-        path.suffix[1:] in PICTURES,
-        f"landscape: {path.name} is not a picture's name; it must end in {', '.join(PICTURES)}",
+        output is None or output.suffix[1:] in PICTURES,
+        f"landscape: {output and output.name} is not a picture's name; it must end in {', '.join(PICTURES)}",
     )
-    result = functions.landscape(run, parsed.kind, parsed.clients, parsed.points, parsed.reach, CommandLine())
+    result = functions.landscape(run, progress=CommandLine(), **keywords_of(parsed, LandscapeKeywords))
+    path = output or run.store.run_folder(run.ids[0]) / f"landscape-{result.kind}.svg"
     save_figure(result.plot(), path)
     print_json({**result.numbers(), "picture": str(path)}) if parsed.json else print_landscape(result, path)
 

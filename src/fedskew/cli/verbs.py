@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fedskew.experiment import keywords
 from fedskew.experiment.keywords import DEFAULT_METHODS, DiagnoseKeywords, Keyword, declared
@@ -181,18 +181,10 @@ REPORT = (
     option("--tables", "DIR", "also write the tables as CSV, LaTeX and Markdown", type=Path),
 )
 
+ONE_RUN = option("run", "RUN", "number of a run, or latest (default)", nargs="?", default="latest")
 LANDSCAPE = (
-    option("run", "RUN", "number of a run, or latest (default)", nargs="?", default="latest"),
-    option(
-        "--kind",
-        "KIND",
-        "plane (three models, default), path (global model, repeats the run), surface or line (random directions)",
-        choices=("plane", "path", "surface", "line"),
-        default="plane",
-    ),
-    option("--clients", "K", "clients whose loss is drawn (default: 0 1)", type=int, nargs="+", default=[0, 1]),
-    option("--points", "N", "points on each axis (default: 25)", type=int, default=25),
-    option("--reach", "A", "length of random directions (default: 1)", type=float, default=1.0),
+    ONE_RUN,
+    *of_keywords(keywords.LandscapeKeywords),
     option("--output", "FILE", "picture to write: .svg, .png or .pdf (default: in the run store)", type=Path),
 )
 
@@ -214,14 +206,13 @@ PREDICT = (
 )
 
 RUN_WORDS = "number (7), range (3-5), or comparison (c2)"
-FORMATS = ("folder", "safetensors", "torchscript", "onnx")
 EXPORT = (
-    option("run", "RUN", "number of a run, or latest (default)", nargs="?", default="latest"),
+    ONE_RUN,
     option(
         "--format",
         "FORMAT",
-        f"{', '.join(FORMATS)} (default: by the ending of --output, or {FORMATS[0]})",
-        choices=FORMATS,
+        "folder, safetensors, torchscript, onnx (default: by the ending of --output, or folder)",
+        choices=get_args(keywords.Format),
     ),
     option("--output", "PATH", "folder or file to write (default: in the run's folder)", type=Path),
     option("--client", "NAME", "export this client's personal model; all: a folder for each client"),

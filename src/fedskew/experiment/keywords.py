@@ -281,6 +281,27 @@ class DiagnoseKeywords(TypedDict, total=False):
     fewest: Annotated[int, Keyword("K", "with --federated: fewest rows of a count that leaves a client (default: 5)")]
 
 
+Kind = Literal["plane", "path", "surface", "line"]
+Format = Literal["folder", "safetensors", "torchscript", "onnx"]
+
+
+class LandscapeKeywords(TypedDict, total=False):
+    """Keywords of `fedskew.landscape`."""
+
+    kind: Annotated[
+        Kind,
+        Keyword(
+            "KIND",
+            "plane (three models, default), path (global model, repeats the run), surface or line (random directions)",
+        ),
+    ]
+    clients: Annotated[
+        Sequence[int], Keyword("K", "clients whose loss is drawn (default: 0 1)", kind=int, several=True)
+    ]
+    points: Annotated[int, Keyword("N", "points on each axis (default: 25)")]
+    reach: Annotated[float, Keyword("A", "length of random directions (default: 1)")]
+
+
 KEYWORDS = declared(Settings)
 """The short names of an experiment's settings."""
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -28,6 +28,7 @@ from fedskew.execution.facts import tell_where
 from fedskew.execution.learned import FILE, Learned, kept, learned_of
 from fedskew.execution.prepare import size_of, tasks_of
 from fedskew.experiment.config import Architecture, from_toml
+from fedskew.experiment.keywords import Format
 from fedskew.loop.personal import measures_personal, personal_model
 from fedskew.models.encoder import Encoder
 from fedskew.models.mixed import MixedNet
@@ -38,7 +39,6 @@ from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from fedskew.studies.landscape import state_of
 
-Format = Literal["safetensors", "torchscript", "onnx"]
 SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
 
 

@@ -1,17 +1,18 @@
 """The loss landscape around the model of a stored run, on the test set and on some clients' rows."""
 
 import itertools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from fedskew.core.errors import FedskewError, require
+from fedskew.core.limits import PositiveFloat
 from fedskew.core.records import Server
 from fedskew.core.seeding import torch_stream
 from fedskew.data.dataset import Dataset
@@ -20,6 +21,7 @@ from fedskew.execution.build import Assembly, assemble
 from fedskew.execution.facts import tell_where
 from fedskew.execution.run import resume
 from fedskew.experiment.config import from_toml
+from fedskew.experiment.keywords import Kind
 from fedskew.experiment.settings import Auto
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.round import play_round, start
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-Kind = Literal["line", "surface", "plane", "path"]
 ROWS = 2048
 """Maximum number of training rows on which sharpness is measured."""
 
@@ -101,20 +102,15 @@ class Grid:
     """
 
     kind: Kind = "plane"
-    clients: Sequence[int] = (0, 1)
-    points: int = 25
-    reach: float = 1.0
+    clients: Annotated[tuple[int, ...], Meta(min_length=1)] = (0, 1)
+    points: Annotated[int, Meta(ge=3)] = 25
+    reach: PositiveFloat = 1.0
 
     def __post_init__(self) -> None:
-        require(self.points >= 3, f"landscape: points must be at least 3, got {self.points}")
-        require(0 < self.reach < math.inf, f"landscape: reach must be a finite number above 0, got {self.reach:g}")
-        require(
-            len(set(self.clients)) == len(self.clients) and bool(self.clients),
-            "landscape: name different clients, at least one",
-        )
+        require(len(set(self.clients)) == len(self.clients), "name different clients")
         require(
             self.kind != "plane" or len(self.clients) >= 2,
-            "landscape: a plane goes through the global model and two clients' models; name two clients",
+            "a plane goes through the global model and two clients' models; name two clients",
         )
 
 

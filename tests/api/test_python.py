@@ -233,7 +233,7 @@ def test_landscape_has_a_picture(compared) -> None:
     assert set(found.sheets) == {"test set", "client 0", "client 1"}
 
 
-def test_table_and_clients(tmp_path) -> None:
+def test_table_and_clients(tmp_path, capsys) -> None:
     lines = [f"{i % 2},{i * 7 % 23},{'north' if i < 12 else 'south'}" for i in range(24)]
     (tmp_path / "visits.csv").write_text("\n".join(["ill,age,hospital", *lines]) + "\n")
     data = fs.table(tmp_path / "visits.csv", label="ill", client="hospital")
@@ -241,6 +241,10 @@ def test_table_and_clients(tmp_path) -> None:
     assert dealt.table()["client"].tolist() == ["north", "south"]
     assert dealt.table()["rows"].sum() == len(data.y)
     assert dealt.plot().axes
+    table = f"table:path={tmp_path / 'visits.csv'},label=ill,client=hospital"
+    assert main(["skew", "--dataset", table, "--held-out", "0", "--json"]) == 0
+    by_client = {client["client"]: client["rows"] for client in json.loads(capsys.readouterr().out)["by_client"]}
+    assert by_client == dict(zip(dealt.partition.names, dealt.partition.sizes, strict=True))
     assert fs.clients("digits", "label-shards:shards=2", number=5).table().shape == (5, 12)
 
 

@@ -129,15 +129,8 @@ class Dealt(Shown):
         """Return the number of rows of each client by class; without classes, by stratum (`Dataset.strata`)."""
         strata, names = self.data.strata
         frame = pd.DataFrame(self.partition.label_counts(strata, len(names)), columns=list(names))
-        frame.insert(0, "client", list(self.names))
+        frame.insert(0, "client", list(self.partition.names))
         return frame.assign(rows=self.partition.sizes)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The clients' names in the data set, or in the partition if the data set has none."""
-        names, of_clients = self.data.group_names, self.partition.names
-        natural = names and all(name.isdecimal() and int(name) < len(names) for name in of_clients)
-        return tuple(names[int(name)] for name in of_clients) if natural else of_clients
 
     def plot(self) -> Figure:
         """Draw clients (down) by classes (across); a darker cell has more rows."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from fedskew.api.caller import Caller, ShowProgress, Started, caller_of
 from fedskew.api.execute import execute, start
 from fedskew.api.runs import Runs, plainly
-from fedskew.core.component import brief, build, parse
+from fedskew.core.component import brief, build, from_table, of_numpy, parse
 from fedskew.core.errors import Interrupted, require
 from fedskew.data.dataset import Dataset
-from fedskew.execution.deal import dealt_by
+from fedskew.execution.deal import dealt_rows
 from fedskew.execution.plan import check_processes
 from fedskew.execution.run import Ended, Listener, Progress
 from fedskew.experiment import config
@@ -31,8 +31,7 @@ from fedskew.experiment.keywords import (
 )
 from fedskew.report.experiments import display_name
 from fedskew.report.progress import Board, Part
-from fedskew.skew.compose import mixture, skews_of
-from fedskew.skew.partition import Partition, deal
+from fedskew.skew.partition import Partition
 from fedskew.store.runs import RunStore
 from fedskew.studies.compare import cross, seeds_from, with_baselines
 from fedskew.studies.progress import stop_on_signal, tuning_text
@@ -54,9 +53,8 @@ def load(dataset: object) -> Dataset:
 def partition(dataset: Dataset, how: object, clients: int = 10, seed: int = 0, held_out: float = 0.0) -> Partition:
     """Deal the rows to clients. ``how`` is a skew such as ``"label-dirichlet:alpha=0.1"``, or a list of skews."""
     require(isinstance(dataset, Dataset), f"partition: give a fedskew.Dataset, not {brief(dataset)}")
-    skews = mixture(skews_of(how))
-    settings = clients, seed, held_out, dataset.persons and dataset.persons[0]
-    return deal(skews, dealt_by(skews, dataset), dataset.groups, *settings)
+    experiment = Experiment(skew=how, clients__number=clients, partition_seed=seed, held_out=held_out)
+    return dealt_rows(experiment, dataset)
 
 
 def from_toml(source: str | Path) -> Experiment:
@@ -252,8 +250,9 @@ def search_of(options: Mapping[str, Any]) -> Search:
     """Return the search that the keywords of `tune` describe."""
     fields = {"seeds" if name == "tuning_seeds" else name: value for name, value in options.items() if name != "grid"}
     if "seeds" in fields:
-        fields["seeds"] = tuple(fields["seeds"])
-    return Search(space={setting_of(key): tuple(values) for key, values in options.get("grid", {}).items()}, **fields)
+        fields["seeds"] = tuple(map(of_numpy, fields["seeds"]))
+    space = {setting_of(key): tuple(values) for key, values in options.get("grid", {}).items()}
+    return from_table(Search, {"space": space, **fields}, "tune")
 
 
 def best_settings(

@@ -1,19 +1,36 @@
 """Test rows that are drawn: exact shares of clients and classes, folds, and a draw of its own for each seed of a comparison."""
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedskew.core.errors import BadInput
+from fedskew.data.datasets.digits import carried
 from fedskew.data.datasets.heart import Heart
 from fedskew.data.datasets.table import TableData
-from fedskew.data.splits import held_out, in_fold, with_splits
+from fedskew.data.splits import held_out, in_fold, share_of_strata, with_splits
 from fedskew.experiment.config import Experiment
 from fedskew.studies.compare import cross, seeds_from
 
 CLIENT = np.repeat([0, 1, 3], [50, 20, 7])
 CLASS = np.concatenate([np.repeat([0, 1], [40, 10]), np.repeat([0, 1], [5, 15]), np.zeros(7, dtype=int)])
+
+
+@pytest.mark.parametrize(
+    ("share", "seed", "published"),
+    [(1 / 3, 0, "526af6227a39bcf7"), (1 / 3, 3, "5e650bcb053f25d7")],
+)
+def test_published_test_rows_of_strata_stay_the_same(share: float, seed: int, published: str) -> None:
+    drawn = share_of_strata(np.repeat(np.arange(8), [188, 115, 37, 26, 8, 115, 51, 149]), share, seed)
+    assert hashlib.sha256(np.packbits(drawn).tobytes()).hexdigest()[:16] == published
+
+
+@pytest.mark.parametrize(("share", "published"), [(0.2, "4c5ae63eee351fd0"), (0.35, "6e9736556f7ce11b")])
+def test_published_test_rows_of_digits_stay_the_same(share: float, published: str) -> None:
+    drawn = share_of_strata(carried()[1].astype(np.int64), share)
+    assert hashlib.sha256(np.packbits(drawn).tobytes()).hexdigest()[:16] == published
 
 
 def test_each_client_and_class_gives_its_share() -> None:

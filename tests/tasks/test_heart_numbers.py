@@ -9,7 +9,8 @@ import torch
 
 import fedskew as fs
 from fedskew.data.dataset import Ints, numbered
-from fedskew.data.datasets.heart import CSV, choose_test_rows, read
+from fedskew.data.datasets.heart import CSV, read
+from fedskew.data.splits import share_of_strata
 
 SPLITS, ROUNDS = 5, 40
 
@@ -19,7 +20,7 @@ def hospitals_of_test_rows(split: int) -> tuple[Ints, tuple[str, ...]]:
     table = read(CSV)
     hospital, names = numbered(table["hospital"])
     ill = (np.array(table["num"], dtype=float) > 0).astype(np.int64)
-    return hospital[choose_test_rows(2 * hospital + ill, split)], names
+    return hospital[share_of_strata(2 * hospital + ill, 1 / 3, split)], names
 
 
 @pytest.mark.slow

@@ -92,6 +92,15 @@ def in_fold(
     return fold_of[owner] == int(number) - 1
 
 
+def share_of_strata(stratum: Ints, share: float, seed: int = 0) -> NDArray[np.bool_]:
+    """(n,) whether a row is drawn: a random ``share`` of each stratum, to the nearest whole number of rows."""
+    rng, drawn = stream(seed, "split"), np.zeros(len(stratum), dtype=np.bool_)
+    for number in np.unique(stratum):
+        rows = rng.permutation(np.flatnonzero(stratum == number))
+        drawn[rows[: round(share * len(rows))]] = True
+    return drawn
+
+
 def held_out(
     client: Ints, fraction: float, seed: int = 0, stratum: Ints | None = None, person: Ints | None = None
 ) -> NDArray[np.bool_]:

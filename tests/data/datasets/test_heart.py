@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from fedskew.data.datasets.heart import CSV, NEVER_ZERO, Heart, choose_test_rows
+from fedskew.data.datasets.heart import CSV, NEVER_ZERO, Heart
 from fedskew.data.find import Files
+from fedskew.data.splits import share_of_strata
 from tests.data.datasets.test_real import real_data
 
 PEOPLE = {"Budapest": (188, 106), "Cleveland": (164, 139), "Long Beach": (51, 149), "Switzerland": (8, 115)}
@@ -50,7 +51,7 @@ def test_known_training_values_are_standardised_and_missing_ones_are_zero() -> N
     head, *rows = cells()
     cholesterol = np.array([float(row[head.index("chol")] or 0) for row in rows])
     strata = np.unique([f"{row[0]}{row[-1] != '0'}" for row in rows], return_inverse=True)[1]
-    test, missing = choose_test_rows(strata, 0), cholesterol == 0
+    test, missing = share_of_strata(strata, 1 / 3), cholesterol == 0
     data = Heart().load()
     at = 7  # age, sex, four kinds of chest pain and blood pressure come before
     assert np.array_equal(data.x[:, at] == 0, missing[~test])
@@ -65,7 +66,7 @@ def test_known_training_values_are_standardised_and_missing_ones_are_zero() -> N
 def test_values_of_test_rows_change_no_training_row(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     head, *rows = cells()
     strata = np.unique([f"{row[0]}{row[-1] != '0'}" for row in rows], return_inverse=True)[1]
-    for row, is_test in zip(rows, choose_test_rows(strata, 0), strict=True):
+    for row, is_test in zip(rows, share_of_strata(strata, 1 / 3), strict=True):
         if is_test:
             row[1], row[4], row[5] = "999", "999", ""
     changed = tmp_path / "heart.csv"

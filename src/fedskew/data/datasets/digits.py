@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.limits import OpenShare
-from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import as_array
+from fedskew.data.splits import share_of_strata
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +32,7 @@ class Digits:
         pixels, labels = carried()
         y, preprocessing = labels.astype(np.int64), as_array(pixels, divisor=16)
         x = preprocessing(pixels)
-        rng = stream(0, "split")
-        test = np.zeros(len(y), dtype=bool)
-        for c in range(10):
-            rows = rng.permutation(np.flatnonzero(y == c))
-            test[rows[: round(self.test_fraction * len(rows))]] = True
+        test = share_of_strata(y, self.test_fraction)
         return self.files.build((x[~test], y[~test]), (x[test], y[test]), "0123456789", preprocessing=preprocessing)
 
 

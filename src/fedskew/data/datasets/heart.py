@@ -13,12 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.seeding import stream
-from fedskew.data.dataset import Dataset, Ints, numbered
+from fedskew.data.dataset import Dataset, numbered
 from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Number, Words
-from fedskew.data.splits import Redrawn, in_fold, units_of
+from fedskew.data.splits import Redrawn, in_fold, share_of_strata, units_of
 from fedskew.data.tables.summaries import fitted
 
 CSV = Path(__file__).with_name("heart.csv")
@@ -58,7 +57,7 @@ class Heart(Redrawn):
         if self.fold:
             test = in_fold(hospital, self.fold, self.split_seed, y)
         else:
-            test = choose_test_rows(2 * hospital + y, self.split_seed)
+            test = share_of_strata(2 * hospital + y, 1 / 3, self.split_seed)
         preprocessing, x = fitted(columns, cells, ~test, one_hot=False)
         return self.files.build(
             (x[~test], y[~test]),
@@ -71,15 +70,6 @@ class Heart(Redrawn):
             notes=f"{sum(missing.values()):,} of {len(y) * len(missing):,} values are missing and become the training mean, "
             f"most often {', '.join(sorted(missing, key=missing.__getitem__)[:-4:-1])}; cholesterol 0 counts as missing",
         )
-
-
-def choose_test_rows(stratum: Ints, seed: int) -> NDArray[np.bool_]:
-    """Choose a random third of each stratum as test rows; return True for these rows, (n,)."""
-    rng, test = stream(seed, "split"), np.zeros(len(stratum), dtype=np.bool_)
-    for number in np.unique(stratum):
-        rows = rng.permutation(np.flatnonzero(stratum == number))
-        test[rows[: round(len(rows) / 3)]] = True
-    return test
 
 
 def column_of(name: str) -> Number | Words:

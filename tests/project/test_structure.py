@@ -225,6 +225,9 @@ ONE_WAY = {
     "fedskew.serving.export.export": {"api/models.py"},
     "fedskew.serving.export.write_folder": {"api/models.py"},
     "fedskew.serving.predict.load": {"api/models.py", "api/runs.py"},
+    # how skews deal rows to clients: of a run, of `fedskew skew`, and of `fedskew.partition`
+    "fedskew.skew.partition.deal": {"skew/reserve.py"},
+    "fedskew.skew.reserve.deal_others": {"execution/deal.py"},
     # a run's lock
     "filelock.FileLock": {"store/lock.py"},
     # what fits a column of a table: to the summaries of sites, or of all rows as one site
@@ -242,9 +245,7 @@ def test_one_thing_is_done_in_one_way(name):
 
 def test_progress_is_shown_in_one_way():
     """Not by Rich's own bars and spinners, nor by lines that a carriage return writes again."""
-    others = re.compile(
-        r"rich\.progress import|import rich\.progress|\.status\(\"|end=\"\\r|LINE_EVERY = |s left\""
-    )
+    others = re.compile(r"rich\.progress import|import rich\.progress|\.status\(\"|end=\"\\r|LINE_EVERY = |s left\"")
     assert offenders(FILES, lambda _, source: others.findall(source)).keys() == {"report/progress.py"}
 
 
@@ -310,7 +311,9 @@ OPTIONS = [
     *(path for path in FILES if room_of(path) in ("algorithms", "slots", "skew", "models", "tasks", "loop", "engine")),
     *SOURCE.glob("data/datasets/*.py"),
     SOURCE / "experiment" / "settings.py",
-    SOURCE / "flower" / "nodes.py",
+    *(SOURCE / "flower" / name for name in ("nodes.py", "limits.py")),
+    SOURCE / "diagnosis" / "site.py",
+    *(SOURCE / "studies" / name for name in ("tune.py", "landscape.py")),
 ]
 
 
@@ -363,6 +366,19 @@ def fits(source: str) -> bool:
 
 def test_a_preprocessing_is_fitted_in_one_place():
     assert offenders(FILES, lambda path, source: fits(source)).keys() == FITTERS
+
+
+DRAWERS = {
+    "data/splits.py",
+    "data/texts.py",  # whole groups of texts with the same words
+}
+"""The files that draw test rows. No file of a data set does."""
+
+
+def test_test_rows_are_drawn_in_one_place():
+    """By shares of strata, by shares of clients, or by folds: by a data set's option, not in its file."""
+    drawn = re.compile(r"stream\([^)]*\"split\"")
+    assert offenders(FILES, lambda path, source: drawn.findall(source)).keys() == DRAWERS
 
 
 def test_an_export_computes_no_column_by_itself():

@@ -13,7 +13,7 @@ import pandas as pd
 
 from fedskew.api.caller import Caller, caller_of
 from fedskew.api.runs import plainly
-from fedskew.core.component import brief
+from fedskew.core.component import brief, from_table
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.diagnosis.diagnose import diagnose as measure
 from fedskew.diagnosis.subject import DiagnosisOptions
@@ -64,7 +64,9 @@ def diagnose(
             raise BadInput(f"diagnose: unknown keyword {name!r}; {suggestion(name, DiagnoseKeywords.__annotations__)}")
     with caller_of(progress).board("reading") as board, ExitStack() as stack:
         files = [stack.enter_context(as_file(path, "diagnose")) for path in paths]
-        return Found(measure(DiagnosisOptions(paths=files, **keywords), board.stage, Path(runs)))
+        return Found(
+            measure(from_table(DiagnosisOptions, {"paths": files, **keywords}, "diagnose"), board.stage, Path(runs))
+        )
 
 
 @contextmanager

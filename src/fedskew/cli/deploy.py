@@ -82,7 +82,7 @@ def node(parsed: argparse.Namespace) -> int:
         "diagnosis": parsed.share_diagnosis,
         "fewest": parsed.fewest,
     }
-    limits = from_table(Limits, {**numbers, **consent}, "--limit")
+    limits = from_table(Limits, {**numbers, **consent}, "flower node")
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):
         Console(stderr=True).print(f"warning: {warning}")
     states = parsed.states or rows.with_name(f"{rows.stem}-states")

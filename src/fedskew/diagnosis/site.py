@@ -144,9 +144,6 @@ class AnsweringSite:
     inputs: NDArray[np.float32] | None = None
     notes: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        require(self.fewest >= 1, f"fewest must be at least 1, got {self.fewest}")
-
     @cached_property
     def targets(self) -> OwnClasses | OwnNumbers:
         if self.y.dtype.kind == "f":

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.component import shown
 from fedskew.core.errors import require
+from fedskew.core.limits import NonNegativeInt, PositiveInt
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import TEXT_WIDTH
@@ -61,37 +62,36 @@ class DiagnosisOptions:
     skew: object = None
     clients: int | None = None
     partition_seed: int | None = None
-    seed: int = 0
+    seed: NonNegativeInt = 0
     federated: bool = False
-    fewest: int | None = None
+    fewest: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        require(self.federated or self.fewest is None, "diagnose: fewest needs federated")
-        require(self.seed >= 0, f"diagnose: seed must be at least 0, got {self.seed}")
+        require(self.federated or self.fewest is None, "fewest needs federated")
         require(
             bool(self.paths) != (self.dataset is not None),
-            "diagnose: give files with label and client, or dataset with skew (one of the two)",
+            "give files with label and client, or dataset with skew (one of the two)",
         )
         require(
             bool(self.paths) or not (self.column or self.client or self.person),
-            "diagnose: label, target, client and person need files; a named data set has its own",
+            "label, target, client and person need files; a named data set has its own",
         )
         if not self.paths:
             return
         require(
             bool(self.label) != bool(self.target),
-            "diagnose: name the column of classes by label, or the column of numbers by target"
+            "name the column of classes by label, or the column of numbers by target"
             + (", not both" if self.label else ""),
         )
         require(
             self.skew is None and self.clients is None,
-            "diagnose: skew and clients need dataset; for files, name the column of the clients by client",
+            "skew and clients need dataset; for files, name the column of the clients by client",
         )
         kind = "label" if self.label else "target"
-        require(self.column != self.client, f"diagnose: {self.column!r} cannot be both the {kind} and the client")
+        require(self.column != self.client, f"{self.column!r} cannot be both the {kind} and the client")
         require(
             not self.person or self.person not in (self.column, self.client),
-            f"diagnose: {self.person!r} cannot be both the person and the label or client",
+            f"{self.person!r} cannot be both the person and the label or client",
         )
 
     @property

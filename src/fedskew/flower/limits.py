@@ -8,6 +8,7 @@ from functools import lru_cache
 from fedskew.core.component import Catalogue, code_of, parse
 from fedskew.core.errors import require
 from fedskew.core.files import toml_table
+from fedskew.core.limits import PositiveInt
 from fedskew.core.task import ModelTask
 from fedskew.core.user_code import MARK, admit_module
 from fedskew.diagnosis.questions import FEWEST
@@ -39,11 +40,8 @@ class Limits:
     allow: tuple[str, ...] = ()
     summary: bool = False
     diagnosis: bool = False
-    fewest: int = FEWEST
+    fewest: PositiveInt = FEWEST
     diagnoses: int = 3
-
-    def __post_init__(self) -> None:
-        require(self.fewest >= 1, f"--fewest must be at least 1, got {self.fewest}")
 
     def check(self, name: str, requested: int) -> None:
         """Raise `BadInput` if a server asks for more than the limit of this name, or for a negative number."""

@@ -11,10 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Literal, TypeGuard
+
+from msgspec import Meta
 
 from fedskew.core.component import literal, parse, shown, split
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
+from fedskew.core.limits import NonNegativeInt, OpenShare
 from fedskew.data import DATASETS
 from fedskew.data.datasets.own import OwnData
 from fedskew.execution.plan import Plan, prepare
@@ -45,15 +48,13 @@ class Search:
     """
 
     space: Mapping[str, tuple[object, ...]]
-    seeds: tuple[int, ...] = (1000, 1001)
-    trials: int = 0
-    held_out: float = 0.2
+    seeds: Annotated[tuple[int, ...], Meta(min_length=1)] = (1000, 1001)
+    trials: NonNegativeInt = 0
+    held_out: OpenShare = 0.2
     by: Literal["clients", "personal"] = "clients"
 
     def __post_init__(self) -> None:
-        require(bool(self.seeds) and len(set(self.seeds)) == len(self.seeds), "tune: seeds must be different numbers")
-        require(self.trials >= 0, f"tune: trials must be at least 0, got {self.trials}")
-        require(0 < self.held_out < 1, f"tune: held_out must be above 0 and below 1, got {self.held_out}")
+        require(len(set(self.seeds)) == len(self.seeds), "seeds must be different numbers")
 
 
 @dataclass(frozen=True)

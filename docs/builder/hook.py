@@ -20,7 +20,7 @@ from builder.examples import SECTIONS  # noqa: E402
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, text in generate.pages().items():
         files.append(File.generated(config, path, content=text))
-    for path, drawing in {**generate.pictures.pictures(), **generate.evidence.tables()}.items():
+    for path, drawing in {**generate.pictures.pictures(), **generate.evidence.tables(), **generate.drawings()}.items():
         files.append(File.generated(config, path, content=drawing))
     contributing = (DOCS.parent / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "contributing.md", content=contributing))

@@ -211,8 +211,8 @@ def test_layers_are_read_by_their_numbers(tmp_path) -> None:
         rows = [(layer, "layer", "cosine", 0.1 * layer + round_) for layer in range(3)]
         store.write_round(number, round_, [*rows, (7, "local-model", "loss", 5.0), (None, "round", "cosine", 0.5)])
     run = measured(store, store.run(number))
-    assert curve("first-layer-cosine", run).tolist() == [1.0, 2.0]
-    assert curve("last-layer-cosine", run).tolist() == [1.2, 2.2]
+    assert [part.tolist() for part in curve("first-layer-cosine", run)] == [[1, 2], [1.0, 2.0]]
+    assert curve("last-layer-cosine", run)[1].tolist() == [1.2, 2.2]
     assert quantity("last-layer-cosine", run) == pytest.approx(1.7)
     assert quantity("cosine", run) == 0.5
     assert quantity("late-local-loss", run) == 5.0

@@ -12,9 +12,10 @@ from fedskew.api.caller import Caller
 from fedskew.api.execute import complete
 from fedskew.claims import reproduce
 from fedskew.claims.document import DOCUMENTS, OVER_ROUNDS, STATISTICS, Document, document_from, load
+from fedskew.claims.page import markdown
 from fedskew.claims.quantities import reader
 from fedskew.claims.reproduce import estimate, experiment_of, missing, plan, results
-from fedskew.claims.verdicts import cells, markdown, verdicts
+from fedskew.claims.verdicts import cells, verdicts
 from fedskew.core.errors import BadInput
 from fedskew.execution.build import check_needs
 from fedskew.store.runs import RunStore

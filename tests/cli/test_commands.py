@@ -192,7 +192,7 @@ def test_reproduce_prints_verdicts_and_writes_a_page_once(tmp_path: Path, capsys
     assert "4 runs, 4 to do" in " ".join(err.split())
     assert "this will take about" in err
     assert "Weights by rows are more accurate than equal weights. (all but fedpbs)" in " ".join(out.split())
-    assert "uniform weights" in (tmp_path / "contradictions-quick.md").read_text()
+    assert "uniform weights" in (tmp_path / "contradictions-quick.html").read_text()
     code, out, err = call(capsys, *words, "--json")
     assert "4 runs, 0 to do" in " ".join(err.split())
     assert {c["verdict"] for c in json.loads(out)["claims"]} <= {"holds", "fails", "undecided"}

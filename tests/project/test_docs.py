@@ -16,6 +16,7 @@ from syrupy.assertion import SnapshotAssertion
 from fedskew.advice.evidence import BOUNDS, cells, packaged
 from fedskew.algorithms import ALGORITHMS
 from fedskew.api.functions import run
+from fedskew.claims.export import drawings as drawings_of
 from fedskew.cli.main import parser
 from fedskew.cli.request import experiment_from
 from fedskew.core.algorithm import Algorithm
@@ -93,8 +94,9 @@ def test_commands_on_pages_of_methods_fit_the_method(made: dict[str, str]) -> No
     assert refused == {}
 
 
-COMPLETE = ("reference/measurements.md", "reference/command-line.md", "reference/components.md")
-"""Each stored number, the help of each verb, each option: nobody reads them from start to end."""
+DOCUMENTS = [f"results/{path.stem}.md" for path in (ROOT / "docs" / "results").glob("*.json")]
+COMPLETE = ("reference/measurements.md", "reference/command-line.md", "reference/components.md", *DOCUMENTS)
+"""Each stored number, verb, option, and each table, figure and claim of a document: nobody reads them from start to end."""
 
 
 def test_no_page_is_longer_than_3000_words(made: dict[str, str]) -> None:
@@ -162,7 +164,8 @@ def examples() -> dict[str, str]:
 def test_links_of_the_site_lead_somewhere(made: dict[str, str]) -> None:
     links = loaded("docs/builder/links.py")
     written = {**committed(), **{path.replace(".py", ".md"): text for path, text in examples().items()}}
-    pictures = dict.fromkeys(loaded("docs/builder/pictures.py").paths(), "")
+    drawings = {f"pictures/{name}" for each in loaded("docs/generate.py").exports() for name in drawings_of(each)}
+    pictures = dict.fromkeys(drawings | loaded("docs/builder/pictures.py").paths(), "")
     indexes = dict.fromkeys(("contributing.md", "tutorials/index.md", "gallery/index.md"), "")
     pages = {path: links.of_site(text, path) for path, text in {**made, **written}.items()}
     known = {**pages, **pictures, **indexes, "evidence-table.html": ""}

@@ -100,7 +100,7 @@ class Claim:
     def statistic(self, runs: Sequence[Measured]) -> float:
         """Compute the statistic of one seed from its run of each arm."""
         if self.kind in OVER_ROUNDS:
-            return OVER_ROUNDS[self.kind](*(curve(self.of, run) for run in runs[:2]))
+            return OVER_ROUNDS[self.kind](*(curve(self.of, run)[1] for run in runs[:2]))
         return STATISTICS[self.kind](*([quantity(name, run) for run in runs] for name in self.quantities))
 
     @property
@@ -245,22 +245,54 @@ class Scale:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimTable:
-    """A table of arms (rows) and quantities (columns), with the numbers that the document prints.
+class Panel:
+    """One drawing of a figure, of some arms of its table (by default all).
 
-    ``clients`` names the measures of each client or layer that its figure draws: ``local-model/loss``.
+    ``kind`` is ``curves`` (``of`` over the rounds, a line for each arm), ``bars`` (``of`` by arm), ``clients`` (the measure ``of``
+    over the rounds, a line for each client or layer; one arm), or ``partition`` (rows by client and label; one arm). ``band`` is
+    the 95 % interval over the seeds, or their range.
+    """
+
+    kind: Literal["curves", "bars", "clients", "partition"]
+    of: str = ""
+    arms: tuple[str, ...] = ()
+    title: str = ""
+    band: Literal["interval", "range"] = "interval"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimTable:
+    """A table or figure of a document: arms (rows), quantities (columns), and the numbers that the document prints.
+
+    A ``matrix`` has its first quantity only. Its rows are the names of the arms up to their last comma, and its columns the rest.
+    ``clients`` names the measures of each client or layer, as ``split/name``, that its quantities or panels need.
+    ``panels`` are the drawings of its figures, ``extra`` a part that is drawn without runs. ``notes`` are what differs from the
+    document here, and where it contradicts itself.
     """
 
     name: str
     title: str
-    arms: tuple[str, ...]
-    measures: tuple[str, ...]
+    arms: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()
     printed: dict[str, dict[str, float]] = field(default_factory=dict)
-    note: str = ""
+    matrix: bool = False
     clients: tuple[str, ...] = ()
+    panels: tuple[Panel, ...] = ()
+    extra: str = ""
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         known(f"table {self.name}: measures of clients", self.clients, OF_CLIENTS)
+        for panel in self.panels:
+            known(f"table {self.name}: panel {panel.of}", panel.arms, self.arms)
+            alone, drawn = panel.kind in ("clients", "partition"), self.drawn(panel)
+            require(not alone or len(drawn) == 1, f"table {self.name}: a panel of {panel.kind} has one arm; name it")
+            if panel.kind == "clients":
+                known(f"table {self.name}: a panel of clients", [panel.of], self.clients)
+
+    def drawn(self, panel: Panel) -> tuple[str, ...]:
+        """Return the arms that a panel draws."""
+        return panel.arms or self.arms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +307,6 @@ class Document:
     claims: tuple[Claim, ...]
     seeded: tuple[str, ...] = ("training.seed", "clients.partition_seed")
     open: dict[str, str] = field(default_factory=dict)
-    extras: tuple[str, ...] = ()  # parts that need no run store (`fedskew.experiment.documents`)
 
     def __post_init__(self) -> None:
         names = [table.name for table in self.tables]
@@ -292,6 +323,11 @@ class Document:
             len({claim.name for claim in self.claims}) == len(self.claims),
             f"document {self.name}: a claim appears twice",
         )
+
+    @property
+    def extras(self) -> list[str]:
+        """The parts that need no run store, by their names in `fedskew.claims.extras`."""
+        return [table.extra for table in self.tables if table.extra]
 
     def scale(self, name: str) -> Scale:
         """Return the scale of this name. Raises `BadInput` if there is none."""

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NotRequired, TypedDict, get_args
+from typing import Any, NotRequired, TypedDict, get_args
 
 import msgspec
 import numpy as np
 
 from fedskew.claims.document import DOCUMENTS, Document, Verdict, load
+from fedskew.claims.page import markdown, sections
 from fedskew.claims.quantities import Measured, Series
-from fedskew.claims.verdicts import RULE, Results, markdown, verdicts
+from fedskew.claims.verdicts import RULE, Results, verdicts
 from fedskew.core.errors import BadInput, require
+from fedskew.report.style import Picture
 from fedskew.store.records import Json, RunFacts, RunRecord
 
 Number = float | None
@@ -39,6 +41,9 @@ class ExportedRun(TypedDict):
     ended: NotRequired[str]
     facts: NotRequired[Json]
     measured: NotRequired[list[Curves]]
+    dealt: NotRequired[
+        dict[str, dict[str, int]]
+    ]  # training rows by client and label, of a partition that a figure draws
     values: NotRequired[dict[str, Number]]
     curves: NotRequired[dict[str, list[Number]]]
 
@@ -53,7 +58,7 @@ class Export(TypedDict):
     hardware: dict[str, str]
     versions: dict[str, list[str]]
     runs: dict[str, dict[str, ExportedRun]]
-    listing: NotRequired[list[Mapping[str, object]]]
+    extras: NotRequired[dict[str, Any]]  # the numbers of parts that need no runs, by name
 
 
 DIGITS = 6
@@ -69,7 +74,7 @@ NOT_EXPORTED = {
 """Measures that no claim, table or figure of a document needs."""
 
 
-def exported(document: Document, scale: str, results: Results) -> Export:
+def exported(document: Document, scale: str, results: Results, extras: Mapping[str, Any]) -> Export:
     """Return the measurements of all runs, by arm and seed, as plain values. There must be a run."""
     records = [run.record for runs in results.values() for run in runs.values()]
     machines = [record.facts.get("machine", {}) for record in records]
@@ -83,6 +88,7 @@ def exported(document: Document, scale: str, results: Results) -> Export:
         "runs": {
             arm: {str(seed): plain(document, arm, run) for seed, run in runs.items()} for arm, runs in results.items()
         },
+        "extras": dict(extras),
     }
 
 
@@ -96,7 +102,9 @@ def plain(document: Document, arm: str, run: Measured) -> ExportedRun:
 
     Of the rounds' seconds it has the mean.
     """
-    of_clients = {name for table in document.tables if arm in table.arms for name in table.clients}
+    tables = [table for table in document.tables if arm in table.arms]
+    of_clients = {name for table in tables for name in table.clients}
+    drawn = [table.drawn(panel) for table in tables for panel in table.panels if panel.kind == "partition"]
     seconds = run.curve("round", "seconds")
     mean = rounded(float(seconds.mean())) if len(seconds) else 0
     measured: dict[tuple[int, ...], Curves] = {}
@@ -107,7 +115,10 @@ def plain(document: Document, arm: str, run: Measured) -> ExportedRun:
             key = f"{split}/{name}" + ("" if client is None else f"/{client}")
             curves["values"][key] = row[0] if len(set(row)) == 1 else row
     record = run.record
-    return {
+    dealt: dict[str, dict[str, int]] = {}
+    for _, client_name, label, rows in run.dealt if (arm,) in drawn else ():
+        dealt.setdefault(client_name, {})[label] = rows
+    table: ExportedRun = {
         "status": run.status,
         "rounds": record.rounds_done,
         "seconds": rounded(float((mean or 0) * len(seconds))),
@@ -118,6 +129,9 @@ def plain(document: Document, arm: str, run: Measured) -> ExportedRun:
         "facts": {name: value for name, value in record.facts.items() if name in FACTS},
         "measured": list(measured.values()),
     }
+    if dealt:
+        table["dealt"] = dealt
+    return table
 
 
 def rounded(value: float) -> Number:
@@ -159,7 +173,9 @@ def run_of(arm: str, seed: int, table: ExportedRun) -> Measured:
     )  # fmt: skip
     before = {("values", name): np.array(value, dtype=float) for name, value in table.get("values", {}).items()}
     before |= {("curves", name): np.array(row, dtype=float) for name, row in table.get("curves", {}).items()}
-    return Measured(record, dict(series_of(table.get("measured", ()))), before)
+    clients = enumerate(table.get("dealt", {}).items())
+    dealt = [(k, name, label, count) for k, (name, labels) in clients for label, count in labels.items()]
+    return Measured(record, dict(series_of(table.get("measured", ()))), dealt, before)
 
 
 def series_of(measured: Sequence[Curves]) -> Iterator[tuple[tuple[str, str, int | None], Series]]:
@@ -192,24 +208,22 @@ def page_name(export: Export) -> str:
 
 
 def page(export: Export) -> str:
-    """Make the page of an export: its document's tables and claims."""
+    """Make the page of an export: its document's tables, figures and claims. `drawings` makes the pictures."""
+
+    def place(picture: Picture) -> str:
+        return f"{picture.heading}:\n![{picture.heading}](../pictures/{page_name(export)}-{picture.key}.svg)"
+
     document = load(export["document"]).at(export["scale"])
-    text = markdown(document, export["scale"], known(export), rule="").removeprefix(f"# {document.title}\n\n")
-    parts = [f"# {document.title}: {export['scale']} scale", circumstances(document, export)]
-    parts += [listing(export.get("listing", ())), text.strip()]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    text = markdown(document, export["scale"], known(export), export.get("extras", {}), "", place)
+    title = f"# {document.title}"
+    return f"{title}: {export['scale']} scale\n\n{circumstances(document, export)}" + text.removeprefix(title)
 
 
-def listing(rows: Sequence[Mapping[str, object]]) -> str:
-    """Make the table of the document's listing with our numbers and its own; empty if there is no listing."""
-    if not rows:
-        return ""
-    lines = ["The listing on its own random numbers, ours and (the document's):", ""]
-    lines += ["| partition | local epochs | drift | accuracy | |", "| --- | ---: | ---: | ---: | --- |"]
-    for r in rows:
-        drift, accuracy = (f"{r[name]:.3f} ({r[f'{name}_in_document']:.3f})" for name in ("drift", "accuracy"))
-        lines.append(f"| {r['skew']} | {r['epochs']} | {drift} | {accuracy} | {'same' if r['agrees'] else 'differs'} |")
-    return "\n".join(lines)
+def drawings(export: Export) -> dict[str, Picture]:
+    """Return the figures of an export's page, by the names of their files."""
+    document = load(export["document"]).at(export["scale"])
+    parts = sections(document, known(export), export.get("extras", {}))
+    return {f"{page_name(export)}-{picture.key}.svg": picture for part in parts for picture in part.pictures}
 
 
 def overview(exports: Sequence[Export]) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,22 +32,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+Numbers = Any
+"""Plain values of a part, as JSON has them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Extra:
-    """A table for the terminal, plain values for ``--json``, and optionally an export and a figure."""
+    """A part of a document that needs no run store. All but ``compute`` read the numbers that ``compute(on_progress)`` returns.
+
+    ``rows`` makes the rows of its table, ``draw`` its figure; ``agrees`` is False if a number differs from the document's.
+    """
 
     title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
     note: str
-    values: Mapping[str, object]
-    export: Mapping[str, object] = field(default_factory=dict)  # the values that the document's export contains
-    draw: Callable[[], Figure] | None = None
-    agrees: bool = True  # False if a number differs from the document's
-
-
-Repeat = Callable[[Callable[[float], None]], Extra]
-"""Computes a part; takes ``on_progress(fraction)``."""
+    compute: Callable[[Callable[[float], None]], Numbers]
+    columns: tuple[str, ...] = ()
+    rows: Callable[[Numbers], Sequence[tuple[str, ...]]] = lambda _: ()
+    draw: Callable[[Numbers], Figure] | None = None
+    agrees: Callable[[Numbers], bool] = lambda _: True
 
 
 CLIENTS, ROUNDS, BATCH, RATE = 30, 30, 32, 1.5
@@ -125,24 +126,30 @@ def drift_demo(on_progress: Callable[[float], None] = lambda _: None) -> Iterato
         yield printed._replace(drift=float(np.mean(drifts)), accuracy=accuracy)
 
 
-def repeat_listing(on_progress: Callable[[float], None]) -> Extra:
-    """Compare our numbers with the listing's. They agree if they are equal after rounding to the document's digits."""
-    values, rows = [], []
-    for printed, ours in zip(DOCUMENT, drift_demo(on_progress), strict=True):
-        agrees = (round(ours.drift, 3), round(ours.accuracy, 3)) == printed[2:]
-        numbers = (f"{x:.3f}" for x in (ours.drift, printed.drift, ours.accuracy, printed.accuracy))
-        rows.append((ours.skew, str(ours.epochs), *numbers, "same" if agrees else "differs"))
-        document = {"drift_in_document": printed.drift, "accuracy_in_document": printed.accuracy}
-        values.append({**ours._asdict(), **document, "agrees": agrees})
-    return Extra(
-        title="Listing 14.4.1 on its own random numbers",
-        columns=("partition", "epochs", "drift", "document", "accuracy", "document", ""),
-        rows=rows,
-        note="drift: mean over 30 rounds; accuracy: on the training rows, as the document measures it",
-        values={"listing": values},
-        export={"listing": values},
-        agrees=all(run["agrees"] for run in values),
-    )
+def listing(on_progress: Callable[[float], None]) -> list[dict[str, object]]:
+    """Compute the listing's numbers beside its own. They agree if they are equal after rounding to the document's digits."""
+    return [
+        {
+            **ours._asdict(),
+            "drift_in_document": printed.drift,
+            "accuracy_in_document": printed.accuracy,
+            "agrees": (round(ours.drift, 3), round(ours.accuracy, 3)) == printed[2:],
+        }
+        for printed, ours in zip(DOCUMENT, drift_demo(on_progress), strict=True)
+    ]
+
+
+def rows_of_listing(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    numbers = ("drift", "drift_in_document", "accuracy", "accuracy_in_document")
+    return [
+        (
+            run["skew"],
+            str(run["epochs"]),
+            *(f"{run[name]:.3f}" for name in numbers),
+            "same" if run["agrees"] else "differs",
+        )
+        for run in runs
+    ]
 
 
 EXERCISE_RATE = 0.1
@@ -227,7 +234,7 @@ def gradient(models: Tensor, x: Tensor, y: Tensor) -> Tensor:
 LINES = {"bound, smooth": "smooth", "bound, convex": "convex", "farthest client": "farthest", "drift": "drift"}
 
 
-def draw_bound(bounds: Mapping[str, Bound], rate: float) -> Figure:
+def draw_bound(bounds: Mapping[str, Mapping[str, list[float]]]) -> Figure:
     """Draw one panel for each partition: distances and bounds over local steps, on a logarithmic axis."""
     from matplotlib.figure import Figure
 
@@ -235,36 +242,48 @@ def draw_bound(bounds: Mapping[str, Bound], rate: float) -> Figure:
         figure = Figure(figsize=(2 * WIDTH / 72, 3.6), layout="constrained")
         panels = figure.subplots(1, len(bounds), sharey=True, squeeze=False)[0]
         for axes, (name, part) in zip(panels, bounds.items(), strict=True):
-            steps = range(1, len(part.drift) + 1)
+            steps = range(1, len(part["drift"]) + 1)
             for index, (label, field) in enumerate(LINES.items()):
                 dashes = "--" if label.startswith("bound") else "-"
-                axes.plot(steps, getattr(part, field), label=label, color=SERIES[index], linestyle=dashes)
+                axes.plot(steps, part[field], label=label, color=SERIES[index], linestyle=dashes)
             axes.set(title=name, xlabel="local steps on all rows", yscale="log")
             axes.grid(axis="y")
         # the bound for smooth objectives grows beyond the axis
-        least = min(float(part.drift[0]) for part in bounds.values())
-        panels[0].set_ylim(least / 1.5, 3 * max(float(part.convex[-1]) for part in bounds.values()))
-        panels[0].set_ylabel(f"distance, rate {rate:g}")
+        least = min(part["drift"][0] for part in bounds.values())
+        panels[0].set_ylim(least / 1.5, 3 * max(part["convex"][-1] for part in bounds.values()))
+        panels[0].set_ylabel(f"distance, rate {EXERCISE_RATE:g}")
         panels[-1].legend(loc="lower right")
     return figure
 
 
-def repeat_exercise(on_progress: Callable[[float], None]) -> Extra:
-    """Compute the exercise: distances and their bounds after the last step."""
+def exercise(on_progress: Callable[[float], None]) -> dict[str, dict[str, object]]:
+    """Compute the exercise: distances and their bounds after each step, by partition."""
     bounds = drift_bound()
     on_progress(1.0)
-    return Extra(
+    return {name: {k: v.tolist() for k, v in part._asdict().items()} for name, part in bounds.items()}
+
+
+def rows_of_exercise(bounds: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    last = ("farthest", "convex", "smooth")
+    return [(name, str(len(p["drift"])), *(f"{p[key][-1]:.3g}" for key in last)) for name, p in bounds.items()]
+
+
+EXTRAS = {
+    "listing-14.4.1": Extra(
+        title="Listing 14.4.1 on its own random numbers",
+        columns=("partition", "epochs", "drift", "document", "accuracy", "document", ""),
+        note="drift: mean over 30 rounds; accuracy: on the training rows, as the document measures it",
+        compute=listing,
+        rows=rows_of_listing,
+        agrees=lambda runs: all(run["agrees"] for run in runs),
+    ),
+    "exercise-14.4.3": Extra(
         title=f"Exercise 14.4.3: the bound on drift, full-batch steps at rate {EXERCISE_RATE:g}",
         columns=("partition", "steps", "farthest client", "bound, convex", "bound, smooth"),
-        rows=[
-            (name, str(len(p.drift)), *(f"{float(values[-1]):.3g}" for values in (p.farthest, p.convex, p.smooth)))
-            for name, p in bounds.items()
-        ],
         note="distances to the same steps on the whole objective",
-        values={name: {k: v.tolist() for k, v in part._asdict().items()} for name, part in bounds.items()},
-        draw=partial(draw_bound, bounds, EXERCISE_RATE),
-    )
-
-
-EXTRAS: dict[str, Repeat] = {"listing-14.4.1": repeat_listing, "exercise-14.4.3": repeat_exercise}
-"""Parts of documents by the names that a document's file and ``--only`` use."""
+        compute=exercise,
+        rows=rows_of_exercise,
+        draw=draw_bound,
+    ),
+}
+"""Parts of documents by the names that a document's tables and ``--only`` use."""

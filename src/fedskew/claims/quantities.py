@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, SupportsFloat
 
@@ -27,6 +27,11 @@ SETTLED = 5
 Series = tuple[NDArray[np.int64], Floats]
 """The rounds of a measure and its values, in order of rounds."""
 
+Dealt = Sequence[tuple[int, str, str, int]]
+"""A partition: client, its name, label, number of training rows."""
+
+NONE: Series = (np.zeros(0, np.int64), np.zeros(0))
+
 OF_CLIENTS = ("local-model/loss", "global-model/accuracy", "layer/cosine")
 """Measures of each client, or of each layer, that quantities and figures need."""
 
@@ -35,12 +40,13 @@ OF_CLIENTS = ("local-model/loss", "global-model/accuracy", "layer/cosine")
 class Measured:
     """The measurements of one run, which may be unfinished.
 
-    ``series`` has them by split, name, and client or layer (None: neither). If the run is from an
-    export of an earlier version, ``before`` has its only numbers: by ``values`` or ``curves`` and their names in claims.
+    ``series`` has them by split, name, and client or layer (None: neither); ``dealt`` has the run's partition. If the run is
+    from an export of an earlier version, ``before`` has its only numbers: by ``values`` or ``curves`` and their names in claims.
     """
 
     record: RunRecord
     series: Mapping[tuple[str, str, int | None], Series]
+    dealt: Dealt = ()
     before: Mapping[tuple[str, str], float | Floats] = field(default_factory=dict)
 
     @property
@@ -52,22 +58,38 @@ class Measured:
         parts = [self.series[key][1] for name in names if (key := (split, name, None)) in self.series]
         return np.sum(parts, axis=0) if parts else np.zeros(0)
 
+    def over_rounds(self, measure: Measure) -> Series:
+        """Return the measured rounds and the measure after each. The model before training is left out."""
+        keys = [(measure.split, name, None) for name in measure.of]
+        rounds = next((self.series[key][0] for key in keys if key in self.series), NONE[0])
+        trained = rounds > 0 if measure.split in OF_MODELS else rounds >= 0
+        return rounds[trained], self.curve(measure.split, *measure.of)[trained] * measure.factor
+
     def values(self, measure: Measure) -> Floats:
         """Return the measure after each round. The model before training is left out."""
-        return self.curve(measure.split, *measure.of)[1 if measure.split in OF_MODELS else 0 :] * measure.factor
+        return self.over_rounds(measure)[1]
 
-    def layer(self, last: bool) -> Floats:
-        """Return the first or the last layer's mean cosine over all pairs of updates, in order of rounds."""
-        layers = [
-            layer for split, name, layer in self.series if (split, name) == ("layer", "cosine") and layer is not None
-        ]
-        return self.series["layer", "cosine", max(layers) if last else 0][1] if layers else np.zeros(0)
+    def at(self, measure: Measure, share: float) -> float:
+        """Return the measure after this share of the run's rounds; NaN if it was not measured there."""
+        rounds, values = self.over_rounds(measure)
+        return float(next(iter(values[rounds == round(share * self.record.rounds)]), NAN))
+
+    def of_clients(self, measure: str) -> dict[int, Series]:
+        """Return the curves of a measure ``split/name`` by client or layer, in order."""
+        split, name = measure.split("/")
+        of_parts = {k: series for (s, n, k), series in self.series.items() if (s, n) == (split, name) and k is not None}
+        return dict(sorted(of_parts.items()))
+
+    def layer(self, last: bool) -> Series:
+        """Return the first or the last layer's mean cosine over all pairs of updates."""
+        layers = list(self.of_clients("layer/cosine").values())
+        return layers[-1 if last else 0] if layers else NONE
 
     def local_losses(self) -> pd.DataFrame:
         """Return the losses of local models on their own rows: a row for each round, a column for each client."""
         import pandas as pd
 
-        losses = {k: s for (split, name, k), s in self.series.items() if (split, name) == ("local-model", "loss")}
+        losses = self.of_clients("local-model/loss")
         return pd.DataFrame({k: pd.Series(values, rounds) for k, (rounds, values) in losses.items()}).sort_index()
 
 
@@ -79,6 +101,7 @@ def measured(store: RunStore, record: RunRecord) -> Measured:
     return Measured(
         record,
         {key: (np.array([r for r, _ in row]), np.array([v for _, v in row], float)) for key, row in points.items()},
+        list(store.partition(record.id).itertuples(index=False, name=None)),
     )
 
 
@@ -155,8 +178,8 @@ QUANTITIES: dict[str, Callable[[Measured], float]] = {
     "early-local-loss": lambda run: local_loss(run, early=True),
     "late-local-loss": lambda run: local_loss(run, early=False),
     "client-loss-spread": client_loss_deviation,
-    "first-layer-cosine": lambda run: REDUCTIONS["mean"](run.layer(last=False)),
-    "last-layer-cosine": lambda run: REDUCTIONS["mean"](run.layer(last=True)),
+    "first-layer-cosine": lambda run: REDUCTIONS["mean"](run.layer(last=False)[1]),
+    "last-layer-cosine": lambda run: REDUCTIONS["mean"](run.layer(last=True)[1]),
     "client-variance": lambda run: REDUCTIONS["last"](deviation_of_clients(run)) ** 2,
     "early-client-variance": lambda run: REDUCTIONS["mean"](deviation_of_clients(run)[:5]) ** 2,
     # the clients' variance after the last round, divided by that after the first five rounds
@@ -166,9 +189,17 @@ QUANTITIES: dict[str, Callable[[Measured], float]] = {
 }
 """Quantities that are no statistic of a single measure."""
 
-CURVES: dict[str, Callable[[Measured], Floats]] = {
+
+def local_loss_curve(run: Measured) -> Series:
+    """Return the mean loss of local models on their own rows over the rounds."""
+    means = run.local_losses().mean(axis=1)
+    return means.index.to_numpy(), means.to_numpy(float)
+
+
+CURVES: dict[str, Callable[[Measured], Series]] = {
     "first-layer-cosine": lambda run: run.layer(last=False),
     "last-layer-cosine": lambda run: run.layer(last=True),
+    "local-loss": local_loss_curve,
 }
 """Curves that are not measures."""
 
@@ -194,26 +225,29 @@ def counted() -> set[str]:
 def reader(name: str) -> Callable[[Measured], float]:
     """Return a function that computes the quantity of this name from a run.
 
-    ``rounds-to:0.8`` is the first round with this test accuracy; if there is none, the number of rounds plus 1. Raises `BadInput`
-    for an unknown name.
+    ``rounds-to:0.8`` is the first round with this test accuracy; if there is none, the number of rounds plus 1.
+    ``accuracy-at:0.2`` is the accuracy after a fifth of the rounds. Raises `BadInput` for an unknown name.
     """
     if name in QUANTITIES:
         return QUANTITIES[name]
     if name.startswith("rounds-to:"):
         return lambda run: rounds_to(run, float(name.partition(":")[2]))
     names = measures()
+    of, at, share = name.partition("-at:")
+    if at and of in names:
+        return lambda run: run.at(names[of], float(share))
     prefix, _, rest = name.partition("-")
     if name in names:
-        measure, of = names[name], REDUCTIONS[names[name].reduce]
+        measure, reduced = names[name], REDUCTIONS[names[name].reduce]
     elif name in LOSS:
-        measure, of = names["loss"], LOSS[name]
+        measure, reduced = names["loss"], LOSS[name]
     elif prefix in PREFIXES and rest in names:
-        measure, of = names[rest], PREFIXES[prefix]
+        measure, reduced = names[rest], PREFIXES[prefix]
     elif name.removesuffix("-trend") in names:
-        measure, of = names[name.removesuffix("-trend")], TREND
+        measure, reduced = names[name.removesuffix("-trend")], TREND
     else:
         raise BadInput(f"claim: unknown quantity {name!r}; {suggestion(name, [*names, *LOSS, *QUANTITIES])}")
-    return lambda run: of(run.values(measure))
+    return lambda run: reduced(run.values(measure))
 
 
 def rounds_to(run: Measured, level: float) -> float:
@@ -227,15 +261,16 @@ def quantity(name: str, run: Measured) -> float:
     return float(value)
 
 
-def curve(name: str, run: Measured) -> Floats:
-    """Return a measure after each round. Raises `BadInput` like `quantity`."""
+def curve(name: str, run: Measured) -> Series:
+    """Return the rounds and a measure after each. Raises `BadInput` like `quantity`."""
     if run.before:
-        return np.atleast_1d(earlier("curves", name, run))
+        values = np.atleast_1d(earlier("curves", name, run))
+        return np.arange(1, len(values) + 1), values
     if name in CURVES:
         return CURVES[name](run)
     names = measures()
     require(name in names, f"claim: unknown curve {name!r}; {suggestion(name, [*names, *CURVES])}")
-    return run.values(names[name])
+    return run.over_rounds(names[name])
 
 
 def earlier(kind: str, name: str, run: Measured) -> float | Floats:

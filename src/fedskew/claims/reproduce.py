@@ -102,7 +102,9 @@ def restore(store: RunStore, planned: Sequence[PlannedRun], exported: Results, t
                 for (split, name, client), (rounds, values) in run.series.items()
                 for round_, value in zip(rounds, values.tolist(), strict=True)
             )
-            store.copy_run(register(store, p.experiment, comparison=comparison), run.record, rows)
+            number = register(store, p.experiment, comparison=comparison)
+            store.copy_run(number, run.record, rows)
+            store.set_partition(number, run.dealt)
     return len(done)
 
 

@@ -96,12 +96,12 @@ def shared_seeds(results: Results, arms: Sequence[str]) -> list[int]:
     return sorted(set.intersection(*(set(results.get(arm, {})) for arm in arms)))
 
 
-def cells(table: ClaimTable, results: Results) -> dict[str, dict[str, TableCell]]:
-    """Return, by arm and measure, the document's number and ours over the seeds."""
+def cells(table: ClaimTable, results: Results, names: Sequence[str] = ()) -> dict[str, dict[str, TableCell]]:
+    """Return, by arm and quantity, the document's number and ours over the seeds. ``names``: by default the table's quantities."""
     return {
         arm: {
             measure: TableCell(table.printed.get(arm, {}).get(measure), *over_seeds(measure, results.get(arm, {})))
-            for measure in table.measures
+            for measure in names or table.measures
         }
         for arm in table.arms
     }
@@ -142,51 +142,3 @@ RULE = (
     "p is corrected for all claims of the document by Holm's method. A number that is counted, such as megabytes, needs no test: "
     "two seeds that give the same number decide."
 )
-
-
-def markdown(document: Document, scale: str, results: Results, rule: str = RULE) -> str:
-    """Make a Markdown page of tables and claims. ``rule`` is a text that says how claims are decided."""
-    at_scale = document.scale(scale)
-    how = f"`fedskew reproduce {document.name} --scale {scale}`: {at_scale.seeds} seeds for every arm, the same ones."
-    if at_scale.surrogate:
-        how += f" Surrogate: {at_scale.surrogate}; the document's numbers are shown, and only its claims are judged."
-    judged = verdicts(document, results)
-    parts = [f"# {document.title}", f"{how} {rule}".strip(), f"**{tally(judged)}.**"]
-    for table in document.tables:
-        titles, rows, not_run = texts_of(table, results)
-        lines = ["| | " + " | ".join(titles) + " |", "| --- |" + " ---: |" * len(titles)]
-        lines += [f"| {' | '.join(row)} |" for row in rows]
-        parts += [f"## {table.title}", "\n".join(lines) if rows else "Not run."]
-        if rows and not_run:
-            parts.append(f"Not run: {', '.join(not_run)}.")
-        if table.note:
-            parts.append(f"Note: {table.note}.")
-        parts.append(
-            "\n".join(
-                f"- **{j.verdict}** · {j.claim.text.rstrip('.')} ({j.claim.where}). {j.reason}."
-                for j in judged
-                if j.claim.table == table.name
-            )
-        )
-    if document.open:
-        lines = [f"- {what}: {choice.rstrip('.')}." for what, choice in document.open.items()]
-        parts += ["## What the document leaves open, and what we chose", "\n".join(lines)]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def texts_of(table: ClaimTable, results: Results) -> tuple[list[str], list[list[str]], list[str]]:
-    """Return the titles of a table's columns, a row of texts for each arm that was run, and the arms that were not run.
-
-    A measure has a column for the document's numbers if the document prints any.
-    """
-    printed = [m for m in table.measures if any(m in row for row in table.printed.values())]
-    titles = [title for m in table.measures for title in ([f"{m}, document"] if m in printed else []) + [m]]
-    rows = []
-    for arm, row in cells(table, results).items():
-        texts = [arm]
-        for m, cell in row.items():
-            if m in printed:
-                texts.append("–" if cell.document is None else figures(cell.document))
-            texts.append(interval(cell.mean, cell.half))
-        rows.append(texts)
-    return titles, [row for row in rows if results.get(row[0])], [arm for arm in table.arms if not results.get(arm)]

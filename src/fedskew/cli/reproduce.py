@@ -10,10 +10,11 @@ from rich.table import Table
 from fedskew.api.execute import complete
 from fedskew.claims.document import Document, load
 from fedskew.claims.export import exported, read
-from fedskew.claims.extras import EXTRAS, Extra
+from fedskew.claims.extras import EXTRAS, Numbers
+from fedskew.claims.page import html, markdown, sections
 from fedskew.claims.reproduce import PlannedRun, estimate, missing, plan, restore, results
-from fedskew.claims.verdicts import Judged, Results, as_json, markdown, tally, texts_of, verdicts
-from fedskew.cli.output import print_json, save_figure
+from fedskew.claims.verdicts import Judged, Results, as_json, tally, verdicts
+from fedskew.cli.output import print_json
 from fedskew.cli.request import jobs_of
 from fedskew.cli.terminal import CommandLine
 from fedskew.core.errors import require
@@ -30,44 +31,42 @@ from fedskew.store.runs import RunStore
 def reproduce(parsed: argparse.Namespace) -> int:
     """Carry out missing runs, then print and write the result. The exit code is 1 if a digit of a listing differs."""
     document = load(parsed.document).at(parsed.scale)
-    extras = [computed(name, document, parsed) for name in document.extras if parsed.only in (None, name)]
-    code = 0 if all(extra.agrees for extra in extras) else 1
-    if parsed.only in document.extras:
-        if parsed.json:
-            print_json(extras[0].values)
-        return code
     if parsed.only:
         require(not parsed.export, "reproduce: --export writes a whole document; leave out --only")
         document = document.only(parsed.only)
     planned = plan(document, parsed.scale)
     store = RunStore(parsed.runs)
-    repeated: dict[str, object] = {"listing": []}
-    for extra in extras:
-        repeated |= extra.export
+    extras: dict[str, Numbers] = {}
     if parsed.export and parsed.export.exists():
-        read_back(store, document, planned, parsed)
+        extras |= read_back(store, document, planned, parsed)
+    extras |= {name: computed(name) for name in document.extras if name not in extras}
     try:
-        if not parsed.as_stored:
+        if planned and not parsed.as_stored:
             run_missing(store, document, planned, parsed)
     finally:
         finished = results(store, planned)
         if parsed.export and finished:
-            numbers = exported(document, parsed.scale, finished) | repeated
+            numbers = exported(document, parsed.scale, finished, extras)
             text = json.dumps(numbers, separators=(",", ":")).replace('}]},"', '}]},\n"') + "\n"
             write_whole(parsed.export, text, "numbers")
     empty = f"reproduce: the store holds no finished run of {document.name} at scale {parsed.scale}"
     require(bool(finished) or not parsed.export, empty)
-    path = write(store, document, parsed, finished)
+    path = write(store, document, parsed, finished, extras)
     if parsed.json:
-        print_json({**repeated, **as_json(document, parsed.scale, finished), "page": str(path)})
+        print_json({**as_json(document, parsed.scale, finished), "extras": extras, "page": str(path)})
     else:
-        print_result(document, parsed.scale, finished)
+        print_result(document, parsed.scale, finished, extras)
         Console().print(f"page: {path}", soft_wrap=True)
-    return code
+    return 0 if all(EXTRAS[name].agrees(numbers) for name, numbers in extras.items()) else 1
 
 
-def read_back(store: RunStore, document: Document, planned: list[PlannedRun], parsed: argparse.Namespace) -> None:
-    """Add the runs of the export to the store. Print how many there are, and how many belong to other experiments."""
+def read_back(
+    store: RunStore, document: Document, planned: list[PlannedRun], parsed: argparse.Namespace
+) -> dict[str, Numbers]:
+    """Add the runs of the export to the store, and return its numbers of parts without runs.
+
+    Print how many runs there are, and how many belong to other experiments.
+    """
     export, finished = read(parsed.export.read_bytes(), str(parsed.export))
     same = (export["document"], export["scale"]) == (document.name, parsed.scale)
     require(same, f"{parsed.export}: of {export['document']} at scale {export['scale']}; name another file")
@@ -77,6 +76,7 @@ def read_back(store: RunStore, document: Document, planned: list[PlannedRun], pa
     if others:
         text += f"; {count(others, 'run')} left out, of other experiments or seeds than the document now has"
     Console(stderr=True).print(text, soft_wrap=True)
+    return {name: numbers for name, numbers in export.get("extras", {}).items() if name in document.extras}
 
 
 def run_missing(store: RunStore, document: Document, planned: list[PlannedRun], parsed: argparse.Namespace) -> None:
@@ -94,41 +94,40 @@ def run_missing(store: RunStore, document: Document, planned: list[PlannedRun], 
     complete(store, [p.experiment for p in left], title, jobs, CommandLine())
 
 
-def write(store: RunStore, document: Document, parsed: argparse.Namespace, finished: Results) -> Path:
-    """Write the result as a Markdown page."""
+def write(
+    store: RunStore, document: Document, parsed: argparse.Namespace, finished: Results, extras: dict[str, Numbers]
+) -> Path:
+    """Write the result as an HTML page, or as Markdown if the file's name ends in ``.md``."""
     part = f"-{parsed.only}" if parsed.only else ""
-    path: Path = parsed.output or store.folder / f"{document.name}-{parsed.scale}{part}.md"
-    return write_whole(path, markdown(document, parsed.scale, finished), "result")
+    path: Path = parsed.output or store.folder / f"{document.name}-{parsed.scale}{part}.html"
+    make = markdown if path.suffix == ".md" else html
+    return write_whole(path, make(document, parsed.scale, finished, extras), "result")
 
 
 COLOUR = {"holds": "green", "fails": "red", "undecided": "yellow", "not run": "dim"}
 
 
-def print_result(document: Document, scale: str, finished: Results) -> None:
+def print_result(document: Document, scale: str, finished: Results, extras: dict[str, Numbers]) -> None:
     """Print the tables, each with the claims about it, and then the open questions."""
     console = Console()
-    judged = verdicts(document, finished)
     if surrogate := document.scale(scale).surrogate:
         console.print(f"surrogate: {surrogate}", style="dim")
-    for part in document.tables:
-        console.print(f"\n{part.title}", style="bold")
-        titles, rows, not_run = texts_of(part, finished)
+    for section in sections(document, finished, extras):
+        console.print(f"\n{section.title}", style="bold")
+        titles, rows = section.grid
         table = Table(box=None, pad_edge=False)
         table.add_column("", overflow="fold")
         for title in titles:
-            table.add_column(
-                title.replace("-", " "), justify="right", style="dim" if title.endswith("document") else ""
-            )
+            table.add_column(title, justify="right", style="dim" if title.endswith("document") else "")
         for row in rows:
             table.add_row(*row)
-        console.print(table)
-        for line in (f"not run: {', '.join(not_run)}" if not_run else "", part.note):
-            if line:
-                console.print(line, style="dim")
-        for outcome in judged:
-            if outcome.claim.table == part.name:
-                print_claim(console, outcome)
-    console.print(f"\n{tally(judged)}", style="bold")
+        if rows:
+            console.print(table)
+        for line in section.remarks:
+            console.print(line, style="dim")
+        for outcome in section.claims:
+            print_claim(console, outcome)
+    console.print(f"\n{tally(verdicts(document, finished))}", style="bold")
     if document.open:
         console.print("open in the document, and chosen here:", style="dim")
         for what, choice in document.open.items():
@@ -141,28 +140,7 @@ def print_claim(console: Console, judged: Judged) -> None:
     console.print(f"          {judged.reason}", style="dim")
 
 
-def computed(name: str, document: Document, parsed: argparse.Namespace) -> Extra:
-    """Compute a part that needs no store, and draw its picture. Print it, except with ``--json``."""
+def computed(name: str) -> Numbers:
+    """Compute a part that needs no runs."""
     with board_of_one(name) as board:
-        extra = EXTRAS[name](partial(board.stage, name))
-    console = Console()
-    if not parsed.json:
-        print_extra(console, extra)
-    if extra.draw:
-        output = parsed.output if parsed.only == name else None
-        path: Path = output or parsed.runs / f"{document.name}-{name}.svg"
-        save_figure(extra.draw(), path)
-        if not parsed.json:
-            console.print(f"picture: {path}", soft_wrap=True)
-    return extra
-
-
-def print_extra(console: Console, extra: Extra) -> None:
-    table = Table(box=None, pad_edge=False)
-    for i, title in enumerate(extra.columns):
-        table.add_column(title, justify="right" if i and title else "left")
-    for row in extra.rows:
-        table.add_row(*row)
-    console.print(extra.title, style="bold")
-    console.print(table)
-    console.print(extra.note, style="dim")
+        return EXTRAS[name].compute(partial(board.stage, name))

@@ -193,7 +193,7 @@ REPRODUCE = (
     option("--scale", "S", "quick (minutes, default), standard (hours), full (as published)", default="quick"),
     option("--only", "TABLE", "one table or figure, e.g. table-4, with its claims"),
     JOBS,
-    option("--output", "FILE", "page to write (default: in the run store)", type=Path),
+    option("--output", "FILE", "page to write, .html or .md (default: HTML in the run store)", type=Path),
     option("--export", "FILE", "read finished runs from this JSON file if it exists, and write all back", type=Path),
     switch("--as-stored", "start no runs: judge the stored ones"),
 )

@@ -256,6 +256,30 @@ def draw_parts(table: pd.DataFrame, measure: Measure, order: Sequence[str], axis
     return figure
 
 
+def draw_bars(table: pd.DataFrame, measure: Measure, order: Sequence[str], label: str = "") -> Figure:
+    """Draw groups of bars with intervals, and a short line at the document's number.
+
+    ``table`` has the columns bar, group, place (of the group), mean, half and document. ``order`` gives each bar its colour.
+    """
+    groups = table.drop_duplicates("place").sort_values("place")
+    width = 0.8 / len(order)
+    with styled():
+        figure, axes = blank(250)
+        for index, bar in enumerate(order):
+            rows = table[table["bar"] == bar]
+            x, colour = rows["place"] + width * (index - (len(order) - 1) / 2), SERIES[index % len(SERIES)]
+            axes.bar(x, rows["mean"], 0.9 * width, color=colour, alpha=0.75, label=bar)
+            low, high = (rows["mean"] + sign * rows["half"] for sign in (-1, 1))
+            axes.vlines(x, low.clip(lower=measure.low), high.clip(upper=measure.high), color=INK, linewidth=1.2)
+            axes.hlines(rows["document"], x - width / 2, x + width / 2, color=INK, linewidth=2, linestyle=(0, (1.5, 1)))
+        if measure.unit == "%":
+            share_axis(axes)
+        names = [shorten(str(group), 20) for group in groups["group"]]
+        axes.set_xticks(groups["place"].tolist(), names, rotation=90 if sum(map(len, names)) > 45 else 0, fontsize=9)
+        finish(figure, axes, label)
+    return figure
+
+
 def aside(index: int, number: int) -> float:
     """Return the horizontal offset of a method's marker, so that the markers of one part stand side by side."""
     return 0.5 * (index - (number - 1) / 2) / max(number, 3)

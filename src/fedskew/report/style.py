@@ -200,11 +200,11 @@ class Picture:
     label: str = ""  # of the vertical axis in a file or a notebook
     table: pd.DataFrame | None = None  # its numbers, if they are a file of their own
 
-    def on_page(self) -> dict[str, object]:
-        """Draw it for the page's template."""
+    def on_page(self, legend: bool = False) -> dict[str, object]:
+        """Draw it for the page's template, with its own ``legend`` if the page has none."""
         from markupsafe import Markup
 
-        drawn, tips, about = self.draw(""), self.tips(), self.about or self.heading
+        drawn, tips, about = self.draw(self.label if legend else ""), self.tips(), self.about or self.heading
         svg = Markup(inline(drawn, f"figure-{self.key}", about))
         values = Markup(attribute(drawn, tips)) if tips.tips else ""
         return {"heading": self.heading, "label": about, "svg": svg, "caption": self.caption, "tips": values}

@@ -1,0 +1,162 @@
+"""The figures of a document, drawn from our runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fedskew.claims.document import ClaimTable, Panel
+from fedskew.claims.quantities import Series, curve, measures
+from fedskew.claims.verdicts import Results, cells
+from fedskew.core.text import count
+from fedskew.measure.registry import Measure, stored
+from fedskew.report import draw
+from fedskew.report.plots import of_partition
+from fedskew.report.series import over_seeds
+from fedskew.report.style import Picture, tips_along
+from fedskew.report.words import figures, with_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Lines = Mapping[str, Mapping[int, Series]]
+"""Rounds and values by line and seed."""
+
+BANDS = {"interval": "95 % interval", "range": "range"}
+
+
+def pictures(table: ClaimTable, results: Results) -> list[Picture]:
+    """Return the figures of a table's panels that have runs."""
+    complete = {arm: runs for arm, runs in results.items() if not any(run.before for run in runs.values())}
+    kinds: dict[str, Callable[[str, ClaimTable, Panel, Results], Picture]] = {
+        "curves": curves, "bars": bars, "clients": clients, "partition": partition,
+    }  # fmt: skip
+    return [
+        kinds[panel.kind](f"{table.name}-{number}", table, panel, complete)
+        for number, panel in enumerate(table.panels, 1)
+        if any(complete.get(arm) for arm in table.drawn(panel))
+    ]
+
+
+def curves(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture:
+    """A quantity over the rounds: a line for each arm."""
+    arms = [arm for arm in table.drawn(panel) if results.get(arm)]
+    lines = {arm: {seed: curve(panel.of, run) for seed, run in results[arm].items()} for arm in arms}
+    return of_lines(key, panel, lines, measure_of(panel.of))
+
+
+def clients(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture:
+    """A measure of each client or layer over the rounds. Of clients it draws the first seed: other seeds have other clients."""
+    (arm,) = table.drawn(panel)
+    runs = dict(sorted(results[arm].items()))
+    split, name = panel.of.split("/")
+    if split == "layer":
+        names = next(iter(runs.values())).record.facts.get("layers", [])
+    else:
+        runs = dict([next(iter(runs.items()))])
+        names = []
+    parts = {seed: run.of_clients(panel.of) for seed, run in runs.items()}
+    numbers = sorted({number for of_run in parts.values() for number in of_run})
+    lines = {
+        str(names[k]) if names else f"client {k + 1}": {
+            seed: of_run[k] for seed, of_run in parts.items() if k in of_run
+        }
+        for k in numbers
+    }
+    return of_lines(key, panel, lines, stored()[split, name], title=panel.title or arm)
+
+
+def of_lines(key: str, panel: Panel, lines: Lines, measure: Measure, title: str = "") -> Picture:
+    """The figure of lines over the rounds, each a mean over its seeds with a band."""
+    order, points = list(lines), over_rounds(lines, panel.band)
+    heading, seeds = title or panel.title or measure.label, max((len(of_seed) for of_seed in lines.values()), default=0)
+    band = f"means over {count(seeds, 'seed')}, with their {BANDS[panel.band]}" if seeds > 1 else "one seed"
+    return Picture(
+        key=key,
+        heading=heading,
+        draw=partial(draw.draw_curves, points, measure, order),
+        tips=partial(
+            tips_along, points.sort_values("mean", ascending=False, kind="stable"), "round", order, "mean",
+            (
+                lambda row: f"round {row['round']}",
+                lambda row: with_interval(measure, row["mean"], row["high"] - row["mean"]),
+            ),
+        ),
+        caption=f"{measure.label[:1].upper()}{measure.label[1:]} over the rounds; {band}.",
+        label=measure.label,
+    )  # fmt: skip
+
+
+def over_rounds(lines: Lines, band: str) -> pd.DataFrame:
+    """Return the table that `draw.draw_curves` draws, with a method for each line."""
+    import pandas as pd
+
+    parts = [
+        pd.DataFrame({"method": line, "round": rounds, "value": values})
+        for line, of_seed in lines.items()
+        for rounds, values in of_seed.values()
+    ]
+    groups = pd.concat(parts, ignore_index=True).dropna().groupby(["method", "round"], sort=False)["value"]
+    table, ends = over_seeds(groups, "ci95"), groups.agg(["min", "max"])
+    low, high = (
+        (ends["min"], ends["max"])
+        if band == "range"
+        else (table["mean"] - table["half"], table["mean"] + table["half"])
+    )
+    return table.assign(low=low, high=high, runs=table["count"], stopped=0).reset_index()
+
+
+def bars(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture:
+    """A quantity of each arm as bars with intervals, and the document's numbers. In a matrix, bars stand in groups by column."""
+    import pandas as pd
+
+    numbers = cells(table, results, (panel.of,))
+    rows = []
+    for arm in table.drawn(panel):
+        bar, group = arm.rsplit(", ", 1) if table.matrix else ("", arm)
+        number = numbers[arm][panel.of]
+        rows.append({"bar": bar, "group": group, "mean": number.mean, "half": number.half, "document": number.document})
+    frame = pd.DataFrame(rows).astype({"mean": float, "half": float, "document": float})
+    frame = frame[frame["mean"].notna()]
+    groups = list(dict.fromkeys(frame["group"]))
+    frame["place"] = frame["group"].map(groups.index)
+    measure, order = measure_of(panel.of), list(dict.fromkeys(frame["bar"]))
+    printed = " The short lines are the document’s numbers." if frame["document"].notna().any() else ""
+    return Picture(
+        key=key,
+        heading=panel.title or measure.label,
+        draw=partial(draw.draw_bars, frame, measure, order),
+        tips=partial(
+            tips_along, frame.rename(columns={"bar": "method"}), "place", order, "mean",
+            (
+                lambda row: row["group"],
+                lambda row: with_interval(measure, row["mean"], row["half"])
+                + (f", document {figures(row['document'])}" if math.isfinite(row["document"]) else ""),
+            ),
+        ),
+        caption=f"{measure.label[:1].upper()}{measure.label[1:]}: means over the seeds with their 95 % interval.{printed}",
+        label=measure.label,
+    )  # fmt: skip
+
+
+def partition(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture:
+    """The training rows of each client by label, of the first seed."""
+    import pandas as pd
+
+    (arm,) = table.drawn(panel)
+    seed, run = min(results[arm].items())
+    rows = pd.DataFrame(run.dealt, columns=["client", "client_name", "label", "rows"])
+    picture = of_partition(rows, rows["client"].nunique())
+    words = {
+        "key": key,
+        "heading": panel.title or arm,
+        "caption": f"Training rows of each client by label, seed {seed}.",
+    }
+    return Picture(**{**vars(picture), **words})
+
+
+def measure_of(name: str) -> Measure:
+    """Return the measure of this name in claims; for any other quantity one that only has a label."""
+    return measures().get(name) or Measure("", name, "", label=name.replace("-", " "))

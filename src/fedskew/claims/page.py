@@ -1,0 +1,169 @@
+"""A document's page: its tables and figures beside ours, and a verdict on each claim. As HTML, and as Markdown for the site."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedskew.claims.document import ClaimTable, Document
+from fedskew.claims.extras import EXTRAS, Numbers
+from fedskew.claims.figures import pictures
+from fedskew.claims.verdicts import RULE, Judged, Results, cells, interval, tally, verdicts
+from fedskew.core.text import count
+from fedskew.report.html import in_grey
+from fedskew.report.style import Picture, Tips, rendered
+from fedskew.report.words import figures
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+Grid = tuple[list[str], list[list[str]]]
+"""Titles of the columns after the first, and rows of texts."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table of the document, its figures, and the claims about it."""
+
+    name: str
+    title: str
+    grid: Grid
+    pictures: list[Picture]
+    remarks: list[str]
+    claims: list[Judged]
+
+
+def sections(document: Document, results: Results, extras: Mapping[str, Numbers]) -> list[Section]:
+    """Return the sections of the page. ``extras`` are the parts that are computed without runs, by name."""
+    judged = verdicts(document, results)
+    parts = []
+    for table in document.tables:
+        grid, missing = texts_of(table, results)
+        remarks = [f"Not run: {', '.join(missing)}."] if missing else []
+        drawn = pictures(table, results)
+        if table.extra in extras:
+            extra, numbers = EXTRAS[table.extra], extras[table.extra]
+            grid = grid if grid[1] else (list(extra.columns[1:]), [list(row) for row in extra.rows(numbers)])
+            drawn += of_extra(table.extra, numbers)
+            remarks.append(f"{extra.note[:1].upper()}{extra.note[1:]}.")
+        remarks += [f"{note[:1].upper()}{note[1:]}." for note in table.notes]
+        claims = [outcome for outcome in judged if outcome.claim.table == table.name]
+        parts.append(Section(table.name, table.title, grid, drawn, remarks, claims))
+    return parts
+
+
+def of_extra(name: str, numbers: Numbers) -> list[Picture]:
+    """Return the figure of a part that needs no runs, if it has one."""
+    extra = EXTRAS[name]
+    draw = extra.draw
+    if not draw:
+        return []
+    return [Picture(key=name, heading=extra.title, draw=lambda _: draw(numbers), tips=lambda: Tips("x", []))]
+
+
+def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:
+    """Return a table's texts, and the arms that were not run. The document's number stands before ours."""
+    missing = [arm for arm in table.arms if not results.get(arm)]
+    if not table.measures:
+        return ([], []), missing
+    numbers = {arm: row for arm, row in cells(table, results).items() if arm not in missing}
+    if table.matrix:
+        of = table.measures[0]
+        parts = {arm: arm.rsplit(", ", 1) for arm in numbers}
+        columns = list(dict.fromkeys(column for _, column in parts.values()))
+        rows = {row: dict.fromkeys(columns, "") for row, _ in parts.values()}
+        for arm, (row, column) in parts.items():
+            cell = numbers[arm][of]
+            document = "" if cell.document is None else f"{figures(cell.document)} → "
+            rows[row][column] = document + interval(cell.mean, cell.half)
+        return (columns, [[row, *texts.values()] for row, texts in rows.items()]), missing
+    printed = [m for m in table.measures if any(m in row for row in table.printed.values())]
+    titles = [
+        title for m in table.measures for title in ([f"{titled(m)}, document"] if m in printed else []) + [titled(m)]
+    ]
+    grid = []
+    for arm, of_arm in numbers.items():
+        texts = [arm]
+        for m, cell in of_arm.items():
+            if m in printed:
+                texts.append("–" if cell.document is None else figures(cell.document))
+            texts.append(interval(cell.mean, cell.half))
+        grid.append(texts)
+    return (titles, grid), missing
+
+
+def titled(quantity: str) -> str:
+    """Return the heading of a quantity: ``accuracy-at:0.2`` gives ``accuracy at 20 % of the rounds``."""
+    of, at, share = quantity.partition("-at:")
+    return (
+        f"{of.replace('-', ' ')} at {float(share):.0%} of the rounds".replace("%", " %")
+        if at
+        else quantity.replace("-", " ")
+    )
+
+
+def about(document: Document, scale: str, rule: str) -> str:
+    """Say which command made the runs, on what data, and how claims are decided."""
+    at_scale = document.scale(scale)
+    how = f"`fedskew reproduce {document.name} --scale {scale}`: {count(at_scale.seeds, 'seed')} for every arm, the same ones."
+    if at_scale.surrogate:
+        how += f" Surrogate: {at_scale.surrogate}; the document's numbers are shown, and only its claims are judged."
+    return f"{how} {rule}".strip()
+
+
+def markdown(
+    document: Document,
+    scale: str,
+    results: Results,
+    extras: Mapping[str, Numbers] | None = None,
+    rule: str = RULE,
+    place: Callable[[Picture], str] = lambda _: "",
+) -> str:
+    """Make a Markdown page. ``rule`` says how claims are decided; ``place`` returns the text that shows a figure."""
+    of_document = sections(document, results, extras or {})
+    parts = [f"# {document.title}", about(document, scale, rule), f"**{tally(verdicts(document, results))}.**"]
+    for section in of_document:
+        titles, rows = section.grid
+        lines = ["| | " + " | ".join(titles) + " |", "| --- |" + " ---: |" * len(titles)]
+        lines += [f"| {' | '.join(row)} |" for row in rows]
+        drawn = list(map(place, section.pictures))
+        captions = list(dict.fromkeys(picture.caption for picture in section.pictures if any(drawn)))
+        parts += [f"## {section.title}", "\n".join(lines) if rows else "" if any(drawn) else "Not run."]
+        parts += [*drawn, " ".join([*captions, *section.remarks]) if rows or drawn else ""]
+        parts.append("\n".join(f"- **{j.verdict}** · {spoken(j)}. {j.reason}." for j in section.claims))
+    if document.open:
+        lines = [f"- {what}: {choice.rstrip('.')}." for what, choice in document.open.items()]
+        parts += ["## What the document leaves open, and what we chose", "\n".join(lines)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def spoken(judged: Judged) -> str:
+    """Return a claim and its place in the document."""
+    return f"{judged.claim.text.rstrip('.')} ({judged.claim.where})"
+
+
+def marked(text: str) -> Markup:
+    """Return a text as HTML, with `code` and *emphasis* as Markdown has them."""
+    from markupsafe import Markup, escape
+
+    code = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    return Markup(re.sub(r"\*([^*]+)\*", r"<em>\1</em>", code))
+
+
+def html(document: Document, scale: str, results: Results, extras: Mapping[str, Numbers]) -> str:
+    """Make the page as one HTML file, with all figures drawn."""
+    judged = verdicts(document, results)
+    return rendered(
+        "document.html",
+        {"in_grey": in_grey, "marked": marked},
+        title=document.title,
+        scale=scale,
+        about=about(document, scale, ""),
+        rule=RULE,
+        tally=tally(judged),
+        sections=sections(document, results, extras),
+        spoken=spoken,
+        open=document.open,
+    )

@@ -1,0 +1,130 @@
+"""A document's figures are drawn from its runs: lines, bands, bars, clients, layers, partitions; also from an export."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedskew.claims.document import ClaimTable, Document, Panel, load
+from fedskew.claims.export import exported, page, read
+from fedskew.claims.figures import over_rounds, pictures
+from fedskew.claims.page import html, markdown, texts_of
+from fedskew.claims.quantities import Measured, quantity
+from fedskew.claims.verdicts import Results
+from fedskew.core.errors import BadInput
+from fedskew.store.records import RunRecord
+
+
+def run(seed: int, accuracy: list[float], rounds: int = 4) -> Measured:
+    """A run of two clients, two layers and two labels. Client k's accuracy is the whole's plus k / 10."""
+    record = RunRecord(
+        id=seed, comparison=None, name="a", experiment="", experiment_hash=f"h{seed}", seed=seed, partition_seed=seed,
+        status="finished", message="", rounds=rounds, rounds_done=rounds, created="2026", updated="2027",
+        facts={"layers": ["conv1", "fc"]},
+    )  # fmt: skip
+    at, values = np.arange(len(accuracy)), np.array(accuracy)
+    series = {("test", "accuracy", None): (at, values)}
+    series |= {("global-model", "accuracy", k): (at, values + k / 10) for k in (0, 1)}
+    series |= {("layer", "cosine", k): (at[1:], values[1:] * 0 + k) for k in (0, 1)}
+    return Measured(record, series, [(0, "north", "cat", 3), (0, "north", "dog", 1), (1, "south", "cat", 2)])
+
+
+RESULTS: Results = {
+    "ours, low": {0: run(0, [0.1, 0.2, 0.3, 0.4, 0.5]), 1: run(1, [0.1, 0.4, 0.5, 0.6, 0.7])},
+    "other, low": {0: run(0, [0.1, 0.1, 0.2, 0.2, 0.3])},
+}
+PANELS = (
+    Panel(kind="curves", of="accuracy", band="range"),
+    Panel(kind="bars", of="accuracy"),
+    Panel(kind="clients", of="global-model/accuracy", arms=("ours, low",)),
+    Panel(kind="clients", of="layer/cosine", arms=("ours, low",)),
+    Panel(kind="partition", arms=("other, low",)),
+    Panel(kind="curves", of="loss", arms=("never run",)),
+)
+TABLE = ClaimTable(
+    name="figure-1", title="Figure 1: all kinds", arms=("ours, low", "other, low", "never run"),
+    measures=("accuracy", "accuracy-at:0.5"), clients=("global-model/accuracy", "layer/cosine"), panels=PANELS,
+    printed={"ours, low": {"accuracy": 0.9}},
+)  # fmt: skip
+
+
+def document() -> Document:
+    whole = load("dualmetric")
+    return dataclasses.replace(whole, arms={arm: {} for arm in TABLE.arms}, tables=(TABLE,), claims=())
+
+
+def test_every_panel_with_runs_is_drawn() -> None:
+    drawn = pictures(TABLE, RESULTS)
+    assert [picture.key for picture in drawn] == [f"figure-1-{number}" for number in range(1, 6)]
+    texts = [str(picture.on_page(legend=True)["svg"]) for picture in drawn]
+    for text, names in zip(
+        texts, [TABLE.arms[:2], ["low"], ["client 1", "client 2"], ["conv1", "fc"], ["north", "cat"]], strict=False
+    ):
+        assert all(name in text for name in names)
+
+
+def test_band_is_the_range_or_the_interval() -> None:
+    lines = {"a": {0: (np.array([1, 2]), np.array([1.0, 2.0])), 1: (np.array([1]), np.array([3.0]))}}
+    table = over_rounds(lines, "range").set_index("round")
+    assert table[["mean", "low", "high", "runs"]].to_numpy().tolist() == [[2.0, 1.0, 3.0, 2], [2.0, 2.0, 2.0, 1]]
+    half = 12.7062047364 * np.sqrt(2) / np.sqrt(2)  # Student's t with one degree of freedom; the deviation is sqrt(2)
+    table = over_rounds(lines, "interval").set_index("round")
+    assert table.loc[1, "high"] == pytest.approx(2 + half)
+    assert np.isnan(table.loc[2, "high"])
+
+
+def test_quantity_after_a_share_of_the_rounds() -> None:
+    assert quantity("accuracy-at:0.5", run(0, [0.1, 0.2, 0.3, 0.4, 0.5])) == 0.3
+    assert np.isnan(quantity("accuracy-at:0.5", run(0, [0.1, 0.2], rounds=40)))
+    with pytest.raises(BadInput, match="unknown quantity"):
+        quantity("acuracy-at:0.5", run(0, [0.1]))
+
+
+def test_matrix_has_arms_by_the_parts_of_their_names() -> None:
+    (titles, rows), missing = texts_of(dataclasses.replace(TABLE, matrix=True, arms=TABLE.arms[:2], panels=()), RESULTS)
+    assert (titles, missing) == (["low"], [])
+    assert [row[0] for row in rows] == ["ours", "other"]
+    assert rows[0][1].startswith("0.900 → 0.6")
+
+
+def test_an_export_has_what_the_figures_draw() -> None:
+    of_document = document()
+    text = json.dumps(exported(of_document, "quick", RESULTS, {}))
+    _, again = read(text.encode(), "export")
+    tables = [[p.draw("").get_axes()[0].get_title() for p in pictures(TABLE, r)] for r in (RESULTS, again)]
+    assert tables[0] == tables[1]
+    assert again["other, low"][0].dealt == RESULTS["other, low"][0].dealt
+    assert list(again["ours, low"][0].dealt) == []  # no panel draws it
+    assert again["ours, low"][1].of_clients("layer/cosine")[1][1].tolist() == [1.0] * 4
+
+
+def test_page_has_tables_figures_and_claims() -> None:
+    whole = html(document(), "quick", RESULTS, {})
+    assert whole.count("<figure>") == 5
+    assert "Not run: never run." in whole
+    assert "accuracy at 50 % of the rounds" in whole
+    text = markdown(document(), "quick", RESULTS, place=lambda picture: f"![{picture.key}]")
+    assert [line for line in text.splitlines() if line.startswith("![")] == [f"![figure-1-{n}]" for n in range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("panel", "message"),
+    [
+        ({"kind": "clients", "of": "layer/cosine"}, "has one arm"),
+        ({"kind": "curves", "of": "accuracy", "arms": ("nobody",)}, "no 'nobody'"),
+        ({"kind": "clients", "of": "global-model/loss", "arms": ("never run",)}, "no 'global-model/loss'"),
+    ],
+)
+def test_wrong_panels_are_refused(panel: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        dataclasses.replace(TABLE, panels=(Panel(**panel),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "docs" / "results").glob("*.json")), ids=lambda p: p.stem
+)
+def test_published_exports_make_their_page(path: Path) -> None:
+    export = json.loads(path.read_text(encoding="utf-8"))
+    assert page(export).count("\n## ") >= len(load(export["document"]).tables)

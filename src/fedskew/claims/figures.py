@@ -11,7 +11,7 @@ from fedskew.claims.document import ClaimTable, Panel
 from fedskew.claims.quantities import Series, curve, measures
 from fedskew.claims.verdicts import Results, cells
 from fedskew.core.text import count
-from fedskew.measure.registry import Measure, stored
+from fedskew.measure.registry import Measure, measures_of
 from fedskew.report import draw
 from fedskew.report.plots import of_partition
 from fedskew.report.series import over_seeds
@@ -65,7 +65,13 @@ def clients(key: str, table: ClaimTable, panel: Panel, results: Results) -> Pict
         }
         for k in numbers
     }
-    return of_lines(key, panel, lines, stored()[split, name], title=panel.title or arm)
+    return of_lines(
+        key,
+        panel,
+        lines,
+        measures_of([run.record.facts for run in runs.values()]).stored[split, name],
+        title=panel.title or arm,
+    )
 
 
 def of_lines(key: str, panel: Panel, lines: Lines, measure: Measure, title: str = "") -> Picture:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.component import shown
+from fedskew.core.component import build, label, shown, with_options
 from fedskew.core.errors import require
 from fedskew.core.limits import NonNegativeInt, PositiveInt
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
+from fedskew.data.datasets.digits import Digits
 from fedskew.data.preprocessing import TEXT_WIDTH
 from fedskew.data.tables.files import format_of
 from fedskew.data.tables.guard import summary
@@ -25,16 +26,16 @@ from fedskew.data.tables.survey import MOST_BYTES, Roles, Survey, like_persons, 
 from fedskew.data.targets import Rows
 from fedskew.diagnosis.facts import of_inputs
 from fedskew.diagnosis.questions import CLASSES, FEWEST
-from fedskew.experiment.keywords import Settings
+from fedskew.execution.deal import client_data
+from fedskew.experiment.dealing import KNOWN_DATA, Dealing, default_skew
 from fedskew.experiment.settings import Clients
 from fedskew.measure.heterogeneity.columns import Fact, WordFact, copied
 from fedskew.measure.heterogeneity.faces import MOST_ROWS
 from fedskew.measure.heterogeneity.rows import Floats, Ints, flat, standardised
 from fedskew.measure.heterogeneity.symbols import counts_of
+from fedskew.skew.compose import KNOWN as KNOWN_SKEWS
+from fedskew.skew.compose import skews_of
 from fedskew.skew.values import quantile_bins
-
-if TYPE_CHECKING:
-    from fedskew.experiment.config import Experiment
 
 OnProgress = Callable[[str, float], None]
 
@@ -187,22 +188,16 @@ def client_rows(options: DiagnosisOptions, on_progress: OnProgress = lambda stag
     """Return the clients' rows, pooled."""
     if options.paths:
         return from_files(options, on_progress)
-    # imported here because it loads PyTorch, which files do not need
-    from fedskew.experiment.config import Experiment
-
     data = options.dataset if isinstance(options.dataset, Dataset) else None
+    source = Digits() if data else build("dataset", KNOWN_DATA, options.dataset)
     skew = options.skew
-    if data and skew is None:
+    if skew is None and data:
         skew = "iid" if data.groups is None else "natural"
-    settings = {
-        "dataset": None if data else options.dataset,
-        "skew": skew,
-        "clients": options.clients,
-        "partition_seed": options.partition_seed,
-    }
-    experiment = Experiment(**cast(Settings, {key: value for key, value in settings.items() if value is not None}))
-    name = data.name if data else experiment.labels("dataset")[0]
-    return from_experiment(experiment, f"{name}, {' + '.join(experiment.labels('skew'))}", data)
+    settings = {"number": options.clients, "partition_seed": options.partition_seed}
+    clients = with_options(Clients(), {name: value for name, value in settings.items() if value is not None}, "clients")
+    dealing = Dealing(dataset=source, skew=skews_of(default_skew(source) if skew is None else skew), clients=clients)
+    name = data.name if data else label(source, KNOWN_DATA)
+    return from_experiment(dealing, f"{name}, {' + '.join(label(part, KNOWN_SKEWS) for part in dealing.skew)}", data)
 
 
 def from_files(options: DiagnosisOptions, on_progress: OnProgress = lambda stage, fraction: None) -> ClientRows:
@@ -247,12 +242,17 @@ def fitting_rows(rows: Survey) -> int:
     return round_down(max(1, number * MOST_BYTES // rows.bytes)) if rows.bytes > MOST_BYTES else 0
 
 
-def from_experiment(experiment: Experiment, title: str, own_data: Dataset | None = None) -> ClientRows:
+def from_experiment(experiment: Dealing, title: str, own_data: Dataset | None = None) -> ClientRows:
     """Return the clients' training rows of an experiment before round 1. ``own_data`` replaces its data set."""
-    from fedskew.execution.deal import client_data
-
     data = own_data or experiment.dataset.load()
-    dealt = client_data(experiment.replace(clients__held_out=0.0), data)
+    all_rows = Dealing(
+        dataset=experiment.dataset,
+        skew=experiment.skew,
+        clients=replace(experiment.clients, held_out=0.0),
+        server_data=experiment.server_data,
+        shared_data=experiment.shared_data,
+    )
+    dealt = client_data(all_rows, data)
     kind, partition = data.target, dealt.partition
     y = dealt.labels.at(0) if kind == CLASSES else data.y
     rows, client = partition.indices, np.repeat(np.arange(len(partition)), partition.sizes)
@@ -290,11 +290,11 @@ def from_experiment(experiment: Experiment, title: str, own_data: Dataset | None
     )
 
 
-def arguments_of(experiment: Experiment) -> str:
+def arguments_of(experiment: Dealing) -> str:
     """Return the arguments of `fedskew compare` for the experiment's data set, skews and number of clients."""
     number = experiment.clients.number
-    words = ["--dataset", *experiment.labels("dataset")]
-    words += [word for skew in experiment.labels("skew") for word in ("--skew", skew)]
+    words = ["--dataset", label(experiment.dataset, KNOWN_DATA)]
+    words += [word for skew in experiment.skew for word in ("--skew", label(skew, KNOWN_SKEWS))]
     return shlex.join([*words, *(["--clients", str(number)] if number != Clients().number else [])])
 
 

@@ -1,10 +1,12 @@
-"""Deal the rows of an experiment to its clients, then change features and labels by client."""
+"""Deal the rows of an experiment to its clients, then change features and labels by client. Importing it loads no PyTorch."""
+
+from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import Preprocessing, as_it_is
 from fedskew.data.texts import reworded
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.dealing import Dealing
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.skew import concept, feature
 from fedskew.skew.compose import KNOWN, Mixture, left_out, mixture, owners, pooled, written
@@ -25,6 +27,9 @@ from fedskew.skew.feature import FeatureText, Floats, Parameters, rewritten
 from fedskew.skew.partition import Ints, Partition
 from fedskew.skew.reserve import class_balanced, deal_others, share_out
 from fedskew.skew.values import ByValues
+
+if TYPE_CHECKING:
+    from fedskew.experiment.config import Experiment
 
 Drawn = dict[str, NDArray[np.generic]]
 
@@ -52,7 +57,7 @@ class ClientData:
         return self.partition.label_counts(strata, len(names)) if len(self.x) else self.partition.sizes[:, None]
 
 
-def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | None = None) -> ClientData:
+def client_data(experiment: Dealing, dataset: Dataset, dealt: Partition | None = None) -> ClientData:
     """Deal the rows, then change features and labels by client. The server's rows and shared rows do not change.
 
     ``dealt`` is the result of `dealt_rows`, if it is known already. Each test row is assigned to a random client, with
@@ -86,7 +91,7 @@ def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | Non
     )
 
 
-def unseen_clients(experiment: Experiment, dealt: Partition) -> Ints:
+def unseen_clients(experiment: Dealing, dealt: Partition) -> Ints:
     """Return the clients that take no part in training, ascending. Raises `BadInput` if fewer than two can be measured."""
     share, number = experiment.clients.unseen, len(dealt)
     if not share:
@@ -140,7 +145,7 @@ def named(skews: Mixture, *drawn: Sequence[Mapping[str, NDArray[np.generic]]]) -
     }
 
 
-def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
+def dealt_rows(experiment: Dealing, dataset: Dataset) -> Partition:
     """Return the partition as the skews deal it, before rows are pooled or shared."""
     who, skews = experiment.clients, mixture(experiment.skew)
     reserved = np.concatenate([server_rows(experiment, dataset), shared_rows(experiment, dataset)])
@@ -156,7 +161,7 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
     return dataclasses.replace(partition, note="; ".join(filter(None, texts)))
 
 
-def of_files(experiment: Experiment, dataset: Dataset, skews: Mixture) -> str:
+def of_files(experiment: Dealing, dataset: Dataset, skews: Mixture) -> str:
     """Say whether the files of a folder are the clients; empty if the rows are no files without a column of clients."""
     from_files = getattr(experiment.dataset, "file_a_client", False) and dataset.groups is not None
     if not from_files or isinstance(skews.dealer, FromFolder):
@@ -172,7 +177,7 @@ def dealt_by(skews: Mixture, dataset: Dataset) -> Ints:
     return skews.dealer.values(dataset) if isinstance(skews.dealer, ByValues) else dataset.strata[0]
 
 
-def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, reserved: Ints) -> Partition:
+def read_back(folder: FromFolder, experiment: Dealing, dataset: Dataset, reserved: Ints) -> Partition:
     """Read the partition from a folder. Raises `BadInput` if the folder belongs to other data or settings."""
     before, now = folder.facts().fingerprint, dataset.fingerprint()
     require(
@@ -190,7 +195,7 @@ def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, rese
     return partition
 
 
-def finished(experiment: Experiment, dataset: Dataset, dealt: Partition) -> Partition:
+def finished(experiment: Dealing, dataset: Dataset, dealt: Partition) -> Partition:
     """Make the final partition from `dealt_rows`.
 
     Unseen clients are removed, rows are pooled if a skew pools them, and each client gets its part of the public share.
@@ -203,7 +208,7 @@ def finished(experiment: Experiment, dataset: Dataset, dealt: Partition) -> Part
     return share_out(partition, shared, experiment.shared_data.alpha, experiment.clients.partition_seed)
 
 
-def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
+def server_rows(experiment: Dealing, dataset: Dataset) -> Ints:
     """Return the server's own training rows, ascending."""
     rows, share = np.arange(len(dataset.y)), experiment.server_data.share
     if share == 0:
@@ -212,7 +217,7 @@ def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
     return class_balanced(dataset.strata[0], rows, int(share * len(rows) + 1e-9), rng, "server_data")
 
 
-def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
+def shared_rows(experiment: Dealing, dataset: Dataset) -> Ints:
     """Return the training rows of the public share, ascending. They belong neither to the server nor to the dealt rows."""
     beta = experiment.shared_data.beta
     if beta == 0:
@@ -268,7 +273,7 @@ def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, 
     return facts
 
 
-def label_shift(experiment: Experiment, dataset: Dataset) -> float:
+def label_shift(experiment: Dealing, dataset: Dataset) -> float:
     """Return how far the dealt class proportions are from the requested ones: mean total variation (0..1).
 
     Clients are weighted by their size. The proportions differ because sizes are kept, classes run out, and rows are whole.

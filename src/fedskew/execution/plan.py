@@ -17,7 +17,8 @@ from fedskew.engine.sequential import Sequential
 from fedskew.execution.build import Assembly, assemble, check_clients, check_needs, device_of, with_engine
 from fedskew.execution.deal import dealt_rows, finished
 from fedskew.experiment.combinations import suited
-from fedskew.experiment.config import DataSource, Experiment
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.dealing import DataSource
 from fedskew.experiment.settings import Auto
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import start

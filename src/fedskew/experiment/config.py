@@ -36,11 +36,8 @@ from fedskew.core.files import file_text, toml_table
 from fedskew.core.privacy import check_part
 from fedskew.core.task import TaskKind
 from fedskew.core.user_code import MARK, asking
-from fedskew.data import DATASETS
-from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.digits import Digits
-from fedskew.data.find import Files
 from fedskew.engine import ENGINES, Sequential, Stacked
+from fedskew.experiment.dealing import GIVEN, KNOWN_DATA, Dealing, default_skew
 from fedskew.experiment.keywords import Settings, divided
 from fedskew.experiment.settings import Auto, Checkpoint, Clients, Evaluation, ServerData, SharedData, Training
 from fedskew.loop.faults import Faults
@@ -49,9 +46,8 @@ from fedskew.measure.privacy import check_installed
 from fedskew.measure.registry import DECLARED, MEASURES, PLACES, Measure, Measures, measures_of
 from fedskew.models import MODELS
 from fedskew.models.own import adapted
-from fedskew.skew import LabelDirichlet, Natural
 from fedskew.skew.compose import KNOWN as KNOWN_SKEWS
-from fedskew.skew.compose import Skew, skews_of
+from fedskew.skew.compose import skews_of
 from fedskew.slots import (
     AUGMENTATIONS,
     AVAILABILITIES,
@@ -120,21 +116,6 @@ SETTINGS: dict[str, type] = {
 """Sections that hold plain settings."""
 
 
-GIVEN = {"private": "given"}
-"""Marks fields of `Experiment` that have no effect after training begins. A privacy loss covers the rounds only."""
-
-
-class DataSource(Protocol):
-    """A data set by name and options."""
-
-    @property
-    def model(self) -> str:
-        """The model that suits these data, in compact form."""
-        ...
-
-    def load(self) -> Dataset: ...
-
-
 class Architecture(Protocol):
     """A model by name and options."""
 
@@ -151,7 +132,7 @@ class Architecture(Protocol):
 
 
 COMPONENTS: dict[str, Catalogue] = {
-    "dataset": Catalogue("datasets", DATASETS, DataSource),
+    "dataset": KNOWN_DATA,
     "skew": KNOWN_SKEWS,
     "task": Catalogue("tasks", TASKS, TaskKind),
     "model": Catalogue("models", MODELS, Architecture, adapt=adapted),
@@ -174,16 +155,8 @@ SEVERAL: dict[str, Callable[[object], tuple[object, ...]]] = {"skew": skews_of, 
 """Sections that hold several components."""
 
 
-def default_skew(dataset: DataSource) -> Skew:
-    """Return ``natural`` if the data set defines clients: by a column, by a file for each client, or always; else label skew."""
-    files = getattr(dataset, "files", None)
-    of_rows = getattr(dataset, "client", "") or getattr(dataset, "file_a_client", False)
-    has_clients = bool(of_rows or (isinstance(files, Files) and files.natural))
-    return Natural() if has_clients else LabelDirichlet(alpha=0.1)
-
-
 @dataclass(frozen=True, kw_only=True, init=False)
-class Experiment:
+class Experiment(Dealing):
     """Everything that determines a run. A component is an object, a compact string or a table.
 
     Keywords are the options of the command line: ``Experiment(dataset="digits", clients=20, rounds=5, lr=0.1)``. Any other
@@ -197,11 +170,6 @@ class Experiment:
     """
 
     name: str = field(default="", metadata=GIVEN)
-    dataset: DataSource = field(default_factory=Digits, metadata=GIVEN)
-    skew: tuple[Skew, ...] = field(default=cast("tuple[Skew, ...]", None), metadata=GIVEN)
-    clients: Clients = field(default_factory=Clients)
-    server_data: ServerData = field(default_factory=ServerData)
-    shared_data: SharedData = field(default_factory=SharedData)
     task: TaskKind = field(default=cast(TaskKind, None), metadata=GIVEN)
     model: Architecture = field(default=cast(Architecture, None), metadata=GIVEN)
     algorithm: Algorithm = field(default=cast(Algorithm, "fedavg"))

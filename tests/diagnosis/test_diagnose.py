@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +55,23 @@ def test_the_terminal_stays_within_eighty_columns(quick, capsys):
     assert "0 alike, at most 0.88 where these 8 clients have nothing in common" in " ".join(out.split())
     for word in (*FACES, "chance", "interval", "8 clients", "What to try", "fedskew compare --dataset digits"):
         assert word in out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--dataset", "heart", "--skew", "natural"], [str(CSV), "--label", "num", "--client", "hospital"]],
+    ids=["a named data set", "a file"],
+)
+def test_neither_pytorch_nor_scikit_learn_is_loaded_by_a_diagnosis_with_its_page(words: list[str], tmp_path: Path):
+    """Importing them takes longer than the diagnosis."""
+    script = (
+        "import sys; from fedskew.cli.main import main; from fedskew.measure.heterogeneity import faces; faces.TABLES = 9\n"
+        "main(sys.argv[1:]); print(sorted({'torch', 'sklearn', 'matplotlib.pyplot'} & {*sys.modules}))"
+    )
+    command = [sys.executable, "-c", script, "diagnose", *words, "--html", str(tmp_path / "page.html")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert (tmp_path / "page.html").is_file()
 
 
 def test_the_terminal_shows_faces_clients_and_columns(quick, capsys, snapshot):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import optimize, stats
 from scipy.spatial.distance import jensenshannon
+from sklearn.covariance import ledoit_wolf
 
 from fedskew.core.seeding import fair_sample, level
 from fedskew.measure.heterogeneity.concept import alignment, fitted
@@ -26,6 +27,7 @@ from fedskew.measure.heterogeneity.details import (
     gradient_dissimilarity,
     least,
     optimum_gap,
+    shrunk_covariance,
     sliced_wasserstein,
     softmax_gap,
     softmax_gradients,
@@ -142,10 +144,15 @@ def test_sliced_wasserstein_equals_pots():
     assert sliced_wasserstein(a, b, np.random.default_rng(7), 64) == pytest.approx(theirs, rel=1e-9)
 
 
+@pytest.mark.parametrize("shape", [(80, 4), (5, 12), (7, 1), (2, 3)])
+def test_shrunk_covariance_agrees_with_scikit_learn(shape: tuple[int, int]) -> None:
+    rows = np.random.default_rng(0).standard_normal(shape) * np.arange(1, shape[1] + 1)
+    assert shrunk_covariance(rows) == pytest.approx(ledoit_wolf(rows)[0], rel=1e-12)
+    assert (shrunk_covariance(np.ones(shape)) == 0).all()
+
+
 def test_frechet_is_the_wasserstein_distance_of_gaussians():
     ot = pytest.importorskip("ot")
-    from sklearn.covariance import ledoit_wolf
-
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((80, 4)) @ rng.standard_normal((4, 4)), rng.standard_normal((70, 4)) + 1
     theirs = ot.gaussian.bures_wasserstein_distance(a.mean(0), b.mean(0), ledoit_wolf(a)[0], ledoit_wolf(b)[0])
@@ -309,7 +316,7 @@ def test_the_softmax_objective_has_the_gradient_and_the_minimum_that_scipy_finds
     assert optimize.check_grad(lambda v: objective(v)[0], lambda v: objective(v)[1], w) < 1e-6
     # from values alone, by another method
     other = optimize.minimize(lambda v: objective(v)[0], np.zeros(12), method="BFGS", options={"gtol": 1e-6})
-    assert least(objective, w) == pytest.approx(other.fun, abs=1e-8)
+    assert least(objective, w)[0] == pytest.approx(other.fun, abs=1e-8)
 
 
 def test_the_softmax_gap_of_equal_clients_is_0_and_of_single_labels_known():

@@ -33,11 +33,24 @@ def frechet(a: Floats, b: Floats) -> float:
 
     It is the squared 2-Wasserstein distance of two Gaussians; a shift by v gives ||v||^2.
     """
-    from sklearn.covariance import ledoit_wolf
-
-    first, second = (ledoit_wolf(v)[0] for v in (a, b))
+    first, second = shrunk_covariance(a), shrunk_covariance(b)
     roots = np.sqrt(np.maximum(linalg.eigvals(first @ second).real, 0))
     return float(((a.mean(0) - b.mean(0)) ** 2).sum() + max(np.trace(first) + np.trace(second) - 2 * roots.sum(), 0.0))
+
+
+def shrunk_covariance(x: Floats) -> Floats:
+    """Return the covariance (d, d) of rows (n, d), shrunk towards a multiple of the identity (Ledoit and Wolf 2004).
+
+    It is invertible with fewer rows than columns.
+    """
+    rows, width = x.shape
+    centred = x - x.mean(0)
+    covariance = centred.T @ centred / rows
+    mean = np.trace(covariance) / width
+    distance = ((covariance - mean * np.eye(width)) ** 2).sum()
+    error = (((centred**2).sum(1) ** 2).sum() / rows - (covariance**2).sum()) / rows
+    shrinkage = min(error / distance, 1.0) if distance > 0 else 0.0
+    return (1 - shrinkage) * covariance + shrinkage * mean * np.eye(width)
 
 
 def within_classes(
@@ -76,13 +89,14 @@ def optimum_gap(objectives: Sequence[Objective], weights: Floats, start: Floats)
         values, gradients = zip(*(objective(w) for objective in objectives), strict=True)
         return float(weights @ np.asarray(values)), weights @ np.stack(gradients)
 
-    return least(whole, start) - float(weights @ np.asarray([least(objective, start) for objective in objectives]))
+    of_clients = np.asarray([least(objective, start)[0] for objective in objectives])
+    return least(whole, start)[0] - float(weights @ of_clients)
 
 
-def least(objective: Objective, start: Floats) -> float:
-    """Return the minimum of a smooth convex function."""
+def least(objective: Objective, start: Floats) -> tuple[float, Floats]:
+    """Return the minimum of a smooth convex function, and where it is."""
     minimum = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 500, "ftol": 1e-10})
-    return float(minimum.fun)
+    return float(minimum.fun), minimum.x
 
 
 def softmax_objective(z: Floats, y: Ints, classes: int, ridge: float = RIDGE) -> Objective:
@@ -209,18 +223,12 @@ def gradients(z: Floats, y: Ints, client: Ints, counts: Ints) -> dict[str, float
 
     If all rows have the same label, there is no fitted model, and its values are NaN.
     """
-    from sklearn.linear_model import LogisticRegression
-
     clients, classes = counts.shape
-    start = np.zeros((classes, z.shape[1] + 1))
-    end, first = start.copy(), slice(FITTED_ROWS)
+    start, first = np.zeros((classes, z.shape[1] + 1)), slice(FITTED_ROWS)
     if len(np.unique(y[first])) < 2:
-        end[:] = np.nan
+        end = np.full_like(start, np.nan)
     else:
-        model = LogisticRegression(C=0.1, max_iter=1000, tol=1e-3).fit(z[first], y[first])
-        weights = np.column_stack([model.coef_, model.intercept_])
-        # for two classes, scikit-learn gives one row of coefficients
-        end[model.classes_] = np.stack([-weights[0] / 2, weights[0] / 2]) if len(weights) == 1 else weights
+        end = least(softmax_objective(z[first], y[first], classes), start.ravel())[1].reshape(start.shape)
     measures: dict[str, float] = {}
     for place, at in (("at zero", start), ("at the pooled fit", end)):
         local = softmax_gradients(z, y, client, clients, at)

@@ -5,6 +5,7 @@ A site computes `sums` of the `coordinates` of its own rows. The server makes th
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,7 +137,7 @@ def kinds(
     get the same kinds. The centres are clusters of normal points with the moments of each site's classes. Each half has its own
     kinds, and they count the rows of the other half. The first half's ``number`` clusters are where the second half's start.
     """
-    from sklearn.cluster import KMeans
+    from scipy.cluster.vq import kmeans2
 
     counts, totals = (np.stack([a[name] for a in answers], axis=1) for name in ("rows by class", "sums by class"))
     classes, width = counts.shape[2], totals.shape[3] // 2
@@ -165,11 +166,14 @@ def kinds(
         return lines[:, -directions:], points
 
     (lines, points), (other_lines, other_points) = of_half(0), of_half(1)
-    clusters = KMeans(number, n_init=1, max_iter=15, random_state=0).fit(points @ lines)
-    kind = clusters.labels_.astype(np.int64)
-    start = divided(sums_by(kind, number, points @ other_lines), np.bincount(kind, minlength=number)[:, None])
-    other = KMeans(number, init=start, n_init=1, max_iter=15).fit(other_points @ other_lines)
-    centres = np.stack([clusters.cluster_centers_, other.cluster_centers_]).astype(np.float64)
+    with catch_warnings():
+        simplefilter("ignore", UserWarning)  # SciPy warns of a kind without points, which keeps its centre
+        centres, kind = kmeans2(points @ lines, number, iter=15, minit="++", seed=np.random.default_rng(0))
+        start = divided(
+            sums_by(kind.astype(np.int64), number, points @ other_lines), np.bincount(kind, minlength=number)[:, None]
+        )
+        other_centres, _ = kmeans2(other_points @ other_lines, start, iter=15, minit="matrix")
+    centres = np.stack([centres, other_centres])
     alignments = [
         dict(zip(("centre", "stretch", "shift"), parts, strict=True))
         for parts in zip(centre, scale, shift, strict=True)

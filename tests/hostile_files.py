@@ -111,10 +111,8 @@ def environments() -> Iterator[Case]:
 
 
 ENVIRONMENTS = [
-    ("RANK", "", "compare", "RANK=, WORLD_SIZE=1: whole numbers are needed"),
     ("RANK", "-1", "run", "RANK=-1, WORLD_SIZE=1: whole numbers are needed"),
     ("RANK", "１", "resume 1", "ranks go from 0 to WORLD_SIZE - 1"),
-    ("WORLD_SIZE", "x", "run", "RANK=0, WORLD_SIZE=x: whole numbers are needed"),
     ("FEDSKEW_DATA", "/nonexistent", "run --dataset mnist", "in /nonexistent"),
     ("FEDSKEW_DATA", "\x1b[31m", "run --dataset mnist", "\\x1b[31m"),
 ]

@@ -135,23 +135,7 @@ RESUMED += ["fedga", "fedga-generalisation", "feddf:steps=5", "data-sharing:beta
 
 @pytest.mark.parametrize("method", RESUMED)
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str) -> None:
-    requested = small(method, rounds=5, server_data={"share": 0.2}, evaluation={"classes": True})
-    whole = run(requested, data=DATA, runs=tmp_path / "whole")
-    store = RunStore(tmp_path / "parts")
-    experiment = requested.replace(dataset=from_toml(whole.records[0].experiment).dataset)
-    number = register(store, experiment)
-    rounds_seen: list[int] = []
-    while store.run(number).status != "finished":
-        begin = len(rounds_seen)
-        with contextlib.suppress(Interrupted):
-            execute(
-                store, number, DATA, lambda p: rounds_seen.append(p.round), lambda b=begin: len(rounds_seen) > b + 1
-            )
-        assert store.run(number).status in ("interrupted", "finished")
-    assert rounds_seen.count(0) == 1
-    assert len(rounds_seen) > 6
-    parts = dataclasses.replace(whole, store=store, ids=(number,))
-    assert numbers(parts) == numbers(whole)
+    assert_resumes_exactly(small(method, rounds=5, server_data={"share": 0.2}, evaluation={"classes": True}), tmp_path)
 
 
 def test_a_crash_between_checkpoints_loses_nothing_that_matters(tmp_path) -> None:
@@ -198,23 +182,6 @@ def test_partition_and_training_seeds_are_separate(tmp_path) -> None:
     assert not torch.equal(one.x0, two.x0)
     assert not np.array_equal(one.partition.indices, three.partition.indices)
     assert torch.equal(one.x0, three.x0)
-
-
-@pytest.mark.parametrize(
-    ("method", "down", "up"), [("fedavg", 1, 1), ("scaffold", 2, 2), ("moon", 1, 1), ("feddyn", 1, 1)]
-)
-def test_bytes_count_the_vectors_sent(tmp_path, method: str, down: int, up: int) -> None:
-    runs = run(small(method), data=DATA, runs=tmp_path)
-    frame = runs.measurements().query("round == 1 and split == 'round'").set_index("name")["value"]
-    vector = 4 * runs.records[0].facts["parameters"]
-    assert frame["bytes_down"] == 4 * down * vector
-    assert frame["bytes_up"] == 4 * up * vector
-
-
-def test_fednova_adds_one_scalar_a_client(tmp_path) -> None:
-    runs = run(small("fednova"), data=DATA, runs=tmp_path)
-    frame = runs.measurements().query("round == 1 and split == 'round'").set_index("name")["value"]
-    assert frame["bytes_up"] == 4 * (4 * runs.records[0].facts["parameters"] + 4)
 
 
 def test_round_0_is_the_untrained_model_and_every_round_is_measured(tmp_path) -> None:

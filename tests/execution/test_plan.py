@@ -104,15 +104,6 @@ def test_the_head_of_a_run_shows_the_trial() -> None:
     assert trial_times(trials) == "trial, s a round: sequential 0.5, stacked 0.28 to 0.34"
 
 
-def test_a_real_trial_measures_both_engines() -> None:
-    made, facts = settled(AUTO)
-    assert facts is not None
-    assert facts["choice"] in facts["estimated_seconds_a_round"]
-    assert {"sequential", "stacked"} <= set(facts["estimated_seconds_a_round"])
-    assert all(0 < seconds < 60 for seconds in facts["estimated_seconds_a_round"].values())
-    assert made.training.threads >= 1
-
-
 def test_a_processor_that_is_slower_in_half_precision_is_named(monkeypatch, tmp_path: Path, capsys) -> None:
     half = small(rounds=1).replace(training__precision="bf16", training__dtype="float32")
     for slower, experiment, lines in ((1e6, half, 0), (1e-6, half, 1), (1e-6, small(rounds=1), 0)):

@@ -94,23 +94,6 @@ def test_the_command_line_reaches_the_system(tmp_path, capsys) -> None:
     assert "random (p = 0.8)" in page
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("straglers=1", "did you mean 'stragglers'"), ("stragglers", "OPTION=VALUE"), ("dropout=much", "dropout")],
-)
-def test_a_wrong_system_on_the_command_line_gives_a_one_line_error(tmp_path, capsys, text: str, expected: str) -> None:
-    assert main(["run", "--system", text, "--runs", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert expected in error
-    assert error.count("\n") == 1
-
-
-def test_availabilities_are_listed(capsys) -> None:
-    assert main(["list", "availabilities", "--json"]) == 0
-    names = [row["name"] for row in json.loads(capsys.readouterr().out)]
-    assert names == ["always", "random", "unequal", "on-off", "day-night", "blocks"]
-
-
 # numbers
 
 

@@ -268,24 +268,8 @@ def test_jobs_and_torchrun_exclude_each_other(
     assert "fedskew: --jobs: under torchrun runs go one after the other; leave it out" in capsys.readouterr().err
 
 
-def test_processes_far_beyond_the_cores_are_refused_before_any_starts(tmp_path: Path) -> None:
-    """Each process loads PyTorch, so a typing error in the number of processes could use all memory."""
-    from fedskew.api.functions import compare as compare_methods
-
-    with pytest.raises(BadInput, match="99999 processes at a time are too many for this machine; use at most"):
-        compare_methods(quick(), ["fedavg"], seeds=1, runs=tmp_path, jobs=99999)
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_old_file_with_one_worker_is_read(workers: int) -> None:
     text = quick().toml().replace("[training]\n", f"[training]\nworkers = {workers}\n")
     assert "workers" in text
     assert from_toml(text) == quick()
-
-
-def test_an_old_file_with_several_workers_says_what_to_use() -> None:
-    text = quick().toml().replace("[training]\n", "[training]\nworkers = 2\n")
-    with pytest.raises(
-        BadInput, match=r"mine.toml: training.workers no longer exists: use --jobs .*, torchrun for one large run$"
-    ):
-        from_toml(text, "mine.toml")

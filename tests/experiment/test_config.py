@@ -75,11 +75,6 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_file_key_and_remedy(
     assert all(word in message for word in [str(path), *words]), message
 
 
-def test_a_missing_file_is_named(tmp_path) -> None:
-    with pytest.raises(BadInput, match=r"nowhere\.toml: cannot be read"):
-        read(tmp_path / "nowhere.toml")
-
-
 @pytest.mark.parametrize(
     ("dataset", "skew"),
     [

@@ -4,7 +4,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,14 +15,11 @@ pytest.importorskip("flwr")
 
 from fedskew.api.functions import run
 from fedskew.experiment.config import Experiment
-from fedskew.flower.superlink import HOST, Loopback, free_port, loopback
+from fedskew.flower.superlink import Loopback, loopback
 from fedskew.flower.template import write_app
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
-from tests.flower.test_agree import agreeing
-from tests.flower.test_deployed import OTHER_TARGETS
 from tests.flower.test_reach import serving
-from tests.flower.test_tables import TARGETS, deployment, patients
 from tests.flower_nodes import nodes_of, small
 
 METHODS = ("fedavg", "scaffold", "moon")
@@ -68,48 +64,6 @@ def test_five_rounds_give_the_simulators_weights_to_the_last_bit(tmp_path: Path)
         for method in METHODS:
             run(experiment_of(method), runs=tmp_path / f"{method}-simulated")
             assert torch.equal(weights(tmp_path / method), weights(tmp_path / f"{method}-simulated")), method
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("data", "model"),
-    [
-        *OTHER_TARGETS,
-        ("table:rows.csv,labels=cough|fever", "mlp:hidden=[4]"),
-        ("table:rows.csv,label=outcome,text=note", "text-cnn"),
-    ],
-)
-def test_every_task_gives_the_simulators_weights(
-    data: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tasks have numbers, survival times, symbols, sets of labels, and texts."""
-    monkeypatch.chdir(tmp_path)
-    patients(120, 0).to_csv("rows.csv", index=False)
-    experiment = small(dataset=data, model=model, skew="iid", rounds=2).replace(clients__held_out=0.0)
-    nodes = nodes_of(experiment, tmp_path / "nodes")
-    with loopback(tmp_path / "flower", nodes, environment=OFFLINE) as link:
-        link.submit(write_app(tmp_path / "app", experiment, str(tmp_path / "runs")))
-        run(experiment, runs=tmp_path / "simulated")
-        assert torch.equal(weights(tmp_path / "runs"), weights(tmp_path / "simulated"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fewest", [1, 5])
-def test_sites_that_agree_on_a_vocabulary_give_the_simulators_weights(fewest: int, tmp_path: Path) -> None:
-    option = TARGETS["text"]
-    pooled, _ = deployment(tmp_path, option, "text-cnn")
-    run(pooled.replace(dataset=replace(pooled.dataset, fewest=fewest)), runs=tmp_path / "simulated")
-    experiment, nodes = agreeing(tmp_path, option, "text-cnn")
-    options = tmp_path / "options.toml"
-    options.write_text(tomli_w.dumps({"deployment.agree": True, "deployment.most_rows": 90}))
-    with loopback(tmp_path / "flower", environment=OFFLINE) as link:
-        for node in nodes:
-            own = ["--client", str(node.client), "--table", f"{node.rows},{option}", "--states", str(node.folder)]
-            own += ["--share-summary", "--fewest", str(fewest), "--superlink", f"{HOST}:{link.port}"]
-            flower = ["--insecure", "--host", HOST, "--port", str(free_port())]
-            link.start(f"node-{node.client}", [sys.executable, "-m", "fedskew", "flower", "node", *own, "--", *flower])
-        link.submit(write_app(tmp_path / "app", experiment, str(tmp_path / "runs")), options)
-        assert torch.equal(weights(tmp_path / "runs"), weights(tmp_path / "simulated"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent is gone")

@@ -68,7 +68,9 @@ def test_a_budget_that_a_run_cannot_spend_is_refused(store: RunStore) -> None:
         _ = Results(store, store.runs(), Budget("steps", 7)).summary
 
 
-@pytest.mark.parametrize("text", ["parsec", "bytes=many", "bytes=-1", "rounds=0", "u=inf"])
+@pytest.mark.parametrize(
+    "text", ["parsec", "bytes=many", "bytes=-1", "rounds=0", "u=inf", "rounds=", "rounds=nan", "bytes=1e400"]
+)
 def test_wrong_budgets_give_one_line_errors(text: str) -> None:
     with pytest.raises(BadInput) as error:
         budget_from(text)

@@ -70,15 +70,6 @@ def test_list_parses_one_text_for_each_method_and_show_each_text_once(tmp_path, 
         assert len(texts) == number
 
 
-def test_list_shows_each_runs_newest_value(tmp_path, capsys) -> None:
-    store = store_of(tmp_path, 2)
-    store.add_run(name="fedavg", experiment="", experiment_hash="", seed=9, partition_seed=9, rounds=3)
-    assert main(["list", "--runs", str(tmp_path)]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
-    assert [line[-4] for line in lines[:4]] == ["60.0", "70.0", "61.0", "71.0"]
-    assert "–" in lines[4]
-
-
 def test_verbs_of_stored_runs_load_no_pytorch(tmp_path) -> None:
     store_of(tmp_path, 2)
     code = (

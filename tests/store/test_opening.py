@@ -104,19 +104,10 @@ def test_run_numbers_of_a_deleted_store_are_not_used_again(tmp_path):
     assert [add(store), add(store)] == [8, 9]
 
 
-DAMAGES = {
-    "facts that are not JSON": "facts='{'",
-    "facts that are a list": "facts='[]'",
-    "facts of another shape": """facts='{"data": 5}'""",
-    "a name that is bytes": "name=x'00ff'",
-    "rounds that are text": "rounds='many'",
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_one_damaged_record_leaves_the_others_to_be_read(store, capsys, damage):
+def test_one_damaged_record_leaves_the_others_to_be_read(store, capsys):
+    """The hostile requests have more kinds of damage."""
     first, second = add(store), add(store, "scaffold")
-    store.db.execute(f"UPDATE runs SET {damage} WHERE id=?", (first,))
+    store.db.execute("UPDATE runs SET facts='[]' WHERE id=?", (first,))
     assert main(["list", "runs", "--runs", str(store.folder)]) == 0
     out = capsys.readouterr().out
     assert "damaged" in out

@@ -359,10 +359,11 @@ MISSING = [
     "c1-2",
     "2.0",
     "²",
-    HUGE,
-    f"c{HUGE}",
-    f"1-{HUGE}",
+    "١",
+    "1-",
+    "1;DROP TABLE runs",
 ]
+MISSING += [HUGE, f"c{HUGE}", f"1-{HUGE}"]
 
 
 @pytest.mark.parametrize("token", MISSING)

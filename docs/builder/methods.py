@@ -119,6 +119,7 @@ def page(name: str, cls: type[Algorithm]) -> str:
         "## Options",
         options(cls),
         f"Reduces to, over whole trajectories: {reduces}." if reduces else "",
+        *(("## Decisions", "A run stores:", decisions(cls)) if cls.decides else ()),
         "## Cost",
         table(with_cost([cost]), ["changes", *COST]),
         f"{sentence(LEGEND)}.",
@@ -129,6 +130,13 @@ def page(name: str, cls: type[Algorithm]) -> str:
         bibtex(cls.cites),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def decisions(cls: type[Algorithm]) -> str:
+    rows = [(*key.split("/"), note) for key, note in cls.decides.items()]
+    return table(
+        [{"split": split, "name": name, "what": note} for split, name, note in rows], ["split", "name", "what"]
+    )
 
 
 def combination(name: str, method: Combination) -> str:

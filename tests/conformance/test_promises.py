@@ -206,6 +206,19 @@ def test_missing_and_false_declarations_are_found() -> None:
 
     assert reason(Wrong(), "says_what_it_is") == "ranges names 'mu', which is not an option"
 
+    class Undecided(Base):
+        decides: ClassVar[Mapping[str, str]] = {"client/trust": "how far the server trusts the client, 0..1"}
+
+    assert "decides has 'client/trust', but neither" in reason(Undecided(), "has_what_it_decides")
+
+    class Once(Undecided):
+        def decided(self, server: ServerView, cohort: Cohort) -> Tree:
+            return {"trust": cohort.info.num_examples.sum()}
+
+    assert reason(Once(), "has_what_it_decides") == (
+        "the value of 'client/trust' must be a tensor (5,); it is a tensor ()"
+    )
+
 
 def test_a_false_reduction_is_found_and_a_true_one_is_not() -> None:
     found = broken(FalseReduction())

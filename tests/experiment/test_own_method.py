@@ -65,6 +65,19 @@ def test_the_pages_method_keeps_its_promises(mine: Path, capsys: pytest.CaptureF
     assert "broken" not in out
 
 
+def test_the_pages_decision_is_stored(mine: Path) -> None:
+    at = next(i for i, block in enumerate(BLOCKS) if "decides:" in block)
+    mine.write_text("\n".join([MINE, *BLOCKS[at : at + 2]]))
+    assert main(["check", "./mine.py::Carried"]) == 0
+    runs = run(Experiment(algorithm="./mine.py::Carried", dataset="digits", **SMALL), runs="runs")
+    speeds = runs.curves("speed")
+    steps = runs.measurements().query("name == 'steps' and split == 'client'")
+    assert list(zip(speeds["round"], speeds["client"], strict=True)) == list(
+        zip(steps["round"], steps["client"], strict=True)
+    )
+    assert (speeds["value"] > 0).all()
+
+
 def test_the_pages_commands_and_program_run(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shell = "".join(re.findall(r"```sh\n(.*?)```", PAGE, re.S)).splitlines()
     words = [line.split()[1:] for line in shell if line.startswith("fedskew ") and "check" not in line]
@@ -275,7 +288,7 @@ def test_check_reports_a_broken_promise(mine: Path, capsys: pytest.CaptureFixtur
     assert main(["check", "mine.py::Carried"]) == 1
     out = capsys.readouterr().out
     assert re.findall(r"^broken +(.*?)(?:: .*)?$", out, re.M) == ["takes the steps of fedavg with beta=0"]
-    assert "1 of 11 promises broken" in out
+    assert "1 of 12 promises broken" in out
 
 
 # packages

@@ -159,7 +159,7 @@ def test_a_method_has_at_most_120_lines():
 ALGORITHM_FILES = [path for path in FILES if room_of(path) == "algorithms"]
 
 FLAT = [path for path in FILES if room_of(path) in ("algorithms", "slots")]
-MOST_HOOKS = 16
+MOST_HOOKS = 17
 
 
 def deep_classes(source: str) -> list[str]:

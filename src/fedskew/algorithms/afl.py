@@ -41,6 +41,8 @@ class Afl(Algorithm):
         "gamma=0,weighting=uniform": "fedavg:weighting=uniform",
     }
 
+    decides: ClassVar[dict[str, str]] = {"client/weight": "lambda: the client's weight in the mixture, which sums to 1"}
+
     def server_init(self, server: ServerView) -> Tree:
         n = server.clients.num_examples.double()
         mixture = n / n.sum() if self.weighting == "samples" else torch.full_like(n, 1 / len(n))
@@ -64,3 +66,6 @@ class Afl(Algorithm):
             "mean_x": state["mean_x"] + (server.x - state["mean_x"]) / t,
             "steps": t,
         }
+
+    def decided(self, server: ServerView, cohort: Cohort) -> Tree:
+        return {"weight": server.state["lambda"][cohort.info.index]}

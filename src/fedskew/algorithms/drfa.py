@@ -43,6 +43,8 @@ class Drfa(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("drfa",)
     ranges: ClassVar[dict[str, str]] = {"gamma": "0.008 to 0.01, with 10 local steps"}
 
+    decides: ClassVar[dict[str, str]] = {"client/weight": "lambda: the probability that a draw takes the client"}
+
     def server_init(self, server: ServerView) -> Tree:
         n = server.clients.num_examples.double()
         zero = n.new_zeros(())  # no steps so far: lambda does not move before the first round
@@ -99,3 +101,6 @@ class Drfa(Algorithm):
             "w": server.x + weighted_sum(p, uploads.extras["w'"]),
             "tau": (p * uploads.report["steps"]).sum(),
         }
+
+    def decided(self, server: ServerView, cohort: Cohort) -> Tree:
+        return {"weight": server.state["lambda"][cohort.info.index]}

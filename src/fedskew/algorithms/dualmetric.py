@@ -6,14 +6,12 @@
              approximately minimise  F_k(w) + mu_k/2 ||w - x||^2
     server   as FedAvg
 
-The factors are `intra` and `inter`. Each is 1 outside the cases that it lists. With the default options, `inter` alone takes mu
-to mu_max in 17 rounds if a client stays more than 0.05 above the mean, and to mu_min in 15 if it stays as far below.
+The factors are `intra` and `inter`. `inter` alone takes mu to mu_max in 17 rounds if a client stays more than 0.05 above the mean.
 
 Departures: the report has no clip, and without one mu grows or shrinks without bound. The report's code has these bounds.
 ``mu_min=0,mu_max=inf`` leaves them out. As in that code, mu_k moves once the client has seen two aggregated models. The report
-takes the global accuracy from the test set, which would then steer training; here the server has rows of its own. The code's
-early stopping on a split of each client's rows is left out. Only clients of the cohort change their mu, and they compare with the
-cohort's mean. D_k counts from the client's last participation.
+takes the global accuracy from the test set, which would then steer training; here the server has rows of its own. The code's early
+stopping is left out. Only clients of the cohort change mu and enter the mean. D_k counts from the client's last participation.
 """
 
 from dataclasses import dataclass
@@ -65,6 +63,10 @@ class DualMetric(Algorithm):
     changes: ClassVar[str] = "loss landscape and fairness"
     cites: ClassVar[tuple[str, ...]] = ("dualmetric",)
     reduces_to: ClassVar[dict[str, str]] = {"mu=0.05,mu_min=0.05,mu_max=0.05": "fedprox:mu=0.05"}
+    decides: ClassVar[dict[str, str]] = {
+        "client/mu": "strength of the client's proximal term",
+        "client/rule": "factors other than 1: 0 neither, 1 intra, 2 inter, 3 both",
+    }
 
     def __post_init__(self) -> None:
         require(self.mu_min <= self.mu <= self.mu_max, "mu must be between mu_min and mu_max")
@@ -99,9 +101,10 @@ class DualMetric(Algorithm):
 
     def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
         now, last, mu = self.answer(view)["accuracy"], view.state["accuracy"], view.state["mu"]
-        factor = intra(difference(now, last), view.extras["d_global"]) * inter(difference(now, view.extras["mean"]))
-        moved = (mu * factor).clamp(self.mu_min, self.mu_max).to(mu.dtype)
-        return view.x, {"mu": torch.where(last < 0, mu, moved)}
+        within = torch.where(last < 0, 1.0, intra(difference(now, last), view.extras["d_global"]))
+        between = torch.where(last < 0, 1.0, inter(difference(now, view.extras["mean"])))
+        moved = (mu * (within * between)).clamp(self.mu_min, self.mu_max).to(mu.dtype)
+        return view.x, {"mu": moved, "rule": (within != 1).to(mu) + 2 * (between != 1).to(mu)}
 
     def local_gradient(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> Tensor:
         return grad_fn(w)[0] + scratch["mu"] * (w - view.x)
@@ -109,7 +112,8 @@ class DualMetric(Algorithm):
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         now, mu = self.answer(view)["accuracy"], carry.scratch["mu"]
         last_accuracy = torch.where(view.extras["aggregated"] > 0, now, view.state["accuracy"])
-        return Upload(carry.w - view.x, {}, {"mu": mu}), {"mu": mu, "accuracy": last_accuracy}
+        upload = Upload(carry.w - view.x, {}, {"mu": mu}, {"rule": carry.scratch["rule"]})
+        return upload, {"mu": mu, "accuracy": last_accuracy}
 
     def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         yes = torch.ones_like(server.state["aggregated"])

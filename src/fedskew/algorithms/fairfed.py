@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Contract, Solver
+from fedskew.core.algorithm import WEIGHT, Algorithm, Contract, Solver
 from fedskew.core.contract import sensitive_attribute
 from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
@@ -40,6 +40,8 @@ class FairFed(Algorithm):
     ranges: ClassVar[Mapping[str, str]] = {"beta": "0.1, 0.5, 1, 2, 5"}
     reduces_to: ClassVar[Mapping[str, str]] = {"beta=0": "fedavg"}
 
+    decides: ClassVar[dict[str, str]] = WEIGHT
+
     def contract(self) -> Contract:
         return Contract(needs=(sensitive_attribute,))
 
@@ -60,11 +62,18 @@ class FairFed(Algorithm):
         gaps = (measure(pooled) - measure(local)).abs()
         return torch.where(gaps.isfinite(), gaps, (accuracy(pooled) - accuracy(local)).abs())
 
-    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def moved(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """Return omega (K,) after the round, and the updates' weights (C,)."""
         at = cohort.info.index
         delta = self.differences(cohort.uploads.report["counts"].double())
         omega = server.state["omega"].clone()
         omega[at] -= (self.beta * (delta - delta.mean())).to(omega.dtype)
         w = omega[at].clamp(min=0)
-        w = w / w.sum() if bool(w.sum() > 0) else self.weights(server, cohort)
+        return omega, w / w.sum() if bool(w.sum() > 0) else self.weights(server, cohort)
+
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
+        omega, w = self.moved(server, cohort)
         return weighted_sum(w, cohort.uploads.delta), {"omega": omega}
+
+    def decided(self, server: ServerView, cohort: Cohort) -> Tree:
+        return {"weight": self.moved(server, cohort)[1]}

@@ -23,7 +23,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Contract, Solver
+from fedskew.core.algorithm import WEIGHT, Algorithm, Contract, Solver
 from fedskew.core.limits import NonNegativeOrInf, PositiveShare
 from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.rows import Of, lowest, moments, single_rows, soft_weights, variance_of
@@ -51,6 +51,11 @@ class FedBS(Algorithm):
         "cohort=1.0,tau=inf,weighting=samples": "fedavg",
     }
 
+    decides: ClassVar[dict[str, str]] = {
+        "client/variance": "variance of its rows' gradients, or of their losses with variance=loss, at the received model",
+        **WEIGHT,
+    }
+
     def contract(self) -> Contract:
         return Contract(needs=(single_rows,) if self.variance == "gradient" else ())
 
@@ -71,7 +76,14 @@ class FedBS(Algorithm):
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         return Upload(carry.w - view.x, {}, {"V": variance_of(view.before, view.info.num_examples)}), view.state
 
-    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def beta(self, server: ServerView, cohort: Cohort) -> Tensor:
+        """beta_q, (C,)."""
         v = cohort.uploads.report["V"]
         scores = self.scores(server, cohort.info, v) if self.weigh_by == "score" else v
-        return cohort.sum(soft_weights(self.weights(server, cohort), scores, self.tau, self.tau_scale)), server.state
+        return soft_weights(self.weights(server, cohort), scores, self.tau, self.tau_scale)
+
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
+        return cohort.sum(self.beta(server, cohort)), server.state
+
+    def decided(self, server: ServerView, cohort: Cohort) -> Tree:
+        return {"variance": cohort.uploads.report["V"], "weight": self.beta(server, cohort)}

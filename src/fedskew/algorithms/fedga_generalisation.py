@@ -23,7 +23,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Solver
+from fedskew.core.algorithm import WEIGHT, Algorithm, Solver
 from fedskew.core.limits import Share
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
@@ -41,6 +41,8 @@ class FedGAGeneralisation(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("fedga-generalisation",)
     ranges: ClassVar[dict[str, str]] = {"d": "0.05 to 0.2"}
     reduces_to: ClassVar[dict[str, str]] = {"d=0": "fedavg", "d=0,weighting=uniform": "fedavg:weighting=uniform"}
+
+    decides: ClassVar[dict[str, str]] = WEIGHT
 
     def server_init(self, server: ServerView) -> Tree:
         n = server.clients.num_examples
@@ -62,14 +64,21 @@ class FedGAGeneralisation(Algorithm):
         state = {"trained": after["loss"] / n, "seen": torch.ones_like(view.state["seen"])}
         return Upload(carry.w - view.x, {}, report), state
 
-    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def share(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """Return the sum () of a over the cohort, and the updates' weights (C,)."""
         a, members, report = server.state["a"], cohort.info.index, cohort.uploads.report
         mass = a[members].sum()
         share = torch.where(mass > 0, a[members] / mass, self.weights(server, cohort))
         d_t = (1 - (server.round - 1) / server.rounds) * self.d
-        share = adjusted(share, report["gap"], report["seen"], d_t)
-        delta = weighted_sum(share, cohort.uploads.delta)
-        return delta, {"a": a.index_copy(0, members, mass * share)}
+        return mass, adjusted(share, report["gap"], report["seen"], d_t)
+
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
+        mass, share = self.share(server, cohort)
+        a = server.state["a"].index_copy(0, cohort.info.index, mass * share)
+        return weighted_sum(share, cohort.uploads.delta), {"a": a}
+
+    def decided(self, server: ServerView, cohort: Cohort) -> Tree:
+        return {"weight": self.share(server, cohort)[1]}
 
 
 def adjusted(share: Tensor, gap: Tensor, seen: Tensor, step: float) -> Tensor:

@@ -4,19 +4,13 @@
              mu_q <- 0 if steady, else mu;   w <- w - eta (grad F_q(w; b) + mu_q (w - x))
     server   x <- 1/m sum_S w_q,   V_th <- the median of V over S
 
-Clients with large batches and small variances train as in FedAvg, all others as in FedProx.
-
 Departures: the text leaves much open and contradicts itself; this is our interpretation. Equation 12 lacks the 1/2 that equation
-13 implies, and equation 14 lacks the rate. A client is unsteady by its batch *or* its variance: this negates the test in the
-listing. V_q is measured at the received model on all local data, not on a batch. ``variance="gradient"`` is FedBS's V_q. The text
-gives no thresholds. V_th is the last round's median or a number; with the median, every client is unsteady in the first round.
-B_th is a share of the largest batch in the population (1/2: 32 at the paper's 64).
-
-The experiment's selection chooses the clients, as in the listing. With ``selection="stable"``, as in the text, only the share
-``cohort`` with the smallest variance trains. The weights are 1/m as in the listing, or n_q / sum_S n with
-``weighting="samples"``. ``aggregation="softmax"``, as in the text, multiplies them by e^(-V_q / tau) and normalises them to sum 1
-(see FedBS). ``mu_scale="variance"`` takes mu V_q / V_th, clipped to [mu / 10, 10 mu]. The text also adapts batch sizes to a
-client's resources, but gives no rule and uses a fixed batch in its experiments. This is left out.
+13 implies, and equation 14 lacks the rate. A client is unsteady by its batch *or* its variance, the negation of the listing's
+test. V_q is measured at the received model on all local data; ``variance="gradient"`` is FedBS's. No threshold is given: V_th is
+the last round's median (all are unsteady in the first round) or a number, B_th a share of the population's largest batch (1/2: 32
+at the paper's 64). The text, not the listing, has ``selection="stable"``: the share ``cohort`` with the smallest variance trains;
+and ``aggregation="softmax"``: weights times e^(-V_q / tau), with sum 1 (see FedBS). ``mu_scale="variance"`` takes mu V_q / V_th
+within [mu / 10, 10 mu]. For batch sizes that adapt see ``system.adapt``.
 """
 
 from dataclasses import dataclass
@@ -25,7 +19,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver
+from fedskew.core.algorithm import WEIGHT, Algorithm, Contract, GradFn, Solver
 from fedskew.core.contract import proximal_hazard
 from fedskew.core.errors import require
 from fedskew.core.limits import NonNegativeFloat, NonNegativeOrInf, PositiveShare
@@ -60,6 +54,14 @@ class FedPBS(Algorithm):
         "mu=0.1,variance_threshold=-inf": "fedprox:mu=0.1,weighting=uniform",
         "mu=0,selection=stable,aggregation=softmax,variance=gradient": "fedbs",
     }
+    decides: ClassVar[dict[str, str]] = {
+        "client/variance": "variance of its rows' losses, or of their gradients with variance=gradient, at the received model",
+        "client/batch_size": "rows in a full batch",
+        "client/steady": "1 for a large batch and a small variance, so that it trains without the proximal term; else 0",
+        "client/mu": "strength of the client's proximal term, 0 for a steady client",
+        **WEIGHT,
+        "round/variance_threshold": "threshold below which a client's variance is small; the median of the round before",
+    }
 
     def __post_init__(self) -> None:
         require(self.variance_threshold == self.variance_threshold, "variance_threshold must be a number or 'median'")
@@ -81,9 +83,8 @@ class FedPBS(Algorithm):
         return {"V": variance_of(view.before, view.info.num_examples)} if self.selection == "stable" else {}
 
     def convene(self, server: ServerView, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
-        if self.selection == "random":
-            return server.state, candidates.index
-        return server.state, candidates.index[lowest(answers["V"], self.cohort)]
+        chosen = lowest(answers["V"], self.cohort) if answers else slice(None)
+        return server.state, candidates.index[chosen]
 
     def broadcast(self, server: ServerView) -> Tree:
         return {"V_th": server.state["V_th"], "B_th": self.batch_threshold * server.clients.batch_size.max()}
@@ -103,9 +104,17 @@ class FedPBS(Algorithm):
         report = {"V": variance_of(view.before, view.info.num_examples), "mu": carry.scratch["mu"]}
         return Upload(carry.w - view.x, {}, report), view.state
 
-    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def beta(self, server: ServerView, cohort: Cohort) -> Tensor:
+        """Return the updates' weights (C,)."""
         p, v = self.weights(server, cohort), cohort.uploads.report["V"]
-        if self.aggregation == "softmax":
-            p = soft_weights(p, v, self.tau, self.tau_scale)
-        v_th = torch.quantile(v, 0.5) if self.variance_threshold == "median" else server.state["V_th"]
-        return cohort.sum(p), {"V_th": v_th}
+        return soft_weights(p, v, self.tau, self.tau_scale) if self.aggregation == "softmax" else p
+
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
+        v_th, given = torch.quantile(cohort.uploads.report["V"], 0.5), self.variance_threshold != "median"
+        return cohort.sum(self.beta(server, cohort)), {"V_th": server.state["V_th"] if given else v_th}
+
+    def decided(self, server: ServerView, cohort: Cohort) -> Tree:
+        sent, batch, v = self.broadcast(server), cohort.info.batch_size, cohort.uploads.report["V"]
+        steady = ((batch > sent["B_th"]) & (v < sent["V_th"])).double()
+        beta, v_th = self.beta(server, cohort), sent["V_th"]
+        return {"variance": v, "batch_size": batch, "steady": steady, "weight": beta, "variance_threshold": v_th}

@@ -47,6 +47,8 @@ class Ifca(Algorithm):
         "k=1,weighting=samples": "fedavg",
     }
 
+    decides: ClassVar[Mapping[str, str]] = {"client/cluster": "the cluster whose model it trained, from 0"}
+
     def contract(self) -> Contract:
         return Contract(needs=(one_global_model,))
 

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Contract, Solver, Weighting
+from fedskew.core.algorithm import WEIGHT, Algorithm, Contract, Solver, Weighting
 from fedskew.core.contract import plain_solver
 from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
@@ -43,6 +43,8 @@ class QFedAvg(Algorithm):
     ranges: ClassVar[dict[str, str]] = {"q": "0.001 to 15: 0.1, 1, 2, 5"}
     reduces_to: ClassVar[dict[str, str]] = {"q=0": "fedavg:weighting=uniform"}
 
+    decides: ClassVar[dict[str, str]] = WEIGHT
+
     def contract(self) -> Contract:
         return Contract(needs=(plain_solver,) if self.q else ())
 
@@ -56,10 +58,17 @@ class QFedAvg(Algorithm):
         delta = carry.w - view.x
         return Upload(delta, {}, {"F": f_k.double(), "LD2": delta.double().square().sum() / view.lr}), view.state
 
-    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def step_weights(self, server: ServerView, cohort: Cohort) -> Tensor:
+        """Return the updates' weights (C,) in the step; their sum is at most 1."""
         p, report = self.weights(server, cohort).double(), cohort.uploads.report
         f = report["F"] + EPSILON
         s = p * (f / f.max()) ** self.q
         # Delta_k = -L s_k delta_k and h_k = L s_k (q L ||delta_k||^2 / F_k + 1), both over p_k F_max^q
         h = s * (1 + self.q * report["LD2"] / f)
-        return weighted_sum(s * p.sum() / h.sum(), cohort.uploads.delta), server.state
+        return s * p.sum() / h.sum()
+
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
+        return weighted_sum(self.step_weights(server, cohort), cohort.uploads.delta), server.state
+
+    def decided(self, server: ServerView, cohort: Cohort) -> Tree:
+        return {"weight": self.step_weights(server, cohort)}

@@ -128,15 +128,19 @@ class Runs:
     def curves(self, measure: str = "") -> pd.DataFrame:
         """Return a measure by round, by default the primary one, with its 95 % interval over seeds.
 
-        Columns are method, round, mean, low, high, runs, stopped.
+        Columns are method, round, mean, low, high, runs, stopped. For what methods decide about clients, such as ``mu``, there is a
+        row for each client that took part: method, run, round, client (its number), client_name, value.
         """
         from fedskew.core.errors import suggestion
-        from fedskew.report.series import curves
+        from fedskew.report.series import curves, decided
 
         results = self.results()
-        curved = {m.key: m for m in results.measures.shown("curve")}
-        measure = measure or results.measure.key
-        require(measure in curved, f"there is no curve of {measure!r}; {suggestion(measure, curved)}")
+        curved, measure = {m.key: m for m in results.measures.shown("curve")}, measure or results.measure.key
+        possible = [*curved, *(m.name for m in results.measures.decided)]
+        require(measure in possible, f"there is no curve of {measure!r}; {suggestion(measure, possible)}")
+        if measure not in curved:
+            rows = decided(results)
+            return rows[rows["name"] == measure].drop(columns="name").reset_index(drop=True)
         frame = curves(results, curved[measure])
         if curved[measure].unit == "%":  # no share is above 1
             frame[["low", "high"]] = frame[["low", "high"]].clip(0, 1)

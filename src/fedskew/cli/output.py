@@ -22,7 +22,7 @@ from fedskew.report.console import Console, say
 from fedskew.report.experiments import measured_rows, titled, tuning
 from fedskew.report.files import against, readable
 from fedskew.report.plots import on_ranks, ranking
-from fedskew.report.series import PLAIN, Layout, Results, curves_by_run
+from fedskew.report.series import PLAIN, Layout, Results, curves_by_run, decided
 from fedskew.report.tables import covered, on_verdicts, verdict_rule
 from fedskew.report.words import SPREADS, heading, listed
 from fedskew.store.runs import RunRecord
@@ -49,8 +49,8 @@ def clean(value: object) -> object:
 
 
 def summary_json(results: Results) -> dict[str, object]:
-    """Return the summary table, and the curves of its runs, also by layer and class."""
-    curves, parts = curves_by_run(results), results.parts
+    """Return the summary table, and the curves of its runs, also by layer and class, and by client what the method decided."""
+    curves, parts, of_clients = curves_by_run(results), results.parts, decided(results)
     return {
         "methods": results.summary.to_dict("records"),
         "runs": [
@@ -63,6 +63,7 @@ def summary_json(results: Results) -> dict[str, object]:
                 "message": r.message,
                 "curves": curves[curves["run"] == r.id].drop(columns="run").to_dict("records"),
                 "parts": parts[parts["run"] == r.id].drop(columns="run").to_dict("records"),
+                "decided": of_clients[of_clients["run"] == r.id].drop(columns=["method", "run"]).to_dict("records"),
             }
             for r in results.runs
         ],

@@ -30,7 +30,7 @@ from fedskew.report.console import Console, say
 from fedskew.report.experiments import comparison_title, display_name, parsed, repeat_command, shares_no_model
 from fedskew.report.files import write_figures, write_tables
 from fedskew.report.html import write_report
-from fedskew.report.series import PLAIN, Layout, Results, budget_from, curves_by_run
+from fedskew.report.series import PLAIN, Layout, Results, budget_from, curves_by_run, decided
 from fedskew.report.words import heading, plain, ranges, value
 from fedskew.store import edit
 from fedskew.store.runs import RunRecord, RunStore
@@ -40,6 +40,9 @@ SEEDS = re.compile(r"^(?:\w+_)?seed = [0-9]+\n", re.M)
 
 OWN_DATA = "own data"
 """The name of data that have none."""
+
+SHOWN_CLIENTS = 20
+"""Maximum number of clients whose decisions ``show`` prints."""
 
 HIDDEN = ("data", "date", "in", "seed")
 """Columns that a narrow terminal leaves out, in this order."""
@@ -228,11 +231,32 @@ def print_curves(results: Results) -> None:
         for part, values in newest.iterrows():
             table.add_row(str(part), *(plain(m, float(values[m.name])) for m in measures))
         console.print(table)
+    print_decisions(results)
     back = frame[(frame["split"] == "test") & (frame["name"] == "recovery")]
     if len(back):
         console.print(
             f"{int(back['value'].iloc[0])} rounds after the change the accuracy is back at 95 % of its value before"
         )
+
+
+def print_decisions(results: Results) -> None:
+    """Print what the method last decided about each client, with the round in which it did."""
+    rows = decided(results)
+    if not len(rows):
+        return
+    rows = rows.sort_values(["client", "round"], kind="stable")
+    newest = rows[rows["round"] == rows.groupby("client")["round"].transform("max")]
+    table = Table("client", "round", *newest["name"].unique(), box=None, pad_edge=False)
+    clients = list(newest.groupby("client"))
+    for _, of_client in clients[:SHOWN_CLIENTS]:
+        values = dict(zip(of_client["name"], of_client["value"], strict=True))
+        numbers = [f"{values[name]:.4g}" if name in values else "" for name in newest["name"].unique()]
+        table.add_row(of_client["client_name"].iloc[0], str(of_client["round"].iloc[0]), *numbers)
+    Console().print(table)
+    for measure in results.measures.decided:
+        Console().print(f"{measure.name}: {measure.note}", style="dim")
+    if len(clients) > SHOWN_CLIENTS:
+        Console().print(f"{count(len(clients) - SHOWN_CLIENTS, 'more client')}: --json has them, with all rounds")
 
 
 def report(parsed: argparse.Namespace) -> None:

@@ -167,7 +167,10 @@ def measured(algorithm: Algorithm, server_optimiser: ServerOptimiser = SERVER) -
         if fed.own_part
         else (work.view.x, done.uploads.delta)
     )
-    down, up = units((models[0], sent_extras(work.view))), units(pick(done.uploads._replace(delta=models[1]), 0))
+    down, up = (
+        units((models[0], sent_extras(work.view))),
+        units(pick(done.uploads._replace(delta=models[1], notes={}), 0)),
+    )
     if fed.program.convenes:
         down += " to all candidates"
         up += f", and {units(pick(tally.answers, 0))} from all candidates" if tally.answers else ""

@@ -46,6 +46,7 @@ def facts(outcome: Outcome) -> Record:
         "uploads": done.uploads,
         "states": done.states,
         "scores": done.scores,
+        "decisions": outcome.decisions,
         "clients": torch.as_tensor(outcome.work.clients),
         "bytes": torch.tensor([outcome.bytes_down, outcome.bytes_up]),
     }
@@ -88,6 +89,7 @@ VECTOR, SCALAR, IDS, TREE, UPLOAD = "a tensor (P,)", "a tensor ()", "a tensor of
 RETURNS = {
     **dict.fromkeys(("aggregate", "local_init", "direction"), (VECTOR, TREE)),
     "convene": (TREE, IDS),
+    "decided": (TREE,),
     "local_final": (UPLOAD, TREE),
     "objective": (SCALAR,),
     **dict.fromkeys(("local_gradient", "personal"), (VECTOR,)),

@@ -265,6 +265,19 @@ def says_what_it_is(subject: Subject) -> None:
         raise Broken(f"ranges names {option!r}, which is not an option")
 
 
+def has_what_it_decides(subject: Subject) -> None:
+    """has in each round the values that it declares in decides"""
+    for outcome in subject.course[0]:
+        for key in type(subject.algorithm).decides:
+            if key not in outcome.decisions:
+                raise Broken(
+                    f"decides has {key!r}, but neither an upload's report or notes nor the hook decided has a value"
+                )
+            shape, due = tuple(outcome.decisions[key].shape), (len(outcome.work.clients),) * key.startswith("client/")
+            if shape != due:
+                raise Broken(f"the value of {key!r} must be a tensor {due}; it is a tensor {shape}")
+
+
 PROMISES: tuple[Callable[[Subject], None], ...] = (
     trains,
     engines_agree,
@@ -276,6 +289,7 @@ PROMISES: tuple[Callable[[Subject], None], ...] = (
     is_a_value,
     hides_each_client,
     says_what_it_is,
+    has_what_it_decides,
 )
 
 

@@ -33,6 +33,9 @@ class GradFn(Protocol):
 
 Weighting = Literal["samples", "uniform", "unbiased"]
 
+WEIGHT = {"client/weight": "weight of the client's update in the new model"}
+"""The entry in ``decides`` of a method that weights updates in its own way."""
+
 PUBLIC = "public"
 """The key of `Algorithm.broadcast` for data that every client already holds, such as public rows. Its bytes are not counted."""
 
@@ -59,6 +62,9 @@ class Algorithm:
     ranges: ClassVar[Mapping[str, str]] = {}  # option to the values that are usually tried
     reduces_to: ClassVar[Mapping[str, str]] = {}  # own options to the method whose steps they reproduce
     weighted: ClassVar[bool] = False  # True for a method with its own ``aggregate`` that uses the option ``weighting``
+    # ``client/NAME`` or ``round/NAME`` to the meaning, with unit: what a run stores by client, or once a round, where the upload's
+    # report, its notes or the hook ``decided`` have this NAME
+    decides: ClassVar[Mapping[str, str]] = {}
 
     def contract(self) -> Contract:
         """Needs and properties of the method: see `Contract`."""
@@ -120,6 +126,13 @@ class Algorithm:
         there are no extras and no report.
         """
         return self.mean_delta(server, cohort), server.state
+
+    def decided(self, server: ServerView, cohort: Cohort) -> Tree:
+        """Return what the server decides with `aggregate`, by the names in ``decides``: a value of each client (C,), or one ().
+
+        It gets the arguments of `aggregate`. NaN stands for no decision.
+        """
+        return {}
 
     # client
     def client_init(self, x: Tensor) -> Tree:

@@ -74,11 +74,12 @@ class Carry(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """What a client sends after its local steps."""
+    """What a client sends after its local steps, and notes for the store."""
 
     delta: Tensor  # (P,) local model minus global model
     extras: Tree
     report: Tree  # scalars
+    notes: Tree = {}  # noqa: RUF012  # scalars that a simulation stores and nobody sends: no server hook gets them
 
 
 class Cohort(NamedTuple):

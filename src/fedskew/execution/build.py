@@ -25,7 +25,7 @@ from fedskew.execution.deal import ClientData, client_data, partition_facts
 from fedskew.execution.deal import server_rows as rows_of_server
 from fedskew.execution.prepare import Frozen, prepared
 from fedskew.experiment.combinations import suited
-from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, check_private
+from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, check_private, decisions_of
 from fedskew.experiment.settings import Auto
 from fedskew.loop.federation import Federation, PersonalTuning, warmed_up
 from fedskew.loop.plan import SeededPlanner
@@ -262,6 +262,7 @@ def check_needs(experiment: Experiment, setup: Setup | None = None) -> None:
             if isinstance(part, ChecksSetup) and (reason := part.accepts(setup)):
                 raise BadInput(f"{called(field.name, part)} {reason}")
     check_private(experiment, name_of(experiment.algorithm))
+    decisions_of(type(experiment.algorithm))
 
 
 def called(section: str, part: object) -> str:

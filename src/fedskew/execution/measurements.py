@@ -275,10 +275,15 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
         "steps": torch.as_tensor(outcome.steps),
         **{name: value for name, value in measures.items() if value.dim()},
     }
-    # If a method reports a number with the name of a measure, only the measure is stored.
-    for name, of_client in (outcome.done.uploads.report | by_client).items():
+    for name, of_client in by_client.items():
         if ("client", name) in registered:
             rows += per_client("client", name, work.clients, of_client)
+    for key, decided in outcome.decisions.items():
+        split, _, name = key.partition("/")
+        if split == "client":
+            rows += per_client(split, name, work.clients, decided)
+        elif not math.isnan(value := float(decided)):
+            rows.append((None, split, name, value))
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in work.clients])
     means = {name: mean_of(sums.double().cpu(), sizes) for name, sums in outcome.done.scores.items()}
     for name, of_client in (assembly.federation.task.measured(means) if means else means).items():

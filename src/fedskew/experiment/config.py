@@ -102,6 +102,24 @@ def row_of(metric: Metric) -> dict[str, str | float]:
     return row
 
 
+def decisions_of(method: type[Algorithm]) -> list[dict[str, object]]:
+    """Return the measures that a method declares in ``decides``, as a run stores them.
+
+    Raises `BadInput` for a key of another form, and for a name that every run stores.
+    """
+    rows: list[dict[str, object]] = []
+    taken = {(m.split, m.name) for m in MEASURES} | {("round", m.key) for m in MEASURES}
+    for key, note in method.decides.items():
+        split, _, name = key.partition("/")
+        what = f"algorithm {method.__name__}: decides has {key!r}"
+        require(
+            bool(re.fullmatch("(client|round)/[a-z][a-z0-9_]*", key)), f"{what}; write 'client/NAME' or 'round/NAME'"
+        )
+        require((split, name) not in taken, f"{what}, which every run stores; give it another name")
+        rows.append({"split": split, "name": name, "note": note, "views": ["curve"] * (split == "round")})
+    return rows
+
+
 SETTINGS: dict[str, type] = {
     "clients": Clients,
     "server_data": ServerData,
@@ -268,7 +286,7 @@ class Experiment(Dealing):
         """
         metrics = (replace(m, aside=m.aside and m.name != self.task.primary) for m in self.task.metrics)
         return {
-            "measures": [row_of(metric) for metric in self.metric],
+            "measures": [*map(row_of, self.metric), *decisions_of(type(self.algorithm))],
             "metrics": [metric.given() for metric in metrics if metric not in METRICS],
         }
 

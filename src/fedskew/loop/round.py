@@ -68,7 +68,8 @@ def transmit(fed: Federation, work: Work, done: Done) -> Sent:
         lost = uploads.delta - received
         states = {**states, **{name: states[name] + factor * lost for name, factor in factors.items()}}
     size = len(rows) * encoded.size + num_bytes((uploads.extras, uploads.report))
-    return Sent(uploads._replace(delta=received), encoded.coded, codec, together(states, encoded.memory), size)
+    uploads = uploads._replace(delta=received, notes={})
+    return Sent(uploads, encoded.coded, codec, together(states, encoded.memory), size)
 
 
 def codec_draws(fed: Federation, codec: Codec, work: Work, rows: Tensor) -> Tensor | None:
@@ -248,6 +249,16 @@ def close_round(fed: Federation, server: Server, work: Work, done: Done, seen: D
     return server._replace(round=server.round + 1, x=x, opt=opt, state=state)
 
 
+def decisions(fed: Federation, server: Server, work: Work, done: Done, uploads: Upload) -> dict[str, Tensor]:
+    """Return the values that the method declares in ``decides`` and that it has in this round. The server received ``uploads``."""
+    keys = type(fed.algorithm).decides
+    if not keys or not len(work.clients):
+        return {}
+    of_server = fed.algorithm.decided(fed.view(server), Cohort(work.view.info, uploads))
+    values = {**uploads.report, **done.uploads.notes, **of_server}
+    return {key: values[name] for key in keys if (name := key.rpartition("/")[2]) in values}
+
+
 def play_round(fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool = True) -> Outcome:
     """Play one round.
 
@@ -272,6 +283,7 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
             sent = transmit(fed, work, done)
     with span("aggregation"):
         after = close_round(fed, server, work, done._replace(uploads=sent.uploads), seen)
+        decided = decisions(fed, server, work, done, sent.uploads)
     if not all_finite(after.x):
         cause = server_cause(fed, server.round)
         raise Diverged(
@@ -284,6 +296,7 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
         work=work,
         done=done,
         measures=measures,
+        decisions=decided,
         steps=np.asarray([len(plan.index) for plan in work.plans], dtype=np.int64),
         bytes_down=down,
         bytes_up=answers + sent.num_bytes,

@@ -161,6 +161,7 @@ class Outcome(NamedTuple):
     work: Work
     done: Done
     measures: dict[str, Tensor]  # see `fedskew.measure.updates`; {} in a round without clients
+    decisions: dict[str, Tensor]  # (C,) or (), by the keys of the method's ``decides``; {} in a round without clients
     steps: Ints  # (C,) local steps
     bytes_down: int  # sent to the whole cohort
     bytes_up: int  # received from the whole cohort

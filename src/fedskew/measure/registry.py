@@ -201,6 +201,11 @@ class Measures:
         """The measures that a run may store, by split and name."""
         return {(m.split, m.name): m for m in self.all if m.stored}
 
+    @cached_property
+    def decided(self) -> list[Measure]:
+        """What methods decide about clients."""
+        return [m for m in self.of_users if m.split == "client"]
+
     def shown(self, *views: View) -> list[Measure]:
         """Return the measures that one of these ``views`` shows; without views, those that any view shows."""
         return [m for m in self.all if (set(m.views) & set(views) if views else m.views)]
@@ -223,16 +228,18 @@ class Measures:
 def measures_of(facts: Iterable[Mapping[str, Any]]) -> Measures:
     """Return the measures of runs with these facts. No code of a user is imported.
 
-    ``measures`` has a user's own, and ``metrics`` has the metrics in a task by the user. If two runs declare one in different
-    ways, the later run counts. A measure with a name of fedskew's is left out. Raises an error for facts of another form.
+    ``measures`` has a user's own, and what methods decide; ``metrics`` has the metrics in a task by the user. If two runs declare
+    one in different ways, the later run counts. A measure with a name of fedskew's is left out. Raises an error for facts of
+    another form.
     """
     of_users: dict[tuple[str, str], Measure] = {}
     for of_run in facts:
         for row in of_run.get("measures", ()):
             fields = {key: kind(row[key]) for key, kind in DECLARED.items() if key in row}
-            measure = Measure(
-                str(row["split"]), str(row["name"]), str(row["note"]), views=ALL, **{"low": -math.inf, **fields}
-            )
+            split, name, views = str(row["split"]), str(row["name"]), tuple(row.get("views", ALL))
+            if split == "client":  # its name may be a measure's of another split
+                fields |= {"key": f"{name}_by_client", "title": name.replace("_", " ")}
+            measure = Measure(split, name, str(row["note"]), views=views, **{"low": -math.inf, **fields})
             if measure.reduce in PLACES and measure.key not in {m.key for m in MEASURES}:
                 of_users[measure.split, measure.name] = measure
         for metric in msgspec.convert(of_run.get("metrics", ()), tuple[TaskMetric, ...]):

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 MOST_CELLS = 1000
 """Maximum number of tips in a figure of cells."""
 
+MOST_CLIENTS = 12
+"""Maximum number of lines in a figure of clients over the rounds."""
+
 LANDSCAPES = 3
 """Maximum number of runs whose loss landscapes are shown."""
 
@@ -48,6 +51,7 @@ def builders(results: Results, most_points: int = 0) -> dict[str, Callable[[], P
         "differences": partial(differences, results),
         **{str(what): partial(of_parts, results, what) for what in PARTS},
         "clients": partial(clients, results, most_points),
+        **{m.figure: partial(of_decision, results, m, most_points) for m in results.measures.decided},
         "partition": partial(partition, results),
         "ranks": partial(ranks, results),
     }
@@ -147,6 +151,38 @@ def clients(results: Results, most_points: int = 0) -> Picture:
         f"measured round of the finished runs{within}. Clients are ranked from worst to best{several}{others}.{thinner}",
         label=f"{measure.title} on the client's data",
         table=table,
+    )  # fmt: skip
+
+
+def of_decision(results: Results, measure: Measure, most_points: int = 0) -> Picture:
+    """The figure of what a method decided about each client over the rounds, in the first run that has it."""
+    table = series.decided(results)
+    table = table[table["name"] == measure.name]
+    require(len(table) > 0, f"none of these runs has decided {measure.title}")
+    rows = table[table["run"] == table["run"].iloc[0]]
+    numbers = sorted(rows["client"].unique())
+    drawn = evenly(numbers, MOST_CLIENTS)
+    rows = rows[rows["client"].isin(drawn)].sort_values(["client", "round"], kind="stable")
+    order = list(dict.fromkeys(rows["client_name"]))
+    lines = rows.assign(method=rows["client_name"], mean=rows["value"], low=np.nan, high=np.nan, runs=1, stopped=0)
+    points, thinner = thinned(lines, "round", order, most_points)
+    more = f" Drawn are {len(drawn)} of {len(numbers)} clients." if len(drawn) < len(numbers) else ""
+    return Picture(
+        key=measure.figure,
+        heading=f"{measure.title} by client",
+        # the page's legend has methods, so the clients' stands in the figure
+        draw=lambda label: draw.draw_curves(points, measure, order, label or measure.title),
+        tips=partial(
+            tips_along, points, "round", order, "mean",
+            (
+                lambda row: f"round {row['round']}",
+                lambda row: f"client {row['client_name']}: {row['mean']:.4g}",
+            ),
+        ),
+        caption=f"{note(measure)}. Run {rows['run'].iloc[0]}, {rows['method'].iloc[0]}.{more}{thinner}",
+        about=f"{measure.title} of each client over rounds",
+        label=measure.title,
+        table=table.drop(columns="name"),
     )  # fmt: skip
 
 

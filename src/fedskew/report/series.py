@@ -443,6 +443,26 @@ def per_client(results: Results) -> pd.DataFrame:
     return result.assign(method=result["method"].astype(str))
 
 
+def decided(results: Results) -> pd.DataFrame:
+    """Return the decisions about clients, run by run in the order of rounds: only of clients that took part.
+
+    Columns are method, run, round, client (its number), client_name, name, value.
+    """
+    import pandas as pd
+
+    methods_ = {record.id: record.name for record in results.records}
+    names_ = [f"client/{measure.name}" for measure in results.measures.decided]
+    rows = results.store.curves(methods_, names_, per_client=True) if names_ else []
+    table = pd.DataFrame(rows, columns=Measurement._fields)
+    client_names = results.store.client_names(methods_)
+    clients = zip(table["run"], table["client"], strict=True)
+    table["client_name"] = [client_names.get(client, str(client[1])) for client in clients]
+    table["method"] = table["run"].map(methods_)
+    if results.budget:
+        table = table[table["round"] <= table["run"].map(results.until)]
+    return table[["method", "run", "round", "client", "client_name", "name", "value"]]
+
+
 def dealing(record: RunRecord) -> str:
     """Return a text that is equal for runs with the same clients: data set, skews, and the partition seed if it matters."""
     table = parsed(record)

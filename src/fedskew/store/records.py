@@ -124,6 +124,9 @@ class RunFacts(TypedDict, total=False):
     """Known facts of a run. Other keys are allowed."""
 
     engine: ChosenEngine
+    measures: list[
+        Json
+    ]  # of the user's own metrics, and what the method decides, see `fedskew.measure.registry.declare`
     metrics: list[Json]  # the metrics of a user's own task, see `TaskMetric.given`
     primary: str  # the name of the task's primary metric
     defaults: Json  # the default options by section; reports hide options with these values

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedskew.api.functions import run
+from fedskew.execution.measurements import rows_of
 from fedskew.experiment.config import Experiment
 from fedskew.measure.fairness import entropy, jain
 from fedskew.measure.history import recovery
@@ -93,3 +94,11 @@ def test_recovery_by_hand() -> None:
     assert recovery({3: 0.1}, 1, 1) is None
     old = dict.fromkeys(range(20), 0.1) | dict.fromkeys(range(20, 30), 1.0) | {30: 0.5}
     assert recovery(old, 30, 30) is None, "only the ten measurements before count"
+
+
+@pytest.mark.parametrize(("dataset", "name", "worst"), [("digits", "accuracy", 0), ("parkinsons", "rmse", 19)])
+def test_the_worst_client_has_the_lowest_accuracy_and_the_highest_error(dataset: str, name: str, worst: float) -> None:
+    """Twenty clients in any order, and one without a value."""
+    values = torch.tensor([*np.random.default_rng(0).permutation(20), math.nan], dtype=torch.float64)
+    rows = rows_of(Experiment(dataset=dataset), "clients", np.arange(21), {name: values})
+    assert {measure: value for client, _, measure, value in rows if client is None}[f"{name}_worst"] == worst

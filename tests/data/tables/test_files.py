@@ -397,3 +397,16 @@ def test_quoted_texts_may_span_lines(tmp_path):
     path.write_text(rows_with({3: '3,h0,"' + "1,2,3,4\n" * 150 + '",1'}))
     found = read(path, text="note")
     assert (found.counts.sum(), found.notes) == (30, ("t.csv: lines 5 to 155 are one row with a quoted text",))
+
+
+def test_a_parquet_file_of_one_row_group_is_read_with_little_memory_for_each_column(tmp_path):
+    """A column of the row group has 4.8 MB."""
+    numbers = np.random.default_rng(0).standard_normal(600_000)
+    path, columns = tmp_path / "t.parquet", 8
+    pa.parquet.write_table(
+        pa.table({f"x{at}": numbers for at in range(columns)}), path, row_group_size=600_000, use_dictionary=False
+    )
+    before, most = pa.total_allocated_bytes(), 0
+    for part, _ in files.Reading([path]).parts(path):
+        most = max(most, pa.total_allocated_bytes() - before - part.nbytes)
+    assert most < columns * 3_000_000

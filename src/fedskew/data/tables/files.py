@@ -132,6 +132,8 @@ FORMATS = {
 }
 BLOCK = 4 << 20
 """Number of bytes of a text file that are read at a time. It also limits a line of a CSV file."""
+COLUMN_BUFFER = 1 << 18
+"""Number of bytes of a Parquet file that are read at a time for each column."""
 ROWS = 50_000
 """Number of rows of a Parquet or Arrow file that are read at a time."""
 LONGEST_LINE = 64 << 20
@@ -285,8 +287,8 @@ class Reading:
         """Yield tables, each with the share of the file that is read so far. All columns of CSV files are text."""
         kind = format_of(path)
         if kind == "parquet":
-            # pre-buffering would read a whole row group at once, which may be the whole file
-            file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BLOCK)
+            # pre-buffering would read a whole row group at once, which may be the whole file; each column has a buffer
+            file = pq.ParquetFile(path, pre_buffer=False, buffer_size=COLUMN_BUFFER)
             done = 0
             for batch in file.iter_batches(batch_size=ROWS):
                 batch.validate(full=True)  # PyArrow does not check that text is UTF-8

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from fedskew.core.errors import NoRoom
-from fedskew.data.dataset import Dataset
-from fedskew.data.shared import SharedDataset, mapped, shared
+from fedskew.data.dataset import Dataset, SharedDataset, mapped, shared
 
 
 def full_dataset(kind: type = np.float32, columns: int = 7) -> Dataset:
@@ -125,6 +124,6 @@ def test_full_disk_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> No
         def write(self, block: object) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("fedskew.data.shared.TemporaryFile", Full)
+    monkeypatch.setattr("fedskew.data.dataset.TemporaryFile", Full)
     with pytest.raises(NoRoom, match=r"No space left.*; set TMPDIR=FOLDER to write elsewhere"), shared(full_dataset()):
         raise AssertionError

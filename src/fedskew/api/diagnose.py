@@ -1,7 +1,5 @@
 """`fedskew.diagnose`: measure how clients' data differ. Importing it loads no PyTorch, which files do not need."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from html import escape

@@ -1,7 +1,5 @@
 """The one way from experiments to executed runs, for Python, the command line and documents."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Python functions on the trained model of a run: `fedskew.load_model`, `export` and `landscape`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args

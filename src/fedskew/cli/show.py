@@ -12,16 +12,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from fedskew.cli.output import (
-    layout_from,
-    print_columns,
-    print_json,
-    print_notices,
-    print_ranks,
-    print_summary,
-    summary_json,
-    too_wide,
-)
+from fedskew.cli import output
 from fedskew.cli.watch import follow, going_on
 from fedskew.core.errors import FedskewError, require
 from fedskew.core.text import count
@@ -69,7 +60,7 @@ def list_runs(parsed: argparse.Namespace) -> None:
         for r in records:
             facts = {k: v for k, v in dataclasses.asdict(r).items() if k != "experiment"}
             rows.append(facts | {"validation_" * is_trial(r) + primary_of([r]).key: scores[r.id]})
-        print_json(rows)
+        output.print_json(rows)
         return
     console = Console()
     if not records:
@@ -78,9 +69,9 @@ def list_runs(parsed: argparse.Namespace) -> None:
     metrics = {primary_of([record]).name for record in records}
     rows = [row_of(record, scores[record.id], len(metrics) == 1) for record in records]
     columns = {title: [row[title] for row in rows] for title in rows[0] if any(row[title] for row in rows)}
-    for title in too_wide(columns, HIDDEN, console.width):
+    for title in output.too_wide(columns, HIDDEN, console.width):
         del columns[title]
-    print_columns(columns, ("in", "method", "data", "status", "date", "tags"))
+    output.print_columns(columns, ("in", "method", "data", "status", "date", "tags"))
     for line in titles(store, records):
         console.print(line)
 
@@ -184,14 +175,14 @@ def show(parsed: argparse.Namespace) -> None:
     """Print the table of runs, and the curves if there is a single run. With ``--toml``, print its experiment instead."""
     store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
-    results = Results(store, records, budget_from(parsed.budget) if parsed.budget else None, layout_from(parsed))
+    results = Results(store, records, budget_from(parsed.budget) if parsed.budget else None, output.layout_from(parsed))
     if parsed.toml:
         require(not parsed.json, "show: --json has the experiment, too; leave out --toml")
         say("\n".join(record.experiment for record in records))
         return
     if parsed.json:
         facts = {"experiment": records[0].experiment, "facts": records[0].facts} if len(records) == 1 else {}
-        print_json({**summary_json(results), **facts})
+        output.print_json({**output.summary_json(results), **facts})
         return
     console, alone = Console(), records[0]
     if len(records) == 1:
@@ -199,11 +190,11 @@ def show(parsed: argparse.Namespace) -> None:
         title = f"run {alone.id}: {display_name(alone)}, {alone.status}, {done}"
     else:
         title = comparison_title(store, records)
-    print_summary(results, title)
-    print_ranks(results)
+    output.print_summary(results, title)
+    output.print_ranks(results)
     if len(records) == 1:
         print_curves(dataclasses.replace(results, layout=Layout(columns=("recovery",))))
-    print_notices(records)
+    output.print_notices(records)
     toml = f"; --toml prints the {'experiment' if len(records) == 1 else 'experiments'}"
     console.print(f"repeat: {repeat_command(store, records)}{toml}", style="dim", soft_wrap=True)
 
@@ -268,7 +259,7 @@ def report(parsed: argparse.Namespace) -> None:
     name = f"c{comparison}" if comparison else "-".join(str(r.id) for r in records[:4])
     interval = f"-{parsed.interval}" if parsed.interval != PLAIN.spread else ""
     path = parsed.output or store.folder / f"{name}{interval}.html"
-    results = Results(store, records, budget_from(parsed.budget) if parsed.budget else None, layout_from(parsed))
+    results = Results(store, records, budget_from(parsed.budget) if parsed.budget else None, output.layout_from(parsed))
     if parsed.watch:
         Console(stderr=True).print(f"report: {path} follows the runs; Ctrl-C stops it", soft_wrap=True)
         for seen in follow(store, [str(record.id) for record in records], PAUSE):
@@ -279,7 +270,7 @@ def report(parsed: argparse.Namespace) -> None:
     figures = write_figures(results, parsed.figures) if parsed.figures else []
     files = figures + (write_tables(results, parsed.tables) if parsed.tables else [])
     if parsed.json:
-        print_json({"report": str(path), "files": [str(f) for f in files], "runs": [r.id for r in records]})
+        output.print_json({"report": str(path), "files": [str(f) for f in files], "runs": [r.id for r in records]})
     else:
         for file in [f"report: {path}", *files]:
             Console().print(str(file), soft_wrap=True)
@@ -293,6 +284,6 @@ def cite(parsed: argparse.Namespace) -> None:
     works, unknown = bibliography(records)
     if parsed.json:
         rows = [{"key": w.reference.key, "used_by": list(w.used_by), **w.reference.fields} for w in works]
-        print_json({"references": rows, "unknown": unknown})
+        output.print_json({"references": rows, "unknown": unknown})
         return
     say(bibtex(works, unknown))

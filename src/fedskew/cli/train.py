@@ -12,15 +12,7 @@ from rich.table import Table
 from fedskew.api import functions
 from fedskew.api.caller import Started
 from fedskew.api.runs import Runs
-from fedskew.cli.output import (
-    layout_from,
-    number,
-    print_json,
-    print_notices,
-    print_profile,
-    print_summary,
-    summary_json,
-)
+from fedskew.cli import output
 from fedskew.cli.request import experiment_from, jobs_of
 from fedskew.cli.terminal import CommandLine
 from fedskew.cli.verbs import keywords_of
@@ -115,7 +107,7 @@ def tune(parsed: argparse.Namespace) -> None:
         **tuning_of(parsed),
     )
     if parsed.json:
-        print_json([as_row(tuned) for tuned in tuning.methods.values()])
+        output.print_json([as_row(tuned) for tuned in tuning.methods.values()])
     else:
         for tuned in tuning.methods.values():
             print_tuned(tuned)
@@ -150,18 +142,18 @@ def present(runs: Runs, parsed: argparse.Namespace, caller: TrainingVerb) -> int
     store, records = runs.store, runs.records
     options = vars(parsed)
     budget = budget_from(parsed.budget) if options.get("budget") else None
-    results = Results(store, records, budget, layout_from(parsed))
+    results = Results(store, records, budget, output.layout_from(parsed))
     comparison = records[0].comparison
     path = options.get("report") or store.folder / (f"c{comparison}.html" if comparison else f"{records[0].id}.html")
     with Board({"": Part("writing the report", 0)}, face_for(lines=False)):
         path = write_report(results, path)
     if parsed.json:
-        print_json({**summary_json(results), "report": str(path), "seconds": round(seconds, 3)})
+        output.print_json({**output.summary_json(results), "report": str(path), "seconds": round(seconds, 3)})
     else:
-        print_summary(results)
-        print_notices(records)
+        output.print_summary(results)
+        output.print_notices(records)
         if options.get("profile"):
-            print_profile(records)
+            output.print_profile(records)
         Console().print(f"{duration(seconds)} of training; report: {path}", soft_wrap=True)
     return caller.failure.exit_code if caller.failure else 0
 
@@ -225,7 +217,7 @@ def print_tuned(tuned: Tuned) -> None:
         table.add_row(
             words(t.setting),
             plain_value(tuned.measure, tuned.reached(t)),
-            number(t.seconds, 1),
+            output.number(t.seconds, 1),
             " ".join(map(str, t.runs)),
             mark,
         )

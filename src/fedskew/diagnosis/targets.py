@@ -13,17 +13,8 @@ from fedskew.data.tables.summaries import ColumnSummary, Moments
 from fedskew.data.tables.survey import in_order
 from fedskew.data.targets import Rows, tenths
 from fedskew.diagnosis.questions import CLASSES, Answer, Numbers
+from fedskew.measure.heterogeneity import concept
 from fedskew.measure.heterogeneity.columns import ClientMoments, Tested, edges, middles, of_numbers, of_shares
-from fedskew.measure.heterogeneity.concept import (
-    KINDS,
-    RESIDUAL_BINS,
-    RESIDUAL_DIRECTIONS,
-    directions_for,
-    kinds_for,
-    residual_distance,
-    residual_model,
-    table_distance,
-)
 from fedskew.measure.heterogeneity.rounding import rounded, rounded_alone, rounded_by_sites
 from fedskew.measure.heterogeneity.rows import Floats, Ints
 from fedskew.measure.heterogeneity.symbols import counts_of
@@ -137,11 +128,11 @@ class Targets:
     @property
     def directions(self) -> int:
         """The number of directions along which kinds of inputs differ."""
-        return directions_for(self.strata)
+        return concept.directions_for(self.strata)
 
     def most_kinds(self, rows: Floats) -> int:
         """The largest number of kinds of inputs, from the sites' rows in strata (sites, strata)."""
-        return kinds_for(int(rows.sum()), self.strata)
+        return concept.kinds_for(int(rows.sum()), self.strata)
 
     def kinds(self, rows: Floats) -> int:
         """The number of kinds of inputs that leaves twice `fewest` rows of each in a typical group of a site."""
@@ -163,7 +154,7 @@ class Targets:
 
     def distance(self, counts: Floats) -> Floats:
         """The concept distance (sites,) of tables (sites, groups, cells)."""
-        return table_distance(np.swapaxes(counts, 1, 2))
+        return concept.table_distance(np.swapaxes(counts, 1, 2))
 
     def rounded(self, counts: NDArray[Any], rng: np.random.Generator) -> Ints:
         """Round counts like ``counts`` as the sites do it."""
@@ -189,7 +180,7 @@ class NumberTargets(Targets):
     moments: ClientMoments
     inner: Floats
     kind: ClassVar[str] = "number"
-    cells_of_kind: ClassVar[int] = RESIDUAL_BINS
+    cells_of_kind: ClassVar[int] = concept.RESIDUAL_BINS
     round_row: ClassVar[Callable[..., Ints]] = staticmethod(rounded)
 
     def __post_init__(self) -> None:
@@ -251,10 +242,10 @@ class NumberTargets(Targets):
 
     @property
     def directions(self) -> int:
-        return RESIDUAL_DIRECTIONS
+        return concept.RESIDUAL_DIRECTIONS
 
     def most_kinds(self, rows: Floats) -> int:
-        return KINDS
+        return concept.KINDS
 
     def shapes(self, columns: int) -> dict[str, tuple[int, ...]]:
         return {"products with target": (columns + 2,)}
@@ -263,10 +254,10 @@ class NumberTargets(Targets):
         return answer
 
     def model(self, answers: Sequence[Numbers], alignments: Sequence[Numbers]) -> Numbers:
-        return residual_model(answers, alignments)
+        return concept.residual_model(answers, alignments)
 
     def distance(self, counts: Floats) -> Floats:
-        return residual_distance(counts)
+        return concept.residual_distance(counts)
 
     def tested(self) -> list[Tested]:
         return of_numbers("target", "mean", "", self.moments, self.counts, self.inner)

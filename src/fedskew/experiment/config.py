@@ -17,20 +17,11 @@ import tomli_w
 import torch
 from torch import nn
 
+from fedskew import slots
 from fedskew.algorithms import ALGORITHMS
+from fedskew.core import contract
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import Catalogue, build, from_table, label, plain, to_table, with_options
-from fedskew.core.contract import (
-    Augmentation,
-    Availability,
-    Codec,
-    Metric,
-    Refinement,
-    Selection,
-    ServerOptimiser,
-    Sharing,
-    Solver,
-)
 from fedskew.core.errors import BadInput, require, require_storable, suggestion
 from fedskew.core.files import file_text, toml_table
 from fedskew.core.privacy import check_part
@@ -48,37 +39,19 @@ from fedskew.models import MODELS
 from fedskew.models.own import adapted
 from fedskew.skew.compose import KNOWN as KNOWN_SKEWS
 from fedskew.skew.compose import skews_of
-from fedskew.slots import (
-    AUGMENTATIONS,
-    AVAILABILITIES,
-    CODECS,
-    REFINES,
-    SELECTIONS,
-    SERVER_OPTIMISERS,
-    SHARINGS,
-    SOLVERS,
-    All,
-    Always,
-    Everyone,
-    ServerSgd,
-    Sgd,
-    Unaugmented,
-    Uncompressed,
-    Unrefined,
-)
 from fedskew.tasks.catalogue import TASKS
 from fedskew.tasks.metrics import METRICS
 
-KNOWN_METRICS = Catalogue("metrics", {}, Metric, optional=tuple(DECLARED))
+KNOWN_METRICS = Catalogue("metrics", {}, contract.Metric, optional=tuple(DECLARED))
 
 SPLITS = ("test", "clients", "personal", "round")
 """Splits on which a user's metric may be measured."""
 
 
-def metrics_of(spec: object) -> tuple[Metric, ...]:
+def metrics_of(spec: object) -> tuple[contract.Metric, ...]:
     """Build metrics from a compact string, a table, a class, an object, or a list of these."""
     specs = spec if isinstance(spec, list | tuple) else [spec]
-    metrics: tuple[Metric, ...] = tuple(build("metric", KNOWN_METRICS, part) for part in specs)
+    metrics: tuple[contract.Metric, ...] = tuple(build("metric", KNOWN_METRICS, part) for part in specs)
     names = [str(row_of(metric)["name"]) for metric in metrics]
     for name in names:
         require(names.count(name) == 1, f"metric: {name} is given twice")
@@ -89,7 +62,7 @@ def metrics_of(spec: object) -> tuple[Metric, ...]:
     return metrics
 
 
-def row_of(metric: Metric) -> dict[str, str | float]:
+def row_of(metric: contract.Metric) -> dict[str, str | float]:
     """Return the metric's fields for `fedskew.measure.registry.Measure`. ``Gini:weight=2`` gets the name ``gini_weight_2``."""
     short = label(metric, KNOWN_METRICS).rpartition(MARK)[2]
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(r"\W+", "_", short)).strip("_").lower()
@@ -155,14 +128,14 @@ COMPONENTS: dict[str, Catalogue] = {
     "task": Catalogue("tasks", TASKS, TaskKind),
     "model": Catalogue("models", MODELS, Architecture, adapt=adapted),
     "algorithm": Catalogue("algorithms", ALGORITHMS, Algorithm),
-    "solver": Catalogue("solvers", SOLVERS, Solver, optional=("unit_response", "respond")),
-    "server": Catalogue("servers", SERVER_OPTIMISERS, ServerOptimiser),
-    "augment": Catalogue("augmentations", AUGMENTATIONS, Augmentation),
-    "availability": Catalogue("availabilities", AVAILABILITIES, Availability),
-    "refine": Catalogue("refines", REFINES, Refinement),
-    "selection": Catalogue("selections", SELECTIONS, Selection),
-    "sharing": Catalogue("sharings", SHARINGS, Sharing),
-    "codec": Catalogue("codecs", CODECS, Codec),
+    "solver": Catalogue("solvers", slots.SOLVERS, contract.Solver, optional=("unit_response", "respond")),
+    "server": Catalogue("servers", slots.SERVER_OPTIMISERS, contract.ServerOptimiser),
+    "augment": Catalogue("augmentations", slots.AUGMENTATIONS, contract.Augmentation),
+    "availability": Catalogue("availabilities", slots.AVAILABILITIES, contract.Availability),
+    "refine": Catalogue("refines", slots.REFINES, contract.Refinement),
+    "selection": Catalogue("selections", slots.SELECTIONS, contract.Selection),
+    "sharing": Catalogue("sharings", slots.SHARINGS, contract.Sharing),
+    "codec": Catalogue("codecs", slots.CODECS, contract.Codec),
     "metric": KNOWN_METRICS,
     "engine": Catalogue("engines", {"auto": Auto, **ENGINES}),
 }
@@ -191,20 +164,20 @@ class Experiment(Dealing):
     task: TaskKind = field(default=cast(TaskKind, None), metadata=GIVEN)
     model: Architecture = field(default=cast(Architecture, None), metadata=GIVEN)
     algorithm: Algorithm = field(default=cast(Algorithm, "fedavg"))
-    solver: Solver = field(default_factory=Sgd)
-    server: ServerOptimiser = field(default_factory=ServerSgd)
-    augment: Augmentation = field(default_factory=Unaugmented)
-    availability: Availability = field(default_factory=Always)
-    refine: Refinement = field(default_factory=Unrefined)
-    selection: Selection = field(default_factory=Everyone)
-    sharing: Sharing = field(default_factory=All)
-    codec: Codec = field(default_factory=Uncompressed)
+    solver: contract.Solver = field(default_factory=slots.Sgd)
+    server: contract.ServerOptimiser = field(default_factory=slots.ServerSgd)
+    augment: contract.Augmentation = field(default_factory=slots.Unaugmented)
+    availability: contract.Availability = field(default_factory=slots.Always)
+    refine: contract.Refinement = field(default_factory=slots.Unrefined)
+    selection: contract.Selection = field(default_factory=slots.Everyone)
+    sharing: contract.Sharing = field(default_factory=slots.All)
+    codec: contract.Codec = field(default_factory=slots.Uncompressed)
     local: Local = field(default_factory=Local)
     system: System = field(default_factory=System)
     faults: Faults = field(default_factory=Faults)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
-    metric: tuple[Metric, ...] = ()
+    metric: tuple[contract.Metric, ...] = ()
     engine: Auto | Sequential | Stacked = field(default_factory=Auto)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 

@@ -37,26 +37,12 @@ from fedskew.execution.run import Listener, Stop, execute, register
 from fedskew.execution.site import ClientScores, Site, faults_as_rows
 from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import Experiment, from_toml
+from fedskew.flower import wire
 from fedskew.flower.events import observed
 from fedskew.flower.limits import tasks_on, weights_of
 from fedskew.flower.node import upload_tree
 from fedskew.flower.nodes import Channel, Deployment, Nodes, deployment_of
 from fedskew.flower.tables import agreed, consecutive, sized, table_of
-from fedskew.flower.wire import (
-    Body,
-    Decoded,
-    Encoding,
-    Kind,
-    Rejected,
-    Reply,
-    Request,
-    Signature,
-    body,
-    check_finite_leaves,
-    check_scores,
-    check_signature,
-    signature,
-)
 from fedskew.loop.evaluate import client_means
 from fedskew.loop.federation import Federation
 from fedskew.loop.limits import check_enough, length_fault, too_far
@@ -126,7 +112,7 @@ class RemoteClients:
     """
 
     fed: Federation
-    codec: Decoded
+    codec: wire.Decoded
     nodes: Nodes
     row: Tensor
     target: Tensor
@@ -147,7 +133,7 @@ class RemoteClients:
             return {}, {}
         before, answers = Sequential().survey(program, self.example(work), self.row, self.target)
         self.surveyed.update(map_leaves(torch.zeros_like, before))
-        replies = self.nodes.ask(self.requests("survey", work), checker(signature(pick(answers, 0))))
+        replies = self.nodes.ask(self.requests("survey", work), checker(wire.signature(pick(answers, 0))))
         if missing := [int(k) for k in work.clients if int(k) not in replies]:
             self.away.update(missing)
             raise Silent(f"round {work.round + 1}: no answer from {len(missing)} of {len(work.clients)} candidates")
@@ -162,16 +148,16 @@ class RemoteClients:
         part, deployment, model = self.fed.own_part, self.nodes.deployment, shared_model(self.fed)
         update = (part.sent(done.uploads.delta) if part else done.uploads.delta)[0]
         pattern = {**upload_tree(done.uploads), "scores": done.scores}
-        check = checker(signature({**pick(pattern, 0), "delta": self.codec.pattern(update, model)}))
+        check = checker(wire.signature({**pick(pattern, 0), "delta": self.codec.pattern(update, model)}))
 
         def accept(client: int, tensors: Tree) -> Tree:
             check(client, tensors)
             met = self.nodes.met[client]
-            check_scores(tensors.get("scores", {}), met.measured_rows or met.rows)
+            wire.check_scores(tensors.get("scores", {}), met.measured_rows or met.rows)
             delta = self.codec.opened(tensors["delta"], update, model)
-            check_finite_leaves({"delta": delta})
+            wire.check_finite_leaves({"delta": delta})
             if fault := length_fault(delta, deployment.longest):
-                raise Rejected("too_long", fault)
+                raise wire.Rejected("too_long", fault)
             return {**tensors, "delta": delta}
 
         replies = self.nodes.ask(self.requests("train", work), accept)
@@ -180,7 +166,7 @@ class RemoteClients:
         at = np.flatnonzero(np.isin(work.clients, list(replies)))
         far = too_far(self.fed, work, at, {k: trees[k] for k in ("delta", "extras")}, deployment.longest_ratio)
         for i, fault in far.items():
-            self.nodes.note(int(work.clients[at[i]]), Rejected("too_long", fault))
+            self.nodes.note(int(work.clients[at[i]]), wire.Rejected("too_long", fault))
         near = np.delete(np.arange(len(at)), list(far))
         self.check_enough(len(near), work)
         trees = pick(trees, near)
@@ -196,11 +182,11 @@ class RemoteClients:
         cure = f"{last}`flwr run` with resume continues from the last checkpoint"
         check_enough(self.fed, work.round, usable, len(work.clients), fewest, cure)
 
-    def requests(self, kind: Kind, work: Work) -> dict[int, tuple[Request, Body]]:
+    def requests(self, kind: wire.Kind, work: Work) -> dict[int, tuple[wire.Request, wire.Body]]:
         """Return the request to each client of the cohort: the model and the method's broadcast."""
         view, surveyed = work.view, work.view.before.get("surveyed")
         tensors = {"x": view.x, "extras": view.extras}
-        sent, requests = body(tensors), {}
+        sent, requests = wire.body(tensors), {}
         for i, k in enumerate(work.clients.tolist()):
             request = self.nodes.request(
                 kind,
@@ -212,7 +198,7 @@ class RemoteClients:
                 measured=bool(work.measured),
                 asked=surveyed is None or bool(surveyed[i]),
             )
-            requests[k] = (request, sent if request.asked else body({**tensors, "before": pick(self.surveyed, 0)}))
+            requests[k] = (request, sent if request.asked else wire.body({**tensors, "before": pick(self.surveyed, 0)}))
         return requests
 
     def example(self, work: Work) -> Work:
@@ -244,7 +230,7 @@ class RemoteClients:
             return NO_SCORES
         clients = np.array([k for k in clients.tolist() if len(fed.partition.measured_rows(k))], dtype=np.int64)
         personal = measures_personal(fed)
-        sent = body({"x": server.x, "extras": fed.algorithm.broadcast(fed.view(server)) if personal else {}})
+        sent = wire.body({"x": server.x, "extras": fed.algorithm.broadcast(fed.view(server)) if personal else {}})
         stamps = states.get(clients, dict)["stamp"].tolist()
         requests = {
             k: (self.nodes.request("measure", server.round, k, stamp=stamp), sent)
@@ -253,10 +239,10 @@ class RemoteClients:
         score = client_means(fed.task, server.x, self.row, self.target, torch.arange(1))
         pooled = tuple(filter(None, [pooled_primary(fed.task)]))
         score |= dict.fromkeys(pooled, score["loss"])
-        check = checker(signature({"global": score, "personal": score} if personal else {"global": score}), pooled)
+        check = checker(wire.signature({"global": score, "personal": score} if personal else {"global": score}), pooled)
 
         def accept(client: int, tensors: Tree) -> Tree:
-            check_scores(check(client, tensors), 1)
+            wire.check_scores(check(client, tensors), 1)
             return tensors
 
         replies = self.nodes.ask(requests, accept)
@@ -271,12 +257,12 @@ class RemoteClients:
         return faults_as_rows([(client, fault) for client, fault, _ in faults])
 
 
-def checker(expected: Signature, may_lack: Collection[str] = ()) -> Callable[[int, Tree], Tree]:
+def checker(expected: wire.Signature, may_lack: Collection[str] = ()) -> Callable[[int, Tree], Tree]:
     """A check that a reply has these names, shapes and types, and finite values but for those that it ``may_lack``."""
 
     def check(client: int, tensors: Tree) -> Tree:
-        check_signature(tensors, expected)
-        check_finite_leaves(tensors, may_lack)
+        wire.check_signature(tensors, expected)
+        wire.check_finite_leaves(tensors, may_lack)
         return tensors
 
     return check
@@ -328,9 +314,9 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
     return with_engine(experiment, Sequential(), experiment.training.threads or 1)
 
 
-def first_request(token: str, experiment: Experiment, dataset: Dataset) -> Request:
+def first_request(token: str, experiment: Experiment, dataset: Dataset) -> wire.Request:
     """Return the first request to a node. It does not have the shape of a row yet."""
-    return Request(
+    return wire.Request(
         kind="meet",
         run=token,
         round=0,
@@ -370,7 +356,7 @@ def begin(
     template = replace(
         first_request(facts["token"], experiment, dataset),
         shape=shape,
-        encoding=Encoding(preprocessing=preprocessing, classes=dataset.classes) if preprocessing else None,
+        encoding=wire.Encoding(preprocessing=preprocessing, classes=dataset.classes) if preprocessing else None,
         weights=weights_of(model, tasks_on(experiment, shape, dataset.num_categories)[0]),
     )
     # targets of another kind than classes are not counted
@@ -379,7 +365,7 @@ def begin(
     population = facts.get("population", [])  # empty when the run begins
     for k, (rows, measured_rows, of_classes) in enumerate(population):
         numbers = {"rows": rows, "measured_rows": measured_rows, "label_counts": tuple(of_classes)}
-        nodes.met[k] = Reply(kind="meet", run=facts["token"], round=0, client=k, **numbers)
+        nodes.met[k] = wire.Reply(kind="meet", run=facts["token"], round=0, client=k, **numbers)
     if not population:
         nodes.await_clients(clients)
         met = [nodes.met[k] for k in range(clients)]
@@ -387,7 +373,7 @@ def begin(
         store.add_facts(run, {"flower": {**facts, "population": counts}})
     data = rows_by_client([nodes.met[k] for k in range(clients)], dataset, preprocessing)
     assembly = assemble(experiment, dataset, data)
-    codec = Decoded(assembly.federation.codec)
+    codec = wire.Decoded(assembly.federation.codec)
     federation = dataclasses.replace(assembly.federation, codec=codec)
     if experiment.algorithm.contract().privacy:
         # new at each start: the same noise on two sums of a round, one without a client, would reveal that client's update
@@ -414,7 +400,7 @@ def repeated(store: RunStore, run: int) -> int:
     return total
 
 
-def rows_by_client(met: list[Reply], dataset: Dataset, preprocessing: Preprocessing | None) -> ClientData:
+def rows_by_client(met: list[wire.Reply], dataset: Dataset, preprocessing: Preprocessing | None) -> ClientData:
     """Return the clients' numbers of rows, by class if they report it. The server has no rows of clients."""
     classes, unknown = np.arange(dataset.num_classes), np.zeros_like(dataset.y[:1])
     labels = [

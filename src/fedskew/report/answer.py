@@ -1,7 +1,5 @@
 """What a comparison says in sentences: the answer, warnings, remarks, and where the time went."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -30,10 +30,14 @@ from fedskew.execution.prepare import size_of, tasks_of
 from fedskew.experiment.config import Architecture, from_toml
 from fedskew.experiment.keywords import Format
 from fedskew.loop.personal import measures_personal, personal_model
+from fedskew.measure.registry import METRICS, Measure, Measures, primary_of
 from fedskew.models.encoder import Encoder
 from fedskew.models.mixed import MixedNet
 from fedskew.models.own import OwnNet
-from fedskew.report.card import card
+from fedskew.report.experiments import measured_rows, name_of, repeat_command, settings
+from fedskew.report.series import Results
+from fedskew.report.style import rendered
+from fedskew.report.words import rows_of, value, with_interval
 from fedskew.serving.graph import INPUT, OPSET, about, preprocessing_graph
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
@@ -289,6 +293,63 @@ def write_folder(
     except OSError as error:
         raise FedskewError(f"export {folder}: cannot be written: {error.strerror}") from None
     return folder
+
+
+def card(store: RunStore, run: int, client: int | None, without_graph: str) -> str:
+    """Write the card of the global model, or of one client's personal model, as Markdown.
+
+    ``without_graph`` says why there is no ONNX file; it is empty if there is one.
+    """
+    record, partition = store.run(run), store.partition(run)
+    names = dict(zip(partition["client"], partition["client_name"], strict=True))
+    metrics = {metric.name for metric in METRICS}
+    measures = [m for m in Measures().shown() if m.split == "test" and m.name in metrics]
+    split, per_client = ("test", False) if client is None else ("personal-model", True)
+    last = store.last([run], [f"{split}/{m.name}" for m in measures], per_client=per_client)
+    numbers = {m.name: m.value for m in last if m.client == client}
+    primary, split = primary_of([record]), "global-model" if client is None else "personal-model"
+    scores = {m.client: m.value for m in store.last([run], [f"{split}/{primary.name}"], per_client=True)}
+    return (
+        rendered(
+            "card.md",
+            record=record,
+            name=name_of(record.name),
+            client=client,
+            whose="the global model" if client is None else f"the personal model of client {names[client]}",
+            data=record.facts.get("data", {}),
+            dealt=record.facts.get("partition", {}),
+            versions=record.facts.get("versions", {}),
+            settings=settings([record]),
+            metrics=[(measure, numbers[measure.name]) for measure in measures if measure.name in numbers],
+            over_seeds=over_seeds(store, run),
+            value=value,
+            primary=primary,
+            clients=[
+                (names[number], rows, scores[number])
+                for number, rows in partition.groupby("client")["rows"].sum().items()
+                if number in scores
+            ],
+            measured_rows=measured_rows([record]),
+            epsilon=store.last([run], ["round/epsilon"]),
+            repeat=repeat_command(store, [record]),
+            without_graph=without_graph,
+        )
+        + "\n"
+    )
+
+
+def over_seeds(store: RunStore, run: int) -> Callable[[Measure], str]:
+    """Return a function that formats a measure over all seeds of the run's method in the same comparison."""
+    record = store.run(run)
+    alike = [r for r in store.runs("comparison=?", (record.comparison,)) if r.name == record.name]
+    row = rows_of(Results(store, alike).summary)[0] if len(alike) > 1 else {}
+
+    def text(measure: Measure) -> str:
+        if measure.key not in row:
+            return "one seed: no interval"
+        return f"{with_interval(measure, row[measure.key], row[f'{measure.key}_half'])}, {len(alike)} seeds"
+
+    return text
 
 
 def check_earlier(folder: Path) -> None:

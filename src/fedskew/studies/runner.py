@@ -23,8 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
-from fedskew.data.dataset import Dataset
-from fedskew.data.shared import SharedDataset, shared
+from fedskew.data.dataset import Dataset, SharedDataset, shared
 from fedskew.engine.group import Lost
 from fedskew.execution.plan import Latest, Plan
 from fedskew.execution.run import Ended, Listener, Stop, begin, execute, register

@@ -79,6 +79,7 @@ OPTIONS = [
     ("--set: cannot read 'x'", "--set x"),
     ("OPTION=VALUE", "--system stragglers"),
     ("--set: cannot read 'training'", "--set training"),
+    ("--set: cannot read 'a.b.c=1'", "--set a.b.c=1"),
     ("unknown section 'nosuch'", "--set nosuch.x=1"),
     ("unknown option 'x'", "--set training.x=1"),
     ("rounds must be a whole number", "--set training.rounds=", f"--set training.rounds={'9' * 5000}"),

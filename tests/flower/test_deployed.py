@@ -122,7 +122,7 @@ def test_a_message_has_the_bytes_that_a_simulation_counts(codec: str, tmp_path: 
     frame = RunStore(tmp_path / "runs").measurements([1])
     counted = frame[(frame.name == "bytes_up") & (frame["round"] == 1)].value.item() / 4
     sent = [len(data) for _, kind, _, data in channel.seen if kind == "train"]
-    assert max(sent) - counted < 1200
+    assert 0 < max(sent) - counted < 1200
     assert codec == "clip:norm=0.1" or counted < 0.35 * 650 * 4
 
 

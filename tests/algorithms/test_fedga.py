@@ -221,6 +221,16 @@ def test_a_cohort_without_weight_is_averaged_as_in_fedavg() -> None:
     assert_close(state["a"], [0.0, 0.0])
 
 
+def test_weight_moves_within_the_cohort_by_shares_of_its_sum() -> None:
+    """The shares of 0.1 and 0.3 are 1/4 and 3/4; a step of d = 0.1 goes to the larger gap, and the sum stays 0.4."""
+    fed = ragged(FedGAGeneralisation(d=0.1), sizes=[2, 6])
+    uploads = play(fed, X0, 1)[0].done.uploads._replace(report={"gap": f64([0.0, 1.0]), "seen": f64([1.0, 1.0])})
+    server = fed.view(start(fed, X0))._replace(round=1, state={"a": f64([0.1, 0.3])})
+    delta, state = fed.algorithm.aggregate(server, Cohort(fed.info, uploads))
+    assert_close(delta, f64([0.15, 0.85]) @ uploads.delta)
+    assert_close(state["a"], [0.06, 0.34])
+
+
 # gradient alignment
 
 

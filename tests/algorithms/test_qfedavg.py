@@ -55,9 +55,9 @@ def test_the_losses_are_those_before_training_and_the_rate_is_the_rounds() -> No
 
 
 def test_weight_decay_belongs_to_the_loss() -> None:
-    """g = w + w / 2 and 4 (w - 3) + w / 2 at x = 1, one step; both losses are 1/4 larger."""
+    """g = w + w / 2 and 4 (w - 3) + w / 2 at x = 3, one step; both losses are 9/4 larger."""
     fed = sized_pair(QFedAvg(q=1.0), steps=(1, 1), solver=Sgd(lr=0.1, weight_decay=0.5))
-    assert_close(play(fed, [1.0], 1)[0].server.x[0], 1 + paper_step(1.0, [0.75, 8.25], [-0.15, 0.75], 0.1))
+    assert_close(play(fed, [3.0], 1)[0].server.x[0], 3 + paper_step(1.0, [6.75, 2.25], [-0.45, -0.15], 0.1))
 
 
 # one step from given losses and updates

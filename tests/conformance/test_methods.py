@@ -31,6 +31,7 @@ from tests.methods import (
     reference,
     run,
 )
+from tests.reference import Only
 from tests.small import RAGGED, X0
 
 torch.set_num_threads(1)
@@ -178,14 +179,6 @@ def test_the_numbers_of_clients_do_not_matter(spec: str) -> None:
 
 COHORT_MATTERS = ("drfa", "dualmetric", "fedbs:variance=loss", "fedpbs:weighting=samples")
 """Methods whose server compares the clients before they train."""
-
-
-@dataclass(frozen=True)
-class Only:
-    chosen: tuple[int, ...]
-
-    def select(self, clients: Any, rng: Any) -> Any:
-        return np.asarray(self.chosen)
 
 
 @pytest.mark.parametrize("spec", [v for v in VARIANTS if not spec_of(v).startswith(COHORT_MATTERS)])

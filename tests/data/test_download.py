@@ -272,7 +272,6 @@ def test_get_downloads_once_and_verify_finds_damage(server, folder, capsys, monk
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["get"], "name a data set"),
         (["get", "cifar10"], "did you mean 'cifar-10'?"),
         (["get", "femnist"], "LEAF"),
         (["verify", "imagenet"], "unknown data set 'imagenet'"),

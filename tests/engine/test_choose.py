@@ -74,56 +74,59 @@ def test_labels_show_only_what_differs_from_the_default() -> None:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """A machine with given seconds a round under each option (`_` in a label for a space). Returns what was tried."""
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], list[str]]:
+    """A machine with given seconds a round under each option. Returns the list of what is tried on it."""
 
-    def made(**speeds: float) -> list[str]:
+    def prepared(seconds: dict[str, float]) -> list[str]:
         tried: list[str] = []
 
         def measured(fed, work, option, limit=np.inf):
             tried.append(option.label)
-            return {label.replace("_", " "): value for label, value in speeds.items()}[option.label]
+            return seconds[option.label]
 
         monkeypatch.setattr(trial, "measured", measured)
         return tried
 
-    return made
+    return prepared
 
 
-def chosen(rounds: int, threads: list[int]) -> EngineChoice:
-    return choose(replace(FED, rounds=rounds), work_of(), threads)[0]
+TRIALS = {
+    "a short run tries the two engines only": ({"sequential": 0.02, "stacked": 0.01}, 10, [1, 2], Stacked(), 1),
+    "a long run tries all threads": (
+        {"sequential": 9, "stacked": 4, "stacked 4 threads": 2},
+        1000,
+        [1, 4],
+        Stacked(),
+        4,
+    ),
+    "all threads are hardly faster": (
+        {"sequential": 9, "stacked": 1, "stacked 2 threads": 0.95},
+        1000,
+        [1, 2],
+        Stacked(),
+        1,
+    ),
+    "an engine that loses on one thread may win on all": (
+        {"sequential": 1.9, "stacked": 1, "sequential 2 threads": 0.5, "stacked 2 threads": 1},
+        1000,
+        [1, 2],
+        Sequential(),
+        2,
+    ),
+    "given threads are kept": ({"sequential 3 threads": 2, "stacked 3 threads": 1}, 1000, [3], Stacked(), 3),
+}
+"""Seconds a round by option, rounds, numbers of threads that may be used, and the choice."""
 
 
-def test_a_short_run_tries_the_two_engines_only(machine) -> None:
-    tried = machine(sequential=0.02, stacked=0.01)
-    assert chosen(10, [1, 2]) == EngineChoice(Stacked())
-    assert tried == ["sequential", "stacked"]
-
-
-def test_a_long_run_tries_all_threads(machine) -> None:
-    tried = machine(sequential=9, stacked=4, stacked_4_threads=2)
-    assert chosen(1000, [1, 4]) == EngineChoice(Stacked(), threads=4)
-    assert tried[2:] == ["stacked 4 threads"]
-
-
-def test_one_thread_is_chosen_if_all_threads_are_hardly_faster(machine) -> None:
-    machine(sequential=9, stacked=1, stacked_2_threads=0.95)
-    assert chosen(1000, [1, 2]) == EngineChoice(Stacked())
-
-
-def test_an_engine_that_loses_on_one_thread_may_win_on_all(machine) -> None:
-    machine(sequential=1.9, stacked=1, sequential_2_threads=0.5, stacked_2_threads=1)
-    assert chosen(1000, [1, 2]) == EngineChoice(Sequential(), threads=2)
-
-
-def test_given_threads_are_kept(machine) -> None:
-    tried = machine(sequential_3_threads=2, stacked_3_threads=1)
-    assert chosen(1000, [3]) == EngineChoice(Stacked(), threads=3)
-    assert len(tried) == 2
+@pytest.mark.parametrize(("seconds", "rounds", "threads", "engine", "used"), TRIALS.values(), ids=TRIALS)
+def test_the_fastest_option_is_chosen(machine, seconds, rounds, threads, engine, used) -> None:
+    tried = machine(seconds)
+    assert choose(replace(FED, rounds=rounds), work_of(), threads)[0] == EngineChoice(engine, threads=used)
+    assert tried == [*seconds]
 
 
 def test_a_model_that_cannot_be_stacked_is_tried_alone(machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = machine(sequential=2)
+    tried = machine({"sequential": 2})
     monkeypatch.setattr(trial, "stackable", lambda task: False)
-    assert chosen(1, [1]) == EngineChoice(Sequential())
+    assert choose(replace(FED, rounds=1), work_of(), [1])[0] == EngineChoice(Sequential())
     assert tried == ["sequential"]

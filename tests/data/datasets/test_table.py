@@ -233,10 +233,7 @@ def test_rows_without_a_value_are_dropped(tmp_path: Path) -> None:
     ("cells", "message"),
     [
         ({"days": "-{}"}, "times must be above 0, found -40; correct or remove such rows"),
-        ({"days": "0"}, "times must be above 0, found 0; correct"),
         ({"died": "2"}, "events must be 0 or 1, found 2; "),
-        ({"died": "-1"}, "events must be 0 or 1, found -1; "),
-        ({"died": "0.5"}, "events must be 0 or 1, found 0.5; "),
         (
             {"died": "dead"},
             "holds words, such as 'dead'; write 1 for an event and 0 for none",

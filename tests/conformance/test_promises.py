@@ -168,9 +168,9 @@ def test_an_error_of_the_method_gives_a_one_line_error() -> None:
     [
         (ForgetsTheMask(), "padding_changes_nothing", " differs by "),
         (Branches(), "engines_agree", "data-dependent"),
-        (Overwrites(), "nothing_is_changed", "changed"),
-        (RemembersElsewhere(), "resume_is_exact", "differs"),
-        (CountsClients(), "order_does_not_matter", "differs"),
+        (Overwrites(), "nothing_is_changed", "state/v differs by "),
+        (RemembersElsewhere(), "resume_is_exact", "x differs by "),
+        (CountsClients(), "order_does_not_matter", "delta differs by "),
         (
             Grows(),
             "states_keep_their_shape",

@@ -179,6 +179,9 @@ def test_only_classes_with_enough_rows_on_both_sides_count():
     assert within_classes(apart, z, y, client, np.arange(2), fewest=5) == 1
     for left in (slice(1, None), slice(None, -1)):
         assert np.isnan(within_classes(apart, z[left], y[left], client[left], np.arange(2), fewest=5))
+    rows, of_client = np.array([[0.0], [1], [1], [3]]), np.array([0, 1, 1, 2])
+    found = within_classes(apart, rows, np.zeros(4, dtype=int), of_client, np.arange(3), fewest=1)
+    assert found == pytest.approx((5 / 3 + 2 * 0.5 + 7 / 3) / 4), "weighted by the client's rows"
 
 
 # the two faces that use inputs

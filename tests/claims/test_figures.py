@@ -65,6 +65,17 @@ def test_every_panel_with_runs_is_drawn() -> None:
         assert all(name in text for name in names)
 
 
+def test_a_panel_circles_lowest_points_and_draws_the_first_clients() -> None:
+    lowest = Panel(kind="curves", of="accuracy", arms=("other, low",), lowest=True)
+    first = Panel(kind="clients", of="global-model/accuracy", arms=("ours, low",), first=1)
+    of_lowest, of_first = pictures(dataclasses.replace(TABLE, panels=(lowest, first)), RESULTS)
+    line, circle = of_lowest.draw("").axes[0].get_lines()[:2]
+    assert circle.get_xydata().tolist() == [[1, 0.1]] == [min(line.get_xydata().tolist(), key=lambda point: point[1])]
+    assert "Circles" in of_lowest.caption
+    assert next(line.get_label() for line in of_first.draw("").axes[0].get_lines()) == "client 1"
+    assert "client 2" not in str(of_first.on_page(legend=True)["svg"])
+
+
 def test_band_is_the_range_or_the_interval() -> None:
     lines = {"a": {0: (np.array([1, 2]), np.array([1.0, 2.0])), 1: (np.array([1]), np.array([3.0]))}}
     table = over_rounds(lines, "range").set_index("round")

@@ -250,7 +250,8 @@ class Panel:
 
     ``kind`` is ``curves`` (``of`` over the rounds, a line for each arm), ``bars`` (``of`` by arm), ``clients`` (the measure ``of``
     over the rounds, a line for each client or layer; one arm), or ``partition`` (rows by client and label; one arm). ``band`` is
-    the 95 % interval over the seeds, or their range.
+    the 95 % interval over the seeds, or their range. ``lowest`` circles the lowest point of each line. ``first`` is the number of
+    clients drawn (0: all).
     """
 
     kind: Literal["curves", "bars", "clients", "partition"]
@@ -258,6 +259,8 @@ class Panel:
     arms: tuple[str, ...] = ()
     title: str = ""
     band: Literal["interval", "range"] = "interval"
+    lowest: bool = False
+    first: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ def clients(key: str, table: ClaimTable, panel: Panel, results: Results) -> Pict
         runs = dict([next(iter(runs.items()))])
         names = []
     parts = {seed: run.of_clients(panel.of) for seed, run in runs.items()}
-    numbers = sorted({number for of_run in parts.values() for number in of_run})
+    numbers = sorted({number for of_run in parts.values() for number in of_run})[: panel.first or None]
     lines = {
         str(names[k]) if names else f"client {k + 1}": {
             seed: of_run[k] for seed, of_run in parts.items() if k in of_run
@@ -78,11 +78,12 @@ def of_lines(key: str, panel: Panel, lines: Lines, measure: Measure, title: str 
     """The figure of lines over the rounds, each a mean over its seeds with a band."""
     order, points = list(lines), over_rounds(lines, panel.band)
     heading, seeds = title or panel.title or measure.label, max((len(of_seed) for of_seed in lines.values()), default=0)
+    circles = " Circles are at the lowest points." if panel.lowest else ""
     band = f"means over {count(seeds, 'seed')}, with their {BANDS[panel.band]}" if seeds > 1 else "one seed"
     return Picture(
         key=key,
         heading=heading,
-        draw=partial(draw.draw_curves, points, measure, order),
+        draw=partial(draw.draw_curves, points, measure, order, circled=panel.lowest),
         tips=partial(
             tips_along, points.sort_values("mean", ascending=False, kind="stable"), "round", order, "mean",
             (
@@ -90,7 +91,7 @@ def of_lines(key: str, panel: Panel, lines: Lines, measure: Measure, title: str 
                 lambda row: with_interval(measure, row["mean"], row["high"] - row["mean"]),
             ),
         ),
-        caption=f"{measure.label[:1].upper()}{measure.label[1:]} over the rounds; {band}.",
+        caption=f"{measure.label[:1].upper()}{measure.label[1:]} over the rounds; {band}.{circles}",
         label=measure.label,
     )  # fmt: skip
 

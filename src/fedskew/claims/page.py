@@ -18,6 +18,7 @@ from fedskew.report.words import figures
 
 if TYPE_CHECKING:
     from markupsafe import Markup
+    from matplotlib.figure import Figure
 
 Grid = tuple[list[str], list[list[str]]]
 """Titles of the columns after the first, and rows of texts."""
@@ -55,12 +56,16 @@ def sections(document: Document, results: Results, extras: Mapping[str, Numbers]
 
 
 def of_extra(name: str, numbers: Numbers) -> list[Picture]:
-    """Return the figure of a part that needs no runs, if it has one."""
-    extra = EXTRAS[name]
-    draw = extra.draw
-    if not draw:
-        return []
-    return [Picture(key=name, heading=extra.title, draw=lambda _: draw(numbers), tips=lambda: Tips("x", []))]
+    """Return the figures of a part that needs no runs."""
+    draw, drawn = EXTRAS[name].draw, []
+    for number, part in enumerate(numbers if draw else (), 1):
+
+        def drawing(label: str, part: str = part) -> Figure:
+            assert draw
+            return draw(numbers, part)
+
+        drawn.append(Picture(key=f"{name}-{number}", heading=part, draw=drawing, tips=lambda: Tips("x", [])))
+    return drawn
 
 
 def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:

@@ -40,8 +40,12 @@ BIN = re.compile(rf"(.*?)(up to |above )?({NUMBER})(?: to {NUMBER})?")
 """A label that ends in a number, or in a range such as "up to 3", "3 to 7" or "above 7"."""
 
 
-def draw_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str], label: str = "") -> Figure:
+def draw_curves(
+    table: pd.DataFrame, measure: Measure, order: Sequence[str], label: str = "", circled: bool = False
+) -> Figure:
     """Draw the mean over rounds, the interval over seeds as a band, and a cross where a run stopped early.
+
+    If ``circled``, a circle is at the lowest point of each line.
 
     ``table`` comes from `series.curves`; ``order`` gives each method its colour. With a ``label``, the vertical axis has this
     label, and the figure has a legend. The report leaves ``label`` empty and shows both beside the figure.
@@ -59,6 +63,9 @@ def draw_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str], lab
             rows = table[table["method"] == method]
             style = line_style(index, len(rows))
             axes.plot(rows["round"], rows["mean"], label=method, **style)
+            if circled:
+                lowest = rows.nsmallest(1, "mean")
+                axes.plot(lowest["round"], lowest["mean"], "o", color=style["color"], markersize=11, fillstyle="none")
             if (rows["runs"] > 1).any():
                 low = rows["low"].clip(lower=max(bottom, measure.low))
                 high = rows["high"].clip(upper=min(top, measure.high))

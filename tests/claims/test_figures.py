@@ -10,8 +10,8 @@ import pytest
 from fedskew.claims.document import ClaimTable, Document, Panel, load
 from fedskew.claims.export import exported, page, read
 from fedskew.claims.figures import over_rounds, pictures
-from fedskew.claims.page import html, markdown, texts_of
-from fedskew.claims.quantities import Measured, quantity
+from fedskew.claims.page import captions, html, markdown, texts_of
+from fedskew.claims.quantities import Measured, quantity, words_for
 from fedskew.claims.verdicts import Results
 from fedskew.core.errors import BadInput
 from fedskew.store.records import RunRecord
@@ -91,6 +91,19 @@ def test_quantity_after_a_share_of_the_rounds() -> None:
     assert np.isnan(quantity("accuracy-at:0.5", run(0, [0.1, 0.2], rounds=40)))
     with pytest.raises(BadInput, match="unknown quantity"):
         quantity("acuracy-at:0.5", run(0, [0.1]))
+
+
+def test_words_for_quantities() -> None:
+    names = ["accuracy-at:0.2", "rounds-to:0.85", "update-amount"]
+    assert list(map(words_for, names)) == ["accuracy at 20 % of the rounds", "rounds to 0.85", "update amount"]
+
+
+def test_a_sentence_that_all_captions_share_stands_once() -> None:
+    two = tuple(Panel(kind="curves", of="accuracy", arms=("ours, low",), lowest=lowest) for lowest in (False, True))
+    common, drawn = captions(pictures(dataclasses.replace(TABLE, panels=two), RESULTS))
+    assert common == ["Means over 2 seeds, with their 95 % interval."]
+    assert [picture.caption for picture in drawn] == ["", "Circles are at the lowest points."]
+    assert captions([]) == ([], [])
 
 
 def test_matrix_has_arms_by_the_parts_of_their_names() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from fedskew.claims.quantities import OF_CLIENTS, Measured, counted, curve, quantity
+from fedskew.claims.quantities import OF_CLIENTS, Measured, counted, curve, quantity, words_for
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.measure.statistics import LEVEL, Floats, alike, mean_interval, paired_p
 
@@ -110,7 +110,7 @@ class Claim:
 
     def described(self) -> str:
         """Describe the statistic: ``difference of accuracy (a; b)``."""
-        of = f"{self.of} and {self.against}" if self.against else self.of
+        of = " and ".join(map(words_for, self.quantities))
         arms = self.arms if len(self.arms) <= 4 else (self.arms[0], f"{len(self.arms) - 2} more", self.arms[-1])
         return f"{self.kind} of {of} ({'; '.join(arms)})"
 

@@ -78,8 +78,7 @@ def of_lines(key: str, panel: Panel, lines: Lines, measure: Measure, title: str 
     """The figure of lines over the rounds, each a mean over its seeds with a band."""
     order, points = list(lines), over_rounds(lines, panel.band)
     heading, seeds = title or panel.title or measure.label, max((len(of_seed) for of_seed in lines.values()), default=0)
-    circles = " Circles are at the lowest points." if panel.lowest else ""
-    band = f"means over {count(seeds, 'seed')}, with their {BANDS[panel.band]}" if seeds > 1 else "one seed"
+    band = f"Means over {count(seeds, 'seed')}, with their {BANDS[panel.band]}." if seeds > 1 else "One seed."
     return Picture(
         key=key,
         heading=heading,
@@ -91,7 +90,7 @@ def of_lines(key: str, panel: Panel, lines: Lines, measure: Measure, title: str 
                 lambda row: with_interval(measure, row["mean"], row["high"] - row["mean"]),
             ),
         ),
-        caption=f"{measure.label[:1].upper()}{measure.label[1:]} over the rounds; {band}.{circles}",
+        caption=band + (" Circles are at the lowest points." if panel.lowest else ""),
         label=measure.label,
     )  # fmt: skip
 
@@ -143,7 +142,7 @@ def bars(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture
                 + (f", document {figures(row['document'])}" if math.isfinite(row["document"]) else ""),
             ),
         ),
-        caption=f"{measure.label[:1].upper()}{measure.label[1:]}: means over the seeds with their 95 % interval.{printed}",
+        caption=f"Means over the seeds, with their 95 % interval.{printed}",
         label=measure.label,
     )  # fmt: skip
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fedskew.claims.document import ClaimTable, Document
 from fedskew.claims.extras import EXTRAS, Numbers
 from fedskew.claims.figures import pictures
+from fedskew.claims.quantities import words_for
 from fedskew.claims.verdicts import RULE, Judged, Results, cells, interval, tally, verdicts
 from fedskew.core.text import count
 from fedskew.report.html import in_grey
@@ -49,10 +50,21 @@ def sections(document: Document, results: Results, extras: Mapping[str, Numbers]
             grid = grid if grid[1] else (list(extra.columns[1:]), [list(row) for row in extra.rows(numbers)])
             drawn += of_extra(table.extra, numbers)
             remarks.append(f"{extra.note[:1].upper()}{extra.note[1:]}.")
-        remarks += [f"{note[:1].upper()}{note[1:]}." for note in table.notes]
+        common, drawn = captions(drawn)
+        remarks = common + remarks + [f"{note[:1].upper()}{note[1:]}." for note in table.notes]
         claims = [outcome for outcome in judged if outcome.claim.table == table.name]
         parts.append(Section(table.name, table.title, grid, drawn, remarks, claims))
     return parts
+
+
+def captions(pictures: Sequence[Picture]) -> tuple[list[str], list[Picture]]:
+    """Return the sentences that all captions share, and the figures with the rest of their captions."""
+    sentences = [re.split(r"(?<=\.) ", picture.caption) for picture in pictures]
+    common = (
+        [text for text in sentences[0] if text and all(text in of_one for of_one in sentences)] if sentences else []
+    )
+    rest = [" ".join(text for text in of_one if text not in common) for of_one in sentences]
+    return common, [replace(picture, caption=caption) for picture, caption in zip(pictures, rest, strict=True)]
 
 
 def of_extra(name: str, numbers: Numbers) -> list[Picture]:
@@ -86,7 +98,9 @@ def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:
         return (columns, [[row, *texts.values()] for row, texts in rows.items()]), missing
     printed = [m for m in table.measures if any(m in row for row in table.printed.values())]
     titles = [
-        title for m in table.measures for title in ([f"{titled(m)}, document"] if m in printed else []) + [titled(m)]
+        title
+        for m in table.measures
+        for title in ([f"{words_for(m)}, document"] if m in printed else []) + [words_for(m)]
     ]
     grid = []
     for arm, of_arm in numbers.items():
@@ -97,16 +111,6 @@ def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:
             texts.append(interval(cell.mean, cell.half))
         grid.append(texts)
     return (titles, grid), missing
-
-
-def titled(quantity: str) -> str:
-    """Return the heading of a quantity: ``accuracy-at:0.2`` gives ``accuracy at 20 % of the rounds``."""
-    of, at, share = quantity.partition("-at:")
-    return (
-        f"{of.replace('-', ' ')} at {float(share):.0%} of the rounds".replace("%", " %")
-        if at
-        else quantity.replace("-", " ")
-    )
 
 
 def about(document: Document, scale: str, rule: str) -> str:
@@ -134,9 +138,9 @@ def markdown(
         lines = ["| | " + " | ".join(titles) + " |", "| --- |" + " ---: |" * len(titles)]
         lines += [f"| {' | '.join(row)} |" for row in rows]
         drawn = list(map(place, section.pictures))
-        captions = list(dict.fromkeys(picture.caption for picture in section.pictures if any(drawn)))
+        rest = list(dict.fromkeys(picture.caption for picture in section.pictures if picture.caption and any(drawn)))
         parts += [f"## {section.title}", "\n".join(lines) if rows else "" if any(drawn) else "Not run."]
-        parts += [*drawn, " ".join([*captions, *section.remarks]) if rows or drawn else ""]
+        parts += [*drawn, " ".join([*rest, *section.remarks]) if rows or drawn else ""]
         parts.append("\n".join(f"- **{j.verdict}** · {spoken(j)}. {j.reason}." for j in section.claims))
     if document.open:
         lines = [f"- {what}: {choice.rstrip('.')}." for what, choice in document.open.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, SupportsFloat
@@ -259,6 +260,12 @@ def quantity(name: str, run: Measured) -> float:
     """Return the quantity of this name. Raises `BadInput` for an unknown name, and for one that an old export does not contain."""
     value = earlier("values", name, run) if run.before else reader(name)(run)
     return float(value)
+
+
+def words_for(name: str) -> str:
+    """Return the words for a quantity: ``accuracy-at:0.2`` gives ``accuracy at 20 % of the rounds``."""
+    of, at, share = name.partition("-at:")
+    return f"{words_for(of)} at {100 * float(share):g} % of the rounds" if at else re.sub("[-:]", " ", name)
 
 
 def curve(name: str, run: Measured) -> Series:

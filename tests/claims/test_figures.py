@@ -136,7 +136,7 @@ def test_page_has_tables_figures_and_claims() -> None:
 @pytest.mark.parametrize(
     ("panel", "message"),
     [
-        ({"kind": "clients", "of": "layer/cosine"}, "has one arm"),
+        ({"kind": "clients", "of": "layer/cosine"}, "needs one arm"),
         ({"kind": "curves", "of": "accuracy", "arms": ("nobody",)}, "no 'nobody'"),
         ({"kind": "clients", "of": "global-model/loss", "arms": ("never run",)}, "no 'global-model/loss'"),
     ],

@@ -227,7 +227,11 @@ def load_from(folder: Path, dataset: Any, contents: dict[str, bytes]) -> Any:
     [
         (Mnist(), {**DIGITS, "X_train": GREY.astype(float)}, "are float64, expected bytes"),
         (Mnist(), {**DIGITS, "X_test": GREY[0, 0, 0]}, r"have shape \(\), expected \(28, 28\)"),
-        (Mnist(), {**DIGITS, "y_test": LABELS[:, None]}, r"are uint8 of shape \(20, 1\), expected an integer each"),
+        (
+            Mnist(),
+            {**DIGITS, "y_test": LABELS[:, None]},
+            r"are uint8 of shape \(20, 1\), expected one integer for each image",
+        ),
         (Mnist(), {**DIGITS, "X_train": np.zeros_like(GREY)}, "channel 0 of the training part is empty or all of one"),
         (Cifar10(), {"labels": np.arange(1000) % 10 - 1}, "the training part has no row of some classes"),
         (Cifar10(), {"labels": np.where(np.arange(1000), np.arange(1000) % 10, 2**62)}, r"0..9, found 0..4611686018"),

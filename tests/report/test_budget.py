@@ -126,7 +126,9 @@ def test_a_budget_ends_at_rounds_that_were_measured(tmp_path, requested: str, lo
 )
 def test_the_untrained_model_is_not_a_methods_result(tmp_path, requested: str, enough: str) -> None:
     made = sparse(tmp_path, 4)
-    with pytest.raises(BadInput, match=f"at no amount up to {requested} .* write {enough} or more, or run again with"):
+    with pytest.raises(
+        BadInput, match=f"up to {requested} there is no amount .* write {enough} or more, or run again with"
+    ):
         _ = Results(made, made.runs(), budget_from(requested)).summary
     assert Results(made, made.runs(), budget_from(enough)).summary["accuracy"].min() > 0.12
 

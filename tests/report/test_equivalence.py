@@ -72,7 +72,7 @@ def test_without_a_margin_nothing_is_equivalent(tmp_path: Path) -> None:
 def test_several_margins_are_refused(tmp_path: Path) -> None:
     with closing(store(tmp_path, 1.0, {})) as made:
         add(made, "moon", 0, [0.1, 0.8], experiment=toml("moon", 0, 0, 1) + "\n[evaluation]\nmargin = 2.0\n")
-        with pytest.raises(BadInput, match="these runs state several margins, 1 and 2; name runs of one"):
+        with pytest.raises(BadInput, match="these runs state several margins, 1 and 2; name runs with the same margin"):
             _ = Results(made, made.runs()).summary
 
 

@@ -92,7 +92,7 @@ def test_an_export_leaves_a_card_that_the_user_changed_and_the_current_folder(
         fs.export(runs, folder)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(BadInput, match="this one is the current one"):
+    with pytest.raises(BadInput, match="this is the current folder"):
         fs.export(runs, Path())
 
 

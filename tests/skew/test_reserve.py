@@ -293,7 +293,7 @@ def test_a_run_with_a_share_stores_what_it_sent(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"beta": 0.1, "alpha": 0.01}, "gives each client none; raise it"),
+        ({"beta": 0.1, "alpha": 0.01}, "is less than one row for a client; raise alpha"),
         ({"beta": 0.01}, "shared_data: 1 of 120 rows"),
     ],
 )

@@ -62,9 +62,9 @@ class Check(NamedTuple):
 
 
 def reference(case: Case, measure: Measure) -> float | None:
-    """Return the share of FedAvg's error that the method to beat removes: FedAvg, or adapted FedAvg for a model for each client.
+    """Return the share of FedAvg's error that the method to beat removes.
 
-    None if the case did not measure adapted FedAvg.
+    That method is FedAvg, or adapted FedAvg if each client has its own model. None if the case did not measure adapted FedAvg.
     """
     if measure == "test":
         return 0.0
@@ -112,9 +112,10 @@ def winner(cases: Sequence[Case], measure: Measure) -> Winner | None:
 
 
 def check(cases: Sequence[Case], measure: Measure) -> Check | None:
-    """Choose the winner without each data set in turn, and measure it there. None for fewer than three data sets.
+    """Leave out each data set in turn, choose the winner on the others, and measure it on the one left out.
 
-    A data set in which the winner of the others was not measured counts as FedAvg, with a gain of 0.
+    None for fewer than three data sets. A data set in which the winner of the others was not measured counts as FedAvg, with a
+    gain of 0.
     """
     of_measure = [
         case

@@ -7,8 +7,9 @@
 ``clip`` is S, ``noise`` is z. Adding or removing one client changes the sum by at most S. For this, all clients have the same
 weight, and the denominator is the expected number of clients. A round without clients adds noise, too. K is public.
 
-The server clips each update again, so that neither a codec nor an attacker exceeds S. An experiment refuses every component that
-makes one client's update depend on another's, or that uses an update without noise (`fedskew.core.privacy`).
+The server clips each update again, so that neither a codec nor an attacker exceeds S. With other methods, the
+codec `clip` clips updates (`fedskew.slots.codecs`). An experiment refuses every component that makes one client's update depend
+on another's, or that uses an update without noise (`fedskew.core.privacy`).
 
 Departures: the client clips the whole update once, after the local training. The paper also clips after each batch, and by layer.
 All weights are 1, so W = K; the paper's are at most 1. S is fixed. Adaptive clipping (Andrew et al. 2021, arXiv:1905.03871) is

@@ -48,7 +48,10 @@ def complete(
     caller: Caller,
     dataset: Dataset | None = None,
 ) -> None:
-    """Execute the experiments that the store lacks, as one comparison, and the interrupted ones, on ``dataset`` if given."""
+    """Execute the experiments that the store lacks, as one comparison, and the interrupted runs.
+
+    All use ``dataset``, if given.
+    """
     waiting = to_execute(store, experiments, title)
     if waiting:
         check_processes(jobs)

@@ -43,9 +43,9 @@ def export(
 ) -> Path:
     """Write a run's model for other programs: a folder with ONNX, weights, a model card and a Python file; or one file.
 
-    ``format`` is folder, safetensors, torchscript or onnx; by default the ending of ``path`` decides, and it is a folder without a
-    known ending. With ``client`` (number or name), it is this client's personal model. A run's number or tag is looked up in the
-    folder ``runs``. ``warn`` is called with one line if the newest checkpoint is damaged and an older one is used.
+    ``format`` is folder, safetensors, torchscript or onnx; by default the ending of ``path`` decides. A path without a known
+    ending becomes a folder. With ``client`` (number or name), it is this client's personal model. A run's number or tag is looked
+    up in the folder ``runs``. ``warn`` is called with one line if the newest checkpoint is damaged and an older one is used.
     """
     trained, place = runs_of(runs), Path(path) if path else None
     by_suffix = {suffix: name for name, suffix in SUFFIX.items()}

@@ -268,9 +268,9 @@ class ClaimTable:
     """A table or figure of a document: arms (rows), quantities (columns), and the numbers that the document prints.
 
     A ``matrix`` has its first quantity only. Its rows are the names of the arms up to their last comma, and its columns the rest.
-    ``clients`` names the measures of each client or layer, as ``split/name``, that its quantities or panels need.
-    ``panels`` are the drawings of its figures, ``extra`` a part that is drawn without runs. ``notes`` are what differs from the
-    document here, and where it contradicts itself.
+    ``clients`` names the measures of each client or layer, as ``split/name``, that its quantities or panels need. ``panels`` are
+    the drawings of its figures, ``extra`` a part that is drawn without runs. ``notes`` say what differs from the document here,
+    and where the document contradicts itself.
     """
 
     name: str
@@ -289,7 +289,10 @@ class ClaimTable:
         for panel in self.panels:
             known(f"table {self.name}: panel {panel.of}", panel.arms, self.arms)
             alone, drawn = panel.kind in ("clients", "partition"), self.drawn(panel)
-            require(not alone or len(drawn) == 1, f"table {self.name}: a panel of {panel.kind} has one arm; name it")
+            require(
+                not alone or len(drawn) == 1,
+                f"table {self.name}: a panel of {panel.kind} needs one arm; name it in arms",
+            )
             if panel.kind == "clients":
                 known(f"table {self.name}: a panel of clients", [panel.of], self.clients)
 

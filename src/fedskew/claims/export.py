@@ -30,7 +30,7 @@ class Curves(TypedDict):
 
 
 class ExportedRun(TypedDict):
-    """One run of an export. ``values`` and ``curves`` are the numbers of an export of an earlier version, which has no others."""
+    """One run of an export. An export of an earlier version has only the numbers in ``values`` and ``curves``."""
 
     status: str
     rounds: int  # rounds done

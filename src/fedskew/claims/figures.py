@@ -48,7 +48,10 @@ def curves(key: str, table: ClaimTable, panel: Panel, results: Results) -> Pictu
 
 
 def clients(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture:
-    """A measure of each client or layer over the rounds. Of clients it draws the first seed: other seeds have other clients."""
+    """A measure of each client or layer over the rounds.
+
+    For clients it draws only the first seed, because other seeds have other clients.
+    """
     (arm,) = table.drawn(panel)
     runs = dict(sorted(results[arm].items()))
     split, name = panel.of.split("/")
@@ -164,5 +167,5 @@ def partition(key: str, table: ClaimTable, panel: Panel, results: Results) -> Pi
 
 
 def measure_of(name: str) -> Measure:
-    """Return the measure of this name in claims; for any other quantity one that only has a label."""
+    """Return the measure of this name in claims. For any other quantity return a measure that has only a label."""
     return measures().get(name) or Measure("", name, "", label=name.replace("-", " "))

@@ -96,7 +96,7 @@ def add(parsed: argparse.Namespace) -> None:
 
 
 def check_winner(parsed: argparse.Namespace) -> None:
-    """Print if the overall winner beats FedAvg on data sets that did not choose it."""
+    """Print whether the overall winner beats FedAvg on a data set that was left out when it was chosen."""
     results = {measure: check(known(parsed.runs), measure) for measure in MEASURES}
     if parsed.json:
         print_json({measure: result and result._asdict() for measure, result in results.items()})

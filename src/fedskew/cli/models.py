@@ -84,7 +84,7 @@ def writer(output: Path | None) -> Iterator[Callable[[pd.DataFrame], None]]:
 
 
 def predict(parsed: argparse.Namespace) -> None:
-    """Write the answers for the rows of a file, with its columns where it has any; on standard output without ``--output``."""
+    """Write the answers for the rows of a file, beside the columns of the file. Without ``--output``, write to standard output."""
     output: Path | None = parsed.output
     require(
         output is None or output.suffix in TABLES,

@@ -49,7 +49,7 @@ def clean(value: object) -> object:
 
 
 def summary_json(results: Results) -> dict[str, object]:
-    """Return the summary table, and the curves of its runs, also by layer and class, and by client what the method decided."""
+    """Return the summary table, the curves of its runs (whole, by layer and by class), and the method's decisions by client."""
     curves, parts, of_clients = curves_by_run(results), results.parts, decided(results)
     return {
         "methods": results.summary.to_dict("records"),

@@ -63,13 +63,13 @@ def reproduce(parsed: argparse.Namespace) -> int:
 def read_back(
     store: RunStore, document: Document, planned: list[PlannedRun], parsed: argparse.Namespace
 ) -> dict[str, Numbers]:
-    """Add the runs of the export to the store, and return its numbers of parts without runs.
+    """Add the runs of the export to the store. Return the export's numbers of the parts that need no runs.
 
     Print how many runs there are, and how many belong to other experiments.
     """
     export, finished = read(parsed.export.read_bytes(), str(parsed.export))
     same = (export["document"], export["scale"]) == (document.name, parsed.scale)
-    require(same, f"{parsed.export}: of {export['document']} at scale {export['scale']}; name another file")
+    require(same, f"{parsed.export}: holds runs of {export['document']} at scale {export['scale']}; name another file")
     number = restore(store, planned, finished, str(parsed.export))
     others = sum(map(len, export["runs"].values())) - number
     text = f"{parsed.export}: {count(number, 'run')} read"

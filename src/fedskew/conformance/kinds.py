@@ -277,7 +277,7 @@ def data_are_the_same_again(source: Loads) -> None:
 
 
 def tried(model: Builds) -> tuple[dict[tuple[int, ...], tuple[nn.Module, Tensor]], str]:
-    """Return the module and five rows for each of `SHAPES` that it accepts, and why it refuses the first of the others."""
+    """Return the module and five rows for each of `SHAPES` that the model accepts, and why it refuses the first of the others."""
     nets: dict[tuple[int, ...], tuple[nn.Module, Tensor]] = {}
     failed = ""
     for shape in SHAPES:
@@ -296,7 +296,7 @@ def tried(model: Builds) -> tuple[dict[tuple[int, ...], tuple[nn.Module, Tensor]
 
 
 def made(model: Builds) -> tuple[nn.Module, Tensor]:
-    """Return the module for the first of `SHAPES` that it accepts, and five rows."""
+    """Return the module for the first of `SHAPES` that the model accepts, and five rows."""
     nets, failed = tried(model)
     holds(bool(nets), f"takes rows of none of the shapes {SHAPES}; {failed}")
     return next(iter(nets.values()))

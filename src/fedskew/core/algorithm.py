@@ -23,7 +23,7 @@ Loss = Callable[[Task, View, Tensor, Batch], Tensor]
 
 
 class GradFn(Protocol):
-    """Gradient (P,) and value () at parameters (P,) of the objective, or of another ``loss``, on the current batch.
+    """Gradient (P,) and value () of the objective, or of another ``loss``, on the current batch, at parameters (P,).
 
     The results are detached: they cannot be differentiated again.
     """

@@ -41,7 +41,7 @@ def expected(kind: Any, numbers: bool = False) -> str:
 
 
 def one_kind(kind: Any, numbers: bool) -> str:
-    """Return the values that a type allows that is no union."""
+    """Return the values that a type allows. The type is no union."""
     arguments = get_args(kind)
     if get_origin(kind) is Literal:
         return " or ".join(map(str, arguments))

@@ -66,9 +66,9 @@ def cores() -> int:
 
 @cache
 def slow_bf16(side: int = 512) -> str:
-    """Return a line if matrix products in bfloat16 take longer here than in float32, as on processors without it; else "".
+    """Return a line if matrix products in bfloat16 take longer here than in float32; else "".
 
-    Multiplies matrices of ``side`` rows in both; takes about 50 ms.
+    They do on processors without bfloat16. The test multiplies matrices of ``side`` rows in both types; it takes about 50 ms.
     """
     import torch
 
@@ -112,7 +112,7 @@ class Clock:
         self.since = time.perf_counter()
 
     def turn(self) -> None:
-        """Add the time since the last call to the innermost span."""
+        """Count the time since the last ``turn`` for the innermost span."""
         now = time.perf_counter()
         self.seconds[self.open[-1]] = self.seconds.get(self.open[-1], 0.0) + now - self.since
         self.since = now

@@ -116,8 +116,9 @@ def whole_units(
 
     ``quotas`` holds divisions of the rows into parts, the finest first: the part (n,) of each row, and how many rows each part
     should give. For each division, the units come in the order of their first row's ``chance`` (n,). A unit is taken if this
-    brings the division nearer to its numbers of rows, and no coarser one farther away. If each unit has one row, the first rows
-    of each part are taken. A unit below 0 is never taken, nor one without which a ``client`` (n,) has no rows left.
+    brings the division nearer to its numbers of rows, and no coarser one farther away. If each unit has one row, the first rows of
+    each part are taken. Two kinds of units are never taken: those below 0, and those without which a ``client`` (n,) has no rows
+    left.
     """
     order = np.argsort(unit, kind="stable")
     members = np.split(order, np.flatnonzero(np.diff(unit[order])) + 1)

@@ -48,9 +48,9 @@ def unit_factor(mean: float, rest: float, deviation: float, spread: float, rows:
 
 
 def from_most(mean: float, others: Sequence[float], factor: float) -> bool:
-    """Whether ``mean`` is about ``factor`` times the middle ones of the others' means, so that this client is the odd one.
+    """Whether ``mean`` is about ``factor`` times the middle one, or each of the two middle ones, of the sorted ``others``.
 
-    Else one client in another unit would make all others look odd.
+    If so, this client is the odd one. Without this test one client in another unit would make all others look odd.
     """
     finite = sorted(other for other in others if math.isfinite(other))
     middle = finite[(len(finite) - 1) // 2], finite[len(finite) // 2]

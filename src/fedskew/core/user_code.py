@@ -92,9 +92,10 @@ PROGRAM = "__main__"
 
 
 def text_of(thing: type | FunctionType, place: str) -> str:
-    """Return source text that defines ``thing`` completely: the imports, plain values, functions and classes that it uses, and it.
+    """Return source text that defines ``thing`` completely.
 
-    Raises `BadInput` if its source text is unknown, or if it uses an object that source text cannot make.
+    Its parts are ``thing`` and the imports, plain values, functions and classes that it uses. Raises `BadInput` if its source
+    text is unknown, or if it uses an object that source text cannot make.
     """
     scope = vars(sys.modules[thing.__module__]) if thing.__module__ in sys.modules else {}
     imports: dict[str, None] = {}

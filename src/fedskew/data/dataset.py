@@ -44,7 +44,7 @@ class Dataset:
     columns: the names of x's columns (of a table), or of its channels (of signals); empty if they have no names.
     texts: training and test rows as texts, for models that have their own tokenizer; None if the rows are no texts.
     vocabulary: the maximum number of ids, if x holds ids of words (`fedskew.data.texts`) or symbols; else 0.
-    fewest: a word of the vocabulary has at least this many training texts at a client; at other clients it counts as none.
+    fewest: a word counts at a client only if at least this many of the client's training texts have it.
     sensitive: the name of the sensitive attribute, if the last column of x holds one as 0 and 1.
     test_units: (n_test,) the id of each test row's unit: a person, a client, or the row itself. Values of one unit depend on each
     other. Splits of the same rows give a unit the same id. None: each test row is a unit, and all splits have the same test rows.

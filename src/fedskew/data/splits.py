@@ -39,7 +39,7 @@ class Redrawn:
 
 
 def with_splits(source: Source, seeds: Sequence[int], folds: str = "") -> dict[int, Source]:
-    """By seed: the data set with the test rows that this seed draws, if it says ``redraw``; else as it is.
+    """Return the data set for each seed. If it says ``redraw``, it has the test rows that the seed draws; else it is unchanged.
 
     With ``folds`` each seed tests another fold. The first seed of a repetition draws its folds.
     """
@@ -66,11 +66,11 @@ def with_splits(source: Source, seeds: Sequence[int], folds: str = "") -> dict[i
 def in_fold(
     client: Ints, fold: str, seed: int = 0, stratum: Ints | None = None, person: Ints | None = None
 ) -> NDArray[np.bool_]:
-    """(n,) whether a row is in this fold, such as ``2/5``: each row is in one of the folds.
+    """Return whether each row (n,) is in this fold, such as ``2/5``. Each row is in one of the folds.
 
     In folds of rows the number of rows of a client, and of a ``stratum`` of a client, differs by at most one between two folds. In
-    folds of clients (``2/4:clients``) the number of clients does. With ``person`` (n,), folds of rows are folds of whole persons. A
-    person counts for the client and stratum of the first row.
+    folds of clients (``2/4:clients``) the number of clients differs by at most one. With ``person`` (n,), folds of rows are folds
+    of whole persons. A person counts for the client and stratum of the first row.
     """
     number, _, folds = fold.partition("/")
     folds_wanted, of_clients = parse_folds(folds)
@@ -93,7 +93,7 @@ def in_fold(
 
 
 def share_of_strata(stratum: Ints, share: float, seed: int = 0) -> NDArray[np.bool_]:
-    """(n,) whether a row is drawn: a random ``share`` of each stratum, to the nearest whole number of rows."""
+    """Return whether each row (n,) is drawn: a random ``share`` of each stratum, to the nearest whole number of rows."""
     rng, drawn = stream(seed, "split"), np.zeros(len(stratum), dtype=np.bool_)
     for number in np.unique(stratum):
         rows = rng.permutation(np.flatnonzero(stratum == number))
@@ -104,7 +104,7 @@ def share_of_strata(stratum: Ints, share: float, seed: int = 0) -> NDArray[np.bo
 def held_out(
     client: Ints, fraction: float, seed: int = 0, stratum: Ints | None = None, person: Ints | None = None
 ) -> NDArray[np.bool_]:
-    """(n,) whether a row is held out: a random fraction of each client's rows, rounded down.
+    """Return whether each row (n,) is held out: a random fraction of each client's rows, rounded down.
 
     The rows of a client are taken from each ``stratum`` in proportion, up to rounding; which ones, the seed decides. With
     ``person`` (n,), all rows of a person are held out or none. Then the numbers of rows are as near as whole persons allow.

@@ -107,7 +107,7 @@ def tenths(y: Rows) -> Numbered:
 
 
 def label_sets(y: Rows, names: tuple[str, ...]) -> Numbered:
-    """Return the set of labels of each row as a stratum (n,), and the strata's names. Rare sets are one stratum."""
+    """Return the stratum (n,) of each row, and the strata's names. Each set of labels is a stratum. Rare sets share one."""
     sets, set_of, count = np.unique(y, axis=0, return_inverse=True, return_counts=True)
     rank = np.empty(len(sets), dtype=np.int64)
     order = np.argsort(-count, kind="stable")

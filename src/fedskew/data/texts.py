@@ -81,7 +81,8 @@ def vocabulary_of(
 ) -> tuple[str, ...]:
     """Return the most frequent words among the first ``length`` words of each text: those that have the ids 2 to ``size`` - 1.
 
-    A word of fewer than ``fewest`` texts of a client counts as none there. ``clients`` (n,) is the client of each text.
+    A word counts at a client only if at least ``fewest`` of the client's texts have it. ``clients`` (n,) is the client of each
+    text.
     """
     of_clients = defaultdict[int, list[str]](list)
     for text, client in zip(texts, repeat(0) if clients is None else clients.tolist(), strict=False):
@@ -141,8 +142,9 @@ def of_texts(
 ) -> Dataset:
     """Make a data set of labelled texts, with word ids as ``x``. ``facts`` are further fields of `Dataset`.
 
-    ``preprocessing`` gets a vocabulary of at most ``vocabulary`` ids, without words of fewer than ``facts["fewest"]`` texts of a
-    client. If sites ``agreed`` on a vocabulary, it has one. Raises `BadInput` for empty texts.
+    ``preprocessing`` gets a vocabulary of at most ``vocabulary`` ids, in which a word counts at a client only if
+    ``facts["fewest"]`` of the client's texts have it. If sites ``agreed`` on a vocabulary, ``preprocessing`` has it already.
+    Raises `BadInput` for empty texts.
     """
     check_texts(files.dataset, "the training part", train[0])
     check_texts(files.dataset, "the test part", test[0])

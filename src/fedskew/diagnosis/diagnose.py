@@ -54,7 +54,7 @@ def diagnosis(
     on_progress: OnProgress = lambda stage, fraction: None,
     runs: Path | None = None,
 ) -> dict[str, Any]:
-    """Return the complete diagnosis of rows in one place, as `diagnose`."""
+    """Diagnose rows in one place; return the values that `diagnose` returns."""
     # The matrices are small. On a busy machine several threads would wait minutes for each other.
     with threadpool_limits(1):
         return measured(rows, seed, on_progress, runs)
@@ -83,7 +83,10 @@ def measured(rows: ClientRows, seed: int, on_progress: OnProgress, runs: Path | 
 
 
 def compared(fact: Fact | WordFact, rows: ClientRows) -> list[Tested]:
-    """Compare the clients' rows in a fact, and rows of the same class. Sites do not count copied rows by class."""
+    """Compare a fact between the clients: over all rows, and over the rows of each class.
+
+    Copied rows are not compared by class.
+    """
     shape = len(rows.source.clients), len(rows.classes)
     parts = tests(fact, rows.client, shape[0])
     if rows.kind != CLASSES or fact[1] == "copied":

@@ -99,7 +99,7 @@ def values_of_face(face: MeasuredFace, clients: Sequence[str], kind: str = CLASS
 def follow_labels(diagnosis: Diagnosis, columns: Sequence[Difference]) -> bool:
     """Whether labels explain all that differs in the inputs, and columns of inputs are listed.
 
-    Only for targets that are no classes: else `beyond_labels` has left such columns out.
+    It matters only for targets that are no classes. For classes, `beyond_labels` has left such columns out already.
     """
     real = {face.name: face.real for face in diagnosis.faces}
     inputs = any(difference.column not in ("label", "target", "rows") for difference in columns)

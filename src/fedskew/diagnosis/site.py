@@ -51,7 +51,7 @@ class OwnClasses:
         return Answer(step="columns", classes=classes)
 
     def groups(self) -> Ints:
-        """A number (n,) for each row. Rows of a number that few rows have leave in no sum."""
+        """The group (n,) of each row. Rows of small groups are in no sum by group."""
         return np.unique(self.y, return_inverse=True)[1].astype(np.int64)
 
     def counts(self, parameters: Numbers) -> Floats:
@@ -59,7 +59,10 @@ class OwnClasses:
         raise BadInput("its targets are classes, which have no histogram")
 
     def strata(self, question: Question, parameters: Numbers) -> tuple[Ints, int]:
-        """The stratum (n,) of each row, and the number of strata. Classes that the server does not know have higher numbers."""
+        """The stratum (n,) of each row, and the number of strata.
+
+        Classes that the server does not know have numbers above these.
+        """
         unknown = sorted(set(self.y.tolist()) - {*question.classes})
         number = {word: at for at, word in enumerate((*question.classes, *unknown))}
         return np.array([number[word] for word in self.y]), len(question.classes)
@@ -91,9 +94,10 @@ class OwnNumbers:
         return self.round_counts(histogram(self.y, edges))
 
     def strata(self, question: Question, parameters: Numbers) -> tuple[Ints, int]:
-        """The strata of bins. Rows of small bins move to near ones, so that sums by stratum agree with the histogram.
+        """The stratum (n,) of each row, by its bin.
 
-        Else their differences would be counts of few rows.
+        Rows of small bins move to near bins, so that sums by stratum agree with the histogram. Otherwise the difference of a sum
+        and a count of the histogram would be about few rows.
         """
         of_bin = parameters["strata"].astype(np.int64)
         require(of_bin.shape == (BINS,) and 0 <= of_bin.min() <= of_bin.max() < BINS, "the question has no strata")
@@ -103,9 +107,9 @@ class OwnNumbers:
         return self.without_few(stratum, strata), strata
 
     def without_few(self, stratum: Ints, strata: int) -> Ints:
-        """The strata (n,). If the rows of small strata are few in all, they move to the nearest stratum of enough rows.
+        """The strata (n,). If all small strata together have few rows, these move to the nearest stratum with enough rows.
 
-        Else the sums of all rows, less the sums by stratum, would be about these few.
+        Otherwise the sums of all rows minus the sums by stratum would be about these few rows.
         """
         rows = np.bincount(stratum, minlength=strata)
         enough = rows >= least(self.fewest)
@@ -120,7 +124,7 @@ class OwnNumbers:
 
 
 def least(fewest: int) -> int:
-    """The rows of a class or stratum from which sums of both halves of its rows leave."""
+    """The number of rows that a class or stratum needs, so that the sums of both halves of its rows may leave the site."""
     return 2 * fewest if fewest > 1 else 1
 
 
@@ -152,10 +156,10 @@ class AnsweringSite:
 
     @cached_property
     def counted(self) -> NDArray[np.bool_]:
-        """(n,) Rows that count by more than their class.
+        """Whether each row (n,) is counted in more than the number of rows of its class.
 
-        If the rows of rare classes are few in all, they are left out: else the sums of all rows, less the sums by class, would be
-        about these few.
+        If all rare classes together have few rows, these rows are left out. Otherwise the sums of all rows minus the sums by class
+        would be about these few rows.
         """
         enough = self.enough(self.targets.groups())
         return enough if (~enough).sum() < self.fewest else np.ones_like(enough)
@@ -168,7 +172,7 @@ class AnsweringSite:
         return table
 
     def enough(self, group: Ints) -> NDArray[np.bool_]:
-        """(n,) whether a row's group has enough rows for sums of both halves of the rows. Note it if some have not."""
+        """Whether the group of each row (n,) has enough rows for sums of both halves. If some groups have not, add a note."""
         enough: NDArray[np.bool_] = (np.bincount(group) >= least(self.fewest))[group]
         words = (
             f"no {self.targets.word} has {least(self.fewest)} rows, twice --fewest {self.fewest}; this site sends no sums of "

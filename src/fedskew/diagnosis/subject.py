@@ -107,7 +107,7 @@ class DiagnosisOptions:
 
     @property
     def smallest_count(self) -> int:
-        """Rows that a count has at least, unless it is 0."""
+        """The smallest number of rows in a count that is not 0."""
         return FEWEST if self.fewest is None else self.fewest
 
     @property
@@ -116,7 +116,10 @@ class DiagnosisOptions:
         return Roles(self.column, self.client, person=self.person, numeric=bool(self.target), once=True)
 
     def compare_arguments(self, rows: int = 0) -> str:
-        """The arguments of `fedskew compare` for a file, a folder, or all its files; empty for others, which it does not take."""
+        """The arguments of `fedskew compare` for a file, a folder, or all files of a folder.
+
+        Empty for any other list of files, which the command does not take.
+        """
         folder, paths = self.paths[0].parent, {*self.paths}
         whole = len(self.paths) > 1 and paths == {
             path for path in folder.iterdir() if path.is_file() and format_of(path)

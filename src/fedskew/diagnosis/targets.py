@@ -94,7 +94,7 @@ MOST_NUMBERS = 100_000_000
 class Targets:
     """The targets of all sites: each site's ``counts`` (sites, classes) of rows of the classes ``names``.
 
-    ``fewest`` (sites,) are the rows that the sites' counts have at least.
+    ``fewest`` (sites,) is the smallest count of each site that is not 0.
     """
 
     counts: Ints
@@ -135,17 +135,17 @@ class Targets:
         return concept.kinds_for(int(rows.sum()), self.strata)
 
     def kinds(self, rows: Floats) -> int:
-        """The number of kinds of inputs that leaves twice `fewest` rows of each in a typical group of a site."""
+        """The number of kinds of inputs. It is so small that a typical group of a site has twice `fewest` rows of each kind."""
         few, of_group = int(self.fewest.max()), rows @ np.eye(self.group_of.max() + 1)[self.group_of]
         most = self.most_kinds(rows)
         return most if few == 1 else int(np.clip(np.median(of_group[of_group > 0]) // (2 * few), 2, most))
 
     def shapes(self, columns: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of what sites send besides the moments of this number of columns."""
+        """The shapes of the arrays that sites send in addition to the moments of this number of ``columns``."""
         return {}
 
     def needed(self, answer: Numbers, columns: int) -> Numbers:
-        """A site's moments without products with squares, which are large; for these the sum over all sites is enough."""
+        """A site's moments without the products of squares. These are large, and their sum over all sites is enough."""
         return {**answer, "products by half": answer["products by half"][:, :columns, :columns].copy()}
 
     def model(self, answers: Sequence[Numbers], alignments: Sequence[Numbers]) -> Numbers:

@@ -67,7 +67,7 @@ def masked(program: Program) -> Callable[..., Carry]:
 
 @dataclass(frozen=True, kw_only=True)
 class Stacked:
-    """Trains ``width`` clients at a time. With 0, a block has at most 256 clients, and its models fit into 16 MiB."""
+    """Trains ``width`` clients at a time. With ``width`` 0 it trains as many as `block_width` allows."""
 
     width: NonNegativeInt = 0
 
@@ -98,7 +98,10 @@ class Stacked:
         return self.blocks(lambda members: self.block(steps, members_of(work, members), x, y), work)
 
     def blocks(self, act: Callable[[Ints], T], work: Work) -> T:
-        """Call ``act`` with the positions of each block's clients, those with the most steps first. Join in the cohort's order."""
+        """Call ``act`` with the positions of each block's clients, those with the most steps first.
+
+        Join the results in the cohort's order.
+        """
         order = np.argsort([-len(plan.index) for plan in work.plans], kind="stable")
         width = self.width or block_width(work.view.x)
         with torch.no_grad():

@@ -29,7 +29,7 @@ MOST_BYTES, MOST_VALUES = 1 << 30, 10**8
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything except weights that turns new rows into predictions.
+    """Everything that turns new rows into predictions, except the weights.
 
     ``preprocessing`` is None if unknown; ``shape`` is the shape of one preprocessed row. ``categories`` is the number of classes,
     labels or symbols. ``task`` and ``model`` are options of these components, as fitted to the training rows.
@@ -80,7 +80,7 @@ def numbers_in(value: object, name: str = "") -> Iterator[tuple[str, float]]:
 
 
 def learned_of(experiment: Experiment, data: ClientData) -> Learned:
-    """Collect it from an experiment and its rows."""
+    """Return the `Learned` of an experiment and its rows."""
     model, x, _ = fitted(experiment.model, data.dataset, data.x, data.x_test)
     return Learned(
         preprocessing=data.preprocessing,
@@ -109,7 +109,7 @@ def kept(store: RunStore, run: int, facts: Json | None = None) -> Learned | None
         learned = msgspec.json.decode(data := read_small(path, MOST_BYTES), type=Learned)
         require(learned.version == VERSION, f"it has version {learned.version}, and this fedskew reads {VERSION}")
         same = (facts or {}).get(CHECKSUM, "") in ("", checksum(store, run, data))
-        require(same, "with the run's settings, its checksum is another one than in the checkpoint")
+        require(same, "its checksum, over the file and the run's settings, differs from the checkpoint's")
         learned.check()
     except FileNotFoundError:
         return None

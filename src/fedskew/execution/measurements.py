@@ -124,9 +124,10 @@ def unseen_rows(assembly: Assembly, engine: Engine, server: Server) -> list[Row]
 
 
 def test_row_values(assembly: Assembly, server: Server) -> tuple[Floats, Ints | None] | None:
-    """Return the primary metric of each test row (rows,), whose mean is the model's metric, and the rows' units, or None.
+    """Return one value of the primary metric for each test row (rows,), and the rows' units or None.
 
-    Some metrics have values of groups of rows. Returns None if a row has no value.
+    The mean of the values is the model's metric. Some metrics have a value for each group of rows. Returns None if a row has no
+    value.
     """
     task, metric, y = assembly.federation.task, assembly.experiment.task.primary, assembly.test_targets(server.round)
     units = assembly.dataset.test_units

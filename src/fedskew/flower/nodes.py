@@ -33,8 +33,8 @@ class Deployment:
     """Settings of the server's connections to nodes.
 
     ``timeout``: seconds that a node has for a reply. ``attempts``: how often a client is asked in all while its replies are not
-    usable; a node that does not reply in time is set aside until it replies again. ``fewest``: share of the clients asked, at least
-    one, without which the run stops.
+    usable; a node that does not reply in time is set aside until it replies again. ``fewest``: the smallest share of the asked
+    clients that must reply, at least one client; with fewer the run stops.
 
     An update longer than ``longest`` is rejected (0: no limit), and one longer than ``longest_ratio`` times the round's median (0:
     no limit; see `fedskew.loop.limits.outliers`). ``most_rows``: rows of a client at most (0: as many as the recipe's data set has

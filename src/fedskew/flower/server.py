@@ -258,7 +258,10 @@ class RemoteClients:
 
 
 def checker(expected: wire.Signature, may_lack: Collection[str] = ()) -> Callable[[int, Tree], Tree]:
-    """A check that a reply has these names, shapes and types, and finite values but for those that it ``may_lack``."""
+    """Return a check of replies.
+
+    A reply must have these names, shapes and types. Its values must be finite, except in leaves that ``may_lack`` this.
+    """
 
     def check(client: int, tensors: Tree) -> Tree:
         wire.check_signature(tensors, expected)

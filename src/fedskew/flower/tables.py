@@ -117,9 +117,9 @@ def check_table(table: TableData) -> None:
 def summary_of(table: TableData | None, experiment: Experiment, fewest: int) -> tuple[int, bytes]:
     """Return the number of rows of a table, and the summary of its columns as bytes; of texts, the counts of words.
 
-    Each count covers at least ``fewest`` rows. If the table names its persons, and this is above 1, the first row of each person
-    counts. The owner's table says how many words of each text are counted. If the server chose this number, the difference of two
-    answers could reveal words of fewer rows.
+    Each count covers at least ``fewest`` rows. If the table names its persons, and ``fewest`` is above 1, only the first row of
+    each person counts. The owner's table says how many words of each text are counted. If the server chose this number, the
+    difference of two answers could reveal words of fewer rows.
     """
     from fedskew.data.tables.columns import to_pandas
     from fedskew.data.tables.guard import shared

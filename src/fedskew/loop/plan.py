@@ -209,7 +209,10 @@ class System:
         return stream(seed, "dropout", round_).random(num_clients) >= self.dropout
 
     def late(self, cohort: Ints, num_clients: int, round_: int, seed: int) -> Late:
-        """Return the stragglers of a cohort. Each client has its own coin, so that one client more or less changes no other one."""
+        """Return the stragglers of a cohort.
+
+        Each client has its own random draw, so that another client in the cohort does not change it.
+        """
         if not self.stragglers:
             return {}
         luck = stream(seed, "stragglers", round_).random((num_clients, 2))

@@ -88,7 +88,7 @@ class Warned(NamedTuple):
 
 @dataclass
 class Watch:
-    """The history of a run that its warnings need. If a run is resumed, it is rebuilt from the stored rounds."""
+    """What the warnings need to know of a run's earlier rounds. A resumed run builds it again from the stored rounds."""
 
     classes: Sequence[str]
     label_counts: Ints  # (clients, classes)

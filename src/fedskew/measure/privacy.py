@@ -22,9 +22,9 @@ GRID = 100
 def epsilon(privacy: Privacy, rounds: int) -> float:
     """Return epsilon of (epsilon, delta) differential privacy after ``rounds``, for adding or removing one client.
 
-    It is an upper bound, and infinite without noise: the lower one of Rényi differential privacy (Mironov, Talwar, Zhang 2019,
-    arXiv:1908.10530) and of the privacy loss distribution (Sommer, Meiser, Mohammadi 2019, doi:10.2478/popets-2019-0029), whose
-    losses are rounded up to a grid. Raises `BadInput` if the package dp-accounting is not installed.
+    It is infinite without noise. It is the smaller of two upper bounds: by Rényi differential privacy (Mironov, Talwar, Zhang
+    2019, arXiv:1908.10530), and by the privacy loss distribution (Sommer, Meiser, Mohammadi 2019, doi:10.2478/popets-2019-0029),
+    whose losses are rounded up to a grid. Raises `BadInput` if the package dp-accounting is not installed.
     """
     if privacy.noise == 0:
         return math.inf

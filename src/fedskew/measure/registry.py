@@ -45,7 +45,7 @@ class Measure:
         If empty, `fedskew.execution.measurements` computes it.
     views: the views that have it. ``table``: terminal, LaTeX and Markdown; ``page``: the report's table; ``curve``: a figure
         over the rounds and the table of one run; ``live``: progress and ``watch``.
-    key: its column in a summary; by default its name. Times ``factor`` in there.
+    key: its column in a summary; by default its name. Values in a summary are multiplied by ``factor``.
     title, label: its heading in tables (by default the key in words) and in figures (by default the title).
     unit: ``%`` for shares in 0..1, which are shown times 100; anything else is shown after the title.
     reduce: how the rounds of a run become one number. ``interval``: whether views show the 95 % interval over seeds.

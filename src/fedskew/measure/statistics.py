@@ -87,10 +87,10 @@ class Crossed(Estimate):
 
     ``by_seed`` is the variance between the seeds' means, ``by_row`` between the rows' means, and ``residual`` the remaining
     variance. The interval covers other seeds and other test rows. Its squared standard error is s^2 = by_seed / S + by_row / n -
-    residual / (S n). Student's t has half of Satterthwaite's (1946) degrees of freedom, but at least s^2 / (by_seed / (S (S - 1)) +
-    by_row / (n (n - 1))), with which the squared interval is about the sum of both factors' own ones (Banerjee 1960). All of
-    Satterthwaite's are too many if few seeds are alike by chance: up to 5.7 % of the intervals would miss, and not 5 %. The
-    interval is never narrower than Student's interval over the seeds alone.
+    residual / (S n). Student's t has half of Satterthwaite's (1946) degrees of freedom, but at least s^2 / (by_seed / (S (S - 1))
+    + by_row / (n (n - 1))). With this minimum the squared interval is about the sum of the squared intervals of seeds and of rows
+    (Banerjee 1960). With all of Satterthwaite's degrees of freedom 5.7 % of the intervals could miss, not 5 %, if few seeds are
+    alike by chance. The interval is never narrower than Student's interval over the seeds alone.
     """
 
     rows: int

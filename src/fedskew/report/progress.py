@@ -68,7 +68,10 @@ class Board:
         self.face.stop(self)
 
     def advance(self, key: str, by: float, text: str = "", new: bool = True) -> None:
-        """A part is ``by`` units further. They do not count for the speed unless they are ``new``: another process did them."""
+        """Add ``by`` finished units to a part.
+
+        Units that are not ``new`` were done by another process, and do not count for the speed.
+        """
         part = self.parts[key]
         part.done, part.text = part.done + by, text
         if new:

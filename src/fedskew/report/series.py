@@ -84,7 +84,7 @@ def within_budget(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
     if not len(lowered):
         more = f"write {budget.of}={exact(possible[0])} or more, or " if len(possible) else ""
         raise BadInput(
-            f"budget: at no amount up to {budget.of}={exact(amount)} has every run a measured model; "
+            f"budget: up to {budget.of}={exact(amount)} there is no amount at which every run has a measured model; "
             f"{more}run again with --set evaluation.every=1"
         )
     last = spent[spent <= lowered[-1] * ROUNDING].reset_index().groupby("run")["round"].max()

@@ -63,10 +63,10 @@ COVERED = {
 
 
 def margin(records: Sequence[RunRecord]) -> float:
-    """The difference that does not matter, of the runs that state one; NaN if none does. Raises `BadInput` if they differ."""
+    """The margin of the runs, a difference that does not matter; NaN if no run states one. Raises `BadInput` if they differ."""
     margins = sorted({parsed(record).get("evaluation", {}).get("margin") for record in records} - {None})
     names = listed([f"{value:g}" for value in margins])
-    require(len(margins) < 2, f"these runs state several margins, {names}; name runs of one")
+    require(len(margins) < 2, f"these runs state several margins, {names}; name runs with the same margin")
     return float(margins[0]) if margins else math.nan
 
 
@@ -114,7 +114,7 @@ class Splits:
 
 
 def splits(records: Sequence[RunRecord]) -> Splits | None:
-    """The test sets of the finished runs; None where they have the same, or their sizes are not known."""
+    """The test sets of the finished runs. None if all runs have the same one, or if their sizes are not known."""
     finished = [record for record in records if record.status == "finished"]
     sizes = [record.facts.get("data", {}) for record in finished]
     if len({split_of(parsed(record)) for record in finished}) < 2 or not all("test_rows" in size for size in sizes):

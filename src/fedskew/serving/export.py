@@ -364,7 +364,7 @@ def check_earlier(folder: Path) -> None:
         )
     require(
         folder.resolve() != Path.cwd(),
-        "export: it replaces a whole folder, and this one is the current one; name another",
+        "export: it replaces a whole folder, and this is the current folder; name another one",
     )
 
 

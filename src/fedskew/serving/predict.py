@@ -43,7 +43,7 @@ def warn_python(line: str) -> None:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TrainedModel:
-    """The model of a run, which takes rows as a file of new rows has them; see `predict`."""
+    """The model of a run. It takes rows in the form that a file has them; see `predict`."""
 
     run: int
     trained: Trained
@@ -59,7 +59,7 @@ class TrainedModel:
 
     @property
     def reads(self) -> str:
-        """What a new row has."""
+        """What new rows must have, in words."""
         if isinstance(self.preprocessing, Array):
             return f"rows of shape {self.preprocessing.shape}"
         return (
@@ -262,7 +262,7 @@ class TrainedModel:
         return rows_of(x, self.trained.dtype, torch.device("cpu"), self.trained.task.ids)
 
     def last_symbols(self, symbols: Symbols, rows: pd.DataFrame) -> Rows:
-        """(n, length) the last symbols of each text."""
+        """The last symbols (n, length) of each text."""
         from fedskew.data.tables.columns import strings
 
         x, encode = np.full((len(rows), *self.trained.learned.shape), PADDING, dtype=np.int64), symbols.encoder()
@@ -286,7 +286,7 @@ class TrainedModel:
         return self.tensor(x), y
 
     def answers(self, x: Tensor) -> Rows:
-        """(n, K) probabilities of classes, labels or symbols, or (n,) numbers."""
+        """The probabilities (n, K) of classes, labels or symbols, or the predicted numbers (n,)."""
         task, answers = self.trained.task, []
         with torch.no_grad():
             for part in x.split(CHUNK):
@@ -322,7 +322,7 @@ class TrainedModel:
 
 
 def inputs_of(preprocessing: Tabular | Texts, model: Architecture, rows: pd.DataFrame) -> Rows:
-    """(n, ...) the inputs of a model's network, from the columns of a table."""
+    """The inputs (n, ...) of a model's network, from the columns of a table."""
     from fedskew.data.tables.columns import cells_of
 
     if isinstance(preprocessing, Tabular):

@@ -142,7 +142,10 @@ class LabelBlocks:
 
 
 def rounded(exact: NDArray[np.float64], totals: Ints) -> Ints:
-    """Round ``exact`` (K, C) so that its rows sum to ``totals`` (K,): down, then up where the fractional parts are largest."""
+    """Round each row of ``exact`` (K, C) so that its sum is in ``totals`` (K,).
+
+    All numbers are rounded down; then those with the largest fractional parts are rounded up.
+    """
     counts = np.floor(exact + 1e-9).astype(np.int64)
     left = totals - counts.sum(1)
     rank = np.argsort(np.argsort(counts - exact, axis=1, kind="stable"), axis=1, kind="stable")

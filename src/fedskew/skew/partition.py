@@ -101,8 +101,8 @@ def deal(
     """Deal the rows and hold some out. The same seed gives the same partition.
 
     ``held_out`` is the share of each client's rows, at least 0 and below 1, that is not for training; it is rounded down. With
-    ``person`` (n,), a person is held out at all clients or at none, and never below 0. Then the shares are as near as whole persons
-    allow. Raises `BadInput` if the rows do not allow this skew.
+    ``person`` (n,), a person is held out at all clients or at none. The shares are then as near as whole persons allow. Rows with
+    a person below 0 are never held out. Raises `BadInput` if the rows do not allow this skew.
     """
     require(0 <= held_out < 1, f"held_out is a share, at least 0 and below 1, got {held_out}")
     dealt = skew.deal(labels, groups, num_clients, stream(seed, "partition"))

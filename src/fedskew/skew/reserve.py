@@ -80,7 +80,10 @@ def share_out(partition: Partition, rows: Ints, alpha: float, seed: int) -> Part
     Held-out rows do not change. Raises `BadInput` if the share rounds to no row.
     """
     size = int(alpha * len(rows) + 1e-9)
-    require(size > 0, f"shared_data: alpha {alpha} of {len(rows)} shared rows gives each client none; raise it")
+    require(
+        size > 0,
+        f"shared_data: alpha {alpha} of {len(rows)} shared rows is less than one row for a client; raise alpha",
+    )
     parts = []
     for k in range(len(partition)):
         # k + 1, because key 0 would give the stream that drew the share (trailing zeros do not change a seed)

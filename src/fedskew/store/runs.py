@@ -306,7 +306,8 @@ class RunStore:
     ) -> list[Measurement]:
         """Return the values of the ``measures`` (``split/name``; without any: all), run by run in order of rounds.
 
-        They belong to no client, or with ``per_client`` to clients. ``after`` has rounds by run: only later rounds are returned.
+        They are values without a client; with ``per_client``, of clients. ``after`` has rounds by run: only later rounds
+        are returned.
         """
         rounds = {run: after.get(run, -1) for run in runs}
         return self.measured(CURVES, measures, per_client, after=json.dumps(rounds))
@@ -321,8 +322,8 @@ class RunStore:
     ) -> list[Measurement]:
         """Return the last value of each of the ``measures`` (``split/name``) in each run.
 
-        They belong to no client, or with ``per_client`` to clients. ``until`` has rounds by run: later rounds do not count. A
-        measure has no last value if it is missing in the round after which models were last measured, and since then.
+        They are values without a client; with ``per_client``, of clients. ``until`` has rounds by run: later rounds do not
+        count. A measure has no last value if it is missing in the round after which models were last measured, and since then.
         """
         rounds = {run: until.get(run, sys.maxsize) for run in runs}
         return self.measured(LAST, measures, per_client, until=json.dumps(rounds))

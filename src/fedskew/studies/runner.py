@@ -207,7 +207,10 @@ DONE = ("finished", "diverged")
 
 
 def stored_runs(store: RunStore, experiments: Sequence[Experiment]) -> dict[str, RunRecord]:
-    """Return the stored runs of these experiments, by hash: of several one that is done, else the oldest."""
+    """Return the stored runs of these experiments, by hash.
+
+    Of several runs of one experiment it is one that is done, or else the oldest.
+    """
     runs: dict[str, RunRecord] = {}
     for record in store.requested([experiment.hash() for experiment in experiments]):
         key = record.facts.get("asked", record.experiment_hash)

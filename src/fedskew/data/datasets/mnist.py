@@ -28,7 +28,7 @@ def load(files: Files, classes: Sequence[str]) -> Dataset:
         require(images.dtype == np.uint8, f"{where} pixels are {images.dtype}, expected bytes")
         require(
             labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer),
-            f"{where} labels are {labels.dtype} of shape {labels.shape}, expected an integer each",
+            f"{where} labels are {labels.dtype} of shape {labels.shape}, expected one integer for each image",
         )
     x, x_test, preprocessing = standardised_pixels(train[:, None], test[:, None])
     return files.build((x, y.astype(np.int64)), (x_test, y_test.astype(np.int64)), classes, preprocessing=preprocessing)

@@ -44,9 +44,9 @@ class TableData(Redrawn):
     Classes of the test set alone stay in it: no client trains on them, and their rows count as errors. Rows without label or client
     are dropped; ``notes`` counts them.
 
-    ``person`` is a column that names the person of each row, if some have several rows. All rows of a person are test rows or none,
-    and held out or none; the column is no input. Rows without a person are dropped. If a tested person has rows at clients that are
-    not tested, or in both files, no model trains on these rows.
+    ``person`` is a column that names the person of each row, if some have several rows. The rows of a person stay together: all
+    are test rows or none is, and all are held out or none is. The column is no input. Rows without a person are dropped. If a
+    tested person has rows at clients that are not tested, or in both files, no model trains on these rows.
 
     ``label`` is the column of classes. To predict numbers, name their column as ``target`` instead. To predict any number of labels
     for each row, name their columns of 0 and 1: ``labels=a|b|c``. For survival, name the columns ``time`` and ``event``. An event

@@ -91,7 +91,7 @@ def check_quotes(path: Path, delimiter: str, words: Collection[str], text: str =
                     problem = problem_of(row, header, delimiter, words, text)
                     require(
                         not problem,
-                        f"{path}: line {line}: a quote opens that closes {lines - 1} lines later, {problem}; {ADVICE}",
+                        f"{path}: line {line}: a quote opens and closes {lines - 1} lines later, {problem}; {ADVICE}",
                     )
                     if lines > NOTED:
                         notes.append(f"{path.name}: lines {line} to {rows.line_num} are one row with a quoted text")
@@ -238,7 +238,7 @@ class Reading:
         return self.spellings.get(name, "") or self.spelt.get(path, {}).get(name, "")
 
     def common_spellings(self) -> dict[str, str]:
-        """Return the spelling of each column that is the same in all files with another spelling than plain."""
+        """Return, by column, the special spelling on which the files agree. Files with plain cells do not count."""
         by_column: dict[str, set[str]] = {}
         for file in self.spelt.values():
             for name, spelling in file.items():
@@ -260,7 +260,7 @@ class Reading:
         return tallies
 
     def note_spellings(self, path: Path, types: dict[str, pa.DataType]) -> None:
-        """Note how numbers and times are read that are not plain, and texts that look like some."""
+        """Note how specially spelt numbers and times are read, and which texts look like numbers or times."""
         for name, tally in self.tallies.get(path, {}).items():
             if line := note(name, tally, self.spelling(path, name), holds_strings(types.get(name, pa.null()))):
                 self.notes.append(f"{path.name}: {line}")
@@ -367,8 +367,9 @@ def may_be_spelt(column: pa.ChunkedArray) -> bool:
 def first_line(path: Path) -> tuple[str, list[str], int]:
     """Return the delimiter and the column names of a CSV or TSV file, and the number of lines before the names.
 
-    A first line ``sep=;`` names the delimiter. Else it is the one in `DELIMITERS` that gives most of the first lines as many cells
-    as the names, and most cells. Delimiters in quotes do not count. In TSV files it is tab.
+    A first line ``sep=;`` names the delimiter. Otherwise it is the one in `DELIMITERS` with which most of the first lines have as
+    many cells as there are names. If several are equal, the one with the most names is taken. Delimiters in quotes do not count.
+    In TSV files it is tab.
     """
     with opened(path) as file:
         lines = [file.readline(BLOCK).decode("utf-8-sig", errors="replace") for _ in range(FIRST_LINES)]

@@ -16,7 +16,10 @@ from fedskew.data.tables.summaries import CATEGORIES, ColumnSummary, Floats, Mom
 
 
 def shared(table: pa.Table, fewest: int) -> tuple[Summary, list[str]]:
-    """The summary that leaves a site for the preprocessing of a run, and notes on what it hides. With 1 it hides nothing."""
+    """The summary that leaves a site for the preprocessing of a run, and notes on what it hides.
+
+    With ``fewest`` 1 it hides nothing.
+    """
     table, notes = guarded(table, fewest)
     return summary(table, fewest), notes
 
@@ -24,9 +27,9 @@ def shared(table: pa.Table, fewest: int) -> tuple[Summary, list[str]]:
 def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
     """The table, and notes on what was changed.
 
-    Words with fewer than ``fewest`` rows become missing, and so do fewer words than that between numbers. Of a column with fewer
-    missing values than ``fewest``, the gaps become its mean, rounded if all its numbers are whole, or its most frequent word; with
-    fewer values, it is left empty.
+    First, words with fewer than ``fewest`` rows become missing: see `without_rare_words`. Then a column with fewer than ``fewest``
+    values becomes empty. If it has fewer than ``fewest`` missing values, they become its mean or its most frequent word. The mean
+    is rounded if all numbers of the column are whole.
     """
     notes: list[str] = []
     frame = to_pandas(table)
@@ -52,7 +55,10 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
 
 
 def without_rare_words(texts: Values, fewest: int) -> Values:
-    """The texts without words of fewer than ``fewest`` rows; if most are other texts, without few words between numbers."""
+    """The texts without words of fewer than ``fewest`` rows.
+
+    Of more than `CATEGORIES` different texts, those that are no numbers become missing if they are fewer than ``fewest``.
+    """
     if texts.nunique() <= CATEGORIES:
         return texts.mask(texts.map(texts.value_counts()) < fewest)
     odd = texts.notna() & np.isnan(numbers(texts))
@@ -92,8 +98,8 @@ def as_own_file(table: pa.Table) -> pa.Table:
 def summary(table: pa.Table, fewest: int = 1) -> Summary:
     """Summarise a table, or one that `guarded` returned with this ``fewest``.
 
-    The range of numbers has ``fewest`` rows at or beyond each end, and texts as many in each bucket. The range of a column with
-    fewer than twice as many numbers is its mean.
+    At least ``fewest`` rows lie at or beyond each end of the range of numbers. Each bucket of texts counts at least ``fewest``
+    rows. If a column has too few numbers for such a range, both ends are its mean.
     """
     frame = to_pandas(table)
     return Summary(columns={field.name: of_column(frame[field.name], field, fewest) for field in table.schema})
@@ -128,7 +134,10 @@ def of_column(values: Values, field: pa.Field, fewest: int) -> ColumnSummary:
 
 
 def moments(values: Floats, fewest: int = 1) -> Moments:
-    """Return the moments of finite numbers (n,); their order does not change a bit. None of fewer than ``fewest`` numbers."""
+    """Return the moments of finite numbers (n,); their order does not change a bit.
+
+    Fewer than ``fewest`` numbers give `Moments` of no rows.
+    """
     if len(values) < fewest:
         return Moments()
     values = np.sort(values)

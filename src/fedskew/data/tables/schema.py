@@ -1,4 +1,7 @@
-"""Find conflicts between sites' columns: missing columns, different types, words or units.
+"""Decide what each column is (`kind_of`), and find conflicts between sites' columns: missing ones, other types, words or units.
+
+`fedskew.data.tables.guard.of_column` gives each site's column its type. A column of text is one of numbers if `MOSTLY_NUMBERS`
+of its cells are: `fedskew.data.tables.mapping` says which cells are numbers.
 
 Each message says what to write into the site's ``NAME.columns.toml`` (see `fedskew.data.tables.mapping`).
 """
@@ -166,7 +169,7 @@ def plain_word(word: str) -> str:
 
 
 def other_units(name: str, of_sites: Parts) -> Iterator[str]:
-    """Sites with numbers a constant factor apart from all other sites' numbers."""
+    """Yield a line for each site whose numbers differ from all other sites' numbers by a constant factor."""
     parts = {where: part for where, part in of_sites.items() if part.type == "number" and part.numbers.rows}
     moments = {where: part.numbers for where, part in parts.items()}
     ends = [end for here in moments.values() for end in (here.low, here.high)]
@@ -207,7 +210,7 @@ def kinds_of(sites: Mapping[str, Summary]) -> dict[str, Kind]:
 
 
 def merged(sites: Mapping[str, Summary], target: str = "", kinds: Mapping[str, Kind] | None = None) -> Columns:
-    """Fit the preprocessing of all sites' rows. It is as from one table with all rows, means and scales to 1e-12.
+    """Fit the preprocessing of all sites' rows. One table with all rows would give the same; means and scales agree to 1e-12.
 
     ``kinds`` says what each column is, if these are not all rows of the sites' files. Raises `BadInput` if sites do not fit
     together, and if no column can be used.

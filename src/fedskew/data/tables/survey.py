@@ -262,8 +262,8 @@ class StreamedRows:
         first, roles = reading.files[0], self.roles
         require(
             reading.malformed <= self.read,
-            f"{first}: {reading.malformed} lines have too few or too many cells, {self.read} rows the right number; is a quote not "
-            "closed, or a text with commas not in quotes?",
+            f"{first}: {reading.malformed} lines have too few or too many cells, and only {self.read} rows have the right number; "
+            "is a quote not closed, or is a text with commas not in quotes?",
         )
         require(not reading.unused, "".join(reading.unused[:1]))
         several = f" in {len(reading.files)} files" if len(reading.files) > 1 else ""
@@ -509,7 +509,10 @@ def like_persons(survey: Survey) -> list[str]:
 
 
 def decides(code: Ints, values: int, others: pa.Table, y: NDArray[Any]) -> int:
-    """Return how many other columns, with ``y``, vary, but have one value for each of the ``values`` that ``code`` (n,) numbers."""
+    """Return how many of the other columns, and ``y``, follow from ``code`` (n,).
+
+    Such a column varies, but has one value for each of the ``values`` different codes.
+    """
     columns = [y if y.ndim == 1 else y[:, 0], *(column.to_pandas() for column in others.columns)]
     coded = (pd.factorize(pd.Series(column, dtype=object))[0] for column in columns)
     return sum(bool(np.ptp(other)) and len(np.unique(code * len(other) + other)) == values for other in coded)

@@ -292,8 +292,8 @@ def concept_chance(
 ) -> list[float]:
     """Return the values of random tables (sites, classes, kinds) with the margins of ``by_kind``, rounded as the sites do it.
 
-    Margins of rounded tables are uneven, and random tables with uneven margins have smaller values. How much smaller, a second
-    random table with the margins of each random table shows. This is added.
+    Margins of rounded tables are uneven, and random tables with uneven margins have smaller values. For each random table a second
+    one with its margins is drawn. The mean difference between both is added to each value.
     """
 
     def tables_like(tables: Ints) -> Callable[[], Ints]:

@@ -114,3 +114,13 @@ def test_the_command_draws_the_exercise(tmp_path, capsys, monkeypatch) -> None:
 
 def test_every_document_names_parts_of_the_registry() -> None:
     assert {name for document in DOCUMENTS for name in load(document).extras} == set(EXTRAS)
+
+
+def test_the_estimate_comes_before_all_computing(tmp_path, monkeypatch, capsys) -> None:
+    order = []
+    monkeypatch.setattr("fedskew.cli.reproduce.estimate", lambda *_: order.append("estimate") or 60.0)
+    monkeypatch.setattr("fedskew.cli.reproduce.computed", lambda name: order.append(name) or {})
+    monkeypatch.setattr("fedskew.cli.reproduce.complete", lambda *_: order.append("runs"))
+    main(["reproduce", "drift-demo", "--runs", str(tmp_path)])
+    assert order == ["estimate", *load("drift-demo").extras, "runs"]
+    assert "this will take about 1 min" in " ".join(capsys.readouterr().err.split())

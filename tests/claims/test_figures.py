@@ -9,7 +9,7 @@ import pytest
 
 from fedskew.claims.document import ClaimTable, Document, Panel, load
 from fedskew.claims.export import exported, page, read
-from fedskew.claims.figures import over_rounds, pictures
+from fedskew.claims.figures import measure_of, over_rounds, pictures
 from fedskew.claims.page import captions, html, markdown, texts_of
 from fedskew.claims.quantities import Measured, quantity, words_for
 from fedskew.claims.verdicts import Results
@@ -91,6 +91,13 @@ def test_quantity_after_a_share_of_the_rounds() -> None:
     assert np.isnan(quantity("accuracy-at:0.5", run(0, [0.1, 0.2], rounds=40)))
     with pytest.raises(BadInput, match="unknown quantity"):
         quantity("acuracy-at:0.5", run(0, [0.1]))
+
+
+def test_bands_of_a_quantity_without_a_range_are_not_cut() -> None:
+    panel = Panel(kind="curves", of="first-layer-cosine", arms=("ours, low",))
+    (picture,) = pictures(dataclasses.replace(TABLE, panels=(panel,)), RESULTS)
+    assert picture.label == "first layer cosine"
+    assert measure_of("first-layer-cosine").low == -np.inf
 
 
 def test_words_for_quantities() -> None:

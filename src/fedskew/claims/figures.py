@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedskew.claims.document import ClaimTable, Panel
-from fedskew.claims.quantities import Series, curve, measures
+from fedskew.claims.quantities import Series, curve, measures, words_for
 from fedskew.claims.verdicts import Results, cells
 from fedskew.core.text import count
 from fedskew.measure.registry import Measure, measures_of
@@ -168,4 +168,4 @@ def partition(key: str, table: ClaimTable, panel: Panel, results: Results) -> Pi
 
 def measure_of(name: str) -> Measure:
     """Return the measure of this name in claims. For any other quantity return a measure that has only a label."""
-    return measures().get(name) or Measure("", name, "", label=name.replace("-", " "))
+    return measures().get(name) or Measure("", name, "", label=words_for(name), low=-math.inf)

@@ -39,10 +39,12 @@ def reproduce(parsed: argparse.Namespace) -> int:
     extras: dict[str, Numbers] = {}
     if parsed.export and parsed.export.exists():
         extras |= read_back(store, document, planned, parsed)
+    left = [] if parsed.as_stored else announced(store, document, planned, parsed)
     extras |= {name: computed(name) for name in document.extras if name not in extras}
     try:
-        if planned and not parsed.as_stored:
-            run_missing(store, document, planned, parsed)
+        if left:
+            title = f"reproduce {document.name} {parsed.scale}"
+            complete(store, [p.experiment for p in left], title, min(jobs_of(parsed), len(left)), CommandLine())
     finally:
         finished = results(store, planned)
         if parsed.export and finished:
@@ -79,19 +81,20 @@ def read_back(
     return {name: numbers for name, numbers in export.get("extras", {}).items() if name in document.extras}
 
 
-def run_missing(store: RunStore, document: Document, planned: list[PlannedRun], parsed: argparse.Namespace) -> None:
-    """Carry out the runs that the store does not have yet."""
+def announced(
+    store: RunStore, document: Document, planned: list[PlannedRun], parsed: argparse.Namespace
+) -> list[PlannedRun]:
+    """Return the runs that the store does not have yet, and print how long they will take."""
     console = Console(stderr=True)
     left = missing(store, planned)
-    console.print(f"{document.title}, {parsed.scale}: {count(len(planned), 'run')}, {len(left)} to do")
-    if not left:
-        return
-    jobs = min(jobs_of(parsed), len(left))
-    with board_of_one("estimating") as board:
-        seconds = estimate(left, jobs, board.stage)
-    console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
-    title = f"reproduce {document.name} {parsed.scale}"
-    complete(store, [p.experiment for p in left], title, jobs, CommandLine())
+    if planned:
+        console.print(f"{document.title}, {parsed.scale}: {count(len(planned), 'run')}, {len(left)} to do")
+    if left:
+        jobs = min(jobs_of(parsed), len(left))
+        with board_of_one("estimating") as board:
+            seconds = estimate(left, jobs, board.stage)
+        console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
+    return left
 
 
 def write(

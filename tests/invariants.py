@@ -115,7 +115,10 @@ def bytes_add_up(fed: Federation, outcome: Outcome) -> None:
     one = shared * work.view.x.element_size() + num_bytes(
         {name: part for name, part in work.view.extras.items() if name != PUBLIC}
     )
-    assert outcome.bytes_down == work.turnout.answered * one or fed.program.convenes
+    # batch sizes that follow the variance: a number of each client that trains, up and down
+    trained = work.turnout.answered - work.turnout.stragglers * fed.system.drop_stragglers
+    survey = trained * work.view.x.element_size() if fed.system.variance else 0
+    assert outcome.bytes_down == work.turnout.answered * one + survey or fed.program.convenes
     rows = fed.own_part.sent(uploads.delta) if fed.own_part else uploads.delta
     sent = num_bytes((uploads.extras, uploads.report))
     slack = 0
@@ -124,7 +127,7 @@ def bytes_add_up(fed: Federation, outcome: Outcome) -> None:
         sent += sum(num_bytes(fed.codec.pack(pick(encoded.coded, i), model)) for i in range(len(rows)))
         # each field of a message is whole bytes, and so is their sum
         slack = len(rows) * len(model.space.layers())
-    survey_bytes = outcome.bytes_up - sent
+    survey_bytes = outcome.bytes_up - sent - survey
     assert -slack <= survey_bytes <= 0 or (fed.program.convenes and survey_bytes >= -slack), (outcome.bytes_up, sent)
 
 

@@ -53,7 +53,8 @@ OPTIONS = {
 MORE = [
     *("fednova:mu=0.3", "fednova:mu=0.3,tau_eff=steps", "fedntd:beta=0.5,tau=3.0", "fedproc:alpha=0.3", "krum:f=0"),
     *("fedpa:rho=0.2,samples=3,burn_in=0.5,burn_in_rounds=2", "fedsam:rho=0.5", "fedsmoo:beta=5.0", "mofedsam:rho=0.0"),
-    *("fedbs:variance=loss", "ifca:k=3", "dp-fedavg:clip=0.3,noise=0.0,q=0.5"),
+    *("fedbs:variance=loss", "ifca:k=3", "ifca:mu=0.3", "dp-fedavg:clip=0.3,noise=0.0,q=0.5"),
+    *("fedprox:mu=0.3,mu_step=0.1", "fedprox:mu=0.3,mu_step=0.1,step=implicit", "dualmetric:mu=0.09,measured=updated"),
 ]
 """Values of numbers that switch on other parts of a method."""
 

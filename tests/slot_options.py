@@ -40,6 +40,8 @@ SET: dict[str, dict[str, list[dict[str, Any]]]] = {
         "dropout": [{"dropout": 0.4}],
         "epochs": [{"epochs": [1, 2, 3]}],
         "batch_sizes": [{"batch_sizes": "2-6"}],
+        "resources": [{"resources": [0.5, 1.0]}],
+        "variance": [{"variance": "loss"}, {"variance": "gradient", "resources": [0.5, 1.0]}],
     },
     "faults": {
         "share": [{"share": 0.3, "kinds": ["missing"], "attempts": 3, "fewest": 0.01}],

@@ -20,7 +20,7 @@ from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.references import references
 
 DOCS = Path(__file__).parents[1]
-SERVER_HOOKS = ("server_init", "convene", "broadcast", "weights", "shares", "mean_delta", "aggregate")
+SERVER_HOOKS = ("server_init", "convene", "broadcast", "weights", "shares", "mean_delta", "aggregate", "decided")
 NO_HOOKS = ("contract", "accepts")
 CLIENT_HOOKS = tuple(
     name

@@ -13,6 +13,7 @@ from fedskew.core.contract import server_rows
 from fedskew.core.records import Batch, Info, View
 from fedskew.core.task import accuracy
 from fedskew.engine.states import ClientStates
+from fedskew.experiment.config import Experiment
 from fedskew.loop.round import start
 from tests.reference import Only, assert_close, f64, ragged, state_of
 from tests.small import RAGGED, X0, Quadratic, exact_clients, own_rows, play
@@ -181,6 +182,41 @@ def test_golden_four_rounds() -> None:
     assert_close(server.state["d_global"], 0.2)
     assert_close(server.state["mean"], 0.375)
     assert_close(f64(mu), [0.05 * 1.15**2, 0.05 * 0.995 * 0.85**2])
+
+
+def test_golden_four_rounds_of_the_updated_models() -> None:
+    """As above, with accuracies of the clients' models: 1.72 and 2.79, 2.73 and 3.59, 3.10 and 4.17 after their steps.
+
+    accuracies of clients   1/4, 0    1/2, 1/4    1/2, 1/4
+    change, local           -         1/4, 1/4    0, 0
+    lead                    -         1/8, -1/8   1/8, -1/8
+    mu moves by them in the next round, by the global change of 1/5.
+    """
+    factors = [(1, 1), (1, 1), (0.995 * 1.15, 0.995 * 0.85), (1 * 1.15, 1 * 0.85)]
+    method = DualMetric(mu=0.05, measured="updated")
+    fed = above([[0, 2, 4, 6], [3, 5, 7, 9]], [0.5, 1.5, 2.5, 3.5, 4.5], method)
+    x, mu, states, server = 1.0, [0.05, 0.05], ClientStates(), None
+    for t, accuracies in enumerate([(0.25, 0.0), (0.5, 0.25), (0.5, 0.25), (0.5, 0.25)]):
+        outcome = play(fed, [1.0], t + 1, server=server, states=states)[-1]
+        server, moved = outcome.server, []
+        mu = [m * f for m, f in zip(mu, factors[t], strict=True)]
+        for k, mean in enumerate((3.0, 6.0)):
+            w = x
+            for _ in range(2):
+                w -= 0.2 * (w - mean + mu[k] * (w - x))
+            moved.append(w)
+        x = sum(moved) / 2
+        assert_close(server.x, [x])
+        assert_close(outcome.decisions["client/mu"], mu)
+        assert outcome.decisions["client/rule"].tolist() == [[0, 0], [0, 0], [3, 3], [2, 2]][t]
+        assert_close(state_of(states, "accuracy", 2, f64(0.0)), accuracies)
+        assert_close(server.state["mean"], sum(accuracies) / 2)
+
+
+def test_only_the_measured_models_rows_are_read() -> None:
+    received, updated = (ragged(DualMetric(measured=which)).program for which in (None, "updated"))
+    assert (received.after, updated.before) == (None, None)
+    assert "measured" not in Experiment(algorithm="dualmetric").toml()
 
 
 def test_the_initial_model_is_no_last_accuracy() -> None:

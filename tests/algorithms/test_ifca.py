@@ -71,6 +71,19 @@ def test_gradient_averaging_weighs_by_rows_and_keeps_an_empty_cluster() -> None:
     assert_close(f64(thetas(outcome.server)), [0.05, 3.95, -7.0])
 
 
+@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
+def test_a_proximal_term_pulls_to_the_clusters_model(engine) -> None:
+    """theta = (0, 4), mu = 2, two steps of 0.1.
+
+    0;  0.1, 0.1 - 0.1 (-0.9 + 0.2) = 0.17;  3.6, 3.6 - 0.1 (2.4 - 0.8) = 3.44;  4.1, 4.1 - 0.1 (-0.9 + 0.2) = 4.17
+    """
+    fed = exact_clients(Quadratic(), FOUR, (2,) * 4, Ifca(mu=2.0), lr=0.1)
+    outcome = play(fed, None, 1, engine, server=started(fed, [0.0, 4.0]))[0]
+    assert_close(f64(thetas(outcome.server)), [0.085, 3.805])
+    assert "mu" not in Ifca().contract().hazard(100.0)
+    assert "mu = 200" in Ifca(mu=2.0).contract().hazard(100.0)
+
+
 def test_an_empty_cluster_keeps_its_model() -> None:
     fed = exact_clients(Quadratic(), FOUR, (1,) * 4, Ifca(k=3), lr=0.1)
     outcome = play(fed, None, 1, server=started(fed, [0.0, 4.0, -7.0]))[0]

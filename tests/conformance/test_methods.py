@@ -93,6 +93,7 @@ def test_components_are_values(component: Any) -> None:
 
 EQUAL = [
     {"median", "trimmed-mean:beta=0.3"},  # of four values both are the mean of the middle two
+    {"fedprox:mu=0.3", "fedprox:mu=0.3,mu_step=0.1"},  # the loss does not rise, nor fall five times
     {"fedavg", "ditto:lam=0.5"},  # they differ in their personal models
     {"fedavg:weighting=uniform", "ditto:weighting=uniform,lam=0.5"},
 ]

@@ -112,7 +112,7 @@ def test_values_are_stored_of_the_clients_that_took_part(engine: str, tmp_path: 
 )
 def test_a_name_that_does_not_fit_is_refused(key: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        decisions_of(type("Mine", (FedAvg,), {"decides": {key: "a number"}}))
+        decisions_of({key: "a number"}, "mine")
 
 
 # the methods, by hand

@@ -10,7 +10,7 @@ test. V_q is measured at the received model on all local data; ``variance="gradi
 the last round's median (all are unsteady in the first round) or a number, B_th a share of the population's largest batch (1/2: 32
 at the paper's 64). The text, not the listing, has ``selection="stable"``: the share ``cohort`` with the smallest variance trains;
 and ``aggregation="softmax"``: weights times e^(-V_q / tau), with sum 1 (see FedBS). ``mu_scale="variance"`` takes mu V_q / V_th
-within [mu / 10, 10 mu]. For batch sizes that adapt see ``system.adapt``.
+within [mu / 10, 10 mu]. For batch sizes that adapt: ``system.variance``.
 """
 
 from dataclasses import dataclass

@@ -11,7 +11,8 @@ about ``spread`` times its norm. If the initial model is 0, the distance is ``sp
 The paper restarts from several random draws. An upload is w_k - theta_{j_k}: drift and update norms show how far clients move,
 not how far the clusters are apart. ``weighting="samples"`` weights clients by n_k. ``averaging="gradients"`` is the paper's
 gradient averaging if clients take one plain step on all their rows. If they take more steps, their sum replaces the gradient. The
-paper's lower layers that all clusters share are left out.
+paper's lower layers that all clusters share are left out. ``mu`` is ours: FedProx inside each cluster, F_k(w) + mu/2 ||w -
+theta_{j_k}||^2.
 """
 
 from collections.abc import Mapping
@@ -21,8 +22,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Contract, Solver
-from fedskew.core.contract import one_global_model
+from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver
+from fedskew.core.contract import one_global_model, proximal_hazard
 from fedskew.core.limits import NonNegativeFloat, PositiveInt
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.seeding import torch_stream
@@ -36,6 +37,7 @@ class Ifca(Algorithm):
     k: PositiveInt = 2
     spread: NonNegativeFloat = 0.5
     averaging: Literal["models", "gradients"] = "models"
+    mu: NonNegativeFloat | None = None
 
     weighted: ClassVar[bool] = True
     idea: ClassVar[str] = "several cluster models; each client trains the one that fits its data best"
@@ -45,12 +47,13 @@ class Ifca(Algorithm):
     reduces_to: ClassVar[Mapping[str, str]] = {
         "k=1": "fedavg:weighting=uniform",
         "k=1,weighting=samples": "fedavg",
+        "k=1,weighting=samples,mu=0.1": "fedprox:mu=0.1",
     }
 
     decides: ClassVar[Mapping[str, str]] = {"client/cluster": "the cluster whose model it trained, from 0"}
 
     def contract(self) -> Contract:
-        return Contract(needs=(one_global_model,))
+        return Contract(needs=(one_global_model,), hazard=proximal_hazard("mu", self.mu or 0.0))
 
     def server_init(self, server: ServerView) -> Tree:
         x = server.x
@@ -79,7 +82,12 @@ class Ifca(Algorithm):
         return self.theta(view).index_select(0, self.cluster(view)[None])[0]
 
     def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
-        return self.personal(view), {}
+        theta_j = self.personal(view)
+        return theta_j, {"theta_j": theta_j} if self.mu else {}
+
+    def local_gradient(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> Tensor:
+        g = grad_fn(w)[0]
+        return g + self.mu * (w - scratch["theta_j"]) if self.mu else g
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         report = {"cluster": self.cluster(view).to(carry.w.dtype)}

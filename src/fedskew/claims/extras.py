@@ -81,6 +81,9 @@ class SharedStream:
     rng: np.random.Generator
     epochs: int
 
+    def varied(self, shares: Mapping[int, float]) -> SharedStream:
+        raise NotImplementedError("this system's batch sizes do not vary")
+
     def batch_sizes(self, sizes: Ints) -> Ints:
         return np.minimum(BATCH, sizes)
 

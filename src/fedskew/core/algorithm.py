@@ -36,6 +36,9 @@ Weighting = Literal["samples", "uniform", "unbiased"]
 WEIGHT = {"client/weight": "weight of the client's update in the new model"}
 """The entry in ``decides`` of a method that weights updates in its own way."""
 
+MU = {"client/mu": "strength of the client's proximal term"}
+"""The entry in ``decides`` of a method whose clients have proximal terms of different strength."""
+
 PUBLIC = "public"
 """The key of `Algorithm.broadcast` for data that every client already holds, such as public rows. Its bytes are not counted."""
 

@@ -7,7 +7,7 @@ instead; otherwise an empty text. The message puts the part's name before this t
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,6 +191,9 @@ class LocalWork(Protocol):
     @property
     def steps(self) -> int | None: ...
 
+    @property
+    def batch_size(self) -> int | Literal["all"]: ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
@@ -321,6 +324,7 @@ class Contract(NamedTuple):
     fewest: int | None = None  # number of finite updates that a round needs; None: one from each client of the cohort
     privacy: Privacy | None = None  # the mechanism that hides each client; no other part may break it
     steps_alone: bool = False  # True if `aggregate` is also called in a round without updates
+    unused: tuple[str, ...] = ()  # hooks of the class that these options do without; they cost nothing
     shares_model: bool = True  # False: each client keeps its whole model, and sends only the method's extra values
     # By entry (P,) of the client state: a codec loses a part of the update, and the entry grows by this factor times the lost part.
     # It is for entries whose sum the server keeps, too: then client and server both follow the decoded update.

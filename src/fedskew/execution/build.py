@@ -262,7 +262,7 @@ def check_needs(experiment: Experiment, setup: Setup | None = None) -> None:
             if isinstance(part, ChecksSetup) and (reason := part.accepts(setup)):
                 raise BadInput(f"{called(field.name, part)} {reason}")
     check_private(experiment, name_of(experiment.algorithm))
-    decisions_of(type(experiment.algorithm))
+    decisions_of(type(experiment.algorithm).decides, name_of(experiment.algorithm))
 
 
 def called(section: str, part: object) -> str:

@@ -75,16 +75,16 @@ def row_of(metric: contract.Metric) -> dict[str, str | float]:
     return row
 
 
-def decisions_of(method: type[Algorithm]) -> list[dict[str, object]]:
-    """Return the measures that a method declares in ``decides``, as a run stores them.
+def decisions_of(decides: Mapping[str, str], method: str) -> list[dict[str, object]]:
+    """Return the measures that a method declares in ``decides``, as a run stores them; errors name the method.
 
     Raises `BadInput` for a key of another form, and for a name that every run stores.
     """
     rows: list[dict[str, object]] = []
     taken = {(m.split, m.name) for m in MEASURES} | {("round", m.key) for m in MEASURES}
-    for key, note in method.decides.items():
+    for key, note in decides.items():
         split, _, name = key.partition("/")
-        what = f"algorithm {method.__name__}: decides has {key!r}"
+        what = f"algorithm {method}: decides has {key!r}"
         require(
             bool(re.fullmatch("(client|round)/[a-z][a-z0-9_]*", key)), f"{what}; write 'client/NAME' or 'round/NAME'"
         )
@@ -259,7 +259,10 @@ class Experiment(Dealing):
         """
         metrics = (replace(m, aside=m.aside and m.name != self.task.primary) for m in self.task.metrics)
         return {
-            "measures": [*map(row_of, self.metric), *decisions_of(type(self.algorithm))],
+            "measures": [
+                *map(row_of, self.metric),
+                *decisions_of({**self.system.decides, **type(self.algorithm).decides}, type(self.algorithm).__name__),
+            ],
             "metrics": [metric.given() for metric in metrics if metric not in METRICS],
         }
 

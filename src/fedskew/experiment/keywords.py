@@ -175,6 +175,8 @@ class Settings(DataSettings, MethodSettings, FailureSettings, ComputeSettings, R
     system__dropout: float
     system__epochs: object
     system__batch_sizes: object
+    system__resources: object
+    system__variance: object
     faults__share: float
     faults__kinds: Sequence[str]
     faults__attackers: float

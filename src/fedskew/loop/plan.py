@@ -3,20 +3,23 @@
 Plans depend only on (seed, round, client), so that all methods and engines train on the same batches.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from fedskew.core.contract import Augmentation, Setup
 from fedskew.core.errors import BadInput, require
-from fedskew.core.limits import PositiveInt, Share
+from fedskew.core.limits import PositiveInt, PositiveShare, Share
 from fedskew.core.machine import require_memory
 from fedskew.core.privacy import alone
-from fedskew.core.records import BatchPlan
+from fedskew.core.records import BatchPlan, Privacy
+from fedskew.core.rows import Of
 from fedskew.core.seeding import stream
 from fedskew.skew.partition import Ints
 
@@ -34,6 +37,10 @@ class Planner(Protocol):
 
     def batch_sizes(self, sizes: Ints) -> Ints:
         """Return each client's batch size (K,). ``sizes`` (K,) are the clients' numbers of rows."""
+        ...
+
+    def varied(self, shares: Mapping[int, float]) -> "Planner":
+        """Return the planner with batches of `adapted` size for the clients that have a share."""
         ...
 
     def parts(self, client: int) -> int:
@@ -67,6 +74,7 @@ class SeededPlanner:
     local: Local
     seed: int
     by_client: tuple[Local, ...] = ()
+    sizes: Mapping[int, int] = field(default_factory=dict)  # batch sizes of this round by client, before all others
     purpose: str = "batches"
     augmentation: Augmentation | None = None
 
@@ -75,13 +83,16 @@ class SeededPlanner:
         return self.by_client[client] if self.by_client else self.local
 
     def batch_size(self, client: int, num_rows: int) -> int:
-        size = self.work(client).batch_size
+        size = self.sizes.get(client, self.work(client).batch_size)
         return num_rows if size == "all" else min(size, num_rows)
 
     def batch_sizes(self, sizes: Ints) -> Ints:
-        if self.by_client:
+        if self.by_client or self.sizes:
             return np.asarray([self.batch_size(k, n) for k, n in enumerate(sizes.tolist())])
         return np.minimum(sizes, self.local.batch_size) if self.local.batch_size != "all" else sizes
+
+    def varied(self, shares: Mapping[int, float]) -> "SeededPlanner":
+        return replace(self, sizes={k: adapted(self.local, share) for k, share in shares.items()})
 
     def parts(self, client: int) -> int:
         return self.work(client).steps or self.work(client).epochs
@@ -164,7 +175,9 @@ class System:
     round. The part is a number of epochs (or of steps, if ``local.steps`` is set), drawn uniformly from 1 to one less than all; a
     client with one epoch does it. The server aggregates this part, as in FedProx, or discards it with ``drop_stragglers``.
     ``dropout`` is the probability that a selected client does not answer. ``epochs`` and ``batch_sizes`` give each client its own
-    value, drawn once from a list or a range such as ``"2-6"``.
+    value, drawn once from a list or a range such as ``"2-6"``. ``resources`` and ``variance`` set batch sizes by `adapted`:
+    ``resources`` has shares of the largest device; each client draws one. With ``variance`` the clients of a round send, at its
+    start, the variance of their rows' losses or gradients, see `fedskew.loop.batches`.
     """
 
     stragglers: Share = 0.0
@@ -172,18 +185,37 @@ class System:
     dropout: Share = 0.0
     epochs: Choices | None = None
     batch_sizes: Choices | None = None
-    private = alone
+    resources: Annotated[tuple[PositiveShare, ...], Meta(min_length=1)] | None = None
+    variance: Of | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_sizes"):
             if getattr(self, name) is not None:
                 values(name, getattr(self, name))
+        adapts = self.resources is not None or self.variance is not None
+        require(
+            not (adapts and self.batch_sizes is not None),
+            "batch_sizes, and resources or variance, set the same; leave one out",
+        )
+
+    def private(self, privacy: Privacy) -> str:
+        return "variance makes a client's batches depend on the other clients; leave it out" if self.variance else ""
+
+    @property
+    def decides(self) -> dict[str, str]:
+        """What a run stores of it, as in `Algorithm.decides`."""
+        varies = (self.batch_sizes, self.resources, self.variance) != (None, None, None)
+        return {"client/batch_size": "rows in a full batch"} if varies else {}
 
     def accepts(self, setup: Setup) -> str:
         """Return why an option would have no effect on the local work; empty if all have an effect."""
         local = setup.local
         if self.epochs is not None and local.steps is not None:
             return "epochs have no effect if local.steps is set; leave one of them out"
+        if (self.resources is not None or self.variance is not None) and local.batch_size == "all":
+            return "resources and variance scale a batch of some rows; set local.batch_size to a number"
+        if self.variance is not None and not setup.simulated:
+            return "variance is surveyed in simulations only; leave it out"
         most = local.steps or (max(values("epochs", self.epochs)) if self.epochs else local.epochs)
         if not self.stragglers or self.drop_stragglers or most > 1:
             return ""
@@ -194,13 +226,22 @@ class System:
 
     def own_work(self, local: Local, num_clients: int, seed: int) -> tuple[Local, ...]:
         """Return the local work of each client; () if all clients do ``local``."""
-        if self.epochs is None and self.batch_sizes is None:
-            return ()
         epochs = values("epochs", self.epochs) if self.epochs else [local.epochs]
-        sizes = values("batch_sizes", self.batch_sizes) if self.batch_sizes else [local.batch_size]
+        sizes: Sequence[int | Literal["all"]] = [local.batch_size]
+        if self.resources is not None or self.variance is not None:
+            sizes = [adapted(local, share) for share in self.resources or (1.0,)]
+        elif self.batch_sizes is not None:
+            sizes = values("batch_sizes", self.batch_sizes)
+        elif self.epochs is None:
+            return ()
         at = (stream(seed, "devices").random((num_clients, 2)) * (len(epochs), len(sizes))).astype(np.int64).tolist()
         kinds = {(e, b): replace(local, epochs=epochs[e], batch_size=sizes[b]) for e, b in set(map(tuple, at))}
         return tuple(kinds[e, b] for e, b in at)
+
+    def shares(self, num_clients: int, seed: int) -> list[float]:
+        """Return each client's share of the largest device (K,); 1 without ``resources``."""
+        possible = self.resources or (1.0,)
+        return [possible[int(u * len(possible))] for u in stream(seed, "devices").random((num_clients, 2))[:, 1]]
 
     def reached(self, num_clients: int, round_: int, seed: int) -> NDArray[np.bool_]:
         """Return for each client (K,) if it answers when it is selected."""
@@ -217,6 +258,12 @@ class System:
             return {}
         luck = stream(seed, "stragglers", round_).random((num_clients, 2))
         return {int(k): float(luck[k, 1]) for k in cohort if luck[k, 0] < self.stragglers}
+
+
+def adapted(local: Local, share: float) -> int:
+    """Return the share of the local batch size, as the next lower power of two, but at least 8 and at most 4 times the size."""
+    assert local.batch_size != "all"
+    return min(max(2 ** math.floor(math.log2(local.batch_size * share)), 8), 4 * local.batch_size)
 
 
 def values(option: str, choices: Choices) -> Sequence[int]:

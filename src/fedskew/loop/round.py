@@ -15,9 +15,10 @@ from fedskew.core.records import BatchPlan, Cohort, Server, Upload, View
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Task, joint
 from fedskew.core.trees import Dispersion, Tree, all_finite, dispersion, map_leaves, num_bytes, pick
-from fedskew.loop.federation import Federation
+from fedskew.loop.batches import batch_shares
+from fedskew.loop.federation import Federation, numbers
 from fedskew.loop.limits import check_enough, check_finite, server_cause
-from fedskew.loop.plan import Late, one_pass, partial
+from fedskew.loop.plan import Late, Planner, one_pass, partial
 from fedskew.loop.sharing import PART, Shared
 from fedskew.loop.work import Done, Engine, Outcome, States, Turnout, Work, by_architecture, members_of
 from fedskew.measure.updates import drift_measures
@@ -100,14 +101,27 @@ def call(fed: Federation, round_: int) -> tuple[Ints, NDArray[np.bool_], Turnout
 
 
 def work_of_round(
-    fed: Federation, server: Server, states: States, measure_local: bool, cohort: Ints, turnout: Turnout, late: Late
+    fed: Federation,
+    server: Server,
+    states: States,
+    measure_local: bool,
+    cohort: Ints,
+    turnout: Turnout,
+    late: Late,
+    planner: Planner | None = None,
 ) -> Work:
-    """Make the views of a cohort and plan its batches. Clients that are ``late`` do only a part of their plan."""
-    plans = [fed.planner.train(server.round, int(k), fed.partition.rows(k)) for k in cohort]
+    """Make the views of a cohort and plan its batches, with the ``planner`` of this round if it has one.
+
+    Clients that are ``late`` do only a part of their plan.
+    """
+    plans = [(planner or fed.planner).train(server.round, int(k), fed.partition.rows(k)) for k in cohort]
     for i, k in enumerate(cohort):
         if k in late:
             plans[i] = partial(plans[i], fed.planner.parts(int(k)), late[k])
     work = work_of(fed, server, states, cohort, plans, fed.rate(server.round), measure_local)
+    if planner:
+        sizes = numbers(fed, planner.batch_sizes(fed.partition.sizes)[cohort])
+        work = work._replace(view=work.view._replace(info=work.view.info._replace(batch_size=sizes)))
     return work._replace(turnout=turnout)
 
 
@@ -159,13 +173,21 @@ def work_on(
 
 
 def train_work(
-    fed: Federation, server: Server, states: States, measure_local: bool, cohort: Ints, turnout: Turnout
-) -> Work:
-    """Draw the stragglers of a cohort, drop them if the system says so, and make the work of the others."""
+    fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool, cohort: Ints, turnout: Turnout
+) -> tuple[Work, int]:
+    """Draw the stragglers of a cohort, drop them if the system says so, and make the work of the others.
+
+    Returns the work, and the bytes of the answers to the survey for batch sizes.
+    """
     late = fed.system.late(cohort, len(fed.partition), server.round, fed.seed)
     if fed.system.drop_stragglers:
         cohort = cohort[[k not in late for k in cohort]]
-    return work_of_round(fed, server, states, measure_local, cohort, turnout._replace(stragglers=len(late)), late)
+    turnout = turnout._replace(stragglers=len(late))
+    work = work_of_round(fed, server, states, measure_local, cohort, turnout, late)
+    shares, answers = batch_shares(fed, engine, work)
+    if shares:
+        work = work_of_round(fed, server, states, measure_local, cohort, turnout, late, fed.planner.varied(shares))
+    return work, answers
 
 
 def survey(fed: Federation, engine: Engine, work: Work) -> tuple[Tree, Tree]:
@@ -184,24 +206,24 @@ def prepare(
     """
     answered, reached, turnout = call(fed, server.round)
     if not (fed.program.convenes and len(answered)):
-        work = train_work(fed, server, states, measure_local, answered, turnout)
+        work, up = train_work(fed, engine, server, states, measure_local, answered, turnout)
         if fed.program.before and len(work.clients):
             before, _ = survey(fed, engine, work)
             work = work._replace(view=work.view._replace(before=before))
-        return server, work, (bytes_down(fed, work.view, len(answered), len(answered)), 0)
+        return server, work, (bytes_down(fed, work.view, len(answered), len(answered)) + up, up)
     work = work_of_round(fed, server, states, False, answered, turnout, {})
     before, answers = survey(fed, engine, work)
     down = bytes_down(fed, work.view, len(answered), len(answered))
     state, convened = fed.algorithm.convene(fed.view(server), work.view.info, answers)
     server, ids = server._replace(state=state), convened.cpu().numpy()
     called = ids[reached[ids]]
-    work = train_work(fed, server, states, measure_local, called, turnout)
-    down += bytes_down(fed, work.view, int((~np.isin(called, answered)).sum()), len(called))
+    work, up = train_work(fed, engine, server, states, measure_local, called, turnout)
+    down += bytes_down(fed, work.view, int((~np.isin(called, answered)).sum()), len(called)) + up
     positions = {int(k): i for i, k in enumerate(answered)}
     at = torch.tensor([positions.get(int(k), 0) for k in work.clients], dtype=torch.long, device=fed.x.device)
     surveyed = torch.tensor([int(k) in positions for k in work.clients], dtype=torch.bool, device=fed.x.device)
     before = map_leaves(lambda leaf: leaf[at] * surveyed.view(-1, *[1] * (leaf.dim() - 1)).to(leaf.dtype), before)
-    return server, work._replace(view=work.view._replace(before=before)), (down, num_bytes(answers))
+    return server, work._replace(view=work.view._replace(before=before)), (down, up + num_bytes(answers))
 
 
 def bytes_down(fed: Federation, view: View, models: int, extras: int) -> int:
@@ -250,12 +272,16 @@ def close_round(fed: Federation, server: Server, work: Work, done: Done, seen: D
 
 
 def decisions(fed: Federation, server: Server, work: Work, done: Done, uploads: Upload) -> dict[str, Tensor]:
-    """Return the values that the method declares in ``decides`` and that it has in this round. The server received ``uploads``."""
-    keys = type(fed.algorithm).decides
+    """Return the values that method and system declare in ``decides`` and that they have in this round.
+
+    The server received ``uploads``.
+    """
+    keys = {**fed.system.decides, **type(fed.algorithm).decides}
     if not keys or not len(work.clients):
         return {}
     of_server = fed.algorithm.decided(fed.view(server), Cohort(work.view.info, uploads))
-    values = {**uploads.report, **done.uploads.notes, **of_server}
+    batch_size = {"batch_size": work.view.info.batch_size}
+    values = {**batch_size, **uploads.report, **done.uploads.notes, **of_server}
     return {key: values[name] for key in keys if (name := key.rpartition("/")[2]) in values}
 
 

@@ -105,8 +105,8 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
 
 
 def overrides(algorithm: Algorithm, hook: str) -> bool:
-    """True if the method defines this hook."""
-    return getattr(type(algorithm), hook) is not getattr(Algorithm, hook)
+    """True if the method defines this hook and its options use it."""
+    return getattr(type(algorithm), hook) is not getattr(Algorithm, hook) and hook not in algorithm.contract().unused
 
 
 T = TypeVar("T")

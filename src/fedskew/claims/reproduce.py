@@ -29,7 +29,7 @@ SCORED = 512
 """Maximum number of rows that are scored to estimate the time for all rows."""
 
 PATIENCE = 6.0
-"""Seconds after which an estimate times no further arm of a data set and model."""
+"""Seconds, with those for loading data, after which an estimate times no further arm of a data set and model."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ def estimate(
     After `PATIENCE` seconds it times only the first arm of each data set and model. The others count by their rounds and epochs.
     """
     first = {p.arm: p.experiment for p in reversed(planned)}
-    data = {key: e.dataset.load() for key, e in {repr(e.dataset): e for e in first.values()}.items()}
     began = time.perf_counter()
+    data = {key: e.dataset.load() for key, e in {repr(e.dataset): e for e in first.values()}.items()}
     seconds: dict[str, float] = {}
     an_epoch: dict[str, float] = {}  # by data set and model, of the arm timed last
     for number, (arm, experiment) in enumerate(first.items(), 1):

@@ -305,7 +305,10 @@ def test_the_list_names_every_number(capsys):
     [
         (["--federated"], "name the column of classes by label, or the column of numbers by target"),
         (["--target", "age", "--label", "ill", "--federated"], "by target, not both"),
-        (["--label", "ill", "--fewest", "3"], "fewest needs federated"),
+        (
+            ["--label", "ill", "--fewest", "3"],
+            "fewest has an effect only with federated; add federated, or leave out fewest",
+        ),
         (["--label", "ill", "--federated", "--fewest", "0"], "fewest must be at least 1"),
     ],
 )

@@ -217,7 +217,10 @@ def variance_of(sums: Tree, n: Tensor) -> Tensor:
 
 
 def lowest(scores: Tensor, share: float) -> Tensor:
-    """Return the positions, ascending, of the lowest ``share`` (rounded up) of the scores (C,). Equal scores: the first ones."""
+    """Return the positions, ascending, of the lowest ``share`` (rounded up) of the scores (C,).
+
+    Of equal scores the first are taken.
+    """
     count = max(math.ceil(share * len(scores) - 1e-9), 1)
     return scores.sort(stable=True).indices[:count].sort().values
 

@@ -42,7 +42,8 @@ def standardised_pixels(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32
         parts = (np.bincount(rows[:, channel].ravel(), minlength=256) for rows in np.array_split(train, 16))
         counts = np.sum(list(parts), axis=0)
         require(
-            int((counts > 0).sum()) > 1, f"images: channel {channel} of the training part is empty or all of one value"
+            int((counts > 0).sum()) > 1,
+            f"images: channel {channel} of the training part is empty or has only one value",
         )
         share = counts / train[:, channel].size
         mean = (share * value).sum()

@@ -68,14 +68,17 @@ class DiagnosisOptions:
     fewest: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        require(self.federated or self.fewest is None, "fewest needs federated")
+        require(
+            self.federated or self.fewest is None,
+            "fewest has an effect only with federated; add federated, or leave out fewest",
+        )
         require(
             bool(self.paths) != (self.dataset is not None),
             "give files with label and client, or dataset with skew (one of the two)",
         )
         require(
             bool(self.paths) or not (self.column or self.client or self.person),
-            "label, target, client and person need files; a named data set has its own",
+            "label, target, client and person are for files; leave them out, because a named data set has its own",
         )
         if not self.paths:
             return
@@ -86,7 +89,7 @@ class DiagnosisOptions:
         )
         require(
             self.skew is None and self.clients is None,
-            "skew and clients need dataset; for files, name the column of the clients by client",
+            "skew and clients are for dataset; for files, name the column of the clients with client",
         )
         kind = "label" if self.label else "target"
         require(self.column != self.client, f"{self.column!r} cannot be both the {kind} and the client")

@@ -42,7 +42,10 @@ class Dealing:
 
 
 def default_skew(dataset: DataSource) -> Skew:
-    """Return ``natural`` if the data set defines clients: by a column, by a file for each client, or always; else label skew."""
+    """Return ``natural`` if the data set has clients of its own: by a column, by files, or by its nature.
+
+    Otherwise return label skew.
+    """
     files = getattr(dataset, "files", None)
     of_rows = getattr(dataset, "client", "") or getattr(dataset, "file_a_client", False)
     has_clients = bool(of_rows or (isinstance(files, Files) and files.natural))

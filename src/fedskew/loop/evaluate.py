@@ -99,8 +99,8 @@ def pooled_by_row(
     """Do what `by_row` does, for a pooled metric of n > 1 rows with these outputs; also return ``units``. Undefined values are NaN.
 
     For a task that is no `PoolingWithout`, there is one value for each of at most `GROUPS` groups of rows, and the groups' numbers
-    are the new ``units``. If there are more units (n,), or rows without these, than `GROUPS`, a row's group is its unit modulo
-    `GROUPS`. So a person's rows are in one group.
+    are the new ``units``. Without ``units`` (n,), each row is a unit. If there are more units than `GROUPS`, a row's group is its
+    unit modulo `GROUPS`. So a person's rows are in one group.
     """
     whole, count = task.pooled(outputs, y).get(metric, math.nan), len(y)
     if math.isnan(whole) or (units is not None and len(np.unique(units)) < 2):

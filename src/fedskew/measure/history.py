@@ -117,9 +117,11 @@ class Watch:
         return self.new(0, {"missing class": text})
 
     def count_clients(self, round_: int, reached: Mapping[str, float]) -> list[Warned]:
-        """Count a round. ``reached`` is the number of clients at each stage. The last round warns if some rounds had none.
+        """Count a round.
 
-        If no round had any, the run ends with an error in place of a result."""
+        ``reached`` is the number of clients at each stage. The last round warns if some rounds had no clients. If no round had
+        clients, the run ends with an error and no result.
+        """
         self.played += 1
         self.empty += [stage for stage in STAGES if not reached.get(stage, 1.0)][:1]
         if round_ != self.rounds or not self.empty or self.untrained:

@@ -197,7 +197,7 @@ class Results:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """The measurements that views show and that belong to no client; all of them if the layout has columns, which name any.
+        """The measurements without a client that views show. If the layout names columns, all measurements without a client.
 
         Numbers of clients are left out where one client holds all rows: its worst client compares with no other run's. Numbers
         of the server's model are left out where clients share no model: it is the initial one.

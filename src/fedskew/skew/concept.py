@@ -154,7 +154,7 @@ class ConceptFlip(Concept):
     idea: ClassVar[str] = "labels flip in some clients where the features lie in a half-space"
 
     def draw(self, x: Floats, num_classes: int, num_clients: int, rng: np.random.Generator) -> Parameters:
-        require(num_classes >= 2, "a label can only flip among at least two classes")
+        require(num_classes >= 2, "labels can flip only if there are at least two classes")
         flat = x.reshape(len(x), -1)
         std = flat.std(axis=0, dtype=np.float64)
         direction = rng.standard_normal((self.kinds, flat.shape[1])) / np.where(std > 0, std, np.inf)

@@ -200,7 +200,7 @@ def layer_sizes(model: SharedModel) -> list[int]:
 
 
 def largest(rows: Tensor, k: int) -> Tensor:
-    """Return a mask (C, d) of the k entries of each row with the largest absolute value. Equal entries: the first ones."""
+    """Return a mask (C, d) of the k entries of each row with the largest absolute value. Of equal entries the first are taken."""
     size = rows.abs()
     least = size.topk(k, dim=1).values[:, -1:]
     above, tied = size > least, size == least

@@ -171,10 +171,10 @@ def survey(
 ) -> Survey:
     """Read tables.
 
-    At most ``most`` rows are kept. If ``fair``, they are equally many of each client, except for clients with fewer rows; a
-    single file then needs a column of clients. Otherwise they are a random sample of all rows. Rows without a value in a column
-    that `Roles` names are dropped and counted; an empty text counts as none. Cells are read as ``preprocessing`` reads
-    them. ``on_progress(fraction of bytes, rows)`` is called as files are read.
+    At most ``most`` rows are kept. If ``fair``, each client has equally many of them, except clients with fewer rows; a single
+    file then needs a column of clients. Otherwise they are a random sample of all rows. Rows without a value in a column that
+    `Roles` names are dropped and counted; an empty text counts as none. Cells are read as ``preprocessing`` reads them.
+    ``on_progress(fraction of bytes, rows)`` is called as files are read.
 
     Raises `BadInput` for missing or unreadable files and columns, for labels that are numbers and not classes, and for rows that
     do not fit into memory.

@@ -22,11 +22,12 @@ def run(seed: int, accuracy: list[float], rounds: int = 4) -> Measured:
     record = RunRecord(
         id=seed, comparison=None, name="a", experiment="", experiment_hash=f"h{seed}", seed=seed, partition_seed=seed,
         status="finished", message="", rounds=rounds, rounds_done=rounds, created="2026", updated="2027",
-        facts={"layers": ["conv1", "fc"]},
+        facts={"layers": ["conv1", "fc"], "measures": [{"split": "client", "name": "mu", "note": "strength"}]},
     )  # fmt: skip
     at, values = np.arange(len(accuracy)), np.array(accuracy)
     series = {("test", "accuracy", None): (at, values)}
     series |= {("global-model", "accuracy", k): (at, values + k / 10) for k in (0, 1)}
+    series |= {("client", "mu", k): (at[1:], values[1:] * 0 + k) for k in (0, 1)}
     series |= {("layer", "cosine", k): (at[1:], values[1:] * 0 + k) for k in (0, 1)}
     return Measured(record, series, [(0, "north", "cat", 3), (0, "north", "dog", 1), (1, "south", "cat", 2)])
 
@@ -41,11 +42,12 @@ PANELS = (
     Panel(kind="clients", of="global-model/accuracy", arms=("ours, low",)),
     Panel(kind="clients", of="layer/cosine", arms=("ours, low",)),
     Panel(kind="partition", arms=("other, low",)),
+    Panel(kind="clients", of="client/mu", arms=("ours, low",)),
     Panel(kind="curves", of="loss", arms=("never run",)),
 )
 TABLE = ClaimTable(
     name="figure-1", title="Figure 1: all kinds", arms=("ours, low", "other, low", "never run"),
-    measures=("accuracy", "accuracy-at:0.5"), clients=("global-model/accuracy", "layer/cosine"), panels=PANELS,
+    measures=("accuracy", "accuracy-at:0.5"), clients=("global-model/accuracy", "layer/cosine", "client/mu"), panels=PANELS,
     printed={"ours, low": {"accuracy": 0.9}},
 )  # fmt: skip
 
@@ -57,10 +59,12 @@ def document() -> Document:
 
 def test_every_panel_with_runs_is_drawn() -> None:
     drawn = pictures(TABLE, RESULTS)
-    assert [picture.key for picture in drawn] == [f"figure-1-{number}" for number in range(1, 6)]
+    assert [picture.key for picture in drawn] == [f"figure-1-{number}" for number in range(1, 7)]
     texts = [str(picture.on_page(legend=True)["svg"]) for picture in drawn]
     for text, names in zip(
-        texts, [TABLE.arms[:2], ["low"], ["client 1", "client 2"], ["conv1", "fc"], ["north", "cat"]], strict=False
+        texts,
+        [TABLE.arms[:2], ["low"], ["client 1", "client 2"], ["conv1", "fc"], ["north", "cat"], ["client 1"]],
+        strict=True,
     ):
         assert all(name in text for name in names)
 
@@ -74,6 +78,11 @@ def test_a_panel_circles_lowest_points_and_draws_the_first_clients() -> None:
     assert "Circles" in of_lowest.caption
     assert next(line.get_label() for line in of_first.draw("").axes[0].get_lines()) == "client 1"
     assert "client 2" not in str(of_first.on_page(legend=True)["svg"])
+
+
+def test_runs_without_a_measure_of_clients_have_no_figure_of_it() -> None:
+    without = {"ours, low": {0: dataclasses.replace(run(0, [0.1]), series={})}}
+    assert [picture.key for picture in pictures(TABLE, without)] == ["figure-1-1", "figure-1-2"]
 
 
 def test_band_is_the_range_or_the_interval() -> None:
@@ -120,6 +129,21 @@ def test_matrix_has_arms_by_the_parts_of_their_names() -> None:
     assert rows[0][1].startswith("0.900 → 0.6")
 
 
+def test_a_comparison_has_quantities_as_rows_and_the_statistic_of_the_second_arm_and_the_first() -> None:
+    printed = {"ours, low": {"accuracy": 0.5}, "other, low": {"accuracy": 0.7}}
+    table = dataclasses.replace(TABLE, compare="difference", printed=printed, panels=())
+    (titles, rows), missing = texts_of(table, RESULTS)
+    assert (titles, missing) == (["ours, low", "other, low", "difference"], ["never run"])
+    # ours ends at 0.5 and 0.7; the other arm, which has seed 0 only, at 0.3
+    assert [row[3] for row in rows] == ["0.200 → -0.200", "-0.100"]
+    assert rows[0][:2] == ["accuracy", "0.500 → 0.600 ± 1.271"]
+    assert rows[1][0] == "accuracy at 50 % of the rounds"
+    ratio = dataclasses.replace(table, compare="ratio")
+    assert texts_of(ratio, RESULTS)[0][1][0][3] == "1.40 → 0.600"
+    alone = dataclasses.replace(table, arms=("never run", "other, low"))
+    assert texts_of(alone, RESULTS)[0][0] == ["other, low"]
+
+
 def test_an_export_has_what_the_figures_draw() -> None:
     of_document = document()
     text = json.dumps(exported(of_document, "quick", RESULTS, {}))
@@ -133,11 +157,11 @@ def test_an_export_has_what_the_figures_draw() -> None:
 
 def test_page_has_tables_figures_and_claims() -> None:
     whole = html(document(), "quick", RESULTS, {})
-    assert whole.count("<figure>") == 5
+    assert whole.count("<figure>") == 6
     assert "Not run: never run." in whole
     assert "accuracy at 50 % of the rounds" in whole
     text = markdown(document(), "quick", RESULTS, place=lambda picture: f"![{picture.key}]")
-    assert [line for line in text.splitlines() if line.startswith("![")] == [f"![figure-1-{n}]" for n in range(1, 6)]
+    assert [line for line in text.splitlines() if line.startswith("![")] == [f"![figure-1-{n}]" for n in range(1, 7)]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
 from fedskew.loop.work import program
-from fedskew.models import MODELS, Cnn, Cnn1d, LeNet, Mlp, ResNet, Softmax, TextCnn
+from fedskew.models import MODELS, Cnn, Cnn1d, LeNet, Mlp, ResNet, Softmax, TextCnn, TextMean
 from fedskew.tasks.classification import Classification
 from tests.methods import FIRST, SOLVER, algorithm, assert_close, assert_equal, federation, record, reference, run
 from tests.small import play, ragged
@@ -124,6 +124,7 @@ MODELS_THAT_STACK = {
     "lenet": (LeNet(), (1, 28, 28)),
     "resnet18": (ResNet(width=2), (1, 8, 8)),
     "text-cnn": (TextCnn(embedding=3, filters=2, widths=(2,), vocabulary=7), (6,)),
+    "text-mean": (TextMean(embedding=3, hidden=2, vocabulary=7), (6,)),
 }
 
 
@@ -146,7 +147,7 @@ def test_engines_agree_on_every_model(model):
         task=ModelTask(Classification(), net, ParameterSpace(net), 3),
         x=torch.tensor(
             rng.integers(0, 7, (sum(sizes), *shape))
-            if model == "text-cnn"
+            if model.startswith("text-")
             else rng.standard_normal((sum(sizes), *shape))
         ),
         dtype=torch.float64,

@@ -24,6 +24,7 @@ from fedskew.models import (
     ResNet,
     Softmax,
     TextCnn,
+    TextMean,
 )
 from tests.small import TinyNet, classifier
 
@@ -63,6 +64,7 @@ TABLE = [  # model, shape of a row, classes, parameters, features
     (Lstm(), (9, 128), 6, 4 * (64 * 9 + 64 * 64 + 2 * 64) + 64 * 6 + 6, 64),
     (Lstm(hidden=3, layers=2), (2, 5), 2, 4 * (3 * 2 + 3 * 3 + 2 * 3) + 4 * (2 * 3 * 3 + 2 * 3) + 3 * 2 + 2, 3),
     (TextCnn(vocabulary=20, embedding=5, filters=4), (9,), 3, 20 * 5 + 5 * 4 * 12 + 12 + 12 * 3 + 3, 12),
+    (TextMean(vocabulary=20, embedding=5, hidden=4), (9,), 3, 20 * 5 + 5 * 4 + 4 + 4 * 3 + 3, 4),
     (Mlp(), (64,), 10, 64 * 64 + 64 + 64 * 10 + 10, 64),
     (Mlp(hidden=(5,)), (2, 3), 4, 6 * 5 + 5 + 5 * 4 + 4, 5),
     (Softmax(), (30,), 6, 30 * 6 + 6, 30),
@@ -184,22 +186,41 @@ def test_kims_network_by_hand():
     assert z.tolist() == [[20.5], [0.0]]  # max(10 + 2, 20 + 0) + 0.5; nothing above 0
 
 
-def test_the_embedding_of_padding_stays_zero():
-    net = made(TextCnn(vocabulary=4, embedding=2, filters=1, widths=(1,)), (3,), 2)
-    net.convs[0].bias.detach().fill_(1)  # so that the filter answers to padding, too
+def test_the_mean_of_embeddings_by_hand():
+    """Embeddings of one number: the mean of the words without padding, times 10, plus 0.5. A text without words gives the bias."""
+    net = made(TextMean(vocabulary=4, embedding=1, hidden=1), (3,), 2)
+    with torch.no_grad():
+        net.embedding.weight.copy_(torch.tensor([[0.0], [1.0], [2.0], [-5.0]]))
+        net.hidden.weight.fill_(10)
+        net.hidden.bias.fill_(0.5)
+    z, _ = net(torch.tensor([[1.0, 2.0, 0.0], [1.0, 1.0, 2.0], [3.0, 1.0, 0.0], [0.0, 0.0, 0.0]]))
+    torch.testing.assert_close(z, torch.tensor([[15.5], [40 / 3 + 0.5], [0.0], [0.5]]))
+
+
+@pytest.mark.parametrize("model", [TextCnn(vocabulary=4, embedding=2, filters=1, widths=(1,)), TextMean(vocabulary=4)])
+def test_the_embedding_of_padding_stays_zero(model):
+    net = made(model, (3,), 2)
+    first = net.convs[0] if isinstance(model, TextCnn) else net.hidden
+    first.bias.detach().fill_(1)  # so that the layer answers to padding, too
     task = classifier(net, 2)
     w = task.space.flatten(net)
     gradient = grad(lambda w: task.logits(w, torch.zeros(1, 3)).square().sum())(w)
-    assert (w[:2] == 0).all()
-    assert (gradient[:2] == 0).all()
+    assert (w[: model.embedding] == 0).all()
+    assert (gradient[: model.embedding] == 0).all()
 
 
 def test_the_text_networks_vocabulary_fits_the_ids():
     ids = np.asarray([[1, 5, 0, 0, 0]])
     assert TextCnn().fitted(ids).vocabulary == 6
     assert TextCnn(vocabulary=9).fitted(ids).vocabulary == 9
-    for model, bad in ((TextCnn(vocabulary=5), ids), (TextCnn(), ids - 1), (TextCnn(), ids / 2)):
-        with pytest.raises(BadInput, match="text-cnn"):
+    assert TextMean().fitted(ids).vocabulary == 6
+    for model, bad in (
+        (TextCnn(vocabulary=5), ids),
+        (TextMean(vocabulary=5), ids),
+        (TextCnn(), ids - 1),
+        (TextCnn(), ids / 2),
+    ):
+        with pytest.raises(BadInput, match=model.key):
             model.fitted(bad)
 
 
@@ -299,6 +320,7 @@ def test_softmax_may_start_at_random():
         (Lstm(), (64,), ("lstm", "(64,)")),
         (TextCnn(vocabulary=3), (3, 3), ("text-cnn", "(3, 3)")),
         (TextCnn(vocabulary=3), (4,), ("text-cnn", "4 tokens")),
+        (TextMean(vocabulary=3), (3, 3), ("text-mean", "(3, 3)")),
         (Cnn1d(), (64,), ("cnn1d", "(64,)")),
         (Cnn1d(), (1, 28, 28), ("cnn1d", "(1, 28, 28)")),
         (Cnn1d(), (9, 15), ("cnn1d", "15")),

@@ -268,6 +268,7 @@ class ClaimTable:
     """A table or figure of a document: arms (rows), quantities (columns), and the numbers that the document prints.
 
     A ``matrix`` has its first quantity only. Its rows are the names of the arms up to their last comma, and its columns the rest.
+    With ``compare``, quantities are the rows and arms the columns; the last column is this statistic of the second and first.
     ``clients`` names the measures of each client or layer, as ``split/name``, that its quantities or panels need. ``panels`` are
     the drawings of its figures, ``extra`` a part that is drawn without runs. ``notes`` say what differs from the document here,
     and where the document contradicts itself.
@@ -279,6 +280,7 @@ class ClaimTable:
     measures: tuple[str, ...] = ()
     printed: dict[str, dict[str, float]] = field(default_factory=dict)
     matrix: bool = False
+    compare: Literal["", "difference", "ratio"] = ""
     clients: tuple[str, ...] = ()
     panels: tuple[Panel, ...] = ()
     extra: str = ""

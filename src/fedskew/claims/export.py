@@ -11,7 +11,7 @@ from fedskew.claims.document import DOCUMENTS, Document, Verdict, load
 from fedskew.claims.page import markdown, sections
 from fedskew.claims.quantities import Measured, Series
 from fedskew.claims.verdicts import RULE, Results, verdicts
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import BadInput
 from fedskew.report.style import Picture
 from fedskew.store.records import Json, RunFacts, RunRecord
 
@@ -30,22 +30,20 @@ class Curves(TypedDict):
 
 
 class ExportedRun(TypedDict):
-    """One run of an export. An export of an earlier version has only the numbers in ``values`` and ``curves``."""
+    """One run of an export."""
 
     status: str
     rounds: int  # rounds done
     seconds: Number
-    hash: NotRequired[str]  # of the experiment
-    planned: NotRequired[int]  # rounds
-    began: NotRequired[str]
-    ended: NotRequired[str]
-    facts: NotRequired[Json]
-    measured: NotRequired[list[Curves]]
+    hash: str  # of the experiment
+    planned: int  # rounds
+    began: str
+    ended: str
+    facts: Json
+    measured: list[Curves]
     dealt: NotRequired[
         dict[str, dict[str, int]]
     ]  # training rows by client and label, of a partition that a figure draws
-    values: NotRequired[dict[str, Number]]
-    curves: NotRequired[dict[str, list[Number]]]
 
 
 class Export(TypedDict):
@@ -64,7 +62,7 @@ class Export(TypedDict):
 DIGITS = 6
 """Number of significant digits in an export. Whole numbers have all digits."""
 
-FACTS = ("versions", "machine", "data", "partition", "primary", "layers")
+FACTS = ("versions", "machine", "data", "partition", "primary", "layers", "measures")
 """The facts of a run that an export contains."""
 
 NOT_EXPORTED = {
@@ -143,14 +141,12 @@ def rounded(value: float) -> Number:
 
 
 def read(text: bytes, where: str) -> tuple[Export, Results]:
-    """Parse an export; return it and its runs. Raises `BadInput` if it is not valid, or if an earlier version wrote it."""
+    """Parse an export; return it and its runs. Raises `BadInput` if it is not valid."""
     try:
         export = msgspec.json.decode(text, type=Export)
         results = known(export)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BadInput(f"{where}: not an export of `fedskew reproduce`: {error}; name another file") from None
-    hashed = all("hash" in run for run in runs(export))
-    require(hashed, f"{where}: an earlier version wrote it, without the hashes of the experiments; name another file")
     return export, results
 
 
@@ -164,18 +160,15 @@ def known(export: Export) -> Results:
 
 def run_of(arm: str, seed: int, table: ExportedRun) -> Measured:
     """Convert a run of an export; None becomes NaN."""
-    facts = msgspec.convert({k: v for k, v in table.get("facts", {}).items() if k in FACTS}, RunFacts)
-    rounds, (began, ended) = table["rounds"], (table.get("began", ""), table.get("ended", ""))
+    facts = msgspec.convert({k: v for k, v in table["facts"].items() if k in FACTS}, RunFacts)
     record = RunRecord(
-        id=0, comparison=None, name=arm, experiment="", experiment_hash=table.get("hash", ""), seed=seed, partition_seed=0,
-        status=table["status"], message="", rounds=table.get("planned", rounds), rounds_done=rounds, created=began,
-        updated=ended, facts=facts,
+        id=0, comparison=None, name=arm, experiment="", experiment_hash=table["hash"], seed=seed, partition_seed=0,
+        status=table["status"], message="", rounds=table["planned"], rounds_done=table["rounds"], created=table["began"],
+        updated=table["ended"], facts=facts,
     )  # fmt: skip
-    before = {("values", name): np.array(value, dtype=float) for name, value in table.get("values", {}).items()}
-    before |= {("curves", name): np.array(row, dtype=float) for name, row in table.get("curves", {}).items()}
     clients = enumerate(table.get("dealt", {}).items())
     dealt = [(k, name, label, count) for k, (name, labels) in clients for label, count in labels.items()]
-    return Measured(record, dict(series_of(table.get("measured", ()))), dealt, before)
+    return Measured(record, dict(series_of(table["measured"])), dealt)
 
 
 def series_of(measured: Sequence[Curves]) -> Iterator[tuple[tuple[str, str, int | None], Series]]:

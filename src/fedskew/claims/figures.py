@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedskew.claims.document import ClaimTable, Panel
-from fedskew.claims.quantities import Series, curve, measures, words_for
+from fedskew.claims.quantities import Measured, Series, curve, measures, words_for
 from fedskew.claims.verdicts import Results, cells
 from fedskew.core.text import count
 from fedskew.measure.registry import Measure, measures_of
@@ -29,15 +29,19 @@ BANDS = {"interval": "95 % interval", "range": "range"}
 
 def pictures(table: ClaimTable, results: Results) -> list[Picture]:
     """Return the figures of a table's panels that have runs."""
-    complete = {arm: runs for arm, runs in results.items() if not any(run.before for run in runs.values())}
     kinds: dict[str, Callable[[str, ClaimTable, Panel, Results], Picture]] = {
         "curves": curves, "bars": bars, "clients": clients, "partition": partition,
     }  # fmt: skip
     return [
-        kinds[panel.kind](f"{table.name}-{number}", table, panel, complete)
+        kinds[panel.kind](f"{table.name}-{number}", table, panel, results)
         for number, panel in enumerate(table.panels, 1)
-        if any(complete.get(arm) for arm in table.drawn(panel))
+        if any(draws(panel, run) for arm in table.drawn(panel) for run in results.get(arm, {}).values())
     ]
+
+
+def draws(panel: Panel, run: Measured) -> bool:
+    """Return if a run has what a panel draws."""
+    return panel.kind != "clients" or bool(run.of_clients(panel.of))
 
 
 def curves(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture:

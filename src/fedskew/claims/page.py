@@ -11,7 +11,7 @@ from fedskew.claims.document import ClaimTable, Document
 from fedskew.claims.extras import EXTRAS, Numbers
 from fedskew.claims.figures import pictures
 from fedskew.claims.quantities import words_for
-from fedskew.claims.verdicts import RULE, Judged, Results, cells, interval, tally, verdicts
+from fedskew.claims.verdicts import RULE, Judged, Results, TableCell, cells, compared, interval, tally, verdicts
 from fedskew.core.text import count
 from fedskew.report.html import in_grey
 from fedskew.report.style import Picture, Tips, rendered
@@ -93,9 +93,13 @@ def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:
         rows = {row: dict.fromkeys(columns, "") for row, _ in parts.values()}
         for arm, (row, column) in parts.items():
             cell = numbers[arm][of]
-            document = "" if cell.document is None else f"{figures(cell.document)} → "
-            rows[row][column] = document + interval(cell.mean, cell.half)
+            rows[row][column] = beside(cell)
         return (columns, [[row, *texts.values()] for row, texts in rows.items()]), missing
+    if table.compare:
+        if not {*table.arms[:2]} & {*missing}:
+            numbers[table.compare] = {m: compared(table, m, results) for m in table.measures}
+        turned = [[words_for(m), *(beside(of_arm[m]) for of_arm in numbers.values())] for m in table.measures]
+        return (list(numbers), turned), missing
     printed = [m for m in table.measures if any(m in row for row in table.printed.values())]
     titles = [
         title
@@ -111,6 +115,12 @@ def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:
             texts.append(interval(cell.mean, cell.half))
         grid.append(texts)
     return (titles, grid), missing
+
+
+def beside(cell: TableCell) -> str:
+    """Format the document's number before ours."""
+    ours = interval(cell.mean, cell.half)
+    return ours if cell.document is None else f"{figures(cell.document)} → {ours}"
 
 
 def about(document: Document, scale: str, rule: str) -> str:

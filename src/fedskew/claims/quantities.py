@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
@@ -33,22 +33,31 @@ Dealt = Sequence[tuple[int, str, str, int]]
 
 NONE: Series = (np.zeros(0, np.int64), np.zeros(0))
 
-OF_CLIENTS = ("local-model/loss", "global-model/accuracy", "layer/cosine")
+OF_CLIENTS = (
+    "local-model/loss", "global-model/accuracy", "layer/cosine",
+    "client/mu", "client/rule", "client/steady", "client/variance", "client/weight", "client/batch_size",
+)  # fmt: skip
 """Measures of each client, or of each layer, that quantities and figures need."""
+
+LOCAL_LOSS, LOCAL_ACCURACY = OF_CLIENTS[:2]
+
+EARLY = 0.2
+"""Share of the rounds after which DualMetric's report looks at clients: round 100 of 500."""
+
+ALIKE = 0.15
+"""Maximum difference of the accuracies of clients that are alike: 70 to 85 % in DualMetric's report."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
     """The measurements of one run, which may be unfinished.
 
-    ``series`` has them by split, name, and client or layer (None: neither); ``dealt`` has the run's partition. If the run is
-    from an export of an earlier version, ``before`` has its only numbers: by ``values`` or ``curves`` and their names in claims.
+    ``series`` has them by split, name, and client or layer (None: neither); ``dealt`` has the run's partition.
     """
 
     record: RunRecord
     series: Mapping[tuple[str, str, int | None], Series]
     dealt: Dealt = ()
-    before: Mapping[tuple[str, str], float | Floats] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -70,11 +79,6 @@ class Measured:
         """Return the measure after each round. The model before training is left out."""
         return self.over_rounds(measure)[1]
 
-    def at(self, measure: Measure, share: float) -> float:
-        """Return the measure after this share of the run's rounds; NaN if it was not measured there."""
-        rounds, values = self.over_rounds(measure)
-        return float(next(iter(values[rounds == round(share * self.record.rounds)]), NAN))
-
     def of_clients(self, measure: str) -> dict[int, Series]:
         """Return the curves of a measure ``split/name`` by client or layer, in order."""
         split, name = measure.split("/")
@@ -86,12 +90,12 @@ class Measured:
         layers = list(self.of_clients("layer/cosine").values())
         return layers[-1 if last else 0] if layers else NONE
 
-    def local_losses(self) -> pd.DataFrame:
-        """Return the losses of local models on their own rows: a row for each round, a column for each client."""
+    def by_client(self, measure: str) -> pd.DataFrame:
+        """Return a measure ``split/name``: a row for each round, a column for each client."""
         import pandas as pd
 
-        losses = self.of_clients("local-model/loss")
-        return pd.DataFrame({k: pd.Series(values, rounds) for k, (rounds, values) in losses.items()}).sort_index()
+        clients = self.of_clients(measure)
+        return pd.DataFrame({k: pd.Series(values, rounds) for k, (rounds, values) in clients.items()}).sort_index()
 
 
 def measured(store: RunStore, record: RunRecord) -> Measured:
@@ -145,13 +149,36 @@ TREND = statistic(3, rank_trend)
 
 def client_loss_deviation(run: Measured) -> float:
     """Return the standard deviation of local models' losses over the clients, averaged over the rounds after the fifth."""
-    return float(run.local_losses().loc[SETTLED + 1 :].std(axis=1, ddof=0).mean())
+    return float(run.by_client(LOCAL_LOSS).loc[SETTLED + 1 :].std(axis=1, ddof=0).mean())
 
 
 def local_loss(run: Measured, early: bool) -> float:
     """Return the mean loss of local models on their own rows, in the first ten rounds if ``early``, else in the last round."""
-    losses = run.local_losses()
+    losses = run.by_client(LOCAL_LOSS)
     return float(np.nanmean((losses.loc[:10] if early else losses.tail(1)).to_numpy())) if len(losses) else NAN
+
+
+def lagging(run: Measured) -> tuple[float, float]:
+    """Return the mu of the client with the lowest accuracy after `EARLY`, and what it gains until three times `EARLY`."""
+
+    def of_clients(measure: str, share: float) -> Floats:
+        clients = run.of_clients(measure).values()
+        return np.array([after_share(series, run.record.rounds, share) for series in clients])
+
+    early, later, mu = (
+        of_clients(*which) for which in ((LOCAL_ACCURACY, EARLY), (LOCAL_ACCURACY, 3 * EARLY), ("client/mu", EARLY))
+    )
+    if np.isnan(early).all():
+        return NAN, NAN
+    lowest = np.nanargmin(early)
+    return float(mu[lowest]) if len(mu) else NAN, float(later[lowest] - early[lowest])
+
+
+def fifths(run: Measured, name: str) -> Floats:
+    """Return the means of a curve in each fifth of its rounds; NaN for fewer than five rounds."""
+    values = curve(name, run)[1]
+    size = len(values) // 5
+    return values[: 5 * size].reshape(5, size).mean(1) if size else np.full(5, NAN)
 
 
 def partition(run: Measured, name: str) -> float:
@@ -185,22 +212,48 @@ QUANTITIES: dict[str, Callable[[Measured], float]] = {
     "early-client-variance": lambda run: REDUCTIONS["mean"](deviation_of_clients(run)[:5]) ** 2,
     # the clients' variance after the last round, divided by that after the first five rounds
     "variance-fall": lambda run: statistic(1, lambda v: v[-1] ** 2 / v[:5].mean() ** 2)(deviation_of_clients(run)),
+    "lagging-mu": lambda run: lagging(run)[0],
+    "lagging-gain": lambda run: lagging(run)[1],
+    # how much more often a rule fires in the first fifth of the rounds than later, or in the next two fifths than in the first
+    "intra-early": lambda run: float((of := fifths(run, "intra-rule"))[0] - of[1:].mean()),
+    "inter-later": lambda run: float((of := fifths(run, "inter-rule"))[1:3].mean() - of[0]),
     "label-distance": lambda run: partition(run, "label_distance"),
     "smallest-client": lambda run: partition(run, "smallest") / partition(run, "rows"),
 }
 """Quantities that are no statistic of a single measure."""
 
 
-def local_loss_curve(run: Measured) -> Series:
-    """Return the mean loss of local models on their own rows over the rounds."""
-    means = run.local_losses().mean(axis=1)
-    return means.index.to_numpy(), means.to_numpy(float)
+def over_clients(measure: str, of: Callable[[Floats], Floats]) -> Callable[[Measured], Series]:
+    """Return a function that applies ``of`` to the values (rounds, clients) of a measure ``split/name``."""
+
+    def read(run: Measured) -> Series:
+        table = run.by_client(measure)
+        return (table.index.to_numpy(), of(table.to_numpy(float))) if len(table) else NONE
+
+    return read
+
+
+def most_alike(values: Floats) -> Floats:
+    """Return the largest number of values of each row that lie within `ALIKE`."""
+    above = values[:, None, :] - values[:, :, None]
+    return ((above >= 0) & (above <= ALIKE + 1e-9)).sum(-1).max(-1).astype(float)
+
+
+def client_variance(run: Measured) -> Series:
+    rounds, deviation = run.over_rounds(measures()["accuracy-std"])
+    return rounds, deviation**2
 
 
 CURVES: dict[str, Callable[[Measured], Series]] = {
     "first-layer-cosine": lambda run: run.layer(last=False),
     "last-layer-cosine": lambda run: run.layer(last=True),
-    "local-loss": local_loss_curve,
+    "local-loss": over_clients(LOCAL_LOSS, lambda losses: np.nanmean(losses, axis=1)),
+    "client-variance": client_variance,
+    "client-range": over_clients(LOCAL_ACCURACY, lambda accuracy: np.ptp(accuracy, axis=1)),
+    "clients-alike": over_clients(LOCAL_ACCURACY, most_alike),
+    # shares of the clients whose mu a rule of DualMetric changes
+    "intra-rule": over_clients("client/rule", lambda rule: (rule % 2).mean(axis=1)),
+    "inter-rule": over_clients("client/rule", lambda rule: (rule // 2).mean(axis=1)),
 }
 """Curves that are not measures."""
 
@@ -235,8 +288,8 @@ def reader(name: str) -> Callable[[Measured], float]:
         return lambda run: rounds_to(run, float(name.partition(":")[2]))
     names = measures()
     of, at, share = name.partition("-at:")
-    if at and of in names:
-        return lambda run: run.at(names[of], float(share))
+    if at and (of in names or of in CURVES):
+        return lambda run: after_share(curve(of, run), run.record.rounds, float(share))
     prefix, _, rest = name.partition("-")
     if name in names:
         measure, reduced = names[name], REDUCTIONS[names[name].reduce]
@@ -251,15 +304,19 @@ def reader(name: str) -> Callable[[Measured], float]:
     return lambda run: reduced(run.values(measure))
 
 
+def after_share(series: Series, rounds: int, share: float) -> float:
+    """Return the value after this share of the rounds; NaN if there is none."""
+    return float(next(iter(series[1][series[0] == round(share * rounds)]), NAN))
+
+
 def rounds_to(run: Measured, level: float) -> float:
     reached = np.flatnonzero(run.values(primary_of([run.record])) >= level)
     return float(reached[0] + 1 if len(reached) else run.record.rounds + 1)
 
 
 def quantity(name: str, run: Measured) -> float:
-    """Return the quantity of this name. Raises `BadInput` for an unknown name, and for one that an old export does not contain."""
-    value = earlier("values", name, run) if run.before else reader(name)(run)
-    return float(value)
+    """Return the quantity of this name. Raises `BadInput` for an unknown name."""
+    return float(reader(name)(run))
 
 
 def words_for(name: str) -> str:
@@ -270,18 +327,8 @@ def words_for(name: str) -> str:
 
 def curve(name: str, run: Measured) -> Series:
     """Return the rounds and a measure after each. Raises `BadInput` like `quantity`."""
-    if run.before:
-        values = np.atleast_1d(earlier("curves", name, run))
-        return np.arange(1, len(values) + 1), values
     if name in CURVES:
         return CURVES[name](run)
     names = measures()
     require(name in names, f"claim: unknown curve {name!r}; {suggestion(name, [*names, *CURVES])}")
     return run.over_rounds(names[name])
-
-
-def earlier(kind: str, name: str, run: Measured) -> float | Floats:
-    require(
-        (kind, name) in run.before, f"claim: the export has no {name}; write it again with `fedskew reproduce --export`"
-    )
-    return run.before[kind, name]

@@ -107,6 +107,17 @@ def cells(table: ClaimTable, results: Results, names: Sequence[str] = ()) -> dic
     }
 
 
+def compared(table: ClaimTable, measure: str, results: Results) -> TableCell:
+    """Return what a table's last column has: its statistic of the second arm and the first. Both must have runs."""
+    arms = table.arms[1::-1]
+    claim = Claim(
+        name=measure, text="", where="", table=table.name, kind=table.compare, of=measure, arms=arms, expect="> 0"
+    )
+    values = [claim.statistic([results[arm][seed] for arm in arms]) for seed in shared_seeds(results, arms)]
+    support = evidence_for(claim, values, claim.printed(table.printed))
+    return TableCell(support.in_document, support.mean, support.half)
+
+
 def over_seeds(measure: str, runs: Mapping[int, Measured]) -> tuple[float, float]:
     """Return mean and half-width over the runs that have the number."""
     values = [value for run in runs.values() if math.isfinite(value := quantity(measure, run))]

@@ -25,10 +25,11 @@ from fedskew.core.task import ModelTask, TaskKind
 from fedskew.core.trees import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Architecture, Experiment
-from fedskew.models import Mixed, TextCnn
+from fedskew.models import Mixed
 from fedskew.models.encoder import Encoder, EncoderNet, activations, key, prefix, suffix
 from fedskew.models.mixed import MixedNet
 from fedskew.models.own import OwnModel
+from fedskew.models.textcnn import TextModel
 from fedskew.report.progress import Board, Lines, Part
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def fitted(model: Architecture, dataset: Dataset, x: Rows, x_test: Rows) -> tupl
     if isinstance(model, Encoder):
         ids, x_test = token_ids(model, dataset)
         x = ids[: len(x)]  # x has no rows if the clients are on other machines
-    elif isinstance(model, TextCnn):
+    elif isinstance(model, TextModel):
         for part in filter(len, (x, x_test)):
             model = model.fitted(part)
     return model, x, x_test

@@ -6,7 +6,7 @@ from fedskew.models.lstm import Lstm
 from fedskew.models.mixed import Mixed
 from fedskew.models.mlp import Mlp, Softmax
 from fedskew.models.symbols import SymbolLstm, Transformer
-from fedskew.models.textcnn import TextCnn
+from fedskew.models.textcnn import TextCnn, TextMean
 
 MODELS = {
     "softmax": Softmax,
@@ -17,6 +17,7 @@ MODELS = {
     "cnn1d": Cnn1d,
     "lstm": Lstm,
     "text-cnn": TextCnn,
+    "text-mean": TextMean,
     "symbol-lstm": SymbolLstm,
     "transformer": Transformer,
     "minilm": MiniLm,

@@ -232,7 +232,11 @@ def load_from(folder: Path, dataset: Any, contents: dict[str, bytes]) -> Any:
             {**DIGITS, "y_test": LABELS[:, None]},
             r"are uint8 of shape \(20, 1\), expected one integer for each image",
         ),
-        (Mnist(), {**DIGITS, "X_train": np.zeros_like(GREY)}, "channel 0 of the training part is empty or has only one"),
+        (
+            Mnist(),
+            {**DIGITS, "X_train": np.zeros_like(GREY)},
+            "channel 0 of the training part is empty or has only one",
+        ),
         (Cifar10(), {"labels": np.arange(1000) % 10 - 1}, "the training part has no row of some classes"),
         (Cifar10(), {"labels": np.where(np.arange(1000), np.arange(1000) % 10, 2**62)}, r"0..9, found 0..4611686018"),
     ],

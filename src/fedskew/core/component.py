@@ -90,7 +90,10 @@ def likeness(cls: object, contracts: Sequence[type]) -> int:
 
 def check_member(name: str, hook: object, member: object, what: str) -> None:
     """Raise `BadInput` if a member is final, takes other arguments, or is a value where a method is needed, or the reverse."""
-    require(not getattr(hook, "__final__", False), f"{what}: {name!r} cannot be changed, the base class fixes it; rename yours")
+    require(
+        not getattr(hook, "__final__", False),
+        f"{what}: {name!r} cannot be changed, the base class fixes it; rename yours",
+    )
     member = getattr(member, "__func__", member)
     if not inspect.isfunction(hook):
         require(not inspect.isfunction(member), f"{what}: {name} is a value, not a method; write @property above it")

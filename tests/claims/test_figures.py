@@ -122,6 +122,33 @@ def test_a_sentence_that_all_captions_share_stands_once() -> None:
     assert captions([]) == ([], [])
 
 
+def test_quantity_over_some_rounds() -> None:
+    """The mean over rounds 2 to 3; the model before training, round 0, does not count."""
+    assert quantity("accuracy-in:2-3", run(0, [0.1, 0.2, 0.3, 0.5, 0.9])) == pytest.approx(0.4)
+    assert quantity("accuracy-in:0-1", run(0, [0.1, 0.2])) == pytest.approx(0.2)
+    assert np.isnan(quantity("accuracy-in:5-30", run(0, [0.1, 0.2])))
+    assert words_for("accuracy-in:5-30") == "accuracy in rounds 5 to 30"
+
+
+def test_classes_of_clients_and_rows_that_move() -> None:
+    """North has cats (75 %) and dogs (25 %), south only cats. A class with at most a twentieth of the rows does not count."""
+    one = run(0, [0.1])
+    assert quantity("classes-each", one) == 1.5
+    assert quantity("classes-each", dataclasses.replace(one, dealt=[(0, "a", "cat", 19), (0, "a", "dog", 1)])) == 1
+    one.record.facts["partition"] = {"clients": 3, "server_rows": 5, "shared_rows_each": 4}
+    assert quantity("rows-moved", one) == 17
+
+
+def test_words_of_a_document_are_a_table_of_their_own() -> None:
+    words = ClaimTable(name="table-1", title="Table I", words=(("value", "note"), ("rate", "0.1", "ours")))
+    page_of = dataclasses.replace(document(), tables=(words,), arms={})
+    assert "| rate | 0.1 | ours |" in markdown(page_of, "quick", {})
+    assert '<table class="words">' in html(page_of, "quick", {}, {})
+    for wrong in ({"words": (("value",), ("rate", "0.1", "ours"))}, {"measures": ("accuracy",)}):
+        with pytest.raises(BadInput, match="words need a text for every column"):
+            dataclasses.replace(words, **wrong)
+
+
 def test_matrix_has_arms_by_the_parts_of_their_names() -> None:
     (titles, rows), missing = texts_of(dataclasses.replace(TABLE, matrix=True, arms=TABLE.arms[:2], panels=()), RESULTS)
     assert (titles, missing) == (["low"], [])

@@ -271,7 +271,8 @@ class ClaimTable:
     With ``compare``, quantities are the rows and arms the columns; the last column is this statistic of the second and first.
     ``clients`` names the measures of each client or layer, as ``split/name``, that its quantities or panels need. ``panels`` are
     the drawings of its figures, ``extra`` a part that is drawn without runs. ``notes`` say what differs from the document here,
-    and where the document contradicts itself.
+    and where the document contradicts itself. A table without arms may have ``words``: the titles of the columns after the first,
+    then rows of texts.
     """
 
     name: str
@@ -285,8 +286,11 @@ class ClaimTable:
     panels: tuple[Panel, ...] = ()
     extra: str = ""
     notes: tuple[str, ...] = ()
+    words: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
+        whole = all(len(row) == len(self.words[0]) + 1 for row in self.words[1:])
+        require(whole and not (self.words and self.measures), f"table {self.name}: words need a text for every column")
         known(f"table {self.name}: measures of clients", self.clients, OF_CLIENTS)
         for panel in self.panels:
             known(f"table {self.name}: panel {panel.of}", panel.arms, self.arms)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import FedAvg
-from fedskew.claims import landscapes
+from fedskew.claims import exhibits, landscapes
 from fedskew.core.records import BatchPlan
 from fedskew.core.task import ModelTask
 from fedskew.core.trees import ParameterSpace
@@ -41,8 +41,8 @@ Numbers = Any
 class Extra:
     """A part of a document that needs no run store. All but ``compute`` read the numbers that ``compute(on_progress)`` returns.
 
-    ``rows`` makes the rows of its table. ``draw(numbers, name)`` draws a figure for each name in the numbers. ``agrees`` is False
-    if a number differs from the document's.
+    ``rows`` makes the rows of its table, of ``words`` if they are read like prose. ``draw(numbers, name)`` draws a figure for each
+    name in the numbers. ``agrees`` is False if a number differs from the document's.
     """
 
     title: str
@@ -52,6 +52,7 @@ class Extra:
     rows: Callable[[Numbers], Sequence[tuple[str, ...]]] = lambda _: ()
     draw: Callable[[Numbers, str], Figure] | None = None
     agrees: Callable[[Numbers], bool] = lambda _: True
+    words: bool = False
 
 
 CLIENTS, ROUNDS, BATCH, RATE = 30, 30, 32, 1.5
@@ -305,6 +306,37 @@ EXTRAS = {
         compute=lambda _: landscapes.two_clients(),
         rows=landscapes.rows_of,
         draw=landscapes.draw_part,
+    ),
+    "table-5": Extra(
+        title="Rows of each client by class: the document's, and ours below",
+        columns=(
+            "",
+            "document",
+            "ours",
+            "mean of 1,000 draws",
+            "mildest of 1,000 draws",
+            "mean of 1,000, alpha = 0.01",
+        ),
+        note="ours: partitions by the document's Algorithm 3. The distance is squared, and a mean over the clients",
+        compute=exhibits.class_counts,
+        rows=exhibits.rows_of_counts,
+        draw=exhibits.draw_counts,
+    ),
+    "figure-14.4.1": Extra(
+        title="Three clients pull the model towards their own optima (stars)",
+        columns=("local steps", "drift", "average to the nearest local optimum"),
+        note=f"points: after {', '.join(map(str, exhibits.SHOWN_STEPS))} steps at rate {exhibits.PULL_RATE:g}",
+        compute=exhibits.pulls,
+        rows=exhibits.rows_of_pulls,
+        draw=exhibits.draw_pulls,
+    ),
+    "exercise-14.4.1": Extra(
+        title="Exercise 14.4.1: name the skew",
+        columns=("scenario", "found", "label", "feature", "quantity", "concept", "what to try first"),
+        note="the strength of each face, 0 to 1, by `fedskew diagnose` on ten clients with the digits, and the strongest one",
+        compute=exhibits.skews_to_name,
+        rows=exhibits.rows_of_skews,
+        words=True,
     ),
 }
 """Parts of documents by the names that a document's tables and ``--only`` use."""

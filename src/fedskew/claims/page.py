@@ -32,6 +32,7 @@ class Section:
     name: str
     title: str
     grid: Grid
+    words: bool  # the grid has texts, which are read like prose
     pictures: list[Picture]
     remarks: list[str]
     claims: list[Judged]
@@ -53,7 +54,8 @@ def sections(document: Document, results: Results, extras: Mapping[str, Numbers]
         common, drawn = captions(drawn)
         remarks = common + remarks + [f"{note[:1].upper()}{note[1:]}." for note in table.notes]
         claims = [outcome for outcome in judged if outcome.claim.table == table.name]
-        parts.append(Section(table.name, table.title, grid, drawn, remarks, claims))
+        words = bool(table.words) or (table.extra in EXTRAS and EXTRAS[table.extra].words)
+        parts.append(Section(table.name, table.title, grid, words, drawn, remarks, claims))
     return parts
 
 
@@ -84,7 +86,8 @@ def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:
     """Return a table's texts, and the arms that were not run. The document's number stands before ours."""
     missing = [arm for arm in table.arms if not results.get(arm)]
     if not table.measures:
-        return ([], []), missing
+        words = [list(row) for row in table.words] or [[]]
+        return (words[0], words[1:]), missing
     numbers = {arm: row for arm, row in cells(table, results).items() if arm not in missing}
     if table.matrix:
         of = table.measures[0]

@@ -79,6 +79,11 @@ class Measured:
         """Return the measure after each round. The model before training is left out."""
         return self.over_rounds(measure)[1]
 
+    def within(self, measure: Measure, first: int, last: int) -> float:
+        """Return the mean of a measure over the rounds from ``first`` to ``last``; NaN if none was measured."""
+        rounds, values = self.over_rounds(measure)
+        return REDUCTIONS["mean"](values[(rounds >= first) & (rounds <= last)])
+
     def of_clients(self, measure: str) -> dict[int, Series]:
         """Return the curves of a measure ``split/name`` by client or layer, in order."""
         split, name = measure.split("/")
@@ -185,6 +190,15 @@ def partition(run: Measured, name: str) -> float:
     return float(run.record.facts.get("partition", {}).get(name, NAN))
 
 
+def classes_each(run: Measured) -> float:
+    """Return the mean over clients of the number of classes with more than a twentieth of the client's training rows."""
+    import pandas as pd
+
+    rows = pd.DataFrame(run.dealt, columns=["client", "name", "label", "rows"])
+    share = rows["rows"] / rows.groupby("client")["rows"].transform("sum")
+    return float((share > 0.05).groupby(rows["client"]).sum().mean())
+
+
 def deviation_of_clients(run: Measured) -> Floats:
     """Return the standard deviation of accuracy over the clients, after each measured round."""
     return run.values(measures()["accuracy-std"])
@@ -218,6 +232,11 @@ QUANTITIES: dict[str, Callable[[Measured], float]] = {
     "intra-early": lambda run: float((of := fifths(run, "intra-rule"))[0] - of[1:].mean()),
     "inter-later": lambda run: float((of := fifths(run, "inter-rule"))[1:3].mean() - of[0]),
     "label-distance": lambda run: partition(run, "label_distance"),
+    "classes-each": classes_each,
+    # training rows that leave their owner: the server's own, and copies of the public share
+    "rows-moved": lambda run: (
+        partition(run, "server_rows") + partition(run, "clients") * partition(run, "shared_rows_each")
+    ),
     "smallest-client": lambda run: partition(run, "smallest") / partition(run, "rows"),
 }
 """Quantities that are no statistic of a single measure."""
@@ -280,7 +299,8 @@ def reader(name: str) -> Callable[[Measured], float]:
     """Return a function that computes the quantity of this name from a run.
 
     ``rounds-to:0.8`` is the first round with this test accuracy; if there is none, the number of rounds plus 1.
-    ``accuracy-at:0.2`` is the accuracy after a fifth of the rounds. Raises `BadInput` for an unknown name.
+    ``accuracy-at:0.2`` is the accuracy after a fifth of the rounds, ``accuracy-in:5-30`` its mean over these rounds.
+    Raises `BadInput` for an unknown name.
     """
     if name in QUANTITIES:
         return QUANTITIES[name]
@@ -290,6 +310,9 @@ def reader(name: str) -> Callable[[Measured], float]:
     of, at, share = name.partition("-at:")
     if at and (of in names or of in CURVES):
         return lambda run: after_share(curve(of, run), run.record.rounds, float(share))
+    of, inside, rounds = name.partition("-in:")
+    if inside and of in names:
+        return lambda run: run.within(names[of], *map(int, rounds.split("-")))
     prefix, _, rest = name.partition("-")
     if name in names:
         measure, reduced = names[name], REDUCTIONS[names[name].reduce]
@@ -322,7 +345,10 @@ def quantity(name: str, run: Measured) -> float:
 def words_for(name: str) -> str:
     """Return the words for a quantity: ``accuracy-at:0.2`` gives ``accuracy at 20 % of the rounds``."""
     of, at, share = name.partition("-at:")
-    return f"{words_for(of)} at {100 * float(share):g} % of the rounds" if at else re.sub("[-:]", " ", name)
+    if at:
+        return f"{words_for(of)} at {100 * float(share):g} % of the rounds"
+    name = re.sub(r"-in:(\d+)-", r" in rounds \1 to ", name)
+    return re.sub("[-:]", " ", name)
 
 
 def curve(name: str, run: Measured) -> Series:

@@ -220,7 +220,7 @@ def test_diagnosis_uses_one_thread(monkeypatch):
         ),
         (["none.csv", "--target", "y", "--client", "k"], "no row has both a target ('y') and a client"),
         (["same.csv", "--target", "k", "--client", "k"], "'k' cannot be both the target and the client"),
-        (["a.csv", "--label", "y", "--skew", "iid"], "the column of the clients by client"),
+        (["a.csv", "--label", "y", "--skew", "iid"], "the column of the clients with client"),
         (["--dataset", "digits", "--label", "y"], "has its own"),
         (["--dataset", "digits", "--skew", "natural"], "has no natural clients"),
     ],

@@ -64,7 +64,7 @@ class FedGAGeneralisation(Algorithm):
         state = {"trained": after["loss"] / n, "seen": torch.ones_like(view.state["seen"])}
         return Upload(carry.w - view.x, {}, report), state
 
-    def share(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tensor]:
+    def _share(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """Return the sum () of a over the cohort, and the updates' weights (C,)."""
         a, members, report = server.state["a"], cohort.info.index, cohort.uploads.report
         mass = a[members].sum()
@@ -73,12 +73,12 @@ class FedGAGeneralisation(Algorithm):
         return mass, adjusted(share, report["gap"], report["seen"], d_t)
 
     def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
-        mass, share = self.share(server, cohort)
+        mass, share = self._share(server, cohort)
         a = server.state["a"].index_copy(0, cohort.info.index, mass * share)
         return weighted_sum(share, cohort.uploads.delta), {"a": a}
 
     def decided(self, server: ServerView, cohort: Cohort) -> Tree:
-        return {"weight": self.share(server, cohort)[1]}
+        return {"weight": self._share(server, cohort)[1]}
 
 
 def adjusted(share: Tensor, gap: Tensor, seen: Tensor, step: float) -> Tensor:

@@ -121,6 +121,8 @@ def test_the_estimate_comes_before_all_computing(tmp_path, monkeypatch, capsys) 
     monkeypatch.setattr("fedskew.cli.reproduce.estimate", lambda *_: order.append("estimate") or 60.0)
     monkeypatch.setattr("fedskew.cli.reproduce.computed", lambda name: order.append(name) or {})
     monkeypatch.setattr("fedskew.cli.reproduce.complete", lambda *_: order.append("runs"))
+    monkeypatch.setattr("fedskew.cli.reproduce.write", lambda *_: tmp_path)
+    monkeypatch.setattr("fedskew.cli.reproduce.print_result", lambda *_: None)
     main(["reproduce", "drift-demo", "--runs", str(tmp_path)])
     assert order == ["estimate", *load("drift-demo").extras, "runs"]
     assert "this will take about 1 min" in " ".join(capsys.readouterr().err.split())

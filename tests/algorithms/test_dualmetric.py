@@ -151,6 +151,14 @@ def above(clients: list[list[float]], own: list[float], method, *, steps=2, lr=0
     return replace(fed, server_data=Batch(x, torch.zeros(len(own), dtype=torch.long), torch.ones(len(own)).double()))
 
 
+def averaged(x: float, mu: list[float]) -> float:
+    """Return the mean of both clients' models after two proximal steps from ``x`` on the means 3 and 6."""
+    moved = [x, x]
+    for _ in range(2):
+        moved = [w - 0.2 * (w - mean + m * (w - x)) for w, mean, m in zip(moved, (3.0, 6.0), mu, strict=True)]
+    return sum(moved) / 2
+
+
 def test_golden_four_rounds() -> None:
     """Means 3 and 6, two steps of 0.2: the model goes 1 -> 2.25 -> 3.06 -> 3.57.
 
@@ -166,14 +174,9 @@ def test_golden_four_rounds() -> None:
     accuracies = [(-1, -1), (0.5, 0.0), (0.5, 0.25), (0.5, 0.25)]
     for t in range(4):
         outcome = play(fed, [1.0], t + 1, server=server, states=states)[-1]
-        server, moved = outcome.server, []
+        server = outcome.server
         mu = [m * f for m, f in zip(mu, factors[t], strict=True)]
-        for k, mean in enumerate((3.0, 6.0)):
-            w = x
-            for _ in range(2):
-                w -= 0.2 * (w - mean + mu[k] * (w - x))
-            moved.append(w)
-        x = sum(moved) / 2
+        x = averaged(x, mu)
         assert_close(server.x, [x])
         assert_close(outcome.done.uploads.report["mu"], mu)
         assert_close(state_of(states, "mu", 2, f64(0.0)), mu)
@@ -198,14 +201,9 @@ def test_golden_four_rounds_of_the_updated_models() -> None:
     x, mu, states, server = 1.0, [0.05, 0.05], ClientStates(), None
     for t, accuracies in enumerate([(0.25, 0.0), (0.5, 0.25), (0.5, 0.25), (0.5, 0.25)]):
         outcome = play(fed, [1.0], t + 1, server=server, states=states)[-1]
-        server, moved = outcome.server, []
+        server = outcome.server
         mu = [m * f for m, f in zip(mu, factors[t], strict=True)]
-        for k, mean in enumerate((3.0, 6.0)):
-            w = x
-            for _ in range(2):
-                w -= 0.2 * (w - mean + mu[k] * (w - x))
-            moved.append(w)
-        x = sum(moved) / 2
+        x = averaged(x, mu)
         assert_close(server.x, [x])
         assert_close(outcome.decisions["client/mu"], mu)
         assert outcome.decisions["client/rule"].tolist() == [[0, 0], [0, 0], [3, 3], [2, 2]][t]

@@ -156,7 +156,7 @@ SCENARIOS = (
     ),
     ("(d) a word with two meanings", "concept-swap:clusters=2", "none of the table; a model for each community"),
 )
-"""The scenarios of exercise 14.4.1: what it tells, the skew that plants it, and what to try first."""
+"""The scenarios of exercise 14.4.1. Each has its text, a skew that makes such clients, and the method to try first."""
 
 
 def skews_to_name(on_progress: Progress = lambda _: None) -> Numbers:

@@ -21,7 +21,7 @@ from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.federation import Federation
-from fedskew.loop.plan import in_batches
+from fedskew.loop.plan import Local, SeededPlanner, in_batches
 from fedskew.loop.round import play_round, start
 from fedskew.models import Softmax
 from fedskew.report.style import SERIES, blank, finish, styled
@@ -75,24 +75,15 @@ DOCUMENT = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class SharedStream:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SharedStream(SeededPlanner):
     """Batches drawn from the listing's one generator, client after client, round after round."""
 
     rng: np.random.Generator
-    epochs: int
-
-    def varied(self, shares: Mapping[int, float]) -> SharedStream:
-        raise NotImplementedError("this system's batch sizes do not vary")
-
-    def batch_sizes(self, sizes: Ints) -> Ints:
-        return np.minimum(BATCH, sizes)
-
-    def parts(self, client: int) -> int:
-        return self.epochs
 
     def train(self, round_: int, client: int, rows: Ints) -> BatchPlan:
-        return in_batches(np.stack([self.rng.permutation(rows) for _ in range(self.epochs)]), min(BATCH, len(rows)))
+        orders = [self.rng.permutation(rows) for _ in range(self.parts(client))]
+        return in_batches(np.stack(orders), self.batch_size(client, len(rows)))
 
 
 def dealt_data(rng: np.random.Generator) -> tuple[Dataset, dict[str, list[Ints]]]:
@@ -116,7 +107,7 @@ def drift_demo(on_progress: Callable[[float], None] = lambda _: None) -> Iterato
             solver=Sgd(lr=RATE),
             server_optimiser=ServerSgd(),
             selection=Everyone(),
-            planner=SharedStream(rng, printed.epochs),
+            planner=SharedStream(Local(epochs=printed.epochs, batch_size=BATCH), seed=0, rng=rng),
             x=torch.as_tensor(data.x),
             y=torch.as_tensor(data.y),
             partition=Partition(np.concatenate(rows), offsets(rows), tuple(map(str, range(CLIENTS))), 0, 0),

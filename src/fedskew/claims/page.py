@@ -62,10 +62,9 @@ def sections(document: Document, results: Results, extras: Mapping[str, Numbers]
 def captions(pictures: Sequence[Picture]) -> tuple[list[str], list[Picture]]:
     """Return the sentences that all captions share, and the figures with the rest of their captions."""
     sentences = [re.split(r"(?<=\.) ", picture.caption) for picture in pictures]
-    common = (
-        [text for text in sentences[0] if text and all(text in of_one for of_one in sentences)] if sentences else []
-    )
-    rest = [" ".join(text for text in of_one if text not in common) for of_one in sentences]
+    first = sentences[0] if sentences else []
+    common = [text for text in first if text and all(text in of_picture for of_picture in sentences)]
+    rest = [" ".join(text for text in of_picture if text not in common) for of_picture in sentences]
     return common, [replace(picture, caption=caption) for picture, caption in zip(pictures, rest, strict=True)]
 
 

@@ -81,14 +81,14 @@ def decisions_of(decides: Mapping[str, str], method: str) -> list[dict[str, obje
     Raises `BadInput` for a key of another form, and for a name that every run stores.
     """
     rows: list[dict[str, object]] = []
-    taken = {(m.split, m.name) for m in MEASURES} | {("round", m.key) for m in MEASURES}
+    reserved = {(m.split, m.name) for m in MEASURES} | {("round", m.key) for m in MEASURES}
     for key, note in decides.items():
         split, _, name = key.partition("/")
         what = f"algorithm {method}: decides has {key!r}"
         require(
             bool(re.fullmatch("(client|round)/[a-z][a-z0-9_]*", key)), f"{what}; write 'client/NAME' or 'round/NAME'"
         )
-        require((split, name) not in taken, f"{what}, which every run stores; give it another name")
+        require((split, name) not in reserved, f"{what}, which every run stores; give it another name")
         rows.append({"split": split, "name": name, "note": note, "views": ["curve"] * (split == "round")})
     return rows
 

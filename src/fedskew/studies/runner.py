@@ -209,7 +209,7 @@ DONE = ("finished", "diverged")
 def stored_runs(store: RunStore, experiments: Sequence[Experiment]) -> dict[str, RunRecord]:
     """Return the stored runs of these experiments, by hash.
 
-    Of several runs of one experiment it is one that is done, or else the oldest.
+    If an experiment has several runs, a finished or diverged run is returned, or else the oldest.
     """
     runs: dict[str, RunRecord] = {}
     for record in store.requested([experiment.hash() for experiment in experiments]):

@@ -187,6 +187,7 @@ def test_page_has_tables_figures_and_claims() -> None:
     assert whole.count("<figure>") == 6
     assert "Not run: never run." in whole
     assert "accuracy at 50 % of the rounds" in whole
+    assert "No claim is about this part." in whole
     text = markdown(document(), "quick", RESULTS, place=lambda picture: f"![{picture.key}]")
     assert [line for line in text.splitlines() if line.startswith("![")] == [f"![figure-1-{n}]" for n in range(1, 7)]
 

@@ -97,7 +97,7 @@ def test_resources_are_drawn_once_and_scale_the_batch() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(BadInput, match="set the same; leave one out"):
+    with pytest.raises(BadInput, match="leave out batch_sizes, or the others"):
         System(resources=(0.5,), batch_sizes="2-6")
     with pytest.raises(BadInput, match=r"set local\.batch_size to a number"):
         check_needs(Experiment(system={"variance": "loss"}, local={"batch_size": "all"}))

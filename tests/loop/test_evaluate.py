@@ -37,13 +37,16 @@ def held_out_of(sizes: list[int], aside: list[int]):
     )
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 1024])
-def test_evaluate_is_the_mean_over_rows(monkeypatch, chunk):
-    monkeypatch.setattr(evaluation, "CHUNK", chunk)
+@pytest.mark.parametrize(
+    ("limit", "number"), [("CHUNK", 1), ("CHUNK", 3), ("CHUNK", 1024), ("VALUES", 1), ("VALUES", 20)]
+)
+def test_evaluate_is_the_mean_over_rows(monkeypatch, limit, number):
+    """The rows pass in parts, of a number of rows and of a number of values."""
+    monkeypatch.setattr(evaluation, limit, number)
     x, y = data(50)
-    wanted = by_hand(x, y)
-    found = evaluate(TASK, X0, x, y)
-    assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-12)
+    expected = by_hand(x, y)
+    measured = evaluate(TASK, X0, x, y)
+    assert {name: measured[name] for name in expected} == pytest.approx(expected, rel=1e-12)
     rows = per_row(TASK, X0, x, y)
     assert {name: tuple(v.shape) for name, v in rows.items()} == {"loss": (50,), "accuracy": (50,)}
 

@@ -142,6 +142,8 @@ def as_json(document: Document, scale: str, results: Results) -> dict[str, objec
 
 def tally(judged: list[Judged]) -> str:
     """Count the verdicts: ``22 claims: 15 hold, 5 fail, 2 undecided``."""
+    if not judged:
+        return "No claim is about this part"
     counts = Counter(j.verdict for j in judged)
     text = f"{len(judged)} claims: {counts['holds']} hold, {counts['fails']} fail, {counts['undecided']} undecided"
     return f"{text}, {counts['not run']} not run" if counts["not run"] else text

@@ -195,7 +195,7 @@ class System:
         adapts = self.resources is not None or self.variance is not None
         require(
             not (adapts and self.batch_sizes is not None),
-            "batch_sizes, and resources or variance, set the same; leave one out",
+            "batch_sizes, resources and variance all set the batch sizes; leave out batch_sizes, or the others",
         )
 
     def private(self, privacy: Privacy) -> str:

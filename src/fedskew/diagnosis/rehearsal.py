@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require
 from fedskew.data.tables.files import files_of, stem
-from fedskew.data.tables.survey import Kinds, survey
+from fedskew.data.tables.survey import Kinds, Survey, check_dropped, survey
 from fedskew.diagnosis.questions import CLASSES, FEWEST, Answer, Question
 from fedskew.diagnosis.server import Ask, federated
 from fedskew.diagnosis.site import AnsweringSite, targets_in
@@ -58,9 +58,10 @@ def by_bytes(sites: Sites) -> Ask:
 def sites_of_files(options: DiagnosisOptions) -> tuple[dict[str, AnsweringSite], Source]:
     """Make one site for each value of the column ``client``. Without this column, make one for each file."""
     fewest = options.smallest_count
-    sites, notes = dict[str, AnsweringSite](), list[str]()
-    if options.client:
+    sites, notes, surveys = dict[str, AnsweringSite](), list[str](), list[Survey]()
+    if options.roles.client:
         rows = survey(options.paths, options.roles)
+        surveys.append(rows)
         notes += rows.notes
         for at, name in enumerate(rows.clients):
             mine = rows.client == at
@@ -68,8 +69,10 @@ def sites_of_files(options: DiagnosisOptions) -> tuple[dict[str, AnsweringSite],
     else:
         for path in files_of(options.paths):
             rows = survey([path], options.roles, fair=False)
+            surveys.append(rows)
             sites[stem(path)] = AnsweringSite(rows.table, targets_in(rows), fewest)
             notes += [f"{stem(path)}: {note}" for note in rows.notes]
+    check_dropped(options.roles.drop, surveys)
     source = Source(
         options.title, arguments=options.compare_arguments(), notes=tuple(notes), label=options.label or "LABEL"
     )

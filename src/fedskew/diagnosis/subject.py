@@ -17,12 +17,22 @@ from fedskew.core.limits import NonNegativeInt, PositiveInt
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.digits import Digits
+from fedskew.data.datasets.table import client_roles, names_of
 from fedskew.data.preprocessing import TEXT_WIDTH
 from fedskew.data.tables.files import format_of
 from fedskew.data.tables.guard import summary
 from fedskew.data.tables.schema import merged
 from fedskew.data.tables.summaries import text_encoder
-from fedskew.data.tables.survey import MOST_BYTES, Roles, Survey, like_persons, many_numbers, round_down, survey
+from fedskew.data.tables.survey import (
+    MOST_BYTES,
+    Roles,
+    Survey,
+    check_dropped,
+    like_persons,
+    many_numbers,
+    round_down,
+    survey,
+)
 from fedskew.data.targets import Rows
 from fedskew.diagnosis.facts import of_inputs
 from fedskew.diagnosis.questions import CLASSES, FEWEST
@@ -48,8 +58,9 @@ class DiagnosisOptions:
     """What to diagnose: the files at ``paths``, or else ``dataset`` under ``skew``, dealt to ``clients`` clients.
 
     ``label`` names a column of classes, or ``target`` a column of numbers. ``client`` names the column of clients; without it each
-    file is a client. ``person`` names a column of persons: the first row of each person at a client counts. If ``federated``, rows
-    are not pooled, and each count that leaves a client is 0 or at least ``fewest``, by default `FEWEST`.
+    file is a client; ``client_from`` groups the values of a column, as in `TableData`. Columns in ``drop`` are left out. ``person``
+    names a column of persons: the first row of each person at a client counts. If ``federated``, rows are not pooled, and each
+    count that leaves a client is 0 or at least ``fewest``, by default `FEWEST`.
 
     Raises `BadInput` for options that do not fit together.
     """
@@ -57,8 +68,10 @@ class DiagnosisOptions:
     paths: Sequence[Path] = ()
     label: str = ""
     client: str = ""
+    client_from: str = ""
     target: str = ""
     person: str = ""
+    drop: str | tuple[str, ...] = ()
     dataset: object = None
     skew: object = None
     clients: int | None = None
@@ -77,8 +90,8 @@ class DiagnosisOptions:
             "give files with label and client, or dataset with skew (one of the two)",
         )
         require(
-            bool(self.paths) or not (self.column or self.client or self.person),
-            "label, target, client and person are for files; leave them out, because a named data set has its own",
+            bool(self.paths) or not (self.column or self.client or self.client_from or self.person or self.drop),
+            "label, target, client, client_from, person and drop are for files; leave them out: a named data set has its own",
         )
         if not self.paths:
             return
@@ -92,11 +105,14 @@ class DiagnosisOptions:
             "skew and clients are for dataset; for files, name the column of the clients with client",
         )
         kind = "label" if self.label else "target"
-        require(self.column != self.client, f"{self.column!r} cannot be both the {kind} and the client")
+        roles = self.roles
+        require(self.column != roles.client, f"{self.column!r} cannot be both the {kind} and the client")
         require(
-            not self.person or self.person not in (self.column, self.client),
+            not self.person or self.person not in (self.column, roles.client),
             f"{self.person!r} cannot be both the person and the label or client",
         )
+        both = [name for name in roles.drop if name in roles.needed]
+        require(not both, f"column {''.join(both[:1])!r} cannot be dropped, because it is the {kind}, client or person")
 
     @property
     def column(self) -> str:
@@ -116,7 +132,16 @@ class DiagnosisOptions:
     @property
     def roles(self) -> Roles:
         """The columns that are no inputs."""
-        return Roles(self.column, self.client, person=self.person, numeric=bool(self.target), once=True)
+        column, client_map = client_roles(self.client, self.client_from)
+        return Roles(
+            self.column,
+            column,
+            client_map,
+            names_of(self.drop),
+            person=self.person,
+            numeric=bool(self.target),
+            once=True,
+        )
 
     def compare_arguments(self, rows: int = 0) -> str:
         """The arguments of `fedskew compare` for a file, a folder, or all files of a folder.
@@ -129,9 +154,9 @@ class DiagnosisOptions:
         }
         if len(self.paths) > 1 and not whole:
             return ""
-        columns = {"label": self.label, "target": self.target, "client": self.client, "person": self.person}
+        options = ("label", "target", "client", "client_from", "person", "drop")
         spec = f"table:path={shown(str(folder if whole else self.paths[0]))}"
-        spec += "".join(f",{option}={shown(column)}" for option, column in columns.items() if column)
+        spec += "".join(f",{option}={shown(value)}" for option in options if (value := getattr(self, option)))
         return shlex.join(["--dataset", f"{spec},rows={rows}" if rows else spec, "--skew", "natural"])
 
 
@@ -215,6 +240,7 @@ def from_files(options: DiagnosisOptions, on_progress: OnProgress = lambda stage
         seed=options.seed,
         on_progress=lambda share, number: on_progress(f"reading, {number:,} rows", share),
     )
+    check_dropped(options.roles.drop, [rows])
     require(
         not options.target or bool(np.ptp(rows.y) > 0),
         f"diagnose: all targets in {options.target!r} are {rows.y[0]:g}; name a column whose values differ",

@@ -47,6 +47,6 @@ def default_skew(dataset: DataSource) -> Skew:
     Otherwise return label skew.
     """
     files = getattr(dataset, "files", None)
-    of_rows = getattr(dataset, "client", "") or getattr(dataset, "file_a_client", False)
+    of_rows = any(getattr(dataset, name, None) for name in ("client", "client_from", "file_a_client"))
     has_clients = bool(of_rows or (isinstance(files, Files) and files.natural))
     return Natural() if has_clients else LabelDirichlet(alpha=0.1)

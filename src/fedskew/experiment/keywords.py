@@ -270,7 +270,11 @@ class DiagnoseKeywords(TypedDict, total=False):
     label: Annotated[str, Keyword("COLUMN", "column with the classes")]
     target: Annotated[str, Keyword("COLUMN", "or the column with the numbers to predict")]
     client: Annotated[str, Keyword("COLUMN", "column with the client of each row (default: one file a client)")]
+    client_from: Annotated[
+        str, Keyword("COLUMN:FILE", "groups of a column's values as clients: a CSV with the columns value and client")
+    ]
     person: Annotated[str, Keyword("COLUMN", "column with the person of each row; each person counts once at a client")]
+    drop: Annotated[str | Sequence[str], Keyword("COLUMN", "column to leave out; may be repeated", repeated=True)]
     dataset: Annotated[object, Keyword("D", "a named data set instead of files")]
     skew: Annotated[
         object,

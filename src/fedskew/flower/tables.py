@@ -11,7 +11,7 @@ import numpy as np
 from fedskew.core.errors import DAMAGED, BadInput, require
 from fedskew.core.files import replacing
 from fedskew.data.dataset import numbered
-from fedskew.data.datasets.table import TableData, held_out
+from fedskew.data.datasets.table import TableData, held_out, names_of
 from fedskew.data.preprocessing import Array, Symbols, Tabular, Texts
 from fedskew.data.tables.summaries import Summary
 from fedskew.data.targets import TARGETS
@@ -108,7 +108,7 @@ def consecutive(sizes: Ints, measured: Ints) -> Partition:
 
 def check_table(table: TableData) -> None:
     """Raise `BadInput` if the table cannot be read or sets an option that only the server may set."""
-    for name in ("client", "test"):
+    for name in ("client", "client_from", "test"):
         require(not getattr(table, name), f"--table: leave out {name}; all rows of the table belong to this client")
     require(table.fewest == 1, f"--table: leave out fewest; use --fewest {table.fewest}")
     table.surveyed(table.path)
@@ -133,10 +133,11 @@ def summary_of(table: TableData | None, experiment: Experiment, fewest: int) -> 
         f"table {table.path}: the run's table has {options}; start the node with the same",
     )
     survey = table.surveyed(table.path, once=fewest > 1)
+    dropped = {*names_of(template.drop)}.intersection(survey.table.column_names)
     if table.text:
         texts = words_of(to_pandas(survey.table)[table.text])
         return len(survey.y), msgspec.msgpack.encode(site_words(texts.tolist(), table.length, fewest))
-    summary, notes = shared(survey.table, fewest)
+    summary, notes = shared(survey.table.drop_columns(sorted(dropped)), fewest)
     for note in notes:
         event(f"for the server, {note}")
     return len(survey.y), msgspec.msgpack.encode(summary)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -48,6 +48,9 @@ class TableData(Redrawn):
     are test rows or none is, and all are held out or none is. The column is no input. Rows without a person are dropped. If a
     tested person has rows at clients that are not tested, or in both files, no model trains on these rows.
 
+    ``client_from=COLUMN:FILE.csv`` groups the values of a column into clients: the file has the columns ``value`` and ``client``,
+    and a line for each value. ``drop`` are columns that are left out, one name or a list.
+
     ``label`` is the column of classes. To predict numbers, name their column as ``target`` instead. To predict any number of labels
     for each row, name their columns of 0 and 1: ``labels=a|b|c``. For survival, name the columns ``time`` and ``event``. An event
     is 1 if it happened at this time, and 0 if it had not happened when the observation ended at this time.
@@ -66,7 +69,9 @@ class TableData(Redrawn):
     time: str = ""
     event: str = ""
     client: str = ""
+    client_from: str | None = None
     person: str | None = None
+    drop: str | tuple[str, ...] | None = None
     text: str = ""
     test: str = ""
     test_share: OpenShare = 0.2
@@ -100,12 +105,20 @@ class TableData(Redrawn):
         )
         require(not self.labels or not self.text, "labels of texts are not read from tables yet; use label=COLUMN")
         roles = [("time" if self.time else "label", name) for name in (self.column, *self.label_columns[1:])]
-        roles += [("event", self.event), ("client", self.client), ("person", self.person or ""), ("text", self.text)]
+        roles += [
+            ("event", self.event),
+            ("client", self.client_roles[0]),
+            ("person", self.person or ""),
+            ("text", self.text),
+        ]
+        roles += [("column to drop", name) for name in names_of(self.drop)]
         for (role, name), (other, same) in combinations(roles, 2):
             require(
                 not name or name != same, f"column {name!r} cannot be both the {role} and the {other}; leave out one"
             )
         require(not self.person or self.fewest == 1, "fewest counts rows, not persons; leave out fewest or person")
+        if self.client_from:
+            object.__setattr__(self, "client_from", ":".join([self.client_roles[0], whole_path(self.client_roles[1])]))
         object.__setattr__(self, "path", whole_path(self.path))
         object.__setattr__(self, "test", whole_path(self.test))
 
@@ -125,12 +138,17 @@ class TableData(Redrawn):
         return tuple(filter(None, self.labels.split("|")))
 
     @property
+    def client_roles(self) -> tuple[str, str]:
+        """The column of the clients, and the file that groups its values."""
+        return client_roles(self.client, self.client_from)
+
+    @property
     def file_a_client(self) -> bool:
         """True if ``path`` is a folder with several files, and no column names the clients."""
         # imported here, because other data sets need no PyArrow
         from fedskew.data.tables.files import files_of
 
-        return not self.client and Path(self.path).is_dir() and len(files_of([Path(self.path)])) > 1
+        return not self.client_roles[0] and Path(self.path).is_dir() and len(files_of([Path(self.path)])) > 1
 
     @property
     def task(self) -> str:
@@ -149,11 +167,13 @@ class TableData(Redrawn):
         With ``once``, only the first row of each person counts.
         """
         # imported here, because other data sets need no pandas and PyArrow
-        from fedskew.data.tables.survey import Roles, survey
+        from fedskew.data.tables.survey import Roles, check_dropped, survey
 
         roles = Roles(
             label=self.column,
             client=client,
+            client_map=self.client_roles[1] if client else "",
+            drop=names_of(self.drop),
             text=self.text,
             event=self.event,
             person=self.person or "",
@@ -161,6 +181,8 @@ class TableData(Redrawn):
             once=once,
         )
         rows = survey([Path(path)], roles, preprocessing=preprocessing, most=self.rows or None, fair=False)
+        if path == self.path:
+            check_dropped(roles.drop, [rows])
         return with_labels(rows, self.label_columns, path) if self.labels else rows
 
     def summaries(self, table: pa.Table, clients: Numbered | None) -> tuple[dict[str, Summary], tuple[str, ...]]:
@@ -189,7 +211,7 @@ class TableData(Redrawn):
         from fedskew.data.tables.columns import Columns
 
         agreed = preprocessing if isinstance(preprocessing, Tabular) else None
-        rows = self.surveyed(self.path, self.client, agreed)
+        rows = self.surveyed(self.path, self.client_roles[0], agreed)
         clients, kinds = self.clients_and_kinds(rows, fit=preprocessing is None and not self.text)
         if self.test:
             split = self.with_test_file(
@@ -246,7 +268,7 @@ class TableData(Redrawn):
             len(rows.classes) > 1 or not self.label,
             f"{self.path}: all rows have the label {''.join(rows.classes)!r}; choose another column",
         )
-        natural = bool(self.client) or len(rows.clients) > 1
+        natural = bool(self.client_roles[0]) or len(rows.clients) > 1
         require(
             natural or self.fewest == 1,
             f"{self.path}: fewest={self.fewest} is about the rows of each client; give client=COLUMN, or a file a client",
@@ -303,6 +325,22 @@ class TableData(Redrawn):
         split = replace(split, trained=split.trained & alone)
         require(bool(split.trained.any()), f"{self.path}: each person has test rows, so no row is left for training")
         return split, notes
+
+
+def client_roles(client: str, client_from: str | None) -> tuple[str, str]:
+    """Return the column of the clients, and the file that groups its values; both empty if there is none."""
+    require(not (client and client_from), "client and client_from both name the clients; leave out one")
+    column, _, path = (client_from or f"{client}:").partition(":")
+    require(
+        not client_from or bool(column and path),
+        f"client_from must be COLUMN:FILE.csv, a file with the columns value and client, got {client_from!r}",
+    )
+    return column, path
+
+
+def names_of(drop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns to leave out."""
+    return (drop,) if isinstance(drop, str) else tuple(dict.fromkeys(drop or ()))
 
 
 @dataclass(frozen=True)

@@ -160,10 +160,12 @@ class Reading:
         default_factory=dict
     )  # how numbers and times are spelt, by column (fedskew.data.tables.mapping)
     missing: frozenset[str] = MISSING  # further cells that are missing values
+    drop: frozenset[str] = frozenset()  # columns that are left out, by their agreed names
     raw: bool = False  # keep names and cells as the file has them: no mapping, no check of quotes, CSV cells stay text
     malformed: int = 0  # lines of CSV files with too few or too many cells
     empty: list[str] = field(default_factory=list)  # names of files without rows
     notes: list[str] = field(default_factory=list)
+    dropped: set[str] = field(default_factory=set)  # columns of ``drop`` that a file had
     unused: list[str] = field(default_factory=list)  # error messages: no cell is a word that a file's TOML file maps
     tallies: dict[Path, dict[str, CellTally]] = field(default_factory=dict)  # of files with cells that are not plain
     spelt: dict[Path, dict[str, str]] = field(default_factory=dict)  # how these spell numbers and times, by column
@@ -231,7 +233,10 @@ class Reading:
         part, tallied = pa.Table.from_arrays(cells, names=part.column_names), path in self.tallies
         agreed = mapping(part, path, seen, read)
         # the cells of one column may say how to read an earlier column
-        return agreed if tallied or path not in self.tallies else mapping(part, path, seen, read)
+        agreed = agreed if tallied or path not in self.tallies else mapping(part, path, seen, read)
+        dropped = self.drop.intersection(agreed.column_names)
+        self.dropped |= dropped
+        return agreed.drop_columns(sorted(dropped))
 
     def spelling(self, path: Path, name: str) -> str:
         """Return how the file spells the numbers or times of a column. A spelling in ``spellings`` goes first."""
@@ -262,6 +267,8 @@ class Reading:
     def note_spellings(self, path: Path, types: dict[str, pa.DataType]) -> None:
         """Note how specially spelt numbers and times are read, and which texts look like numbers or times."""
         for name, tally in self.tallies.get(path, {}).items():
+            if name in self.drop:
+                continue
             if line := note(name, tally, self.spelling(path, name), holds_strings(types.get(name, pa.null()))):
                 self.notes.append(f"{path.name}: {line}")
 

@@ -1,7 +1,8 @@
 """Map a site's table to the columns that the sites agreed on. The file ``rows.columns.toml`` beside ``rows.csv`` says how.
 
 ``absent = ["ca"]`` names columns that the site does not have. ``[rename]`` maps the site's names: ``cholesterol = "chol"``.
-``[units]`` has factors: ``chol = 38.67`` multiplies the numbers. ``[words.sex]`` maps the site's words: ``m = "male"``. An empty
+``[dates]`` has the format of a column's dates: ``visit = "%d/%m/%Y"``. ``[units]`` has factors: ``chol = 38.67`` multiplies the
+numbers. ``[words.sex]`` maps the site's words: ``m = "male"``. An empty
 word is a missing value: ``unknown = ""``. Spaces around words do not count.
 """
 
@@ -27,10 +28,11 @@ from fedskew.data.preprocessing import CLOCKS, SIGNS, TIMES
 
 
 class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of a site's TOML file. Names in ``units`` and ``words`` are agreed names."""
+    """The content of a site's TOML file. Names in ``dates``, ``units`` and ``words`` are agreed names."""
 
     absent: tuple[str, ...] = ()
     rename: dict[str, str] = {}
+    dates: dict[str, str] = {}
     units: dict[str, float] = {}
     words: dict[str, dict[str, str]] = {}
 
@@ -63,7 +65,7 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         part = part.rename_columns(names)
         for name in dict.fromkeys(self.absent):
             part = part.append_column(name, pa.nulls(len(part)))
-        for name in (*self.units, *self.words):
+        for name in (*self.dates, *self.units, *self.words):
             require(name in names, f"{where}: no column {name!r}; {suggestion(name, names)}")
         for name, words in self.words.items():
             cells = trimmed(part[name].cast(pa.string()))
@@ -74,6 +76,8 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     pc.equal(cells, word.strip()), agreed.strip() or pa.scalar(None, pa.string()), mapped
                 )
             part = replaced(part, name, mapped)
+        for name, form in self.dates.items():
+            part = replaced(part, name, dated(part[name], form, f"{where}: dates: column {name!r}"))
         part = pa.Table.from_arrays([read(name, part[name]) for name in part.column_names], names=part.column_names)
         for name, factor in self.units.items():
             part = replaced(part, name, scaled(part[name], factor, f"{where}: units: column {name!r}"))
@@ -104,6 +108,17 @@ def scaled(cells: pa.ChunkedArray, factor: float, where: str) -> pa.ChunkedArray
     return pc.multiply(cells.cast(pa.float64()), factor)
 
 
+def dated(cells: pa.ChunkedArray, form: str, where: str) -> pa.ChunkedArray:
+    """Return plain times for cells of this format. Raises `BadInput` for other cells. `GAPS` are missing."""
+    texts = trimmed(cells.cast(pa.string()))
+    words = pd.Series(texts.drop_null().unique().to_pylist(), dtype=object)
+    odd = words[read(words, form).isna() & ~words.str.casefold().isin(GAPS)] if len(words) else words
+    require(
+        odd.empty, f"{where} holds {str(*odd[:1])!r}, which is no date as in {form!r}; correct the cell or the format"
+    )
+    return in_plain(texts, form)
+
+
 def mapping_path(path: Path) -> Path:
     """Return ``rows.columns.toml`` for ``rows.csv`` and ``rows.csv.gz``."""
     return path.with_name(f"{path.name.partition('.')[0]}.columns.toml")
@@ -118,12 +133,21 @@ def mapping_of(path: Path) -> Mapping:
         mapping = msgspec.toml.decode(read_small(where).removeprefix(codecs.BOM_UTF8), type=Mapping)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise BadInput(
-            f"{where}: {error}; write absent, [rename], [units] and [words.COLUMN], each entry on a line of its own below its "
-            'table, and names other than letters, digits, _ and - in quotes: "Größe" = "size"'
+            f"{where}: {error}; write absent, [rename], [units], [dates] and [words.COLUMN], each entry on a line of its own below "
+            'its table, and names other than letters, digits, _ and - in quotes: "Größe" = "size"'
         ) from None
+    for name, form in mapping.dates.items():
+        require(
+            re.fullmatch(DATE_FORMAT, form) is not None,
+            f"{where}: dates: {name!r} needs a format such as %d/%m/%Y or %Y-%m-%d %H:%M, got {form!r}",
+        )
     for name, factor in mapping.units.items():
         require(0 < factor < math.inf, f"{where}: units: {name!r} must have a finite factor above 0, got {factor:g}")
     return mapping
+
+
+DATE_FORMAT = r"([^%]*%[YmydbBjHIMSfp])+[^%]*"
+"""A format of dates, in the signs of Python's `strptime`. Zones are missing, because all times of a column are in one."""
 
 
 def key(name: str) -> str:
@@ -304,7 +328,8 @@ def note(name: str, tally: CellTally, spelling: str, is_text: bool) -> str:
     if tally.orders:
         cell = tally.shown.get("order", cell)
         days = " or ".join(str(read(pd.Series([cell]), form)[0])[:10] for form in tally.orders)
-        return f"column {name!r}: text, because {cell!r} may be {days}; write dates as 2020-01-31"
+        first, second = (entry("dates", name, form) for form in tally.orders)
+        return f"column {name!r}: text, because {cell!r} may be {days}; in NAME.columns.toml write {first}, or {second}"
     odd = tally.shown.get("odd", "")
     gap = f"; if {odd!r} is a missing value, in NAME.columns.toml write {entry(f'words.{key(name)}', odd, '')}"
     return (

@@ -76,7 +76,7 @@ def misfit(where: str, name: str, words: Iterable[str], usual: str) -> str:
     decimal = next((word for word in words if re.fullmatch(r"[-+]?\d+,\d+", word)), "")
     other = next((word for word in words if not re.fullmatch(r"[-+]?\d+([.,]\d+)?", word)), "WORD")
     if usual == "time":
-        cure = "write dates as 2020-01-31"
+        cure = f"write dates as 2020-01-31, or in NAME.columns.toml {entry('dates', name, '%d/%m/%Y')}"
     elif decimal:
         cure = f"write {decimal.replace(',', '.')}, or separate its cells by semicolons, not commas"
     else:

@@ -101,12 +101,16 @@ BINS = "labels are classes: put numbers into bins, or predict them with target=C
 class Roles:
     """The columns of a table that are no inputs. The clients are the values of the column ``client``; without it, the files.
 
-    If ``numeric``, labels are numbers to predict. With ``event``, a column of 0 and 1, the labels are times. ``text`` is the column
-    of texts, if rows are texts. With ``once``, only the first row of each ``person`` at a client counts.
+    ``client_map`` is a CSV file with the client of each value of the column ``client``; without it, the values are the clients.
+    Columns in ``drop`` are left out. If ``numeric``, labels are numbers to predict. With ``event``, a column of 0 and 1, the labels
+    are times. ``text`` is the column of texts, if rows are texts. With ``once``, only the first row of each ``person`` at a client
+    counts.
     """
 
     label: str
     client: str = ""
+    client_map: str = ""
+    drop: tuple[str, ...] = ()
     text: str = ""
     event: str = ""
     person: str = ""
@@ -139,6 +143,7 @@ class Survey:
     counts: Ints  # (clients, classes) number of rows, over all rows
     notes: tuple[str, ...]  # about dropped rows and other things
     person: NDArray[np.object_] | None  # (rows,) the person of each row, as text
+    dropped: frozenset[str]  # columns that were left out
     bytes: int  # approximate size of all rows in memory
 
 
@@ -182,7 +187,11 @@ def survey(
     files = files_of(paths)
     check_clients(files, roles.client, fair)
     reading = Reading(
-        files, roles.as_written(preprocessing), roles.text, preprocessing.spellings if preprocessing else {}
+        files,
+        roles.as_written(preprocessing),
+        roles.text,
+        preprocessing.spellings if preprocessing else {},
+        drop=frozenset(roles.drop),
     )
     rows = StreamedRows(roles, RowSample(most, fair, stream(seed, "diagnose", 1)))
     for path, part in reading.tables():
@@ -200,6 +209,7 @@ class StreamedRows:
         self.labels, self.clients = Codes(), Codes()
         self.counts = np.zeros((1, 1), dtype=np.int64)  # (clients, classes)
         self.kinds = Kinds()
+        self.clients_by_value = clients_by_value(Path(roles.client_map)) if roles.client_map else None
         self.dropped = dict.fromkeys(roles.needed, 0)  # rows without a value, by column
         self.persons: set[tuple[int, str]] = set()  # client and person of all rows so far, if persons count once
         self.read = self.bytes = self.later = 0  # all rows and their bytes; later rows of persons that count once
@@ -220,6 +230,8 @@ class StreamedRows:
         if not len(part):
             return
         names = words(part, roles.client, path) if roles.client else pa.chunked_array([[stem(path)] * len(part)])
+        if self.clients_by_value is not None:
+            names = self.grouped(names, path)
         part, client = self.without_later(path, part, self.clients(names))
         y = target_numbers(part, roles.label, path) if roles.numeric else self.labels(words(part, roles.label, path))
         clients, classes = len(self.clients.of), len(self.labels.of)
@@ -233,6 +245,18 @@ class StreamedRows:
         cell = client * self.counts.shape[1] + (0 if roles.numeric else y)
         self.counts += np.bincount(cell, minlength=self.counts.size).reshape(self.counts.shape)
         sample.add(part.drop_columns([*{roles.label, roles.client or roles.label}]), y, client, self.counts.sum(1))
+
+    def grouped(self, values: pa.ChunkedArray, path: Path) -> pa.ChunkedArray:
+        """Return the client of each value. Raises `BadInput` for a value that the file of clients lacks."""
+        coded, clients = values.combine_chunks().dictionary_encode(), self.clients_by_value or {}
+        present = coded.dictionary.to_pylist()
+        missing = [value for value in present if value not in clients]
+        require(
+            not missing,
+            f"{self.roles.client_map}: no line for {missing[:1]}, which column {self.roles.client!r} of {path.name} holds; add one "
+            "with its client",
+        )
+        return pa.chunked_array([pa.array([clients[value] for value in present], pa.string()).take(coded.indices)])
 
     def without_gaps(self, path: Path, part: pa.Table) -> pa.Table:
         """Drop and count the rows without a value in a needed column."""
@@ -301,6 +325,7 @@ class StreamedRows:
             counts=counts,
             notes=(*self.notes_on_rows(reading, len(y)), *notes_on_words(roles, clients, classes, counts)),
             person=person,
+            dropped=frozenset(reading.dropped),
             bytes=self.bytes,
         )
 
@@ -339,6 +364,29 @@ def notes_on_words(roles: Roles, clients: tuple[str, ...], classes: tuple[str, .
         }
         yield from other_words(roles.label, of_clients)
         yield from dict.fromkeys(line for words in of_clients.values() for line in spelt_twice(roles.label, words))
+
+
+VALUE, CLIENT = "value", "client"
+"""The columns of a file that groups the values of a column into clients."""
+
+
+def clients_by_value(path: Path) -> dict[str, str]:
+    """Read the client of each value. Raises `BadInput` for a file without these columns, and for a value with two clients."""
+    clients: dict[str, str] = {}
+    for _, part in Reading(files_of([path]), frozenset((VALUE, CLIENT))).tables():
+        require_columns(path, part, (VALUE, CLIENT))
+        for value, client in zip(*(words(part, name, path).to_pylist() for name in (VALUE, CLIENT)), strict=True):
+            require(bool(value and client), f"{path}: a line lacks its {VALUE} or its {CLIENT}")
+            first = clients.setdefault(value, client)
+            require(first == client, f"{path}: {value!r} has two clients, {first!r} and {client!r}; leave one of them")
+    return clients
+
+
+def check_dropped(drop: Sequence[str], surveys: Sequence[Survey]) -> None:
+    """Raise `BadInput` for a column to leave out that no file has."""
+    missing = [name for name in drop if not any(name in rows.dropped for rows in surveys)]
+    names = dict.fromkeys(name for rows in surveys for name in rows.table.column_names)
+    require(not missing, f"drop: no column {''.join(missing[:1])!r}; {suggestion(''.join(missing[:1]), names)}")
 
 
 def require_columns(path: Path, part: pa.Table, needed: Sequence[str]) -> None:

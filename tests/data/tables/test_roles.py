@@ -1,0 +1,238 @@
+"""Columns that are left out, dates in a format of the user's, and the user's own grouping into clients: all verbs read the same."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedskew as fs
+from fedskew.core.errors import BadInput
+from fedskew.data.datasets.table import TableData
+from fedskew.diagnosis.rehearsal import sites_of_files
+from fedskew.diagnosis.subject import DiagnosisOptions, from_files
+from fedskew.experiment.config import Experiment
+from fedskew.flower.tables import check_table, summary_of
+from tests.tables import survey
+
+ROWS = 60
+
+
+def visits(seed: int = 0) -> pd.DataFrame:
+    """Rows with a number, two columns that may be left out, a day, a ward of four, its hospital of two, and a label."""
+    rng = np.random.default_rng(seed)
+    ward = rng.choice(["a1", "a2", "b1", "b2"], ROWS)
+    return pd.DataFrame(
+        {
+            "age": rng.normal(50, 9, ROWS).round(1),
+            "ssn": rng.integers(1000, 1010, ROWS),
+            "colour": rng.choice(["red", "blue"], ROWS),
+            "day": pd.date_range("2021-01-01", periods=ROWS).strftime("%Y-%m-%d"),
+            "ward": ward,
+            "hospital": [name[0] for name in ward],
+            "ill": rng.choice(["no", "yes"], ROWS),
+        }
+    )
+
+
+def write(folder: Path, **frames: pd.DataFrame) -> Path:
+    for name, frame in frames.items():
+        frame.to_csv(folder / f"{name}.csv", index=False)
+    return folder
+
+
+def same(first: fs.Dataset, second: fs.Dataset) -> bool:
+    return first.fingerprint() == second.fingerprint() and first.columns == second.columns
+
+
+def test_dropped_columns_are_read_as_if_the_file_did_not_have_them(tmp_path):
+    frame = visits()
+    write(tmp_path, full=frame, part=frame.drop(columns=["ssn", "colour"]))
+    columns = {"label": "ill", "client": "hospital"}
+    full, part = str(tmp_path / "full.csv"), str(tmp_path / "part.csv")
+    options = {"path": full, "drop": ("ssn", "colour"), **columns}
+    assert same(TableData(**options).load(), TableData(path=part, **columns).load())
+    assert same(fs.table(full, drop=["ssn", "colour"], **columns), fs.table(part, **columns))
+    rows = [
+        from_files(DiagnosisOptions(paths=[Path(path)], drop=drop, **columns))
+        for path, drop in ((full, ("ssn", "colour")), (part, ()))
+    ]
+    assert rows[0].x.tolist() == rows[1].x.tolist()
+    assert "drop=[ssn,colour]" in rows[0].source.arguments
+    with_drop, without = (
+        sites_of_files(DiagnosisOptions(paths=[Path(path)], drop=drop, **columns))[0]
+        for path, drop in ((full, ("ssn", "colour")), (part, ()))
+    )
+    assert [site.table.column_names for site in with_drop.values()] == [["age", "day", "ward"]] * 2
+    assert all(with_drop[name].table.equals(without[name].table) for name in "ab")
+
+
+def test_a_column_that_only_one_file_has_can_be_left_out(tmp_path):
+    frame = visits()
+    folder = write(tmp_path, a=frame, b=frame.drop(columns="ssn"))
+    with pytest.raises(BadInput, match="its columns differ"):
+        survey([folder], "ill")
+    assert survey([folder], "ill", drop=("ssn",)).table.column_names == [*frame.columns[[0, 2, 3, 4, 5]]]
+    sites, _ = sites_of_files(DiagnosisOptions(paths=[folder], label="ill", drop="ssn"))
+    assert all("ssn" not in site.table.column_names for site in sites.values())
+
+
+def test_a_renamed_column_is_left_out_by_its_agreed_name(tmp_path):
+    write(tmp_path, a=visits())
+    (tmp_path / "a.columns.toml").write_text('[rename]\nssn = "number"')
+    assert "number" not in survey([tmp_path / "a.csv"], "ill", "ward", drop=("number",)).table.column_names
+
+
+@pytest.mark.parametrize("drop", ["snn", ["colour", "snn"]])
+def test_a_column_to_drop_that_no_file_has_is_one_line(tmp_path, drop):
+    path = write(tmp_path, a=visits()) / "a.csv"
+    for call in (
+        lambda: fs.table(path, label="ill", client="ward", drop=drop),
+        lambda: fs.diagnose(path, label="ill", client="ward", drop=drop, progress=False),
+        lambda: fs.diagnose(path, label="ill", client="ward", drop=drop, federated=True, progress=False),
+    ):
+        with pytest.raises(BadInput, match=r"^[^\n]*drop: no column 'snn'; did you mean 'ssn'\?$"):
+            call()
+
+
+def test_a_column_with_a_role_cannot_be_left_out(tmp_path):
+    with pytest.raises(BadInput, match="column 'ill' cannot be both the label and the column to drop; leave out one"):
+        TableData(path="t.csv", label="ill", drop="ill")
+    with pytest.raises(BadInput, match="column 'ward' cannot be dropped, because it is the label, client or person"):
+        DiagnosisOptions(paths=[tmp_path], label="ill", client="ward", drop=("age", "ward"))
+    with pytest.raises(BadInput, match="client_from, person and drop are for files"):
+        DiagnosisOptions(dataset="digits", drop="age")
+
+
+def test_defaults_are_not_in_the_toml_and_others_come_back():
+    plain = Experiment(dataset="table:path=t.csv,label=ill")
+    assert not {"drop", "client_from"} & {*plain.table()["dataset"]}
+    for options in ("drop=ssn", "drop=[ssn,colour]", "client_from=ward:wards.csv"):
+        experiment = Experiment(dataset=f"table:path=t.csv,label=ill,{options}")
+        assert fs.from_toml(experiment.toml()) == experiment
+        assert Experiment(dataset=experiment.labels("dataset")[0]) == experiment
+
+
+def test_a_model_predicts_rows_without_the_dropped_column(tmp_path):
+    frame = visits()
+    path = write(tmp_path, full=frame, new=frame.drop(columns=["ssn", "colour"])) / "full.csv"
+    data = f"table:path={path},label=ill,client=hospital,drop=[ssn,colour]"
+    runs = fs.run(dataset=data, rounds=1, runs=tmp_path / "runs", progress=False)
+    assert len(fs.load_model(runs).predict(tmp_path / "new.csv")) == ROWS
+
+
+def test_neither_a_node_nor_the_server_sends_or_takes_a_dropped_column(tmp_path):
+    path = str(write(tmp_path, a=visits()) / "a.csv")
+    for of_node, of_server in (("ssn", None), (None, "ssn"), ("ssn", "ssn")):
+        experiment = Experiment(dataset={"name": "table", "path": path, "label": "ill", "drop": of_server})
+        sent = summary_of(TableData(path=path, label="ill", drop=of_node), experiment, 1)[1]
+        assert b"ssn" not in sent
+        assert b"colour" in sent
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%m/%d/%Y", "%d.%m.%y", "%Y%m%d", "%d %B %Y", "on %Y-%m-%d at %H:%M"])
+def test_dates_of_a_format_are_read_as_plain_dates(tmp_path, form):
+    frame = visits()
+    frame.day = pd.to_datetime(frame.day)
+    write(tmp_path, iso=frame, own=frame.assign(day=frame.day.dt.strftime(form)))
+    (tmp_path / "own.columns.toml").write_text(f'[dates]\nday = "{form}"')
+    datasets = [
+        TableData(path=str(tmp_path / f"{name}.csv"), label="ill", client="ward").load() for name in ("iso", "own")
+    ]
+    assert same(*datasets)
+    frame.assign(day=frame.day.dt.strftime(form)).to_json(tmp_path / "own.jsonl", orient="records", lines=True)
+    assert same(datasets[0], TableData(path=str(tmp_path / "own.jsonl"), label="ill", client="ward").load())
+
+
+def test_gaps_between_dates_stay_gaps(tmp_path):
+    (tmp_path / "t.csv").write_text("day,ill\n" + "02/01/2021,no\n,yes\nunknown,yes\n" * 9)
+    (tmp_path / "t.columns.toml").write_text('[dates]\nday = "%d/%m/%Y"')
+    days = survey([tmp_path / "t.csv"], "ill", fair=False).table["day"].to_pylist()
+    assert days == [pd.Timestamp("2021-01-02"), None, None] * 9
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        (
+            'day = "%d/%m/%Y"',
+            r"dates: column 'day' holds '2021-01-01', which is no date as in '%d/%m/%Y'; correct the cell",
+        ),
+        ('day = "day/month"', "dates: 'day' needs a format such as %d/%m/%Y or %Y-%m-%d %H:%M, got 'day/month'"),
+        ('day = "%Y-%m-%d%z"', "needs a format such as"),
+        ('dy = "%Y-%m-%d"', "no column 'dy'; did you mean 'day'?"),
+        ("day = 3", "Expected `str`, got `int`"),
+    ],
+)
+def test_a_wrong_format_is_refused_in_one_line(tmp_path, toml, words):
+    path = write(tmp_path, a=visits()) / "a.csv"
+    (tmp_path / "a.columns.toml").write_text(f"[dates]\n{toml}")
+    with pytest.raises(BadInput) as error:
+        survey([path], "ill", "ward")
+    assert words in str(error.value)
+    assert str(error.value).startswith(f"{tmp_path}/a.columns.toml: ")
+    assert "\n" not in str(error.value)
+
+
+def test_the_note_on_days_that_may_be_months_says_what_to_write(tmp_path):
+    frame = visits().iloc[:12]
+    write(tmp_path, a=frame.assign(day=[f"{k:02}/{13 - k:02}/2021" for k in range(1, 13)]))
+    notes = survey([tmp_path / "a.csv"], "ill", "ward").notes
+    line = '[dates] and on the next line day = "%d/%m/%Y", or [dates] and on the next line day = "%m/%d/%Y"'
+    assert any("may be 2021-12-01 or 2021-01-12" in note and line in note for note in notes), notes
+
+
+WARDS = "value,client\na1,north\na2,north\nb1,south\nb2,south\n"
+
+
+def test_a_file_of_clients_groups_the_values_of_a_column(tmp_path):
+    frame = visits()
+    north = frame.ward.str[0].map({"a": "north", "b": "south"})
+    write(tmp_path, wards=frame, mapped=frame.assign(ward=north))
+    (tmp_path / "map.csv").write_text(WARDS)
+    grouped = TableData(path=str(tmp_path / "wards.csv"), label="ill", client_from=f"ward:{tmp_path}/map.csv")
+    data = grouped.load()
+    assert data.group_names == ("north", "south")
+    assert same(data, TableData(path=str(tmp_path / "mapped.csv"), label="ill", client="ward").load())
+    assert Experiment(dataset=grouped).labels("skew") == ["natural"]
+    asked = [
+        fs.diagnose(tmp_path / f"{name}.csv", label="ill", progress=False, **columns)
+        for name, columns in (("wards", {"client_from": f"ward:{tmp_path}/map.csv"}), ("mapped", {"client": "ward"}))
+    ]
+    assert asked[0]["faces"] == asked[1]["faces"]
+    assert f"client_from=ward:{tmp_path}/map.csv" in asked[0]["advice"]["command"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            "value,client\na1,north\na2,north\nb1,south\n",
+            r"map.csv: no line for ['b2'], which column 'ward' of a.csv holds; add one",
+        ),
+        (WARDS + "a1,south\n", "map.csv: 'a1' has two clients, 'north' and 'south'; leave one of them"),
+        ("ward,client\na1,north\n", "map.csv: no column 'value'"),
+        (WARDS + "c1,\n", "map.csv: a line lacks its value or its client"),
+        ("", "map.csv: no line for ['"),
+    ],
+)
+def test_a_wrong_file_of_clients_is_one_line(tmp_path, content, words):
+    path = write(tmp_path, a=visits()) / "a.csv"
+    (tmp_path / "map.csv").write_text(content)
+    with pytest.raises(BadInput) as error:
+        TableData(path=str(path), label="ill", client_from=f"ward:{tmp_path}/map.csv").load()
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_client_from_names_a_column_and_a_file(tmp_path):
+    with pytest.raises(
+        BadInput, match=r"client_from must be COLUMN:FILE\.csv, a file with the columns value and client"
+    ):
+        TableData(path="t.csv", label="ill", client_from="ward")
+    with pytest.raises(BadInput, match="client and client_from both name the clients; leave out one"):
+        TableData(path="t.csv", label="ill", client="ward", client_from="ward:map.csv")
+    with pytest.raises(BadInput, match="'ill' cannot be both the label and the client"):
+        DiagnosisOptions(paths=[tmp_path], label="ill", client_from="ill:map.csv")
+    with pytest.raises(BadInput, match="--table: leave out client_from"):
+        check_table(TableData(path="t.csv", label="ill", client_from="ward:map.csv"))

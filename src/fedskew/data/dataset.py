@@ -39,6 +39,8 @@ class Dataset:
 
     target: the kind of target; by default y's type and shape decide it. groups: (n,) natural client ids, or None.
     group_names: the natural client's name for each id; by default the id itself.
+    groups_test: the natural client ids of the test rows, as in ``groups``; -1 for a row of no known client. None: unknown. They
+    are not in the fingerprint.
     persons: any ids of the persons of the training rows (n,) and of the test rows, if persons have several rows. The rows of a
     person stay together where rows are held out, and count as one in intervals. None: each row is of another person.
     columns: the names of x's columns (of a table), or of its channels (of signals); empty if they have no names.
@@ -61,6 +63,7 @@ class Dataset:
     classes: tuple[str, ...] = ()
     target: str = ""
     groups: Ints | None = None
+    groups_test: Ints | None = None
     group_names: tuple[str, ...] = ()
     persons: tuple[Ints, Ints] | None = None
     columns: tuple[str, ...] = ()
@@ -79,15 +82,7 @@ class Dataset:
         name = self.name
         arrays = arrays_of(name, self)
         lengths = len(arrays["y"]), len(arrays["y_test"])
-        groups, names = self.groups, tuple(map(str, self.group_names))
-        groups = None if groups is None else ids_of(name, "client (groups)", groups)
-        if groups is not None and not np.issubdtype(np.asarray(groups).dtype, np.integer):
-            require(
-                not names,
-                f"{name}: groups must hold integers, since group_names has the clients' names; or give no group_names",
-            )
-            groups, names = numbered(groups)
-        for part, value in {**arrays, "groups": groups, "group_names": names}.items():
+        for part, value in {**arrays, **clients_of(name, self)}.items():
             object.__setattr__(self, part, value)
         for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
             check_rows(f"{name}: ", part, x, len(y))
@@ -120,13 +115,15 @@ class Dataset:
         require(texts in (None, lengths), f"{name}: texts must have one entry a row in each part")
         for field_name, ids, rows, part in (
             ("the client ids (groups)", self.groups, lengths[0], "training"),
+            ("the test rows' client ids (groups_test)", self.groups_test, lengths[1], "test"),
             ("test_units", self.test_units, lengths[1], "test"),
         ):
             require(ids is None or len(ids) == rows, f"{name}: {field_name} must have one entry a {part} row")
-        require(
-            self.groups is None or not self.group_names or int(self.groups.max()) < len(self.group_names),
-            f"{name}: some client ids (groups) are not below {len(self.group_names)}, the number of their names",
-        )
+        for field_name, ids in (("groups", self.groups), ("groups_test", self.groups_test)):
+            require(
+                ids is None or not self.group_names or int(ids.max()) < len(self.group_names),
+                f"{name}: some client ids ({field_name}) are not below {len(self.group_names)}, the number of their names",
+            )
 
     def __repr__(self) -> str:
         owners = "" if self.groups is None else f", {len(np.unique(self.groups))} natural clients"
@@ -180,6 +177,29 @@ class Dataset:
         for texts in self.texts or ():
             digest.update("\0".join(texts).encode())
         return digest.hexdigest()[:16]
+
+
+def clients_of(name: str, fields: Dataset) -> dict[str, Any]:
+    """Return groups, groups_test and group_names. Ids that are no integers become numbers, with the ids as names."""
+    names = tuple(map(str, fields.group_names))
+    both = {
+        part: ids if ids is None else ids_of(name, f"client ({part})", ids)
+        for part, ids in (("groups", fields.groups), ("groups_test", fields.groups_test))
+    }
+    groups, groups_test = both.values()
+    require(groups_test is None or groups is not None, f"{name}: groups_test needs groups, the training rows' clients")
+    if groups is not None and not np.issubdtype(groups.dtype, np.integer):
+        require(
+            not names,
+            f"{name}: groups must hold integers, since group_names has the clients' names; or give no group_names",
+        )
+        groups, names = numbered(groups)
+        groups_test = groups_test if groups_test is None else places_of(groups_test, names)
+    require(
+        groups_test is None or np.issubdtype(groups_test.dtype, np.integer),
+        f"{name}: groups_test must hold integers, as groups does",
+    )
+    return {"groups": groups, "groups_test": groups_test, "group_names": names}
 
 
 def arrays_of(name: str, fields: Dataset) -> dict[str, Any]:
@@ -294,6 +314,12 @@ def numbered(values: Iterable[object]) -> Numbered:
     """Number the distinct values in sorted order; return each value's number (n,) and the values' names."""
     names, numbers = np.unique(np.asarray(values), return_inverse=True)
     return numbers.astype(np.int64), tuple(str(name) for name in names)
+
+
+def places_of(values: Iterable[object], names: Sequence[str]) -> Ints:
+    """Return the place (n,) of each value among the ``names``; -1 for a value that is not among them."""
+    places = {name: at for at, name in enumerate(names)}
+    return np.array([places.get(str(value), -1) for value in values], dtype=np.int64)
 
 
 def numbered_persons(name: str, persons: Sequence[Iterable[object]], lengths: Sequence[int]) -> tuple[Ints, Ints]:

@@ -302,6 +302,7 @@ def of_long_texts(
     for part, inputs in (("training", x), ("test", x_test)):
         require(len(inputs) > 0, f"{where}: its {part} texts have fewer than two symbols; give it longer texts")
     owner = np.repeat(np.arange(len(texts)), [len(inputs) for inputs, _ in rows])
+    tested = np.repeat(np.arange(len(texts)), [len(inputs) for inputs, _ in tests])
     clients = (owner, tuple(texts)) if natural else None
     right = accuracy_of_pairs((x, y), (x_test, y_test), len(alphabet.names))
     return files.build(
@@ -310,6 +311,7 @@ def of_long_texts(
         alphabet.names,
         clients,
         target="symbols",
+        groups_test=tested if natural else None,
         preprocessing=alphabet.symbols,
         baselines={"the most frequent symbol after the present one": {"accuracy": right}},
         notes=notes,

@@ -39,6 +39,7 @@ class ClientData:
     """The rows of all clients."""
 
     partition: Partition
+    sites: Partition  # the same before rows are pooled and shared
     dataset: Dataset  # training texts are in the style of the client that holds them
     x: Floats  # (n, ...) training rows after feature skew; word ids refer to the vocabulary of the clients' training rows
     x_test: Floats
@@ -47,6 +48,7 @@ class ClientData:
     drawn: Drawn  # the random draws of each feature and concept skew for the clients, by NUMBER-SKEW-NAME
     preprocessing: Preprocessing | None = None  # made x_test from raw rows; without feature skew
     unseen: Partition | None = None  # the rows of clients that take no part in training
+    test_owner: Ints | None = None  # (n_test,) number in `sites` of each test row's site, see `test_owners`
 
     def label_counts(self) -> Ints:
         """Return the number of training rows (clients, strata) of each class before round 1, or of each stratum."""
@@ -66,7 +68,7 @@ def client_data(experiment: Dealing, dataset: Dataset, dealt: Partition | None =
     skews, seed = mixture(experiment.skew), experiment.clients.partition_seed
     check_features(skews, dataset)
     dealt = dealt or dealt_rows(experiment, dataset)
-    partition = finished(experiment, dataset, dealt)
+    partition, sites = finished(experiment, dataset, dealt), seen_of(experiment, dealt)
     owner, number = owners(dealt, len(dataset.y)), len(dealt)
     changes_of = feature.drawn(skews.features, rows_of(dataset, dataset.x), number, seed)
     styled = restyled(skews, changes_of, dataset, owner, seed)
@@ -80,6 +82,7 @@ def client_data(experiment: Dealing, dataset: Dataset, dealt: Partition | None =
     tested = stream(seed, "test clients").choice(number, size=len(dataset.y_test), p=sizes / sizes.sum())
     return ClientData(
         partition=partition,
+        sites=sites,
         dataset=styled,
         x=np.concatenate([seen, x[:, -1:]], axis=1) if dataset.sensitive else seen,
         x_test=x_test,
@@ -88,7 +91,21 @@ def client_data(experiment: Dealing, dataset: Dataset, dealt: Partition | None =
         drawn=named(skews, changes_of, changes),
         preprocessing=preprocessing or (None if dataset.texts else as_it_is(dataset.x, dataset.columns)),
         unseen=dealt.only(unseen) if len(unseen) else None,
+        test_owner=test_owners(skews, dataset, sites),
     )
+
+
+def test_owners(skews: Mixture, dataset: Dataset, sites: Partition) -> Ints | None:
+    """Return the number of each test row's natural client (n_test,) in ``sites``; -1 if it is not there. None if unknown.
+
+    Skews change no test row. So with skews of features or labels a client has no test rows that are like its training rows.
+    """
+    groups, tested = dataset.groups, dataset.groups_test
+    if groups is None or tested is None or not skews.by_groups or skews.features or skews.concepts:
+        return None
+    owner = owners(sites, len(dataset.y))
+    number = dict(zip(groups[owner >= 0].tolist(), owner[owner >= 0].tolist(), strict=True))
+    return np.array([number.get(group, -1) for group in tested.tolist()], dtype=np.int64)
 
 
 def unseen_clients(experiment: Dealing, dealt: Partition) -> Ints:
@@ -200,12 +217,17 @@ def finished(experiment: Dealing, dataset: Dataset, dealt: Partition) -> Partiti
 
     Unseen clients are removed, rows are pooled if a skew pools them, and each client gets its part of the public share.
     """
-    unseen = unseen_clients(experiment, dealt)
-    seen = dealt.only(np.delete(np.arange(len(dealt)), unseen)) if len(unseen) else dealt
+    seen = seen_of(experiment, dealt)
     partition, shared = (pooled(seen) if mixture(experiment.skew).pooled else seen), shared_rows(experiment, dataset)
     if not len(shared):
         return partition
     return share_out(partition, shared, experiment.shared_data.alpha, experiment.clients.partition_seed)
+
+
+def seen_of(experiment: Dealing, dealt: Partition) -> Partition:
+    """Return the partition without the unseen clients."""
+    unseen = unseen_clients(experiment, dealt)
+    return dealt.only(np.delete(np.arange(len(dealt)), unseen)) if len(unseen) else dealt
 
 
 def server_rows(experiment: Dealing, dataset: Dataset) -> Ints:

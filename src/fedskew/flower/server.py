@@ -412,6 +412,7 @@ def rows_by_client(met: list[wire.Reply], dataset: Dataset, preprocessing: Prepr
     partition = consecutive(*(np.asarray(sizes) for sizes in ([m.rows for m in met], [m.measured_rows for m in met])))
     return ClientData(
         partition=partition,
+        sites=partition,
         dataset=dataset,
         x=dataset.x[:0],
         x_test=dataset.x_test,

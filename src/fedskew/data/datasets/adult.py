@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.data.dataset import Dataset, numbered
+from fedskew.data.dataset import Dataset, numbered, places_of
 from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files, text_of
 from fedskew.data.preprocessing import Number, Standard, Words
@@ -51,14 +51,18 @@ class Adult:
         both = {c: np.concatenate([train[c], test[c]]).astype(float if c in NUMBERS else object) for c in train}
         preprocessing, x = fitted(columns, both, slice(len(train["age"])))
         x, x_test = np.split(x, [len(train["age"])])
-        people = self.groups == "people"
-        owner = np.char.add(np.char.add(train["sex"], " "), train["race"]) if people else train[self.groups]
+        owner, tested = (
+            np.char.add(np.char.add(part["sex"], " "), part["race"]) if self.groups == "people" else part[self.groups]
+            for part in (train, test)
+        )
+        clients = numbered(owner)
         y, y_test = ((part["income"] == ">50K").astype(np.int64) for part in (train, test))
         return self.files.build(
             (x, y),
             (x_test, y_test),
             ("at most 50K", "above 50K"),
-            clients=numbered(owner),
+            clients=clients,
+            groups_test=places_of(tested, clients[1]),
             sensitive=self.sensitive,
             preprocessing=preprocessing,
             notes=f"the last column holds the sensitive attribute, 1 for {favoured.lower()}",

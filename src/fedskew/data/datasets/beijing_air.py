@@ -68,6 +68,7 @@ class BeijingAir:
             (x[train], y[train]),
             (x[test], y[test]),
             clients=(station[train], names),
+            groups_test=station[test],
             preprocessing=preprocessing,
             baselines={
                 "as now": {

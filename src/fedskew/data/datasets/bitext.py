@@ -50,8 +50,9 @@ class Bitext:
         check_all_trained(f"data set {self.files.dataset}", classes, parts[0][1], parts[1][1])
         notes = "no set of words stands in both the training and the test part"
         known = Texts(column="instruction", length=self.length, target=self.labels)
+        clients, tested = (owner[train], ()), owner[test]
         return of_texts(
-            self.files, parts[0], parts[1], classes, known, self.vocabulary, (owner[train], ()), notes=notes
+            self.files, parts[0], parts[1], classes, known, self.vocabulary, clients, groups_test=tested, notes=notes
         )
 
 

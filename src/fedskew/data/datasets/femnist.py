@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require
 from fedskew.data.arrays import standardised
-from fedskew.data.dataset import Dataset, Ints, numbered
+from fedskew.data.dataset import Dataset, Ints, numbered, places_of
 from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files
 
@@ -36,13 +36,18 @@ class Femnist:
         for part, people in self.files.read(writers):
             parts[part] += people
         names, x, y = zip(*parts["train"], strict=True)
-        _, x_test, y_test = zip(*parts["test"], strict=True)
+        tested, x_test, y_test = zip(*parts["test"], strict=True)
         clients = numbered(np.repeat(names, [len(labels) for labels in y]))
         train, test, preprocessing = standardised(np.concatenate(x), np.concatenate(x_test))
         require(bool(train.any()), "data set femnist: all training images are blank")
         labels, labels_test = np.concatenate(y), np.concatenate(y_test)
         return self.files.build(
-            (train, labels), (test, labels_test), CLASSES, clients=clients, preprocessing=preprocessing
+            (train, labels),
+            (test, labels_test),
+            CLASSES,
+            clients=clients,
+            groups_test=places_of(np.repeat(tested, [len(labels) for labels in y_test]), clients[1]),
+            preprocessing=preprocessing,
         )
 
 

@@ -64,6 +64,7 @@ class Heart(Redrawn):
             (x[test], y[test]),
             ("healthy", "ill"),
             clients=(hospital[~test], names),
+            groups_test=hospital[test],
             test_units=units_of(test, hospital, self.fold),
             columns=tuple(title for name in table for title in titles(name)),
             preprocessing=preprocessing,

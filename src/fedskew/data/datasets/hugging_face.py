@@ -9,7 +9,7 @@ from fedskew.core.errors import BadInput, require
 from fedskew.core.files import whole_path
 from fedskew.core.limits import PositiveInt
 from fedskew.data.arrays import standardised_pixels
-from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained, numbered
+from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained, numbered, places_of
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Texts
 from fedskew.data.texts import Vocabulary, of_texts
@@ -59,16 +59,21 @@ class HuggingFaceData:
         y, y_test, classes = labels(parts, self.label)
         check_all_trained(f"data set {name}", classes, y, y_test)
         clients = numbered(parts[0][self.client]) if self.client else None
+        tested = None
+        if clients and self.client in parts[1].column_names:
+            tested = places_of(parts[1][self.client], clients[1])
         rows = [list(part[x]) for part in parts]
         files = Files(dataset=name, licence="", classes=len(classes), source=f"huggingface.co, {self.path}")
         if rows[0] and isinstance(rows[0][0], str):
             known = Texts(column=x, length=self.length, target=self.label)
-            return of_texts(files, (rows[0], y), (rows[1], y_test), classes, known, self.vocabulary, clients)
+            texts, test_texts = (rows[0], y), (rows[1], y_test)
+            return of_texts(files, texts, test_texts, classes, known, self.vocabulary, clients, groups_test=tested)
         train, test = (numbers(name, x, part) for part in rows)
         preprocessing = None
         if train.dtype == np.uint8:
             train, test, preprocessing = standardised_pixels(train, test)
-        return files.build((train, y), (test, y_test), classes, clients=clients, preprocessing=preprocessing)
+        facts = {"groups_test": tested, "preprocessing": preprocessing}
+        return files.build((train, y), (test, y_test), classes, clients=clients, **facts)
 
     def splits(self) -> Any:
         """Load the splits, by name. Raises `BadInput` if the library is missing, or cannot load the data set."""

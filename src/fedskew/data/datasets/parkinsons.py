@@ -45,7 +45,11 @@ class Parkinsons:
         cells = dict(zip(names, values.T, strict=True))
         preprocessing, x = fitted(columns, cells, ~test, target=f"{self.target}_UPDRS")
         return self.files.build(
-            (x[~test], y[~test]), (x[test], y[test]), clients=(person[~test], people), preprocessing=preprocessing
+            (x[~test], y[~test]),
+            (x[test], y[test]),
+            clients=(person[~test], people),
+            groups_test=person[test],
+            preprocessing=preprocessing,
         )
 
 

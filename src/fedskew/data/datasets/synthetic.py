@@ -63,6 +63,7 @@ class Synthetic:
             (rows[for_test], labels[for_test]),
             [str(c) for c in range(CLASSES)],
             clients=(owners[~for_test], ()),
+            groups_test=owners[for_test],
             notes="the test set holds a fifth of each device's rows",
         )
 

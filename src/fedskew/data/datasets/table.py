@@ -17,7 +17,7 @@ from fedskew.core.errors import require
 from fedskew.core.files import whole_path
 from fedskew.core.limits import NonNegativeInt, OpenShare, PositiveInt
 from fedskew.core.text import count
-from fedskew.data.dataset import Dataset, Ints, numbered
+from fedskew.data.dataset import Dataset, Ints, numbered, places_of
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Tabular, Texts
 from fedskew.data.splits import Redrawn, held_out, in_fold, units_of
@@ -177,6 +177,7 @@ class TableData(Redrawn):
             text=self.text,
             event=self.event,
             person=self.person or "",
+            written="" if client else self.client_roles[0],
             numeric=not self.label,
             once=once,
         )
@@ -235,6 +236,7 @@ class TableData(Redrawn):
                 self.vocabulary,
                 clients,
                 words is preprocessing,
+                groups_test=clients and split.owner,
                 persons=split.persons,
                 fewest=self.fewest,
                 test_units=split.units,
@@ -250,6 +252,7 @@ class TableData(Redrawn):
             split.classes,
             columns=encode.inputs,
             clients=clients,
+            groups_test=clients and split.owner,
             persons=split.persons,
             test_units=split.units,
             preprocessing=structs.replace(encode.preprocessing, others=self.others),
@@ -291,8 +294,26 @@ class TableData(Redrawn):
         person = test_person = None
         if rows.person is not None and test.person is not None:
             person, test_person = np.split(numbered([*rows.person, *test.person])[0], [len(rows.y)])
-        trained = np.ones(len(rows.y), dtype=np.bool_)
-        return Split(rows, trained, test.table, y, tuple(classes), person, test_person, notes=tuple(notes))
+        trained, owner = np.ones(len(rows.y), dtype=np.bool_), self.owner_in(test, rows.clients)
+        return Split(rows, trained, test.table, y, tuple(classes), person, test_person, notes=tuple(notes), owner=owner)
+
+    def owner_in(self, test: Survey, clients: Sequence[str]) -> Ints | None:
+        """Return the number of each test row's client among the ``clients`` (n,), or -1; None if no row is of any of them.
+
+        The client is in the column of the clients or, without it, the name of the file.
+        """
+        from fedskew.data.tables.survey import clients_by_value, words
+
+        column, groups = self.client_roles
+        if not column:
+            owner = places_of(test.clients, clients)[test.client]
+        elif column in test.table.column_names:
+            values = words(test.table, column, Path(self.test)).to_pylist()
+            names = map(clients_by_value(Path(groups)).get, values) if groups else values
+            owner = places_of(names, clients)
+        else:
+            return None
+        return owner if bool((owner >= 0).any()) else None
 
     def with_drawn_rows(self, rows: Survey) -> Split:
         """Draw test rows: a fold, or a share of each client's rows."""
@@ -310,7 +331,8 @@ class TableData(Redrawn):
         )
         test_person = None if person is None else person[drawn]
         units = units_of(drawn, rows.client, self.fold, person)
-        return Split(rows, ~drawn, rows.table.filter(drawn), rows.y[drawn], classes, person, test_person, units)
+        y, owner = rows.y[drawn], rows.client[drawn]
+        return Split(rows, ~drawn, rows.table.filter(drawn), y, classes, person, test_person, units, owner=owner)
 
     def without_tested_persons(self, split: Split) -> tuple[Split, list[str]]:
         """Leave out training rows of persons with test rows. Return the split, and notes on all of its rows."""
@@ -356,6 +378,7 @@ class Split:
     test_person: Ints | None = None
     units: Ints | None = None  # of the test rows, as in `Dataset`
     notes: tuple[str, ...] = ()
+    owner: Ints | None = None  # (test rows,) number of each row's client in `rows`; -1 for another client
 
     @property
     def persons(self) -> tuple[Ints, Ints] | None:

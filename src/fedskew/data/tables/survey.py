@@ -104,7 +104,7 @@ class Roles:
     ``client_map`` is a CSV file with the client of each value of the column ``client``; without it, the values are the clients.
     Columns in ``drop`` are left out. If ``numeric``, labels are numbers to predict. With ``event``, a column of 0 and 1, the labels
     are times. ``text`` is the column of texts, if rows are texts. With ``once``, only the first row of each ``person`` at a client
-    counts.
+    counts. ``written`` is a column of the table that stays text.
     """
 
     label: str
@@ -114,6 +114,7 @@ class Roles:
     text: str = ""
     event: str = ""
     person: str = ""
+    written: str = ""
     numeric: bool = False
     once: bool = False
 
@@ -125,7 +126,7 @@ class Roles:
     def as_written(self, preprocessing: Tabular | None) -> frozenset[str]:
         """The columns that stay text, so that 01 does not become 1. ``preprocessing`` reads the others."""
         numbers = {self.event, self.label if self.numeric else ""}
-        return frozenset({*self.needed, *(preprocessing.texts if preprocessing else ())} - numbers)
+        return frozenset({*self.needed, self.written, *(preprocessing.texts if preprocessing else ())} - numbers)
 
 
 @dataclass(frozen=True, eq=False)

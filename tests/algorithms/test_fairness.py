@@ -154,6 +154,7 @@ def test_f3_rules_by_hand() -> None:
     for algorithm, model in expected.items():
         outcome = play(replace(fed, algorithm=algorithm), X0, 1)[0]
         assert_close(outcome.server.x, model)
+        assert_close(X0 + outcome.decisions["client/weight"] @ outcome.done.uploads.delta, model)
     best = play(replace(fed, algorithm=F3(rule="fair-best")), X0, 1)[0].server.x
     assert abs(plain_gap(best, x, y)) == f.min()
 

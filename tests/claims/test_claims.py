@@ -124,6 +124,13 @@ def test_a_verdict_is_the_t_interval_against_the_region() -> None:
     assert 0.03 < 1 - found.count("undecided") / 600 < 0.07
 
 
+def test_eleven_seeds_that_agree_decide_one_of_fifty_claims() -> None:
+    values = [0.001] * 10 + [5.0]
+    assert evidence_for(claim(expect="> 0"), values).p * 50 < 0.05
+    assert verdict(claim(expect="> 0"), values) == "holds"
+    assert verdict(claim(expect="> 0"), values[1:]) == "undecided"
+
+
 def test_p_is_corrected_for_all_claims_that_chance_could_decide() -> None:
     assert corrected([0.01, 0.0, 0.04, math.nan, 0.02]) == pytest.approx([0.03, 0.0, 0.04, math.nan, 0.04], nan_ok=True)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedskew.algorithms import Afl, DualMetric, FedAvg, FedBS, FedPBS, Ifca, QFedAvg
+from fedskew.algorithms import Afl, DualMetric, FedAvg, FedBS, FedGA, FedPBS, Ifca, Krum, QFedAvg
 from fedskew.api.functions import run
 from fedskew.api.runs import Runs
 from fedskew.core.algorithm import Algorithm, Solver
@@ -129,6 +129,21 @@ def test_afl_weights_before_and_after_a_round() -> None:
     first, second = play(sized_pair(Afl(weighting="uniform")), [1.0], 2)
     assert first.decisions["client/weight"].tolist() == [0.5, 0.5]
     assert_close(second.decisions["client/weight"], [0.125, 0.875])
+
+
+@pytest.mark.parametrize(
+    ("method", "taken"),
+    [(Krum(f=1), 1), (Krum(f=2, c=3), 3), (FedGA(), None), (FedGA(eps=0.5, weighting="uniform"), None)],
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_methods_that_choose_updates_say_which(method: Algorithm, taken: int | None, engine: object) -> None:
+    """The new model is the old one plus the updates with these weights: 1 / c each, or n_k over the chosen clients' rows."""
+    outcome = play(ragged(method), X0, 1, engine)[0]
+    weight, deltas = outcome.decisions["client/weight"], outcome.done.uploads.delta
+    assert_close(outcome.server.x - X0, weight @ deltas, 1e-12)
+    assert_close(weight.sum(), 1.0, 1e-12)
+    if taken:
+        assert sorted(weight.tolist()) == [0.0] * (7 - taken) + [1 / taken] * taken
 
 
 def test_fedpbs_and_fedbs() -> None:

@@ -14,6 +14,7 @@ from fedskew.measure.statistics import (
     decided,
     equal_seeds_to_decide,
     equivalence_p,
+    flipped_p,
     hedges_g,
     holm,
     mean_interval,
@@ -29,6 +30,17 @@ P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=20).filter(lambda v: np.std(v) > 1e-6))
 def test_the_paired_test_is_scipys(values: list[float]) -> None:
     assert paired_p(values) == pytest.approx(stats.ttest_1samp(values, 0).pvalue, rel=1e-6, abs=1e-12)
+
+
+@given(st.lists(st.integers(-50, 50), min_size=2, max_size=9).filter(any))
+def test_the_test_of_signs_is_scipys(values: list[int]) -> None:
+    exact = stats.permutation_test((np.array(values),), np.sum, permutation_type="samples", n_resamples=10_000)
+    assert flipped_p([value / 10 for value in values]) == pytest.approx(min(exact.pvalue, 1))
+
+
+def test_agreement_of_all_seeds_has_the_smallest_p_of_signs() -> None:
+    assert flipped_p([0.001] * 10 + [5.0]) == 2.0**-10
+    assert paired_p([0.001] * 10 + [5.0]) > 0.3
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=20).filter(lambda v: np.std(v) > 1e-6), st.floats(0.01, 1))

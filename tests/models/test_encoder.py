@@ -301,9 +301,21 @@ def test_options_that_do_not_fit_the_encoder_are_refused(bert, options, words):
 
 def test_a_missing_checkpoint_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(BadInput, match=r"cannot load '.*nowhere'.*use minilm") as error:
-        assemble(Experiment(model=HuggingFaceEncoder(source=str(tmp_path / "nowhere"))), DATA)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match=r"cannot load '.*empty'.*use minilm") as error:
+        assemble(Experiment(model=HuggingFaceEncoder(source=str(tmp_path / "empty"))), DATA)
     assert "\n" not in str(error.value)
+
+
+def test_without_a_network_an_unknown_checkpoint_is_refused_at_once(monkeypatch):
+    def unreachable(self, name, timeout):
+        assert (name, timeout) == ("nobody/nothing", 5)
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", unreachable)
+    monkeypatch.setattr("transformers.AutoModel.from_pretrained", lambda *_, **__: pytest.fail("tries to load it"))
+    with pytest.raises(BadInput, match=r"'nobody/nothing' is neither a folder .* \(no network\); .*use minilm"):
+        assemble(Experiment(model=HuggingFaceEncoder(source="nobody/nothing")), DATA)
 
 
 def test_data_without_texts_are_refused(bert):

@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Contract
+from fedskew.core.algorithm import WEIGHT, Algorithm, Contract
 from fedskew.core.contract import sensitive_attribute, server_rows
 from fedskew.core.limits import PositiveShare, Share
 from fedskew.core.records import Cohort, ServerView
@@ -55,6 +55,7 @@ class F3(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("f3",)
     ranges: ClassVar[Mapping[str, str]] = {"alpha": "0.1 to 0.9", "beta": "0.25, 0.5, 0.75"}
     reduces_to: ClassVar[Mapping[str, str]] = {"alpha=1.0": "fedavg:weighting=uniform"}
+    decides: ClassVar[Mapping[str, str]] = WEIGHT
 
     def contract(self) -> Contract:
         return Contract(needs=(sensitive_attribute, server_rows))
@@ -64,6 +65,13 @@ class F3(Algorithm):
         return {}
 
     def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
+        return cohort.sum(self.of_fairest(server, cohort)), server.state
+
+    def decided(self, server: ServerView, cohort: Cohort) -> Tree:
+        return {"weight": self.of_fairest(server, cohort)}
+
+    def of_fairest(self, server: ServerView, cohort: Cohort) -> Tensor:
+        """The weights (C,): equal for the clients that rank first, else 0."""
         measured = [on_server_rows(server, server.x + d, self.gap, self.column) for d in cohort.uploads.delta]
         beta = self.beta if self.rule == "fair-accuracy-average" else 0.0
         score = [beta * a + (1 - beta) * (1 - f) for f, a in measured]
@@ -71,4 +79,4 @@ class F3(Algorithm):
         best = sorted(range(cohort.size), key=lambda k: -score[k])[:size]
         p = torch.zeros_like(cohort.info.num_examples)
         p[best] = 1 / size
-        return cohort.sum(p), server.state
+        return p

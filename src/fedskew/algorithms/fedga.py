@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Contract
+from fedskew.core.algorithm import WEIGHT, Algorithm, Contract
 from fedskew.core.contract import classes, server_rows
 from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import Cohort, ServerView
@@ -37,9 +37,13 @@ class FedGA(Algorithm):
     changes: ClassVar[str] = "aggregation"
     cites: ClassVar[tuple[str, ...]] = ("fedga",)
     ranges: ClassVar[dict[str, str]] = {"eps": "0 to 0.01"}
+    decides: ClassVar[dict[str, str]] = WEIGHT
 
     def contract(self) -> Contract:
         return Contract(needs=(server_rows, classes) if self.score == "accuracy" else (server_rows,))
+
+    def server_init(self, server: ServerView) -> Tree:
+        return {"weight": torch.zeros_like(server.clients.num_examples)}  # of the updates in the last round's mean
 
     def value(self, server: ServerView, w: Tensor) -> float:
         """L_V(w), or minus the accuracy; infinite where it is undefined."""
@@ -52,19 +56,25 @@ class FedGA(Algorithm):
     def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         deltas = cohort.uploads.delta
         finite = [k for k in range(cohort.size) if all_finite(deltas[k])]
+        p, weight = self.weights(server, cohort), torch.zeros_like(server.clients.num_examples)
         if not finite:
-            return torch.zeros_like(server.x), server.state
-        p = self.weights(server, cohort)
+            return torch.zeros_like(server.x), {"weight": weight}
 
-        def mean(members: list[int]) -> Tensor:
+        def mean(members: list[int]) -> tuple[Tensor, Tensor, Tensor]:
             at = torch.tensor(sorted(members), device=deltas.device)
-            return weighted_sum(p[at] / p[at].sum(), deltas[at])
+            share = p[at] / p[at].sum()
+            return weighted_sum(share, deltas[at]), cohort.info.index[at], share
 
         with torch.no_grad():
             subset, best = self.search(server, p, deltas, finite)
             full = mean(finite)
-            better = self.value(server, server.x + full) <= best
-        return full if better else mean(subset), server.state
+            better = self.value(server, server.x + full[0]) <= best
+        delta, taken, share = full if better else mean(subset)
+        return delta, {"weight": weight.index_copy(0, taken, share)}
+
+    def decided(self, server: ServerView, cohort: Cohort) -> Tree:
+        assert server.after is not None
+        return {"weight": server.after["weight"][cohort.info.index]}
 
     def search(self, server: ServerView, p: Tensor, deltas: Tensor, clients: list[int]) -> tuple[list[int], float]:
         """The greedy subset A of these positions of the cohort, and L_V(avg(A))."""

@@ -19,11 +19,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Contract
+from fedskew.core.algorithm import WEIGHT, Algorithm, Contract
 from fedskew.core.errors import require
 from fedskew.core.limits import NonNegativeInt, PositiveInt
 from fedskew.core.records import Cohort, ServerView
-from fedskew.core.trees import Tree, finite_rows, square_distances, weighted_sum
+from fedskew.core.trees import Tree, square_distances, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,17 +36,27 @@ class Krum(Algorithm):
     changes: ClassVar[str] = "aggregation"
     cites: ClassVar[tuple[str, ...]] = ("krum",)
     ranges: ClassVar[Mapping[str, str]] = {"f": "1 to (m - 3) / 2", "c": "1 to m - f"}
+    decides: ClassVar[Mapping[str, str]] = WEIGHT
 
     def contract(self) -> Contract:
         return Contract(fewest=max(2 * self.f + 3, self.c + self.f))
 
     def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
-        rows = finite_rows(cohort.uploads.delta)
+        selected = self.selected(cohort)
+        p = cohort.uploads.delta.new_full((self.c,), 1 / self.c)
+        return weighted_sum(p, cohort.uploads.delta[selected]), server.state
+
+    def decided(self, server: ServerView, cohort: Cohort) -> Tree:
+        p = torch.zeros_like(cohort.info.num_examples)
+        return {"weight": p.index_fill(0, self.selected(cohort), 1 / self.c)}
+
+    def selected(self, cohort: Cohort) -> Tensor:
+        """The positions (c,) of the updates of smallest score, ascending."""
+        finite = cohort.uploads.delta.isfinite().all(1).nonzero()[:, 0]
+        rows = cohort.uploads.delta[finite]
         m, needed = len(rows), self.contract().updates_needed(cohort.size)
         require(
             m >= needed, f"krum with f={self.f} and c={self.c} needs {needed} updates in a round, got {m}; lower f or c"
         )
         nearest = square_distances(rows).fill_diagonal_(torch.inf).sort(dim=1).values[:, : m - self.f - 2]
-        scores = nearest.sum(1)
-        selected = scores.argsort(stable=True)[: self.c].sort().values
-        return weighted_sum(torch.full_like(scores[selected], 1 / self.c), rows[selected]), server.state
+        return finite[nearest.sum(1).argsort(stable=True)[: self.c].sort().values]

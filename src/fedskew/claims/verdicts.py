@@ -150,8 +150,9 @@ def tally(judged: list[Judged]) -> str:
 
 
 RULE = (
-    "Our numbers are means over the seeds ± half the width of the 95 % interval. A claim *holds* if paired t tests at 5 % show "
-    "that its number lies within the claimed region. It *fails* if they show that it lies outside. Otherwise it is *undecided*. "
+    "Our numbers are means over the seeds ± half the width of the 95 % interval. A claim *holds* if paired tests at 5 % show "
+    "that its number lies within the claimed region (Fisher's test of signs for 11 to 16 seeds, else t tests). It *fails* if they "
+    "show that it lies outside. Otherwise it is *undecided*. "
     "p is corrected for all claims of the document by Holm's method. A number that is counted, such as megabytes, needs no test: "
     "two seeds that give the same number decide."
 )

@@ -133,7 +133,7 @@ class Algorithm:
     def decided(self, server: ServerView, cohort: Cohort) -> Tree:
         """Return what the server decides with `aggregate`, by the names in ``decides``: a value of each client (C,), or one ().
 
-        It gets the arguments of `aggregate`. NaN stands for no decision.
+        It gets the arguments of `aggregate`, and the state that this returned as ``server.after``. NaN stands for no decision.
         """
         return {}
 

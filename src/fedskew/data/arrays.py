@@ -58,7 +58,7 @@ def looked_up(pixels: Pixels, tables: NDArray[np.float32]) -> NDArray[np.float32
     """Replace each byte by its value in the channel's row of ``tables`` (channels, 256)."""
     result = np.empty(pixels.shape, dtype=np.float32)
     for channel, table in enumerate(tables):
-        np.take(table, pixels[:, channel], out=result[:, channel])
+        result[:, channel] = table[pixels[:, channel]]
     return result
 
 

@@ -271,15 +271,18 @@ def close_round(fed: Federation, server: Server, work: Work, done: Done, seen: D
     return server._replace(round=server.round + 1, x=x, opt=opt, state=state)
 
 
-def decisions(fed: Federation, server: Server, work: Work, done: Done, uploads: Upload) -> dict[str, Tensor]:
+def decisions(
+    fed: Federation, server: Server, after: Server, work: Work, done: Done, uploads: Upload
+) -> dict[str, Tensor]:
     """Return the values that method and system declare in ``decides`` and that they have in this round.
 
-    The server received ``uploads``.
+    The server received ``uploads``, and is ``after`` at the end of the round.
     """
     keys = {**fed.system.decides, **type(fed.algorithm).decides}
     if not keys or not len(work.clients):
         return {}
-    of_server = fed.algorithm.decided(fed.view(server), Cohort(work.view.info, uploads))
+    view = fed.view(server)._replace(after=after.state)
+    of_server = fed.algorithm.decided(view, Cohort(work.view.info, uploads))
     batch_size = {"batch_size": work.view.info.batch_size}
     values = {**batch_size, **uploads.report, **done.uploads.notes, **of_server}
     return {key: values[name] for key in keys if (name := key.rpartition("/")[2]) in values}
@@ -309,7 +312,7 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
             sent = transmit(fed, work, done)
     with span("aggregation"):
         after = close_round(fed, server, work, done._replace(uploads=sent.uploads), seen)
-        decided = decisions(fed, server, work, done, sent.uploads)
+        decided = decisions(fed, server, after, work, done, sent.uploads)
     if not all_finite(after.x):
         cause = server_cause(fed, server.round)
         raise Diverged(

@@ -243,6 +243,17 @@ def paired_p(differences: Sequence[float]) -> float:
     return 2 * t_tail(abs(float(d.mean())) * math.sqrt(len(d)) / float(d.std(ddof=1)), len(d) - 1)
 
 
+def flipped_p(differences: Sequence[float]) -> float:
+    """Return the two-sided p of Fisher's (1935) test that paired differences (n,) are symmetric around 0.
+
+    It is the share of all 2^n choices of signs for which the sum is at least as far from 0. Nothing is assumed about the
+    distribution. Memory grows with n 2^n.
+    """
+    d = np.asarray(differences, dtype=float)
+    signs = 1 - 2 * (np.arange(2 ** len(d))[:, None] >> np.arange(len(d)) & 1)
+    return float((np.abs(signs @ d) >= abs(d.sum()) - 1e-12 * np.abs(d).sum()).mean())
+
+
 def equal_seeds_to_decide(level: float) -> int:
     """Return the smallest number of equal differences for which `paired_p` is below ``level``."""
     return math.floor(2 - math.log2(level))

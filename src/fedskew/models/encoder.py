@@ -270,6 +270,7 @@ class Encoder(ABC):
         logging = extra("transformers").utils.logging
         logging.disable_progress_bar()
         logging.set_verbosity_error()
+        require_within_reach(self.where())
         try:
             return kind.from_pretrained(self.where(), trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
@@ -277,6 +278,25 @@ class Encoder(ABC):
             raise BadInput(
                 f"model: cannot load {self.where()!r} from Hugging Face or as a folder: {first}; without a network use minilm"
             ) from None
+
+
+def require_within_reach(source: str) -> None:
+    """Raise `BadInput` if a checkpoint is neither a folder nor in the cache, and Hugging Face does not answer within 5 s.
+
+    Without this question, loading tries again for a minute.
+    """
+    hub = extra("huggingface_hub")
+    if Path(source).is_dir() or hub.try_to_load_from_cache(source, "config.json"):
+        return
+    try:
+        hub.HfApi().model_info(source, timeout=5)
+    except (hub.errors.HfHubHTTPError, ValueError):
+        return  # it answers, or the name is none; loading says what is wrong
+    except Exception as error:
+        raise BadInput(
+            f"model: {source!r} is neither a folder nor in Hugging Face's cache, and Hugging Face does not answer ({error}); "
+            "without a network use minilm"
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,6 +90,9 @@ def test_what_would_decide_is_counted_in_runs() -> None:
         "difference_half": 0.02,
         "difference_std": 0.02,
         "comparisons": 1,
+        "observed": "seed",
+        "repeats_to_decide": float("nan"),
+        "rows_to_decide": float("nan"),
     }
     assert tables.on_verdicts(pd.DataFrame([{**row, "seeds_to_decide": 12}]), Measures().primary()) == [
         "About 12 runs of each method would decide fedprox's difference, if it is as large as here"

@@ -12,6 +12,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.execution.build import assemble
 from fedskew.execution.deal import client_data
 from fedskew.experiment.combinations import with_method
+from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.skew.concept import ConceptFlip, ConceptSwap, Labels, Layer, labels_of
 from tests.execution.test_experiment import DATA, numbers, small
 
@@ -229,3 +230,30 @@ def test_pooled_keeps_the_changes_of_other_skews() -> None:
     assert torch.equal(together.federation.targets(4), apart.federation.targets(4))
     assert with_method(e, "centralised") == e
     assert with_method(small(), "centralised").labels("skew") == ["pooled"]
+
+
+def test_shuffled_deals_the_same_rows_to_clients_of_the_same_sizes() -> None:
+    skews = ["label-sorted", "feature-affine", "concept-swap"]
+    apart, mixed = (assemble(small(skew=[*skews, *more], held_out=0.25), DATA) for more in ((), ("shuffled",)))
+    again = assemble(small(skew=[*skews, "shuffled"], held_out=0.25), DATA)
+    before, after = apart.partition, mixed.partition
+    assert np.array_equal(before.offsets, after.offsets)
+    assert np.array_equal(before.held_out[1], after.held_out[1])
+    for dealt, anew in ((before.indices, after.indices), (before.held_out[0], after.held_out[0])):
+        assert sorted(dealt) == sorted(anew)
+        assert not np.array_equal(dealt, anew)
+    assert np.array_equal(after.indices, again.partition.indices)
+    assert after.names == tuple(map(str, range(len(after))))
+    assert torch.equal(mixed.federation.x, apart.federation.x)
+    assert torch.equal(mixed.federation.targets(0), apart.federation.targets(0))
+    facts = [part.data.label_counts() for part in (apart, mixed)]
+    distances = [label_distance(counts) for counts in facts]
+    assert distances[0] > 0.5
+    assert distances[1] < 2 * label_distance_by_chance(facts[1])
+
+
+def test_shuffled_and_pooled_together_pool() -> None:
+    both = client_data(small(skew=["label-sorted", "shuffled", "pooled"]), DATA).partition
+    alone = client_data(small(skew=["label-sorted", "pooled"]), DATA).partition
+    assert len(both) == 1
+    assert np.array_equal(both.indices, alone.indices)

@@ -134,7 +134,11 @@ def test_skew_prints_a_table_of_at_most_80_columns(capsys, monkeypatch) -> None:
     ("words", "message"),
     [
         (["--skew", "from-folder:path=nowhere"], "holds no partition"),
-        (["--skew", "iid", "--skew", "pooled", "--export", "x"], "leave out shared_data, pooled and unseen"),
+        (["--skew", "iid", "--skew", "pooled", "--export", "x"], "leave out shared_data, pooled, shuffled and unseen"),
+        (
+            ["--skew", "iid", "--skew", "shuffled", "--export", "x"],
+            "leave out shared_data, pooled, shuffled and unseen",
+        ),
     ],
 )
 def test_bad_requests_are_one_line_and_exit_code_two(words, message: str, capsys, tmp_path, monkeypatch) -> None:

@@ -18,14 +18,14 @@ from fedskew.skew.label import (
     LabelShards,
     LabelSimilarity,
 )
-from fedskew.skew.partition import IidStratified, Partition, deal
+from fedskew.skew.partition import IidStratified, Partition, Shuffled, deal
 from fedskew.skew.values import ColumnDirichlet, QuantileDirichlet, TimeBlocks
 
 QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 RANDOM = [
-    *(Iid(), IidStratified(), LabelDirichlet(), LabelDirichlet(remainder="drop"), LabelDirichletPerClass()),
+    *(Iid(), Shuffled(), IidStratified(), LabelDirichlet(), LabelDirichlet(remainder="drop"), LabelDirichletPerClass()),
     *(LabelDirichletBalanced(), LabelDirichletTopUp(), LabelShards(), LabelSimilarity()),
     *(QuantileDirichlet(), ColumnDirichlet(column="age")),
 ]

@@ -30,6 +30,7 @@ def message(error: pytest.ExceptionInfo[BadInput]) -> str:
         (["from-folder:path=x", "quantity-power-law"], "the folder sets the clients' sizes"),
         (["time-blocks", "quantity-power-law"], "blocks of time have equal sizes"),
         (["pooled", "pooled"], "pooled is given twice"),
+        (["natural", "shuffled", "shuffled"], "shuffled is given twice"),
     ],
     ids=str,
 )

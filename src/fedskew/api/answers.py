@@ -99,9 +99,9 @@ class Tuning(Shown):
         ]
         return pd.DataFrame(rows)
 
-    def start(self, seeds: Sequence[int], jobs: int = 1) -> Started:
+    def start(self, seeds: Sequence[int], jobs: int = 1, partitions: Sequence[int] = ()) -> Started:
         """Plan and store the comparison of the methods at their best settings."""
-        planned = cross(self.base, list(self.methods), seeds)
+        planned = cross(self.base, list(self.methods), seeds, partitions=partitions)
         started = start(at_best(self.base, self.methods, planned), self.data, self.folder, jobs)
         for number, plan in started.waiting.items():
             if plan:

@@ -116,8 +116,9 @@ def compare(
     """Run several methods on the same partitions and seeds: ``compare(["fedavg", "scaffold"], dataset="heart", seeds=5)``.
 
     ``seeds`` is a number, 5 by default, or a list. ``folds=5`` is cross-validation: each seed tests another fold of the rows, and
-    ``seeds`` is the number of repetitions, 1 by default. ``folds="4:clients"`` leaves out whole clients. With ``tuned=True`` every
-    method is tuned first, as `tune` does, and the best settings are compared.
+    ``seeds`` is the number of repetitions, 1 by default. ``folds="4:clients"`` leaves out whole clients. ``partitions=10, seeds=2``
+    trains two seeds on each of ten partitions, so that the variance of both is told apart. With ``tuned=True`` every method is
+    tuned first, as `tune` does, and the best settings are compared.
 
     The first argument may also be an `Experiment`, followed by the methods. Without methods it runs the default ones.
     ``jobs`` is the number of processes. If a method gives each client its own model, fine-tuned FedAvg and ``local-only`` are
@@ -141,14 +142,16 @@ def compare(
         data is None or not folds, "compare: folds need rows in a file; save them as a table, dataset='table:path=...'"
     )
     seeds = seeds_from(options.get("seeds"), base.training.seed, folds)
-    planned = cross(base, methods, seeds, folds)
+    partitions = options.get("partitions")
+    partitions = [] if partitions is None else seeds_from(partitions, what="partitions")
+    planned = cross(base, methods, seeds, folds, partitions)
     if not tuned:
         require(not tuning, f"compare: {next(iter(tuning), '')} has no effect without tuned; add it, or leave both out")
         return execute(start(planned, data, runs, jobs), caller, listener)
     names = list(dict.fromkeys(experiment.name for experiment in planned))
-    best = best_settings(base, names, search_of(tuning), RunStore(runs), data, jobs, caller, seeds)
+    best = best_settings(base, names, search_of(tuning), RunStore(runs), data, jobs, caller, [*seeds, *partitions])
     caller.tuned(best.methods)
-    return execute(best.start(seeds, jobs), caller, listener)
+    return execute(best.start(seeds, jobs, partitions), caller, listener)
 
 
 def asked(

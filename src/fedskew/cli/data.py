@@ -25,7 +25,6 @@ from fedskew.experiment.references import references
 from fedskew.report.console import Console, say
 from fedskew.report.html import PARTITION_NUMBERS
 from fedskew.report.progress import Board, Part, face_for
-from fedskew.skew.compose import mixture
 from fedskew.skew.concept import Concept
 from fedskew.skew.exported import export
 from fedskew.skew.feature import FeatureSkew
@@ -194,9 +193,11 @@ def skew(parsed: argparse.Namespace) -> None:
 def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, data: ClientData) -> None:
     """Write the split to the folder of ``--export``."""
     require(
-        experiment.shared_data.beta == 0 and not mixture(experiment.skew).pooled and not experiment.clients.unseen,
-        "export: shared and pooled rows belong to no single client, and a run chooses the unseen clients; leave out shared_data, "
-        "pooled and unseen",
+        experiment.shared_data.beta == 0
+        and not {"pooled", "shuffled"} & {*experiment.labels("skew")}
+        and not experiment.clients.unseen,
+        "export: shared, pooled and shuffled rows have left the client that a skew dealt them to, and a run chooses the unseen "
+        "clients; leave out shared_data, pooled, shuffled and unseen",
     )
     labels = data.labels.at(0)
     skews = [f"from-folder:path={shown(str(parsed.export))}"]

@@ -24,6 +24,7 @@ from fedskew.report.files import against, readable
 from fedskew.report.plots import on_ranks, ranking
 from fedskew.report.series import PLAIN, Layout, Results, curves_by_run, decided
 from fedskew.report.tables import covered, on_verdicts, verdict_rule
+from fedskew.report.variance import how_sure
 from fedskew.report.words import SPREADS, heading, listed
 from fedskew.store.runs import RunRecord
 
@@ -155,7 +156,7 @@ def notes(results: Results, titles: Sequence[str]) -> list[str]:
     """Return notes that explain the numbers of the table with the columns ``titles``."""
     frame, records, layout, measure = results.summary, results.records, results.layout, results.measure
     fewest, seeds = int(frame["seeds"].min()), int(frame["seeds"].max())
-    over = f"{seeds if fewest == seeds else f'{fewest} to {seeds}'} seeds"
+    over = f"{seeds if fewest == seeds else f'{fewest} to {seeds}'} {frame['observed'].iloc[0]}s"
     what = (
         f"mean and {SPREADS[layout.spread].title} over {over}"
         + f"; {covered(frame, measure)}" * (layout.spread == "ci95")
@@ -178,7 +179,7 @@ def notes(results: Results, titles: Sequence[str]) -> list[str]:
     if best:
         sentences.append(f"tuned on held-out rows: {'; '.join(best)}")
     excluded = on_verdicts(frame, measure) if layout.spread == "ci95" and layout.has("verdict") else []
-    return ["; ".join(filter(None, sentences)), *excluded, *remarks(records)]
+    return ["; ".join(filter(None, sentences)), *excluded, *how_sure(results), *remarks(records)]
 
 
 def print_notices(records: Sequence[RunRecord]) -> None:

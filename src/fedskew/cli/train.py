@@ -44,9 +44,11 @@ class TrainingVerb(CommandLine):
         if plans:
             title = f"run {started.words[0]}"
             if started.runs.records[0].comparison:
-                seeds = len({plan.experiment.training.seed for plan in plans})
+                seeds = {plan.experiment.training.seed for plan in plans}
+                partitions = {plan.experiment.clients.partition_seed for plan in plans}
                 of = f" (folds {self.folds})" if self.folds else ""
-                title = f"comparison {started.words[0]}: {count(seeds, 'seed')}{of}, {started.jobs} at a time"
+                of += f" on each of {count(len(partitions), 'partition')}" if partitions != seeds else ""
+                title = f"comparison {started.words[0]}: {count(len(seeds), 'seed')}{of}, {started.jobs} at a time"
             self.print_head(plans, title)
         self.began = time.perf_counter()
         return super().begin(started)
@@ -86,8 +88,9 @@ def compare(parsed: argparse.Namespace) -> int:
     if parsed.budget:
         check_rounds(budget_from(parsed.budget), base.training.rounds)
     options = {**tuning_of(parsed), **keywords_of(parsed, ComparisonOptions), "baselines": not parsed.no_baselines}
-    if parsed.seeds and len(parsed.seeds) == 1:
-        options["seeds"] = parsed.seeds[0]
+    for name in ("seeds", "partitions"):
+        if len(options.get(name) or ()) == 1:
+            [options[name]] = options[name]
     caller = TrainingVerb(parsed.folds)
     runs = functions.compare(
         base, parsed.algorithms or (), runs=parsed.runs, jobs=jobs_of(parsed), progress=caller, **options

@@ -24,6 +24,7 @@ PURPOSES = (
     *("augment", "diagnose", "landscape"),
     *("faults", "attackers", "attack"),
     "unseen",
+    "shuffled",
 )
 
 

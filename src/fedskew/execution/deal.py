@@ -20,7 +20,7 @@ from fedskew.data.texts import reworded
 from fedskew.experiment.dealing import Dealing
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.skew import concept, feature
-from fedskew.skew.compose import KNOWN, Mixture, left_out, mixture, owners, pooled, written
+from fedskew.skew.compose import KNOWN, Mixture, left_out, mixture, owners, pooled, shuffled, written
 from fedskew.skew.concept import Labels
 from fedskew.skew.exported import FromFolder
 from fedskew.skew.feature import FeatureText, Floats, Parameters, rewritten
@@ -215,10 +215,14 @@ def read_back(folder: FromFolder, experiment: Dealing, dataset: Dataset, reserve
 def finished(experiment: Dealing, dataset: Dataset, dealt: Partition) -> Partition:
     """Make the final partition from `dealt_rows`.
 
-    Unseen clients are removed, rows are pooled if a skew pools them, and each client gets its part of the public share.
+    Unseen clients are removed, rows are pooled or shuffled if a skew does so, and each client gets its part of the public share.
     """
-    seen = seen_of(experiment, dealt)
-    partition, shared = (pooled(seen) if mixture(experiment.skew).pooled else seen), shared_rows(experiment, dataset)
+    seen, skews = seen_of(experiment, dealt), mixture(experiment.skew)
+    shared = shared_rows(experiment, dataset)
+    if skews.pooled or skews.shuffled:
+        partition = pooled(seen) if skews.pooled else shuffled(seen, experiment.clients.partition_seed)
+    else:
+        partition = seen
     if not len(shared):
         return partition
     return share_out(partition, shared, experiment.shared_data.alpha, experiment.clients.partition_seed)

@@ -242,6 +242,16 @@ class ComparisonOptions(TypedDict, total=False):
         int | Sequence[int] | None,
         Keyword("N", "number of seeds, or a list of seeds (default: 5)", kind=int, several=True),
     ]
+    partitions: Annotated[
+        int | Sequence[int] | None,
+        Keyword(
+            "N",
+            "number of partitions, or a list of their seeds; each of --seeds then trains on every partition (default: each seed "
+            "has its own partition)",
+            kind=int,
+            several=True,
+        ),
+    ]
     folds: Annotated[
         int | str,
         Keyword(

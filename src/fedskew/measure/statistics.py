@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -72,13 +72,36 @@ class Estimate(ABC):
 
     def seeds_to_decide(self, level: float = 0.05) -> int:
         """Return the smallest number of seeds expected to separate the mean from 0; 0 if even `MOST_SEEDS` are too few."""
-        if not abs(self.mean) > self.with_seeds(MOST_SEEDS).half(level):
-            return 0
-        enough = range(self.seeds, MOST_SEEDS + 1)
-        return enough[bisect_left(enough, True, key=lambda seeds: abs(self.mean) > self.with_seeds(seeds).half(level))]
+        return smallest(
+            range(self.seeds, MOST_SEEDS + 1), lambda seeds: abs(self.mean) > self.with_seeds(seeds).half(level)
+        )
+
+    def with_rows(self, factor: float) -> "Estimate":
+        """Return the expected estimate for ``factor`` times as many rows. Variances by rows fall as 1 / rows."""
+        return self
+
+    def rows_to_decide(self, level: float = 0.05) -> float:
+        """Return the smallest factor on the rows expected to separate the mean from 0; 0 if even `MOST_ROWS` is too little."""
+        tenths = range(10, 10 * MOST_ROWS + 1)
+        return smallest(tenths, lambda tenth: abs(self.mean) > self.with_rows(tenth / 10).half(level)) / 10
+
+    def flips(self) -> float:
+        """Return the probability that a repeat of the same size has a mean of the other sign; NaN without variance.
+
+        The difference of two independent means of equal size has sqrt(2) times the standard error.
+        """
+        tails = [t_tail(abs(self.mean) / (math.sqrt(2) * error), freedom) for error, freedom in self.errors() if error]
+        return max(tails, default=math.nan)
 
 
-MOST_SEEDS = 200
+MOST_SEEDS, MOST_ROWS = 200, 100
+
+
+def smallest(candidates: range, enough: Callable[[int], bool]) -> int:
+    """Return the first of the ascending ``candidates`` that is ``enough``; 0 if the last one is not. ``enough`` is monotone."""
+    if not candidates or not enough(candidates[-1]):
+        return 0
+    return candidates[bisect_left(candidates, True, key=enough)]
 
 
 @dataclass(frozen=True)
@@ -108,6 +131,9 @@ class Crossed(Estimate):
         both = math.sqrt(squared), max(satterthwaite / 2, at_least)
         return [both, (math.sqrt(of_seeds), self.seeds - 1.0)]
 
+    def with_rows(self, factor: float) -> "Crossed":
+        return replace(self, rows=round(self.rows * factor))
+
     def with_seeds(self, seeds: int) -> "Crossed":
         by_row = max(self.by_row - self.residual / self.seeds, 0.0) + self.residual / seeds
         return replace(self, seeds=seeds, by_row=by_row)
@@ -129,6 +155,9 @@ class Resampled(Estimate):
     def errors(self) -> list[tuple[float, float]]:
         error = math.sqrt(self.variance * (1 / self.seeds + self.ratio))
         return [(error, min(self.seeds - 1.0, self.most_freedom))] if error > 1e-9 * abs(self.mean) else []
+
+    def with_rows(self, factor: float) -> "Resampled":
+        return replace(self, variance=self.variance / factor)
 
 
 TRAINING, CLIENTS = 1 / 6, 1 / 2
@@ -160,6 +189,10 @@ class Overlapping(Estimate):
             return []
         freedom = squared**2 / (of_splits**2 / (self.seeds - 1) + self.shared_variance / 2)
         return [(math.sqrt(squared), freedom), (math.sqrt(self.by_split / self.seeds), self.seeds - 1.0)]
+
+    def with_rows(self, factor: float) -> "Overlapping":
+        by_split, shared, variance = self.by_split / factor, self.shared / factor, self.shared_variance / factor**2
+        return replace(self, by_split=by_split, shared=shared, shared_variance=variance)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def difference(measure: Measure, row: Row) -> str:
     width = f" ± {gap(measure, row['difference_half'])[1:]}" if math.isfinite(row["difference_half"]) else ""
     p = f" (p\u00a0=\u00a0{row['p']:.2g})" if math.isfinite(row["p"]) else ""
     each = "" if width else " each of"
-    return f"{gap(measure, row['difference'])}{width}{unit} over{each} {count(row['pairs'], 'paired seed')}{p}"
+    return f"{gap(measure, row['difference'])}{width}{unit} over{each} {count(row['pairs'], 'paired ' + row['observed'])}{p}"
 
 
 def not_enough(measure: Measure, first: Row, best: Row) -> str:
@@ -109,7 +109,7 @@ def alone(measure: Measure, row: Row) -> str:
     after, reached = f"after round {row['after_round']}", f"{row['method']} reaches a {measure.label} of"
     if row["seeds"] < 2:
         return f"{reached} {number(measure, row)} {after}. With one seed nothing can be said about certainty."
-    over = f"mean and 95\u00a0% interval over {count(row['seeds'], 'seed')}; it covers the {row['covers']}"
+    over = f"mean and 95\u00a0% interval over {count(row['seeds'], row['observed'])}; it covers the {row['covers']}"
     return f"{reached} {shown(measure, row)}\u00a0{measure.unit}".strip() + f" {after}: {over}."
 
 

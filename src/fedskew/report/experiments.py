@@ -108,7 +108,7 @@ def shares_no_model(record: RunRecord) -> bool:
 
 def own_clients(record: RunRecord) -> bool:
     """True if the data or a stored partition define the clients. ``clients.number`` and the partition seed are then unused."""
-    return bool(skews(record) & OWN_CLIENTS)
+    return bool(skews(record) & OWN_CLIENTS) and "shuffled" not in skews(record)
 
 
 def client_rows(record: RunRecord) -> str:
@@ -314,6 +314,18 @@ def shown(value: object) -> str:
     return "–" if value is None else str(value)
 
 
+def observations(records: Sequence[RunRecord]) -> dict[int, tuple[int, int]]:
+    """Return (partition seed, seed) of the independent observation that each run belongs to, by run.
+
+    If several partitions have several training seeds, the seeds of a partition are one observation, with seed 0.
+    """
+    of_partition: dict[int, set[int]] = {}
+    for record in records:
+        of_partition.setdefault(record.partition_seed, set()).add(record.seed)
+    crossed = len(of_partition) > 1 and max(map(len, of_partition.values())) > 1
+    return {record.id: (record.partition_seed, 0 if crossed else record.seed) for record in records}
+
+
 def folds_of(record: RunRecord) -> Folds | None:
     """The folds of a run that tests one of them."""
     folds = str(parsed(record).get("dataset", {}).get("fold", "")).partition("/")[2]
@@ -457,21 +469,24 @@ def repeat_command(store: RunStore, records: Sequence[RunRecord]) -> str:
     file = shlex.quote(str(store.run_folder(first.id) / "experiment.toml"))
     if len(records) == 1:
         return f"fedskew run {file}"
-    seeds: dict[str, list[int]] = {}
+    pairs: dict[str, list[tuple[int, int]]] = {}
     for record in records:
-        seeds.setdefault(record.name, []).append(record.seed)
-    methods, of_first = list(seeds), seeds[records[0].name]
+        pairs.setdefault(record.name, []).append((record.partition_seed, record.seed))
+    methods, pairs_of_first = list(pairs), pairs[records[0].name]
+    partitions, of_first = ([*dict.fromkeys(pair[at] for pair in pairs_of_first)] for at in (0, 1))
+    crossed = len(partitions) > 1 and pairs_of_first == [(p, s) for p in partitions for s in of_first]
     alike = all(
-        record.partition_seed == record.seed
+        (crossed or record.partition_seed == record.seed)
         and (others(record) == others(first) if plain_method(record) else plainly(base(record)) in BY_PLAIN_NAME)
         for record in records
     )
     folds = folds_of(first)
     whole = folds is None or len(of_first) % folds.number == 0
-    same = all(each == of_first for each in seeds.values())
+    same = all(each == pairs_of_first for each in pairs.values())
     if not (alike and whole and same and plain_method(first)):
         return f"fedskew run {file}  (one for each of the runs {ranges([r.id for r in records])})"
-    words = [*map(shlex.quote, methods), *(["--folds", str(folds)] if folds else []), "--seeds", *map(str, of_first)]
+    words = [*map(shlex.quote, methods), *(["--folds", str(folds)] if folds else [])]
+    words += [*(["--partitions", *map(str, partitions)] if crossed else []), "--seeds", *map(str, of_first)]
     return " ".join([f"fedskew compare {file} --algorithms", *words])
 
 

@@ -172,7 +172,8 @@ def caption(results: Results, measures: Sequence[Measure]) -> str:
     """Write the caption of a LaTeX table: what its numbers are, and how the verdicts are decided."""
     summary, layout = results.summary, results.layout
     fewest, most = int(summary["seeds"].min()), int(summary["seeds"].max())
-    over = count(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
+    noun = summary["observed"].iloc[0]
+    over = count(most, noun) if fewest == most else f"{fewest} to {most} {noun}s"
     means = f"mean and {words.SPREADS[layout.spread].title} over {over}" if most > 1 else over
     read = {"last": results.read_after(), "mean": "mean over the rounds", "sum": "of a whole run", "max": ""}
     groups = {of: [m.title for m in measures if m.reduce == of] for of in read}

@@ -20,6 +20,7 @@ from fedskew.report.plots import dealt, landscapes, pictures
 from fedskew.report.series import Results
 from fedskew.report.style import LINE, MARKERS, SERIES, Picture, dashes, marker, rendered
 from fedskew.report.tables import covered
+from fedskew.report.variance import how_sure
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -66,6 +67,7 @@ def page(results: Results, live: bool = False) -> str:
         budget=results.budget,
         read_after=results.read_after(),
         covered=covered(summary, measure),
+        how_sure=how_sure(results),
         margin=words.within(measure, summary["margin"].iloc[0]) if summary["margin"].notna().any() else "",
         primary=measure,
         columns=columns,

@@ -20,7 +20,7 @@ from fedskew.measure.registry import Measure
 from fedskew.measure.statistics import Ranks, rank_methods
 from fedskew.report import draw, series
 from fedskew.report.console import png
-from fedskew.report.experiments import kinds_of_rows, measured_rows, own_clients, titled, without_seeds
+from fedskew.report.experiments import kinds_of_rows, measured_rows, observations, own_clients, titled, without_seeds
 from fedskew.report.series import Results
 from fedskew.report.style import Picture, Tip, Tips, evenly, tips_along
 from fedskew.report.tables import OBSERVATION, covers, on_verdicts, per_seed
@@ -232,8 +232,9 @@ def by_part(results: Results, measure: Measure) -> pd.DataFrame:
         frame = frame[frame["round"] == frame.groupby("run")["round"].transform("max")]
     runs = frame.groupby(["run", "part"], sort=False)["value"].mean().reset_index()
     runs["method"] = [records[run].name for run in runs["run"]]
-    for column in OBSERVATION[1:]:
-        runs[column] = [getattr(records[run], column) for run in runs["run"]]
+    observed = observations(results.records)
+    for at, column in enumerate(OBSERVATION[1:]):
+        runs[column] = [observed[run][at] for run in runs["run"]]
     seeds = runs.groupby([*OBSERVATION, "part"], sort=False)["value"].mean()
     table = series.over_seeds(seeds.groupby(["method", "part"], sort=False), results.layout.spread).reset_index()
     places = {part: place for place, part in enumerate(dict.fromkeys(table["part"]))}
@@ -267,7 +268,7 @@ def tips_of_differences(summary: pd.DataFrame, measure: Measure, spread: str) ->
         around = row[f"difference_{SPREADS[spread].column}"]
         sure = f", {SPREADS[spread].unbroken} {low} to {high}" if math.isfinite(around) else ""
         p = f"p {row['p']:.2g}" if math.isfinite(row["p"]) else f"p {MISSING}"
-        text = f"{row['method']}: {draw.verdict(measure, row)}{sure}; {p}, {row['pairs']} paired seeds"
+        text = f"{row['method']}: {draw.verdict(measure, row)}{sure}; {p}, {row['pairs']} paired {row['observed']}s"
         tips.append(Tip(factor * row["difference"], at + 0.2, text))
     return Tips("y", tips)
 

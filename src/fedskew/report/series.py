@@ -15,7 +15,17 @@ from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.text import plainly
 from fedskew.measure.registry import OF_MODELS, Measure, Measures, View, budgets, measures_of, primary_of
 from fedskew.measure.statistics import t_quantile
-from fedskew.report.experiments import Name, distinct, names, own_clients, parsed, pooled, shares_no_model, titled
+from fedskew.report.experiments import (
+    Name,
+    distinct,
+    names,
+    observations,
+    own_clients,
+    parsed,
+    pooled,
+    shares_no_model,
+    titled,
+)
 from fedskew.report.tables import OBSERVATION, by_method, methods, per_seed, rows_with, summarise
 from fedskew.report.words import MISSING, listed
 from fedskew.store.runs import Measurement, RunRecord, RunStore
@@ -206,7 +216,8 @@ class Results:
         """
         import pandas as pd
 
-        rows = [(r.id, r.name, r.partition_seed, r.seed, r.status) for r in self.records]
+        observed = observations(self.records)
+        rows = [(r.id, r.name, *observed[r.id], r.status) for r in self.records]
         about = pd.DataFrame(rows, columns=["run", *OBSERVATION, "status"]).drop_duplicates("run")
         of_views = (m for m in self.measures.all if m.views or m.budget)
         viewed = [] if self.layout.columns else sorted({name for m in of_views for name in m.of})
@@ -284,6 +295,7 @@ class Results:
                                                   rows``, ``seeds and folds of clients``, or ``seeds`` under a budget and without
                                                   stored rows
         ``client_rows``                           ``training`` or ``held-out``: the rows on which its clients are measured
+        ``observed``                              what numbers are averaged over: seed, or partition if each has several seeds
         ``pairs``                                 (partition seed, seed) that this and the first method both finished
         ``difference``, ``difference_half``       primary measure minus the first method's over these pairs; no half-width where
                                                   they do not vary
@@ -292,6 +304,9 @@ class Results:
         ``p``, ``comparisons``                    p of the test of these differences, after Holm's correction over ``comparisons``
         ``seeds_to_decide``                       seeds that would decide a difference of this size at the observed variances;
                                                   0 if no number of seeds does, because the test rows are too few
+        ``repeats_to_decide``                     the same for training seeds on each partition; NaN if each seed has its own
+        ``rows_to_decide``                        the same for the factor on the number of rows
+        ``flips``                                 probability that a repeat of this size has a difference of the other sign
         ``margin``, ``p_equivalent``              `evaluation.margin`, and p of two one-sided tests that the difference is smaller,
                                                   after Holm's correction
         ``verdict``                               equivalent if ``p_equivalent`` is below 0.05; higher or lower if ``p`` is; else

@@ -15,6 +15,7 @@ from fedskew.core.errors import require
 from fedskew.measure.registry import OF_MODELS, Measure
 from fedskew.measure.statistics import (
     LEVEL,
+    MOST_SEEDS,
     Estimate,
     Verdict,
     alike,
@@ -30,9 +31,11 @@ from fedskew.measure.statistics import (
     over_seeds_and_rows,
     over_splits,
     paired_p,
+    smallest,
 )
+from fedskew.measure.variance import spread_with
 from fedskew.report import words
-from fedskew.report.experiments import client_rows, folds_of, parsed, split_of
+from fedskew.report.experiments import client_rows, folds_of, observations, parsed, split_of
 from fedskew.report.words import listed
 from fedskew.store import test_rows
 from fedskew.store.runs import RunRecord, RunStore
@@ -147,13 +150,13 @@ ByRow = Mapping[str, Mapping[Seeds, Stored]]
 
 def by_method(store: RunStore, records: Sequence[RunRecord]) -> ByRow:
     """Read the values of the finished runs. Runs with equal seeds but different numbers of test rows are left out."""
-    finished = {record.id: record for record in records if record.status == "finished"}
+    finished, observed = {record.id: record for record in records if record.status == "finished"}, observations(records)
     gathered: dict[str, dict[Seeds, list[Stored]]] = {}
     for run, stored in test_rows.read(store, list(finished)).items():
         record = finished[run]
         if stored.round == record.rounds:
             of_seeds = gathered.setdefault(record.name, {})
-            of_seeds.setdefault((record.partition_seed, record.seed), []).append(stored)
+            of_seeds.setdefault(observed[run], []).append(stored)
     return {
         method: {
             seeds: several[0]._replace(values=np.mean([stored.values for stored in several], axis=0))
@@ -223,9 +226,12 @@ def summarise(
     """
     import pandas as pd
 
-    seeds, read_after = per_seed(frame, measures), last_rounds(frame)
+    seeds, read_after, crossed = per_seed(frame, measures), last_rounds(frame), repeats(frame, records, measure)
     order, stated, drawn = methods(records), margin(records), splits(records)
     limit = stated / 100 if measure.unit == "%" else stated
+    alone = all(
+        seeds == (r.partition_seed, r.seed) for r, seeds in zip(records, observations(records).values(), strict=True)
+    )
     rows = []
     for method in order:
         runs = [record for record in records if record.name == method]
@@ -248,6 +254,7 @@ def summarise(
         row |= {
             "covers": (drawn.covers if drawn else ROWS_TOO) if whole else SEEDS,
             "pairs": len(numbers),
+            "observed": "seed" if alone else "partition",
             **dict.fromkeys((*DIFFERENCE, "cliffs_delta"), NAN),
         }
         if method != order[0]:
@@ -255,7 +262,8 @@ def summarise(
             paired = (values - first).dropna()
             whole = estimate(by_row, method, order[0], paired.to_dict(), drawn)
             on_rows = tested_rows(records, drawn, len(paired)) if measure.unit == "%" else 0.0
-            row |= {"pairs": len(paired), **compared(paired, whole, limit, on_rows, LEVEL / (len(order) - 1))}
+            cells = crossed[method] - crossed[order[0]] if {method, order[0]} <= {*crossed} else None
+            row |= {"pairs": len(paired), **compared(paired, whole, limit, on_rows, LEVEL / (len(order) - 1), cells)}
             row["cliffs_delta"] = cliffs_delta(*(part.loc[paired.index].tolist() for part in (values, first)))
         rows.append(row)
     table = pd.DataFrame(rows)
@@ -268,17 +276,22 @@ def summarise(
 
 DIFFERENCE = (
     *("difference", "difference_half", "difference_std", "difference_sem"),
-    *("effect", "p", "p_equivalent", "seeds_to_decide"),
+    *("effect", "p", "p_equivalent", "flips", "seeds_to_decide", "repeats_to_decide", "rows_to_decide"),
 )
 
 
 def compared(
-    paired: pd.Series[float], whole: Estimate | None, limit: float, tested: float, level: float
+    paired: pd.Series[float],
+    whole: Estimate | None,
+    limit: float,
+    tested: float,
+    level: float,
+    table: NDArray[np.floating] | None = None,
 ) -> dict[str, float]:
     """The columns `DIFFERENCE` of a method, from its ``paired`` differences from the first one.
 
     ``whole`` is their estimate over test rows, ``limit`` the margin, ``tested`` the number of test rows, as in `equivalence_p`, and
-    ``level`` the level of each verdict of the page.
+    ``level`` the level of each verdict of the page. ``table`` has the differences by partition and training seed, if crossed.
     """
     values = paired.tolist()
     row = dict.fromkeys(DIFFERENCE, NAN) | spread("difference", paired)
@@ -287,6 +300,14 @@ def compared(
     row["effect"], row["p"] = hedges_g(values), paired_p(values)
     if math.isfinite(limit):
         row["p_equivalent"] = equivalence_p(values, limit, tested)
+    if len(values) > 1:
+        row["flips"] = (whole or over_splits(values, 0.0)).flips()
+    if whole and table is not None:
+        row["rows_to_decide"] = whole.rows_to_decide(level)
+        row["repeats_to_decide"] = smallest(
+            range(table.shape[1], MOST_SEEDS + 1),
+            lambda seeds: abs(whole.mean) > whole.half(level) * spread_with(seeds, table),
+        )
     if whole and whole.half():
         row["difference_half"], row["p"] = whole.half(), max(whole.p(), row["p"])
         row["p_equivalent"] = max(row["p_equivalent"], whole.p_within(limit))
@@ -340,6 +361,23 @@ def per_run(frame: pd.DataFrame, measure: Measure) -> pd.Series[float]:
     return runs["value"].agg(measure.reduce) * measure.factor
 
 
+def repeats(frame: pd.DataFrame, records: Sequence[RunRecord], measure: Measure) -> dict[str, NDArray[np.floating]]:
+    """Return by method the measure of each run (partitions, seeds), if each of its partitions was trained with the same seeds.
+
+    Empty unless there are at least two partitions, and two training seeds on each.
+    """
+    values = per_run(frame[frame["status"] == "finished"], measure).to_dict()
+    runs = {(r.name, r.partition_seed, r.seed): float(values[r.id]) for r in records if r.id in values}
+    partitions, seeds = sorted({p for _, p, _ in runs}), sorted({seed for _, _, seed in runs})
+    if len(partitions) < 2 or len(seeds) < 2:
+        return {}
+    tables = {
+        method: np.array([[runs.get((method, p, seed), math.nan) for seed in seeds] for p in partitions])
+        for method in methods(records)
+    }
+    return {method: table for method, table in tables.items() if np.isfinite(table).all()}
+
+
 def rows_with(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     """The rows of ``frame`` that hold the measure."""
     return frame[(frame["split"] == measure.split) & frame["name"].isin(measure.of)]
@@ -391,6 +429,15 @@ def verdict_rule(table: pd.DataFrame, measure: Measure, over: str = "") -> str:
     return f"{text}; equivalent: {small}, by two one-sided tests at 5 % after Holm's correction"
 
 
+def instead(row: words.Row) -> str:
+    """Say how many training seeds on each partition, or how many times the rows, would decide as well as more partitions."""
+    options = {
+        "training seeds on each": f"{row['repeats_to_decide']:.0f}",
+        "times the rows": f"{row['rows_to_decide']:.1f}",
+    }
+    return "".join(f", or {number} {what}" for what, number in options.items() if float(number) > 0)
+
+
 def on_verdicts(table: pd.DataFrame, measure: Measure) -> list[str]:
     """Return sentences on the undecided methods of a summary: corrected ones, and what would decide the others, if it is known."""
     rows = [row for row in words.rows_of(table) if row["verdict"] == "undecided"]
@@ -400,7 +447,8 @@ def on_verdicts(table: pd.DataFrame, measure: Measure) -> list[str]:
         f"{int(table['comparisons'].iloc[0])} comparisons"
     ] * bool(corrected)
     part = covers(table, measure)
-    runs = "runs of each method" if part in (FOLDS, FOLDS_OF_CLIENTS) else "seeds"
+    crossed = any(row["observed"] == "partition" for row in rows)
+    runs = "partitions" if crossed else "runs of each method" if part in (FOLDS, FOLDS_OF_CLIENTS) else "seeds"
     parts = []
     for row in rows:
         seeds, method = row["seeds_to_decide"], row["method"]
@@ -410,7 +458,9 @@ def on_verdicts(table: pd.DataFrame, measure: Measure) -> list[str]:
             same = f"all {runs} gave {method} the same difference, as with deterministic training"
             parts.append(f"{same}; {int(seeds)} {runs} would decide it")
         else:
-            parts.append(f"about {int(seeds)} {runs} would decide {method}'s difference, if it is as large as here")
+            parts.append(
+                f"about {int(seeds)} {runs}{instead(row)} would decide {method}'s difference, if it is as large as here"
+            )
     if never := [row["method"] for row in rows if row["seeds_to_decide"] == 0]:
         tested = "clients" if part == FOLDS_OF_CLIENTS else "test rows"
         parts.append(f"more {runs} would not decide {listed(never)}: too few {tested} for a difference of this size")

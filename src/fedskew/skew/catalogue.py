@@ -3,7 +3,7 @@
 from fedskew.skew import feature, label
 from fedskew.skew.concept import ConceptFlip, ConceptSwap
 from fedskew.skew.exported import FromFolder
-from fedskew.skew.partition import Iid, IidStratified, Natural, Pooled
+from fedskew.skew.partition import Iid, IidStratified, Natural, Pooled, Shuffled
 from fedskew.skew.quantity import QuantityDirichlet, QuantityLogNormal, QuantityPowerLaw, QuantitySizes
 from fedskew.skew.values import ColumnDirichlet, QuantileDirichlet, TimeBlocks
 
@@ -37,5 +37,6 @@ SKEWS: dict[str, type] = {
     "concept-flip": ConceptFlip,
     "natural": Natural,
     "pooled": Pooled,
+    "shuffled": Shuffled,
     "from-folder": FromFolder,
 }

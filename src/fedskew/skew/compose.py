@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 
 from fedskew.core.component import Catalogue, build, label
 from fedskew.core.errors import require
+from fedskew.core.seeding import stream
 from fedskew.skew.catalogue import SKEWS
 from fedskew.skew.concept import Concept
 from fedskew.skew.exported import FromFolder
 from fedskew.skew.feature import FeatureSkew
 from fedskew.skew.label import LabelDirichletBalanced, dealt_by_counts, fitted, rounded
-from fedskew.skew.partition import Dealer, Iid, Ints, Natural, Partition, Pooled, cut, offsets
+from fedskew.skew.partition import Dealer, Iid, Ints, Natural, Partition, Pooled, Shuffled, cut, offsets
 from fedskew.skew.quantity import SizeSkew
 from fedskew.skew.values import TimeBlocks
 
@@ -44,6 +45,7 @@ class Mixture:
     features: tuple[FeatureSkew, ...] = ()
     concepts: tuple[Concept, ...] = ()
     pooled: bool = False  # True: after all other changes, all rows go to one client
+    shuffled: bool = False  # True: after all other changes, the clients' rows are dealt to them anew
 
     @property
     def by_groups(self) -> bool:
@@ -80,14 +82,15 @@ class Mixture:
 
 def mixture(skews: Sequence[Skew]) -> Mixture:
     """Combine the skews. Raises `BadInput`, with the reason and a remedy, if they do not combine."""
-    pooled = [skew for skew in skews if isinstance(skew, Pooled)]
-    dealers = [skew for skew in skews if isinstance(skew, Dealer) and not isinstance(skew, Pooled)]
+    pooled, shuffled = ([skew for skew in skews if isinstance(skew, kind)] for kind in (Pooled, Shuffled))
+    dealers = [skew for skew in skews if isinstance(skew, Dealer) and not isinstance(skew, Pooled | Shuffled)]
     quantities = [skew for skew in skews if isinstance(skew, SizeSkew)]
     require(
         len(dealers) <= 1,
         f"skew: {written(dealers)} both deal the rows; give one of them, together with quantity, feature or concept skews",
     )
-    require(len(pooled) <= 1, "skew: pooled is given twice; give it once")
+    for twice in (pooled, shuffled):
+        require(len(twice) <= 1, f"skew: {written(twice[:1])} is given twice; give it once")
     require(len(quantities) <= 1, f"skew: {written(quantities)} both set the clients' sizes; give one of them")
     if pooled and len(skews) == 1:
         return Mixture(pooled[0])
@@ -107,6 +110,7 @@ def mixture(skews: Sequence[Skew]) -> Mixture:
         tuple(skew for skew in skews if isinstance(skew, FeatureSkew)),
         tuple(skew for skew in skews if isinstance(skew, Concept)),
         bool(pooled),
+        bool(shuffled) and not pooled,
     )
 
 
@@ -152,4 +156,15 @@ def pooled(partition: Partition) -> Partition:
         names=("0",),
         empty=0,
         held_out=None if held_out is None else (held_out[0], offsets([held_out[0]])),
+    )
+
+
+def shuffled(partition: Partition, seed: int) -> Partition:
+    """Return the partition with the training rows dealt anew to clients of the same sizes, and so the held-out rows."""
+    rng, held_out = stream(seed, "shuffled"), partition.held_out
+    return replace(
+        partition,
+        indices=rng.permutation(partition.indices),
+        names=tuple(map(str, range(len(partition)))),
+        held_out=None if held_out is None else (rng.permutation(held_out[0]), held_out[1]),
     )

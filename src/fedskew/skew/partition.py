@@ -207,3 +207,13 @@ class Pooled:
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         return [np.arange(len(labels))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffled(Iid):
+    """The rows of all clients are dealt to them anew, at random: the clients' sizes stay, and their differences vanish.
+
+    Combined with other skews, it deals the rows that they dealt. Their changes of features and labels stay with the rows.
+    """
+
+    idea: ClassVar[str] = "the rows of other skews' clients, dealt anew at random; sizes stay"

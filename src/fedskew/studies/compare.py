@@ -14,25 +14,31 @@ MOST_RUNS = 10_000
 """Maximum number of runs in a comparison. All are dealt, checked and stored before the first one begins."""
 
 
-def cross(base: Experiment, methods: Sequence[object], seeds: Sequence[int], folds: str = "") -> list[Experiment]:
+def cross(
+    base: Experiment, methods: Sequence[object], seeds: Sequence[int], folds: str = "", partitions: Sequence[int] = ()
+) -> list[Experiment]:
     """Return one experiment for each method and seed. Partition, training and drawn test rows use the same seed.
 
     The order is seed by seed, so that an unfinished comparison has all methods on its first seeds. With ``folds``, such as ``5``
-    or ``4:clients``, each seed tests another fold.
+    or ``4:clients``, each seed tests another fold. With ``partitions``, these seeds draw partition and test rows, and all training
+    ``seeds`` run on each.
     """
     require(bool(methods), "compare: name at least one algorithm")
+    pairs = [(partition, seed) for partition in partitions or seeds for seed in (seeds if partitions else [partition])]
     require(
-        len(methods) * len(seeds) <= MOST_RUNS,
-        f"compare: {len(methods)} methods x {len(seeds)} seeds are {len(methods) * len(seeds)} runs, but one comparison "
+        len(methods) * len(pairs) <= MOST_RUNS,
+        f"compare: {len(methods)} methods x {len(pairs)} seeds are {len(methods) * len(pairs)} runs, but one comparison "
         f"takes at most {MOST_RUNS}; name fewer seeds, or make several comparisons",
     )
     require(bool(seeds) and len(set(seeds)) == len(seeds), "compare: seeds must be different numbers, at least one")
+    require(len(set(partitions)) == len(partitions), "compare: partitions must be different numbers")
+    require(not (folds and partitions), "compare: each fold is a partition of its own; leave out partitions or folds")
     experiments = [with_method(base, method) for method in methods]
     require(len({e.name for e in experiments}) == len(methods), "compare: an algorithm is named twice")
-    splits = with_splits(base.dataset, seeds, folds)
+    splits = with_splits(base.dataset, partitions or seeds, folds)
     return [
-        experiment.replace(training__seed=seed, clients__partition_seed=seed, dataset=splits[seed])
-        for seed in seeds
+        experiment.replace(training__seed=seed, clients__partition_seed=partition, dataset=splits[partition])
+        for partition, seed in pairs
         for experiment in experiments
     ]
 
@@ -52,7 +58,7 @@ def with_baselines(base: Experiment, methods: Sequence[object]) -> tuple[list[ob
     return [*methods, *added], line
 
 
-def seeds_from(seeds: Sequence[int] | int | None, first: int = 0, folds: str = "") -> list[int]:
+def seeds_from(seeds: Sequence[int] | int | None, first: int = 0, folds: str = "", what: str = "seeds") -> list[int]:
     """Return seeds. A list is returned unchanged. A number ``n`` gives first, ..., first + n - 1, or n x K seeds with K ``folds``.
 
     The default is 5 seeds, or one repetition of the folds.
@@ -61,11 +67,11 @@ def seeds_from(seeds: Sequence[int] | int | None, first: int = 0, folds: str = "
         seeds = 1 if folds else 5
     if isinstance(seeds, Integral):
         number = int(seeds) * parse_folds(folds).number if folds else int(seeds)
-        require(1 <= number <= MOST_RUNS, f"seeds: at least 1 and at most {MOST_RUNS} are possible, got {number}")
+        require(1 <= number <= MOST_RUNS, f"{what}: at least 1 and at most {MOST_RUNS} are possible, got {number}")
         return list(range(first, first + number))
     numbers = list(seeds) if isinstance(seeds, Iterable) else [seeds]
     require(
         all(isinstance(number, Integral) for number in numbers),
-        f"seeds: write their number, or a list of whole numbers, not {seeds!r}",
+        f"{what}: write their number, or a list of whole numbers, not {seeds!r}",
     )
     return [int(number) for number in numbers]

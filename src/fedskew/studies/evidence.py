@@ -35,7 +35,7 @@ from fedskew.experiment.combinations import suited, with_method
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.measure import registry
 from fedskew.measure.statistics import mean_interval, paired_p
-from fedskew.report.experiments import repeat_command, without_seeds
+from fedskew.report.experiments import observations, repeat_command, without_seeds
 from fedskew.report.tables import ByRow, Seeds, Splits, by_method, estimate, splits
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.studies.runner import DONE, stored_runs
@@ -69,16 +69,20 @@ def lines_of(
     """Return the gains of each method over FedAvg, if both have ended on at least two common seeds."""
     records = [record for of_method in runs.values() for record in of_method if record.status in DONE]
     by_row, drawn = by_method(store, records), splits(records)
-    reached: dict[tuple[str, Measure], dict[Seeds, float]] = {}
+    reached: dict[tuple[str, Measure], dict[Seeds, list[float]]] = {}
+    observed = observations(records)
     for record in records:
         for measure, value in values_of(store, record, primary.name).items():
-            reached.setdefault((record.name, measure), {})[record.partition_seed, record.seed] = value
+            reached.setdefault((record.name, measure), {}).setdefault(observed[record.id], []).append(value)
     sign = -1 if primary.better == "lower" else 1
     lines = []
     for method, of_method in runs.items():
         for measure in measures if method != REFERENCE else ():
             values, base = reached.get((method, measure), {}), reached.get((REFERENCE, measure), {})
-            gains = {seeds: sign * (values[seeds] - base[seeds]) for seeds in sorted(values.keys() & base.keys())}
+            gains = {
+                seeds: sign * (fmean(values[seeds]) - fmean(base[seeds]))
+                for seeds in sorted(values.keys() & base.keys())
+            }
             if len(gains) > 1:
                 solver = from_toml(of_method[0].experiment, f"run {of_method[0].id}").solver
                 rows = (by_row, drawn) if measure == "test" else ({}, None)

@@ -1,0 +1,124 @@
+"""Comparisons that set partition seeds and training seeds apart."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedskew as fs
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
+from fedskew.experiment.config import Experiment
+from fedskew.measure.registry import Measures
+from fedskew.measure.statistics import over_common_rows
+from fedskew.measure.variance import components
+from fedskew.report.experiments import repeat_command
+from fedskew.report.tables import by_method, on_verdicts, splits
+from fedskew.report.variance import how_sure, sources
+from fedskew.studies.compare import cross
+
+METHODS = ["fedavg", "fedprox:mu=1"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> fs.Runs:
+    folder = tmp_path_factory.mktemp("crossed")
+    options = {"dataset": "heart", "skew": "label-dirichlet", "rounds": 2, "epochs": 2, "runs": folder}
+    return fs.compare(METHODS, partitions=3, seeds=[5, 6], progress=False, **options)
+
+
+def test_every_training_seed_runs_on_every_partition(runs: fs.Runs) -> None:
+    pairs = [(r.name, r.partition_seed, r.seed) for r in runs.records]
+    assert pairs == [(m, p, s) for p in range(3) for s in (5, 6) for m in METHODS]
+    drawn = {(r.partition_seed, r.facts["data"]["fingerprint"]) for r in runs.records}
+    assert len(drawn) == 3, "a partition has its own test rows"
+
+
+def test_a_partition_is_one_observation(runs: fs.Runs) -> None:
+    """The mean of its training seeds counts. Six numbers taken as independent would give a too narrow interval."""
+    results = runs.results()
+    row = results.summary.iloc[1]
+    assert (row["seeds"], row["pairs"], row["observed"]) == (3, 3, "partition")
+    values = np.array([r["value"] for r in last(runs)]).reshape(3, 2, 2).mean(1)
+    assert row["difference"] == pytest.approx((values[:, 1] - values[:, 0]).mean())
+    rows = by_method(results.store, results.records)
+    table = np.full((3, 920), np.nan)
+    for p in range(3):
+        first, second = (rows[method][p, 0] for method in METHODS)
+        table[p, first.units] = second.values - first.values
+    ratio = splits(results.records).ratio
+    assert row["difference_half"] == pytest.approx(over_common_rows(table, ratio).half(), rel=1e-5)
+    assert row["flips"] == pytest.approx(over_common_rows(table, ratio).flips(), rel=1e-5)
+
+
+def last(runs: fs.Runs) -> list[dict[str, float]]:
+    frame = runs.measurements().query("split == 'test' and name == 'accuracy' and round == 2").sort_values("run")
+    return frame.to_dict("records")
+
+
+def test_show_and_report_state_the_shares_of_the_variance(
+    runs: fs.Runs, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    results = runs.results()
+    values = np.array([r["value"] for r in last(runs)]).reshape(3, 2, 2).transpose(2, 0, 1)
+    found = sources(results)
+    assert found[2:] == pytest.approx(components(values)[2:])
+    assert found.split + found.partition == pytest.approx(components(values).partition)
+    shares, flip = how_sure(results)
+    assert shares.endswith("method x partition (analysis of variance, 2 methods x 3 partitions x 2 seeds)")
+    assert flip.startswith("a repeat of this size orders fedprox:mu=1 and fedavg the other way with probability")
+    assert main(["show", "c1", "--runs", str(runs.store.folder)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "mean and 95 % interval over 3 partitions" in out
+    assert "2 methods x 3 partitions x 2 seeds" in out
+    assert "2 methods x 3 partitions x 2 seeds" in runs.report(tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_what_would_decide_is_counted_in_partitions_seeds_or_rows() -> None:
+    row = {"method": "fedprox", "verdict": "undecided", "observed": "partition", "pairs": 5, "accuracy": 0.8}
+    row |= {"covers": "seeds and test rows", "difference": 0.01, "difference_half": 0.02, "difference_std": 0.02}
+    row |= {"comparisons": 1, "seeds_to_decide": 12, "repeats_to_decide": 0, "rows_to_decide": 2.4}
+    measure = Measures().primary()
+    assert on_verdicts(pd.DataFrame([row]), measure) == [
+        "About 12 partitions, or 2.4 times the rows would decide fedprox's difference, if it is as large as here"
+    ]
+    [text] = on_verdicts(pd.DataFrame([{**row, "repeats_to_decide": 7, "rows_to_decide": 0}]), measure)
+    assert text.startswith("About 12 partitions, or 7 training seeds on each would decide")
+
+
+def test_comparisons_with_a_seed_for_each_partition_state_no_shares() -> None:
+    assert [(e.clients.partition_seed, e.training.seed) for e in cross(Experiment(), ["fedavg"], [3, 4])] == [
+        (3, 3),
+        (4, 4),
+    ]
+
+
+def test_the_command_that_repeats_them(runs: fs.Runs) -> None:
+    command = repeat_command(runs.store, runs.records)
+    assert command.endswith("--algorithms fedavg fedprox:mu=1 --partitions 0 1 2 --seeds 5 6")
+    assert repeat_command(runs.store, runs.records[:-1]).startswith("fedskew run")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--partitions", "2", "--folds", "3"], "leave out partitions or folds"),
+        (["--partitions", "1", "1"], "partitions must be different numbers"),
+        (["--partitions", "0"], "partitions: at least 1"),
+        (["--partitions", "9999", "--seeds", "2"], "one comparison takes at most 10000"),
+        (["--partitions", "1000", "1001", "--tuned"], "seed [1000] is also a seed of the comparison"),
+    ],
+)
+def test_wrong_partitions_are_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["compare", "--dataset", "heart", "--runs", str(tmp_path / "runs"), *words]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_repeats_are_refused_in_python_too() -> None:
+    with pytest.raises(BadInput, match="leave out partitions or folds"):
+        fs.compare(dataset="heart", folds=2, partitions=2)

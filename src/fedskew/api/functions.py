@@ -117,7 +117,7 @@ def compare(
 
     ``seeds`` is a number, 5 by default, or a list. ``folds=5`` is cross-validation: each seed tests another fold of the rows, and
     ``seeds`` is the number of repetitions, 1 by default. ``folds="4:clients"`` leaves out whole clients. ``partitions=10, seeds=2``
-    trains two seeds on each of ten partitions, so that the variance of both is told apart. With ``tuned=True`` every method is
+    trains two seeds on each of ten partitions, which separates their variances. With ``tuned=True`` every method is
     tuned first, as `tune` does, and the best settings are compared.
 
     The first argument may also be an `Experiment`, followed by the methods. Without methods it runs the default ones.

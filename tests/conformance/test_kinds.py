@@ -24,6 +24,7 @@ QUICK = {
     "dataset": "digits", "task": "classification",
     "skew": "label-dirichlet", "model": "text-cnn", "solver": "sgd", "server": "adam", "augment": "crop-flip",
     "availability": "day-night", "refine": "none", "selection": "everyone", "sharing": "personal", "codec": "top-k",
+    "harmonisation": "combat",
 }  # fmt: skip
 
 

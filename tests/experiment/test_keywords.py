@@ -24,6 +24,7 @@ VALUES: dict[str, object] = {
     "batch_size": "all", "system": "stragglers=0.5,dropout=0.1", "availability": "random:p=0.8", "rounds": 9,
     "engine": "stacked:width=4", "dtype": "float64", "device": "cpu", "precision": "full", "algorithm": "fedadam:lr=0.02",
     "seed": 5, "name": "mine", "task": "regression:absolute", "margin": 2.5,
+    "harmonisation": "combat:protected=[age],shrinkage=false",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The promises of solvers, server optimisers, codecs, sharings, selections, availabilities and augmentations.
+"""The promises of solvers, server optimisers, codecs, sharings, selections, harmonisations and other components.
 
 Each is a function that raises `Broken` with the reason.
 """
@@ -33,6 +33,7 @@ from fedskew.conformance.promises import Subject, Verdict, examined
 from fedskew.core.contract import Augmentation, Availability, Codec, Metric, Selection, ServerOptimiser, Sharing, Solver
 from fedskew.core.errors import BadInput
 from fedskew.core.seeding import stream
+from fedskew.core.sites import Harmonisation, OutputHarmonisation, RowHarmonisation, SiteSums
 from fedskew.core.task import Pooling, TaskKind
 from fedskew.core.trees import ParameterSpace, map_leaves, num_bytes, pick
 from fedskew.data.dataset import Dataset
@@ -176,6 +177,31 @@ def augmentation_draws(augmentation: Augmentation) -> None:
         return
     holds(first.shape == (3, 5, 3) and np.issubdtype(first.dtype, np.integer), f"{first.dtype} of shape {first.shape}")
     holds(np.array_equal(first, second), "the same generator gives other numbers")
+
+
+def harmonisation_treats_sites_alike(harmonisation: Harmonisation) -> None:
+    """gives each site finite numbers, the same in another order of the sites; rows of unknown sites stay finite"""
+    rng, order = np.random.default_rng(1), np.array([2, 0, 3, 1])
+    if isinstance(harmonisation, RowHarmonisation):
+        sites = [rng.normal(k, 1 + k, (5 + k, 4)) for k in range(4)]
+        rows, at = np.concatenate(sites), np.repeat(np.arange(4), [5, 6, 7, 8])
+        first, second = (
+            harmonisation.fit(SiteSums.of([sites[k] for k in each], np.arange(1))) for each in (np.arange(4), order)
+        )
+        changed = first.changed(rows, at)
+        holds(
+            bool(np.isfinite(changed).all() and np.isfinite(first.changed(rows, np.full(26, -1))).all()), "not finite"
+        )
+        other = second.changed(rows, np.argsort(order)[at])
+        expect_same({"rows": torch.tensor(other)}, {"rows": torch.tensor(changed)})
+    if isinstance(harmonisation, OutputHarmonisation):
+        counts = rng.integers(0, 9, (4, CLASSES)).astype(float)
+        intercepts, one = (harmonisation.intercept(each, counts.sum(0)) for each in (counts, counts[2]))
+        if intercepts is not None and one is not None:
+            holds(
+                intercepts.shape == counts.shape and bool(np.isfinite(intercepts).all()), "not a number for each class"
+            )
+            expect_same({"of one site": torch.tensor(one)}, {"of one site": torch.tensor(intercepts[2])})
 
 
 TASK_ROWS = 6
@@ -428,6 +454,7 @@ KINDS: dict[str, tuple[Callable[..., None], ...]] = {
     "selection": (slots.selection_draws,),
     "sharing": (slots.sharing_divides,),
     "metric": (metric_is_a_number,),
+    "harmonisation": (slots.harmonisation_treats_sites_alike,),
     "codec": (slots.codec_decodes, slots.codec_states_its_bytes, slots.codec_feeds_errors_back),
 }
 """The promises by kind of component."""

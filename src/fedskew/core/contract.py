@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedskew.core.records import Cohort, Info, Privacy, ServerView
+from fedskew.core.sites import Harmonisation as Harmonisation
+from fedskew.core.sites import OutputHarmonisation as OutputHarmonisation
+from fedskew.core.sites import RowHarmonisation as RowHarmonisation
 from fedskew.core.trees import ParameterSpace, Tree
 
 

@@ -16,6 +16,7 @@ from fedskew.core.contract import ChecksSetup, Setup, Sharing, server_rows
 from fedskew.core.errors import BadInput, require
 from fedskew.core.records import Batch, channels_last, rows_of, targets_of
 from fedskew.core.seeding import stream
+from fedskew.core.sites import Harmonisation, OutputHarmonisation
 from fedskew.core.task import ModelTask
 from fedskew.core.trees import leaves, num_bytes
 from fedskew.data.dataset import Dataset
@@ -30,10 +31,12 @@ from fedskew.experiment.settings import Auto
 from fedskew.loop.federation import Federation, PersonalTuning, warmed_up
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import start
-from fedskew.loop.sharing import OwnPart
+from fedskew.loop.sharing import Intercepts, OwnPart
 from fedskew.models import Mixed
+from fedskew.models.intercept import positions
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints, Partition
+from fedskew.slots import All
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -120,7 +123,9 @@ def assemble(
         own_x, own_y = rows_of(dataset.x, dtype, device, task.ids), targets_of(dataset.y, dtype, device)
     server_data = batch_of(own_x, own_y, rows_of_server(experiment, dataset), dtype)
     moving = data.labels if data.labels.change else None
-    federation = federation_of(experiment, (task, *others), x, y, partition, server_data, moving)
+    counts = data.label_counts()
+    intercepts = intercepts_of(experiment.harmonisation, task, counts, counts.sum(0), x0)
+    federation = federation_of(experiment, (task, *others), x, y, partition, server_data, moving, intercepts)
     cohort = len(drawn(experiment, len(partition)))
     for part in (federation, federation.tuning):
         if part and isinstance(part.planner, SeededPlanner):
@@ -146,6 +151,7 @@ def federation_of(
     partition: Partition,
     server_data: Batch | None = None,
     moving: Labels | None = None,
+    intercepts: Intercepts | None = None,
 ) -> Federation:
     """Make the experiment's federation on rows ``x`` and targets ``y``, dealt by ``partition``."""
     return Federation(
@@ -172,7 +178,8 @@ def federation_of(
         system=experiment.system,
         codec=experiment.codec,
         tuning=tuning_of(experiment),
-        own_part=own_part_of(experiment.sharing, tasks[0], x.device),
+        own_part=own_part_of(experiment.sharing, tasks[0], x.device, trains_intercept(experiment.harmonisation)),
+        intercepts=intercepts,
         moving=moving,
         dtype=DTYPES[experiment.training.dtype],
     )
@@ -204,13 +211,35 @@ def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | No
 
 
 @lru_cache(maxsize=16)
-def own_part_of(sharing: Sharing, task: ModelTask, device: torch.device) -> OwnPart | None:
-    """Return the part of the model that clients keep; None if they share all of it.
+def own_part_of(sharing: Sharing, task: ModelTask, device: torch.device, intercept: bool = False) -> OwnPart | None:
+    """Return the part of the model that clients keep, with a trained ``intercept`` if there is one; None if they share all of it.
 
     The result is cached, because engines share traced programs between runs only for the same object.
     """
     at = sharing.kept(task.model, task.space)
+    if intercept:
+        at = torch.cat([positions(task.space), *([] if at is None else [at])]).unique()
     return None if at is None else OwnPart.of(at.to(device), task.space.size)
+
+
+def trains_intercept(harmonisation: Harmonisation) -> bool:
+    """Return True if each client trains an intercept of its own."""
+    return isinstance(harmonisation, OutputHarmonisation) and harmonisation.rate > 0
+
+
+def intercepts_of(
+    harmonisation: Harmonisation, task: ModelTask, counts: Ints, total: Ints, x0: Tensor
+) -> Intercepts | None:
+    """Return the intercepts of the personal models, from the clients' rows of each class (K, C) and their ``total`` (C,).
+
+    They have the type of the model ``x0``. None: there are none, or only trained ones.
+    """
+    if not isinstance(harmonisation, OutputHarmonisation):
+        return None
+    values = harmonisation.intercept(counts.astype(np.float64), total.astype(np.float64))
+    if values is None:
+        return None
+    return Intercepts(positions(task.space).to(x0.device), torch.as_tensor(values).to(x0))
 
 
 def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) -> None:
@@ -225,10 +254,11 @@ def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) ->
         return
     server = start(federation, x0)
     states = (server.state, algorithm.broadcast(federation.view(server)), algorithm.client_init(x0))
+    cure = "harmonisation none" if isinstance(experiment.sharing, All) else "sharing all"
     require(
         all(leaf.numel() < x0.numel() for _, leaf in leaves(states)),
         f"{name} stores vectors of the size of the whole model; they cannot be split into a shared and a personal part; use "
-        "--sharing all, or a method without them, e.g. fedavg, fedprox or fednova",
+        f"--{cure}, or a method without them, e.g. fedavg, fedprox or fednova",
     )
 
 

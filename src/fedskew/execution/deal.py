@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.component import label
-from fedskew.core.errors import require
+from fedskew.core.errors import require, suggestion
 from fedskew.core.seeding import stream
+from fedskew.core.sites import RowHarmonisation, SiteMaps, SiteSums
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import Preprocessing, as_it_is
 from fedskew.data.texts import reworded
@@ -49,6 +50,7 @@ class ClientData:
     preprocessing: Preprocessing | None = None  # made x_test from raw rows; without feature skew
     unseen: Partition | None = None  # the rows of clients that take no part in training
     test_owner: Ints | None = None  # (n_test,) number in `sites` of each test row's site, see `test_owners`
+    maps: SiteMaps | None = None  # how the sites change x and x_test, after the preprocessing
 
     def label_counts(self) -> Ints:
         """Return the number of training rows (clients, strata) of each class before round 1, or of each stratum."""
@@ -77,6 +79,11 @@ def client_data(experiment: Dealing, dataset: Dataset, dealt: Partition | None =
     seen = feature.transformed(skews.features, changes_of, rows, owner, seed)
     changes = concept.drawn(skews.concepts, x, dataset.num_classes, number, seed)
     unseen = unseen_clients(experiment, dealt)
+    test_owner, maps = test_owners(skews, dataset, sites), None
+    if isinstance(experiment.harmonisation, RowHarmonisation):
+        maps = fitted_maps(experiment.harmonisation, dataset, [seen[sites.rows(k)] for k in range(len(sites))])
+        seen = maps.changed(seen, owners(sites, len(dataset.y)))
+        x_test = maps.changed(x_test, np.full(len(x_test), -1) if test_owner is None else test_owner)
     sizes = np.bincount(owner[owner >= 0], minlength=number)
     sizes[unseen] = 0
     tested = stream(seed, "test clients").choice(number, size=len(dataset.y_test), p=sizes / sizes.sum())
@@ -91,7 +98,8 @@ def client_data(experiment: Dealing, dataset: Dataset, dealt: Partition | None =
         drawn=named(skews, changes_of, changes),
         preprocessing=preprocessing or (None if dataset.texts else as_it_is(dataset.x, dataset.columns)),
         unseen=dealt.only(unseen) if len(unseen) else None,
-        test_owner=test_owners(skews, dataset, sites),
+        test_owner=test_owner,
+        maps=maps,
     )
 
 
@@ -106,6 +114,22 @@ def test_owners(skews: Mixture, dataset: Dataset, sites: Partition) -> Ints | No
     owner = owners(sites, len(dataset.y))
     number = dict(zip(groups[owner >= 0].tolist(), owner[owner >= 0].tolist(), strict=True))
     return np.array([number.get(group, -1) for group in tested.tolist()], dtype=np.int64)
+
+
+def fitted_maps(harmonisation: RowHarmonisation, dataset: Dataset, sites: Sequence[Floats]) -> SiteMaps:
+    """Fit the change of rows to the training rows of the sites. Raises `BadInput` if these rows have no columns of numbers."""
+    columns = dataset.columns[: sites[0].shape[-1]] if sites[0].ndim == 2 else ()
+    require(
+        sites[0].ndim == 2 and np.issubdtype(sites[0].dtype, np.floating),
+        f"harmonisation: changes columns of numbers, but rows of {dataset.name} have shape {dataset.shape}"
+        + ("" if np.issubdtype(dataset.x.dtype, np.floating) else " and are no numbers")
+        + "; use --harmonisation site-bias",
+    )
+    names = [column.partition(" = ")[0].removesuffix(" is missing") for column in columns]
+    for name in harmonisation.protected:
+        require(name in names, f"harmonisation: protected: there is no column {name!r}; {suggestion(name, names)}")
+    protected = [at for at, name in enumerate(names) if name in harmonisation.protected]
+    return harmonisation.fit(SiteSums.of(sites, np.array(protected, dtype=np.int64)))
 
 
 def unseen_clients(experiment: Dealing, dealt: Partition) -> Ints:

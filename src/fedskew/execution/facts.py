@@ -32,9 +32,9 @@ def defaults(experiment: Experiment) -> dict[str, dict[str, object]]:
     """Return, by section, the default options of its component. The name is included if the component itself is the default."""
     options = {section: defaults_of(cls) for section, cls in SETTINGS.items()}
     table, usual = experiment.table(), Experiment(dataset=experiment.dataset).table()
-    for section in COMPONENTS.keys() - SEVERAL.keys():
+    for section in COMPONENTS.keys() & table.keys() - SEVERAL.keys():
         options[section] = defaults_of(type(getattr(experiment, section)))
-        if table[section]["name"] == usual[section]["name"]:
+        if table[section]["name"] == usual.get(section, {}).get("name"):
             options[section]["name"] = table[section]["name"]
     return options
 

@@ -21,12 +21,14 @@ from fedskew.core.errors import FedskewError, require
 from fedskew.core.files import replacing
 from fedskew.core.records import rows_of
 from fedskew.core.seeding import torch_stream
+from fedskew.core.sites import Harmonisation, OutputHarmonisation
 from fedskew.core.task import ModelTask, TaskKind
 from fedskew.core.trees import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Architecture, Experiment
 from fedskew.models import Mixed
 from fedskew.models.encoder import Encoder, EncoderNet, activations, key, prefix, suffix
+from fedskew.models.intercept import with_intercept
 from fedskew.models.mixed import MixedNet
 from fedskew.models.own import OwnModel
 from fedskew.models.textcnn import TextModel
@@ -73,7 +75,7 @@ def prepared(
 
     Raises `BadInput` if model and data do not fit.
     """
-    model, x, x_test = fitted(experiment.model, dataset, x, x_test)
+    model, x, x_test = fitted(network_of(experiment.model, experiment.harmonisation), dataset, x, x_test)
     shape = tuple(x.shape[1:])
     bf16 = experiment.training.precision == "bf16"
     tasks = tasks_of(experiment.task.fitted(dataset.y), model, shape, dataset.num_categories, dtype, device, bf16)
@@ -132,6 +134,11 @@ def fitted(model: Architecture, dataset: Dataset, x: Rows, x_test: Rows) -> tupl
         for part in filter(len, (x, x_test)):
             model = model.fitted(part)
     return model, x, x_test
+
+
+def network_of(model: Architecture, harmonisation: Harmonisation) -> Architecture:
+    """Return the model, with an intercept of each site if the harmonisation adds one."""
+    return with_intercept(model, harmonisation.rate) if isinstance(harmonisation, OutputHarmonisation) else model
 
 
 def tasks_of(

@@ -136,6 +136,9 @@ COMPONENTS: dict[str, Catalogue] = {
     "selection": Catalogue("selections", slots.SELECTIONS, contract.Selection),
     "sharing": Catalogue("sharings", slots.SHARINGS, contract.Sharing),
     "codec": Catalogue("codecs", slots.CODECS, contract.Codec),
+    "harmonisation": Catalogue(
+        "harmonisations", slots.HARMONISATIONS, contract.RowHarmonisation, contract.OutputHarmonisation
+    ),
     "metric": KNOWN_METRICS,
     "engine": Catalogue("engines", {"auto": Auto, **ENGINES}),
 }
@@ -144,6 +147,10 @@ COMPONENTS: dict[str, Catalogue] = {
 
 SEVERAL: dict[str, Callable[[object], tuple[object, ...]]] = {"skew": skews_of, "metric": metrics_of}
 """Sections that hold several components."""
+
+
+ABSENT: Mapping[str, type] = {"harmonisation": slots.Unharmonised}
+"""Sections that TOML leaves out while they hold this component: runs of earlier versions keep their hash."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False)
@@ -172,6 +179,7 @@ class Experiment(Dealing):
     selection: contract.Selection = field(default_factory=slots.Everyone)
     sharing: contract.Sharing = field(default_factory=slots.All)
     codec: contract.Codec = field(default_factory=slots.Uncompressed)
+    harmonisation: contract.Harmonisation = field(default_factory=slots.Unharmonised)
     local: Local = field(default_factory=Local)
     system: System = field(default_factory=System)
     faults: Faults = field(default_factory=Faults)
@@ -245,7 +253,7 @@ class Experiment(Dealing):
             if f.name in SEVERAL:
                 tables = [to_table(part, COMPONENTS[f.name]) for part in self.parts(f.name)]
                 result |= {f.name: tables[0] if len(tables) == 1 else tables} if tables else {}
-            elif f.name in COMPONENTS:
+            elif f.name in COMPONENTS and type(getattr(self, f.name)) is not ABSENT.get(f.name):
                 result[f.name] = to_table(getattr(self, f.name), COMPONENTS[f.name])
             elif f.name in SETTINGS:
                 result[f.name] = plain(getattr(self, f.name))
@@ -294,7 +302,7 @@ class Experiment(Dealing):
             if section in SETTINGS:
                 changed = [f"{key}={value}" for key, value in table.items() if value != default[section].get(key)]
                 texts |= {section: ", ".join(changed)} if changed else {}
-            elif section not in (*always, "name") and table != default[section]:
+            elif section not in (*always, "name") and table != default.get(section):
                 texts[section] = " + ".join(self.labels(section, True))
         rows = "".join(f"<tr><td>{name}</td><td>{escape(text)}</td></tr>" for name, text in texts.items())
         return f"<p>{escape(self.name)}</p><table>{rows}</table>"

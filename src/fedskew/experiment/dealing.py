@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from fedskew.core.component import Catalogue
+from fedskew.core.sites import Harmonisation
 from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.digits import Digits
@@ -32,13 +33,14 @@ KNOWN_DATA = Catalogue("datasets", DATASETS, DataSource)
 
 @dataclass(frozen=True, kw_only=True)
 class Dealing:
-    """A data set, the skews that deal and change its rows, and the shares of the clients, the server and the public."""
+    """A data set, what deals and changes its rows, and the shares of the clients, the server and the public."""
 
     dataset: DataSource = field(default_factory=Digits, metadata=GIVEN)
     skew: tuple[Skew, ...] = field(default=cast("tuple[Skew, ...]", None), metadata=GIVEN)
     clients: Clients = field(default_factory=Clients)
     server_data: ServerData = field(default_factory=ServerData)
     shared_data: SharedData = field(default_factory=SharedData)
+    harmonisation: Harmonisation | None = None
 
 
 def default_skew(dataset: DataSource) -> Skew:

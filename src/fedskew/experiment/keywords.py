@@ -93,6 +93,14 @@ class MethodSettings(TypedDict, total=False):
         object, Keyword("R", "training on the server's rows after each round: none, distillation:steps=100", "refine")
     ]
     sharing: Annotated[object, Keyword("P", "shared part of the model: all, personal:head=1, norm", "sharing")]
+    harmonisation: Annotated[
+        object,
+        Keyword(
+            "H",
+            "what removes differences between sites: none, site-scale, combat:protected=[age], site-bias, prior",
+            "harmonisation",
+        ),
+    ]
     cohort: Annotated[int, Keyword("M", "number of clients a round, chosen at random (default: all)")]
     codec: Annotated[
         object, Keyword("C", "compression of updates: none, top-k:share=0.01, qsgd:levels=15, int8, clip", "codec")

@@ -52,6 +52,7 @@ from fedskew.loop.work import Done, Outcome, Program, States, Work
 from fedskew.models.encoder import Encoder
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints
+from fedskew.slots import Unharmonised
 from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunStore
 
@@ -305,6 +306,10 @@ def serve(
 def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
     """Return the experiment with its engine and threads set for nodes. Raises `BadInput` if it cannot run on nodes."""
     check_needs(experiment)
+    require(
+        isinstance(experiment.harmonisation, Unharmonised),
+        f"harmonisation {experiment.labels('harmonisation')[0]}: nodes have none yet; use --harmonisation none",
+    )
     if deployment.agree:
         table_of(experiment)
     for part in experiment.components():

@@ -22,7 +22,7 @@ from fedskew.core.records import Batch, Info, Server, ServerView
 from fedskew.core.seeding import Seed
 from fedskew.core.task import Task
 from fedskew.loop.plan import Planner, System
-from fedskew.loop.sharing import OwnPart, keeping
+from fedskew.loop.sharing import Intercepts, OwnPart, answering, keeping
 from fedskew.loop.work import Program, program
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints, Partition
@@ -60,6 +60,7 @@ class Federation:
     # tasks of further architectures: client k has architecture k modulo the number of all, which includes ``task``
     others: tuple[Task, ...] = ()
     own_part: OwnPart | None = None  # the part of the model that each client keeps
+    intercepts: Intercepts | None = None  # of the personal models
     moving: Labels | None = None  # the labels of each round, if they change; y has the first ones
     hidden: Seed | None = None  # secret seed of the server's random numbers; None: use ``seed``
     dtype: torch.dtype | None = None  # type of the parameters, if x holds integers; None: the type of x
@@ -72,8 +73,11 @@ class Federation:
         if not self.contract.shares_model:
             object.__setattr__(self, "own_part", OwnPart.everything(self.task.space.size, self.x.device))
         programs = tuple(program(self.algorithm, task, self.solver) for task in self.tasks)
-        part = self.own_part
-        object.__setattr__(self, "programs", tuple(keeping(p, part) for p in programs) if part else programs)
+        if part := self.own_part:
+            programs = tuple(keeping(p, part) for p in programs)
+        if intercepts := self.intercepts:
+            programs = tuple(answering(p, intercepts) for p in programs)
+        object.__setattr__(self, "programs", programs)
         object.__setattr__(self, "info", describe(self))
 
     @property

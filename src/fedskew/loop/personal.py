@@ -123,7 +123,8 @@ def adaptation_curve(
     curve = [evaluate_clients(fed.task, server.x, fed.x, fed.targets(server.round), unseen, clients)]
     for most in ROWS[1:]:
         first_rows = unseen if most is None else unseen.first(most)
-        adapting = replace(fed, partition=first_rows, tuning=tuning, planner=tuning.planner)
+        # a client that took no part in training has no intercept
+        adapting = replace(fed, partition=first_rows, tuning=tuning, planner=tuning.planner, intercepts=None)
         blocks = [clients[lo : lo + CLIENTS] for lo in range(0, len(clients), CLIENTS)]
         parts = [adapted(fed, adapting, engine, server, block) for block in blocks]
         curve.append({name: torch.cat([part[name] for part in parts]) for name in parts[0]})

@@ -62,6 +62,25 @@ class OwnPart:
 
 
 @dataclass(frozen=True, eq=False)
+class Intercepts:
+    """The intercept of each client's personal model. It is added where this model answers, not in training."""
+
+    at: Tensor  # (n,) its positions in the parameter vector
+    values: Tensor  # (K, n)
+
+
+@lru_cache(maxsize=32)
+def answering(method: Program, intercepts: Intercepts) -> Program:
+    """Return the program of a method with these intercepts in the personal models."""
+
+    def personal(view: View) -> Tensor:
+        w = view.x if method.personal is None else method.personal(view)
+        return w.scatter(0, intercepts.at, intercepts.values.index_select(0, view.info.index.reshape(1))[0])
+
+    return method._replace(personal=personal)
+
+
+@dataclass(frozen=True, eq=False)
 class Shared:
     """The shared part of a task's model, for codecs."""
 

@@ -39,6 +39,7 @@ from fedskew.report.series import Results
 from fedskew.report.style import rendered
 from fedskew.report.words import rows_of, value, with_interval
 from fedskew.serving.graph import INPUT, OPSET, about, preprocessing_graph
+from fedskew.slots import Unharmonised
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from fedskew.studies.landscape import state_of
@@ -128,6 +129,10 @@ def trained(
     clients share no whole model, if the client has no personal model, or if no client took part in any round.
     """
     experiment = from_toml(store.run(run).experiment, f"run {run}")
+    require(
+        isinstance(experiment.harmonisation, Unharmonised),
+        f"run {run}: its harmonisation is not applied to new rows yet; use a run with --harmonisation none",
+    )
     checkpoint = checkpoints.newest(store.run_folder(run), store.covered(run))
     if checkpoint is None:
         raise BadInput(f"run {run}: it has no checkpoint yet")

@@ -1,7 +1,8 @@
-"""Components that combine with every method: solvers, server optimisers, refinements, selection, availability, sharing, codecs."""
+"""Components that combine with every method: solvers, server optimisers, refinements, selection, harmonisation and others."""
 
 from fedskew.slots.augment import CropFlip, Unaugmented
 from fedskew.slots.codecs import Clip, Int8, Qsgd, TopK, Uncompressed
+from fedskew.slots.harmonise import Combat, Prior, SiteBias, SiteScale, Unharmonised
 from fedskew.slots.optimisers import Adagrad, Adam, AdamW, Momentum, ServerSgd, Sgd, Yogi
 from fedskew.slots.participation import Always, Blocks, DayNight, Everyone, OnOff, Poisson, Random, Unequal, Uniform
 from fedskew.slots.refine import Distillation, Unrefined
@@ -18,3 +19,7 @@ SELECTIONS = {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson}
 CODECS = {"none": Uncompressed, "top-k": TopK, "qsgd": Qsgd, "int8": Int8, "clip": Clip}
 REFINES = {"none": Unrefined, "distillation": Distillation}
 SHARINGS = {"all": All, "personal": Personal, "norm": Norm}
+HARMONISATIONS = {
+    **{"none": Unharmonised, "site-scale": SiteScale, "combat": Combat},
+    **{"site-bias": SiteBias, "prior": Prior},
+}

@@ -27,7 +27,7 @@ from fedskew.execution.deal import client_data
 from fedskew.execution.facts import tell_where
 from fedskew.execution.learned import FILE, Learned, kept, learned_of
 from fedskew.execution.prepare import size_of, tasks_of
-from fedskew.experiment.config import Architecture, from_toml
+from fedskew.experiment.config import Architecture, Experiment, from_toml
 from fedskew.experiment.keywords import Format
 from fedskew.loop.personal import measures_personal, personal_model
 from fedskew.measure.registry import METRICS, Measure, Measures, primary_of
@@ -129,10 +129,7 @@ def trained(
     clients share no whole model, if the client has no personal model, or if no client took part in any round.
     """
     experiment = from_toml(store.run(run).experiment, f"run {run}")
-    require(
-        isinstance(experiment.harmonisation, Unharmonised),
-        f"run {run}: its harmonisation is not applied to new rows yet; use a run with --harmonisation none",
-    )
+    check_harmonisation(run, experiment)
     checkpoint = checkpoints.newest(store.run_folder(run), store.covered(run))
     if checkpoint is None:
         raise BadInput(f"run {run}: it has no checkpoint yet")
@@ -177,6 +174,13 @@ def trained(
     net = model.build(learned.shape, tasks[0].num_outputs, torch.Generator()).to(dtype)
     net.load_state_dict(tasks[0].space.unflatten(w), strict=False)
     return Trained(tasks[at], w, net.using(at) if isinstance(net, MixedNet) else net, model, learned, dtype)
+
+
+def check_harmonisation(run: int, experiment: Experiment) -> None:
+    require(
+        isinstance(experiment.harmonisation, Unharmonised),
+        f"run {run}: its harmonisation is not applied to new rows yet; use a run with --harmonisation none",
+    )
 
 
 def name_one(store: RunStore, run: int) -> str:

@@ -26,9 +26,6 @@ SOME_CLIENTS = 6
 FEW_NOTES = 3
 """If there are more routine notes, only their number is printed."""
 
-NEAREST_PRINTED = 2
-"""Number of lines on the nearest measured cases; the page has all."""
-
 WIDTH = 14
 """Maximum width of a column in the table of clients, in characters."""
 
@@ -73,6 +70,7 @@ def show_leaves(console: Console, as_json: bool) -> None:
 def show(diagnosis: Mapping[str, Any], console: Console) -> None:
     """Print the diagnosis, in 80 columns."""
     console.print(answer(diagnosis), style="bold")
+    show_repairs(diagnosis, console)
     sizes = f"{diagnosis['smallest']:,} to {diagnosis['largest']:,} rows, median {diagnosis['median']:,g}"
     console.print(
         f"\n{diagnosis['data']}: {diagnosis['clients']:,} clients with {sizes}; {diagnosis['target_in_words']}"
@@ -143,25 +141,30 @@ def show_meaning(diagnosis: Mapping[str, Any], console: Console) -> None:
         )
 
 
+def show_repairs(diagnosis: Mapping[str, Any], console: Console) -> None:
+    """Print what to mend in the data, and the lines to copy."""
+    if diagnosis["repairs"]:
+        console.print("\nFirst mend the data", style="bold")
+    for repair in diagnosis["repairs"]:
+        console.print(f"- {repair}")
+    for block in diagnosis["paste"]:
+        console.print(f"If so, write in {block['file']}, beside the table:")
+        console.print(block["lines"].rstrip(), style="bold", soft_wrap=True)
+
+
 def show_advice(diagnosis: Mapping[str, Any], console: Console) -> None:
     """Print what to try."""
     advice = diagnosis["advice"]
     console.print("\nWhat to try", style="bold")
-    for repair in diagnosis["repairs"]:
-        console.print(repair)
     console.print(advice["because"])
-    for line in advice["methods"]:
+    certain = [line for line in advice["methods"] if line["gain"] > line["half"]]
+    for line in certain:
         console.print(
             f"Best of {line['methods']} methods {line['meaning']}: {name_of(line['method'])} removed {percent(line['gain'])} "
             f"± {100 * line['half']:.0f} of FedAvg's error{line['beyond']} (mean over {count(line['data_sets'], 'data set')})."
         )
-    for near in advice["nearest"][:NEAREST_PRINTED]:
-        console.print(
-            f"Nearest case {near['data']}, {near['skew']}, {near['meaning']}: {name_of(near['method'])} {near['text']}, "
-            f"{near['verdict']}"
-        )
-    for sentence in advice["checked"]:
-        console.print(sentence)
+    if advice["methods"] and not certain:
+        console.print("No method certainly beat FedAvg, tuned, in the measured cases; --html and --json have them.")
     console.print(advice["caution"])
     console.print(advice["command"], style="bold", soft_wrap=True)
 

@@ -74,7 +74,12 @@ def sites_of_files(options: DiagnosisOptions) -> tuple[dict[str, AnsweringSite],
             notes += [f"{stem(path)}: {note}" for note in rows.notes]
     check_dropped(options.roles.drop, surveys)
     source = Source(
-        options.title, arguments=options.compare_arguments(), notes=tuple(notes), label=options.label or "LABEL"
+        options.title,
+        mappings=options.mappings([*sites]),
+        column=options.client,
+        arguments=options.compare_arguments(),
+        notes=tuple(notes),
+        label=options.column,
     )
     return sites, source
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 
 from fedskew.advice.advise import Advice, advise
 from fedskew.advice.evidence import known
 from fedskew.core.units import usual_factor
+from fedskew.data.tables.schema import alike, spelt
 from fedskew.diagnosis.questions import CLASSES
 from fedskew.diagnosis.subject import Source
 from fedskew.diagnosis.targets import TargetTable
@@ -77,7 +79,7 @@ def values_of(
             for of_client in of_clients
         ],
         "explained_by_labels": by_labels,
-        "repairs": repairs(of_clients),
+        **repairs(source, kind, of_clients, words_of(source, kind, tested)),
         "notes": [*source.notes, *follow],
         "column_notes": list(source.column_notes),
         "advice": advice_for(diagnosis, source, kind, runs),
@@ -113,12 +115,52 @@ def advice_for(diagnosis: Diagnosis, source: Source, kind: str, runs: Path | Non
     return advice if source.arguments else {**advice, "caution": f"{advice['caution']} {FILL_IN}"}
 
 
-def repairs(of_clients: Sequence[Sequence[Difference]]) -> list[str]:
-    """Return advice to correct columns that seem to be in another unit at one client than at the others."""
+def in_file(source: Source, kind: str, column: str) -> str:
+    """Return the name of a compared column in the file. The target has its own name there."""
+    return source.label if column == {CLASSES: "label", "number": "target"}.get(kind) else column
+
+
+def words_of(source: Source, kind: str, tested: Sequence[Tested]) -> dict[str, dict[str, list[str]]]:
+    """Return the words of each client in columns of words, by column and client."""
+    words: dict[str, dict[str, list[str]]] = {}
+    for part in tested:
+        of_column = (
+            words.setdefault(in_file(source, kind, part.column), {}) if part.kind == "share" and part.word else {}
+        )
+        for k in np.flatnonzero(part.here):
+            of_column.setdefault(source.clients[k], []).append(part.word)
+    return words
+
+
+def repairs(
+    source: Source,
+    kind: str,
+    of_clients: Sequence[Sequence[Difference]],
+    words: Mapping[str, Mapping[str, Sequence[str]]],
+) -> dict[str, Any]:
+    """Return ``repairs``, sentences on columns that seem to have another unit or spelling at some clients, and ``paste``.
+
+    ``paste`` has the lines that correct them, for each file ``NAME.columns.toml``.
+    """
+    sentences, files = list[str](), dict[str, Any]()
+
+    def paste(client: str, tables: Sequence[str], entries: Mapping[str, Any]) -> None:
+        target = files
+        for name in (source.mappings.get(client, f"NAME.columns.toml of {client}"), *tables):
+            target = target.setdefault(name, {})
+        target.update(entries)
+
     wrong = [(part, *usual_factor(part.factor)) for of_client in of_clients for part in of_client if part.factor]
-    return [
-        f"First correct {part.client}'s column {part.column}, if it is in another unit ({units}): "
-        f"{f'divide it by {factor:.4g}' if factor > 1 else f'multiply it by {1 / factor:.4g}'}."
-        for part, factor, units in wrong
-        if units and abs(math.log(factor / part.factor)) < NEAR_UNIT
-    ][:MOST_REPAIRS]
+    near = [part for part in wrong if part[2] and abs(math.log(part[1] / part[0].factor)) < NEAR_UNIT]
+    for part, factor, units in near[:MOST_REPAIRS]:
+        column = in_file(source, kind, part.column)
+        change = f"divide it by {factor:.4g}" if factor > 1 else f"multiply it by {1 / factor:.4g}"
+        sentences.append(f"{part.client}'s column {column} may be in another unit ({units}): {change}.")
+        rows = (source.column, part.client) if source.column else ()
+        paste(part.client, ("units", *rows), {column: float(f"{1 / factor:.6g}")})
+    for column, of_column in words.items():
+        for client, pairs in alike(of_column).items():
+            sentences.append(f"{client}'s column {column} holds {spelt(pairs)}.")
+            paste(client, ("words", column), pairs)
+    blocks = [{"file": file, "lines": tomli_w.dumps(tables)} for file, tables in files.items() if file]
+    return {"repairs": sentences, "paste": [] if source.name else blocks}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.digits import Digits
 from fedskew.data.datasets.table import client_roles, names_of
 from fedskew.data.preprocessing import TEXT_WIDTH
-from fedskew.data.tables.files import format_of
+from fedskew.data.tables.files import files_of, format_of, stem
 from fedskew.data.tables.guard import summary
+from fedskew.data.tables.mapping import mapping_path
 from fedskew.data.tables.schema import merged
 from fedskew.data.tables.summaries import text_encoder
 from fedskew.data.tables.survey import (
@@ -143,6 +144,14 @@ class DiagnosisOptions:
             once=True,
         )
 
+    def mappings(self, clients: Sequence[str]) -> dict[str, str]:
+        """Return, by client, the TOML file that maps its columns; empty if none maps the client's rows alone."""
+        files = files_of(self.paths)
+        if not self.roles.client:
+            return {stem(path): mapping_path(path).name for path in files}
+        whole = len(files) == 1 and not self.client_from
+        return dict.fromkeys(clients, mapping_path(files[0]).name if whole else "")
+
     def compare_arguments(self, rows: int = 0) -> str:
         """The arguments of `fedskew compare` for a file, a folder, or all files of a folder.
 
@@ -162,10 +171,14 @@ class DiagnosisOptions:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Where the rows of a diagnosis come from. ``label`` is the column of classes, if its name is known."""
+    """Where the rows of a diagnosis come from. ``label`` is the column of targets, if its name is known."""
 
     title: str
     name: str = ""  # the data set's name, if it has one
+    mappings: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by client, the name of the TOML file that maps its columns
+    column: str = ""  # the column of clients, if one file has all of them
     arguments: str = ""  # arguments of `fedskew compare` that name these data
     notes: tuple[str, ...] = ()
     column_notes: tuple[str, ...] = ()  # how columns became numbers; less important than notes
@@ -249,6 +262,9 @@ def from_files(options: DiagnosisOptions, on_progress: OnProgress = lambda stage
     x, response = encode(rows.table), rows.y.astype(np.float64) if options.target else None
     source = Source(
         options.title,
+        mappings=options.mappings(rows.clients),
+        column=options.client,
+        label=options.column,
         arguments=options.compare_arguments(fitting_rows(rows)),
         notes=(*rows.notes, *many_numbers(rows, options.label), *like_persons(rows)),
         column_notes=encode.notes,

@@ -309,10 +309,10 @@ def test_a_column_that_a_file_lacks_names_absent_and_rename(tmp_path):
         ("absent = [1]", "Expected `str`, got `int`"),
         ("absent = 'q'", "Expected `array`, got `str`"),
         ("[rename]\nx = 3", "Expected `str`, got `int`"),
-        ("[units]\nx = '3'", "Expected `float`, got `str`"),
+        ("[units]\nx = '3'", r"Expected `float \| object`, got `str`"),
         ("[words.y]\n0 = 1", "Expected `str`, got `int`"),
         ("[words]\ny = 1", "Expected `object`, got `int`"),
-        ("[units]\nx = true", "Expected `float`, got `bool`"),
+        ("[units]\nx = true", r"Expected `float \| object`, got `bool`"),
     ],
 )
 def test_values_of_wrong_types_are_one_line(tmp_path, toml, words):

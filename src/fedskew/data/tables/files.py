@@ -283,12 +283,12 @@ class Reading:
 
     def note_unused(self, mapping: Mapping, path: Path, seen: dict[str, set[str]]) -> None:
         """Note words to map that a file does not hold."""
-        for name, words in mapping.unused(seen).items():
+        for table, words in mapping.unused(seen).items():
             line = (
-                f"{mapping_path(path)}: [words.{name}]: no cell of {path.name} is {words[0]!r}; "
-                f"{suggestion(words[0], sorted(seen[name])[:20])}"
+                f"{mapping_path(path)}: [{table}]: no cell of {path.name} is {words[0]!r}; "
+                f"{suggestion(words[0], sorted(seen[table.partition('.')[2]])[:20])}"
             )
-            (self.unused if len(words) == len(mapping.words[name]) else self.notes).append(line)
+            (self.unused if len(words) == len(mapping.expected[table]) else self.notes).append(line)
 
     def parts(self, path: Path) -> Iterator[tuple[pa.Table, float]]:
         """Yield tables, each with the share of the file that is read so far. All columns of CSV files are text."""

@@ -2,8 +2,8 @@
 
 ``absent = ["ca"]`` names columns that the site does not have. ``[rename]`` maps the site's names: ``cholesterol = "chol"``.
 ``[dates]`` has the format of a column's dates: ``visit = "%d/%m/%Y"``. ``[units]`` has factors: ``chol = 38.67`` multiplies the
-numbers. ``[words.sex]`` maps the site's words: ``m = "male"``. An empty
-word is a missing value: ``unknown = ""``. Spaces around words do not count.
+numbers, below ``[units.hospital.bern]`` only in rows in which ``hospital`` is ``bern``. ``[words.sex]`` maps the site's words:
+``m = "male"``. An empty word is a missing value: ``unknown = ""``. Spaces around words do not count.
 """
 
 import codecs
@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -33,13 +33,22 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     absent: tuple[str, ...] = ()
     rename: dict[str, str] = {}
     dates: dict[str, str] = {}
-    units: dict[str, float] = {}
+    units: dict[str, float | dict[str, dict[str, float]]] = {}
     words: dict[str, dict[str, str]] = {}
 
+    @property
+    def expected(self) -> dict[str, list[str]]:
+        """The words that some cells should have, by table of the file: ``words.sex``, ``units.hospital``."""
+        rows = {f"units.{name}": [*values] for name, values in self.units.items() if isinstance(values, dict)}
+        return rows | {f"words.{name}": [*words] for name, words in self.words.items()}
+
     def unused(self, seen: dict[str, set[str]]) -> dict[str, list[str]]:
-        """Return the words to map, by column, that are not among the words ``seen`` in it."""
-        left = {name: [word for word in words if word.strip() not in seen[name]] for name, words in self.words.items()}
-        return {name: words for name, words in left.items() if words}
+        """Return the words of `expected` that are not among the words ``seen`` in their column."""
+        left = {
+            table: [word for word in words if word.strip() not in seen[table.partition(".")[2]]]
+            for table, words in self.expected.items()
+        }
+        return {table: words for table, words in left.items() if words}
 
     def __call__(
         self,
@@ -80,7 +89,17 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             part = replaced(part, name, dated(part[name], form, f"{where}: dates: column {name!r}"))
         part = pa.Table.from_arrays([read(name, part[name]) for name in part.column_names], names=part.column_names)
         for name, factor in self.units.items():
-            part = replaced(part, name, scaled(part[name], factor, f"{where}: units: column {name!r}"))
+            if isinstance(factor, float):
+                part = replaced(part, name, scaled(part[name], factor, f"{where}: units: column {name!r}"))
+                continue
+            cells = trimmed(part[name].cast(pa.string()))
+            seen.setdefault(name, set()).update(cells.drop_null().unique().to_pylist())
+            for value, factors in factor.items():
+                here = pc.fill_null(pc.equal(cells, value), False)
+                for column, number in factors.items():
+                    require(column in names, f"{where}: no column {column!r}; {suggestion(column, names)}")
+                    numbers = scaled(part[column], number, f"{where}: units: column {column!r}")
+                    part = replaced(part, column, pc.if_else(here, numbers, part[column].cast(pa.float64())))
         return part
 
 
@@ -141,9 +160,18 @@ def mapping_of(path: Path) -> Mapping:
             re.fullmatch(DATE_FORMAT, form) is not None,
             f"{where}: dates: {name!r} needs a format such as %d/%m/%Y or %Y-%m-%d %H:%M, got {form!r}",
         )
-    for name, factor in mapping.units.items():
+    for name, factor in factors_of(mapping.units):
         require(0 < factor < math.inf, f"{where}: units: {name!r} must have a finite factor above 0, got {factor:g}")
     return mapping
+
+
+def factors_of(units: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield (column, factor), also of tables within tables."""
+    for name, value in units.items():
+        if isinstance(value, dict):
+            yield from factors_of(value)
+        elif isinstance(value, float):
+            yield name, value
 
 
 DATE_FORMAT = r"([^%]*%[YmydbBjHIMSfp])+[^%]*"

@@ -108,24 +108,24 @@ def doubts(sites: Mapping[str, Summary]) -> list[str]:
 
 
 def other_words(name: str, of_sites: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """Yield a line for each word that only one site has, if it resembles a word that this site does not have.
+    """Yield a line for each site with words that resemble words of other sites, see `alike`.
 
     ``of_sites`` are the words of the column ``name``, by site.
     """
-    sites, alike = Counter(word for words in of_sites.values() for word in words), False
-    for where, words in of_sites.items():
-        others = [word for word in sites if word not in words]
-        pairs = [(word, near) for word in words if sites[word] == 1 and (near := resembling(word, others))]
-        if pairs:
-            alike = True
-            odd, usual = (", ".join(map(repr, side)) for side in zip(*pairs, strict=True))
-            both = "both" if len(pairs) == 1 else "they"
-            yield (
-                f"{where}: column {name!r} holds {odd}, but at other sites {usual}; if {both} mean the same, write "
-                f"{entry(f'words.{key(name)}', *pairs[0], *pairs[1:])} in one site's NAME.columns.toml"
-            )
+    of_pairs = alike(of_sites)
+    for where, pairs in of_pairs.items():
+        both, (first, *others) = "both" if len(pairs) == 1 else "they", pairs.items()
+        yield (
+            f"{where}: column {name!r} holds {spelt(pairs)}; if {both} mean the same, write "
+            f"{entry(f'words.{key(name)}', *first, *others)} in one site's NAME.columns.toml"
+        )
     sets = Counter(frozenset(words) for words in of_sites.values() if len(words) > 1)
-    if not alike and len(sets) == 2 and len({len(words) for words in sets}) == 1 and not frozenset.intersection(*sets):
+    if (
+        not of_pairs
+        and len(sets) == 2
+        and len({len(words) for words in sets}) == 1
+        and not frozenset.intersection(*sets)
+    ):
         few, most = sorted(sets, key=lambda words: sets[words])
         where = next(where for where, words in of_sites.items() if {*words} == few)
         yield (
@@ -133,6 +133,34 @@ def other_words(name: str, of_sites: Mapping[str, Collection[str]]) -> Iterator[
             f"{', '.join(map(repr, sorted(most)))[:80]}; if they mean the same, map each word: in NAME.columns.toml write "
             f"{entry(f'words.{key(name)}', min(few), 'WORD')}"
         )
+
+
+def alike(of_sites: Mapping[str, Collection[str]]) -> dict[str, dict[str, str]]:
+    """Return, by site, the words that may be another spelling, and the usual spelling of each at other sites.
+
+    ``of_sites`` are the words of a column, by site. No site has both spellings. The usual one is at more sites, or else longer.
+    """
+    held_by: dict[str, set[str]] = {}
+    for where, words in of_sites.items():
+        for word in words:
+            held_by.setdefault(word, set()).add(where)
+
+    def place(word: str) -> tuple[int, int, str]:
+        return len(held_by[word]), len(word), word
+
+    def usual(word: str) -> str:
+        near = resembling(word, [other for other in held_by if not held_by[other] & held_by[word]])
+        return near if near and place(word) < place(near) else ""
+
+    spellings = {word: near for word in held_by if (near := usual(word))}
+    pairs = {where: {word: spellings[word] for word in words if word in spellings} for where, words in of_sites.items()}
+    return {where: words for where, words in pairs.items() if words}
+
+
+def spelt(pairs: Mapping[str, str]) -> str:
+    """Name both spellings of words."""
+    odd, usual = (", ".join(map(repr, side)) for side in (pairs, pairs.values()))
+    return f"{odd}, but at other sites {usual}"
 
 
 def spelt_twice(name: str, words: Iterable[str]) -> Iterator[str]:
@@ -159,7 +187,8 @@ def resembling(word: str, others: list[str]) -> str:
     if not letters or letters.isdecimal():
         return ""
     longer = [other for key, other in plain.items() if key.startswith(letters) or (key and letters.startswith(key))]
-    near = difflib.get_close_matches(letters, plain, n=1, cutoff=ALIKE)
+    same_digits = [key for key in plain if re.sub(r"\D", "", key) == re.sub(r"\D", "", letters)]
+    near = difflib.get_close_matches(letters, same_digits, n=1, cutoff=ALIKE)
     return longer[0] if len(longer) == 1 else plain[near[0]] if near and not near[0].isdecimal() else ""
 
 

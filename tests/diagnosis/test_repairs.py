@@ -1,0 +1,187 @@
+"""What a diagnosis says first: columns in another unit or spelling, and the lines that mend them when they are pasted."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedskew as fs
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
+from fedskew.data.tables.schema import alike
+from fedskew.report.diagnosis import page
+from tests.tables import survey
+
+SITES = ("north", "east", "south", "west")
+GLUCOSE = 18.02
+
+
+def visits(seed: int = 0) -> pd.DataFrame:
+    """Four equal sites."""
+    rng = np.random.default_rng(seed)
+    site = np.repeat(SITES, 150)
+    return pd.DataFrame(
+        {
+            "glucose": rng.normal(110, 20, 600),
+            "weight": rng.normal(70, 12, 600),
+            "sex": rng.choice(["female", "male"], 600),
+            "hospital": site,
+            "ill": rng.choice(["no", "yes"], 600),
+        }
+    )
+
+
+def planted(frame: pd.DataFrame) -> pd.DataFrame:
+    """South has glucose in mmol/l and weight in pounds; north and west have other words of sex."""
+    south, other = frame.hospital == "south", frame.hospital.isin(["north", "west"])
+    return frame.assign(
+        glucose=frame.glucose.where(~south, frame.glucose / GLUCOSE),
+        weight=frame.weight.where(~south, frame.weight * 2.205),
+        sex=frame.sex.where(~other, frame.sex.map({"female": "F", "male": "M"})),
+    )
+
+
+def write(frame: pd.DataFrame, folder: Path, one_file: bool) -> tuple[Path, dict[str, str]]:
+    """Write a file a client, or one file; return its path and the options that name the columns."""
+    if one_file:
+        frame.to_csv(folder / "visits.csv", index=False)
+        return folder / "visits.csv", {"label": "ill", "client": "hospital"}
+    for site, rows in frame.groupby("hospital"):
+        rows.drop(columns="hospital").to_csv(folder / f"{site}.csv", index=False)
+    return folder, {"label": "ill"}
+
+
+SENTENCES = [
+    "north's column sex holds 'F', 'M', but at other sites 'female', 'male'.",
+    "south's column glucose may be in another unit (mmol/l and mg/dl of glucose): multiply it by 18.02.",
+    "south's column weight may be in another unit (kg and lb): divide it by 2.205.",
+    "west's column sex holds 'F', 'M', but at other sites 'female', 'male'.",
+]
+WORDS = '[words.sex]\nF = "female"\nM = "male"\n'
+BLOCKS = {
+    False: {
+        "north.columns.toml": WORDS,
+        "west.columns.toml": WORDS,
+        "south.columns.toml": "[units]\nglucose = 18.02\nweight = 0.453515\n",
+    },
+    True: {"visits.columns.toml": f"[units.hospital.south]\nglucose = 18.02\nweight = 0.453515\n\n{WORDS}"},
+}
+
+
+@pytest.mark.parametrize("federated", [False, True])
+@pytest.mark.parametrize("one_file", [False, True])
+def test_pasted_lines_mend_what_the_diagnosis_names_first(tmp_path, one_file, federated):
+    path, columns = write(planted(visits()), tmp_path, one_file)
+    before = fs.diagnose(path, **columns, federated=federated, progress=False)
+    assert sorted(before["repairs"]) == SENTENCES
+    blocks = {block["file"]: block["lines"] for block in before["paste"]}
+    assert {name: sorted(lines.split()) for name, lines in blocks.items()} == {
+        name: sorted(lines.split()) for name, lines in BLOCKS[one_file].items()
+    }
+    assert {face["face"]: face["verdict"] != "by chance" for face in before["faces"]}["feature"]
+    for file, lines in blocks.items():
+        (tmp_path / file).write_text(lines)
+    after = fs.diagnose(path, **columns, federated=federated, progress=False)
+    assert (after["repairs"], after["paste"], after["columns"]) == ([], [], [])
+    assert after["dominant"] is None
+
+
+@pytest.mark.parametrize("one_file", [False, True])
+def test_pasted_lines_give_the_rows_of_sites_that_agree(tmp_path, one_file):
+    folders = [tmp_path / "planted", tmp_path / "agreed"]
+    tables = []
+    for folder, frame in zip(folders, (planted(visits()), visits()), strict=True):
+        folder.mkdir()
+        path, columns = write(frame, folder, one_file)
+        for block in fs.diagnose(path, **columns, progress=False)["paste"]:
+            (folder / block["file"]).write_text(block["lines"])
+        tables.append(survey([path], **columns).table.to_pandas())
+    pd.testing.assert_frame_equal(*tables, rtol=1e-5)
+
+
+def test_the_repairs_come_first_in_the_terminal_and_on_the_page(tmp_path, capsys):
+    path, columns = write(planted(visits()), tmp_path, one_file=True)
+    assert main(["diagnose", str(path), "--label", "ill", "--client", "hospital"]) == 0
+    out = capsys.readouterr().out
+    assert out.index("First mend the data") < out.index("\n[units.hospital.south]\n") < out.index("face")
+    html = page(fs.diagnose(path, **columns, progress=False))
+    assert html.index('id="mend"') < html.index('id="faces"')
+    assert "[units.hospital.south]\nglucose = 18.02" in html
+    assert "If so, write in <code>visits.columns.toml</code>" in html
+
+
+def test_nothing_to_mend_prints_and_shows_nothing(tmp_path, capsys):
+    path, columns = write(visits(), tmp_path, one_file=True)
+    assert main(["diagnose", str(path), "--label", "ill", "--client", "hospital"]) == 0
+    assert "First mend" not in capsys.readouterr().out
+    assert 'id="mend"' not in page(fs.diagnose(path, **columns, progress=False))
+
+
+def test_no_lines_are_written_where_no_file_maps_one_client_alone(tmp_path):
+    path, _ = write(planted(visits()), tmp_path, one_file=True)
+    (tmp_path / "map.csv").write_text("value,client\n" + "".join(f"{site},{site}\n" for site in SITES))
+    grouped = fs.diagnose(path, label="ill", client_from=f"hospital:{tmp_path}/map.csv", progress=False)
+    assert sorted(grouped["repairs"]) == SENTENCES
+    assert grouped["paste"] == []
+
+
+def test_another_spelling_of_the_classes_is_mended_too(tmp_path):
+    frame = visits()
+    path, columns = write(
+        frame.assign(ill=frame.ill.where(frame.hospital != "east", frame.ill.str.title())), tmp_path, False
+    )
+    [block] = fs.diagnose(path, **columns, progress=False)["paste"]
+    assert block == {"file": "east.columns.toml", "lines": '[words.ill]\nNo = "no"\nYes = "yes"\n'}
+    (tmp_path / block["file"]).write_text(block["lines"])
+    assert fs.diagnose(path, **columns, progress=False)["classes"] == ["no", "yes"]
+
+
+@pytest.mark.parametrize("federated", [False, True])
+def test_targets_in_another_unit_are_mended_under_their_own_name(tmp_path, federated):
+    path, _ = write(planted(visits()), tmp_path, one_file=True)
+    options = {"target": "glucose", "client": "hospital", "drop": ["weight", "sex", "ill"], "federated": federated}
+    frame = planted(visits()).assign(noise=np.random.default_rng(1).normal(size=600))
+    frame.to_csv(path, index=False)
+    [block] = fs.diagnose(path, **options, progress=False)["paste"]
+    assert block["lines"] == "[units.hospital.south]\nglucose = 18.02\n"
+    (tmp_path / block["file"]).write_text(block["lines"])
+    assert fs.diagnose(path, **options, progress=False)["repairs"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "pairs"),
+    [
+        ({"a": ["F", "M"], "b": ["female", "male"]}, {"a": {"F": "female", "M": "male"}}),
+        ({"a": ["Male"], "b": ["male"]}, {"a": {"Male": "male"}}),
+        ({"a": ["ill"], "b": ["ill"], "c": ["illness"]}, {"c": {"illness": "ill"}}),
+        ({"a": ["yes", "y"], "b": ["yes"], "c": ["y"]}, {}),
+        ({"a": ["type 1"], "b": ["type 2"]}, {}),
+        ({"a": ["north"], "b": ["south"]}, {}),
+        ({"a": ["1"], "b": ["10"]}, {}),
+    ],
+)
+def test_words_that_no_site_has_both_of_may_be_two_spellings(words, pairs):
+    assert alike(words) == pairs
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        (
+            "[units.hospital.suoth]\nglucose = 18",
+            "[units.hospital]: no cell of visits.csv is 'suoth'; did you mean 'south'?",
+        ),
+        ("[units.clinic.south]\nglucose = 18", "no column 'clinic'"),
+        ("[units.hospital.south]\nglucos = 18", "no column 'glucos'; did you mean 'glucose'?"),
+        ("[units.hospital.south]\nglucose = 0", "units: 'glucose' must have a finite factor above 0, got 0"),
+        ("[units.hospital.south]\nsex = 2", "units: column 'sex' holds string, not numbers"),
+    ],
+)
+def test_wrong_units_of_some_rows_are_one_line(tmp_path, toml, words):
+    path, columns = write(visits(), tmp_path, one_file=True)
+    (tmp_path / "visits.columns.toml").write_text(toml)
+    with pytest.raises(BadInput) as error:
+        survey([path], **columns)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)

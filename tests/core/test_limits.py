@@ -33,7 +33,7 @@ def types_of(cls: type) -> dict[str, Any]:
 def limits_in(kind: Any) -> Iterator[tuple[Meta, type, bool]]:
     """Each limit within a type, the type of its number, and whether it is for the entries of a list."""
     for part in get_args(kind):
-        if isinstance(part, Meta):
+        if isinstance(part, Meta) and part.pattern is None:
             yield part, get_args(kind)[0], False
         else:
             yield from ((limit, of, listed or get_origin(kind) is tuple) for limit, of, listed in limits_in(part))

@@ -37,8 +37,8 @@ class Solver(Protocol):
     def lr(self) -> float: ...
 
     @property
-    def lr_decay(self) -> float:
-        """Factor of the learning rate from round to round."""
+    def lr_decay(self) -> float | str:
+        """Factor of the learning rate from round to round, or a schedule such as ``cosine``."""
 
     @property
     def weight_decay(self) -> float: ...

@@ -84,6 +84,10 @@ class MethodSettings(TypedDict, total=False):
     ]
     solver: Annotated[object, Keyword("S", "local solver: sgd or adamw, with options", "solver")]
     lr: Annotated[float, Keyword("F", "learning rate of the local solver", "solver.lr")]
+    lr_decay: Annotated[
+        float | str,
+        Keyword("D", "change of the rate by round: 0.99, cosine, step:30:0.1, warm-up:5+cosine", "solver.lr_decay"),
+    ]
     momentum: Annotated[float, Keyword("F", "momentum of the local solver", "solver.momentum")]
     server: Annotated[object, Keyword("S", "server optimiser: sgd:lr=1, momentum, adagrad, adam, yogi", "server")]
     selection: Annotated[

@@ -27,6 +27,7 @@ from fedskew.loop.work import Program, program
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints, Partition
 from fedskew.slots import Always, Uncompressed, Unrefined
+from fedskew.slots.optimisers import rate_factor
 
 
 class PersonalTuning(NamedTuple):
@@ -128,7 +129,7 @@ class Federation:
 
     def rate(self, round_: int) -> float:
         """Return the client learning rate of a round."""
-        return float(self.solver.lr * self.solver.lr_decay**round_)
+        return float(self.solver.lr * rate_factor(self.solver.lr_decay, round_, self.rounds))
 
 
 def describe(fed: Federation) -> Info:

@@ -6,9 +6,10 @@ A local solver's state is new in every round. A server optimiser's gradient is m
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from fedskew.core.errors import require
@@ -22,17 +23,53 @@ def gathered(beta: float, t: Tensor) -> Tensor:
     return -torch.expm1(t * (math.log(beta) if beta else -math.inf))
 
 
+RateSchedule = Annotated[
+    str,
+    Meta(
+        pattern=r"^(warm-up:[1-9]\d{0,8}$|(warm-up:[1-9]\d{0,8}\+)?(cosine|step:[1-9]\d{0,8}(:0?\.\d+)?)$"
+        r"|warm-up:[1-9]\d{0,8}\+0?\.\d+$)",
+        description="cosine, step:30 or step:30:0.1 (ROUNDS:FACTOR), warm-up:5, warm-up:5+cosine",
+    ),
+]
+"""A schedule of the learning rate as text, see `rate_factor`."""
+
+
+def rate_factor(decay: float | str, round_: int, rounds: int) -> float:
+    """Return the factor (0..1) of the learning rate after ``round_`` of the run's ``rounds``.
+
+    A number is the factor from round to round. ``cosine`` falls from 1 towards 0, as in `torch.optim.lr_scheduler`'s
+    ``CosineAnnealingLR``; ``step:30:0.1`` takes a tenth (the default) after every 30 rounds; ``warm-up:5`` rises to 1 in 5 equal
+    steps. After ``+`` stands what follows the warm-up. After the last round the factor of the last round holds.
+    """
+    if not isinstance(decay, str):
+        return decay**round_
+    first, _, then = decay.rpartition("+")
+    kind, *numbers = (first or then).split(":")
+    warm = int(numbers[0]) if kind == "warm-up" else 0
+    at = min(round_, rounds - 1)
+    if at < warm:
+        return (at + 1) / warm
+    at, rounds = at - warm, rounds - warm
+    kind, *numbers = then.split(":")
+    if kind == "cosine":
+        return (1 + math.cos(math.pi * at / rounds)) / 2
+    if kind == "step":
+        return float(numbers[1] if numbers[1:] else 0.1) ** (at // int(numbers[0]))
+    return 1.0 if kind == "warm-up" else float(kind) ** at
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sgd:
-    """SGD as in `torch.optim.SGD` with dampening 0. The learning rate is ``lr * lr_decay ** round``.
+    """SGD as in `torch.optim.SGD` with dampening 0. The learning rate is ``lr * lr_decay ** round``, or follows a schedule.
 
+    Schedules by round are ``lr_decay="cosine"``, ``"step:30:0.1"``, ``"warm-up:5"``, ``"warm-up:5+cosine"``, see `rate_factor`.
     Weight decay is part of the local loss: the local loop adds ``weight_decay * w`` to each gradient.
     """
 
     lr: PositiveFloat = 0.1
     momentum: BelowOne = 0.0
     weight_decay: NonNegativeFloat = 0.0
-    lr_decay: PositiveShare = 1.0
+    lr_decay: PositiveShare | RateSchedule = 1.0
     private = alone
 
     linear: ClassVar[bool] = True
@@ -63,14 +100,14 @@ class Sgd:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW:
-    """AdamW as in `torch.optim.AdamW`: bias-corrected, decoupled weight decay."""
+    """AdamW as in `torch.optim.AdamW`: bias-corrected, decoupled weight decay. ``lr_decay`` as in `Sgd`."""
 
     lr: PositiveFloat = 1e-3
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.999
     eps: PositiveOrInf = 1e-8
     weight_decay: float = 0.01
-    lr_decay: PositiveShare = 1.0
+    lr_decay: PositiveShare | RateSchedule = 1.0
 
     cites: ClassVar[tuple[str, ...]] = ("adamw",)
     private = alone

@@ -14,8 +14,8 @@ from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.slots import SOLVERS, AdamW, Sgd
 from fedskew.slots.optimisers import rate_factor
 from tests.reference import assert_close, f64
-from tests.small import ragged
 from tests.slots.test_server import DELTAS, DIM, START
+from tests.small import ragged
 
 
 def solve(solver, gradient, steps: int, lr: float, start: Tensor = START) -> Tensor:
@@ -126,7 +126,7 @@ ROUNDS = 12
         (0.9, lambda o: lr_scheduler.ExponentialLR(o, 0.9)),
     ],
 )
-def test_schedules_are_those_of_torch(decay, make) -> None:
+def test_schedules_equal_torchs(decay, make) -> None:
     fed = replace(ragged(FedAvg(), solver=Sgd(lr=0.3, lr_decay=decay)), rounds=ROUNDS)
     expected = [0.3 * rate for rate in torch_rates(make, ROUNDS)]
     assert [fed.rate(round_) for round_ in range(ROUNDS)] == pytest.approx(expected, rel=1e-12)

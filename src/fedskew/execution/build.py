@@ -29,6 +29,7 @@ from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, check_private, decisions_of
 from fedskew.experiment.settings import Auto
 from fedskew.loop.federation import Federation, PersonalTuning, warmed_up
+from fedskew.loop.personal import measures_personal
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import start
 from fedskew.loop.sharing import Intercepts, OwnPart
@@ -131,6 +132,7 @@ def assemble(
         if part and isinstance(part.planner, SeededPlanner):
             part.planner.check_memory(partition.sizes, cohort)
     check_sharing(experiment, federation, x0)
+    check_patience(experiment, federation, simulated=len(x) > 0)
     return Assembly(
         experiment=experiment,
         dataset=dataset,
@@ -259,6 +261,20 @@ def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) ->
         all(leaf.numel() < x0.numel() for _, leaf in leaves(states)),
         f"{name} stores vectors of the size of the whole model; they cannot be split into a shared and a personal part; use "
         f"--{cure}, or a method without them, e.g. fedavg, fedprox or fednova",
+    )
+
+
+def check_patience(experiment: Experiment, federation: Federation, simulated: bool) -> None:
+    """Raise `BadInput` if a run with patience has no held-out rows, or if nodes keep personal models."""
+    if experiment.training.patience is None:
+        return
+    require(
+        federation.partition.held_out is not None,
+        "training: patience needs rows that clients hold out, and none does; set --held-out 0.2, or leave patience out",
+    )
+    require(
+        simulated or not measures_personal(federation),
+        "training: patience needs the personal models of the best round, and nodes keep only the newest; leave patience out",
     )
 
 

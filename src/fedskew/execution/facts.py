@@ -100,7 +100,7 @@ def note(store: RunStore, run: int, warned: Sequence[Warned]) -> None:
 def passed_over(store: RunStore, run: int, used: int) -> str:
     """Return why the checkpoint after ``used`` rounds is used, and not a newer one; empty if it is the newest."""
     newest, covered = checkpoints.latest(store.run_folder(run)), store.covered(run)
-    if newest is None or checkpoints.rounds_in(newest) <= used:
+    if newest is None or checkpoints.rounds_in(newest) <= used or used == store.used(run) < covered:
         return ""
     if checkpoints.rounds_in(newest) > covered:
         return f"the store has no numbers of round {covered + 1}, which the checkpoint {newest.name} needs"

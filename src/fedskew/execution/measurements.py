@@ -79,7 +79,8 @@ def measured_every(assembly: Assembly) -> int:
 def model_rows(assembly: Assembly, site: Site, server: Server, states: States, clients: Ints) -> list[Row]:
     """Measure the global model on the test set and on each client's rows, and personal models if the method has any.
 
-    After the last round, unseen clients are measured, too. Raises `Diverged` if a loss is not finite.
+    After the last round it adds `final_rows`, unless a run with patience will add them. Raises `Diverged` if a loss is not
+    finite.
     """
     fed, w = assembly.federation, server.x
     y_test = assembly.test_targets(server.round)
@@ -102,9 +103,15 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
         rows += own_rows(
             assembly, "personal", worst_first(assembly, scores.clients, fed.task.measured(scores.personal))
         )
-    if server.round == assembly.experiment.training.rounds:
-        rows += unseen_rows(assembly, site.engine, server)
+    training = assembly.experiment.training
+    if server.round == training.rounds and training.patience is None:
+        rows += final_rows(assembly, site.engine, server, states)
     return rows
+
+
+def final_rows(assembly: Assembly, engine: Engine, server: Server, states: States) -> list[Row]:
+    """Return what is measured only once, with the server and the client states that the run ends with."""
+    return unseen_rows(assembly, engine, server)
 
 
 def unseen_rows(assembly: Assembly, engine: Engine, server: Server) -> list[Row]:

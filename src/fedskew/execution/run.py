@@ -23,7 +23,8 @@ from fedskew.engine.states import ClientStates, DiskStates, opened
 from fedskew.execution.build import Assembly
 from fedskew.execution.facts import baselines, defaults, new_warnings, note, note_where, watch_of
 from fedskew.execution.learned import CHECKSUM, checksum, keep, write_toml
-from fedskew.execution.measurements import forgetting_rows, measured_every, recovery_rows, test_row_values
+from fedskew.execution.measurements import final_rows, forgetting_rows, measured_every, recovery_rows, test_row_values
+from fedskew.execution.patience import patience_of
 from fedskew.execution.plan import Latest, Plan
 from fedskew.execution.rounds import AnyStates, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.execution.site import LocalClients, Site
@@ -210,6 +211,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         note_where(store, run, server.round, assembly.experiment.checkpoint.every)
         note_start(store, run, assembly)
         watch = watch_of(store, run, assembly, server.round)
+        patience = patience_of(store, run, assembly, states, server.round)
     experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
     known_as = store.run(run).experiment_hash
     engine: Engine = assembly.engine
@@ -219,35 +221,54 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
     remote, site = site is not None, site or LocalClients(engine, experiment.faults)
     with contextlib.closing(in_step(group, rounds_of(assembly, site, server, states))) as played:
         for at, rows, seconds in played:
-            fresh, last = at.round > server.round, at.round == rounds
+            fresh, better = at.round > server.round, False
             if fresh:
+                better = patience.after(at.round, rows)
                 rows += recovery_rows(store, run, experiment, at.round, rows)
                 rows += forgetting_rows(store, run, at.round, rows)
+            last = at.round == rounds or patience.ended
             stopping = fresh and stop() and not last
-            due = fresh and checkpoint_due(experiment, at.round, stopping)
+            due = fresh and (better or checkpoint_due(experiment, at.round, stopping or last))
             if rows:
                 with span("store"):
                     # durable: the checkpoint, and the model that nodes get next, must not be newer than the stored rounds
                     store.write_round(run, at.round, rows, durable=due or remote)
-            if last and (values := test_row_values(assembly, at)) is not None:
-                with span("store"):
-                    test_rows.write(store, run, at.round, *values)
             if fresh:
+                watch.rounds = at.round if last else watch.rounds
                 note(store, run, new_warnings(watch, at.round, rows))
             if due:
                 # states on disk belong to the newest checkpoint only
                 keep = 1 if isinstance(states, DiskStates) else 2
                 with span("store"):
                     facts = {"round": at.round, "experiment": known_as, CHECKSUM: checksum(store, run)}
-                    checkpoints.save(store.run_folder(run), at.round, checkpoint_of(at, states), facts, keep)
+                    tree = checkpoint_of(at, states)
+                    checkpoints.save(store.run_folder(run), at.round, tree, facts, keep, patience.best)
                     states.saved()
             listener(progress(run, assembly, at, rows, seconds))
             if stopping:
                 command = store.resume_command(run)
                 raise Interrupted(f"run {run} stopped after round {at.round} of {rounds}; `{command}` continues")
+            if last:
+                break
     if watch.untrained:
         raise TooFew(f"{watch.absence()}. The model was never trained, so there is no result; try {watch.cure()}")
+    with span("evaluation"):
+        measure_last(store, run, assembly, at, states, patience.best)
     store.update(run, status="finished")
+
+
+def measure_last(store: RunStore, run: int, assembly: Assembly, server: Server, states: AnyStates, best: int) -> None:
+    """Store the test rows' values under the model that the run ends with: of the ``best`` round if there is one, else the last."""
+    if best:
+        if best < server.round:
+            server, states = resume(store, run, assembly, ClientStates, best)
+            require(
+                server.round == best, f"run {run}: the checkpoint of its best round {best} is gone; start a new run"
+            )
+        store.replace_splits(run, best, final_rows(assembly, assembly.engine, server, states))
+        store.add_facts(run, {"best_round": best})
+    if (values := test_row_values(assembly, server)) is not None:
+        test_rows.write(store, run, server.round, *values)
 
 
 def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seconds: float) -> Progress:
@@ -316,18 +337,19 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
 
 
 def resume(
-    store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] | None = None, to_show: bool = False
+    store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] | None = None, to_show: int | None = None
 ) -> tuple[Server, AnyStates]:
     """Restore server and client states from the newest checkpoint whose rounds are all in the store, or from the start.
 
-    ``kind`` is the class of the states if other machines hold them. With ``to_show``, no file is written and a checkpoint must
-    exist. Raises `BadInput` for a checkpoint of another run, which a copied folder may contain.
+    ``kind`` is the class of the states if other machines hold them. ``to_show`` is the last round that counts; with it, no file is
+    written and a checkpoint must exist. Raises `BadInput` for a checkpoint of another run, which a copied folder may contain.
     """
     folder, num_clients, record = store.run_folder(run), len(assembly.partition), store.run(run)
-    newest = checkpoints.newest(folder, store.covered(run) if record.rounds_done else None)
+    covered = to_show if to_show is not None else store.covered(run) if record.rounds_done else None
+    newest = checkpoints.newest(folder, covered)
     server = start(assembly.federation, assembly.x0)
     if newest is None:
-        require(not to_show, f"run {run}: it has no checkpoint yet")
+        require(to_show is None, f"run {run}: it has no checkpoint yet of round {to_show} or before")
         if kind is None and on_disk(assembly):
             return server, opened(folder / STATES, num_clients)
         return server, (kind or ClientStates)()
@@ -340,5 +362,5 @@ def resume(
     tree = checkpoints.to_device(tree, assembly.x0.device)
     server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
     if "slots" in clients:
-        return server, opened(folder / STATES, num_clients, clients, to_show)
+        return server, opened(folder / STATES, num_clients, clients, to_show is not None)
     return server, (kind or ClientStates).restore(clients["ids"].cpu().numpy(), clients.get("states", {}))

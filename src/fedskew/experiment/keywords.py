@@ -139,6 +139,9 @@ class ComputeSettings(TypedDict, total=False):
         Keyword("M", "metric of your own, ./mine.py::Gini; may be repeated", "metric", repeated=True),
     ]
     rounds: Annotated[int, Keyword("R", "number of rounds", "training.rounds")]
+    patience: Annotated[
+        int, Keyword("N", "use the best round; stop after N measured rounds without a better one", "training.patience")
+    ]
     margin: Annotated[
         float, Keyword("M", "smaller differences do not matter, in points or the metric's unit", "evaluation.margin")
     ]
@@ -205,6 +208,8 @@ class Settings(DataSettings, MethodSettings, FailureSettings, ComputeSettings, R
     training__device: str
     training__threads: int
     training__states: str
+    training__patience: int | None
+    training__least_gain: float | None
     evaluation__every: int | str
     evaluation__max_clients: int
     evaluation__local_models: bool

@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta
 
 from fedskew.core.errors import require
-from fedskew.core.limits import BelowOne, NonNegativeInt, PositiveFloat, PositiveInt, PositiveShare, Share
+from fedskew.core.limits import (
+    BelowOne,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    PositiveShare,
+    Share,
+)
 from fedskew.core.privacy import after_noise, alone
 
 if TYPE_CHECKING:
     from fedskew.core.contract import Setup
+    from fedskew.core.records import Privacy
 
 MOST_THREADS = 1024
 """Maximum number of threads. If the system refuses a thread, PyTorch ends the process without a message."""
@@ -88,6 +97,10 @@ class Training:
     With ``threads=0``, ``engine="auto"`` chooses the number of threads, or else PyTorch; parallel runs share the cores.
     ``states`` says where client states are between rounds; "auto" is the disk if they take more than 1 GiB in total.
     ``device="auto"`` is a GPU if there is one. ``precision="bf16"`` uses PyTorch's autocast; parameters stay in ``dtype``.
+
+    With ``patience`` the model of the best round is kept and used, and training ends after this many measured rounds without a
+    better one. The best round has the highest primary metric on the clients' held-out rows, as a mean over the clients; a
+    better one exceeds it by more than ``least_gain`` (0), in points or the metric's unit.
     """
 
     rounds: PositiveInt = 30
@@ -97,9 +110,14 @@ class Training:
     device: str = "cpu"
     threads: Annotated[int, Meta(ge=0, le=MOST_THREADS)] = 0
     states: Literal["auto", "memory", "disk"] = "auto"
-    private = after_noise
+    patience: PositiveInt | None = None
+    least_gain: NonNegativeFloat | None = None
+
+    def private(self, privacy: Privacy) -> str:
+        return "patience chooses a round by the clients' rows, without noise; leave it out" if self.patience else ""
 
     def __post_init__(self) -> None:
+        require(self.patience is not None or self.least_gain is None, "least_gain has no effect without patience")
         require(self.precision == "full" or self.dtype == "float32", "precision bf16 needs dtype float32")
 
 

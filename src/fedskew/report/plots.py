@@ -229,6 +229,8 @@ def by_part(results: Results, measure: Measure) -> pd.DataFrame:
     if results.budget:
         frame = frame[frame["round"] <= frame["run"].map(results.until)]
     if measure.split == "class":
+        used = frame["run"].map({run: record.used_round for run, record in records.items()})
+        frame = frame[frame["round"] <= used]
         frame = frame[frame["round"] == frame.groupby("run")["round"].transform("max")]
     runs = frame.groupby(["run", "part"], sort=False)["value"].mean().reset_index()
     runs["method"] = [records[run].name for run in runs["run"]]
@@ -249,12 +251,13 @@ def differences(results: Results) -> Picture:
     if spread == "ci95":
         over, before, after = covers(summary, measure), ", before Holm’s correction", " after it"
     margin = " Dashed: the margin of equivalence." if summary["margin"].notna().any() else ""
+    which = "best" if "best" in results.read_after() else "last"
     return Picture(
         key="differences",
         heading=f"difference from {summary['method'].iloc[0]}",
         draw=lambda _: draw.draw_differences(summary, measure, spread),
         tips=partial(tips_of_differences, summary, measure, spread),
-        caption=f"Dot: mean paired difference in last-round {measure.label}. Line: its {SPREADS[spread].unbroken} "
+        caption=f"Dot: mean paired difference in {which}-round {measure.label}. Line: its {SPREADS[spread].unbroken} "
         f"over {over}{before}.{margin} The verdict is{after}."
         + "".join(f" {sentence}." for sentence in on_verdicts(summary, measure)),
     )
@@ -293,7 +296,7 @@ def ranking(results: Results) -> tuple[list[str], int, Ranks] | None:
     measure, order, means = results.measure, list[str](), []
     for runs in map(titled, blocks):
         names = {run.id: run.name for run in runs}
-        frame = results.frame[results.frame["run"].isin(names)]
+        frame = results.read[results.read["run"].isin(names)]
         seeds = per_seed(frame.assign(method=frame["run"].map(names)), [measure])[measure.key]
         means.append(seeds.groupby("method").mean())
         order += names.values()

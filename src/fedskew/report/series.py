@@ -230,6 +230,13 @@ class Results:
         return within_budget(frame, self.budget) if self.budget else frame
 
     @cached_property
+    def read(self) -> pd.DataFrame:
+        """The frame without what finished runs measured of models after their best round, if they use it."""
+        best = {r.id: r.used_round for r in self.records if r.status == "finished" and "best_round" in r.facts}
+        after_best = self.frame["split"].isin(OF_MODELS) & (self.frame["run"].map(best) < self.frame["round"])
+        return self.frame[~after_best] if best else self.frame
+
+    @cached_property
     def stored_names(self) -> set[tuple[str, str]]:
         """Split and name of the measurements in the frame."""
         return set(self.frame[["split", "name"]].drop_duplicates().itertuples(index=False, name=None))
@@ -277,7 +284,7 @@ class Results:
     @cached_property
     def seeds(self) -> pd.DataFrame:
         """The measures of each finished observation; indexed by `tables.OBSERVATION`."""
-        return per_seed(self.frame, self.all_measures)
+        return per_seed(self.read, self.all_measures)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -315,7 +322,7 @@ class Results:
         """
         # a budget may end the runs at a round without stored values of the test rows
         by_row = {} if self.budget else by_method(self.store, self.records)
-        return summarise(self.frame, self.records, self.measure, self.all_measures, by_row)
+        return summarise(self.read, self.records, self.measure, self.all_measures, by_row)
 
     @cached_property
     def parts(self) -> pd.DataFrame:
@@ -357,13 +364,14 @@ class Results:
 
     def read_after(self) -> str:
         """Say after which rounds the methods are read."""
-        if not self.budget:
-            return "after the last round"
         rounds = dict(zip(self.summary["method"], self.summary["after_round"], strict=True))
+        each = listed([f"{method} after round {last or MISSING}" for method, last in rounds.items()])
+        if not self.budget:
+            best = any("best_round" in record.facts for record in self.records)
+            return f"at the best round on the clients' held-out rows: {each}" if best else "after the last round"
         if len(set(rounds.values())) == 1:
             last = next(iter(rounds.values()))
             return f"after round {last}, the last within the budget {self.budget} with measured models"
-        each = listed([f"{method} after round {last or MISSING}" for method, last in rounds.items()])
         return f"within the budget {self.budget}, where all models were measured: {each}"
 
 

@@ -154,7 +154,7 @@ def by_method(store: RunStore, records: Sequence[RunRecord]) -> ByRow:
     gathered: dict[str, dict[Seeds, list[Stored]]] = {}
     for run, stored in test_rows.read(store, list(finished)).items():
         record = finished[run]
-        if stored.round == record.rounds:
+        if stored.round == record.used_round:
             of_seeds = gathered.setdefault(record.name, {})
             of_seeds.setdefault(observed[run], []).append(stored)
     return {

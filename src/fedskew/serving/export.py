@@ -130,7 +130,7 @@ def trained(
     """
     experiment = from_toml(store.run(run).experiment, f"run {run}")
     check_harmonisation(run, experiment)
-    checkpoint = checkpoints.newest(store.run_folder(run), store.covered(run))
+    checkpoint = checkpoints.newest(store.run_folder(run), store.used(run))
     if checkpoint is None:
         raise BadInput(f"run {run}: it has no checkpoint yet")
     tell_where(warn, store, run, checkpoint[1]["round"])

@@ -22,11 +22,13 @@ from fedskew.store.records import Json
 NAME = re.compile(r"round-(\d{6})\.safetensors")
 
 
-def save(folder: Path, round_: int, tree: Tree, facts: Mapping[str, object], keep: int = 1) -> Path:
+def save(
+    folder: Path, round_: int, tree: Tree, facts: Mapping[str, object], keep: int = 1, best: int | None = None
+) -> Path:
     """Write ``tree`` and the JSON ``facts`` as the checkpoint after ``round_`` rounds; return its path.
 
-    The newest ``keep`` checkpoints stay; older ones, and checkpoints of later rounds, are deleted. Raises `FedskewError` if the
-    file cannot be written; the previous checkpoint then stays.
+    The newest ``keep`` checkpoints and the ``best`` round's stay; others, also of later rounds, are deleted. Raises
+    `FedskewError` if the file cannot be written; the previous checkpoint then stays.
     """
     tensors = {path: leaf.detach().cpu().contiguous().clone() for path, leaf in leaves(tree)}
     target = folder / file_name(round_)
@@ -38,7 +40,7 @@ def save(folder: Path, round_: int, tree: Tree, facts: Mapping[str, object], kee
         sync_folder(folder)
     except (OSError, SafetensorError) as error:
         raise FedskewError(f"checkpoint {target}: cannot be written ({error}); the previous one is kept") from None
-    others = sorted(path for path in checkpoints_in(folder) if path != target)
+    others = sorted(path for path in checkpoints_in(folder) if path != target and rounds_in(path) != best)
     older = [path for path in others if path < target]
     for old in set(others) - set(older[max(len(older) + 1 - keep, 0) :]):
         old.unlink()

@@ -147,6 +147,7 @@ class RunFacts(TypedDict, total=False):
     measured_every: Count
     parameters: Count
     asked: str
+    best_round: Count  # of a run with `training.patience`
     tags: list[str]
 
 
@@ -172,6 +173,11 @@ class RunRecord:
     created: str
     updated: str
     facts: RunFacts
+
+    @property
+    def used_round(self) -> int:
+        """The round of a finished run whose model is used: the best one if it has `training.patience`, else the last."""
+        return self.facts.get("best_round", self.rounds)
 
 
 COLUMNS = [field.name for field in fields(RunRecord)]

@@ -44,8 +44,12 @@ FROM json_each(:after) AS w JOIN measurements AS m ON m.run = CAST(w.key AS INTE
 WHERE (m.client IS NOT NULL) = :per_client AND (:measures = '[]' OR {WANTED})
 ORDER BY m.run, m.round
 """
+FACTS = "CASE WHEN json_valid(facts) THEN facts ELSE '{}' END"
 LAST = f"""
-WITH ends(run, until) AS (SELECT CAST(key AS INTEGER), value FROM json_each(:until)), spans(run, since, until) AS (
+WITH ends(run, until) AS (
+  SELECT CAST(key AS INTEGER), min(value, coalesce(json_extract({FACTS}, '$.best_round'), value))
+  FROM json_each(:until) LEFT JOIN runs ON runs.id = CAST(key AS INTEGER) AND status = 'finished'
+), spans(run, since, until) AS (
   SELECT run, (
     SELECT m.round FROM measurements AS m WHERE m.run = ends.run AND m.round <= until AND m.split <> 'round' AND {WANTED}
     ORDER BY m.round DESC LIMIT 1
@@ -61,7 +65,7 @@ GROUP BY m.run, m.client, m.split, m.name
 A run's rows are read backwards from its end to the last round in which a model was measured, not all of them.
 """
 
-REQUESTED = "coalesce(json_extract(CASE WHEN json_valid(facts) THEN facts ELSE '{}' END, '$.asked'), experiment_hash)"
+REQUESTED = f"coalesce(json_extract({FACTS}, '$.asked'), experiment_hash)"
 """The hash of the experiment that was requested, before its engine was chosen."""
 
 EVERY_ROUND: Mapping[int, int] = MappingProxyType({})
@@ -211,6 +215,14 @@ class RunStore:
             raise FedskewError(f"the measure {'/'.join(min(unknown))} has no row in fedskew.measure.registry; add one")
         self.db.executemany(ADD_MEASUREMENTS, [(run, round_, *row) for round_, row in rows])
 
+    def replace_splits(self, run: int, round_: int, rows: Sequence[Row]) -> None:
+        """Write measurements of an earlier round. They replace the stored ones of their splits."""
+        with self.transaction():
+            splits = json.dumps(list({split for _, split, _, _ in rows}))
+            chosen = "run=? AND round=? AND split IN (SELECT value FROM json_each(?))"
+            self.db.execute(f"DELETE FROM measurements WHERE {chosen}", (run, round_, splits))
+            self.add_measurements(run, [(round_, row) for row in rows])
+
     # reading
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -237,6 +249,11 @@ class RunStore:
         """Return the last round before the first round without measurements."""
         rounds = {round_ for (round_,) in self.query("SELECT DISTINCT round FROM measurements WHERE run=?", (run,))}
         return next(round_ for round_ in count() if round_ + 1 not in rounds)
+
+    def used(self, run: int) -> int:
+        """Return the round whose model is used: `RunRecord.used_round` of a finished run, but no later one than `covered`."""
+        record = self.run(run)
+        return min(self.covered(run), record.used_round if record.status == "finished" else sys.maxsize)
 
     def runs(self, where: str = "1", values: Sequence[object] = ()) -> list[RunRecord]:
         """Return runs in order of their ids. ``where`` is an SQL condition on the runs table.
@@ -320,7 +337,7 @@ class RunStore:
         per_client: bool = False,
         until: Mapping[int, int] = EVERY_ROUND,
     ) -> list[Measurement]:
-        """Return the last value of each of the ``measures`` (``split/name``) in each run.
+        """Return the last value of each of the ``measures`` (``split/name``) in each run; of a best round, if it is used.
 
         They are values without a client; with ``per_client``, of clients. ``until`` has rounds by run: later rounds do not
         count. A measure has no last value if it is missing in the round after which models were last measured, and since then.

@@ -54,7 +54,7 @@ def values_of(store: RunStore, record: RunRecord, metric: str) -> dict[Measure, 
     model.
     """
     measures = [f"personal/{metric}_mean", f"clients/{metric}_mean", f"test/{metric}"]
-    at = record.rounds if record.status == "finished" else 0
+    at = record.used_round if record.status == "finished" else 0
     newest = store.last([record.id], measures, until={record.id: at})
     values = {m.split: m.value for m in newest if m.round == at and not math.isnan(m.value)}
     if "personal" in values:

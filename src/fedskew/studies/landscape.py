@@ -206,7 +206,7 @@ def state_of(store: RunStore, run: int, dataset: Dataset | None = None) -> tuple
     experiment = from_toml(record.experiment, f"run {run}")
     require(not isinstance(experiment.engine, Auto), f"run {run} has not chosen its engine yet")
     assembly = assemble(experiment, dataset or experiment.dataset.load())
-    server, states = resume(store, run, assembly, to_show=True)
+    server, states = resume(store, run, assembly, to_show=store.used(run))
     return assembly, server, states
 
 

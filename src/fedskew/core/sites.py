@@ -49,7 +49,7 @@ class SiteSums(NamedTuple):
 class SiteMaps(NamedTuple):
     """The change of rows by site: ``row * factor + offset``, plus ``row[protected] @ effect``.
 
-    There are K sites and D columns; columns after these stay. The last entry of each array, K, is for rows of any other site.
+    There are K sites and D columns. The last entry of each array, K, is for rows of any other site.
     """
 
     factor: Floats  # (K + 1, D)
@@ -57,13 +57,18 @@ class SiteMaps(NamedTuple):
     effect: Floats  # (K + 1, p, D)
     protected: Ints  # (p,)
 
+    def widened(self) -> "SiteMaps":
+        """Return the maps for rows with a further column, which stays."""
+        one = ((0, 0), (0, 1))
+        factor, offset = np.pad(self.factor, one, constant_values=1), np.pad(self.offset, one)
+        return SiteMaps(factor, offset, np.pad(self.effect, ((0, 0), *one)), self.protected)
+
     def changed(self, x: Floats, site: Ints) -> Floats:
-        """Return the rows (n, D...) in their type. ``site`` (n,) is each row's site, 0 to K - 1, or -1 for any other site."""
-        width = self.factor.shape[1]
-        result = x[:, :width] * self.factor[site] + self.offset[site]
+        """Return the rows (n, D) in their type. ``site`` (n,) is each row's site, 0 to K - 1, or -1 for any other site."""
+        result = x * self.factor[site] + self.offset[site]
         for at, column in enumerate(self.protected):
             result += x[:, column, None] * self.effect[site, at]
-        return np.concatenate([result.astype(x.dtype), x[:, width:]], axis=1)
+        return result.astype(x.dtype)
 
 
 @runtime_checkable

@@ -180,7 +180,7 @@ def federation_of(
         system=experiment.system,
         codec=experiment.codec,
         tuning=tuning_of(experiment),
-        own_part=own_part_of(experiment.sharing, tasks[0], x.device, trains_intercept(experiment.harmonisation)),
+        own_part=own_part_of(experiment.sharing, tasks[0], x.device, rate_of(experiment.harmonisation) > 0),
         intercepts=intercepts,
         moving=moving,
         dtype=DTYPES[experiment.training.dtype],
@@ -224,9 +224,9 @@ def own_part_of(sharing: Sharing, task: ModelTask, device: torch.device, interce
     return None if at is None else OwnPart.of(at.to(device), task.space.size)
 
 
-def trains_intercept(harmonisation: Harmonisation) -> bool:
-    """Return True if each client trains an intercept of its own."""
-    return isinstance(harmonisation, OutputHarmonisation) and harmonisation.rate > 0
+def rate_of(harmonisation: Harmonisation) -> float:
+    """Return the rate at which each client trains an intercept of its own; 0 if it trains none."""
+    return harmonisation.rate if isinstance(harmonisation, OutputHarmonisation) else 0.0
 
 
 def intercepts_of(

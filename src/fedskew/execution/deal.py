@@ -77,6 +77,7 @@ def client_data(experiment: Dealing, dataset: Dataset, dealt: Partition | None =
     x, x_test, preprocessing = reworded(styled, partition.indices, styled is not dataset)
     rows = rows_of(dataset, x)
     seen = feature.transformed(skews.features, changes_of, rows, owner, seed)
+    seen = np.concatenate([seen, x[:, -1:]], axis=1) if dataset.sensitive else seen
     changes = concept.drawn(skews.concepts, x, dataset.num_classes, number, seed)
     unseen = unseen_clients(experiment, dealt)
     test_owner, maps = test_owners(skews, dataset, sites), None
@@ -91,7 +92,7 @@ def client_data(experiment: Dealing, dataset: Dataset, dealt: Partition | None =
         partition=partition,
         sites=sites,
         dataset=styled,
-        x=np.concatenate([seen, x[:, -1:]], axis=1) if dataset.sensitive else seen,
+        x=seen,
         x_test=x_test,
         labels=concept.labels_of(skews.concepts, changes, x, dataset.y, owner, seed, part=1),
         test_labels=concept.labels_of(skews.concepts, changes, x_test, dataset.y_test, tested, seed, part=2),
@@ -118,18 +119,19 @@ def test_owners(skews: Mixture, dataset: Dataset, sites: Partition) -> Ints | No
 
 def fitted_maps(harmonisation: RowHarmonisation, dataset: Dataset, sites: Sequence[Floats]) -> SiteMaps:
     """Fit the change of rows to the training rows of the sites. Raises `BadInput` if these rows have no columns of numbers."""
-    columns = dataset.columns[: sites[0].shape[-1]] if sites[0].ndim == 2 else ()
     require(
         sites[0].ndim == 2 and np.issubdtype(sites[0].dtype, np.floating),
         f"harmonisation: changes columns of numbers, but rows of {dataset.name} have shape {dataset.shape}"
         + ("" if np.issubdtype(dataset.x.dtype, np.floating) else " and are no numbers")
         + "; use --harmonisation site-bias",
     )
-    names = [column.partition(" = ")[0].removesuffix(" is missing") for column in columns]
+    changed = sites[0].shape[1] - bool(dataset.sensitive)
+    names = [column.partition(" = ")[0].removesuffix(" is missing") for column in dataset.columns[:changed]]
     for name in harmonisation.protected:
         require(name in names, f"harmonisation: protected: there is no column {name!r}; {suggestion(name, names)}")
     protected = [at for at, name in enumerate(names) if name in harmonisation.protected]
-    return harmonisation.fit(SiteSums.of(sites, np.array(protected, dtype=np.int64)))
+    maps = harmonisation.fit(SiteSums.of([rows[:, :changed] for rows in sites], np.array(protected, dtype=np.int64)))
+    return maps.widened() if dataset.sensitive else maps
 
 
 def unseen_clients(experiment: Dealing, dealt: Partition) -> Ints:

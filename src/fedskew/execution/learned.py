@@ -12,11 +12,13 @@ import numpy as np
 from fedskew.core.component import plain
 from fedskew.core.errors import BadInput, require
 from fedskew.core.files import read_small, require_regular, toml_table, write_whole
+from fedskew.core.sites import Floats, OutputHarmonisation, SiteMaps
 from fedskew.data.preprocessing import Array, Preprocessing, Tabular
 from fedskew.execution.build import Assembly
 from fedskew.execution.deal import ClientData
 from fedskew.execution.prepare import fitted
 from fedskew.experiment.config import Experiment
+from fedskew.slots import Unharmonised
 from fedskew.store.records import Json
 from fedskew.store.runs import RunStore
 
@@ -26,6 +28,38 @@ CHECKSUM = "prediction"
 """The key of `checksum` in the facts of a checkpoint. Older checkpoints have none."""
 MOST_BYTES, MOST_VALUES = 1 << 30, 10**8
 """Largest size of the file `FILE`, and largest number of values of a row or of categories."""
+
+
+class Sites(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs between the sites that trained, for new rows. Entries are by site; the last one is for rows of other sites.
+
+    ``factor``, ``offset``, ``effect`` and ``protected`` change preprocessed rows, see `SiteMaps`; ``intercept`` is added to the
+    outputs. Each is empty if there is none. ``column`` of a table names each row's site; empty if no column does. ``unknown`` says
+    what happens to rows of other sites.
+    """
+
+    names: tuple[str, ...]
+    unknown: str
+    column: str = ""
+    factor: tuple[tuple[float, ...], ...] = ()
+    offset: tuple[tuple[float, ...], ...] = ()
+    effect: tuple[tuple[tuple[float, ...], ...], ...] = ()
+    protected: tuple[int, ...] = ()
+    intercept: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def maps(self) -> SiteMaps | None:
+        """The change of rows; None if they stay."""
+        factor, offset, effect = map(np.array, (self.factor, self.offset, self.effect))
+        return SiteMaps(factor, offset, effect, np.array(self.protected, np.int64)) if self.factor else None
+
+    def check(self) -> None:
+        """Raise `BadInput` if there is not an entry of one length for each site."""
+        for part in (self.factor, self.offset, self.effect, self.intercept):
+            require(
+                not part or [len(each) for each in part] == [len(part[0])] * (len(self.names) + 1),
+                f"it has {len(part)} entries for {len(self.names)} sites and others",
+            )
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +75,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     categories: int
     task: dict[str, Any]
     model: dict[str, Any]
+    sites: Sites | msgspec.UnsetType = msgspec.UNSET  # set if the run has a harmonisation
     version: int = VERSION
 
     def check(self) -> None:
@@ -51,8 +86,10 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
             f"shape {self.shape} with {self.categories} categories is larger than any row that fedskew trains on",
         )
         require(len(self.classes) in (0, self.categories), f"it names {len(self.classes)} classes of {self.categories}")
+        if self.sites:
+            self.sites.check()
         preprocessing = self.preprocessing
-        for name, value in numbers_in(msgspec.to_builtins(preprocessing)):
+        for name, value in numbers_in(msgspec.to_builtins([preprocessing, self.sites or None])):
             require(isfinite(value) and (name not in ("scale", "divisor") or value > 0), f"{name} cannot be {value}")
         if isinstance(preprocessing, Array | Tabular):
             with np.errstate(all="ignore"):
@@ -89,7 +126,30 @@ def learned_of(experiment: Experiment, data: ClientData) -> Learned:
         categories=data.dataset.num_categories,
         task=plain(experiment.task.fitted(data.dataset.y)),
         model=plain(model),
+        sites=msgspec.UNSET if isinstance(experiment.harmonisation, Unharmonised) else sites_of(experiment, data),
     )
+
+
+def sites_of(experiment: Experiment, data: ClientData) -> Sites:
+    """Return what the harmonisation does at each site, without trained intercepts."""
+    harmonisation, counts, intercept = experiment.harmonisation, data.label_counts().astype(np.float64), None
+    if isinstance(harmonisation, OutputHarmonisation):
+        intercept = harmonisation.intercept(counts, counts.sum(0))
+    return Sites(
+        # intercepts and means of nodes stay there
+        names=()
+        if not len(data.x) and intercept is None
+        else (data.sites if data.maps is not None else data.partition).names,
+        unknown=harmonisation.unknown,
+        column=getattr(experiment.dataset, "client", ""),
+        intercept=() if intercept is None else with_zeros(intercept),
+        **({} if data.maps is None else {name: values.tolist() for name, values in data.maps._asdict().items()}),
+    )
+
+
+def with_zeros(intercept: Floats) -> tuple[tuple[float, ...], ...]:
+    """Return the intercepts (K, C) of sites, and zeros for rows of other sites."""
+    return tuple(map(tuple, [*intercept.tolist(), [0.0] * intercept.shape[1]]))
 
 
 def keep(store: RunStore, run: int, assembly: Assembly) -> None:
@@ -121,7 +181,8 @@ def kept(store: RunStore, run: int, facts: Json | None = None) -> Learned | None
 def checksum(store: RunStore, run: int, learned: bytes | None = None) -> str:
     """Return the SHA-256 of what a prediction needs besides the weights: the file `FILE` and the settings of the model."""
     table, path = toml_table(store.run(run).experiment, f"run {run}"), store.run_folder(run) / FILE
-    settings = json.dumps([table.get(section) for section in ("task", "model", "sharing")], sort_keys=True, default=str)
+    sections = ("task", "model", "sharing", *(["harmonisation"] if "harmonisation" in table else []))
+    settings = json.dumps([table.get(section) for section in sections], sort_keys=True, default=str)
     training = table.get("training")
     types = [training.get(key) for key in ("dtype", "precision")] if isinstance(training, dict) else []
     contents = (path.read_bytes() if path.is_file() else b"") if learned is None else learned

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import torch
+from msgspec.structs import replace
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -20,16 +22,20 @@ from fedskew.core.component import with_options
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.files import replacing_folder, write_whole
 from fedskew.core.task import ModelTask, Probabilistic, TaskKind
+from fedskew.core.trees import Tree
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import digest
-from fedskew.execution.build import DTYPES, own_part_of
+from fedskew.data.preprocessing import Tabular
+from fedskew.execution.build import DTYPES, own_part_of, rate_of
 from fedskew.execution.deal import client_data
 from fedskew.execution.facts import tell_where
-from fedskew.execution.learned import FILE, Learned, kept, learned_of
-from fedskew.execution.prepare import size_of, tasks_of
+from fedskew.execution.learned import FILE, Learned, kept, learned_of, with_zeros
+from fedskew.execution.prepare import network_of, size_of, tasks_of
 from fedskew.experiment.config import Architecture, Experiment, from_toml
 from fedskew.experiment.keywords import Format
 from fedskew.loop.personal import measures_personal, personal_model
+from fedskew.loop.round import taken_apart
+from fedskew.loop.sharing import PART
 from fedskew.measure.registry import METRICS, Measure, Measures, primary_of
 from fedskew.models.encoder import Encoder
 from fedskew.models.mixed import MixedNet
@@ -38,8 +44,7 @@ from fedskew.report.experiments import measured_rows, name_of, repeat_command, s
 from fedskew.report.series import Results
 from fedskew.report.style import rendered
 from fedskew.report.words import rows_of, value, with_interval
-from fedskew.serving.graph import INPUT, OPSET, about, preprocessing_graph
-from fedskew.slots import Unharmonised
+from fedskew.serving.graph import INPUT, OPSET, about, by_column, preprocessing_graph
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from fedskew.studies.landscape import state_of
@@ -48,14 +53,19 @@ SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torchscript": ".pt"
 
 
 class WithAnswer(nn.Module):
-    """A module that maps rows to the task's answers. The wrapped model returns features, too."""
+    """A module that maps rows to the task's answers. The wrapped model returns features, too.
 
-    def __init__(self, model: nn.Module, answer: Callable[[Tensor], Tensor]) -> None:
+    The last columns of a row are intercepts of the outputs, if it has more than ``columns``.
+    """
+
+    def __init__(self, model: nn.Module, answer: Callable[[Tensor], Tensor], columns: int | None = None) -> None:
         super().__init__()
-        self.model, self.answer = model, answer
+        self.model, self.answer, self.columns = model, answer, columns
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.answer(self.model(x)[1])
+        if self.columns is None:
+            return self.answer(self.model(x)[1])
+        return self.answer(self.model(x[:, : self.columns])[1] + x[:, self.columns :])
 
 
 def in_dtype_of(model: nn.Module, rows: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -82,6 +92,10 @@ def export(
     """
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     model = trained(store, run, warn, dataset, client)
+    require(
+        not model.learned.sites,
+        f"export: {form} cannot hold what the run's harmonisation does at each site; write a folder, --format folder",
+    )
     if form == "safetensors":
         contents = save(named_weights(model))
     else:
@@ -98,6 +112,7 @@ class Trained(NamedTuple):
     model: Architecture
     learned: Learned
     dtype: torch.dtype
+    client: int | None = None  # whose personal model it is
 
     @property
     def kind(self) -> TaskKind:
@@ -129,7 +144,6 @@ def trained(
     clients share no whole model, if the client has no personal model, or if no client took part in any round.
     """
     experiment = from_toml(store.run(run).experiment, f"run {run}")
-    check_harmonisation(run, experiment)
     checkpoint = checkpoints.newest(store.run_folder(run), store.used(run))
     if checkpoint is None:
         raise BadInput(f"run {run}: it has no checkpoint yet")
@@ -145,6 +159,7 @@ def trained(
         learned = learned or learned_of(experiment, client_data(experiment, dataset))
     kind = with_options(experiment.task, learned.task, f"run {run}: {FILE}: task")
     model = with_options(experiment.model, learned.model, f"run {run}: {FILE}: model")
+    model = network_of(model, experiment.harmonisation)
     try:
         size = size_of(model, learned.shape, kind.num_outputs(learned.categories))
     except (RuntimeError, TypeError, ValueError) as error:
@@ -168,19 +183,27 @@ def trained(
             f"run {run}: its clients keep a part of the model, so there is no complete shared model; {name_one(store, run)}",
         )
         w = checkpoint[0]["x"]
+        learned = with_trained_intercepts(run, experiment, learned, checkpoint[0]["clients"])
     else:
         assert dataset is not None
         w = of_client(store, run, dataset, client)
     net = model.build(learned.shape, tasks[0].num_outputs, torch.Generator()).to(dtype)
     net.load_state_dict(tasks[0].space.unflatten(w), strict=False)
-    return Trained(tasks[at], w, net.using(at) if isinstance(net, MixedNet) else net, model, learned, dtype)
+    return Trained(tasks[at], w, net.using(at) if isinstance(net, MixedNet) else net, model, learned, dtype, client)
 
 
-def check_harmonisation(run: int, experiment: Experiment) -> None:
+def with_trained_intercepts(run: int, experiment: Experiment, learned: Learned, clients: Tree) -> Learned:
+    """Return ``learned`` with the intercepts that clients have trained so far, from their states in a checkpoint."""
+    if not (learned.sites and (rate := rate_of(experiment.harmonisation))):
+        return learned
     require(
-        isinstance(experiment.harmonisation, Unharmonised),
-        f"run {run}: its harmonisation is not applied to new rows yet; use a run with --harmonisation none",
+        "slots" not in clients, f"run {run}: its sites' intercepts are on the disk; write --client NAME for one site"
     )
+    intercepts = np.zeros((len(learned.sites.names), experiment.task.num_outputs(learned.categories)))
+    states, _ = taken_apart(clients.get("states", {}))
+    if PART in states:  # nodes keep theirs
+        intercepts[clients["ids"].cpu()] = states[PART].double().cpu() * rate**0.5
+    return replace(learned, sites=replace(learned.sites, intercept=with_zeros(intercepts)))
 
 
 def name_one(store: RunStore, run: int) -> str:
@@ -205,7 +228,8 @@ def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tenso
     assembly, server, states = state_of(store, run, dataset)
     fed = assembly.federation
     require(
-        measures_personal(fed), f"run {run}: its clients have no personal models; leave out --client (client={client})"
+        measures_personal(fed) or assembly.data.maps is not None,
+        f"run {run}: its clients have no personal models; leave out --client (client={client})",
     )
     require(
         0 <= client < len(fed.clients), f"run {run}: there is no client {client}; they are 0 to {len(fed.clients) - 1}"
@@ -386,13 +410,17 @@ def graph_of(model: Trained) -> bytes:
         raise BadInput(
             "it predicts at each place of a row, but predict.py predicts once a row; write --format onnx for the network alone"
         )
-    program = network_graph(WithAnswer(model.net, partial(answered, model.kind)).eval(), model.example, OPSET)
+    sites, columns, example = model.learned.sites or None, None, model.example
+    if sites and sites.intercept and by_column(sites, model.client) and isinstance(preprocessing, Tabular):
+        [columns] = model.learned.shape
+        example = torch.cat([example, example.new_zeros(len(example), len(sites.intercept[0]))], dim=1)
+    program = network_graph(WithAnswer(model.net, partial(answered, model.kind), columns).eval(), example, OPSET)
     from onnx import compose, helper
 
     kind = "INT64" if model.task.ids else {torch.float32: "FLOAT", torch.float64: "DOUBLE"}[model.dtype]
-    first, second = preprocessing_graph(preprocessing, kind), program.model_proto
+    first, second = preprocessing_graph(preprocessing, kind, sites, model.client), program.model_proto
     first.ir_version = second.ir_version
     whole = compose.merge_models(first, second, io_map=[(INPUT, "x")], prefix2="network/")
-    helper.set_model_props(whole, about(preprocessing, model.learned.classes))
+    helper.set_model_props(whole, about(preprocessing, model.learned.classes, sites if model.client is None else None))
     contents: bytes = whole.SerializeToString()
     return contents

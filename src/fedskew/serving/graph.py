@@ -8,6 +8,7 @@ import numpy as np
 
 from fedskew.core.errors import BadInput
 from fedskew.data.preprocessing import Array, Number, Preprocessing, Tabular, Text, Texts
+from fedskew.execution.learned import Sites
 
 OPSET = 20
 """The first version of ONNX with all operators that are used, such as the comparison of strings."""
@@ -93,6 +94,9 @@ class Value:
     def __sub__(self, other: object) -> "Value":
         return self.graph.add("Sub", self, other)
 
+    def __add__(self, other: object) -> "Value":
+        return self.graph.add("Add", self, other)
+
     def __mul__(self, other: object) -> "Value":
         return self.graph.add("Mul", self, other)
 
@@ -109,9 +113,45 @@ class Value:
         return self.graph.add("Equal", self, other)
 
 
-def preprocessing_graph(preprocessing: Preprocessing, dtype: str) -> Any:
-    """Return the ONNX model of the preprocessing. ``dtype`` is the type of the network's input: FLOAT, DOUBLE or INT64."""
+def harmonised(inputs: Value, sites: Sites, client: int | None) -> Value:
+    """Return the inputs (rows, D) after the change of rows by site, and the site's intercept beside them if `by_column`."""
+    graph, at = inputs.graph, None
+    if by_column(sites, client):
+        names = graph.expand_dims(graph.input(sites.column, "STRING"), 1)
+        hits = graph.where(names == np.array([sites.names], dtype=object), 1.0, 0.0)
+        other = graph.where(hits @ np.ones((len(sites.names), 1)) == 0.0, 1.0, 0.0)
+        at = graph.concatenate([hits, other], axis=1)
+
+    def of_site(table: object) -> Any:
+        return np.array(table)[[-1 if client is None else client]] if at is None else at @ np.array(table)
+
+    if sites.factor:
+        double: Any = graph.add("Cast", inputs, to=graph.types.DOUBLE)
+        inputs = double * of_site(sites.factor) + of_site(sites.offset)
+        for place, column in enumerate(sites.protected):
+            selected = double @ np.eye(len(sites.factor[0]))[:, [column]]
+            inputs = inputs + selected * of_site([effect[place] for effect in sites.effect])
+        inputs = graph.rounded(inputs)
+    if at is not None and sites.intercept:
+        inputs = graph.concatenate([inputs, graph.rounded(of_site(sites.intercept))], axis=1)
+    return inputs
+
+
+def by_column(sites: Sites, client: int | None) -> bool:
+    """True if a column says of which site a row is. Without it, rows are of the site ``client``, or of none if it is None."""
+    return bool(sites.column) and client is None
+
+
+def preprocessing_graph(
+    preprocessing: Preprocessing, dtype: str, sites: Sites | None = None, client: int | None = None
+) -> Any:
+    """Return the ONNX model of the preprocessing, and of what differs between ``sites``; ``client`` as in `by_column`.
+
+    ``dtype`` is the type of the network's input: FLOAT, DOUBLE or INT64.
+    """
     graph = Graph()
+    if sites and not isinstance(preprocessing, Tabular) and (sites.factor or by_column(sites, client)):
+        raise BadInput("export: ONNX holds what differs between sites for tables of numbers and words alone")
     if isinstance(preprocessing, Tabular):
         parts: list[Any] = []
         for part in preprocessing.columns:
@@ -119,8 +159,14 @@ def preprocessing_graph(preprocessing: Preprocessing, dtype: str) -> Any:
                 raise BadInput(f"export: column {part.name!r} holds texts, whose hashed words ONNX cannot compute")
             cells: Any = graph.input(part.name, "STRING" if part.text else "DOUBLE")
             parts.append(part.encode(cells, graph))
-        inputs = graph.rounded(graph.concatenate(parts, axis=1))
-        return graph.model(inputs, dtype, ["rows", sum(part.width for part in preprocessing.columns)])
+        inputs, width = (
+            graph.rounded(graph.concatenate(parts, axis=1)),
+            sum(part.width for part in preprocessing.columns),
+        )
+        if sites:
+            inputs = harmonised(inputs, sites, client)
+            width += len(sites.intercept[0]) if sites.intercept and by_column(sites, client) else 0
+        return graph.model(inputs, dtype, ["rows", width])
     if isinstance(preprocessing, Array):
         rows: Any = graph.input("rows", "DOUBLE", ("rows", *preprocessing.shape))
         scaled: Any = preprocessing.scaled(rows)
@@ -138,8 +184,8 @@ def preprocessing_graph(preprocessing: Preprocessing, dtype: str) -> Any:
     raise BadInput("export: ONNX cannot compute the symbols of a text")
 
 
-def about(preprocessing: Preprocessing, classes: Sequence[str]) -> dict[str, str]:
-    """Return the metadata of the ONNX file as JSON: the classes, the columns of times, and the column of texts."""
+def about(preprocessing: Preprocessing, classes: Sequence[str], sites: Sites | None = None) -> dict[str, str]:
+    """Return the metadata of the ONNX file as JSON: classes, columns of times, texts and sites, and the rule for other sites."""
     times = (
         [p.name for p in preprocessing.columns if isinstance(p, Number) and p.time]
         if isinstance(preprocessing, Tabular)
@@ -149,5 +195,7 @@ def about(preprocessing: Preprocessing, classes: Sequence[str]) -> dict[str, str
         "classes": list(classes),
         "times": times,
         "text": preprocessing.column if isinstance(preprocessing, Texts) else "",
+        "site": sites.column if sites else "",
+        "unknown": sites.unknown if sites else "",
     }
     return {name: json.dumps(fact) for name, fact in facts.items()}

@@ -17,13 +17,13 @@ from fedskew.core.files import require_exists
 from fedskew.core.records import channels_last, rows_of, targets_of
 from fedskew.core.task import Probabilistic
 from fedskew.core.text import count
-from fedskew.data.dataset import Dataset
+from fedskew.data.dataset import Dataset, Ints, places_of
 from fedskew.data.find import reading
 from fedskew.data.preprocessing import Array, Preprocessing, Symbols, Tabular, Texts, Unseen
 from fedskew.data.targets import PADDING, TARGETS, Rows
 from fedskew.data.texts import UNKNOWN, encoded, windows
 from fedskew.experiment.config import Architecture
-from fedskew.loop.evaluate import CHUNK, evaluate
+from fedskew.loop.evaluate import CHUNK, over_rows, scored_outputs
 from fedskew.models.encoder import Encoder
 from fedskew.serving.export import Trained, answered, trained
 from fedskew.store.runs import RunStore
@@ -98,7 +98,7 @@ class TrainedModel:
         """Return the answers for rows of `read` or `blocks`, and what no training row held."""
         import pandas as pd
 
-        answers, unseen = self.answers(self.inputs(rows)), self.unseen(rows)
+        answers, unseen = self.answers(self.inputs(rows), self.sites_of(rows)), self.unseen(rows)
         outside = ["; ".join(what for strange, what in unseen if strange[i]) for i in range(len(answers))]
         index = rows.index if isinstance(rows, pd.DataFrame) else None
         return pd.DataFrame({**columns_of(self.trained, answers), OUTSIDE: outside}, index=index), unseen
@@ -137,7 +137,8 @@ class TrainedModel:
             )
         elif isinstance(preprocessing, Texts | Symbols):
             reading.words, reading.text = frozenset([preprocessing.column]), preprocessing.column
-        reading.words = reading.words.union(classes)
+        sites = self.trained.learned.sites
+        reading.words = reading.words.union(classes, filter(None, [sites.column] if sites else []))
         rows = 0
         for _, part in reading.tables():
             rows += len(part)
@@ -165,8 +166,9 @@ class TrainedModel:
             x, y = self.sequences(self.preprocessing, frame)
         else:
             x, y = self.inputs(frame), self.targets(frame)
-        targets = targets_of(y, self.trained.dtype, torch.device("cpu"))
-        return evaluate(self.trained.task, self.trained.w, x, targets)
+        targets, site = targets_of(y, self.trained.dtype, torch.device("cpu")), self.sites_of(frame)
+        scores = scored_outputs(self.trained.task, lambda lo, hi: self.outputs(x[lo:hi], site[lo:hi]), targets)
+        return over_rows(self.trained.task, *scores)
 
     def has_targets(self, rows: pd.DataFrame | Rows) -> bool:
         """Whether `evaluate` can be called on the rows."""
@@ -252,11 +254,23 @@ class TrainedModel:
         preprocessing = self.preprocessing
         if isinstance(rows, np.ndarray):
             assert isinstance(preprocessing, Array)
-            return self.tensor(preprocessing(rows))
+            return self.tensor(self.harmonised(preprocessing(rows), rows))
         if isinstance(preprocessing, Symbols):
             return self.tensor(self.last_symbols(preprocessing, rows))
         assert isinstance(preprocessing, Tabular | Texts)
-        return self.tensor(inputs_of(preprocessing, self.trained.model, rows))
+        return self.tensor(self.harmonised(inputs_of(preprocessing, self.trained.model, rows), rows))
+
+    def harmonised(self, x: Rows, rows: pd.DataFrame | Rows) -> Rows:
+        """The inputs after the change of rows by site."""
+        sites = self.trained.learned.sites
+        return sites.maps.changed(x, self.sites_of(rows)) if sites and sites.maps is not None else x
+
+    def sites_of(self, rows: pd.DataFrame | Rows) -> Ints:
+        """The number (n,) of each row's site; -1 if it is not known, or took no part in training."""
+        sites, client = self.trained.learned.sites, self.trained.client
+        if sites and client is None and not isinstance(rows, np.ndarray) and sites.column in rows:
+            return places_of(words_of(rows[sites.column]), sites.names)
+        return np.full(len(rows), client if sites and client is not None and client < len(sites.names) else -1)
 
     def tensor(self, x: Rows) -> Tensor:
         return rows_of(x, self.trained.dtype, torch.device("cpu"), self.trained.task.ids)
@@ -285,12 +299,20 @@ class TrainedModel:
         require(len(x) > 0, f"evaluate: no text in {symbols.column!r} has two symbols")
         return self.tensor(x), y
 
-    def answers(self, x: Tensor) -> Rows:
-        """The probabilities (n, K) of classes, labels or symbols, or the predicted numbers (n,)."""
+    def outputs(self, x: Tensor, site: Ints) -> Tensor:
+        """The network's outputs (n, ..., K) for rows of these sites (n,). A personal model has its site's intercept."""
+        outputs, sites = self.trained.task.logits(self.trained.w, channels_last(x)), self.trained.learned.sites
+        if sites and sites.intercept and self.trained.client is None:
+            added = torch.tensor(sites.intercept)[torch.as_tensor(site)].to(outputs)
+            outputs = outputs + added.reshape(len(x), *[1] * (outputs.dim() - 2), -1)
+        return outputs
+
+    def answers(self, x: Tensor, site: Ints) -> Rows:
+        """The probabilities (n, K) of classes, labels or symbols, or the predicted numbers (n,). ``site`` as in `sites_of`."""
         task, answers = self.trained.task, []
         with torch.no_grad():
-            for part in x.split(CHUNK):
-                outputs = task.logits(self.trained.w, channels_last(part))
+            for at, part in enumerate(x.split(CHUNK)):
+                outputs = self.outputs(part, site[at * CHUNK : (at + 1) * CHUNK])
                 if task.kind.target == "symbols":
                     outputs = outputs[torch.arange(len(part)), (part >= 0).sum(-1).clamp(min=1) - 1]
                 answers.append(answered(task.kind, outputs))
@@ -318,7 +340,19 @@ class TrainedModel:
             assert isinstance(preprocessing, Texts)
             ids = encoded(words_of(rows[preprocessing.column]).tolist(), preprocessing)
             strange = [(np.all(ids <= UNKNOWN, axis=1), f"no word of {preprocessing.column} is known")]
+        strange = [*strange, *self.unknown_sites(rows)]
         return [(at, what) for at, what in strange if at.any()]
+
+    def unknown_sites(self, rows: pd.DataFrame | Rows) -> list[Unseen]:
+        """Which rows are of no known site, and how they are treated."""
+        sites, strange = self.trained.learned.sites, self.sites_of(rows) < 0
+        if not sites or not strange.any():
+            return []
+        if not isinstance(rows, np.ndarray) and sites.column in rows:
+            name = words_of(rows[sites.column])[strange].iloc[0]
+            return [(strange, f"of a site that took no part in training, {sites.unknown}, such as {name!r}")]
+        lack = f"no column {sites.column!r}" if sites.column else "no column names it"
+        return [(strange, f"of an unknown site ({lack}; --client NAME is for rows of one site), {sites.unknown}")]
 
 
 def inputs_of(preprocessing: Tabular | Texts, model: Architecture, rows: pd.DataFrame) -> Rows:

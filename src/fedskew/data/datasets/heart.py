@@ -43,6 +43,7 @@ class Heart(Redrawn):
     """
 
     model: ClassVar[str] = "softmax"
+    client: ClassVar[str] = "hospital"
     cites: ClassVar[tuple[str, ...]] = ("heart",)
     idea: ClassVar[str] = "heart disease of 920 people in four hospitals, a part of this package: always available"
     files: ClassVar[Files] = replace(SOURCES["heart"], packaged=(CSV,))

@@ -1,0 +1,156 @@
+"""New rows of known and unknown sites: predict, evaluate and the exported folder apply a run's harmonisation."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import fedskew as fs
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
+from fedskew.execution.build import Assembly
+from fedskew.execution.learned import kept
+from fedskew.loop.personal import personal_model
+from fedskew.serving.export import trained
+from fedskew.serving.predict import load
+from fedskew.studies.landscape import state_of
+from tests.serving.test_folder import answers
+
+NAMES = ("east", "north", "west")
+CLASSES = ("probability_ill", "probability_well")
+
+
+def table(path: Path, rows: int = 120) -> Path:
+    """A table of three clinics in other units and with other shares of the ill."""
+    rng = np.random.default_rng(0)
+    at = rng.integers(0, 3, rows)
+    age, dose = rng.normal(50, 9, rows), rng.normal(0, 1, rows)
+    ill = dose + np.array([-1.0, 0, 1.5])[at] + rng.normal(0, 0.5, rows) > 0
+    frame = pd.DataFrame({
+        "clinic": np.array(NAMES)[at], "age": age.round(1), "dose": (dose * np.array([1.0, 100, 7])[at]).round(3),
+        "sex": np.where(rng.random(rows) < 0.5, "m", "f"), "ill": np.where(ill, "ill", "well"),
+    })  # fmt: skip
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return table(tmp_path_factory.mktemp("sites") / "visits.csv")
+
+
+def run(rows: Path, harmonisation: str, folder: Path, **settings: object) -> fs.Runs:
+    options = {"rounds": 2, "epochs": 1, "engine": "sequential", "training__threads": 1, "progress": False, **settings}
+    return fs.run(
+        dataset=f"table:{rows},label=ill,client=clinic",
+        model="softmax",
+        harmonisation=harmonisation,
+        runs=folder,
+        **options,
+    )
+
+
+def about_no_site(line: str) -> None:
+    assert "site" not in line
+
+
+def inputs(assembly: Assembly, frame: pd.DataFrame, site: int) -> torch.Tensor:
+    """The rows of a table as inputs of the network, all of one site."""
+    data = assembly.data
+    x = data.preprocessing({name: frame[name].to_numpy() for name in ("age", "dose", "sex")})
+    return torch.as_tensor(x if data.maps is None else data.maps.changed(x, np.full(len(x), site)))
+
+
+HARMONISATIONS = ["site-scale", "combat:protected=[sex]", "site-bias:rate=3", "prior"]
+
+
+@pytest.mark.parametrize("harmonisation", HARMONISATIONS)
+def test_rows_of_a_site_are_answered_as_in_training_and_others_by_the_rule(
+    harmonisation: str, rows: Path, tmp_path: Path
+) -> None:
+    """Probabilities equal the outputs of the personal model, on rows changed as in training."""
+    runs = run(rows, harmonisation, tmp_path)
+    assembly, server, states = state_of(runs.store, 1)
+    fed = assembly.federation
+    frame = pd.read_csv(rows)
+    new = frame[["age", "dose", "sex", "clinic"]]
+    model = load(runs.store, 1)
+    found = model.predict(new, warn=about_no_site)
+    for k, name in enumerate(assembly.data.sites.names):
+        w = personal_model(fed, assembly.engine, server, states, k)
+        mine = np.flatnonzero(frame["clinic"] == name)
+        expected = torch.softmax(fed.task.logits(w, inputs(assembly, frame.iloc[mine], k)), 1).detach()
+        np.testing.assert_allclose(found[[*CLASSES]].to_numpy()[mine], expected, atol=1e-6)
+        one = load(runs.store, 1, name).predict(new.iloc[mine].drop(columns="clinic"), warn=about_no_site)
+        np.testing.assert_allclose(one[[*CLASSES]], expected, atol=1e-6)
+    lines: list[str] = []
+    unknown = model.predict(new.assign(clinic="south"), warn=lines.append)
+    without = model.predict(new.drop(columns="clinic"), warn=lines.append)
+    assert unknown[[*CLASSES]].equals(without[[*CLASSES]])
+    rule = assembly.experiment.harmonisation.unknown
+    lines = [line for line in lines if "site" in line]
+    assert lines[0].startswith(f"120 rows of 120: of a site that took no part in training, {rule}, such as 'south'")
+    assert f"of an unknown site (no column 'clinic'; --client NAME is for rows of one site), {rule}" in lines[1]
+    expected = torch.softmax(fed.task.logits(server.x, inputs(assembly, frame, -1)), 1).detach()
+    np.testing.assert_allclose(unknown[[*CLASSES]], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("harmonisation", HARMONISATIONS)
+def test_the_folder_answers_as_predict(harmonisation: str, rows: Path, tmp_path: Path, capsys) -> None:
+    runs = run(rows, harmonisation, tmp_path / "runs")
+    frame = pd.read_csv(rows).drop(columns="ill")
+    frame.loc[::7, "clinic"] = "south"
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    frame.drop(columns="clinic").to_csv(tmp_path / "bare.csv", index=False)
+    folder = fs.export(runs, tmp_path / "model")
+    for name in ("new", "bare"):
+        found, _ = answers(folder, tmp_path / f"{name}.csv")
+        own = load(runs.store, 1).predict(tmp_path / f"{name}.csv", warn=lambda _: None)
+        np.testing.assert_allclose(found, own[[*CLASSES]], atol=2e-6)
+    assert "no column 'clinic': rows of unknown sites are" in capsys.readouterr().err
+    folder = fs.export(runs, tmp_path / "north", client="north")
+    found, _ = answers(folder, tmp_path / "bare.csv")
+    own = load(runs.store, 1, "north").predict(tmp_path / "bare.csv", warn=about_no_site)
+    np.testing.assert_allclose(found, own[[*CLASSES]], atol=2e-6)
+    with pytest.raises(
+        BadInput, match=r"^export: onnx cannot hold what the run's harmonisation does .* --format folder$"
+    ):
+        fs.export(runs, tmp_path / "model.onnx")
+
+
+def test_evaluate_uses_the_sites_of_the_rows(rows: Path, tmp_path: Path) -> None:
+    """On all rows, the mean loss equals the mean over the rows of each site's own model."""
+    runs = run(rows, "prior", tmp_path)
+    frame = pd.read_csv(rows)
+    whole = load(runs.store, 1).evaluate(frame)["loss"]
+    parts = [(load(runs.store, 1, name).evaluate(part)["loss"], len(part)) for name, part in frame.groupby("clinic")]
+    assert whole == pytest.approx(sum(loss * n for loss, n in parts) / len(frame), rel=1e-6)
+    assert abs(whole - load(runs.store, 1).evaluate(frame.assign(clinic="south"))["loss"]) > 1e-3
+
+
+def test_sites_are_stored_with_the_preprocessing_under_its_checksum(rows: Path, tmp_path: Path) -> None:
+    runs = run(rows, "site-scale", tmp_path)
+    learned = kept(runs.store, 1)
+    assert learned is not None
+    assert learned.sites.names == NAMES
+    assert learned.sites.column == "clinic"
+    path = runs.store.run_folder(1) / "preprocessing.json"
+    path.write_bytes(path.read_bytes().replace(b'"east"', b'"best"'))
+    with pytest.raises(BadInput, match="checksum"):
+        trained(runs.store, 1)
+    shorter = msgspec.structs.replace(learned.sites, names=("one",))
+    with pytest.raises(BadInput, match="4 entries for 1 sites and others"):
+        msgspec.structs.replace(learned, sites=shorter).check()
+    plain = run(rows, "none", tmp_path)
+    assert b"sites" not in (plain.store.run_folder(2) / "preprocessing.json").read_bytes()
+
+
+def test_the_verb_names_the_rule_in_one_line(rows: Path, tmp_path: Path, capsys) -> None:
+    run(rows, "site-bias", tmp_path)
+    pd.read_csv(rows).drop(columns=["clinic", "ill"]).to_csv(tmp_path / "new.csv", index=False)
+    assert main(["predict", "1", str(tmp_path / "new.csv"), "--runs", str(tmp_path)]) == 0
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "unknown site" in line]
+    assert "answered by the shared model, with intercept 0" in line

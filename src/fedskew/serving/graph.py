@@ -138,7 +138,7 @@ def harmonised(inputs: Value, sites: Sites, client: int | None) -> Value:
 
 
 def by_column(sites: Sites, client: int | None) -> bool:
-    """True if a column says of which site a row is. Without it, rows are of the site ``client``, or of none if it is None."""
+    """True if a column has the site of each row. Without it, rows are of the site ``client``, or of none if it is None."""
     return bool(sites.column) and client is None
 
 

@@ -73,6 +73,13 @@ def test_the_page_that_helps_to_choose_has_every_decided_gain_of_a_federated_met
 def test_nothing_is_installed_from_the_package_index() -> None:
     """No release is there yet: an extra is installed in the clone."""
     pages = {"README.md": (ROOT / "README.md").read_text(), **committed(), **examples()}
+    sources = {
+        str(path): path.read_text(encoding="utf-8")
+        for path in (ROOT / "src").rglob("*.*")
+        if path.suffix in (".py", ".txt")
+    }
+    pages |= sources
+    assert len(sources) > 200
     assert [
         path for path, text in pages.items() if "pip install 'fedskew" in text or "pip install fedskew" in text
     ] == []

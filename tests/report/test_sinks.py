@@ -184,7 +184,7 @@ def test_wandb_receives_settings_and_measurements(store: RunStore, monkeypatch) 
 def test_a_missing_package_gives_a_one_line_error(store: RunStore, monkeypatch, capsys, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     assert main(["watch", "2", "--to", package, "--runs", str(store.folder)]) == BadInput.exit_code
-    assert f"pip install 'fedskew[{package}]'" in capsys.readouterr().err
+    assert f"pip install '.[{package}]' in the clone" in capsys.readouterr().err
 
 
 def test_exception_of_a_package_gives_one_line(store: RunStore) -> None:

@@ -76,7 +76,7 @@ def test_missing_onnx_is_refused_in_one_line(stored: RunStore, monkeypatch: pyte
     with pytest.raises(BadInput, match=r"^export: this model cannot be written as onnx \(.*\); take safetensors$"):
         program(Strange(), torch.zeros(2, 3), "onnx")
     monkeypatch.setattr("fedskew.serving.export.find_spec", lambda name: None)
-    with pytest.raises(BadInput, match=r"pip install 'fedskew\[onnx\]'"):
+    with pytest.raises(BadInput, match=r"pip install '\.\[onnx\]' in the clone"):
         export(stored, 1, "onnx")
 
 

@@ -28,13 +28,15 @@ def answers(folder: Path, rows: Path) -> tuple[np.ndarray, list[str]]:
 
     The file runs in this process, which has imported its libraries already.
     """
-    pytest.importorskip("onnxruntime")
+    runtime = pytest.importorskip("onnxruntime")
+    [output] = runtime.InferenceSession(str(folder / "model.onnx")).get_outputs()
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr(sys, "argv", ["predict.py", str(rows)])
         runpy.run_path(str(folder / "predict.py"), run_name="__main__")
     frame = pd.read_csv(io.StringIO(printed.getvalue()))
     classes = [] if list(frame.columns) == ["prediction"] else list(frame.columns)
+    assert output.name == ("network/probabilities" if classes else "network/predictions")
     return frame.to_numpy() if classes else frame["prediction"].to_numpy(), classes
 
 

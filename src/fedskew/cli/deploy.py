@@ -22,7 +22,9 @@ from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
 from fedskew.studies.progress import stop_on_signal
 
-require(find_spec("flwr") is not None, "flower: the package flwr is not installed; pip install 'fedskew[flower]'")
+require(
+    find_spec("flwr") is not None, "flower: the package flwr is not installed; pip install '.[flower]' in the clone"
+)
 
 
 def recipe(name: str) -> Experiment:

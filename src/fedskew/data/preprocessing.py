@@ -67,7 +67,7 @@ class Symbols(msgspec.Struct, frozen=True, kw_only=True, tag="symbols"):
 def require_tokenizers() -> None:
     require(
         find_spec("tokenizers") is not None,
-        "word pieces need the package tokenizers; install it with pip install 'fedskew[text]', or use pieces=0 for characters",
+        "word pieces need the package tokenizers; pip install '.[text]' in the clone, or use pieces=0 for characters",
     )
 
 

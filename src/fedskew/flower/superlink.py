@@ -145,7 +145,7 @@ def start(
                 preexec_fn=end_with_parent,
             )
     except FileNotFoundError:
-        raise FedskewError(f"{command[0]} is not installed; pip install 'fedskew[flower]'") from None
+        raise FedskewError(f"{command[0]} is not installed; pip install '.[flower]' in the clone") from None
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]], seconds: float = 30.0) -> None:
@@ -179,7 +179,7 @@ class SuperLink:
                 ["flwr", *arguments], env=environment, cwd=self.folder, capture_output=True, text=True
             )
         except FileNotFoundError:
-            raise FedskewError("flwr is not installed; pip install 'fedskew[flower]'") from None
+            raise FedskewError("flwr is not installed; pip install '.[flower]' in the clone") from None
         if check and done.returncode:
             raise FedskewError(f"flower: flwr {arguments[0]} failed: {(done.stderr or done.stdout).strip()[-500:]}")
         return done.stdout

@@ -333,7 +333,7 @@ def extra(name: str) -> Any:
     """Import an optional package. Raises `BadInput` if it is not installed."""
     require(
         importlib.util.find_spec(name) is not None,
-        f"pretrained encoders need the package {name}; install them with pip install 'fedskew[text]'",
+        f"pretrained encoders need the package {name}; install them with pip install '.[text]' in the clone",
     )
     return importlib.import_module(name)
 

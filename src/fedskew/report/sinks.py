@@ -188,7 +188,9 @@ def check_installed(package: str) -> None:
     try:
         import_module(package)
     except ImportError:
-        raise BadInput(f"sink {package}: needs the package {package}; pip install 'fedskew[{package}]'") from None
+        raise BadInput(
+            f"sink {package}: needs the package {package}; pip install '.[{package}]' in the clone"
+        ) from None
 
 
 def flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -247,11 +247,13 @@ def program(net: nn.Module, example: Tensor, form: Format) -> bytes:
     return traced.getvalue()
 
 
-def network_graph(net: nn.Module, example: Tensor, opset: int | None = None) -> torch.onnx.ONNXProgram:
-    """Return the ONNX program of a module, from ``x`` to ``logits``. Raises `BadInput` if there is none."""
+def network_graph(
+    net: nn.Module, example: Tensor, opset: int | None = None, output: str = "logits"
+) -> torch.onnx.ONNXProgram:
+    """Return the ONNX program of a module, from ``x`` to ``output``. Raises `BadInput` if there is none."""
     require(
         find_spec("onnxscript") is not None,
-        "export: ONNX needs the package onnxscript; pip install 'fedskew[onnx]', or write --format torchscript",
+        "export: ONNX needs the package onnxscript; pip install '.[onnx]' in the clone, or write --format torchscript",
     )
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # hides warnings about packages that only other models need
     with warnings.catch_warnings(), refused("onnx"):
@@ -262,7 +264,7 @@ def network_graph(net: nn.Module, example: Tensor, opset: int | None = None) -> 
             dynamo=True,
             verbose=False,
             input_names=["x"],
-            output_names=["logits"],
+            output_names=[output],
             dynamic_shapes=({0: torch.export.Dim("rows")},),
             opset_version=opset,
         )
@@ -414,7 +416,9 @@ def graph_of(model: Trained) -> bytes:
     if sites and sites.intercept and by_column(sites, model.client) and isinstance(preprocessing, Tabular):
         [columns] = model.learned.shape
         example = torch.cat([example, example.new_zeros(len(example), len(sites.intercept[0]))], dim=1)
-    program = network_graph(WithAnswer(model.net, partial(answered, model.kind), columns).eval(), example, OPSET)
+    output = "probabilities" if isinstance(model.kind, Probabilistic) else "predictions"
+    net = WithAnswer(model.net, partial(answered, model.kind), columns).eval()
+    program = network_graph(net, example, OPSET, output)
     from onnx import compose, helper
 
     kind = "INT64" if model.task.ids else {torch.float32: "FLOAT", torch.float64: "DOUBLE"}[model.dtype]

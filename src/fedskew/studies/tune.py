@@ -189,7 +189,7 @@ def by_optuna(tuner: Tuner, space: Mapping[str, tuple[object, ...]]) -> list[Tri
     try:
         import optuna
     except ImportError:
-        raise BadInput("tune: trials need Optuna; `pip install 'fedskew[tune]'`, or leave out --trials") from None
+        raise BadInput("tune: trials need Optuna; pip install '.[tune]' in the clone, or leave out --trials") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
         direction="maximize", sampler=optuna.samplers.TPESampler(seed=0), pruner=optuna.pruners.MedianPruner()

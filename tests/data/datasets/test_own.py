@@ -142,7 +142,7 @@ def test_bad_data_of_the_hub_gives_a_one_line_error(hub, options, words):
 
 def test_error_without_the_library_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(fs.BadInput, match=r"pip install 'fedskew\[hf\]'"):
+    with pytest.raises(fs.BadInput, match=r"pip install '\.\[hf\]' in the clone"):
         fs.load("hf:imdb")
 
 

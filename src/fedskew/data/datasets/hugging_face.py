@@ -39,7 +39,7 @@ class HuggingFaceData:
 
     takes: ClassVar[str] = "path"
     model: ClassVar[str] = "mlp"
-    idea: ClassVar[str] = "any data set of the Hugging Face hub, hf:NAME (pip install 'fedskew[hf]')"
+    idea: ClassVar[str] = "any data set of the Hugging Face hub, hf:NAME (pip install '.[hf]' in the clone)"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", whole_path(self.path))
@@ -80,7 +80,9 @@ class HuggingFaceData:
         try:
             from datasets import load_dataset
         except ImportError:
-            raise BadInput(f"data set hf:{self.path} needs the library datasets: pip install 'fedskew[hf]'") from None
+            raise BadInput(
+                f"data set hf:{self.path} needs the library datasets: pip install '.[hf]' in the clone"
+            ) from None
         try:
             return load_dataset(self.path, self.subset or None)
         except Exception as error:

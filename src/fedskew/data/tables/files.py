@@ -4,14 +4,17 @@ import csv
 import json
 import os
 import re
+import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
@@ -19,9 +22,9 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 from msgspec import structs
 
-from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.core.errors import DAMAGED, BadInput, require, suggestion
 from fedskew.core.files import require_exists
-from fedskew.data.find import opened
+from fedskew.data.find import LARGEST, opened
 from fedskew.data.preprocessing import MISSING
 from fedskew.data.tables.mapping import (
     BEGINS,
@@ -128,6 +131,7 @@ FORMATS = {
     **dict.fromkeys((".tsv", ".tsv.gz"), "tsv"),
     **dict.fromkeys((".jsonl", ".jsonl.gz", ".ndjson"), "JSON lines"),
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    ".xlsx": "Excel",
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
 }
 BLOCK = 4 << 20
@@ -313,6 +317,8 @@ class Reading:
                     batch.validate(full=True)  # PyArrow does not check offsets and text
                     for lo in range(0, len(batch), ROWS):
                         yield pa.Table.from_batches([batch[lo : lo + ROWS]]), mapped.tell() / max(1, mapped.size())
+        elif kind == "Excel":
+            yield excel_table(path, mapping_of(path).sheet), 1.0
         else:
             with pa.OSFile(str(path)) as raw:
                 for part in json_lines(path, raw) if kind == "JSON lines" else self.csv(path, raw):
@@ -349,6 +355,32 @@ class Reading:
             raise
         if not self.raw and (suspect or ends_in_quotes(path)):
             self.notes += check_quotes(path, delimiter, words, self.text, before)
+
+
+def excel_table(path: Path, sheet: str) -> pa.Table:
+    """Return the rows of a sheet; an empty name is the only sheet. Raises `BadInput` for other files and names."""
+    require(
+        find_spec("openpyxl") is not None,
+        f"{path}: Excel files need the package openpyxl; pip install '.[excel]' in the clone, or save the sheet as CSV",
+    )
+    try:
+        with zipfile.ZipFile(path) as parts:
+            unpacked_size = sum(part.file_size for part in parts.infolist())
+        require(unpacked_size <= LARGEST, f"{path}: more than {LARGEST:,} bytes when unpacked; save the sheet as CSV")
+        with pd.ExcelFile(path, engine="openpyxl") as book:
+            names = list(map(str, book.sheet_names))
+            where = f"{path}: its sheets are {', '.join(map(repr, names))}; in {mapping_path(path).name} write"
+            require(
+                sheet in names or (len(names) == 1 and not sheet),
+                f"{where} sheet = {quoted(names[0])} in the first line",
+            )
+            frame = pd.read_excel(book, sheet or names[0], dtype=object).dropna(how="all").rename(columns=str)
+    except DAMAGED as error:
+        raise pa.ArrowInvalid(str(error)) from None
+    frame = frame.infer_objects()
+    for name in (name for name in frame if frame[name].dtype == object):  # numbers and words
+        frame[name] = frame[name].map(str, na_action="ignore")
+    return pa.Table.from_pandas(frame, preserve_index=False)
 
 
 def typed(column: pa.ChunkedArray, before: pa.DataType) -> pa.ChunkedArray:

@@ -1,6 +1,7 @@
 """Map a site's table to the columns that the sites agreed on. The file ``rows.columns.toml`` beside ``rows.csv`` says how.
 
-``absent = ["ca"]`` names columns that the site does not have. ``[rename]`` maps the site's names: ``cholesterol = "chol"``.
+``sheet`` names the sheet of an Excel file. ``absent = ["ca"]`` names columns that the site does not have. ``[rename]`` maps the
+site's names: ``cholesterol = "chol"``.
 ``[dates]`` has the format of a column's dates: ``visit = "%d/%m/%Y"``. ``[units]`` has factors: ``chol = 38.67`` multiplies the
 numbers, below ``[units.hospital.bern]`` only in rows in which ``hospital`` is ``bern``. ``[words.sex]`` maps the site's words:
 ``m = "male"``. An empty word is a missing value: ``unknown = ""``. Spaces around words do not count.
@@ -30,6 +31,7 @@ from fedskew.data.preprocessing import CLOCKS, SIGNS, TIMES
 class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of a site's TOML file. Names in ``dates``, ``units`` and ``words`` are agreed names."""
 
+    sheet: str = ""
     absent: tuple[str, ...] = ()
     rename: dict[str, str] = {}
     dates: dict[str, str] = {}
@@ -155,6 +157,7 @@ def mapping_of(path: Path) -> Mapping:
             f"{where}: {error}; write absent, [rename], [units], [dates] and [words.COLUMN], each entry on a line of its own below "
             'its table, and names other than letters, digits, _ and - in quotes: "Größe" = "size"'
         ) from None
+    require(not mapping.sheet or path.suffix.lower() == ".xlsx", f"{where}: sheet is for Excel files; leave it out")
     for name, form in mapping.dates.items():
         require(
             re.fullmatch(DATE_FORMAT, form) is not None,

@@ -75,7 +75,7 @@ def test_another_component_by_set_comes_with_its_own_options() -> None:
 
 UNKNOWN = {
     "run --algoritm fedprox": "run: has no option '--algoritm'; did you mean --algorithm?; see `",
-    "resume 1 --rnds=3": "resume: has no option '--rnds=3'; did you mean --runs?; see `",
+    "resume 1 --rnds=3": "resume: has no option '--rnds=3'; did you mean --rounds?; see `",
     "list --zzz": "list: has no option '--zzz'; see `fedskew list --help`",
     "run a.toml b.toml": "run: does not know what 'b.toml' is for; see `",
     "compare fedavg fedprox": "compare: does not know what 'fedprox' is for; methods are named by --algorithms; see `",

@@ -25,7 +25,7 @@ VALUES: dict[str, object] = {
     "engine": "stacked:width=4", "dtype": "float64", "device": "cpu", "precision": "full", "algorithm": "fedadam:lr=0.02",
     "seed": 5, "name": "mine", "task": "regression:absolute", "margin": 2.5,
     "harmonisation": "combat:protected=[age],shrinkage=false",
-    "lr_decay": "warm-up:5+cosine", "patience": 3,
+    "lr_decay": "warm-up:5+cosine", "patience": 3, "init": "7:20",
 }  # fmt: skip
 
 

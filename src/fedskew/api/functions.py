@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from fedskew.api.caller import Caller, ShowProgress, Started, caller_of
 from fedskew.api.execute import execute, start
+from fedskew.api.models import with_initial
 from fedskew.api.runs import Runs, plainly
 from fedskew.core.component import brief, build, from_table, of_numpy, parse
 from fedskew.core.errors import Interrupted, require
@@ -35,7 +36,7 @@ from fedskew.skew.partition import Partition
 from fedskew.store.runs import RunStore
 from fedskew.studies.compare import cross, seeds_from, with_baselines
 from fedskew.studies.progress import stop_on_signal, tuning_text
-from fedskew.studies.runner import Executor, to_resume, unfinished
+from fedskew.studies.runner import Executor, extend, to_resume, unfinished
 from fedskew.studies.tune import Search, tuned_methods, tuning_partition_note
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def run(
     arrays, make a `Dataset` and give it as ``data`` or ``dataset``. Raises `fedskew.FedskewError` with a one-line message.
     """
     caller = caller_of(progress)
-    planned, data = asked("run", experiment, data, keywords)
+    planned, data = asked("run", experiment, data, keywords, runs)
     return execute(start([planned], data, runs, comparison=False), caller, listener)
 
 
@@ -131,7 +132,7 @@ def compare(
         algorithms = cast(Sequence[object], experiment)
     settings = cast(dict[str, Any], keywords)
     options, tuning = take(settings, ComparisonOptions), take(settings, TuningOptions)
-    base, data = asked("compare", base, data, settings)
+    base, data = asked("compare", base, data, settings, runs)
     methods = methods_of(base, algorithms, options.get("baselines", True), caller)
     tuned, folds = options.get("tuned"), str(options.get("folds", ""))
     require(
@@ -155,9 +156,13 @@ def compare(
 
 
 def asked(
-    verb: str, experiment: Experiment | None, data: Dataset | None, keywords: Mapping[str, object]
+    verb: str,
+    experiment: Experiment | None,
+    data: Dataset | None,
+    keywords: Mapping[str, object],
+    runs: str | Path,
 ) -> tuple[Experiment, Dataset | None]:
-    """Return the experiment of a call, and its data if the caller gave a `Dataset`."""
+    """Return the experiment of a call, and its data if the caller gave a `Dataset`. ``runs`` is the folder of the run store."""
     require(
         isinstance(experiment, Experiment | None),
         f"{verb}: give an Experiment, or keywords such as dataset='digits', not {brief(experiment)}",
@@ -172,7 +177,7 @@ def asked(
         "write dataset='table:path=FOLDER,label=COLUMN'; for a data frame fs.table(FRAME, label=COLUMN, client=COLUMN); for "
         "arrays fs.Dataset(x=..., y=..., x_test=..., y_test=...)",
     )
-    return experiment_from(experiment, settings), data
+    return with_initial(verb, experiment_from(experiment, settings), runs), data
 
 
 def methods_of(base: Experiment, algorithms: Sequence[object], baselines: bool, caller: Caller) -> Sequence[object]:
@@ -199,16 +204,23 @@ def resume(
     jobs: int = 1,
     progress: ShowProgress | Caller = True,
     trust: bool = False,
+    rounds: int | None = None,
 ) -> Runs:
     """Continue interrupted runs: ``resume("c2")``, ``resume(7)``, by default the newest interrupted run or comparison.
 
-    ``data`` is the `Dataset` with which the runs began, if you gave one.
-
+    ``resume(7, rounds=50)`` continues a finished run up to 50 rounds. ``data`` is the `Dataset` with which the runs began, if you
+    gave one.
     ``trust`` confirms code files that the runs name and that you have not run before.
     """
     caller, store = caller_of(progress), RunStore(runs)
     words = tuple(map(str, [which] if isinstance(which, str | int) else which)) if which else ()
     records = store.select(words) if words else unfinished(store)
+    if rounds is not None:
+        require(bool(words), "resume: name the runs that go on, as in `fedskew resume 7 --rounds 50`")
+        Runs(store, tuple(record.id for record in records)).confirm(trust)
+        for record in records:
+            extend(store, record, rounds)
+        records = store.select(words)
     waiting = to_resume(store, records)
     every = Runs(store, tuple(record.id for record in records), data)
     if not waiting:
@@ -240,7 +252,7 @@ def tune(
     """
     caller, settings = caller_of(progress), cast(dict[str, Any], keywords)
     search = search_of(take(settings, TuningOptions))
-    base, data = asked("tune", experiment, data, settings)
+    base, data = asked("tune", experiment, data, settings, runs)
     require(not isinstance(algorithms, str), f"tune: write the methods as a list, [{algorithms!r}]")
     store = RunStore(runs)
     tuning = best_settings(base, algorithms, search, store, data, jobs, caller)

@@ -8,11 +8,14 @@ from fedskew.api.caller import Caller, caller_of
 from fedskew.api.runs import Runs, plainly, runs_of
 from fedskew.core.component import from_table
 from fedskew.core.errors import require
+from fedskew.execution.initial import RUN, after_round, hash_of
+from fedskew.experiment.config import Experiment
 from fedskew.experiment.keywords import Format, Kind
 from fedskew.serving.export import SUFFIX, write_folder
 from fedskew.serving.export import export as write_file
 from fedskew.serving.predict import TrainedModel, number_of, warn_python
 from fedskew.serving.predict import load as load_trained
+from fedskew.store.runs import RunStore
 from fedskew.studies.landscape import Grid, Landscape
 from fedskew.studies.landscape import landscape as landscape_of
 
@@ -56,6 +59,23 @@ def export(
     if form == "folder":
         return write_folder(trained.store, run, place, whose, warn, trained.data)
     return write_file(trained.store, run, form, place, warn, trained.data, whose)
+
+
+def with_initial(verb: str, experiment: Experiment, runs: str | Path) -> Experiment:
+    """Return the experiment with the file that `training.init` means, and its hash. A run's number is looked up in ``runs``."""
+    init = experiment.training.init
+    if init is None or experiment.training.init_hash:
+        return experiment
+    path = Path(init)
+    if number := RUN.fullmatch(init):
+        store, run = RunStore(runs, read_only=True), int(number[1])
+        require(number[2] is None or verb == "run", f"{verb}: RUN:ROUND goes on with one run; write --init {run}")
+        name = store.run_folder(run) / f"model-{store.used(run):06d}.safetensors"
+        path = after_round(store, run, int(number[2])) if number[2] else write_file(store, run, "safetensors", name)
+    require(
+        path.is_file(), f"training: init {init}: there is no such file; write RUN, RUN:ROUND, or a .safetensors file"
+    )
+    return experiment.replace(training__init=str(path), training__init_hash=hash_of(path))
 
 
 @plainly

@@ -127,7 +127,12 @@ def resume(parsed: argparse.Namespace) -> int:
     """Continue unfinished runs."""
     caller = TrainingVerb()
     runs = functions.resume(
-        parsed.runs_wanted, runs=parsed.runs, jobs=jobs_of(parsed), progress=caller, trust=parsed.trust
+        parsed.runs_wanted,
+        runs=parsed.runs,
+        jobs=jobs_of(parsed),
+        progress=caller,
+        trust=parsed.trust,
+        rounds=parsed.rounds,
     )
     if caller.began is None:
         states = ", ".join(sorted({record.status for record in runs.records}))

@@ -181,6 +181,7 @@ REPORT = (
     option("--tables", "DIR", "also write the tables as CSV, LaTeX and Markdown", type=Path),
 )
 
+MORE_ROUNDS = option("--rounds", "R", "let finished runs go on, up to R rounds", type=int)
 ONE_RUN = option("run", "RUN", "number of a run, or latest (default)", nargs="?", default="latest")
 LANDSCAPE = (
     ONE_RUN,
@@ -313,7 +314,7 @@ VERBS = (
     Verb("tune", "train.tune", "find the best settings of each method", (FILE, TUNED, JOBS, *STORE), GROUPS_OF_COMPARE),
     Verb("watch", "watch.watch", "follow runs in another terminal", (RUNS, *WATCH, *STORE)),
     Verb("diagnose", "diagnose.diagnose", "measure how clients' data differ", (*DIAGNOSE, *STORE)),
-    Verb("resume", "train.resume", "continue interrupted runs", (RESUMED, JOBS, TRUST, *STORE)),
+    Verb("resume", "train.resume", "continue interrupted runs", (RESUMED, MORE_ROUNDS, JOBS, TRUST, *STORE)),
     Verb("list", "show.list_", "list runs, algorithms, data sets, skews, ...", (KIND, *STORE)),
     Verb("tag", "show.tag", "tag runs", (ONE_RUN, TAGS, UNTAG, STORE[0])),
     Verb("rename", "show.rename", "name a run or a comparison", (ONE_RUN, NEW_NAME, STORE[0])),

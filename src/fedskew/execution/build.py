@@ -24,6 +24,7 @@ from fedskew.data.targets import refusal
 from fedskew.engine import Sequential, Stacked
 from fedskew.execution.deal import ClientData, client_data, partition_facts
 from fedskew.execution.deal import server_rows as rows_of_server
+from fedskew.execution.initial import Initial, initial
 from fedskew.execution.prepare import Frozen, prepared
 from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, check_private, decisions_of
@@ -50,6 +51,7 @@ class Assembly:
     dataset: Dataset
     federation: Federation
     cold: Tensor  # (P,) the initial model, before the server's warm-up
+    initial: Initial  # what the run starts from
     x_test: Tensor
     y_test: Tensor  # the test targets before round 1
     data: ClientData
@@ -117,6 +119,7 @@ def assemble(
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     (task, *others), x0, x, x_test, frozen = prepared(experiment, data.dataset, data.x, data.x_test, dtype, device)
     check_needs(experiment, dataclasses.replace(setup, stacks=task.stacks))
+    begun = initial(experiment, task, x0)
     y = targets_of(data.labels.at(0), dtype, device)
     # If the clients are on other machines, x has no rows. The server's own rows then come from the data set.
     own_x, own_y = x, y
@@ -131,13 +134,14 @@ def assemble(
     for part in (federation, federation.tuning):
         if part and isinstance(part.planner, SeededPlanner):
             part.planner.check_memory(partition.sizes, cohort)
-    check_sharing(experiment, federation, x0)
+    check_sharing(experiment, federation, begun.x)
     check_patience(experiment, federation, simulated=len(x) > 0)
     return Assembly(
         experiment=experiment,
         dataset=dataset,
         federation=federation,
-        cold=x0,
+        cold=begun.x,
+        initial=begun,
         x_test=x_test,
         y_test=targets_of(data.test_labels.at(0), dtype, device),
         data=data,

@@ -3,11 +3,13 @@
 import time
 from collections.abc import Iterator
 
+from fedskew.core.errors import require
 from fedskew.core.machine import span
 from fedskew.core.records import Server
 from fedskew.core.trees import Tree, num_bytes
 from fedskew.engine.states import ClientStates, DiskStates
 from fedskew.execution.build import Assembly
+from fedskew.execution.initial import shapes
 from fedskew.execution.measurements import (
     inexactness_rows,
     measured_clients,
@@ -35,7 +37,8 @@ def rounds_of(
     """Yield the server, the round's measurements and its seconds: once for the current round, then after each new round."""
     fed, experiment, clients = assembly.federation, assembly.experiment, measured_clients(assembly)
     every = measured_every(assembly)
-    yield server, [] if server.round else model_rows(assembly, site, server, states, clients), 0.0
+    started = server.round > assembly.initial.round
+    yield server, [] if started else model_rows(assembly, site, server, states, clients), 0.0
     while server.round < experiment.training.rounds:
         began = time.perf_counter()
         after = server.round + 1
@@ -68,6 +71,27 @@ def checkpoint_of(server: Server, states: AnyStates) -> Tree:
 def taken_up(begun: Server, tree: Tree, round_: int) -> Server:
     """Restore the server from ``tree``, made by `checkpoint_of`. ``begun`` is the server before the first round."""
     return begun._replace(x=tree["x"], opt=tree.get("opt", {}), state=tree.get("state", {}), round=round_)
+
+
+def goes_on(assembly: Assembly, begun: Server, states: AnyStates, simulated: bool) -> Server:
+    """Return the server before the run's first round, and fill ``states``. If it goes on with another run, both are that run's.
+
+    Raises `BadInput` if that run's method had other states, or if the clients are not ``simulated``.
+    """
+    tree, fed = assembly.initial.tree, assembly.federation
+    if tree is None:
+        return begun
+    what = f"training: init {assembly.experiment.training.init}"
+    require(simulated, f"{what}: nodes have no states of another run; start from its model, without :ROUND")
+    server, ids = taken_up(begun, tree, assembly.initial.round), tree["clients"]["ids"].cpu().numpy()
+    of_clients = tree["clients"].get("states", {})
+    like = shapes(fresh(fed, server.x)) if len(ids) else {}
+    require(
+        (shapes((begun.opt, begun.state)), like) == (shapes((server.opt, server.state)), shapes(of_clients, 1)),
+        f"{what}: its method or codec had other states; start from its model, without :ROUND",
+    )
+    states.put(ids, of_clients)
+    return server
 
 
 def on_disk(assembly: Assembly) -> bool:

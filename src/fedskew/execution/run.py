@@ -26,7 +26,7 @@ from fedskew.execution.learned import CHECKSUM, checksum, keep, write_toml
 from fedskew.execution.measurements import final_rows, forgetting_rows, measured_every, recovery_rows, test_row_values
 from fedskew.execution.patience import patience_of
 from fedskew.execution.plan import Latest, Plan
-from fedskew.execution.rounds import AnyStates, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
+from fedskew.execution.rounds import AnyStates, checkpoint_due, checkpoint_of, goes_on, on_disk, rounds_of, taken_up
 from fedskew.execution.site import LocalClients, Site
 from fedskew.execution.torchrun import group_of_run, in_step, lead
 from fedskew.experiment.config import Experiment, from_toml
@@ -303,6 +303,8 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
         facts["data"]["test_units"] = len(np.unique(dataset.test_units))
     facts["partition"] = assembly.partition_facts()
     facts["measured_every"] = measured_every(assembly)
+    if assembly.initial.round:
+        facts["first_round"] = assembly.initial.round
     facts["parameters"] = int(assembly.x0.numel())
     facts["shares_model"] = assembly.federation.contract.shares_model
     facts["layers"] = list(assembly.federation.task.space.layers())
@@ -350,11 +352,12 @@ def resume(
     server = start(assembly.federation, assembly.x0)
     if newest is None:
         require(to_show is None, f"run {run}: it has no checkpoint yet of round {to_show} or before")
-        if kind is None and on_disk(assembly):
-            return server, opened(folder / STATES, num_clients)
-        return server, (kind or ClientStates)()
+        to_disk = kind is None and on_disk(assembly)
+        states = opened(folder / STATES, num_clients) if to_disk else (kind or ClientStates)()
+        return goes_on(assembly, server, states, simulated=kind is None), states
     tree, facts = newest
-    if facts.get("experiment") != record.experiment_hash or record.rounds_done == 0:
+    hashes = (record.experiment_hash, record.facts.get("hash_before"))
+    if facts.get("experiment") not in hashes or record.rounds_done == 0:
         raise BadInput(
             f"run {run}: the checkpoint of round {facts['round']} in {folder} is of another run; move that folder, or choose "
             "another one with --runs"

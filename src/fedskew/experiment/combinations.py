@@ -212,6 +212,8 @@ def experiment_from(base: Experiment | None, keywords: Mapping[str, object]) -> 
     """Apply the keywords to ``base``, or to the defaults of `fedskew run`. The method is applied last."""
     of_method = {key: value for key, value in keywords.items() if key.startswith("algorithm__")}
     settings = {key: value for key, value in keywords.items() if key not in ("algorithm", "name", *of_method)}
+    if settings.keys() & {"init", "training__init"}:
+        settings = {"training__init_hash": None, **settings}  # the hash of an earlier file
     if base is None:
         experiment = Experiment(**cast(Settings, {"evaluation": Evaluation(every="auto"), **settings}))
         clients, natural = settings.get("clients"), isinstance(experiment.skew[0], Natural)

@@ -139,6 +139,14 @@ class ComputeSettings(TypedDict, total=False):
         Keyword("M", "metric of your own, ./mine.py::Gini; may be repeated", "metric", repeated=True),
     ]
     rounds: Annotated[int, Keyword("R", "number of rounds", "training.rounds")]
+    init: Annotated[
+        str,
+        Keyword(
+            "RUN",
+            "start from a run's model (7), all it had after a round (7:20), or a .safetensors file",
+            "training.init",
+        ),
+    ]
     patience: Annotated[
         int, Keyword("N", "use the best round; stop after N measured rounds without a better one", "training.patience")
     ]
@@ -210,6 +218,8 @@ class Settings(DataSettings, MethodSettings, FailureSettings, ComputeSettings, R
     training__states: str
     training__patience: int | None
     training__least_gain: float | None
+    training__init: str | None
+    training__init_hash: str | None
     evaluation__every: int | str
     evaluation__max_clients: int
     evaluation__local_models: bool

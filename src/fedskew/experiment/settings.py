@@ -101,6 +101,9 @@ class Training:
     With ``patience`` the model of the best round is kept and used, and training ends after this many measured rounds without a
     better one. The best round has the highest primary metric on the clients' held-out rows, as a mean over the clients; a
     better one exceeds it by more than ``least_gain`` (0), in points or the metric's unit.
+
+    ``init`` is a .safetensors file to start from, with the hash ``init_hash``: a model, or all that a run had after a round. On the
+    command line and in Python, ``init`` also takes the number of a run, or RUN:ROUND.
     """
 
     rounds: PositiveInt = 30
@@ -112,8 +115,12 @@ class Training:
     states: Literal["auto", "memory", "disk"] = "auto"
     patience: PositiveInt | None = None
     least_gain: NonNegativeFloat | None = None
+    init: str | None = None
+    init_hash: str | None = None
 
     def private(self, privacy: Privacy) -> str:
+        if self.init:
+            return "init is a model whose own training it does not count; leave it out"
         return "patience chooses a round by the clients' rows, without noise; leave it out" if self.patience else ""
 
     def __post_init__(self) -> None:

@@ -310,6 +310,10 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
         isinstance(experiment.harmonisation, Unharmonised),
         f"harmonisation {experiment.labels('harmonisation')[0]}: nodes have none yet; use --harmonisation none",
     )
+    require(
+        deployment.measure or experiment.training.patience is None,
+        "training: patience needs the nodes' held-out rows; set deployment.measure to true, or leave patience out",
+    )
     if deployment.agree:
         table_of(experiment)
     for part in experiment.components():

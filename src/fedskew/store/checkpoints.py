@@ -30,16 +30,8 @@ def save(
     The newest ``keep`` checkpoints and the ``best`` round's stay; others, also of later rounds, are deleted. Raises
     `FedskewError` if the file cannot be written; the previous checkpoint then stays.
     """
-    tensors = {path: leaf.detach().cpu().contiguous().clone() for path, leaf in leaves(tree)}
     target = folder / file_name(round_)
-    try:
-        with replacing(target) as partial:
-            save_file(tensors, partial, metadata={"facts": json.dumps(facts), "sha256": digest(tensors)})
-            with partial.open("rb+") as file:
-                os.fsync(file.fileno())
-        sync_folder(folder)
-    except (OSError, SafetensorError) as error:
-        raise FedskewError(f"checkpoint {target}: cannot be written ({error}); the previous one is kept") from None
+    write(target, tree, facts)
     others = sorted(path for path in checkpoints_in(folder) if path != target and rounds_in(path) != best)
     older = [path for path in others if path < target]
     for old in set(others) - set(older[max(len(older) + 1 - keep, 0) :]):
@@ -47,6 +39,19 @@ def save(
     for left in folder.glob(f"{UNFINISHED}*/round-*.safetensors"):  # a process was killed while it wrote
         shutil.rmtree(left.parent, ignore_errors=True)
     return target
+
+
+def write(target: Path, tree: Tree, facts: Mapping[str, object]) -> None:
+    """Write ``tree`` and ``facts`` to a file, whole or not at all. Raises `FedskewError` if it cannot be written."""
+    tensors = {path: leaf.detach().cpu().contiguous().clone() for path, leaf in leaves(tree)}
+    try:
+        with replacing(target) as partial:
+            save_file(tensors, partial, metadata={"facts": json.dumps(facts), "sha256": digest(tensors)})
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
+        sync_folder(target.parent)
+    except (OSError, SafetensorError) as error:
+        raise FedskewError(f"checkpoint {target}: cannot be written ({error}); the previous one is kept") from None
 
 
 def sync_folder(folder: Path) -> None:

@@ -147,6 +147,8 @@ class RunFacts(TypedDict, total=False):
     measured_every: Count
     parameters: Count
     asked: str
+    hash_before: str  # the experiment's hash before the run got more rounds
+    first_round: Count  # rounds that another run had done, see `training.init`
     best_round: Count  # of a run with `training.patience`
     tags: list[str]
 

@@ -175,6 +175,16 @@ class RunStore:
                 (status, message, now(), experiment, run),
             )
 
+    def extend(self, run: int, experiment: str, experiment_hash: str, rounds: int) -> None:
+        """Give a run more rounds, with the TOML and the hash that it has then. Its status is interrupted."""
+        before = self.run(run)
+        facts = {**before.facts, "asked": experiment_hash, "hash_before": before.experiment_hash}
+        with self.transaction():
+            self.db.execute(
+                "UPDATE runs SET experiment=?, experiment_hash=?, rounds=?, status='interrupted', updated=?, facts=? WHERE id=?",
+                (experiment, experiment_hash, rounds, now(), json.dumps(facts), run),
+            )
+
     def add_facts(self, run: int, facts: Mapping[str, object]) -> None:
         """Merge ``facts`` into the run's facts."""
         with self.transaction():
@@ -246,9 +256,10 @@ class RunStore:
                 return self.db.execute(statement, values).fetchall()
 
     def covered(self, run: int) -> int:
-        """Return the last round before the first round without measurements."""
+        """Return the last round before the first round without measurements, from the round on at which the run began."""
         rounds = {round_ for (round_,) in self.query("SELECT DISTINCT round FROM measurements WHERE run=?", (run,))}
-        return next(round_ for round_ in count() if round_ + 1 not in rounds)
+        first = self.run(run).facts.get("first_round", 0)
+        return next(round_ for round_ in count(first) if round_ + 1 not in rounds)
 
     def used(self, run: int) -> int:
         """Return the round whose model is used: `RunRecord.used_round` of a finished run, but no later one than `covered`."""

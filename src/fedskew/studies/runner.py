@@ -27,9 +27,9 @@ from fedskew.data.dataset import Dataset, SharedDataset, shared
 from fedskew.engine.group import Lost
 from fedskew.execution.plan import Latest, Plan
 from fedskew.execution.run import Ended, Listener, Stop, begin, execute, register
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import Experiment, from_toml
 from fedskew.skew.partition import Partition
-from fedskew.store.lock import busy
+from fedskew.store.lock import busy, held
 from fedskew.store.runs import RunRecord, RunStore
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -331,6 +331,24 @@ def to_resume(store: RunStore, records: Sequence[RunRecord]) -> list[int]:
     reasons = [busy(store, run) for run in ids]
     require(not reasons or not all(reasons), reasons[0] if reasons else "")
     return ids
+
+
+def extend(store: RunStore, record: RunRecord, rounds: int) -> None:
+    """Let a finished run go on up to ``rounds`` rounds. Raises `BadInput` if it cannot, or if its first rounds would be others."""
+    run, experiment = record.id, from_toml(record.experiment, f"run {record.id}")
+    require(record.status == "finished", f"run {run}: it is {record.status}; resume it first, without --rounds")
+    require(rounds > record.rounds, f"run {run}: it has {record.rounds} rounds; --rounds must be larger, got {rounds}")
+    schedule = str(getattr(experiment.solver, "lr_decay", ""))
+    obstacles = {
+        "its clients are on Flower's nodes": "flower" in record.facts,
+        "its held-out rows have ended it (training.patience)": "best_round" in record.facts,
+        f"its learning rate fell over {record.rounds} rounds ({schedule})": "cosine" in schedule,
+    }
+    for obstacle, stands in obstacles.items():
+        require(not stands, f"run {run}: {obstacle}; start a new run from its model, with --init {run}")
+    longer = experiment.replace(training__rounds=rounds)
+    with held(store, run):
+        store.extend(run, longer.toml(), longer.hash(), rounds)
 
 
 def worst_error(results: Sequence[Ended]) -> FedskewError | None:

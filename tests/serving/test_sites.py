@@ -119,6 +119,9 @@ def test_the_folder_answers_as_predict(harmonisation: str, rows: Path, tmp_path:
         BadInput, match=r"^export: onnx cannot hold what the run's harmonisation does .* --format folder$"
     ):
         fs.export(runs, tmp_path / "model.onnx")
+    with pytest.raises(BadInput, match="model: a module cannot hold"):
+        runs.model()
+    assert "west" not in (folder / "preprocessing.json").read_text()  # numbers of other sites are not for this one
 
 
 def test_evaluate_uses_the_sites_of_the_rows(rows: Path, tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_protected_names_a_column_or_all_inputs_of_its_words() -> None:
 
 def test_rows_without_columns_of_numbers_are_refused() -> None:
     y = np.arange(40) % 2
-    for x, words in ((np.ones((40, 1, 4, 4)), r"shape \(1, 4, 4\)"), (np.arange(80).reshape(40, 2), "no numbers")):
+    for x, words in ((np.ones((40, 1, 4, 4)), r"shape \(1, 4, 4\)"), (np.arange(80).reshape(40, 2), "int64 of shape")):
         data = Dataset(x=x, y=y, x_test=x[:4], y_test=y[:4], classes=("a", "b"), vocabulary=99 * (x.ndim == 2))
         with pytest.raises(BadInput, match=f"{words}.*; use --harmonisation site-bias"):
             client_data(Experiment(skew="iid", clients=2, harmonisation="site-scale"), data)

@@ -119,12 +119,9 @@ def test_owners(skews: Mixture, dataset: Dataset, sites: Partition) -> Ints | No
 
 def fitted_maps(harmonisation: RowHarmonisation, dataset: Dataset, sites: Sequence[Floats]) -> SiteMaps:
     """Fit the change of rows to the training rows of the sites. Raises `BadInput` if these rows have no columns of numbers."""
-    require(
-        sites[0].ndim == 2 and np.issubdtype(sites[0].dtype, np.floating),
-        f"harmonisation: changes columns of numbers, but rows of {dataset.name} have shape {dataset.shape}"
-        + ("" if np.issubdtype(dataset.x.dtype, np.floating) else " and are no numbers")
-        + "; use --harmonisation site-bias",
-    )
+    numbers = sites[0].ndim == 2 and np.issubdtype(sites[0].dtype, np.floating)
+    words = f"harmonisation: changes columns of numbers, but rows of {dataset.name} are {dataset.x.dtype} of shape {dataset.shape}"
+    require(numbers, f"{words}; use --harmonisation site-bias")
     changed = sites[0].shape[1] - bool(dataset.sensitive)
     names = [column.partition(" = ")[0].removesuffix(" is missing") for column in dataset.columns[:changed]]
     for name in harmonisation.protected:

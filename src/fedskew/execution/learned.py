@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from math import isfinite, prod
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -35,11 +35,11 @@ class Sites(msgspec.Struct, frozen=True, kw_only=True):
 
     ``factor``, ``offset``, ``effect`` and ``protected`` change preprocessed rows, see `SiteMaps`; ``intercept`` is added to the
     outputs. Each is empty if there is none. ``column`` of a table names each row's site; empty if no column does. ``unknown`` says
-    what happens to rows of other sites.
+    what happens to rows of other sites; it is empty if that is the same as at all sites.
     """
 
-    names: tuple[str, ...]
-    unknown: str
+    names: tuple[str, ...] = ()
+    unknown: str = ""
     column: str = ""
     factor: tuple[tuple[float, ...], ...] = ()
     offset: tuple[tuple[float, ...], ...] = ()
@@ -53,13 +53,18 @@ class Sites(msgspec.Struct, frozen=True, kw_only=True):
         factor, offset, effect = map(np.array, (self.factor, self.offset, self.effect))
         return SiteMaps(factor, offset, effect, np.array(self.protected, np.int64)) if self.factor else None
 
+    def only(self, client: int) -> Self:
+        """Return what holds at one site, for all rows. Its model has its intercept already."""
+        at = client if client < len(self.names) else -1
+        parts: dict[str, Any] = {name: getattr(self, name)[at:][:1] for name in ("factor", "offset", "effect")}
+        return type(self)(**parts, protected=self.protected)
+
     def check(self) -> None:
         """Raise `BadInput` if there is not an entry of one length for each site."""
         for part in (self.factor, self.offset, self.effect, self.intercept):
-            require(
-                not part or [len(each) for each in part] == [len(part[0])] * (len(self.names) + 1),
-                f"it has {len(part)} entries for {len(self.names)} sites and others",
-            )
+            sizes = [len(each) for each in part]
+            wrong = f"it has {len(sizes)} entries for {len(self.names)} sites and others"
+            require(sizes == sizes[:1] * (len(self.names) + 1), wrong)
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +82,11 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     model: dict[str, Any]
     sites: Sites | msgspec.UnsetType = msgspec.UNSET  # set if the run has a harmonisation
     version: int = VERSION
+
+    @property
+    def by_site(self) -> Sites:
+        """``sites``; without a harmonisation nothing differs between them."""
+        return self.sites or Sites()
 
     def check(self) -> None:
         """Raise `BadInput` if its parts do not fit each other, or if numbers are not finite or sizes are too large."""

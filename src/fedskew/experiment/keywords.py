@@ -99,11 +99,7 @@ class MethodSettings(TypedDict, total=False):
     sharing: Annotated[object, Keyword("P", "shared part of the model: all, personal:head=1, norm", "sharing")]
     harmonisation: Annotated[
         object,
-        Keyword(
-            "H",
-            "what removes differences between sites: none, site-scale, combat:protected=[age], site-bias, prior",
-            "harmonisation",
-        ),
+        Keyword("H", "between sites: none, site-scale, combat:protected=[age], site-bias, prior", "harmonisation"),
     ]
     cohort: Annotated[int, Keyword("M", "number of clients a round, chosen at random (default: all)")]
     codec: Annotated[

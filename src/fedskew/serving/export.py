@@ -44,7 +44,7 @@ from fedskew.report.experiments import measured_rows, name_of, repeat_command, s
 from fedskew.report.series import Results
 from fedskew.report.style import rendered
 from fedskew.report.words import rows_of, value, with_interval
-from fedskew.serving.graph import INPUT, OPSET, about, by_column, preprocessing_graph
+from fedskew.serving.graph import INPUT, OPSET, about, preprocessing_graph
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from fedskew.studies.landscape import state_of
@@ -92,10 +92,7 @@ def export(
     """
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     model = trained(store, run, warn, dataset, client)
-    require(
-        not model.learned.sites,
-        f"export: {form} cannot hold what the run's harmonisation does at each site; write a folder, --format folder",
-    )
+    check_alone(model, f"export: {form}", "write a folder, --format folder")
     if form == "safetensors":
         contents = save(named_weights(model))
     else:
@@ -112,7 +109,6 @@ class Trained(NamedTuple):
     model: Architecture
     learned: Learned
     dtype: torch.dtype
-    client: int | None = None  # whose personal model it is
 
     @property
     def kind(self) -> TaskKind:
@@ -129,6 +125,11 @@ class Trained(NamedTuple):
         shape = 2, *self.learned.shape
         # filled with ones, because an encoder cuts its rows at padding, 0
         return torch.zeros(shape, dtype=torch.long) if self.task.ids else torch.ones(shape, dtype=self.dtype)
+
+
+def check_alone(model: Trained, what: str, cure: str) -> None:
+    """Raise `BadInput` if a network alone does not answer as the run's model does."""
+    require(not model.learned.sites, f"{what} cannot hold what the run's harmonisation does at each site; {cure}")
 
 
 def trained(
@@ -187,23 +188,24 @@ def trained(
     else:
         assert dataset is not None
         w = of_client(store, run, dataset, client)
+        learned = replace(learned, sites=learned.sites and learned.sites.only(client))
     net = model.build(learned.shape, tasks[0].num_outputs, torch.Generator()).to(dtype)
     net.load_state_dict(tasks[0].space.unflatten(w), strict=False)
-    return Trained(tasks[at], w, net.using(at) if isinstance(net, MixedNet) else net, model, learned, dtype, client)
+    return Trained(tasks[at], w, net.using(at) if isinstance(net, MixedNet) else net, model, learned, dtype)
 
 
 def with_trained_intercepts(run: int, experiment: Experiment, learned: Learned, clients: Tree) -> Learned:
     """Return ``learned`` with the intercepts that clients have trained so far, from their states in a checkpoint."""
-    if not (learned.sites and (rate := rate_of(experiment.harmonisation))):
-        return learned
+    rate, (states, _) = rate_of(experiment.harmonisation), taken_apart(clients.get("states", {}))
     require(
-        "slots" not in clients, f"run {run}: its sites' intercepts are on the disk; write --client NAME for one site"
+        not rate or "slots" not in clients,
+        f"run {run}: its intercepts are on the disk; write --client NAME for one site",
     )
-    intercepts = np.zeros((len(learned.sites.names), experiment.task.num_outputs(learned.categories)))
-    states, _ = taken_apart(clients.get("states", {}))
-    if PART in states:  # nodes keep theirs
-        intercepts[clients["ids"].cpu()] = states[PART].double().cpu() * rate**0.5
-    return replace(learned, sites=replace(learned.sites, intercept=with_zeros(intercepts)))
+    if not rate or PART not in states:  # nodes keep theirs
+        return learned
+    intercepts = np.zeros((len(learned.by_site.names), states[PART].shape[1]))
+    intercepts[clients["ids"].cpu()] = states[PART].double().cpu() * rate**0.5
+    return replace(learned, sites=replace(learned.by_site, intercept=with_zeros(intercepts)))
 
 
 def name_one(store: RunStore, run: int) -> str:
@@ -412,8 +414,10 @@ def graph_of(model: Trained) -> bytes:
         raise BadInput(
             "it predicts at each place of a row, but predict.py predicts once a row; write --format onnx for the network alone"
         )
-    sites, columns, example = model.learned.sites or None, None, model.example
-    if sites and sites.intercept and by_column(sites, model.client) and isinstance(preprocessing, Tabular):
+    sites, columns, example = model.learned.by_site, None, model.example
+    if (sites.factor or sites.column) and not isinstance(preprocessing, Tabular):
+        raise BadInput("ONNX holds what differs between sites only for tables of numbers and words")
+    if sites.column and sites.intercept:
         [columns] = model.learned.shape
         example = torch.cat([example, example.new_zeros(len(example), len(sites.intercept[0]))], dim=1)
     output = "probabilities" if isinstance(model.kind, Probabilistic) else "predictions"
@@ -422,9 +426,9 @@ def graph_of(model: Trained) -> bytes:
     from onnx import compose, helper
 
     kind = "INT64" if model.task.ids else {torch.float32: "FLOAT", torch.float64: "DOUBLE"}[model.dtype]
-    first, second = preprocessing_graph(preprocessing, kind, sites, model.client), program.model_proto
+    first, second = preprocessing_graph(preprocessing, kind, sites), program.model_proto
     first.ir_version = second.ir_version
     whole = compose.merge_models(first, second, io_map=[(INPUT, "x")], prefix2="network/")
-    helper.set_model_props(whole, about(preprocessing, model.learned.classes, sites if model.client is None else None))
+    helper.set_model_props(whole, about(preprocessing, model.learned.classes, sites))
     contents: bytes = whole.SerializeToString()
     return contents

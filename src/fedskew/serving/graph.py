@@ -113,17 +113,17 @@ class Value:
         return self.graph.add("Equal", self, other)
 
 
-def harmonised(inputs: Value, sites: Sites, client: int | None) -> Value:
-    """Return the inputs (rows, D) after the change of rows by site, and the site's intercept beside them if `by_column`."""
+def harmonised(inputs: Value, sites: Sites) -> Value:
+    """Return the inputs (rows, D) after the change of rows by site, and the intercept beside them if a column has the site."""
     graph, at = inputs.graph, None
-    if by_column(sites, client):
+    if sites.column:
         names = graph.expand_dims(graph.input(sites.column, "STRING"), 1)
         hits = graph.where(names == np.array([sites.names], dtype=object), 1.0, 0.0)
         other = graph.where(hits @ np.ones((len(sites.names), 1)) == 0.0, 1.0, 0.0)
         at = graph.concatenate([hits, other], axis=1)
 
     def of_site(table: object) -> Any:
-        return np.array(table)[[-1 if client is None else client]] if at is None else at @ np.array(table)
+        return np.array(table)[-1:] if at is None else at @ np.array(table)
 
     if sites.factor:
         double: Any = graph.add("Cast", inputs, to=graph.types.DOUBLE)
@@ -132,26 +132,17 @@ def harmonised(inputs: Value, sites: Sites, client: int | None) -> Value:
             selected = double @ np.eye(len(sites.factor[0]))[:, [column]]
             inputs = inputs + selected * of_site([effect[place] for effect in sites.effect])
         inputs = graph.rounded(inputs)
-    if at is not None and sites.intercept:
+    if sites.column and sites.intercept:
         inputs = graph.concatenate([inputs, graph.rounded(of_site(sites.intercept))], axis=1)
     return inputs
 
 
-def by_column(sites: Sites, client: int | None) -> bool:
-    """True if a column has the site of each row. Without it, rows are of the site ``client``, or of none if it is None."""
-    return bool(sites.column) and client is None
-
-
-def preprocessing_graph(
-    preprocessing: Preprocessing, dtype: str, sites: Sites | None = None, client: int | None = None
-) -> Any:
-    """Return the ONNX model of the preprocessing, and of what differs between ``sites``; ``client`` as in `by_column`.
+def preprocessing_graph(preprocessing: Preprocessing, dtype: str, sites: Sites) -> Any:
+    """Return the ONNX model of the preprocessing, and of what differs between ``sites`` of a table.
 
     ``dtype`` is the type of the network's input: FLOAT, DOUBLE or INT64.
     """
     graph = Graph()
-    if sites and not isinstance(preprocessing, Tabular) and (sites.factor or by_column(sites, client)):
-        raise BadInput("export: ONNX holds what differs between sites for tables of numbers and words alone")
     if isinstance(preprocessing, Tabular):
         parts: list[Any] = []
         for part in preprocessing.columns:
@@ -159,14 +150,9 @@ def preprocessing_graph(
                 raise BadInput(f"export: column {part.name!r} holds texts, whose hashed words ONNX cannot compute")
             cells: Any = graph.input(part.name, "STRING" if part.text else "DOUBLE")
             parts.append(part.encode(cells, graph))
-        inputs, width = (
-            graph.rounded(graph.concatenate(parts, axis=1)),
-            sum(part.width for part in preprocessing.columns),
-        )
-        if sites:
-            inputs = harmonised(inputs, sites, client)
-            width += len(sites.intercept[0]) if sites.intercept and by_column(sites, client) else 0
-        return graph.model(inputs, dtype, ["rows", width])
+        inputs = harmonised(graph.rounded(graph.concatenate(parts, axis=1)), sites)
+        beside = len(sites.intercept[0]) if sites.column and sites.intercept else 0
+        return graph.model(inputs, dtype, ["rows", sum(part.width for part in preprocessing.columns) + beside])
     if isinstance(preprocessing, Array):
         rows: Any = graph.input("rows", "DOUBLE", ("rows", *preprocessing.shape))
         scaled: Any = preprocessing.scaled(rows)
@@ -184,7 +170,7 @@ def preprocessing_graph(
     raise BadInput("export: ONNX cannot compute the symbols of a text")
 
 
-def about(preprocessing: Preprocessing, classes: Sequence[str], sites: Sites | None = None) -> dict[str, str]:
+def about(preprocessing: Preprocessing, classes: Sequence[str], sites: Sites) -> dict[str, str]:
     """Return the metadata of the ONNX file as JSON: classes, columns of times, texts and sites, and the rule for other sites."""
     times = (
         [p.name for p in preprocessing.columns if isinstance(p, Number) and p.time]
@@ -195,7 +181,7 @@ def about(preprocessing: Preprocessing, classes: Sequence[str], sites: Sites | N
         "classes": list(classes),
         "times": times,
         "text": preprocessing.column if isinstance(preprocessing, Texts) else "",
-        "site": sites.column if sites else "",
-        "unknown": sites.unknown if sites else "",
+        "site": sites.column,
+        "unknown": sites.unknown,
     }
     return {name: json.dumps(fact) for name, fact in facts.items()}

@@ -137,8 +137,7 @@ class TrainedModel:
             )
         elif isinstance(preprocessing, Texts | Symbols):
             reading.words, reading.text = frozenset([preprocessing.column]), preprocessing.column
-        sites = self.trained.learned.sites
-        reading.words = reading.words.union(classes, filter(None, [sites.column] if sites else []))
+        reading.words = reading.words.union(classes, filter(None, [self.trained.learned.by_site.column]))
         rows = 0
         for _, part in reading.tables():
             rows += len(part)
@@ -262,15 +261,15 @@ class TrainedModel:
 
     def harmonised(self, x: Rows, rows: pd.DataFrame | Rows) -> Rows:
         """The inputs after the change of rows by site."""
-        sites = self.trained.learned.sites
-        return sites.maps.changed(x, self.sites_of(rows)) if sites and sites.maps is not None else x
+        maps = self.trained.learned.by_site.maps
+        return x if maps is None else maps.changed(x, self.sites_of(rows))
 
     def sites_of(self, rows: pd.DataFrame | Rows) -> Ints:
-        """The number (n,) of each row's site; -1 if it is not known, or took no part in training."""
-        sites, client = self.trained.learned.sites, self.trained.client
-        if sites and client is None and not isinstance(rows, np.ndarray) and sites.column in rows:
-            return places_of(words_of(rows[sites.column]), sites.names)
-        return np.full(len(rows), client if sites and client is not None and client < len(sites.names) else -1)
+        """The number (n,) of each row's site; -1 if it is not known, took no part in training, or is the same for all rows."""
+        sites = self.trained.learned.by_site
+        if isinstance(rows, np.ndarray) or sites.column not in rows:
+            return np.full(len(rows), -1)
+        return places_of(words_of(rows[sites.column]), sites.names)
 
     def tensor(self, x: Rows) -> Tensor:
         return rows_of(x, self.trained.dtype, torch.device("cpu"), self.trained.task.ids)
@@ -301,9 +300,9 @@ class TrainedModel:
 
     def outputs(self, x: Tensor, site: Ints) -> Tensor:
         """The network's outputs (n, ..., K) for rows of these sites (n,). A personal model has its site's intercept."""
-        outputs, sites = self.trained.task.logits(self.trained.w, channels_last(x)), self.trained.learned.sites
-        if sites and sites.intercept and self.trained.client is None:
-            added = torch.tensor(sites.intercept)[torch.as_tensor(site)].to(outputs)
+        outputs = self.trained.task.logits(self.trained.w, channels_last(x))
+        if intercept := self.trained.learned.by_site.intercept:
+            added = torch.tensor(intercept)[torch.as_tensor(site)].to(outputs)
             outputs = outputs + added.reshape(len(x), *[1] * (outputs.dim() - 2), -1)
         return outputs
 
@@ -345,8 +344,8 @@ class TrainedModel:
 
     def unknown_sites(self, rows: pd.DataFrame | Rows) -> list[Unseen]:
         """Which rows are of no known site, and how they are treated."""
-        sites, strange = self.trained.learned.sites, self.sites_of(rows) < 0
-        if not sites or not strange.any():
+        sites, strange = self.trained.learned.by_site, self.sites_of(rows) < 0
+        if not sites.unknown or not strange.any():
             return []
         if not isinstance(rows, np.ndarray) and sites.column in rows:
             name = words_of(rows[sites.column])[strange].iloc[0]

@@ -19,7 +19,6 @@ SELECTIONS = {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson}
 CODECS = {"none": Uncompressed, "top-k": TopK, "qsgd": Qsgd, "int8": Int8, "clip": Clip}
 REFINES = {"none": Unrefined, "distillation": Distillation}
 SHARINGS = {"all": All, "personal": Personal, "norm": Norm}
-HARMONISATIONS = {
-    **{"none": Unharmonised, "site-scale": SiteScale, "combat": Combat},
-    **{"site-bias": SiteBias, "prior": Prior},
+HARMONISATIONS: dict[str, type] = {
+    **{"none": Unharmonised, "site-scale": SiteScale, "combat": Combat, "site-bias": SiteBias, "prior": Prior}
 }

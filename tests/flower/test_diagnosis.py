@@ -52,7 +52,7 @@ def sites(folder: Path, fewest: int = 5, target: str = "label=outcome", **limits
 def site(node: Node) -> AnsweringSite:
     """Return the same site for a rehearsal."""
     assert node.table
-    found, own = node.table.surveyed(str(node.rows)), Answers(node.table, node.folder, node.limits)
+    found, own = node.table.surveyed(), Answers(node.table, node.folder, node.limits)
     return AnsweringSite(found.table, targets_in(found), node.limits.fewest, own.secret())
 
 

@@ -6,9 +6,9 @@ from fedskew.data.datasets.beijing_air import BeijingAir
 from fedskew.data.datasets.bitext import BitextRetail, BitextSupport
 from fedskew.data.datasets.cifar import Cifar10, Cifar100
 from fedskew.data.datasets.digits import Digits
-from fedskew.data.datasets.femnist import Femnist
 from fedskew.data.datasets.heart import Heart
 from fedskew.data.datasets.hugging_face import HuggingFaceData
+from fedskew.data.datasets.leaf import Femnist, Leaf
 from fedskew.data.datasets.mnist import FashionMnist, Mnist
 from fedskew.data.datasets.newsgroups import Newsgroups
 from fedskew.data.datasets.own import OwnData
@@ -41,6 +41,7 @@ DATASETS = {
     "synthetic-softmax": SyntheticSoftmax,
     "synthetic": Synthetic,
     "hf": HuggingFaceData,
+    "leaf": Leaf,
     "table": TableData,
     "text": TextData,
     "own": OwnData,

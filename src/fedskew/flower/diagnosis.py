@@ -86,7 +86,7 @@ class Answers:
 
     def site(self, table: TableData) -> AnsweringSite:
         """Read the table. If it names its persons, the first row of each counts."""
-        survey = table.surveyed(table.path, once=True)
+        survey = table.surveyed(once=True)
         return AnsweringSite(survey.table, targets_in(survey), self.limits.fewest, self.secret())
 
     def admit(self, run: str, question: bytes) -> bool:

@@ -111,7 +111,7 @@ def check_table(table: TableData) -> None:
     for name in ("client", "client_from", "test"):
         require(not getattr(table, name), f"--table: leave out {name}; all rows of the table belong to this client")
     require(table.fewest == 1, f"--table: leave out fewest; use --fewest {table.fewest}")
-    table.surveyed(table.path)
+    table.surveyed()
 
 
 def summary_of(table: TableData | None, experiment: Experiment, fewest: int) -> tuple[int, bytes]:
@@ -132,7 +132,7 @@ def summary_of(table: TableData | None, experiment: Experiment, fewest: int) -> 
         (table.text, table.length) == (template.text, template.length),
         f"table {table.path}: the run's table has {options}; start the node with the same",
     )
-    survey = table.surveyed(table.path, once=fewest > 1)
+    survey = table.surveyed(once=fewest > 1)
     dropped = {*names_of(template.drop)}.intersection(survey.table.column_names)
     if table.text:
         texts = words_of(to_pandas(survey.table)[table.text])
@@ -212,7 +212,7 @@ def rows_of_table(table: TableData, request: Request, experiment: Experiment) ->
             f"table {path}: the run learns from arrays, not from a table; start the node with --rows FILE.npz"
         )
     preprocessing = encoding.preprocessing
-    survey = table.surveyed(path, preprocessing=preprocessing if isinstance(preprocessing, Tabular) else None)
+    survey = table.surveyed(preprocessing=preprocessing if isinstance(preprocessing, Tabular) else None)
     missing = [name for name in preprocessing.names if name not in survey.table.column_names]
     require(not missing, f"table {path}: has no column {', '.join(missing)}, which the run learns from")
     x = padded(experiment.model, inputs_of(preprocessing, experiment.model, to_pandas(survey.table)))

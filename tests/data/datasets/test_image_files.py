@@ -13,7 +13,7 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data import DATASETS
 from fedskew.data.datasets.cifar import Cifar10, Cifar100
-from fedskew.data.datasets.femnist import Femnist
+from fedskew.data.datasets.leaf import Femnist
 from fedskew.data.datasets.mnist import FashionMnist, Mnist
 from tests.archives import cifar_archive, idx_bytes, tar_of
 
@@ -163,7 +163,7 @@ def test_femnist_has_a_client_a_writer(folder):
     assert [data.classes[c] for c in (9, 10, 36, 61)] == ["9", "A", "a", "z"]
     assert data.x.std(dtype=np.float64) == pytest.approx(1, abs=1e-5)
     leaf(folder / "femnist" / "train" / "all_data_2.json", {"f09": [1]}, pixels=100)
-    with pytest.raises(BadInput, match="writer f09"):
+    with pytest.raises(BadInput, match="user f09"):
         Femnist().load()
     (folder / "femnist" / "train" / "all_data_2.json").write_text('{"users": ["a"')
     with pytest.raises(BadInput, match="cannot read"):

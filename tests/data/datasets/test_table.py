@@ -198,7 +198,7 @@ def test_a_class_that_is_a_number_has_the_same_name_whatever_other_rows_hold(tmp
     for extra in ([], [0.5], [2.0**60], [float("nan")], [None]):
         y = [1e10] * 30 + [-2.0] * 30 + extra
         pd.DataFrame({"y": pd.array(y, dtype="Float64"), "x": range(len(y))}).to_parquet(path)
-        assert {"10000000000", "-2"} <= set(TableData(path=str(path), label="y").surveyed(str(path)).classes)
+        assert {"10000000000", "-2"} <= set(TableData(path=str(path), label="y").surveyed().classes)
 
 
 def table(folder: Path, *, days: str = "{}", died: str = "{}", rows: int = 40) -> Path:
@@ -392,3 +392,42 @@ def test_the_command_line_says_it_in_one_line(folder: Path, tmp_path: Path, caps
     assert (code, f"partition: iid {ANEW}" in " ".join(err.split())) == (0, True)
     code, _, err = call(capsys, "run", *words, "--clients", "5")
     assert (code, "has natural clients; leave the number out, or add the skew" in " ".join(err.split())) == (2, True)
+
+
+# a test file for each client
+
+
+def test_a_folder_may_have_a_test_file_for_each_client(folder: Path) -> None:
+    test = folder.parent / "test"
+    test.mkdir()
+    for number, name in enumerate(("north", "west", "new"), start=1):
+        rows = "x,sick\n" + f"{number},0\n{number},1\n" * number
+        (folder / f"{name}.test.csv").write_text(rows)
+        (test / f"{name}.csv").write_text(rows)
+    beside = TableData(path=str(folder), label="sick")
+    assert (beside.test, beside.redraw) == (str(folder), False)
+    datasets = [beside.load()]
+    for path in folder.glob("*.test.csv"):
+        path.unlink()
+    datasets.append(TableData(path=str(folder), label="sick", test=str(test)).load())
+    for data in datasets:
+        assert data.group_names == ("north", "south", "west")
+        assert np.bincount(data.groups).tolist() == [40, 60, 80], "all rows are trained on"
+        owner = {1: 0, 2: 2, 3: -1}
+        x = data.preprocessing.columns[0].decode(data.x_test[:, :1]).round(3)
+        assert data.groups_test.tolist() == [owner[round(value)] for value in x]
+        assert sorted(x.tolist()) == [1] * 2 + [2] * 4 + [3] * 6
+    assert datasets[0].fingerprint() == datasets[1].fingerprint()
+
+
+def test_a_test_file_beside_a_client_is_no_client_and_reads_its_toml_file(folder: Path) -> None:
+    (folder / "north.test.csv").write_text("weight,sick\n2000,0\n4000,1\n")
+    (folder / "north.csv").write_text((folder / "north.csv").read_text().replace("x,sick", "weight,sick"))
+    (folder / "north.columns.toml").write_text('[rename]\nweight = "x"\n[units]\nx = 0.001')
+    data = TableData(path=str(folder), label="sick").load()
+    assert data.preprocessing.columns[0].decode(data.x_test[:, :1]).round(3).tolist() == [2, 4]
+    assert fs.diagnose(folder, label="sick", progress=False)["client_names"] == ["north", "south", "west"]
+    experiment = Experiment(dataset=f"table:path={folder},label=sick", held_out=0)
+    assert dealt_rows(experiment, experiment.dataset.load()).names == ("north", "south", "west")
+    with pytest.raises(BadInput, match="gives the test rows, so there are no folds"):
+        TableData(path=str(folder), label="sick", fold="1/2")

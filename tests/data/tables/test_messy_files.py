@@ -50,7 +50,7 @@ def decisions(path: Path) -> dict[str, dict[str, str]]:
     """What each verb makes of the columns of a file, by the name of the verb."""
     folder, options = path.parent / "sites", {"path": str(path), "label": "y", "client": "site"}
     nodes = {site: TableData(path=str(folder / f"{site}.csv"), label="y") for site in "ab"}
-    sent = {site: shared(table.surveyed(table.path).table, 1)[0] for site, table in nodes.items()}
+    sent = {site: shared(table.surveyed().table, 1)[0] for site, table in nodes.items()}
     tables = {
         "run": TableData(**options),
         "sample": TableData(**options, rows=ROWS - 10),
@@ -154,7 +154,7 @@ def test_every_verb_reads_the_same_numbers_and_times(tmp_path, cells, truth, lin
     part = data.preprocessing.columns[0]
     seconds = pd.Series(truth).astype("datetime64[us]").astype(int) / 1e6 if part.time else np.asarray(truth, float)
     frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-    learned = SimpleNamespace(preprocessing=data.preprocessing)
+    learned = SimpleNamespace(preprocessing=data.preprocessing, sites=None)
     model = TrainedModel(1, SimpleNamespace(learned=learned, kind=SimpleNamespace(target="number")))
     for rows in (frame, model.frame(path), model.frame(one_row(path))):
         found = cells_for(part, rows["z"])

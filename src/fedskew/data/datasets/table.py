@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 class TableData(Redrawn):
     """Rows of the file or folder ``path``; the natural clients are the values of the column ``client``, or else the files.
 
-    One file without ``client`` has no natural clients; a skew deals its rows. The test set is the file or folder ``test``, or a
+    One file without ``client`` has no natural clients; a skew deals its rows. The test set is the file or folder ``test``. If
+    ``path`` is a folder with files ``NAME.test.csv``, these are the test rows of the client in ``NAME.csv``. Otherwise it is a
     random ``test_share`` of each client's rows (rounded down), in equal shares of the classes. ``split_seed`` draws it; with
     ``redraw`` each seed of a comparison draws its own. ``fold=2/5`` tests the second of five folds of the rows instead,
     ``fold=2/4:clients`` the second of four folds of whole clients. All rows are loaded into memory, or ``rows`` of them at random.
@@ -86,6 +87,9 @@ class TableData(Redrawn):
     )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", whole_path(self.path))
+        if not self.test and any(Path(self.path).glob("*.test.*")):
+            object.__setattr__(self, "test", self.path)
         if self.test:
             object.__setattr__(self, "redraw", False)
         super().__post_init__()
@@ -119,7 +123,6 @@ class TableData(Redrawn):
         require(not self.person or self.fewest == 1, "fewest counts rows, not persons; leave out fewest or person")
         if self.client_from:
             object.__setattr__(self, "client_from", ":".join([self.client_roles[0], whole_path(self.client_roles[1])]))
-        object.__setattr__(self, "path", whole_path(self.path))
         object.__setattr__(self, "test", whole_path(self.test))
 
     @property
@@ -161,8 +164,10 @@ class TableData(Redrawn):
         """The default model."""
         return "text-cnn" if self.text else "mlp"
 
-    def surveyed(self, path: str, client: str = "", preprocessing: Tabular | None = None, once: bool = False) -> Survey:
-        """Read the rows and targets of a file or folder. Cells are read as ``preprocessing`` reads them.
+    def surveyed(
+        self, client: str = "", preprocessing: Tabular | None = None, once: bool = False, test: bool = False
+    ) -> Survey:
+        """Read the rows and targets of ``path``, or of the ``test`` file. Cells are read as ``preprocessing`` reads them.
 
         With ``once``, only the first row of each person counts.
         """
@@ -181,8 +186,9 @@ class TableData(Redrawn):
             numeric=not self.label,
             once=once,
         )
-        rows = survey([Path(path)], roles, preprocessing=preprocessing, most=self.rows or None, fair=False)
-        if path == self.path:
+        path, most = self.test if test else self.path, self.rows or None
+        rows = survey([Path(path)], roles, preprocessing=preprocessing, most=most, fair=False, test=test)
+        if not test:
             check_dropped(roles.drop, [rows])
         return with_labels(rows, self.label_columns, path) if self.labels else rows
 
@@ -212,7 +218,7 @@ class TableData(Redrawn):
         from fedskew.data.tables.columns import Columns
 
         agreed = preprocessing if isinstance(preprocessing, Tabular) else None
-        rows = self.surveyed(self.path, self.client_roles[0], agreed)
+        rows = self.surveyed(self.client_roles[0], agreed)
         clients, kinds = self.clients_and_kinds(rows, fit=preprocessing is None and not self.text)
         if self.test:
             split = self.with_test_file(
@@ -281,7 +287,7 @@ class TableData(Redrawn):
 
     def with_test_file(self, rows: Survey, preprocessing: Tabular | None) -> Split:
         """Return the rows, and the test rows of the file ``test``. Its cells are read as ``preprocessing`` reads them."""
-        test = self.surveyed(self.test, preprocessing=preprocessing)
+        test = self.surveyed(preprocessing=preprocessing, test=True)
         classes, notes = [*(self.label_columns or rows.classes)], [f"test: {note}" for note in test.notes]
         unseen = [at for at, word in enumerate(test.classes) if word not in classes]
         if unseen:

@@ -544,18 +544,28 @@ def format_of(path: Path) -> str:
     return next((kind for end, kind in FORMATS.items() if name.endswith(end)), "")
 
 
+TEST = ".test"
+"""A folder's file ``NAME.test.csv`` has the test rows of the client in ``NAME.csv``."""
+
+
 def stem(path: Path) -> str:
-    """Return the file's name without its extension."""
-    return next((path.name[: -len(end)] for end in FORMATS if path.name.lower().endswith(end)), path.name)
+    """Return the file's name without its extension, and without `TEST`."""
+    name = next((path.name[: -len(end)] for end in FORMATS if path.name.lower().endswith(end)), path.name)
+    return name.removesuffix(TEST)
 
 
-def files_of(paths: Sequence[Path]) -> list[Path]:
-    """Return the files in ``paths``, and all data files directly in its folders. Raises `BadInput` if there are none."""
+def files_of(paths: Sequence[Path], test: bool = False) -> list[Path]:
+    """Return the files in ``paths``, and the data files directly in its folders. Raises `BadInput` if there are none.
+
+    Of a folder these are the files without `TEST` in their names. With ``test``, they are those with it; if there are none, all.
+    """
     files: list[Path] = []
     for path in paths:
         require_exists(path)
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if p.is_file() and format_of(p))
+            tests = [p for p in inside if f"{TEST}." in p.name]
+            inside = (tests or inside) if test else [p for p in inside if p not in tests]
             require(bool(inside), f"{path}: no {', '.join(FORMATS)} file in this folder")
             files += inside
         else:

@@ -173,6 +173,7 @@ def survey(
     most: int | None = None,
     fair: bool = True,
     seed: int = 0,
+    test: bool = False,
     on_progress: Callable[[float, int], None] = lambda fraction, rows: None,
 ) -> Survey:
     """Read tables.
@@ -180,12 +181,13 @@ def survey(
     At most ``most`` rows are kept. If ``fair``, each client has equally many of them, except clients with fewer rows; a single
     file then needs a column of clients. Otherwise they are a random sample of all rows. Rows without a value in a column that
     `Roles` names are dropped and counted; an empty text counts as none. Cells are read as ``preprocessing`` reads them.
-    ``on_progress(fraction of bytes, rows)`` is called as files are read.
+    With ``test``, files of test rows are read, see `files_of`. ``on_progress(fraction of bytes, rows)`` is called as files are
+    read.
 
     Raises `BadInput` for missing or unreadable files and columns, for labels that are numbers and not classes, and for rows that
     do not fit into memory.
     """
-    files = files_of(paths)
+    files = files_of(paths, test)
     check_clients(files, roles.client, fair)
     reading = Reading(
         files,

@@ -1,0 +1,102 @@
+"""Folders in LEAF's format: users are the clients, of training rows and of test rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedskew as fs
+from fedskew.core.errors import BadInput
+from fedskew.data.datasets.leaf import Leaf
+from fedskew.experiment.config import Experiment
+
+Users = dict[str, tuple[list[Any], list[Any]]]
+
+
+def write(path: Path, users: Users) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = {name: {"x": x, "y": y} for name, (x, y) in users.items()}
+    path.write_text(
+        json.dumps({"users": [*users], "num_samples": [len(y) for _, y in users.values()], "user_data": data})
+    )
+
+
+def folder(place: Path, labels: tuple[Any, Any, Any] = (0, 1, 7)) -> Path:
+    """Three users with two, one and two training rows, in two files; test rows of two users, one of them without training rows."""
+    a, b, c = labels
+    write(place / "train" / "0.json", {"u2": ([[0, 1], [2, 3]], [a, b]), "u1": ([[4, 5]], [c])})
+    write(place / "train" / "1.json", {"u3": ([[6, 7], [8, 9]], [a, c])})
+    write(place / "test" / "0.json", {"u1": ([[10, 11]], [b]), "u9": ([[12, 13], [14, 15]], [a, c])})
+    return place
+
+
+def test_rows_labels_and_users_of_both_parts_are_leafs(tmp_path):
+    data = Leaf(path=str(folder(tmp_path))).load()
+    assert data.x.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    assert data.x_test.tolist() == [[10, 11], [12, 13], [14, 15]]
+    assert data.classes == ("0", "1", "7")
+    assert (data.y.tolist(), data.y_test.tolist()) == ([0, 1, 2, 0, 2], [1, 0, 2])
+    assert data.group_names == ("u1", "u2", "u3")
+    assert data.groups.tolist() == [1, 1, 0, 2, 2]
+    assert data.groups_test.tolist() == [0, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "target", "classes"),
+    [(("b", "a", "c"), "classes", ("a", "b", "c")), ((0.5, 1, 2.5), "number", ())],
+)
+def test_words_are_classes_and_fractions_are_targets_to_predict(tmp_path, labels, target, classes):
+    data = Leaf(path=str(folder(tmp_path, labels))).load()
+    assert (data.target, data.classes) == (target, classes)
+    first = [*map(classes.index, labels)] if classes else [*labels]
+    assert data.y[:3].tolist() == first
+
+
+def test_rows_may_have_a_shape_and_a_run_has_the_users_as_clients(tmp_path):
+    spec = f"leaf:{folder(tmp_path)},shape=[1,2]"
+    assert fs.load(spec).x.shape == (5, 1, 2)
+    experiment = Experiment(dataset=spec)
+    assert experiment.labels("skew") == ["natural"]
+    assert fs.from_toml(experiment.toml()) == experiment
+    runs = fs.run(dataset=spec, rounds=1, held_out=0, runs=tmp_path / "runs", progress=False)
+    assert fs.load_model(runs).predict(np.zeros((4, 1, 2)))["prediction"].isin(["0", "1", "7"]).all()
+
+
+def test_texts_are_ids_of_words(tmp_path):
+    write(tmp_path / "train" / "0.json", {"u1": (["good film", "bad film"], ["yes", "no"])})
+    write(tmp_path / "test" / "0.json", {"u1": (["a good one"], ["yes"])})
+    data = Leaf(path=str(tmp_path), length=3).load()
+    assert (data.vocabulary, data.x.shape, data.classes) == (20_000, (2, 3), ("no", "yes"))
+    assert data.texts == (("good film", "bad film"), ("a good one",))
+    assert data.groups_test.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("users", "words"),
+    [
+        ({"u1": ([[1, 2]], [0, 1])}, r"cannot read .*1.json, .*: user u1 has 2 labels and 1 rows"),
+        ({"u1": ([[1, 2, 3]], [0])}, "rows must be numbers of one shape, or texts: "),
+        ({"u1": ([["a", "b"]], [0])}, "rows must be numbers of one shape, or texts: could not convert string to float"),
+    ],
+)
+def test_other_rows_are_one_line(tmp_path, users, words):
+    write(folder(tmp_path) / "train" / "1.json", users)
+    with pytest.raises(BadInput, match=words) as error:
+        Leaf(path=str(tmp_path)).load()
+    assert "\n" not in str(error.value)
+
+
+def test_other_folders_and_shapes_are_one_line(tmp_path):
+    with pytest.raises(BadInput, match="no JSON file in its folder train; LEAF's folders are train and test"):
+        Leaf(path=str(tmp_path)).load()
+    folder(tmp_path)
+    with pytest.raises(BadInput, match="rows must be numbers of one shape, or texts: cannot reshape"):
+        Leaf(path=str(tmp_path), shape=(3,)).load()
+    (tmp_path / "test" / "0.json").write_text('{"users": ["a"]')
+    with pytest.raises(BadInput, match="cannot read"):
+        Leaf(path=str(tmp_path)).load()
+    write(tmp_path / "test" / "0.json", {})
+    with pytest.raises(BadInput, match="no row in test"):
+        Leaf(path=str(tmp_path)).load()

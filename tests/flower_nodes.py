@@ -67,7 +67,7 @@ def request(recipe: Experiment | str, kind: Kind = "meet", client: int = 0, roun
 
 def nodes_of(experiment: Experiment, folder: Path) -> list[Node]:
     """One node for each simulated client, with the client's rows in a file of its own."""
-    assembly = assemble(experiment, experiment.dataset.load())
+    assembly = assemble(experiment.replace(harmonisation="none"), experiment.dataset.load())
     made = []
     for k in range(len(assembly.partition)):
         path = folder / f"node-{k}" / "rows.npz"

@@ -48,7 +48,8 @@ def init(parsed: argparse.Namespace) -> None:
 
 def write_nodes(experiment: Experiment, folder: Path) -> list[Node]:
     """Write the rows of each simulated client to its own file. Return a node for each client."""
-    assembly = assemble(experiment, experiment.dataset.load())
+    # a node harmonises its rows itself
+    assembly = assemble(experiment.replace(harmonisation="none"), experiment.dataset.load())
     require(
         len(assembly.partition) == experiment.clients.number,
         f"clients: only {len(assembly.partition)} of {experiment.clients.number} have rows, but every node needs rows",

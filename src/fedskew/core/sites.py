@@ -63,6 +63,10 @@ class SiteMaps(NamedTuple):
         factor, offset = np.pad(self.factor, one, constant_values=1), np.pad(self.offset, one)
         return SiteMaps(factor, offset, np.pad(self.effect, ((0, 0), *one)), self.protected)
 
+    def of_others(self) -> "SiteMaps":
+        """Return the map of rows of unknown sites alone."""
+        return SiteMaps(self.factor[-1:], self.offset[-1:], self.effect[-1:], self.protected)
+
     def changed(self, x: Floats, site: Ints) -> Floats:
         """Return the rows (n, D) in their type. ``site`` (n,) is each row's site, 0 to K - 1, or -1 for any other site."""
         result = x * self.factor[site] + self.offset[site]

@@ -145,12 +145,11 @@ def sites_of(experiment: Experiment, data: ClientData) -> Sites:
     harmonisation, counts, intercept = experiment.harmonisation, data.label_counts().astype(np.float64), None
     if isinstance(harmonisation, OutputHarmonisation):
         intercept = harmonisation.intercept(counts, counts.sum(0))
+    on_nodes, sites = not len(data.x), data.partition if data.maps is None else data.sites
     return Sites(
-        # intercepts and means of nodes stay there
-        names=()
-        if not len(data.x) and intercept is None
-        else (data.sites if data.maps is not None else data.partition).names,
-        unknown=harmonisation.unknown,
+        names=() if on_nodes and intercept is None else sites.names,  # trained intercepts and means of nodes stay there
+        unknown=harmonisation.unknown
+        + (" (the server's own rows stand for them)" if on_nodes and data.maps is not None else ""),
         column=getattr(experiment.dataset, "client", ""),
         intercept=() if intercept is None else with_zeros(intercept),
         **({} if data.maps is None else {name: values.tolist() for name, values in data.maps._asdict().items()}),

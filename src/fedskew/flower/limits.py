@@ -13,7 +13,7 @@ from fedskew.core.task import ModelTask
 from fedskew.core.user_code import MARK, admit_module
 from fedskew.diagnosis.questions import FEWEST
 from fedskew.execution.build import DTYPES, check_needs, device_of, setup_of
-from fedskew.execution.prepare import frozen_of, size_of, tasks_of
+from fedskew.execution.prepare import frozen_of, network_of, size_of, tasks_of
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.flower.wire import Request
 from fedskew.loop.plan import Planner, SeededPlanner
@@ -102,7 +102,7 @@ class Limits:
 
 def check_size(experiment: Experiment, shape: tuple[int, ...], classes: int, received: int) -> None:
     """Raise `BadInput` unless the recipe's model has ``received`` parameters. The check needs no memory for the model."""
-    size = size_of(experiment.model, shape, experiment.task.num_outputs(classes))
+    size = size_of(network_of(experiment.model, experiment.harmonisation), shape, experiment.task.num_outputs(classes))
     require(size in (None, received), f"the recipe's model has {size} parameters, but the server sent {received}")
 
 
@@ -110,7 +110,8 @@ def tasks_on(experiment: Experiment, shape: tuple[int, ...], classes: int) -> tu
     """Return the tasks of an experiment with rows of this shape."""
     training = experiment.training
     device, dtype, bf16 = device_of(training.device), DTYPES[training.dtype], training.precision == "bf16"
-    return tasks_of(experiment.task, experiment.model, shape, classes, dtype, device, bf16)
+    model = network_of(experiment.model, experiment.harmonisation)
+    return tasks_of(experiment.task, model, shape, classes, dtype, device, bf16)
 
 
 @lru_cache(maxsize=16)

@@ -17,11 +17,11 @@ from fedskew.core.trees import Tree, map_leaves, pick
 from fedskew.data.datasets.table import TableData
 from fedskew.data.targets import TARGETS
 from fedskew.engine.sequential import Sequential
-from fedskew.execution.build import DTYPES, device_of, federation_of
+from fedskew.execution.build import DTYPES, device_of, federation_of, intercepts_of
 from fedskew.flower.diagnosis import Answers
 from fedskew.flower.events import event
 from fedskew.flower.limits import Limits, check_size, tasks_on, weights_of
-from fedskew.flower.tables import Rows, consecutive, read_rows, rows_of_table, summary_of, write_rows
+from fedskew.flower.tables import Rows, consecutive, harmonised, read_rows, rows_of_table, summary_of, write_rows
 from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
@@ -94,6 +94,7 @@ class Visit:
             write_rows(path, rows_of_table(node.table, request, self.experiment))
         self.held = read_rows(path)
         check_rows(self.held, request, path, self.experiment.task.target)
+        self.held = harmonised(self.held, self.experiment.harmonisation)
 
     def answer(self) -> tuple[Reply, Tree]:
         r = self.request
@@ -166,7 +167,12 @@ class Visit:
         y = targets_of(np.concatenate([self.held.y, self.held.y_measured]), dtype, device)
         mine = np.arange(self.request.clients) == self.node.client
         partition = consecutive(mine * len(self.held.y), mine * len(self.held.y_measured))
-        return federation_of(self.experiment, tasks, x, y, partition)
+        intercepts = None
+        if totals := self.request.totals:
+            counts = mine[:, None] * np.bincount(self.held.y, minlength=len(totals))
+            like = torch.zeros(0, dtype=dtype, device=device)
+            intercepts = intercepts_of(self.experiment.harmonisation, tasks[0], counts, np.array(totals), like)
+        return federation_of(self.experiment, tasks, x, y, partition, intercepts=intercepts)
 
     def x(self, fed: Federation) -> Tensor:
         """Return the model (P,) of the server's message. Raises `BadInput` if it has another size or type."""

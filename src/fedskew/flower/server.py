@@ -22,6 +22,7 @@ from fedskew.core.contract import Availability
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.records import BatchPlan, Info, Server, Upload
 from fedskew.core.seeding import Secret
+from fedskew.core.sites import Harmonisation, RowHarmonisation
 from fedskew.core.task import pooled_primary
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.core.user_code import ORIGINS
@@ -30,7 +31,7 @@ from fedskew.data.preprocessing import Preprocessing, Tabular, Texts, as_it_is
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.execution.build import Assembly, assemble, check_needs, setup_of, with_engine
-from fedskew.execution.deal import ClientData
+from fedskew.execution.deal import ClientData, fitted_maps
 from fedskew.execution.learned import kept
 from fedskew.execution.prepare import fitted
 from fedskew.execution.run import Listener, Stop, execute, register
@@ -52,7 +53,6 @@ from fedskew.loop.work import Done, Outcome, Program, States, Work
 from fedskew.models.encoder import Encoder
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints
-from fedskew.slots import Unharmonised
 from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunStore
 
@@ -307,10 +307,6 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
     """Return the experiment with its engine and threads set for nodes. Raises `BadInput` if it cannot run on nodes."""
     check_needs(experiment)
     require(
-        isinstance(experiment.harmonisation, Unharmonised),
-        f"harmonisation {experiment.labels('harmonisation')[0]}: nodes have none yet; use --harmonisation none",
-    )
-    require(
         deployment.measure or experiment.training.patience is None,
         "training: patience needs the nodes' held-out rows; set deployment.measure to true, or leave patience out",
     )
@@ -384,7 +380,10 @@ def begin(
         counts = [[reply.rows, reply.measured_rows, list(reply.label_counts)] for reply in met]
         store.add_facts(run, {"flower": {**facts, "population": counts}})
     data = rows_by_client([nodes.met[k] for k in range(clients)], dataset, preprocessing)
+    data = with_changed_tests(data, experiment.harmonisation)
     assembly = assemble(experiment, dataset, data)
+    if assembly.federation.intercepts is not None:
+        nodes.template = replace(template, totals=tuple(assembly.label_counts().sum(0).tolist()))
     codec = wire.Decoded(assembly.federation.codec)
     federation = dataclasses.replace(assembly.federation, codec=codec)
     if experiment.algorithm.contract().privacy:
@@ -430,3 +429,13 @@ def rows_by_client(met: list[wire.Reply], dataset: Dataset, preprocessing: Prepr
         drawn={},
         preprocessing=preprocessing,
     )
+
+
+def with_changed_tests(data: ClientData, harmonisation: Harmonisation) -> ClientData:
+    """Return the data with test rows changed as rows of unknown sites. The server's own training rows stand for all sites'."""
+    if not isinstance(harmonisation, RowHarmonisation):
+        return data
+    names = data.dataset.sensitive or harmonisation.protected
+    require(not names, "harmonisation: nodes do not know which columns stay as they are; use --harmonisation site-bias")
+    maps = fitted_maps(harmonisation, data.dataset, [data.dataset.x]).of_others()
+    return dataclasses.replace(data, x_test=maps.changed(data.x_test, np.full(len(data.x_test), -1)), maps=maps)

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedskew.core.errors import DAMAGED, BadInput, require
 from fedskew.core.files import replacing
+from fedskew.core.sites import Harmonisation, RowHarmonisation, SiteSums
 from fedskew.data.dataset import numbered
 from fedskew.data.datasets.table import TableData, held_out, names_of
 from fedskew.data.preprocessing import Array, Symbols, Tabular, Texts
@@ -86,6 +87,15 @@ def rows_of(assembly: Assembly, client: int) -> Rows:
         model, x, _ = fitted(assembly.experiment.model, data.dataset, data.dataset.x, data.dataset.x_test)
         x = padded(model, x)
     return Rows(x[training], y[training], x[aside], y[aside])
+
+
+def harmonised(rows: Rows, harmonisation: Harmonisation) -> Rows:
+    """Return the rows after the change that the harmonisation fits to the training rows of this site alone."""
+    if not isinstance(harmonisation, RowHarmonisation):
+        return rows
+    maps = harmonisation.fit(SiteSums.of([rows.x], np.arange(0)))
+    x, x_measured = (maps.changed(part, np.zeros(len(part), dtype=np.int64)) for part in (rows.x, rows.x_measured))
+    return replace(rows, x=x, x_measured=x_measured)
 
 
 def padded(model: Architecture, x: Arrays) -> Arrays:

@@ -30,7 +30,7 @@ Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
 """Path of a leaf to its shape and type."""
 
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Changes with every change of the messages."""
 
 
@@ -69,6 +69,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     protocol: int = PROTOCOL
     purpose: Purpose = "run"  # "columns": with `meet`, summarise the columns of the table and do nothing else
     encoding: Encoding | None = None  # only with `meet`
+    totals: tuple[int, ...] = ()  # rows of each class at all clients, if they report them; not with `meet`
     weights: str = ""  # hash of a pretrained model's tokenizer and frozen weights
 
 

@@ -64,11 +64,11 @@ OPTIONS = [
         "--system epochs=[1,1000000000]",
         "--model mlp:hidden=[1000000000,1000000000]",
     ),
-    ("for less than an epoch write --steps N", "--epochs 0.25", "--epochs .5", "--epochs 1/4", "--epochs 0,5"),
     (
-        "; for less than an epoch write steps=N, the number of batches",
-        "--set local.epochs=0.25",
-        "--set local.epochs=1.0",
+        "local: epochs must be a whole number of at least 1 or a finite number above 0, got",
+        "--epochs 1/4",
+        "--epochs 0,5",
+        "--set local.epochs=half",
     ),
     ("has one seed and no --seeds; write `fedskew compare", "--seeds 5", "--seeds=5", "--seeds 1 2 3"),
     ("has one seed and no --folds; write `fedskew compare", "--folds 5"),
@@ -278,8 +278,12 @@ VERBS: list[Any] = [
     ("watch-99", "watch 99", "there is no run 99"),
     ("compare-folds-1", "compare --folds 1", "folds: write a number of at least 2"),
     ("compare-folds-word", "compare --folds x", "folds: write a number of at least 2"),
-    ("compare-epochs", "compare --epochs 0.5", "for less than an epoch write --steps N"),
-    ("tune-epochs", "tune --epochs 0.5", "for less than an epoch write --steps N"),
+    (
+        "compare-epochs",
+        "compare --epochs 1/2",
+        "epochs must be a whole number of at least 1 or a finite number above 0",
+    ),
+    ("tune-epochs", "tune --epochs 1/2", "epochs must be a whole number of at least 1 or a finite number above 0"),
     ("own-model-fails", "run --model ./m.py::M", "m.py", {"m.py": "class M: pass"}),
 ]
 

@@ -239,7 +239,7 @@ def test_a_frame_is_read_like_its_file(tmp_path) -> None:
         (lambda: fs.compare(["fedavg"], seeds="5"), "seeds: write their number, or a list of whole numbers, not '5'"),
         (lambda: fs.compare(["fedavg"], seeds=2.5), "seeds: write their number"),
         (lambda: fs.run(seeds=5), r"'seeds': only other functions have it, such as fs.compare\(\[METHOD\], seeds=5\)"),
-        (lambda: fs.run(epochs=0.25), "epochs must be a whole number.*; for less than an epoch write steps=N"),
+        (lambda: fs.run(epochs="1/4"), "epochs must be a whole number of at least 1 or a finite number above 0, got '1/4'"),
     ],
 )  # fmt: skip
 def test_other_data_and_options_get_one_line(call: Any, says: str, tmp_path, monkeypatch) -> None:

@@ -50,3 +50,7 @@ def test_what_nodes_cannot_do_is_refused(tmp_path: Path) -> None:
     ]:
         with pytest.raises(BadInput, match=message):
             serve(nodes, configuration(experiment, tmp_path, **options), VERSIONS)
+
+
+def test_nodes_take_parts_of_epochs_and_weights_of_classes(tmp_path: Path) -> None:
+    same_as_simulated(small(task="classification:weights=balanced").replace(epochs=0.5), tmp_path)

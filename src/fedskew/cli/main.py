@@ -43,8 +43,7 @@ class Parser(argparse.ArgumentParser):
         number = re.fullmatch(r"argument (.*): invalid (int|float) value: (.*)", message)
         choice = re.fullmatch(r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
         if number:
-            less = "; for less than an epoch write --steps N, the number of batches" * (number[1] == "--epochs")
-            message = f"{number[1]}: {NUMBERS[number[2]]} is needed, got {number[3]}{less}"
+            message = f"{number[1]}: {NUMBERS[number[2]]} is needed, got {number[3]}"
         if choice:
             words = re.findall(r"[^', ]+", choice[3])
             near = [f"did you mean {word}?" for word in get_close_matches(choice[2], words, n=1)]

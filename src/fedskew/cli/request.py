@@ -17,7 +17,7 @@ from fedskew.experiment.keywords import Settings
 def experiment_from(parsed: argparse.Namespace) -> Experiment:
     """Return the experiment of the file, or the built-in one, changed by the options."""
     settings = keywords_of(parsed, Settings)
-    settings |= {name: literal(settings[name]) for name in ("batch_size", "lr_decay") if name in settings}
+    settings |= {name: literal(settings[name]) for name in ("batch_size", "epochs", "lr_decay") if name in settings}
     for text in getattr(parsed, "set", None) or ():
         key, equals, value = text.partition("=")
         require(bool(equals) and key.count(".") == 1, f"--set: cannot read {text!r}; write SECTION.OPTION=VALUE")

@@ -349,10 +349,9 @@ def refusal(cls: type, table: Mapping[str, object], error: str) -> str:
     reason, option, inside = match.groups()
     outside_limits = re.fullmatch(r"Expected `\w+` (of length )?[<>].*", reason) is not None
     words = expected(get_type_hints(cls, include_extras=True)[option], outside_limits)
-    cure = getattr(cls, "CURES", {}).get(option, "")
     if not words:
-        return f"{option}{inside}: {reason[0].lower() + reason[1:]}".replace("`", "'") + cure
-    return f"{option} must be {words}, got {brief(table[option])}{cure}"
+        return f"{option}{inside}: {reason[0].lower() + reason[1:]}".replace("`", "'")
+    return f"{option} must be {words}, got {brief(table[option])}"
 
 
 def to_table(component: object, catalogue: Classes) -> dict[str, Any]:

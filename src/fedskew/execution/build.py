@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -11,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.component import to_table
+from fedskew.core.component import parse, to_table, with_options
 from fedskew.core.contract import ChecksSetup, Setup, Sharing, server_rows
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.records import Batch, channels_last, rows_of, targets_of
 from fedskew.core.seeding import stream
 from fedskew.core.sites import Harmonisation, OutputHarmonisation
@@ -31,7 +32,7 @@ from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, check_pri
 from fedskew.experiment.settings import Auto
 from fedskew.loop.federation import Federation, PersonalTuning, warmed_up
 from fedskew.loop.personal import measures_personal
-from fedskew.loop.plan import SeededPlanner
+from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.loop.round import start
 from fedskew.loop.sharing import Intercepts, OwnPart
 from fedskew.models import Mixed
@@ -170,7 +171,7 @@ def federation_of(
         planner=SeededPlanner(
             experiment.local,
             experiment.training.seed,
-            experiment.system.own_work(experiment.local, len(partition), experiment.training.seed),
+            work_of_clients(experiment, partition.names),
             augmentation=experiment.augment,
         ),
         x=x,
@@ -189,6 +190,18 @@ def federation_of(
         moving=moving,
         dtype=DTYPES[experiment.training.dtype],
     )
+
+
+def work_of_clients(experiment: Experiment, names: Sequence[str]) -> tuple[Local, ...]:
+    """Return the local work of each client; () if all do the same. Raises `BadInput` for the own work of an unknown client."""
+    local, seed = experiment.local, experiment.training.seed
+    works = experiment.system.own_work(local, len(names), seed)
+    for text in experiment.clients.own or ():
+        name, options = parse(text, "clients: own")
+        require(name in names, f"clients: own: there is no client {name!r}; {suggestion(name, names)}")
+        at, works = names.index(name), works or (local,) * len(names)
+        works = (*works[:at], with_options(works[at], options, f"clients: own: {name}"), *works[at + 1 :])
+    return works
 
 
 def tuning_of(experiment: Experiment) -> PersonalTuning | None:

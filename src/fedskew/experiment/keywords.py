@@ -84,10 +84,7 @@ class MethodSettings(TypedDict, total=False):
     ]
     solver: Annotated[object, Keyword("S", "local solver: sgd or adamw, with options", "solver")]
     lr: Annotated[float, Keyword("F", "learning rate of the local solver", "solver.lr")]
-    lr_decay: Annotated[
-        float | str,
-        Keyword("D", "change of the rate by round: 0.99, cosine, step:30:0.1, warm-up:5+cosine", "solver.lr_decay"),
-    ]
+    lr_decay: Annotated[float | str, Keyword("D", "rate by round: 0.99, cosine, step:30, warm-up:5", "solver.lr_decay")]
     momentum: Annotated[float, Keyword("F", "momentum of the local solver", "solver.momentum")]
     server: Annotated[object, Keyword("S", "server optimiser: sgd:lr=1, momentum, adagrad, adam, yogi", "server")]
     selection: Annotated[
@@ -106,7 +103,7 @@ class MethodSettings(TypedDict, total=False):
         object, Keyword("C", "compression of updates: none, top-k:share=0.01, qsgd:levels=15, int8, clip", "codec")
     ]
     augment: Annotated[object, Keyword("A", "random changes of training images: none, crop-flip:padding=4", "augment")]
-    epochs: Annotated[int, Keyword("E", "local epochs a round", "local.epochs")]
+    epochs: Annotated[float | str, Keyword("E", "local epochs a round, also parts such as 0.25", "local.epochs")]
     steps: Annotated[int, Keyword("T", "local steps a round, instead of epochs", "local.steps")]
     batch_size: Annotated[int | str, Keyword("B", "rows a batch, or all", "local.batch_size")]
 
@@ -135,17 +132,8 @@ class ComputeSettings(TypedDict, total=False):
         Keyword("M", "metric of your own, ./mine.py::Gini; may be repeated", "metric", repeated=True),
     ]
     rounds: Annotated[int, Keyword("R", "number of rounds", "training.rounds")]
-    init: Annotated[
-        str,
-        Keyword(
-            "RUN",
-            "start from a run's model (7), all it had after a round (7:20), or a .safetensors file",
-            "training.init",
-        ),
-    ]
-    patience: Annotated[
-        int, Keyword("N", "use the best round; stop after N measured rounds without a better one", "training.patience")
-    ]
+    init: Annotated[str, Keyword("M", "start from run 7, go on after its round 20 (7:20), or a file", "training.init")]
+    patience: Annotated[int, Keyword("N", "use the best round; stop N measured rounds after it", "training.patience")]
     margin: Annotated[
         float, Keyword("M", "smaller differences do not matter, in points or the metric's unit", "evaluation.margin")
     ]
@@ -181,11 +169,12 @@ class Settings(DataSettings, MethodSettings, FailureSettings, ComputeSettings, R
     clients__partition_seed: int
     clients__held_out: float
     clients__unseen: float
+    clients__own: Sequence[str] | None
     server_data__share: float
     server_data__warm_up: int
     shared_data__beta: float
     shared_data__alpha: float
-    local__epochs: int
+    local__epochs: float
     local__steps: int | None
     local__batch_size: int | str
     local__batches: str

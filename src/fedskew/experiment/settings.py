@@ -43,16 +43,21 @@ class Clients:
 
     ``unseen`` is the share of the clients (0..1) that take no part in training. After the last round they measure the model: before
     they adapt it, and after a round of local work on some of their rows.
+
+    ``own`` has local work of named clients, as ``["north:epochs=2,batch_size=8"]``: any option of the section ``local``.
     """
 
     number: PositiveInt = 10
     partition_seed: NonNegativeInt = 0
     held_out: BelowOne = 0.2
     unseen: BelowOne = 0.0
+    own: tuple[str, ...] | None = None
     private = alone
 
     def accepts(self, setup: Setup) -> str:
-        """Return why this run cannot leave clients out of training; empty if it can."""
+        """Return why this run cannot leave clients out of training, or know them by name; empty if it can."""
+        if self.own and not setup.simulated:
+            return "own: the server knows no node by name; leave it out"
         return "" if setup.simulated or not self.unseen else "unseen: on nodes every client trains; leave it out"
 
     def __post_init__(self) -> None:

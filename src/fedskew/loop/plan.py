@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 from msgspec import Meta
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.contract import Augmentation, Setup
 from fedskew.core.errors import BadInput, require
-from fedskew.core.limits import PositiveInt, PositiveShare, Share
+from fedskew.core.limits import PositiveFloat, PositiveInt, PositiveShare, Share
 from fedskew.core.machine import require_memory
 from fedskew.core.privacy import alone
 from fedskew.core.records import BatchPlan, Privacy
@@ -53,15 +53,15 @@ class Local:
     """The local work of a round: ``epochs`` over the client's rows, or exactly ``steps`` batches if ``steps`` is given.
 
     ``batches="shuffled"`` reshuffles in every epoch, and keeps the last, shorter batch. ``"independent"`` draws each batch
-    with replacement. ``batch_size="all"`` takes all the client's rows at once.
+    with replacement. ``batch_size="all"`` takes all the client's rows at once. Part of an epoch, such as ``epochs=0.25``, is this
+    part of its batches, rounded up.
     """
 
-    epochs: PositiveInt = 5
+    epochs: PositiveInt | PositiveFloat = 5
     steps: PositiveInt | None = None
     batch_size: PositiveInt | Literal["all"] = 16
     batches: Literal["shuffled", "independent"] = "shuffled"
     private = alone
-    CURES: ClassVar = {"epochs": "; for less than an epoch write steps=N, the number of batches"}
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class SeededPlanner:
         return replace(self, sizes={k: adapted(self.local, share) for k, share in shares.items()})
 
     def parts(self, client: int) -> int:
-        return self.work(client).steps or self.work(client).epochs
+        return max(1, int(self.work(client).steps or self.work(client).epochs))
 
     def train(self, round_: int, client: int, rows: Ints) -> BatchPlan:
         plan = self.dealt(round_, client, rows)
@@ -120,7 +120,8 @@ class SeededPlanner:
     def extent(self, client: int, num_rows: int) -> tuple[int, int]:
         """Return the number of local steps of a client with ``num_rows`` rows, and its batch size."""
         local, size = self.work(client), self.batch_size(client, num_rows)
-        return local.steps or local.epochs * -(-num_rows // size), size
+        # 0.07 epochs of 100 batches are 7.000000000000001
+        return local.steps or math.ceil(local.epochs * -(-num_rows // size) - 1e-9), size
 
     def dealt(self, round_: int, client: int, rows: Ints) -> BatchPlan:
         """Return the plan of batches without augmentation."""
@@ -216,7 +217,7 @@ class System:
             return "resources and variance scale a batch of some rows; set local.batch_size to a number"
         if self.variance is not None and not setup.simulated:
             return "variance is surveyed in simulations only; leave it out"
-        most = local.steps or (max(values("epochs", self.epochs)) if self.epochs else local.epochs)
+        most = int(local.steps or (max(values("epochs", self.epochs)) if self.epochs else local.epochs))
         if not self.stragglers or self.drop_stragglers or most > 1:
             return ""
         return (
@@ -226,7 +227,7 @@ class System:
 
     def own_work(self, local: Local, num_clients: int, seed: int) -> tuple[Local, ...]:
         """Return the local work of each client; () if all clients do ``local``."""
-        epochs = values("epochs", self.epochs) if self.epochs else [local.epochs]
+        epochs: Sequence[float] = values("epochs", self.epochs) if self.epochs else [local.epochs]
         sizes: Sequence[int | Literal["all"]] = [local.batch_size]
         if self.resources is not None or self.variance is not None:
             sizes = [adapted(local, share) for share in self.resources or (1.0,)]

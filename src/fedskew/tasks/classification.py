@@ -1,14 +1,16 @@
 """Tasks with classes, labels or symbols: classification, multi-label classification, next token."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from fedskew.core.errors import require
+from fedskew.core.limits import PositiveFloat
 from fedskew.core.metrics import TaskMetric
 from fedskew.core.task import TaskKind, one_hot
 from fedskew.core.trees import Tree
@@ -32,12 +34,32 @@ LARGEST = 2_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(TaskKind):
-    """Cross-entropy in nats. The model has one output for each class."""
+    """Cross-entropy in nats. The model has one output for each class.
+
+    ``weights`` multiply the loss of a row by the weight of its class in training: a list, one for each class, or "balanced": n / (K
+    n_c) for n_c of all n training rows in class c of K classes. All metrics, and the measured loss, are without weights.
+    """
+
+    weights: tuple[PositiveFloat, ...] | Literal["balanced"] | None = None
 
     idea: ClassVar[str] = "one of several classes for each row, by cross-entropy"
     target: ClassVar[str] = "classes"
     metrics: ClassVar[tuple[TaskMetric, ...]] = metrics_of("classification")
     primary: ClassVar[str] = "accuracy"
+
+    def num_outputs(self, num_categories: int) -> int:
+        weights = self.weights if isinstance(self.weights, tuple) else ()
+        require(
+            len(weights) in (0, num_categories),
+            f"task classification: {len(weights)} weights for {num_categories} classes; write one for each class",
+        )
+        return num_categories
+
+    def fitted(self, y: NDArray[np.generic]) -> Self:
+        if self.weights != "balanced":
+            return self
+        rows = np.bincount(y)
+        return replace(self, weights=tuple((len(y) / np.count_nonzero(rows) / np.maximum(rows, 1)).tolist()))
 
     def constant(self, y: NDArray[np.generic], num_outputs: int) -> Tensor:
         return log_shares(np.bincount(y, minlength=num_outputs))
@@ -47,10 +69,11 @@ class Classification(TaskKind):
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         log_p = outputs.log_softmax(-1)
-        return -(log_p * one_hot(y, outputs.shape[-1], log_p.dtype)).sum(-1)
+        true = one_hot(y, outputs.shape[-1], log_p.dtype)
+        return -(log_p * (true if self.weights is None else true * true.new_tensor(self.weights))).sum(-1)
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tree:
-        return {"loss": self.loss(outputs, y), "accuracy": (outputs.argmax(-1) == y).to(outputs.dtype)}
+        return {"loss": Classification().loss(outputs, y), "accuracy": (outputs.argmax(-1) == y).to(outputs.dtype)}
 
     def pooled(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         category_means = {name: float(mean_of_defined(values)) for name, values in self.by_category(outputs, y).items()}

@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,11 +17,12 @@ from fedskew.engine.states import ClientStates
 from fedskew.execution.build import Assembly, assemble
 from fedskew.execution.run import execute, register
 from fedskew.experiment.combinations import experiment_from
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import Experiment, from_toml
 from fedskew.loop.personal import evaluate_personal, personal_model
 from fedskew.loop.round import play_round, start
 from fedskew.loop.sharing import PART
 from fedskew.models.intercept import positions
+from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 
 SIZES = (30, 18, 44)
@@ -150,6 +152,14 @@ def test_engines_agree_and_a_resumed_run_equals_an_undisturbed_one(harmonisation
         assert ("personal" in set(first["split"])) == (harmonisation in ("site-bias", "prior"))
     one, two = values["sequential"], values["stacked"]
     np.testing.assert_allclose(one["value"], two["value"], rtol=1e-6, atol=1e-8)
+
+
+def test_a_run_starts_from_the_shared_model_of_another(tmp_path: Path) -> None:
+    first = experiment("site-bias", engine="sequential", training__threads=1, rounds=2)
+    runs = fs.run(first, data=DATA, runs=tmp_path)
+    tree, _ = checkpoints.load(checkpoints.latest(runs.store.run_folder(1)))
+    again = fs.run(first, data=DATA, runs=tmp_path, init=1)
+    assert torch.equal(assemble(from_toml(again.store.run(2).experiment), DATA).x0, tree["x"])
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,20 @@ def test_protected_names_a_column_or_all_inputs_of_its_words() -> None:
         client_data(Experiment(skew="natural", harmonisation="combat:protected=[agee]"), data)
 
 
+@pytest.mark.parametrize("harmonisation", ["site-scale", "combat:protected=[age]"])
+def test_a_sensitive_attribute_stays_0_and_1(harmonisation: str) -> None:
+    data = dataset()
+    people = [np.column_stack([x, np.arange(len(x)) % 3 == 0]) for x in (data.x, data.x_test)]
+    fair = Dataset(
+        x=people[0], y=data.y, x_test=people[1], y_test=data.y_test, classes=data.classes, groups=data.groups,
+        columns=(*data.columns, "sex"), sensitive="sex",
+    )  # fmt: skip
+    changed = client_data(Experiment(skew="natural", harmonisation=harmonisation), fair)
+    for x, before in ((changed.x, people[0]), (changed.x_test, people[1])):
+        assert np.array_equal(x[:, -1], before[:, -1])
+        assert np.array_equal(x[:, 1], before[:, 1]) == (x is changed.x_test and "combat" in harmonisation)
+
+
 def test_rows_without_columns_of_numbers_are_refused() -> None:
     y = np.arange(40) % 2
     for x, words in ((np.ones((40, 1, 4, 4)), r"shape \(1, 4, 4\)"), (np.arange(80).reshape(40, 2), "int64 of shape")):

@@ -11,7 +11,7 @@ from fedskew.core.errors import require
 from fedskew.execution.initial import RUN, after_round, hash_of
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.keywords import Format, Kind
-from fedskew.serving.export import SUFFIX, write_folder
+from fedskew.serving.export import SUFFIX, check_alone, write_folder
 from fedskew.serving.export import export as write_file
 from fedskew.serving.predict import TrainedModel, number_of, warn_python
 from fedskew.serving.predict import load as load_trained
@@ -58,6 +58,7 @@ def export(
     whose = number_of(trained.store, run, client)
     if form == "folder":
         return write_folder(trained.store, run, place, whose, warn, trained.data)
+    check_alone(trained.store, run, f"export: {form}", "write a folder, --format folder")
     return write_file(trained.store, run, form, place, warn, trained.data, whose)
 
 

@@ -191,8 +191,8 @@ class Runs:
         from fedskew.models.own import OwnNet
         from fedskew.serving.export import WithAnswer, check_alone, in_dtype_of, trained
 
+        check_alone(self.store, self.one("model"), "model: a module", "use predict, or export a folder")
         learned = trained(self.store, self.one("model"), dataset=self.data, client=client)
-        check_alone(learned, "model: a module", "use predict, or export a folder")
         net = learned.net.eval()
         of_user = isinstance(net, OwnNet) and learned.kind.target == "classes"
         model = net.get_submodule("inner") if of_user else WithAnswer(net, learned.kind.predictions)

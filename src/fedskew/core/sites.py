@@ -57,12 +57,6 @@ class SiteMaps(NamedTuple):
     effect: Floats  # (K + 1, p, D)
     protected: Ints  # (p,)
 
-    def widened(self) -> "SiteMaps":
-        """Return the maps for rows with a further column, which stays."""
-        one = ((0, 0), (0, 1))
-        factor, offset = np.pad(self.factor, one, constant_values=1), np.pad(self.offset, one)
-        return SiteMaps(factor, offset, np.pad(self.effect, ((0, 0), *one)), self.protected)
-
     def of_others(self) -> "SiteMaps":
         """Return the map of rows of unknown sites alone."""
         return SiteMaps(self.factor[-1:], self.offset[-1:], self.effect[-1:], self.protected)

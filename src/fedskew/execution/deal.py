@@ -122,13 +122,14 @@ def fitted_maps(harmonisation: RowHarmonisation, dataset: Dataset, sites: Sequen
     numbers = sites[0].ndim == 2 and np.issubdtype(sites[0].dtype, np.floating)
     words = f"harmonisation: changes columns of numbers, but rows of {dataset.name} are {dataset.x.dtype} of shape {dataset.shape}"
     require(numbers, f"{words}; use --harmonisation site-bias")
-    changed = sites[0].shape[1] - bool(dataset.sensitive)
-    names = [column.partition(" = ")[0].removesuffix(" is missing") for column in dataset.columns[:changed]]
+    names = [column.partition(" = ")[0].removesuffix(" is missing") for column in dataset.columns]
     for name in harmonisation.protected:
         require(name in names, f"harmonisation: protected: there is no column {name!r}; {suggestion(name, names)}")
     protected = [at for at, name in enumerate(names) if name in harmonisation.protected]
-    maps = harmonisation.fit(SiteSums.of([rows[:, :changed] for rows in sites], np.array(protected, dtype=np.int64)))
-    return maps.widened() if dataset.sensitive else maps
+    maps = harmonisation.fit(SiteSums.of(sites, np.array(protected, dtype=np.int64)))
+    if dataset.sensitive:  # the last column stays 0 and 1
+        maps.factor[:, -1], maps.offset[:, -1], maps.effect[:, :, -1] = 1, 0, 0
+    return maps
 
 
 def unseen_clients(experiment: Dealing, dealt: Partition) -> Ints:

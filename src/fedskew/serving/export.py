@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fedskew.core.component import with_options
 from fedskew.core.errors import BadInput, FedskewError, require
-from fedskew.core.files import replacing_folder, write_whole
+from fedskew.core.files import replacing_folder, toml_table, write_whole
 from fedskew.core.task import ModelTask, Probabilistic, TaskKind
 from fedskew.core.trees import Tree
 from fedskew.data.dataset import Dataset
@@ -92,7 +92,6 @@ def export(
     """
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     model = trained(store, run, warn, dataset, client)
-    check_alone(model, f"export: {form}", "write a folder, --format folder")
     if form == "safetensors":
         contents = save(named_weights(model))
     else:
@@ -127,9 +126,10 @@ class Trained(NamedTuple):
         return torch.zeros(shape, dtype=torch.long) if self.task.ids else torch.ones(shape, dtype=self.dtype)
 
 
-def check_alone(model: Trained, what: str, cure: str) -> None:
+def check_alone(store: RunStore, run: int, what: str, cure: str) -> None:
     """Raise `BadInput` if a network alone does not answer as the run's model does."""
-    require(not model.learned.sites, f"{what} cannot hold what the run's harmonisation does at each site; {cure}")
+    harmonised = "harmonisation" in toml_table(store.run(run).experiment, f"run {run}")
+    require(not harmonised, f"{what} cannot hold what the run's harmonisation does at each site; {cure}")
 
 
 def trained(

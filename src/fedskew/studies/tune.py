@@ -83,7 +83,7 @@ def at(base: Experiment, method: str, setting: Setting) -> Experiment:
         if section != name:
             require(
                 isinstance(table.get(section), dict),
-                f"tune: {key} is ambiguous, because there are several skews",
+                f"tune: {key} is ambiguous, because the experiment has not exactly one {section}",
             )
             table[section][option] = value
     return from_table_of_sections({**table, "name": method}, "tune", trusted=True)

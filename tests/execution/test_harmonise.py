@@ -18,7 +18,7 @@ from fedskew.execution.build import Assembly, assemble
 from fedskew.execution.run import execute, register
 from fedskew.experiment.combinations import experiment_from
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.loop.personal import evaluate_personal, personal_model
+from fedskew.loop.personal import evaluate_personal, personal_models
 from fedskew.loop.round import play_round, start
 from fedskew.loop.sharing import PART
 from fedskew.models.intercept import positions
@@ -114,7 +114,7 @@ def test_prior_adds_the_logarithm_of_the_site_s_shares_to_the_answers_and_to_not
     means = evaluate_personal(fed, engine, server, states, np.arange(3))
     for k in range(3):
         own = (counts[k] + 2 * share) / (counts[k].sum() + 2)
-        w = personal_model(fed, engine, server, states, k)
+        w = personal_models(fed, engine, server, states, np.array([k]))[0]
         expected = torch.as_tensor(np.log(own) - np.log(share))
         torch.testing.assert_close(w[positions(fed.task.space)], expected, rtol=0, atol=1e-12)
         assert torch.equal(w[:-2], x)
@@ -130,7 +130,7 @@ def test_prior_with_equal_shares_changes_no_model(engine: object) -> None:
     equal = dataclasses.replace(DATA, x=DATA.x[rows], y=DATA.y[rows], groups=np.tile(np.arange(3), 8))
     assembly = assemble(experiment("prior", held_out=0.0, dtype="float64"), equal)
     x, states = played(assembly, engine)
-    w = personal_model(assembly.federation, engine, start(assembly.federation, x), states, 1)
+    w = personal_models(assembly.federation, engine, start(assembly.federation, x), states, np.array([1]))[0]
     torch.testing.assert_close(w, x, rtol=0, atol=1e-12)
 
 

@@ -13,7 +13,7 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.execution.build import Assembly
 from fedskew.execution.learned import kept
-from fedskew.loop.personal import personal_model
+from fedskew.loop.personal import personal_models
 from fedskew.serving.export import trained
 from fedskew.serving.predict import load
 from fedskew.studies.landscape import state_of
@@ -80,7 +80,7 @@ def test_rows_of_a_site_are_answered_as_in_training_and_others_by_the_rule(
     model = load(runs.store, 1)
     found = model.predict(new, warn=about_no_site)
     for k, name in enumerate(assembly.data.sites.names):
-        w = personal_model(fed, assembly.engine, server, states, k)
+        w = personal_models(fed, assembly.engine, server, states, np.array([k]))[0]
         mine = np.flatnonzero(frame["clinic"] == name)
         expected = torch.softmax(fed.task.logits(w, inputs(assembly, frame.iloc[mine], k)), 1).detach()
         np.testing.assert_allclose(found[[*CLASSES]].to_numpy()[mine], expected, atol=1e-6)

@@ -16,6 +16,7 @@ from fedskew.report.console import self_showing
 from fedskew.report.experiments import name_of
 from fedskew.report.words import listed
 from fedskew.store.runs import RunRecord, RunStore
+from fedskew.store.test_rows import TABLES, Split
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,25 +96,29 @@ class Runs:
             if r.status != "finished"
         ]
 
-    def results(self, columns: Sequence[str] = (), interval: Interval = "ci95") -> Results:
-        """Return the numbers of the runs. Raises `BadInput` for an unknown interval, and if ``columns`` is no list."""
+    def results(self, columns: Sequence[str] = (), interval: Interval = "ci95", by: Split = "test") -> Results:
+        """Return the numbers of the runs. Raises `BadInput` for an unknown interval or split, and if ``columns`` is no list."""
         from fedskew.report.series import Layout, Results
         from fedskew.report.words import SPREADS
 
         require(not isinstance(columns, str), f"columns: write them as a list, [{columns!r}]")
         require(interval in SPREADS, f"interval: unknown {interval!r}; known are {', '.join(SPREADS)}")
-        return Results(self.store, self.records, layout=Layout(tuple(columns), interval))
+        require(by in TABLES, f"by: unknown {by!r}; known are {', '.join(TABLES)}")
+        return Results(self.store, self.records, layout=Layout(tuple(columns), interval, by))
 
     @plainly
-    def table(self, full: bool = False, columns: Sequence[str] = (), interval: Interval = "ci95") -> pd.DataFrame:
+    def table(
+        self, full: bool = False, columns: Sequence[str] = (), interval: Interval = "ci95", by: Split = "test"
+    ) -> pd.DataFrame:
         """Return one row for each method: accuracy with 95 % interval, worst client, drift, megabytes, difference, ...
 
         The frame has all numbers, with shares in 0..1, but prints only the main columns, like `fedskew show`. ``columns`` and
-        ``interval`` change what it prints; ``full`` prints all columns with values.
+        ``interval`` change what it prints; ``full`` prints all columns with values. ``by="sites"`` compares the methods
+        at the sites, where each row is answered by the model that its site would use.
         """
         from fedskew.report.tables import filled
 
-        results = self.results(columns, interval)
+        results = self.results(columns, interval, by)
         return filled(results.summary) if full else self.shown(results)
 
     def shown(self, results: Results | None = None) -> MethodTable:
@@ -123,6 +128,16 @@ class Runs:
         results = results or self.results()
         dropped = ["clients' rows", *([] if results.layout.columns else ["seeds"])]
         return MethodTable.of(results.summary, readable(results).drop(columns=dropped, errors="ignore"))
+
+    @plainly
+    def sites(self) -> pd.DataFrame:
+        """Return one row for each site and method: site, method, rows, the primary measure, and recall of the rarest class.
+
+        It is empty if the data do not name the sites. See `fedskew.report.series.by_site`.
+        """
+        from fedskew.report.series import by_site
+
+        return by_site(self.results().titled)
 
     @plainly
     def curves(self, measure: str = "") -> pd.DataFrame:
@@ -158,11 +173,11 @@ class Runs:
         return self_showing(plot(self.results(interval=interval), what))
 
     @plainly
-    def report(self, path: str | Path) -> Path:
-        """Write the self-contained HTML report."""
+    def report(self, path: str | Path, by: Split = "test") -> Path:
+        """Write the self-contained HTML report. ``by`` is as in `table`."""
         from fedskew.report.html import write_report
 
-        return write_report(self.results(), Path(path))
+        return write_report(self.results(by=by), Path(path))
 
     @plainly
     def latex(self, columns: Sequence[str] = (), interval: Interval = "ci95") -> str:

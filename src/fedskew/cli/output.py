@@ -20,9 +20,9 @@ from fedskew.core.files import replacing
 from fedskew.report.answer import measuring, profiles, remarks, warnings
 from fedskew.report.console import Console, say
 from fedskew.report.experiments import measured_rows, titled, tuning
-from fedskew.report.files import against, readable
+from fedskew.report.files import RECALL, against, readable, readable_by_site
 from fedskew.report.plots import on_ranks, ranking
-from fedskew.report.series import PLAIN, Layout, Results, curves_by_run, decided
+from fedskew.report.series import PLAIN, Layout, Results, by_site, curves_by_run, decided
 from fedskew.report.tables import covered, on_verdicts, verdict_rule
 from fedskew.report.variance import how_sure
 from fedskew.report.words import SPREADS, heading, listed
@@ -54,6 +54,7 @@ def summary_json(results: Results) -> dict[str, object]:
     curves, parts, of_clients = curves_by_run(results), results.parts, decided(results)
     return {
         "methods": results.summary.to_dict("records"),
+        "sites": by_site(results).to_dict("records"),
         "runs": [
             {
                 "run": r.id,
@@ -74,12 +75,15 @@ def summary_json(results: Results) -> dict[str, object]:
 def layout_from(parsed: argparse.Namespace) -> Layout:
     """Return the layout of tables that the options ask for."""
     columns = filter(None, (name.strip() for name in getattr(parsed, "columns", "").split(",")))
-    return Layout(tuple(columns), getattr(parsed, "interval", PLAIN.spread))
+    return Layout(tuple(columns), getattr(parsed, "interval", PLAIN.spread), getattr(parsed, "compared_by", PLAIN.by))
 
 
 SEVERAL = "`fedskew compare --algorithms METHOD --seeds 5` gives one"
 
-FIRST_LEFT_OUT, LAST_LEFT_OUT = ("MB", "drift"), ("worst client %", "personal %")
+SHOWN_SITES = 20
+"""Maximum number of sites in the table by site; the report and --json have all."""
+
+FIRST_LEFT_OUT, LAST_LEFT_OUT = ("MB", "drift"), ("worst client %", "personal %", "accuracy at the sites %")
 """Columns that a narrow terminal leaves out, in this order. Measures that only some runs have come between, differences last."""
 
 
@@ -104,6 +108,11 @@ def print_summary(results: Results, title: str = "") -> None:
     print_columns(by_title, ("method", "verdict"))
     for line in notes(results, list(by_title)):
         console.print(line, style="dim")
+    if by_site := readable_by_site(results):
+        console.print(f"\nby site: {heading(results.measure)}, each site's model on its rows", style="bold")
+        wide = too_wide(by_site, [title for title in reversed(by_site) if RECALL in title], console.width)
+        shown = {title: cells[:SHOWN_SITES] for title, cells in by_site.items() if title not in wide}
+        print_columns(shown, ("site",))
     if hidden:
         keys = [m.key for m in results.columns("table") if heading(m) in hidden]
         keys += ["difference"] * (against(results) in hidden) + ["verdict"] * ("verdict" in hidden)

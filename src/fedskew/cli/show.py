@@ -79,7 +79,7 @@ def list_runs(parsed: argparse.Namespace) -> None:
 def newest(store: RunStore, records: Sequence[RunRecord]) -> dict[int, float]:
     """Return, by run, the newest value of its primary measure; NaN if there is none, or if the measurements are lost.
 
-    For a trial of tuning, this is the measure on held-out rows that chooses the settings. A run without a shared model has none.
+    For a trial of tuning, this is the measure on held-out rows that chooses the settings; without a shared model, at the sites.
     """
     scores = dict.fromkeys((record.id for record in records), math.nan)
     runs: dict[str, list[int]] = {}
@@ -88,8 +88,9 @@ def newest(store: RunStore, records: Sequence[RunRecord]) -> dict[int, float]:
         if is_trial(record):
             split = record.facts["tuning"].get("by", "clients")
             runs.setdefault(f"{split}/{measure.name}_mean", []).append(record.id)
-        elif not shares_no_model(record):
-            runs.setdefault(f"{measure.split}/{measure.name}", []).append(record.id)
+        else:
+            split = "sites" if shares_no_model(record) else measure.split
+            runs.setdefault(f"{split}/{measure.name}", []).append(record.id)
     for measured, ids in runs.items():
         with suppress(FedskewError):
             scores |= {m.run: m.value for m in store.last(ids, [measured])}

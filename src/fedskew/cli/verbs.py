@@ -61,6 +61,14 @@ INTERVAL = option(
     choices=("ci95", "std", "sem"),
     default="ci95",
 )
+BY = option(
+    "--by",
+    "SPLIT",
+    "what compares the methods: the server's model on the test rows (test, default), or each site's model on its rows (sites)",
+    choices=("test", "sites"),
+    default="test",
+    dest="compared_by",
+)
 COLUMNS = option(
     "--columns",
     "C,...",
@@ -319,8 +327,10 @@ VERBS = (
     Verb("tag", "show.tag", "tag runs", (ONE_RUN, TAGS, UNTAG, STORE[0])),
     Verb("rename", "show.rename", "name a run or a comparison", (ONE_RUN, NEW_NAME, STORE[0])),
     Verb("rm", "show.rm", "remove runs", (RUNS, YES, STORE[0])),
-    Verb("show", "show.show", "print one run or a comparison", (RUNS, TOML, COLUMNS, INTERVAL, BUDGET, *STORE)),
-    Verb("report", "show.report", "write an HTML report of runs", (RUNS, *REPORT, COLUMNS, INTERVAL, BUDGET, *STORE)),
+    Verb("show", "show.show", "print one run or a comparison", (RUNS, TOML, COLUMNS, BY, INTERVAL, BUDGET, *STORE)),
+    Verb(
+        "report", "show.report", "write an HTML report of runs", (RUNS, *REPORT, COLUMNS, BY, INTERVAL, BUDGET, *STORE)
+    ),
     Verb("landscape", "models.landscape", "draw the loss around a run's model", (*LANDSCAPE, TRUST, *STORE)),
     Verb("check", "components.check", "check that a component keeps its promises", (CHECKED, JSON)),
     Verb("skew", "data.skew", "split a data set among clients", (FILE, DEALT, JSON), {"data and clients": CLIENTS}),

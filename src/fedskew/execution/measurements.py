@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -9,14 +10,15 @@ from torch import Tensor
 
 from fedskew.core.contract import Metric
 from fedskew.core.errors import Diverged, require, suggestion
-from fedskew.core.records import Server, channels_last
+from fedskew.core.records import Server
 from fedskew.core.rows import counts, odds, opportunity, parity
 from fedskew.core.seeding import stream
-from fedskew.core.task import Categorised, ModelTask, pooled_primary
+from fedskew.core.task import Categorised
 from fedskew.execution.build import Assembly, adaptation_of
 from fedskew.execution.site import Site
+from fedskew.execution.sites import RowValues, outputs_of, row_values
 from fedskew.experiment.config import Experiment, row_of
-from fedskew.loop.evaluate import CHUNK, by_row, mean_of, over_rows, per_row, pooled_by_row, scored
+from fedskew.loop.evaluate import CHUNK, mean_of, over_rows, per_row, scored
 from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.limits import client_cause, server_cause
@@ -24,7 +26,6 @@ from fedskew.loop.personal import adaptation_curve
 from fedskew.loop.work import Engine, Outcome, States
 from fedskew.measure.history import recovery
 from fedskew.measure.privacy import epsilon
-from fedskew.measure.statistics import Floats
 from fedskew.measure.updates import cosines, signal_to_noise
 from fedskew.skew.concept import Concept
 from fedskew.skew.partition import Ints
@@ -88,10 +89,10 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
     tested = over_rows(fed.task, rows_scores, pooled)
     rows: list[Row] = [(None, "test", name, value) for name, value in tested.items() if not math.isnan(value)]
     if assembly.experiment.evaluation.classes:
-        rows += class_rows(assembly, outputs_on_test_rows(assembly, w), y_test)
+        rows += class_rows(assembly, outputs_of(fed.task, w, assembly.x_test), y_test)
     if assembly.dataset.sensitive:
         rows += group_rows(assembly, w, y_test)
-    rows += own_rows(assembly, "test", lambda metric: (outputs_on_test_rows(assembly, w), y_test))
+    rows += own_rows(assembly, "test", lambda metric: (outputs_of(fed.task, w, assembly.x_test), y_test))
     scores = site.client_scores(fed, server, states, clients)
     check_losses(fed, server, scores.clients, tested["loss"], scores.model)
     if len(scores.clients):
@@ -130,20 +131,11 @@ def unseen_rows(assembly: Assembly, engine: Engine, server: Server) -> list[Row]
     return [row for row in rows if math.isfinite(row[3])]
 
 
-def test_row_values(assembly: Assembly, server: Server) -> tuple[Floats, Ints | None] | None:
-    """Return one value of the primary metric for each test row (rows,), and the rows' units or None.
-
-    The mean of the values is the model's metric. Some metrics have a value for each group of rows. Returns None if a row has no
-    value.
-    """
-    task, metric, y = assembly.federation.task, assembly.experiment.task.primary, assembly.test_targets(server.round)
-    units = assembly.dataset.test_units
-    if isinstance(task, ModelTask) and pooled_primary(task) and len(y) > 1:
-        values, units = pooled_by_row(task, metric, outputs_on_test_rows(assembly, server.x), y, units)
-    else:
-        by_rows = by_row(task, metric, per_row(task, server.x, assembly.x_test, y))
-        values = np.array([np.nan]) if by_rows is None else by_rows.cpu().numpy()
-    return (values, units) if np.isfinite(values).all() else None
+def test_row_values(assembly: Assembly, server: Server) -> RowValues | None:
+    """Return the values of the test rows, see `row_values`."""
+    task, y, x = assembly.federation.task, assembly.test_targets(server.round), assembly.x_test
+    scores, outputs = partial(per_row, task, server.x, x, y), partial(outputs_of, task, server.x, x)
+    return row_values(assembly, scores, outputs, y, assembly.dataset.test_units)
 
 
 def own_rows(assembly: Assembly, split: str, inputs: Callable[[Metric], tuple[Tensor, Tensor]]) -> list[Row]:
@@ -153,13 +145,6 @@ def own_rows(assembly: Assembly, split: str, inputs: Callable[[Metric], tuple[Te
         if metric.split == split and math.isfinite(value := float(metric.compute(*inputs(metric)))):
             rows.append((None, split, str(row_of(metric)["name"]), value))
     return rows
-
-
-def outputs_on_test_rows(assembly: Assembly, w: Tensor) -> Tensor:
-    """Return the model's outputs (n, K) on the test rows."""
-    with torch.no_grad():
-        parts = [assembly.federation.task.logits(w, channels_last(x)) for x in assembly.x_test.split(CHUNK)]
-    return torch.cat(parts)
 
 
 def worst_first(

@@ -23,21 +23,31 @@ from fedskew.engine.states import ClientStates, DiskStates, opened
 from fedskew.execution.build import Assembly
 from fedskew.execution.facts import baselines, defaults, new_warnings, note, note_where, watch_of
 from fedskew.execution.learned import CHECKSUM, checksum, keep, write_toml
-from fedskew.execution.measurements import final_rows, forgetting_rows, measured_every, recovery_rows, test_row_values
+from fedskew.execution.measurements import (
+    final_rows,
+    forgetting_rows,
+    measured_clients,
+    measured_every,
+    recovery_rows,
+    test_row_values,
+)
 from fedskew.execution.patience import patience_of
 from fedskew.execution.plan import Latest, Plan
 from fedskew.execution.rounds import AnyStates, checkpoint_due, checkpoint_of, goes_on, on_disk, rounds_of, taken_up
 from fedskew.execution.site import LocalClients, Site
+from fedskew.execution.sites import RowValues, facts_of_sites, measured_at_sites, reported_by_sites
 from fedskew.execution.torchrun import group_of_run, in_step, lead
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.loop.personal import ROWS
 from fedskew.loop.round import start
 from fedskew.loop.work import Engine
+from fedskew.measure.history import Watch
 from fedskew.measure.registry import Measure
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints, test_rows
 from fedskew.store.lock import held
 from fedskew.store.runs import Row, RunRecord, RunStore
+from fedskew.store.test_rows import Split
 
 SHOWN_CLIENTS = 1000
 """Maximum number of clients whose partition is stored for the report."""
@@ -253,12 +263,17 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
     if watch.untrained:
         raise TooFew(f"{watch.absence()}. The model was never trained, so there is no result; try {watch.cure()}")
     with span("evaluation"):
-        measure_last(store, run, assembly, at, states, patience.best)
+        measure_last(store, run, assembly, at, states, patience.best, watch)
     store.update(run, status="finished")
 
 
-def measure_last(store: RunStore, run: int, assembly: Assembly, server: Server, states: AnyStates, best: int) -> None:
-    """Store the test rows' values under the model that the run ends with: of the ``best`` round if there is one, else the last."""
+def measure_last(
+    store: RunStore, run: int, assembly: Assembly, server: Server, states: AnyStates, best: int, watch: Watch
+) -> None:
+    """Measure the models that the run ends with at the sites, and store the values of the rows.
+
+    They are the models of the ``best`` round if there is one, else of the last.
+    """
     if best:
         if best < server.round:
             server, states = resume(store, run, assembly, ClientStates, best)
@@ -267,13 +282,23 @@ def measure_last(store: RunStore, run: int, assembly: Assembly, server: Server, 
             )
         store.replace_splits(run, best, final_rows(assembly, assembly.engine, server, states))
         store.add_facts(run, {"best_round": best})
-    if (values := test_row_values(assembly, server)) is not None:
-        test_rows.write(store, run, server.round, *values)
+    values: dict[Split, RowValues | None] = {"test": test_row_values(assembly, server)}
+    rows = reported_by_sites(store, run, assembly)
+    if len(assembly.federation.x):
+        clients = measured_clients(assembly)
+        rows, values["sites"] = measured_at_sites(assembly, assembly.engine, server, states, clients)
+    store.replace_splits(run, server.round, rows)
+    for split, of_rows in values.items():
+        if of_rows is not None:
+            test_rows.write(store, run, server.round, *of_rows, split)
+    note(store, run, watch.at_sites(server.round, {name: v for site, _, name, v in rows if site is None}))
 
 
 def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seconds: float) -> Progress:
     totals = {(split, name): value for client, split, name, value in rows if client is None}
-    measures = [m for m in assembly.experiment.measures.shown("live") if (m.split, m.name) in totals]
+    untrained = () if assembly.federation.contract.shares_model else ("test", "clients")
+    live = [m for m in assembly.experiment.measures.shown("live") if m.split not in untrained]
+    measures = [m for m in live if (m.split, m.name) in totals]
     values = {m.key: totals[m.split, m.name] for m in measures}
     name, training = assembly.experiment.name, assembly.experiment.training
     return Progress(run, name, training.seed, server.round, training.rounds, seconds, values, measures)
@@ -302,7 +327,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     if dataset.test_units is not None:
         facts["data"]["test_units"] = len(np.unique(dataset.test_units))
     facts["partition"] = assembly.partition_facts()
-    facts["measured_every"] = measured_every(assembly)
+    facts["measured_every"], facts["sites"] = measured_every(assembly), facts_of_sites(assembly)
     if assembly.initial.round:
         facts["first_round"] = assembly.initial.round
     facts["parameters"] = int(assembly.x0.numel())

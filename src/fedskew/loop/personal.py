@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from fedskew.loop.evaluate import client_means, evaluate_clients, mean_of, stack
 from fedskew.loop.federation import Federation, PersonalTuning
 from fedskew.loop.plan import no_steps
 from fedskew.loop.round import broadcast, fresh, survey, work_of, work_on
-from fedskew.loop.work import Engine, Program, States, Work, by_architecture, program
+from fedskew.loop.work import Done, Engine, Program, States, Work, by_architecture, program
 from fedskew.skew.partition import Ints, Partition
 
 CLIENTS = 128
@@ -48,16 +47,15 @@ def scores_of(fed: Federation, engine: Engine, server: Server, states: States, c
     return means_of(fed, engine, work)
 
 
-def personal_model(fed: Federation, engine: Engine, server: Server, states: States, client: int) -> Tensor:
-    """Return the parameters (P,) of one client's personal model after tuning."""
-    clients = np.array([client])
-    plans = tuning_plans(fed, server.round, clients)
-    work = work_of(fed, server, states, clients, plans, tuning_rate(fed, server.round), measured=False)
-    if fed.program.personal and fed.program.before:
-        work = work._replace(view=work.view._replace(before=survey(fed, engine, work)[0]))
-    at = client % len(fed.tasks)
-    program = measuring(fed.programs[at], fed.tasks[at], fed.solver)._replace(final=send_model)
-    return engine.run(program, work, fed.x, fed.targets(server.round)).uploads.delta[0]
+def personal_models(fed: Federation, engine: Engine, server: Server, states: States, clients: Ints) -> Tensor:
+    """Return the parameters (clients, P) of the clients' personal models after tuning."""
+    models = []
+    for lo in range(0, len(clients), CLIENTS):
+        block = clients[lo : lo + CLIENTS]
+        plans, lr = tuning_plans(fed, server.round, block), tuning_rate(fed, server.round)
+        work = work_of(fed, server, states, block, plans, lr, measured=False)
+        models.append(tuned(fed, engine, work, send_models=True).uploads.delta)
+    return torch.cat(models)
 
 
 def send_model(view: View, carry: Carry, sums: Tree) -> tuple[Upload, Tree]:
@@ -77,15 +75,20 @@ def tuning_rate(fed: Federation, round_: int) -> float:
     return fed.rate(round_) if fed.tuning is None or fed.tuning.lr is None else fed.tuning.lr
 
 
-def means_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
-    """Train the personal models by the tuning plans in ``work``; return their mean scores (clients, ...)."""
+def tuned(fed: Federation, engine: Engine, work: Work, send_models: bool) -> Done:
+    """Train the personal models by the tuning plans in ``work``. With ``send_models``, they are the uploads."""
     if fed.program.personal and fed.program.before:
         work = work._replace(view=work.view._replace(before=survey(fed, engine, work)[0]))
     programs = tuple(measuring(p, task, fed.solver) for p, task in zip(fed.programs, fed.tasks, strict=True))
-    y, rows = fed.targets(work.round), [fed.partition.measured_rows(int(k)) for k in work.clients]
-    if pooled_primary(fed.task):
+    if send_models:
         programs = tuple(p._replace(final=send_model) for p in programs)
-    done = by_architecture(programs, work, lambda p, part: engine.run(p, part, fed.x, y))
+    return by_architecture(programs, work, lambda p, part: engine.run(p, part, fed.x, fed.targets(work.round)))
+
+
+def means_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
+    """Train the personal models by the tuning plans in ``work``; return their mean scores (clients, ...)."""
+    y, rows = fed.targets(work.round), [fed.partition.measured_rows(int(k)) for k in work.clients]
+    done = tuned(fed, engine, work, send_models=bool(pooled_primary(fed.task)))
     sizes = torch.tensor([len(measured) for measured in rows])
     means = {name: mean_of(sums.double().cpu(), sizes) for name, sums in done.scores.items()}
     if not pooled_primary(fed.task):

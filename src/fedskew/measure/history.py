@@ -30,6 +30,7 @@ Ints = NDArray[np.int64]
 EXPLODED, WINDOW, SWING, DOMINATES, ABSENT, ONE_CLASS, LEARNT = 20.0, 10, 0.05, 0.5, 5, 0.95, 0.99
 
 SKEW = "Goel, Srivastava, Shah (Failure Modes), Table III, alpha = 0.01"
+ANSWERS = "each row is answered by the model that its site would use"
 SIGNS = {
     "missing class": ("threshold: one row", SKEW, "another partition seed, or a skew that deals all rows"),
     "exploding": (
@@ -53,6 +54,8 @@ SIGNS = {
         SKEW,
         "fewer local epochs, a milder skew, or fewer clients with more rows each",
     ),
+    "one answer": ("threshold: every row", ANSWERS, "more rounds, another learning rate, or class weights"),
+    "worse than a constant": ("threshold: any difference", ANSWERS, "more rounds, or another learning rate"),
 }
 """Threshold, source and remedy of each warning."""
 
@@ -170,6 +173,22 @@ class Watch:
         if self.has_labels:
             signs |= {"absent class": self.absent_class(counts.sum(0)), "collapsed": self.collapsed(local_accuracy)}
         return self.new(round_, signs)
+
+    def at_sites(self, round_: int, found: Mapping[str, float]) -> list[Warned]:
+        """Return the warnings of the last models, from the values over all rows at the sites, by name."""
+        name, rows = self.measure.name, f"{found.get('rows', 0):.0f} rows at the sites"
+        value, constant = found.get(name, np.nan), found.get("constant", np.nan)
+        worse = value > constant if self.measure.better == "lower" else value < constant
+        ahead = f"{self.measure.title} is {100 * value:.1f} % on the {rows}, and {100 * constant:.1f} %"
+        if self.measure.unit != "%":
+            ahead = f"{self.measure.title} is {value:.4g} on the {rows}, and {constant:.4g}"
+        return self.new(
+            round_,
+            {
+                "one answer": f"all {rows} get the same answer" if found.get("answers") == 1 else "",
+                "worse than a constant": f"{ahead} if all get the same answer" if worse else "",
+            },
+        )
 
     def new(self, round_: int, signs: Mapping[str, str]) -> list[Warned]:
         """Return warnings for the kinds in ``signs`` that have a text and are new."""

@@ -137,6 +137,7 @@ METRICS_OF: dict[str, Callable[[TaskMetric], bool]] = {
     "primary": lambda metric: not metric.aside,
     "aside": lambda metric: metric.aside and not metric.pooled,
     "pooled aside": lambda metric: metric.aside and metric.pooled,
+    "any aside": lambda metric: metric.aside,
     "share": lambda metric: not metric.aside and metric.unit == "%",
     "mean": lambda metric: not metric.pooled,
     "primary or mean": lambda metric: not (metric.aside and metric.pooled),
@@ -179,7 +180,7 @@ def measures_of_rows(rows: Iterable[Row]) -> Iterator[Measure]:
 MEASURES: tuple[Measure, ...] = tuple(measures_of_rows(ROWS))
 
 
-OF_MODELS = ("test", "clients", "personal", "unseen")
+OF_MODELS = ("test", "clients", "personal", "sites", "unseen")
 """Splits of measures of models. Models are not measured after every round."""
 
 DECLARED = {"title": str, "unit": str, "better": str, "score": str, "reduce": str, "low": float, "high": float}
@@ -214,15 +215,15 @@ class Measures:
         """Return the measures of the split that name a function."""
         return [m for m in self.all if m.split == split and m.compute]
 
-    def primary(self, metric: str = PRIMARY) -> Measure:
-        """Return the measure by which methods are compared and tuned: a ``metric`` on the test set.
+    def primary(self, metric: str = PRIMARY, split: str = "test") -> Measure:
+        """Return the measure by which methods are compared and tuned: a ``metric`` on the test set, or on another ``split``.
 
         Raises `BadInput` for an unknown metric.
         """
         if ("test", metric) not in self.stored:
             names = {name for split, name in self.stored if split == "test"}
             raise BadInput(f"unknown metric {metric!r}; {suggestion(metric, names)}")
-        return self.stored["test", metric]
+        return self.stored[split, metric]
 
 
 def measures_of(facts: Iterable[Mapping[str, Any]]) -> Measures:
@@ -255,12 +256,12 @@ class Recorded(Protocol):
     def facts(self) -> Mapping[str, Any]: ...
 
 
-def primary_of(records: Iterable[Recorded]) -> Measure:
-    """Return the measure by which these runs are compared. Raises `BadInput` if they have different ones."""
+def primary_of(records: Iterable[Recorded], split: str = "test") -> Measure:
+    """Return the measure of the ``split`` by which these runs are compared. Raises `BadInput` if they have different ones."""
     facts = [record.facts for record in records]
     metrics = list(dict.fromkeys(str(of_run["primary"]) for of_run in facts if "primary" in of_run)) or [PRIMARY]
     require(len(metrics) == 1, f"these runs are compared by {' and by '.join(metrics)}; name runs of one task")
-    return measures_of(facts).primary(metrics[0])
+    return measures_of(facts).primary(metrics[0], split)
 
 
 def budgets() -> dict[str, tuple[str, ...]]:

@@ -15,7 +15,7 @@ from fedskew.measure.registry import Measure
 from fedskew.report import words
 from fedskew.report.experiments import client_rows, escaped
 from fedskew.report.plots import pictures
-from fedskew.report.series import Results
+from fedskew.report.series import Results, by_site
 from fedskew.report.style import styled
 from fedskew.report.tables import covers, filled, verdict_rule
 
@@ -69,6 +69,8 @@ def texts_of(results: Results) -> dict[str, str]:
         "methods.tex": latex(results),
         "methods.md": markdown(readable(results)),
     }
+    if len(of_sites := by_site(results)):
+        texts["sites.csv"] = csv(of_sites)
     of_clients = {measure.figure for measure in results.all_measures if measure.of_clients} | {"clients"}
     for what, picture in pictures(results).items():
         table = picture.table
@@ -95,6 +97,29 @@ def readable(results: Results) -> pd.DataFrame:
     if len(summary) > 1 and layout.has("verdict"):
         table["verdict"] = summary["verdict"]
     return pd.DataFrame(table)
+
+
+RECALL = ", recall of"
+"""Part of the headings of columns with the recall of the rarest class."""
+
+
+def readable_by_site(results: Results) -> dict[str, list[str]]:
+    """Format `series.by_site` for readers, one row for each site: by heading, the cells. Empty if the data name no sites.
+
+    Each method has a column of the primary measure. The recall of the rarest class follows.
+    """
+    table, measure, columns = by_site(results), results.measure, dict[str, list[str]]()
+    sites = list(dict.fromkeys(table["site"]))
+    if not sites:
+        return columns
+    rows, first = table.groupby("site")["rows"].mean(), results.records[0].facts.get("sites", {})
+    columns = {"site": sites, "rows": [f"{rows[site]:.0f}" for site in sites]}
+    for name, title in ((measure.name, ""), ("recall_of_rarest", f"{RECALL} {first.get('rarest')} %")):
+        shown = results.measures.stored["sites", name]
+        for method in results.methods if name in table else ():
+            values = table[table["method"] == method].set_index("site")[name].reindex(sites)
+            columns[f"{results.names[method]}{title}"] = [words.plain(shown, value) for value in values]
+    return columns
 
 
 def against(results: Results) -> str:

@@ -16,6 +16,7 @@ from fedskew.core.text import count
 from fedskew.report import experiments, words
 from fedskew.report.answer import answer, measuring, notices, profiles, remarks
 from fedskew.report.experiments import comparison_title
+from fedskew.report.files import readable_by_site
 from fedskew.report.plots import dealt, landscapes, pictures
 from fedskew.report.series import Results
 from fedskew.report.style import LINE, MARKERS, SERIES, Picture, dashes, marker, rendered
@@ -46,6 +47,7 @@ def page(results: Results, live: bool = False) -> str:
     results = results.titled
     records, summary, measure, spread = results.records, results.summary, results.measure, results.layout.spread
     figures, sheets = pictures(results, MOST_POINTS), landscapes(results)
+    by_site = readable_by_site(results)
     differences, of_rows = figures.pop("differences", None), figures.pop("partition", None)
     over_rounds = [figures.pop("ranks", None), *figures.values(), *sheets]
     columns = (
@@ -71,6 +73,7 @@ def page(results: Results, live: bool = False) -> str:
         margin=words.within(measure, summary["margin"].iloc[0]) if summary["margin"].notna().any() else "",
         primary=measure,
         columns=columns,
+        sites=by_site and [[*by_site], *zip(*by_site.values(), strict=True)],
         remarks=list(dict.fromkeys(m.remark for m in columns if m.remark)) + remarks(records),
         spread=words.SPREADS[spread].title,
         shown=partial(words.shown, spread=spread),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ from fedskew.report.experiments import (
 from fedskew.report.tables import OBSERVATION, by_method, methods, per_seed, rows_with, summarise
 from fedskew.report.words import MISSING, listed
 from fedskew.store.runs import Measurement, RunRecord, RunStore
+from fedskew.store.test_rows import Split
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,17 +137,22 @@ def measured_everywhere(frame: pd.DataFrame, spent: pd.Series[float], most: floa
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a table: its columns (empty: all columns with values), and the spread, a key of `words.SPREADS`."""
+    """The layout of a table: its columns (empty: all columns with values), and the spread, a key of `words.SPREADS`.
+
+    ``by`` is the split whose primary measure compares the methods: the server's model on the ``test`` rows, or each site's own
+    model at the ``sites``.
+    """
 
     columns: tuple[str, ...] = ()
     spread: str = "ci95"
+    by: Split = "test"
 
     def has(self, column: str) -> bool:
         """True if the layout shows this column, one of `OTHER_COLUMNS`."""
         return not self.columns or column in self.columns
 
 
-PLAIN = Layout()
+PLAIN, NONE = Layout(), MappingProxyType[int, list[str]]({})
 OTHER_COLUMNS = ("difference", "verdict", "seeds")
 """Columns of a table for readers that are no measures."""
 
@@ -202,8 +209,19 @@ class Results:
 
     @cached_property
     def measure(self) -> Measure:
-        """The primary measure: methods are compared by it. Raises `BadInput` if the runs have different ones."""
-        return primary_of(self.runs)
+        """The primary measure: methods are compared by it. Raises `BadInput` if the runs have different ones, or none at sites."""
+        measure = primary_of(self.runs, self.layout.by)
+        if self.layout.by == "sites":
+            require(
+                self.has(measure),
+                "by sites: no run has values at the sites yet; they are measured after the last round, on rows that each site "
+                "tests or holds out (clients.held_out)",
+            )
+            kinds = {record.facts.get("sites", {}).get("rows") for record in self.runs if record.status == "finished"}
+            require(
+                len(kinds) < 2, "by sites: some runs measure test rows, others held-out rows; name runs of one kind"
+            )
+        return measure
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -321,7 +339,7 @@ class Results:
         ========================================  ==========================================================================
         """
         # a budget may end the runs at a round without stored values of the test rows
-        by_row = {} if self.budget else by_method(self.store, self.records)
+        by_row = {} if self.budget else by_method(self.store, self.records, self.layout.by)
         return summarise(self.read, self.records, self.measure, self.all_measures, by_row)
 
     @cached_property
@@ -351,12 +369,19 @@ class Results:
         if self.layout.columns:
             return self.named_measures
         numbers = self.summary
+        personal = [m for m in self.measures.shown() if m.split == "personal" and numbers[m.key].notna().any()]
+        at_sites = primary_of(self.runs, "sites").key
+        of_all = at_sites in numbers and bool(numbers[at_sites].notna().all())
+        # a column in which some methods have no number cannot compare them
+        partly = [m for m in personal if of_all and numbers[m.key].isna().any()]
+        hidden = {m.key for m in partly} | ({at_sites} if not personal else set())
         return [
             m
             for m in self.measures.shown()
             if m == self.measure
             or (
                 view in m.views
+                and m.key not in hidden
                 and numbers[m.key].notna().any()
                 and not (m.split == "round" and (numbers[m.key] == 0).all())
             )
@@ -445,10 +470,7 @@ def per_client(results: Results) -> pd.DataFrame:
     compared = [r for r in results.records if r.status == "finished" and not (pooled(r) or shares_no_model(r))]
     records = {record.id: record for record in compared}
     rows = store.last(records, [f"global-model/{measure.name}"], per_client=True, until=results.until)
-    table = pd.DataFrame(rows, columns=Measurement._fields).astype({"value": float}).dropna(subset="value")
-    client_names = store.client_names(records)
-    clients = zip(table["run"], table["client"], strict=True)
-    table["client_name"] = [client_names.get(client, str(client[1])) for client in clients]
+    table = with_names(store, rows).astype({"value": float}).dropna(subset="value")
     table["dealing"] = [dealing(records[run]) for run in table["run"]]
     table["method"] = pd.Categorical([records[run].name for run in table["run"]], categories=results.methods)
     table = table.sort_values(["run", "value", "client"], ascending=[True, measure.better != "lower", True])
@@ -466,20 +488,42 @@ def per_client(results: Results) -> pd.DataFrame:
     return result.assign(method=result["method"].astype(str))
 
 
+def with_names(store: RunStore, rows: Sequence[Measurement], pooled: Mapping[int, list[str]] = NONE) -> pd.DataFrame:
+    """Return values of clients as a table with the column client_name. ``pooled`` has names of the sites of pooled rows by run."""
+    import pandas as pd
+
+    table = pd.DataFrame(rows, columns=Measurement._fields)
+    client_names = store.client_names(table["run"].unique().tolist())
+    client_names |= {(run, site): name for run, names_ in pooled.items() for site, name in enumerate(names_)}
+    clients = zip(table["run"], table["client"], strict=True)
+    table["client_name"] = [client_names.get(client, str(client[1])) for client in clients]
+    return table
+
+
+def by_site(results: Results) -> pd.DataFrame:
+    """Return the models at the sites after the last round, mean over the finished runs of a method, if the data name the sites.
+
+    Columns are site (its name), method, rows (on which it is measured), the primary measure, and recall_of_rarest, if the targets
+    are classes.
+    """
+    records = {r.id: r for r in results.records if r.status == "finished" and own_clients(r)}
+    names_ = ["rows", results.measure.name, "recall_of_rarest"]
+    rows = results.store.last(records, [f"sites/{name}" for name in names_], per_client=True)
+    table = with_names(results.store, rows, {r.id: r.facts.get("sites", {}).get("names", []) for r in records.values()})
+    table["method"] = [records[run].name for run in table["run"]]
+    wide = table.pivot_table(index=["client_name", "method"], columns="name", values="value", sort=False)
+    wide = wide.reindex(columns=[name for name in names_ if name in wide]).rename_axis(columns=None)
+    return wide.reset_index().rename(columns={"client_name": "site"})
+
+
 def decided(results: Results) -> pd.DataFrame:
     """Return the decisions about clients, run by run in the order of rounds: only of clients that took part.
 
     Columns are method, run, round, client (its number), client_name, name, value.
     """
-    import pandas as pd
-
     methods_ = {record.id: record.name for record in results.records}
     names_ = [f"client/{measure.name}" for measure in results.measures.decided]
-    rows = results.store.curves(methods_, names_, per_client=True) if names_ else []
-    table = pd.DataFrame(rows, columns=Measurement._fields)
-    client_names = results.store.client_names(methods_)
-    clients = zip(table["run"], table["client"], strict=True)
-    table["client_name"] = [client_names.get(client, str(client[1])) for client in clients]
+    table = with_names(results.store, results.store.curves(methods_, names_, per_client=True) if names_ else [])
     table["method"] = table["run"].map(methods_)
     if results.budget:
         table = table[table["round"] <= table["run"].map(results.until)]

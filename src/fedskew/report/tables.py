@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
+from fedskew.core.text import Folds
 from fedskew.measure.registry import OF_MODELS, Measure
 from fedskew.measure.statistics import (
     LEVEL,
@@ -110,19 +111,33 @@ class Splits:
 
         Folds test each row equally often. Draws have rows in common by chance.
         """
-        if self.covers != SPLITS:
+        if self.covers != SPLITS or not seeds:
             return self.rows
         each = self.rows * self.ratio / (1 + self.ratio)
         return 1 / (1 / (seeds * each) + (seeds - 1) / (seeds * self.rows))
 
 
-def splits(records: Sequence[RunRecord]) -> Splits | None:
+def measured_rows(record: RunRecord, split: str) -> tuple[Mapping[str, Any], str, Folds | None]:
+    """Return the sizes of a run's training and test rows, a text that other test rows would change, and the folds.
+
+    For the split ``sites``, the test rows may be rows that the clients hold out. Then the partition seed draws them.
+    """
+    drawn, dealt = split_of(parsed(record)), record.facts.get("partition", {})
+    if split == "sites" and record.facts.get("sites", {}).get("rows") == "held-out":
+        return (
+            {"training_rows": dealt["rows"], "test_rows": dealt["held_out"]},
+            f"{drawn} {record.partition_seed}",
+            None,
+        )
+    return record.facts.get("data", {}), drawn, folds_of(record)
+
+
+def splits(records: Sequence[RunRecord], split: str = "test") -> Splits | None:
     """The test sets of the finished runs. None if all runs have the same one, or if their sizes are not known."""
-    finished = [record for record in records if record.status == "finished"]
-    sizes = [record.facts.get("data", {}) for record in finished]
-    if len({split_of(parsed(record)) for record in finished}) < 2 or not all("test_rows" in size for size in sizes):
+    finished = [measured_rows(record, split) for record in records if record.status == "finished"]
+    sizes, folds = [size for size, _, _ in finished], [of_run for _, _, of_run in finished]
+    if len({draw for _, draw, _ in finished}) < 2 or not all("test_rows" in size for size in sizes):
         return None
-    folds = [folds_of(record) for record in finished]
     of_clients = [each.number for each in folds if each and each.of_clients]
     ratios = [
         1 / (each.number - 1) if each and each.of_clients else size["test_rows"] / size["training_rows"]
@@ -134,11 +149,11 @@ def splits(records: Sequence[RunRecord]) -> Splits | None:
     return Splits(covers, float(np.mean(ratios)), min(of_clients, default=0), float(np.mean(rows)))
 
 
-def tested_rows(records: Sequence[RunRecord], drawn: Splits | None, seeds: int) -> float:
+def tested_rows(records: Sequence[RunRecord], drawn: Splits | None, seeds: int, split: str) -> float:
     """The effective number of test rows of a comparison over ``seeds``; 0 if it is not known."""
     if drawn:
         return drawn.tested(seeds)
-    sizes = [record.facts.get("data", {}) for record in records if record.status == "finished"]
+    sizes = [measured_rows(record, split)[0] for record in records if record.status == "finished"]
     return float(min((size.get("test_units", size.get("test_rows", 0)) for size in sizes), default=0))
 
 
@@ -148,11 +163,11 @@ ByRow = Mapping[str, Mapping[Seeds, Stored]]
 """By method and seeds: the values of the units of the test rows, averaged over runs with the same seeds."""
 
 
-def by_method(store: RunStore, records: Sequence[RunRecord]) -> ByRow:
+def by_method(store: RunStore, records: Sequence[RunRecord], split: test_rows.Split = "test") -> ByRow:
     """Read the values of the finished runs. Runs with equal seeds but different numbers of test rows are left out."""
     finished, observed = {record.id: record for record in records if record.status == "finished"}, observations(records)
     gathered: dict[str, dict[Seeds, list[Stored]]] = {}
-    for run, stored in test_rows.read(store, list(finished)).items():
+    for run, stored in test_rows.read(store, list(finished), split).items():
         record = finished[run]
         if stored.round == record.used_round:
             of_seeds = gathered.setdefault(record.name, {})
@@ -227,7 +242,7 @@ def summarise(
     import pandas as pd
 
     seeds, read_after, crossed = per_seed(frame, measures), last_rounds(frame), repeats(frame, records, measure)
-    order, stated, drawn = methods(records), margin(records), splits(records)
+    order, stated, drawn = methods(records), margin(records), splits(records, measure.split)
     limit = stated / 100 if measure.unit == "%" else stated
     alone = all(
         seeds == (r.partition_seed, r.seed) for r, seeds in zip(records, observations(records).values(), strict=True)
@@ -261,7 +276,7 @@ def summarise(
             values, first = numbers[measure.key], of_method(seeds, order[0])[measure.key]
             paired = (values - first).dropna()
             whole = estimate(by_row, method, order[0], paired.to_dict(), drawn)
-            on_rows = tested_rows(records, drawn, len(paired)) if measure.unit == "%" else 0.0
+            on_rows = tested_rows(records, drawn, len(paired), measure.split) if measure.unit == "%" else 0.0
             cells = crossed[method] - crossed[order[0]] if {method, order[0]} <= {*crossed} else None
             row |= {"pairs": len(paired), **compared(paired, whole, limit, on_rows, LEVEL / (len(order) - 1), cells)}
             row["cliffs_delta"] = cliffs_delta(*(part.loc[paired.index].tolist() for part in (values, first)))

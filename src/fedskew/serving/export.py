@@ -33,7 +33,7 @@ from fedskew.execution.learned import FILE, Learned, kept, learned_of, with_zero
 from fedskew.execution.prepare import network_of, size_of, tasks_of
 from fedskew.experiment.config import Architecture, Experiment, from_toml
 from fedskew.experiment.keywords import Format
-from fedskew.loop.personal import measures_personal, personal_model
+from fedskew.loop.personal import measures_personal, personal_models
 from fedskew.loop.round import taken_apart
 from fedskew.loop.sharing import PART
 from fedskew.measure.registry import METRICS, Measure, Measures, primary_of
@@ -236,7 +236,7 @@ def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tenso
     require(
         0 <= client < len(fed.clients), f"run {run}: there is no client {client}; they are 0 to {len(fed.clients) - 1}"
     )
-    return personal_model(fed, assembly.engine, server, states, client).cpu()
+    return personal_models(fed, assembly.engine, server, states, np.array([client]))[0].cpu()
 
 
 def program(net: nn.Module, example: Tensor, form: Format) -> bytes:

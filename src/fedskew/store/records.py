@@ -135,6 +135,7 @@ class RunFacts(TypedDict, total=False):
     data: Data
     baselines: dict[str, dict[str, float]]  # metrics of predictions without a model, by baseline and metric
     partition: Json
+    sites: Json  # what models are measured on at the sites, see `fedskew.execution.sites`
     frozen: Json
     flower: Json
     tuned: Json

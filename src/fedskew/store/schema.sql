@@ -42,3 +42,12 @@ CREATE TABLE IF NOT EXISTS test_units (
   run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
   compressed BLOB NOT NULL         -- ids of the units of the values in test_rows, ascending: `test_rows.packed`
 );
+CREATE TABLE IF NOT EXISTS site_rows (
+  run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
+  round INTEGER NOT NULL,
+  compressed BLOB NOT NULL         -- as in test_rows, of the rows at the sites, each under its site's model
+);
+CREATE TABLE IF NOT EXISTS site_units (
+  run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
+  compressed BLOB NOT NULL         -- as in test_units, of the values in site_rows
+);

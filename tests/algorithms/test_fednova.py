@@ -89,7 +89,7 @@ def same_solver(mu: float):
     return FedProx(mu=mu) if mu else FedAvg()
 
 
-@pytest.mark.parametrize("weighting", ["samples", "uniform", "unbiased"])
+@pytest.mark.parametrize("weighting", ["samples", "uniform", "unbiased", "own"])
 def test_equal_norms_give_fedavg_for_every_weighting_and_cohort(weighting: str) -> None:
     """tau_eff must be the mean of the norms, although unbiased weights do not sum to one."""
     local = Local(steps=4, batch_size=8)

@@ -88,7 +88,7 @@ def test_afl_averages_over_rounds_with_clients() -> None:
     assert_close(server.state["mean_lambda"], [0.2125, 0.7875])
 
 
-@pytest.mark.parametrize("weighting", ["samples", "uniform", "unbiased"])
+@pytest.mark.parametrize("weighting", ["samples", "uniform", "unbiased", "own"])
 def test_a_method_that_steps_alone_gets_empty_uploads_and_the_optimiser_steps(weighting: str) -> None:
     fed = replace(sized_pair(Breeze(weighting=weighting), server=Momentum(lr=1.0, beta=0.5)), selection=NoClients())
     outcomes = play(fed, [1.0], 3)

@@ -31,7 +31,7 @@ class GradFn(Protocol):
     def __call__(self, w: Tensor, loss: Loss | None = None) -> tuple[Tensor, Tensor]: ...
 
 
-Weighting = Literal["samples", "uniform", "unbiased"]
+Weighting = Literal["samples", "uniform", "unbiased", "own"]
 
 WEIGHT = {"client/weight": "weight of the client's update in the new model"}
 """The entry in ``decides`` of a method that weights updates in its own way."""
@@ -53,7 +53,8 @@ class Algorithm:
     """One method of federated learning.
 
     ``weighting`` sets the aggregation weights over the cohort: ``samples`` n_k / sum of the cohort's n (biased under partial
-    participation with unequal sizes), ``uniform`` 1 / m, ``unbiased`` (K / m) n_k / n (they do not sum to 1).
+    participation with unequal sizes), ``uniform`` 1 / m, ``unbiased`` (K / m) n_k / n (they do not sum to 1),
+    ``own`` the weights that ``clients.own`` gives to clients, divided by the cohort's sum (1 for a client without one).
     """
 
     weighting: Weighting = "samples"
@@ -107,6 +108,7 @@ class Algorithm:
             return torch.full_like(n, 1.0 / size)
         if self.weighting == "unbiased":
             return n * (server.num_clients / (size * server.num_examples))
+        n = server.weights[cohort.info.index] if self.weighting == "own" else n
         return n / n.sum()
 
     @final
@@ -115,6 +117,8 @@ class Algorithm:
         n = cohort.info.num_examples
         if self.weighting == "uniform":
             return torch.full_like(n, 1.0 / server.num_clients)
+        if self.weighting == "own":
+            return server.weights[cohort.info.index] / server.weights.sum()
         return n / server.num_examples
 
     @final

@@ -121,6 +121,7 @@ class ServerView(NamedTuple):
     clients: Info  # leading axis: all K clients that have data
     task: Task
     data: Batch | None  # the server's own labelled rows, if it has any
+    weights: Tensor  # (K,) the clients' own weights, see `Algorithm.weighting`; 1 for a client without one
     after: Tree | None = None  # in `Algorithm.decided`: the state that `aggregate` returned
 
     @property

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.component import parse, to_table, with_options
+from fedskew.core.component import from_table, parse, plain, to_table
 from fedskew.core.contract import ChecksSetup, Setup, Sharing, server_rows
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.records import Batch, channels_last, rows_of, targets_of
@@ -32,7 +32,7 @@ from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, check_pri
 from fedskew.experiment.settings import Auto
 from fedskew.loop.federation import Federation, PersonalTuning, warmed_up
 from fedskew.loop.personal import measures_personal
-from fedskew.loop.plan import Local, SeededPlanner
+from fedskew.loop.plan import Local, NamedWork, SeededPlanner
 from fedskew.loop.round import start
 from fedskew.loop.sharing import Intercepts, OwnPart
 from fedskew.models import Mixed
@@ -161,6 +161,8 @@ def federation_of(
     intercepts: Intercepts | None = None,
 ) -> Federation:
     """Make the experiment's federation on rows ``x`` and targets ``y``, dealt by ``partition``."""
+    works = work_of_clients(experiment, partition.names)
+    weights = torch.tensor([getattr(work, "weight", 1.0) for work in works])
     return Federation(
         algorithm=experiment.algorithm,
         task=tasks[0],
@@ -171,7 +173,7 @@ def federation_of(
         planner=SeededPlanner(
             experiment.local,
             experiment.training.seed,
-            work_of_clients(experiment, partition.names),
+            works,
             augmentation=experiment.augment,
         ),
         x=x,
@@ -188,6 +190,7 @@ def federation_of(
         own_part=own_part_of(experiment.sharing, tasks[0], x.device, rate_of(experiment.harmonisation) > 0),
         intercepts=intercepts,
         moving=moving,
+        weights=weights.to(device=x.device, dtype=DTYPES[experiment.training.dtype]) if works else None,
         dtype=DTYPES[experiment.training.dtype],
     )
 
@@ -200,7 +203,12 @@ def work_of_clients(experiment: Experiment, names: Sequence[str]) -> tuple[Local
         name, options = parse(text, "clients: own")
         require(name in names, f"clients: own: there is no client {name!r}; {suggestion(name, names)}")
         at, works = names.index(name), works or (local,) * len(names)
-        works = (*works[:at], with_options(works[at], options, f"clients: own: {name}"), *works[at + 1 :])
+        work = from_table(NamedWork, {**plain(works[at]), **options}, f"clients: own: {name}")
+        require(
+            "weight" not in options or experiment.algorithm.weighting == "own",
+            f"clients: own: {name}: a weight needs weighting=own, as in --algorithm fedavg:weighting=own",
+        )
+        works = (*works[:at], work, *works[at + 1 :])
     return works
 
 

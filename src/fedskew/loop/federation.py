@@ -65,6 +65,7 @@ class Federation:
     moving: Labels | None = None  # the labels of each round, if they change; y has the first ones
     hidden: Seed | None = None  # secret seed of the server's random numbers; None: use ``seed``
     dtype: torch.dtype | None = None  # type of the parameters, if x holds integers; None: the type of x
+    weights: Tensor | None = None  # (K,) the clients' own weights in averages; None: all are 1
     contract: Contract = field(init=False)  # of the method
     programs: tuple[Program, ...] = field(init=False)  # one for each architecture
     info: Info = field(init=False)  # leading axis: all clients
@@ -115,6 +116,7 @@ class Federation:
             clients=self.info,
             task=self.task,
             data=self.server_data,
+            weights=torch.ones_like(self.info.num_examples) if self.weights is None else self.weights,
         )
 
     def targets(self, round_: int) -> Tensor:

@@ -64,6 +64,14 @@ class Local:
     private = alone
 
 
+@dataclass(frozen=True, kw_only=True)
+class NamedWork(Local):
+    """The local work of a named client, and its weight in averages with ``weighting="own"``."""
+
+    weight: PositiveFloat = 1.0
+    private = alone
+
+
 @dataclass(frozen=True)
 class SeededPlanner:
     """Draws batches from the random stream (seed, purpose, round, client).

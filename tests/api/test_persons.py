@@ -90,7 +90,7 @@ def test_a_diagnosis_counts_each_person_once_at_a_client(path: Path, capsys: pyt
     assert data.persons is not None
     assert sum(fs.diagnose(dataset=data, progress=False)["sizes"]) == len(np.unique(data.persons[0]))
     assert main([*command, "--person", "hospital"]) == 2
-    assert "'hospital' cannot be both the person and the label or client" in capsys.readouterr().err
+    assert "'hospital' cannot be both the client and the person" in capsys.readouterr().err
 
 
 def test_fewest_is_about_persons(path: Path) -> None:

@@ -26,14 +26,19 @@ def load_model(
     client: int | str | None = None,
     runs: str | Path = "runs",
     warn: Callable[[str], None] = warn_python,
+    calibrated: bool = False,
 ) -> TrainedModel:
     """Load a run's model: ``load_model(7).predict("new.csv")``, ``.evaluate("new.csv")``.
 
     ``run`` is a number, a tag or `Runs`. The model preprocesses rows as in training. With ``client`` (number or name), it is
     this client's personal model. ``warn`` is called with one line if the newest checkpoint is damaged and an older one is used.
+
+    If ``calibrated``, the probabilities of classes are recalibrated on held-out rows: a temperature divides the outputs.
+    ``calibration`` of the result has the ``temperature``, the ``errors`` (expected calibration error of the test rows before and
+    after) and ``plot()``. ``importance(rows)`` of a model says which columns its answers need.
     """
     trained = runs_of(run, runs)
-    return load_trained(trained.store, trained.one("load_model"), client, warn, trained.data)
+    return load_trained(trained.store, trained.one("load_model"), client, warn, trained.data, calibrated)
 
 
 @plainly

@@ -96,7 +96,15 @@ def predict(parsed: argparse.Namespace) -> None:
     )
     run = one_run(parsed, "predict")
     record = run.records[0]
-    model, total = functions.load_model(run, parsed.client, warn=warn), 0
+    model, total = functions.load_model(run, parsed.client, warn=warn, calibrated=parsed.calibrated), 0
+    if calibration := model.calibration:
+        picture = run.store.run_folder(record.id) / "reliability.svg"
+        save_figure(calibration.plot(), picture)
+        errors = " before and after: {:.3f} and {:.3f}".format(*calibration.errors)
+        say(
+            f"temperature {calibration.temperature:.4g}; expected calibration error on test rows{errors}; {picture}",
+            error=True,
+        )
     read: dict[str, str] | None = None
     unseen: dict[str, tuple[str, int]] = {}
     to_measure: list[pd.DataFrame] = []
@@ -133,6 +141,13 @@ def predict(parsed: argparse.Namespace) -> None:
         print(f"against column {', '.join(map(repr, model.target))}: {values}", file=sys.stderr)
         if trained_on(record, parsed.rows) and metrics.get("accuracy") != 0:
             warn("the model was trained on rows of this file, so these numbers are too good; measure it on other rows")
+
+
+def importance(parsed: argparse.Namespace) -> None:
+    """Print which columns the answers need, for rows with targets."""
+    model = functions.load_model(one_run(parsed, "importance"), parsed.client, warn=warn)
+    table = model.importance(parsed.rows)
+    print_json(table.to_dict("records")) if parsed.json else say(table.round(4).to_string(index=False))
 
 
 def export(parsed: argparse.Namespace) -> None:

@@ -207,11 +207,15 @@ REPRODUCE = (
     switch("--as-stored", "start no runs: judge the stored ones"),
 )
 
-PREDICT = (
+ANSWERS = (
     option("run", "RUN", "number or tag of a run, or latest"),
     option("rows", "FILE", "new rows: CSV, Parquet, Arrow or JSON lines; npy or npz for images", type=Path),
-    option("--output", "FILE", "table to write, .csv or .parquet (default: CSV on standard output)", type=Path),
     option("--client", "NAME", "use this client's personal model"),
+)
+PREDICT = (
+    *ANSWERS,
+    option("--output", "FILE", "table to write, .csv or .parquet (default: CSV on standard output)", type=Path),
+    switch("--calibrated", "recalibrate the probabilities of classes on held-out rows"),
 )
 
 RUN_WORDS = "number (7), range (3-5), or comparison (c2)"
@@ -344,6 +348,7 @@ VERBS = (
     ),
     Verb("reproduce", "reproduce.reproduce", "repeat the experiments of a document", (*REPRODUCE, *STORE)),
     Verb("predict", "models.predict", "predict the rows of a file with a run's model", (*PREDICT, TRUST, *STORE)),
+    Verb("importance", "models.importance", "say which columns a model needs", (*ANSWERS, TRUST, *STORE)),
     Verb("export", "models.export", "write a run's model for other programs", (*EXPORT, TRUST, STORE[0])),
     Verb("flower init", "deploy.init", "write a Flower app that runs an experiment", INIT),
     Verb("flower node", "deploy.node", "run one client next to a SuperNode", NODE),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -147,3 +147,15 @@ def bounded(file: np.lib.npyio.NpzFile, name: str, most: int) -> NDArray[Any]:
         raise ValueError(f"{name} unpacks to {size:,} bytes, expected at most {most:,}")
     array: NDArray[Any] = file[name]
     return array
+
+
+def numbers_in(value: object, name: str = "") -> Iterator[tuple[str, float]]:
+    """Yield all numbers in nested tables and lists, with the name of the entry that holds them."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from numbers_in(part, str(key))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from numbers_in(part, name)
+    elif isinstance(value, int | float):
+        yield name, value

@@ -73,15 +73,7 @@ def sites_of_files(options: DiagnosisOptions) -> tuple[dict[str, AnsweringSite],
             sites[stem(path)] = AnsweringSite(rows.table, targets_in(rows), fewest)
             notes += [f"{stem(path)}: {note}" for note in rows.notes]
     check_dropped(options.roles.drop, surveys)
-    source = Source(
-        options.title,
-        mappings=options.mappings([*sites]),
-        column=options.client,
-        arguments=options.compare_arguments(),
-        notes=tuple(notes),
-        label=options.column,
-    )
-    return sites, source
+    return sites, options.source([*sites], notes=tuple(notes))
 
 
 def sites_of_rows(rows: ClientRows, fewest: int = FEWEST) -> tuple[dict[str, AnsweringSite], Source]:

@@ -17,7 +17,7 @@ from fedskew.core.limits import NonNegativeInt, PositiveInt
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.digits import Digits
-from fedskew.data.datasets.table import client_roles, names_of
+from fedskew.data.datasets.table import check_roles, client_roles, names_of
 from fedskew.data.preprocessing import TEXT_WIDTH
 from fedskew.data.tables.files import files_of, format_of, stem
 from fedskew.data.tables.guard import summary
@@ -106,14 +106,8 @@ class DiagnosisOptions:
             "skew and clients are for dataset; for files, name the column of the clients with client",
         )
         kind = "label" if self.label else "target"
-        roles = self.roles
-        require(self.column != roles.client, f"{self.column!r} cannot be both the {kind} and the client")
-        require(
-            not self.person or self.person not in (self.column, roles.client),
-            f"{self.person!r} cannot be both the person and the label or client",
-        )
-        both = [name for name in roles.drop if name in roles.needed]
-        require(not both, f"column {''.join(both[:1])!r} cannot be dropped, because it is the {kind}, client or person")
+        roles = [(kind, self.column), ("client", self.roles.client), ("person", self.person)]
+        check_roles([*roles, *(("column to drop", name) for name in self.roles.drop)])
 
     @property
     def column(self) -> str:
@@ -133,16 +127,8 @@ class DiagnosisOptions:
     @property
     def roles(self) -> Roles:
         """The columns that are no inputs."""
-        column, client_map = client_roles(self.client, self.client_from)
-        return Roles(
-            self.column,
-            column,
-            client_map,
-            names_of(self.drop),
-            person=self.person,
-            numeric=bool(self.target),
-            once=True,
-        )
+        clients, dropped = client_roles(self.client, self.client_from), names_of(self.drop)
+        return Roles(self.column, *clients, dropped, person=self.person, numeric=bool(self.target), once=True)
 
     def mappings(self, clients: Sequence[str]) -> dict[str, str]:
         """Return, by client, the TOML file that maps its columns; empty if none maps the client's rows alone."""
@@ -151,6 +137,11 @@ class DiagnosisOptions:
             return {stem(path): mapping_path(path).name for path in files}
         whole = len(files) == 1 and not self.client_from
         return dict.fromkeys(clients, mapping_path(files[0]).name if whole else "")
+
+    def source(self, names: Sequence[str], rows: int = 0, **facts: Any) -> Source:
+        """Return where the rows of clients with these names come from. ``facts`` are further fields of `Source`."""
+        facts |= {"mappings": self.mappings(names), "column": self.client, "label": self.column}
+        return Source(self.title, arguments=self.compare_arguments(rows), **facts)
 
     def compare_arguments(self, rows: int = 0) -> str:
         """The arguments of `fedskew compare` for a file, a folder, or all files of a folder.
@@ -260,12 +251,9 @@ def from_files(options: DiagnosisOptions, on_progress: OnProgress = lambda stage
     )
     encode = merged({str(options.paths[0]): summary(rows.table)})
     x, response = encode(rows.table), rows.y.astype(np.float64) if options.target else None
-    source = Source(
-        options.title,
-        mappings=options.mappings(rows.clients),
-        column=options.client,
-        label=options.column,
-        arguments=options.compare_arguments(fitting_rows(rows)),
+    source = options.source(
+        rows.clients,
+        fitting_rows(rows),
         notes=(*rows.notes, *many_numbers(rows, options.label), *like_persons(rows)),
         column_notes=encode.notes,
         clients=rows.clients,

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
 from math import isfinite, prod
 from typing import Any, Self
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from fedskew.core.component import plain
 from fedskew.core.errors import BadInput, require
-from fedskew.core.files import read_small, require_regular, toml_table, write_whole
+from fedskew.core.files import numbers_in, read_small, require_regular, toml_table, write_whole
 from fedskew.core.sites import Floats, OutputHarmonisation, SiteMaps
 from fedskew.data.preprocessing import Array, Preprocessing, Tabular
 from fedskew.execution.build import Assembly
@@ -112,18 +111,6 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
                 rows.shape[1:] == self.shape,
                 f"its preprocessing gives rows of shape {rows.shape[1:]}, not {self.shape}",
             )
-
-
-def numbers_in(value: object, name: str = "") -> Iterator[tuple[str, float]]:
-    """Yield all numbers in nested tables and lists, with the name of the entry that holds them."""
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from numbers_in(part, str(key))
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from numbers_in(part, name)
-    elif isinstance(value, int | float):
-        yield name, value
 
 
 def learned_of(experiment: Experiment, data: ClientData) -> Learned:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,12 @@ from fedskew.data.targets import PADDING, TARGETS, Rows
 from fedskew.data.texts import UNKNOWN, encoded, windows
 from fedskew.experiment.config import Architecture
 from fedskew.loop.evaluate import CHUNK, over_rows, scored_outputs
+from fedskew.measure.registry import Measures
 from fedskew.models.encoder import Encoder
+from fedskew.serving.calibrate import Calibration, temperature_of
 from fedskew.serving.export import Trained, answered, trained
 from fedskew.store.runs import RunStore
+from fedskew.studies.landscape import state_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,10 +46,14 @@ def warn_python(line: str) -> None:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TrainedModel:
-    """The model of a run. It takes rows in the form that a file has them; see `predict`."""
+    """The model of a run. It takes rows in the form that a file has them; see `predict`.
+
+    With a ``calibration`` its temperature divides the outputs.
+    """
 
     run: int
     trained: Trained
+    calibration: Calibration | None = None
 
     def __repr__(self) -> str:
         classes = ", ".join(self.trained.learned.classes)
@@ -168,6 +175,25 @@ class TrainedModel:
         targets, site = targets_of(y, self.trained.dtype, torch.device("cpu")), self.sites_of(frame)
         scores = scored_outputs(self.trained.task, lambda lo, hi: self.outputs(x[lo:hi], site[lo:hi]), targets)
         return over_rows(self.trained.task, *scores)
+
+    def importance(self, rows: object, repeats: int = 10) -> pd.DataFrame:
+        """By how much the primary metric gets worse if a column's cells change places between rows with targets, by column.
+
+        Columns: ``column``, ``fall`` and its ``deviation`` over the ``repeats``. Raises `BadInput` for rows without columns.
+        """
+        import pandas as pd
+
+        frame, measure = self.read(rows), Measures().primary(self.trained.kind.primary)
+        if isinstance(frame, np.ndarray):
+            raise BadInput("importance: the model reads arrays, which have no columns")
+        rng, sign = np.random.default_rng(0), -1 if measure.better == "lower" else 1
+        names, score = self.preprocessing.names if self.preprocessing else (), self.evaluate(frame)[measure.name]
+        falls = np.zeros((len(names), repeats))
+        for column, at in np.ndindex(falls.shape):
+            cells = frame[names[column]].to_numpy()[rng.permutation(len(frame))]
+            falls[column, at] = sign * (score - self.evaluate(frame.assign(**{names[column]: cells}))[measure.name])
+        table = pd.DataFrame({"column": names, "fall": falls.mean(1), "deviation": falls.std(1)})
+        return table.sort_values("fall", ascending=False, ignore_index=True)
 
     def has_targets(self, rows: pd.DataFrame | Rows) -> bool:
         """Whether `evaluate` can be called on the rows."""
@@ -304,7 +330,13 @@ class TrainedModel:
         if intercept := self.trained.learned.by_site.intercept:
             added = torch.tensor(intercept)[torch.as_tensor(site)].to(outputs)
             outputs = outputs + added.reshape(len(x), *[1] * (outputs.dim() - 2), -1)
-        return outputs
+        return outputs / self.calibration.temperature if self.calibration else outputs
+
+    def every_output(self, x: Tensor, site: Ints) -> Tensor:
+        """The outputs (n, ..., K) of all rows, in parts."""
+        with torch.no_grad():
+            parts = zip(x.cpu().split(CHUNK), np.split(site, range(CHUNK, len(site), CHUNK)), strict=True)
+            return torch.cat([self.outputs(*part) for part in parts])
 
     def answers(self, x: Tensor, site: Ints) -> Rows:
         """The probabilities (n, K) of classes, labels or symbols, or the predicted numbers (n,). ``site`` as in `sites_of`."""
@@ -407,9 +439,35 @@ def load(
     client: int | str | None = None,
     warn: Callable[[str], None] = warn_python,
     dataset: Dataset | None = None,
+    calibrated: bool = False,
 ) -> TrainedModel:
-    """The global model of a run's newest checkpoint, or the personal model of a ``client``, by number or name."""
-    return TrainedModel(run, trained(store, run, warn, dataset, number_of(store, run, client)))
+    """The global model of a run's newest checkpoint, or the personal model of a ``client``, by number or name.
+
+    If ``calibrated``, a temperature makes its probabilities fit to the rows that the clients, or the client, hold out.
+    """
+    number = number_of(store, run, client)
+    model = TrainedModel(run, trained(store, run, warn, dataset, number))
+    return replace(model, calibration=calibration(model, store, dataset, number)) if calibrated else model
+
+
+def calibration(model: TrainedModel, store: RunStore, dataset: Dataset | None, client: int | None) -> Calibration:
+    """Fit a temperature to held-out rows. Raises `BadInput` if the model has no probabilities of classes, or no row is held out."""
+    kind, (assembly, server, _) = model.trained.kind, state_of(store, model.run, dataset)
+    fed, test_owner = assembly.federation, assembly.data.test_owner
+    require(
+        isinstance(kind, Probabilistic) and kind.target == "classes" and assembly.frozen is None,
+        "calibrated: only probabilities of classes of a model without frozen layers are calibrated; leave it out",
+    )
+    require(fed.partition.held_out is not None, f"calibrated: in run {model.run} no client held out rows; leave it out")
+    whose = [*range(len(fed.partition))] if client is None else [client]
+    parts = [fed.partition.measured_rows(k) for k in whose]
+    rows = torch.as_tensor(np.concatenate(parts), device=fed.x.device)
+    held = model.every_output(fed.x[rows], np.repeat(whose, [*map(len, parts)]))
+    temperature = temperature_of(held, fed.targets(server.round)[rows].cpu())
+    owner = np.full(len(assembly.y_test), -1) if test_owner is None else test_owner
+    tested = model.every_output(assembly.x_test, owner).double()
+    before, after = (outputs.softmax(1).numpy() for outputs in (tested, tested / temperature))
+    return Calibration(temperature, before, after, assembly.y_test.cpu().numpy())
 
 
 def number_of(store: RunStore, run: int, client: int | str | None) -> int | None:

@@ -77,8 +77,10 @@ def test_texts_are_ids_of_words(tmp_path):
     ("users", "words"),
     [
         ({"u1": ([[1, 2]], [0, 1])}, r"cannot read .*1.json, .*: user u1 has 2 labels and 1 rows"),
-        ({"u1": ([[1, 2, 3]], [0])}, "rows must be numbers of one shape, or texts: "),
-        ({"u1": ([["a", "b"]], [0])}, "rows must be numbers of one shape, or texts: could not convert string to float"),
+        ({"u1": ([[1, 2, 3]], [0])}, "/train: rows have different shapes"),
+        ({"u1": ([[1, 2], [1]], [0, 1])}, r"cannot read .*1.json, .*inhomogeneous"),
+        ({"u1": ([["a", "b"]], [0])}, r"cannot read .*1.json, .*could not convert string to float"),
+        ({"u1": (["a"], [0])}, "/train: rows have different shapes"),
     ],
 )
 def test_other_rows_are_one_line(tmp_path, users, words):
@@ -89,14 +91,14 @@ def test_other_rows_are_one_line(tmp_path, users, words):
 
 
 def test_other_folders_and_shapes_are_one_line(tmp_path):
-    with pytest.raises(BadInput, match="no JSON file in its folder train; LEAF's folders are train and test"):
+    with pytest.raises(BadInput, match="/train: no rows in JSON files here; LEAF's folders are train and test"):
         Leaf(path=str(tmp_path)).load()
     folder(tmp_path)
-    with pytest.raises(BadInput, match="rows must be numbers of one shape, or texts: cannot reshape"):
+    with pytest.raises(BadInput, match="cannot reshape"):
         Leaf(path=str(tmp_path), shape=(3,)).load()
     (tmp_path / "test" / "0.json").write_text('{"users": ["a"]')
     with pytest.raises(BadInput, match="cannot read"):
         Leaf(path=str(tmp_path)).load()
     write(tmp_path / "test" / "0.json", {})
-    with pytest.raises(BadInput, match="no row in test"):
+    with pytest.raises(BadInput, match="/test: no rows in JSON files here"):
         Leaf(path=str(tmp_path)).load()

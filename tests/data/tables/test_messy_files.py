@@ -17,6 +17,7 @@ from fedskew.data.tables.guard import shared
 from fedskew.data.tables.schema import merged
 from fedskew.diagnosis.rehearsal import sites_of_files
 from fedskew.diagnosis.subject import DiagnosisOptions, from_files
+from fedskew.execution.learned import Learned
 from fedskew.serving.predict import TrainedModel
 from tests.tables import survey
 
@@ -154,7 +155,7 @@ def test_every_verb_reads_the_same_numbers_and_times(tmp_path, cells, truth, lin
     part = data.preprocessing.columns[0]
     seconds = pd.Series(truth).astype("datetime64[us]").astype(int) / 1e6 if part.time else np.asarray(truth, float)
     frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-    learned = SimpleNamespace(preprocessing=data.preprocessing, sites=None)
+    learned = Learned(preprocessing=data.preprocessing, shape=data.shape, classes=(), categories=0, task={}, model={})
     model = TrainedModel(1, SimpleNamespace(learned=learned, kind=SimpleNamespace(target="number")))
     for rows in (frame, model.frame(path), model.frame(one_row(path))):
         found = cells_for(part, rows["z"])

@@ -98,7 +98,7 @@ def test_a_column_to_drop_that_no_file_has_is_one_line(tmp_path, drop):
 def test_a_column_with_a_role_cannot_be_left_out(tmp_path):
     with pytest.raises(BadInput, match="column 'ill' cannot be both the label and the column to drop; leave out one"):
         TableData(path="t.csv", label="ill", drop="ill")
-    with pytest.raises(BadInput, match="column 'ward' cannot be dropped, because it is the label, client or person"):
+    with pytest.raises(BadInput, match="column 'ward' cannot be both the client and the column to drop; leave out one"):
         DiagnosisOptions(paths=[tmp_path], label="ill", client="ward", drop=("age", "ward"))
     with pytest.raises(BadInput, match="client_from, person and drop are for files"):
         DiagnosisOptions(dataset="digits", drop="age")

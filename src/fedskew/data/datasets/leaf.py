@@ -1,19 +1,18 @@
 """Data in the format of the LEAF benchmark, JSON files with the rows of each user: the user's own, and FEMNIST."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import require
 from fedskew.core.files import whole_path
 from fedskew.core.limits import PositiveInt
 from fedskew.data.arrays import standardised
-from fedskew.data.dataset import Dataset, Ints, Rows, numbered, places_of
+from fedskew.data.dataset import Dataset, Rows, numbered, places_of
 from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files, reading
 from fedskew.data.preprocessing import Texts, as_array
@@ -44,7 +43,10 @@ class Leaf:
         object.__setattr__(self, "path", whole_path(self.path))
 
     def load(self) -> Dataset:
-        (names, x, y), (names_test, x_test, y_test) = (self.part(part) for part in ("train", "test"))
+        (names, x, y), (names_test, x_test, y_test) = (
+            rows_of("leaf", sorted((Path(self.path) / part).glob("*.json")), f"{self.path}/{part}", self.shape)
+            for part in ("train", "test")
+        )
         clients = numbered(names)
         facts: dict[str, Any] = {"clients": clients, "groups_test": places_of(names_test, clients[1])}
         (labels, classes), targets = numbered([*y, *y_test]), np.array([*y, *y_test])
@@ -52,50 +54,34 @@ class Leaf:
             labels, classes = targets, ()
         labels, labels_test = np.split(labels, [len(y)])
         files = Files(dataset=Path(self.path).name, licence="", classes=len(classes), source=self.path)
-        if isinstance(x[0], str):
+        if x.dtype == object:
             known = Texts(length=self.length, column="x", target="y")
-            return of_texts(files, (x, labels), (x_test, labels_test), classes, known, self.vocabulary, **facts)
-        rows, tests = self.numbers(x), self.numbers(x_test)
-        return files.build((rows, labels), (tests, labels_test), classes, preprocessing=as_array(rows), **facts)
+            train, test = (x.tolist(), labels), (x_test.tolist(), labels_test)
+            return of_texts(files, train, test, classes, known, self.vocabulary, **facts)
+        return files.build((x, labels), (x_test, labels_test), classes, preprocessing=as_array(x), **facts)
 
-    def part(self, part: str) -> tuple[list[str], list[Any], list[Any]]:
-        """Return the user, the row and the label of each row in a part."""
-        paths = sorted((Path(self.path) / part).glob("*.json"))
-        require(bool(paths), f"{self.path}: no JSON file in its folder {part}; LEAF's folders are train and test")
-        names, x, y = list[str](), list[Any](), list[Any]()
-        for path in paths:
-            with reading("leaf", path):
-                for name, (rows, labels) in users_of(path).items():
-                    names += [name] * len(labels)
-                    x += rows
+
+def rows_of(dataset: str, paths: Sequence[Path], where: str, shape: tuple[int, ...]) -> tuple[Rows, Rows, list[Any]]:
+    """Return users (n,), rows (n, ...) of this ``shape``, if it is not empty, and labels in JSON files. Texts are objects."""
+    names, parts, y = list[str](), list[Rows](), list[Any]()
+    for path in paths:
+        with reading(dataset, path):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            for name in content["users"]:
+                rows, labels = content["user_data"][name]["x"], content["user_data"][name]["y"]
+                if len(rows) != len(labels):
+                    raise ValueError(f"user {name} has {len(labels)} labels and {len(rows)} rows")
+                if labels:
+                    x = np.asarray(rows, dtype=object if isinstance(rows[0], str) else np.float32)
+                    parts.append(x.reshape(len(x), *(shape or x.shape[1:])))
+                    names += [str(name)] * len(labels)
                     y += labels
-        require(bool(y), f"{self.path}: no row in {part}")
-        return names, x, y
-
-    def numbers(self, x: list[Any]) -> Rows:
-        """Return rows (n, ...) of numbers."""
-        try:
-            rows = np.asarray(x, dtype=np.float32)
-            return rows.reshape(len(rows), *(self.shape or rows.shape[1:]))
-        except (ValueError, TypeError) as error:
-            raise BadInput(
-                f"{self.path}: rows must be numbers of one shape, or texts: {str(error).splitlines()[0]}"
-            ) from None
-
-
-def users_of(path: Path) -> Mapping[str, tuple[list[Any], list[Any]]]:
-    """Read the rows and the labels of each user in a JSON file. Raises `ValueError` for different numbers of them."""
-    content = json.loads(path.read_text(encoding="utf-8"))
-    users = {str(name): (content["user_data"][name]["x"], content["user_data"][name]["y"]) for name in content["users"]}
-    for name, (x, y) in users.items():
-        if len(x) != len(y):
-            raise ValueError(f"user {name} has {len(y)} labels and {len(x)} rows")
-    return users
+    require(bool(y), f"{where}: no rows in JSON files here; LEAF's folders are train and test")
+    require(len({(part.shape[1:], part.dtype) for part in parts}) == 1, f"{where}: rows have different shapes")
+    return np.asarray(names), np.concatenate(parts), y
 
 
 CHARACTERS = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-Writer = tuple[str, NDArray[np.float32], Ints]
-"""Name, images (n, 1, 28, 28) and labels (n,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,31 +97,13 @@ class Femnist:
     files: ClassVar[Files] = SOURCES["femnist"]
 
     def load(self) -> Dataset:
-        parts: dict[str, list[Writer]] = {"train": [], "test": []}
-        for part, people in self.files.read(writers):
-            parts[part] += people
-        names, x, y = zip(*parts["train"], strict=True)
-        tested, x_test, y_test = zip(*parts["test"], strict=True)
-        clients = numbered(np.repeat(names, [len(labels) for labels in y]))
-        train, test, preprocessing = standardised(np.concatenate(x), np.concatenate(x_test))
-        require(bool(train.any()), "data set femnist: all training images are blank")
-        labels, labels_test = np.concatenate(y), np.concatenate(y_test)
-        return self.files.build(
-            (train, labels),
-            (test, labels_test),
-            CHARACTERS,
-            clients=clients,
-            groups_test=places_of(np.repeat(tested, [len(labels) for labels in y_test]), clients[1]),
-            preprocessing=preprocessing,
+        paths, shape = self.files.paths(), (1, 28, 28)
+        (names, x, y), (tested, x_test, y_test) = (
+            rows_of("femnist", [path for path in paths if path.parent.name == part], f"data set femnist: {part}", shape)
+            for part in ("train", "test")
         )
-
-
-def writers(path: Path) -> tuple[str, list[Writer]]:
-    """Read a file; return its part (train or test) and its writers."""
-    people = []
-    for name, (images, labels) in users_of(path).items():
-        x, y = np.asarray(images, dtype=np.float32), np.asarray(labels, dtype=np.int64)
-        if x.shape[1:] != (784,):
-            raise ValueError(f"user {name} has images of shape {x.shape}")
-        people.append((name, x.reshape(-1, 1, 28, 28), y))
-    return path.parent.name, people
+        clients = numbered(names)
+        train, test, preprocessing = standardised(x, x_test)
+        require(bool(train.any()), "data set femnist: all training images are blank")
+        facts = {"groups_test": places_of(tested, clients[1]), "preprocessing": preprocessing}
+        return self.files.build((train, np.array(y)), (test, np.array(y_test)), CHARACTERS, clients, **facts)

@@ -116,10 +116,7 @@ class TableData(Redrawn):
             ("text", self.text),
         ]
         roles += [("column to drop", name) for name in names_of(self.drop)]
-        for (role, name), (other, same) in combinations(roles, 2):
-            require(
-                not name or name != same, f"column {name!r} cannot be both the {role} and the {other}; leave out one"
-            )
+        check_roles(roles)
         require(not self.person or self.fewest == 1, "fewest counts rows, not persons; leave out fewest or person")
         if self.client_from:
             object.__setattr__(self, "client_from", ":".join([self.client_roles[0], whole_path(self.client_roles[1])]))
@@ -359,11 +356,15 @@ def client_roles(client: str, client_from: str | None) -> tuple[str, str]:
     """Return the column of the clients, and the file that groups its values; both empty if there is none."""
     require(not (client and client_from), "client and client_from both name the clients; leave out one")
     column, _, path = (client_from or f"{client}:").partition(":")
-    require(
-        not client_from or bool(column and path),
-        f"client_from must be COLUMN:FILE.csv, a file with the columns value and client, got {client_from!r}",
-    )
+    form = f"client_from must be COLUMN:FILE.csv, a file with the columns value and client, got {client_from!r}"
+    require(not client_from or bool(column and path), form)
     return column, path
+
+
+def check_roles(roles: Sequence[tuple[str, str]]) -> None:
+    """Raise `BadInput` if two of the roles, (role, column), have the same column."""
+    for (role, name), (other, same) in combinations(roles, 2):
+        require(not name or name != same, f"column {name!r} cannot be both the {role} and the {other}; leave out one")
 
 
 def names_of(drop: str | Sequence[str] | None) -> tuple[str, ...]:

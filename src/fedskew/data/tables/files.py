@@ -271,9 +271,8 @@ class Reading:
     def note_spellings(self, path: Path, types: dict[str, pa.DataType]) -> None:
         """Note how specially spelt numbers and times are read, and which texts look like numbers or times."""
         for name, tally in self.tallies.get(path, {}).items():
-            if name in self.drop:
-                continue
-            if line := note(name, tally, self.spelling(path, name), holds_strings(types.get(name, pa.null()))):
+            line = note(name, tally, self.spelling(path, name), holds_strings(types.get(name, pa.null())))
+            if line and name not in self.drop:
                 self.notes.append(f"{path.name}: {line}")
 
     def differing(self, path: Path, columns: set[str], others: set[str]) -> str:
@@ -287,12 +286,13 @@ class Reading:
 
     def note_unused(self, mapping: Mapping, path: Path, seen: dict[str, set[str]]) -> None:
         """Note words to map that a file does not hold."""
-        for table, words in mapping.unused(seen).items():
-            line = (
-                f"{mapping_path(path)}: [{table}]: no cell of {path.name} is {words[0]!r}; "
-                f"{suggestion(words[0], sorted(seen[table.partition('.')[2]])[:20])}"
-            )
-            (self.unused if len(words) == len(mapping.expected[table]) else self.notes).append(line)
+        for table, words in mapping.expected.items():
+            present = seen[table.partition(".")[2]]
+            left = [word for word in words if word.strip() not in present]
+            for word in left[:1]:
+                near = suggestion(word, sorted(present)[:20])
+                line = f"{mapping_path(path)}: [{table}]: no cell of {path.name} is {word!r}; {near}"
+                (self.unused if left == words else self.notes).append(line)
 
     def parts(self, path: Path) -> Iterator[tuple[pa.Table, float]]:
         """Yield tables, each with the share of the file that is read so far. All columns of CSV files are text."""

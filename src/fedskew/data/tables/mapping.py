@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedskew.core.errors import BadInput, require, suggestion
-from fedskew.core.files import read_small
+from fedskew.core.files import numbers_in, read_small
 from fedskew.data.preprocessing import CLOCKS, SIGNS, TIMES
 
 
@@ -43,14 +43,6 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The words that some cells should have, by table of the file: ``words.sex``, ``units.hospital``."""
         rows = {f"units.{name}": [*values] for name, values in self.units.items() if isinstance(values, dict)}
         return rows | {f"words.{name}": [*words] for name, words in self.words.items()}
-
-    def unused(self, seen: dict[str, set[str]]) -> dict[str, list[str]]:
-        """Return the words of `expected` that are not among the words ``seen`` in their column."""
-        left = {
-            table: [word for word in words if word.strip() not in seen[table.partition(".")[2]]]
-            for table, words in self.expected.items()
-        }
-        return {table: words for table, words in left.items() if words}
 
     def __call__(
         self,
@@ -163,18 +155,9 @@ def mapping_of(path: Path) -> Mapping:
             re.fullmatch(DATE_FORMAT, form) is not None,
             f"{where}: dates: {name!r} needs a format such as %d/%m/%Y or %Y-%m-%d %H:%M, got {form!r}",
         )
-    for name, factor in factors_of(mapping.units):
+    for name, factor in numbers_in(mapping.units):
         require(0 < factor < math.inf, f"{where}: units: {name!r} must have a finite factor above 0, got {factor:g}")
     return mapping
-
-
-def factors_of(units: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield (column, factor), also of tables within tables."""
-    for name, value in units.items():
-        if isinstance(value, dict):
-            yield from factors_of(value)
-        elif isinstance(value, float):
-            yield name, value
 
 
 DATE_FORMAT = r"([^%]*%[YmydbBjHIMSfp])+[^%]*"

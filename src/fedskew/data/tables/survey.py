@@ -189,13 +189,8 @@ def survey(
     """
     files = files_of(paths, test)
     check_clients(files, roles.client, fair)
-    reading = Reading(
-        files,
-        roles.as_written(preprocessing),
-        roles.text,
-        preprocessing.spellings if preprocessing else {},
-        drop=frozenset(roles.drop),
-    )
+    spellings = preprocessing.spellings if preprocessing else {}
+    reading = Reading(files, roles.as_written(preprocessing), roles.text, spellings, drop=frozenset(roles.drop))
     rows = StreamedRows(roles, RowSample(most, fair, stream(seed, "diagnose", 1)))
     for path, part in reading.tables():
         rows.add(path, part)
@@ -251,15 +246,14 @@ class StreamedRows:
 
     def grouped(self, values: pa.ChunkedArray, path: Path) -> pa.ChunkedArray:
         """Return the client of each value. Raises `BadInput` for a value that the file of clients lacks."""
-        coded, clients = values.combine_chunks().dictionary_encode(), self.clients_by_value or {}
-        present = coded.dictionary.to_pylist()
-        missing = [value for value in present if value not in clients]
-        require(
-            not missing,
-            f"{self.roles.client_map}: no line for {missing[:1]}, which column {self.roles.client!r} of {path.name} holds; add one "
-            "with its client",
+        words = values.to_pandas()
+        clients = words.map(self.clients_by_value)
+        missing = words[clients.isna()].head(1).tolist()
+        where = (
+            f"{self.roles.client_map}: no line for {missing}, which column {self.roles.client!r} of {path.name} holds"
         )
-        return pa.chunked_array([pa.array([clients[value] for value in present], pa.string()).take(coded.indices)])
+        require(not missing, f"{where}; add one with its client")
+        return pa.chunked_array([pa.array(clients, pa.string())])
 
     def without_gaps(self, path: Path, part: pa.Table) -> pa.Table:
         """Drop and count the rows without a value in a needed column."""

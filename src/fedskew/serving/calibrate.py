@@ -1,0 +1,58 @@
+"""Probabilities that fit to the share of right predictions: a temperature, and the calibration error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedskew.data.targets import Ints, Rows
+from fedskew.report.style import blank, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BINS = 15
+"""Number of bins of the probability of the predicted class."""
+
+
+class Calibration(NamedTuple):
+    """A ``temperature`` that divides outputs, and probabilities (n, K) of test rows with classes ``y`` before and after."""
+
+    temperature: float
+    before: Rows
+    after: Rows
+    y: Ints
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        """The expected calibration errors of the test rows before and after."""
+        return calibration_error(self.before, self.y), calibration_error(self.after, self.y)
+
+    def plot(self) -> Figure:
+        """Draw how often predictions are right, by their probability, before and after."""
+        from sklearn.calibration import CalibrationDisplay
+
+        with styled():
+            figure, axes = blank(360)
+            for name, p in (("before", self.before), ("after", self.after)):
+                CalibrationDisplay.from_predictions(p.argmax(1) == self.y, p.max(1), n_bins=BINS, name=name, ax=axes)
+            axes.set(xlabel="probability of the predicted class", ylabel="share of right predictions")
+        return figure
+
+
+def calibration_error(probabilities: Rows, y: Ints) -> float:
+    """Return the mean distance of probability and share of right predictions (n, K), over bins weighted by their rows."""
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == y
+    at = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+    return float(np.abs(np.bincount(at, right - confidence)).sum() / len(y))
+
+
+def temperature_of(outputs: Tensor, y: Tensor) -> float:
+    """Return the temperature at which the outputs (n, K) have the least log loss (Guo, Pleiss, Sun and Weinberger 2017)."""
+    z = outputs.double()
+    least = minimize_scalar(lambda log: float(cross_entropy(z / np.exp(log), y)), bounds=(-5, 5), method="bounded")
+    return float(np.exp(least.x))

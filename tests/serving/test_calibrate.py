@@ -1,0 +1,181 @@
+"""Recalibrated probabilities, and the importance of columns."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import fedskew as fs
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
+from fedskew.serving.calibrate import calibration_error, temperature_of
+from fedskew.studies.landscape import state_of
+
+QUICK = {"rounds": 2, "progress": False, "engine": "sequential"}
+
+
+def outputs(rows: int = 4000, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Outputs of three classes, and classes that are drawn from their probabilities."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(0, 1.5, (rows, 3))
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    y = (rng.random(rows)[:, None] > p.cumsum(1)).sum(1)
+    return torch.as_tensor(z), torch.as_tensor(y)
+
+
+def test_the_temperature_of_scaled_outputs_is_their_scale():
+    z, y = outputs()
+    one = temperature_of(z, y)
+    assert one == pytest.approx(1, abs=0.05)
+    for scale in (0.2, 3, 10):
+        assert temperature_of(scale * z, y) == pytest.approx(scale * one, rel=1e-3)
+
+
+def test_at_the_temperature_the_log_loss_has_no_slope():
+    """The mean output of the true class is the mean output under the probabilities."""
+    z, y = outputs(500)
+    p = (z / temperature_of(z, y)).softmax(1)
+    true, expected = z.gather(1, y[:, None]).mean(), (p * z).sum(1).mean()
+    assert float(true) == pytest.approx(float(expected), abs=1e-3)
+
+
+def test_the_calibration_error_by_hand():
+    """Four rows with probability 0.9, three of them right, and one with 0.6, which is wrong."""
+    p = np.array([[0.9, 0.1]] * 4 + [[0.4, 0.6]])
+    assert calibration_error(p, np.array([0, 0, 0, 1, 0])) == pytest.approx((4 * 0.15 + 0.6) / 5)
+    assert calibration_error(np.array([[1.0, 0.0]] * 3), np.zeros(3, dtype=int)) == 0
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> fs.Runs:
+    """A model that is trained for too long, so that its probabilities are too large."""
+    folder = tmp_path_factory.mktemp("calibrate")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 3))
+    frame = pd.DataFrame(x, columns=["strong", "weak", "noise"]).round(4)
+    frame["site"] = rng.choice(["a", "b"], 600)
+    frame["ill"] = np.where(2 * x[:, 0] + 0.7 * x[:, 1] + rng.logistic(size=600) > 0, "yes", "no")
+    frame.to_csv(folder / "visits.csv", index=False)
+    data = f"table:path={folder}/visits.csv,label=ill,client=site"
+    return fs.run(dataset=data, lr=0.5, epochs=40, runs=folder / "runs", **QUICK)
+
+
+def table_of(trained: fs.Runs) -> Path:
+    return trained.store.folder.parent / "visits.csv"
+
+
+def test_a_calibrated_model_divides_its_outputs_by_the_temperature(trained):
+    plain, model = fs.load_model(trained), fs.load_model(trained, calibrated=True)
+    before, after = model.calibration.errors
+    assert model.calibration.temperature > 1.1
+    assert after < before
+    first, second = (each.predict(table_of(trained)) for each in (plain, model))
+    assert first.prediction.equals(second.prediction)
+    odds = [np.log(frame.probability_yes / frame.probability_no) for frame in (first, second)]
+    assert odds[1].to_numpy() == pytest.approx(odds[0] / model.calibration.temperature, abs=1e-4)
+    assert model.evaluate(table_of(trained))["accuracy"] == plain.evaluate(table_of(trained))["accuracy"]
+
+
+def test_the_rows_are_the_held_out_ones_and_the_errors_are_of_the_test_rows(trained):
+    model = fs.load_model(trained, calibrated=True)
+    assembly, server, _ = state_of(trained.store, 1)
+    fed, (held, _) = assembly.federation, assembly.partition.held_out
+    z = fed.task.logits(server.x, fed.x[torch.as_tensor(held)]).detach()
+    assert 0 < len(held) < len(fed.y) / 4
+    assert model.calibration.temperature == pytest.approx(temperature_of(z, fed.y[torch.as_tensor(held)]), rel=1e-5)
+    y, [loss] = model.calibration.y, [m.value for m in trained.store.last([1], ["test/loss"])]
+    assert -np.log(model.calibration.before[np.arange(len(y)), y]).mean() == pytest.approx(loss, rel=1e-5)
+    assert model.calibration.errors == tuple(calibration_error(p, y) for p in model.calibration[1:3])
+
+
+def test_predict_prints_both_errors_and_draws_the_picture(trained, capsys):
+    runs = trained.store.folder
+    command = ["predict", "1", str(table_of(trained)), "--runs", str(runs), "--calibrated"]
+    assert main(command) == 0
+    printed = capsys.readouterr()
+    model = fs.load_model(trained, calibrated=True)
+    line = "expected calibration error on test rows before and after: {:.3f} and {:.3f}".format(
+        *model.calibration.errors
+    )
+    assert f"temperature {model.calibration.temperature:.4g}; {line}" in printed.err
+    picture = trained.store.run_folder(1) / "reliability.svg"
+    assert "share of right predictions" in picture.read_text()
+    assert printed.out.startswith("strong,weak,noise,site,ill,prediction,probability_no")
+
+
+def test_models_without_probabilities_or_held_out_rows_are_refused(tmp_path):
+    none = fs.run(dataset="heart", held_out=0, runs=tmp_path / "none", **QUICK)
+    with pytest.raises(BadInput, match="calibrated: in run 1 no client held out rows; leave it out"):
+        fs.load_model(none, calibrated=True)
+    (tmp_path / "t.csv").write_text("x,site,y\n" + "".join(f"{i % 7},{'ab'[i % 2]},{i % 5}\n" for i in range(60)))
+    numbers = fs.run(dataset=f"table:path={tmp_path}/t.csv,target=y,client=site", runs=tmp_path / "numbers", **QUICK)
+    with pytest.raises(BadInput, match="only probabilities of classes"):
+        fs.load_model(numbers, calibrated=True)
+
+
+def test_a_personal_model_is_calibrated_on_its_own_rows(tmp_path):
+    runs = fs.run(dataset="heart", skew="natural", algorithm="ditto", runs=tmp_path / "runs", **QUICK)
+    temperatures = {fs.load_model(runs, client=k, calibrated=True).calibration.temperature for k in range(4)}
+    assert len(temperatures) == 4
+
+
+# importance
+
+
+def test_the_column_that_decides_is_the_most_important_and_noise_is_not(trained):
+    table = fs.load_model(trained).importance(table_of(trained))
+    assert table.column.tolist() == ["strong", "weak", "noise"]
+    assert table.fall[0] > 0.15 > table.fall[1] > 0.02
+    assert abs(table.fall[2]) < 0.03
+    assert (table.deviation > 0).all()
+
+
+def test_a_column_without_effect_has_no_importance(trained):
+    model = fs.load_model(trained)
+    frame = model.read(table_of(trained))
+    assert model.importance(frame.assign(weak=1.0), repeats=2).set_index("column").loc["weak"].tolist() == [0, 0]
+
+
+def test_a_permutation_of_two_rows_by_hand(trained):
+    """Two rows with different answers: exchanged cells of the column that decides make both wrong, or stay in place."""
+    model = fs.load_model(trained)
+    rows = pd.DataFrame(
+        {"strong": [-3.0, 3.0], "weak": [0.0, 0.0], "noise": [0.0, 0.0], "site": "a", "ill": ["no", "yes"]}
+    )
+    table = model.importance(rows, repeats=20).set_index("column")
+    moved = [np.random.default_rng(0)]
+    exchanged = np.mean([moved[0].permutation(2)[0] == 1 for _ in range(20)])
+    assert table.loc["strong", "fall"] == exchanged
+    assert table.loc[["weak", "noise"], "fall"].tolist() == [0, 0]
+
+
+def test_a_loss_that_grows_is_a_fall_too(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"x": rng.normal(size=200), "noise": rng.normal(size=200), "site": rng.choice(["a", "b"], 200)}
+    )
+    frame.assign(y=3 * frame.x).to_csv(tmp_path / "t.csv", index=False)
+    data = f"table:path={tmp_path}/t.csv,target=y,client=site"
+    runs = fs.run(dataset=data, epochs=20, runs=tmp_path / "runs", **QUICK)
+    table = fs.load_model(runs).importance(tmp_path / "t.csv").set_index("column")
+    assert table.loc["x", "fall"] > 10 * abs(table.loc["noise", "fall"])
+
+
+def test_the_verb_prints_the_table(trained, capsys):
+    command = ["importance", "1", str(table_of(trained)), "--runs", str(trained.store.folder)]
+    assert main(command) == 0
+    assert capsys.readouterr().out.split()[:4] == ["column", "fall", "deviation", "strong"]
+    assert main([*command, "--json"]) == 0
+    assert [row["column"] for row in json.loads(capsys.readouterr().out)] == ["strong", "weak", "noise"]
+
+
+def test_arrays_and_rows_without_targets_are_one_line(tmp_path, trained):
+    digits = fs.run(dataset="digits", runs=tmp_path / "runs", **QUICK)
+    with pytest.raises(BadInput, match="importance: the model reads arrays, which have no columns"):
+        fs.load_model(digits).importance(np.zeros((2, 64)))
+    frame = fs.load_model(trained).read(table_of(trained)).drop(columns="ill")
+    with pytest.raises(BadInput, match="the rows have no column 'ill'"):
+        fs.load_model(trained).importance(frame)

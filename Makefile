@@ -1,4 +1,4 @@
-# make demo: three methods on the patients of four hospitals.  make test: the facts of every room, in about two minutes.  make test-all: all that CI checks.  make test-slow: hours.  make durations: which tests are dear.  make docs: the site.  make package: wheel and source archive, tried in an empty environment.  Each sets itself up.
+# make demo: from the rows of four hospitals to a decision.  make test: the facts of every room, in about two minutes.  make test-all: all that CI checks.  make test-slow: hours.  make durations: which tests are dear.  make docs: the site.  make package: wheel and source archive, tried in an empty environment.  Each sets itself up.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -15,7 +15,7 @@ ON_TWO_CORES := -n 2 --dist worksteal -o faulthandler_timeout=330 -o faulthandle
 .PHONY: demo test test-all test-slow durations bench docs package format clean
 
 demo: $(VENV)/installed
-	$(BIN)/fedskew compare --dataset heart
+	$(BIN)/fedskew study --dataset heart --minutes 1
 
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from fedskew.api.models import export, landscape, load_model
     from fedskew.api.runs import Runs, cite, open
+    from fedskew.api.study import study
     from fedskew.core.algorithm import Algorithm
     from fedskew.core.errors import BadInput, Diverged, FedskewError
     from fedskew.data.dataset import Dataset
@@ -61,6 +62,7 @@ PLACES = {
     "partition": "api.functions",
     "resume": "api.functions",
     "run": "api.functions",
+    "study": "api.study",
     "table": "api.functions",
     "tune": "api.functions",
 }
@@ -91,6 +93,7 @@ __all__ = [
     "partition",
     "resume",
     "run",
+    "study",
     "table",
     "tune",
 ]

@@ -76,6 +76,8 @@ class Caller:
 
     def resume_call(self, started: Started) -> str:
         """Return what continues the runs after an interruption."""
+        if not started.words:
+            return self.same_call
         folder = started.runs.store.folder
         which = started.words[0] if len(started.words) == 1 else list(started.words)
         return f"fedskew.resume({which!r}{'' if str(folder) == 'runs' else f', runs={str(folder)!r}'})"

@@ -11,7 +11,7 @@ from fedskew.execution.run import Listener, register
 from fedskew.experiment.config import Experiment
 from fedskew.store.runs import RunStore
 from fedskew.studies.progress import play
-from fedskew.studies.runner import register_all, to_execute, worst_error
+from fedskew.studies.runner import Facts, no_facts, register_all, to_execute, worst_error
 
 
 def start(
@@ -31,11 +31,14 @@ def start(
     return Started(Runs(store, tuple(waiting), data), waiting, dataset, jobs, (word,))
 
 
-def execute(started: Started, caller: Caller, listener: Listener = lambda _: None) -> Runs:
-    """Execute the waiting runs and return all runs of the call. ``caller`` decides which errors are raised."""
+def execute(started: Started, caller: Caller, listener: Listener = lambda _: None, label: str = "") -> Runs:
+    """Execute the waiting runs and return all runs of the call. ``caller`` decides which errors are raised.
+
+    With a ``label``, the progress of all runs is one part.
+    """
     store, waiting = started.runs.store, started.waiting
     face = caller.begin(started)
-    results = play(store, waiting, started.dataset, started.jobs, face, caller.resume_call(started), listener)
+    results = play(store, waiting, started.dataset, started.jobs, face, caller.resume_call(started), listener, label)
     caller.end(started, results, worst_error(results), face.shows)
     return started.runs
 
@@ -47,12 +50,16 @@ def complete(
     jobs: int,
     caller: Caller,
     dataset: Dataset | None = None,
-) -> None:
-    """Execute the experiments that the store lacks, as one comparison, and the interrupted runs.
+    facts: Facts = no_facts,
+    label: str = "",
+) -> int:
+    """Execute the experiments that the store lacks, as one comparison, and the interrupted runs. Return how many there were.
 
-    All use ``dataset``, if given.
+    All use ``dataset``, if given. ``facts`` are stored with new runs; ``label`` is as for `execute`.
     """
-    waiting = to_execute(store, experiments, title)
+    waiting = to_execute(store, experiments, title, facts=facts)
     if waiting:
         check_processes(jobs)
-        execute(Started(Runs(store, tuple(waiting)), waiting, dataset, jobs, ()), caller)
+        jobs = min(jobs, len(waiting))
+        execute(Started(Runs(store, tuple(waiting)), waiting, dataset, jobs, ()), caller, label=label)
+    return len(waiting)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from fedskew.api.caller import Caller, caller_of
-from fedskew.api.runs import Runs, plainly, runs_of
+from fedskew.api.runs import Runs, model_of, plainly, runs_of
 from fedskew.core.component import from_table
 from fedskew.core.errors import require
 from fedskew.execution.initial import RUN, after_round, hash_of
@@ -30,14 +30,15 @@ def load_model(
 ) -> TrainedModel:
     """Load a run's model: ``load_model(7).predict("new.csv")``, ``.evaluate("new.csv")``.
 
-    ``run`` is a number, a tag or `Runs`. The model preprocesses rows as in training. With ``client`` (number or name), it is
+    ``run`` is a number, a tag or `Runs`; by default the newest final model of a study, or else the latest run. The model
+    preprocesses rows as in training. With ``client`` (number or name), it is
     this client's personal model. ``warn`` is called with one line if the newest checkpoint is damaged and an older one is used.
 
     If ``calibrated``, the probabilities of classes are recalibrated on held-out rows: a temperature divides the outputs.
     ``calibration`` of the result has the ``temperature``, the ``errors`` (expected calibration error of the test rows before and
     after) and ``plot()``. ``importance(rows)`` of a model says which columns its answers need.
     """
-    trained = runs_of(run, runs)
+    trained = model_of(run, runs)
     return load_trained(trained.store, trained.one("load_model"), client, warn, trained.data, calibrated)
 
 
@@ -55,7 +56,7 @@ def export(
     ending becomes a folder. With ``client`` (number or name), it is this client's personal model. A run's number or tag is looked
     up in the folder ``runs``. ``warn`` is called with one line if the newest checkpoint is damaged and an older one is used.
     """
-    trained, place = runs_of(runs), Path(path) if path else None
+    trained, place = model_of(runs), Path(path) if path else None
     by_suffix = {suffix: name for name, suffix in SUFFIX.items()}
     form = format or by_suffix.get(place.suffix if place else "") or "folder"
     require(form in get_args(Format), f"export: format must be {', '.join(get_args(Format))}, got {form!r}")

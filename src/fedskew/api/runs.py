@@ -286,6 +286,15 @@ def runs_of(runs: Runs | int | str, folder: str | Path = "runs") -> Runs:
     return runs if isinstance(runs, Runs) else open(folder)[runs]
 
 
+def model_of(runs: Runs | int | str, folder: str | Path = "runs") -> Runs:
+    """As `runs_of`, but ``latest`` is the newest final model of a study, if the store has one."""
+    if runs == "latest":
+        store = RunStore(folder, read_only=True)
+        finals = [record.id for record in store.runs("facts LIKE '%\"final\"%'") if "final" in record.facts]
+        return Runs(store, (finals[-1],)) if finals else runs_of(runs, folder)
+    return runs_of(runs, folder)
+
+
 @plainly
 def cite(runs: Runs | int | str = "latest") -> str:
     """Return BibTeX entries for the runs. A comment above each entry names the parts that use it."""

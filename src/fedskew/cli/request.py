@@ -1,8 +1,9 @@
 """From parsed options to the arguments of the Python functions."""
 
 import argparse
+from typing import Any
 
-from fedskew.api.runs import Runs, runs_of
+from fedskew.api.runs import Runs, model_of, runs_of
 from fedskew.cli.verbs import keywords_of
 from fedskew.core.component import literal
 from fedskew.core.errors import BadInput, require
@@ -12,17 +13,23 @@ from fedskew.execution.torchrun import launcher
 from fedskew.experiment.combinations import experiment_from as with_keywords
 from fedskew.experiment.config import Experiment, read
 from fedskew.experiment.keywords import Settings
+from fedskew.report.console import say
 
 
 def experiment_from(parsed: argparse.Namespace) -> Experiment:
     """Return the experiment of the file, or the built-in one, changed by the options."""
+    return with_keywords(from_file(parsed) if parsed.file else None, settings_from(parsed))
+
+
+def settings_from(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the keywords of an experiment that the command line has."""
     settings = keywords_of(parsed, Settings)
     settings |= {name: literal(settings[name]) for name in ("batch_size", "epochs", "lr_decay") if name in settings}
     for text in getattr(parsed, "set", None) or ():
         key, equals, value = text.partition("=")
         require(bool(equals) and key.count(".") == 1, f"--set: cannot read {text!r}; write SECTION.OPTION=VALUE")
         settings[key.replace(".", "__")] = literal(value)
-    return with_keywords(from_file(parsed) if parsed.file else None, settings)
+    return settings
 
 
 def from_file(parsed: argparse.Namespace) -> Experiment:
@@ -38,8 +45,13 @@ def from_file(parsed: argparse.Namespace) -> Experiment:
 
 def one_run(parsed: argparse.Namespace, verb: str) -> Runs:
     """Return the run that a verb names. Raises `BadInput` for several runs, and for code that is not confirmed."""
-    runs = runs_of(parsed.run, parsed.runs)
-    runs.one(verb)
+    runs = runs_of(parsed.run, parsed.runs) if verb == "landscape" else model_of(parsed.run, parsed.runs)
+    number = runs.one(verb)
+    if parsed.run == "latest" and (final := runs.records[0].facts.get("final")):
+        say(
+            f"fedskew: run {number} is the final model of a study: {final['arm']}, expected {final['expected']}",
+            error=True,
+        )
     runs.confirm(parsed.trust)
     return runs
 

@@ -208,7 +208,9 @@ REPRODUCE = (
 )
 
 ANSWERS = (
-    option("run", "RUN", "number or tag of a run, or latest"),
+    option(
+        "run", "RUN", "number or tag of a run (default: latest, or a study's final model)", nargs="?", default="latest"
+    ),
     option("rows", "FILE", "new rows: CSV, Parquet, Arrow or JSON lines; npy or npz for images", type=Path),
     option("--client", "NAME", "use this client's personal model"),
 )
@@ -216,6 +218,13 @@ PREDICT = (
     *ANSWERS,
     option("--output", "FILE", "table to write, .csv or .parquet (default: CSV on standard output)", type=Path),
     switch("--calibrated", "recalibrate the probabilities of classes on held-out rows"),
+)
+
+STUDY = (
+    option("path", "FILE", "CSV, JSON lines, Parquet or Arrow file or folder, or FILE.toml", nargs="?", type=Path),
+    *of_keywords(keywords.StudyOptions),
+    JOBS,
+    option("--report", "FILE", "page to write (default: in the run store)", type=Path),
 )
 
 RUN_WORDS = "number (7), range (3-5), or comparison (c2)"
@@ -315,6 +324,13 @@ EVIDENCE = (
 )
 
 VERBS = (
+    Verb(
+        "study",
+        "study.study",
+        "go from rows to a decision: what differs, costs and helps",
+        (*STUDY, *STORE),
+        EXPERIMENT,
+    ),
     Verb("run", "train.run", "run one experiment", (FILE, *ONE_METHOD, *STORE), EXPERIMENT),
     Verb(
         "compare",

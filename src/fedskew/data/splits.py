@@ -22,12 +22,14 @@ class Redrawn:
     """Options of a data set that draws its test rows.
 
     ``split_seed`` draws them; with ``redraw`` each seed of a comparison draws its own. ``fold=2/5`` tests the second of five folds
-    of the rows, ``fold=2/4:clients`` the second of four folds of whole clients.
+    of the rows, ``fold=2/4:clients`` the second of four folds of whole clients. With ``whole`` the drawn rows train, too, so that
+    a model for use learns from all rows; numbers on them then say nothing.
     """
 
     split_seed: NonNegativeInt = 0
     redraw: bool = True
     fold: str = ""
+    whole: bool | None = None
 
     def __post_init__(self) -> None:
         if self.fold:

@@ -286,8 +286,8 @@ class TuneKeywords(Settings, TuningOptions, total=False):
     """Keywords of `fedskew.tune`."""
 
 
-class DiagnoseKeywords(TypedDict, total=False):
-    """Keywords of `fedskew.diagnose`."""
+class TableColumns(TypedDict, total=False):
+    """What the columns of a user's file are."""
 
     label: Annotated[str, Keyword("COLUMN", "column with the classes")]
     target: Annotated[str, Keyword("COLUMN", "or the column with the numbers to predict")]
@@ -297,6 +297,23 @@ class DiagnoseKeywords(TypedDict, total=False):
     ]
     person: Annotated[str, Keyword("COLUMN", "column with the person of each row; each person counts once at a client")]
     drop: Annotated[str | Sequence[str], Keyword("COLUMN", "column to leave out; may be repeated", repeated=True)]
+
+
+class StudyOptions(TableColumns, total=False):
+    """What a study asks beside its experiment."""
+
+    minutes: Annotated[float, Keyword("M", "time for everything (default: 5)")]
+    by: Annotated[str | Sequence[str], Keyword("COLUMN,...", "also compare groups of rows by these columns: sex,age")]
+    final: Annotated[bool, Keyword("", "then train the decided method on all rows, for `predict` and `export`")]
+
+
+class StudyKeywords(Settings, StudyOptions, total=False):
+    """Keywords of `fedskew.study`."""
+
+
+class DiagnoseKeywords(TableColumns, total=False):
+    """Keywords of `fedskew.diagnose`."""
+
     dataset: Annotated[object, Keyword("D", "a named data set instead of files")]
     skew: Annotated[
         object,

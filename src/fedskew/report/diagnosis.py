@@ -85,18 +85,12 @@ def page(diagnosis: Mapping[str, Any]) -> str:
         "two": two,
         "title": lambda m: str(name_of(m)),
     }
-    faces = Picture(
-        key="faces",
-        heading="the faces against chance",
-        draw=lambda _: draw_faces(diagnosis),
-        tips=partial(tips_of_faces, diagnosis),
-    )
     return rendered(
         "diagnosis.html",
         filters,
         diagnosis=diagnosis,
         answer=answer(diagnosis),
-        faces=faces.on_page(),
+        faces=face_figure(diagnosis),
         columns=column_figure(diagnosis),
         explained=explained(diagnosis),
         farthest=partial(farthest, diagnosis),
@@ -120,6 +114,17 @@ def partition(diagnosis: Mapping[str, Any]) -> Any:
     table = pd.DataFrame(counts[: len(clients), common], columns=[diagnosis["classes"][at] for at in common])
     table = table.assign(client=range(len(clients)), client_name=clients)
     return table.melt(["client", "client_name"], var_name="label", value_name="rows")
+
+
+def face_figure(diagnosis: Mapping[str, Any]) -> dict[str, object]:
+    """The figure of the faces."""
+    picture = Picture(
+        key="faces",
+        heading="the faces against chance",
+        draw=lambda _: draw_faces(diagnosis),
+        tips=partial(tips_of_faces, diagnosis),
+    )
+    return picture.on_page()
 
 
 def draw_faces(diagnosis: Mapping[str, Any]) -> Figure:

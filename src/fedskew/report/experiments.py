@@ -234,6 +234,10 @@ def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
 def differing_settings(records: Sequence[RunRecord]) -> list[tuple[tuple[str, str], ...]]:
     """Return, for each run, the (setting, value) pairs in which the runs of its name differ."""
     settings = {record.id: dict(settings_of(record.experiment)) for record in records}
+    for record in records:  # a setting that tuning chose for each split anew is a part of the method
+        tuned = record.facts.get("tuned", {})
+        for key in tuned["setting"] if tuned.get("nested") else ():
+            settings[record.id].pop(key, None)
     prints: dict[tuple[str, str], set[str]] = {}
     for record in records:
         prints.setdefault((record.name, split_of(parsed(record))), set()).add(fingerprint(record))

@@ -41,6 +41,7 @@ def rendered(
     )
     environment.filters |= filters
     environment.globals |= {
+        "zip": zip,
         "source": lambda name: Markup(loader.get_source(environment, name)[0]),
         "digest": lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
     }

@@ -317,8 +317,9 @@ def compared(
         row["p_equivalent"] = equivalence_p(values, limit, tested)
     if len(values) > 1:
         row["flips"] = (whole or over_splits(values, 0.0)).flips()
-    if whole and table is not None:
+    if whole:
         row["rows_to_decide"] = whole.rows_to_decide(level)
+    if whole and table is not None:
         row["repeats_to_decide"] = smallest(
             range(table.shape[1], MOST_SEEDS + 1),
             lambda seeds: abs(whole.mean) > whole.half(level) * spread_with(seeds, table),
@@ -473,8 +474,9 @@ def on_verdicts(table: pd.DataFrame, measure: Measure) -> list[str]:
             same = f"all {runs} gave {method} the same difference, as with deterministic training"
             parts.append(f"{same}; {int(seeds)} {runs} would decide it")
         else:
+            more = instead(row) if crossed else ""
             parts.append(
-                f"about {int(seeds)} {runs}{instead(row)} would decide {method}'s difference, if it is as large as here"
+                f"about {int(seeds)} {runs}{more} would decide {method}'s difference, if it is as large as here"
             )
     if never := [row["method"] for row in rows if row["seeds_to_decide"] == 0]:
         tested = "clients" if part == FOLDS_OF_CLIENTS else "test rows"

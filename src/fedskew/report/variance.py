@@ -20,7 +20,7 @@ def sources(results: Results) -> Components | None:
     tables = repeats(results.frame, results.records, results.measure)
     if len(tables) < 2 or results.budget:
         return None
-    rows = by_method(results.store, results.records)
+    rows = by_method(results.store, results.records, results.layout.by)
     of_rows = [
         np.stack([rows[method][seeds].values for method in tables])
         for seeds in next(iter(rows.values()), {})
@@ -28,7 +28,9 @@ def sources(results: Results) -> Components | None:
     ]
     shared = float(np.mean([shared_by_rows(part) for part in of_rows])) if of_rows else 0.0
     dealt = not all(map(own_clients, results.records))
-    return components(np.stack([*tables.values()]), shared, splits(results.records) is not None, dealt)
+    return components(
+        np.stack([*tables.values()]), shared, splits(results.records, results.layout.by) is not None, dealt
+    )
 
 
 def how_sure(results: Results) -> list[str]:
@@ -40,7 +42,7 @@ def how_sure(results: Results) -> list[str]:
         names = ("choice of the test rows", "partition", "training seed", "method x partition")
         shares = [f"{percent(share)} {name}" for name, share in zip(names, parts.shares(), strict=True)]
         sentences.append(
-            f"variance of {measure.title} between runs of a method: {listed(shares)} (analysis of variance, "
+            f"variance of {measure.label} between runs of a method: {listed(shares)} (analysis of variance, "
             f"{count(len(tables), 'method')} x {count(partitions, 'partition')} x {count(seeds, 'seed')})"
         )
     rows = [row for row in rows_of(results.summary) if math.isfinite(row[measure.key])]

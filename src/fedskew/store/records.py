@@ -140,6 +140,9 @@ class RunFacts(TypedDict, total=False):
     flower: Json
     tuned: Json
     tuning: Json
+    pace: float  # seconds of a run of those that a study executed side by side
+    study: Json  # seconds of a study's timed run
+    final: Json  # what a study expects of the model that was trained on all rows
     versions: dict[str, str]
     machine: dict[str, str]
     layers: list[str]

@@ -233,6 +233,13 @@ class RunStore:
             self.db.execute(f"DELETE FROM measurements WHERE {chosen}", (run, round_, splits))
             self.add_measurements(run, [(round_, row) for row in rows])
 
+    def forget_models(self, run: int) -> None:
+        """Remove all that was measured of the run's models: on rows that they have trained on, it says nothing."""
+        with self.transaction():
+            self.db.execute("DELETE FROM measurements WHERE run=? AND split NOT IN ('round', 'client')", (run,))
+            for table in ("test_rows", "site_rows"):
+                self.db.execute(f"DELETE FROM {table} WHERE run=?", (run,))
+
     # reading
     @contextmanager
     def reading(self) -> Iterator[None]:

@@ -20,12 +20,12 @@ from fedskew.store.runs import RunStore
 from fedskew.studies.runner import Executor
 
 
-def board_of(store: RunStore, runs: Iterable[int], face: ProgressFace) -> Board:
-    """Return the board of these runs, with a part for each method."""
+def board_of(store: RunStore, runs: Iterable[int], face: ProgressFace, label: str = "") -> Board:
+    """Return the board of these runs, with a part for each method, or with one part for all under a ``label``."""
     records = store.numbered(list(runs))
     rounds: dict[str, list[int]] = {}
     for record in records:
-        rounds.setdefault(record.name, []).append(record.rounds)
+        rounds.setdefault(label or record.name, []).append(record.rounds)
     parts = {
         name: Part(str(name_of(name)), sum(of_runs), count(len(of_runs), "run")) for name, of_runs in rounds.items()
     }
@@ -40,18 +40,22 @@ def play(
     face: ProgressFace,
     command: str,
     listener: Listener = lambda _: None,
+    label: str = "",
 ) -> list[Ended]:
-    """Execute stored runs with live progress. ``command`` continues them after an interruption."""
-    board, round_of = board_of(store, runs, face), dict[int, int]()
+    """Execute stored runs with live progress. ``command`` continues them after an interruption; ``label`` as for `board_of`."""
+    board, round_of = board_of(store, runs, face, label), dict[int, int]()
     newest: dict[str, dict[str, str]] = {}
 
     def on_progress(progress: Progress) -> None:
         listener(progress)
         started = progress.run not in round_of
         values = newest.setdefault(progress.name, {})
-        values |= measured(progress)
+        values |= {} if label else measured(progress)
         board.advance(
-            progress.name, progress.round - round_of.get(progress.run, 0), ", ".join(values.values()), not started
+            label or progress.name,
+            progress.round - round_of.get(progress.run, 0),
+            ", ".join(values.values()),
+            not started,
         )
         round_of[progress.run] = progress.round
 

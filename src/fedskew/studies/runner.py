@@ -227,12 +227,20 @@ def plan_later(experiments: Sequence[Experiment]) -> list[Plan]:
     return [Plan(experiment) for experiment in experiments]
 
 
+Facts = Callable[[Experiment], Mapping[str, object]]
+"""What the store also notes of a new run."""
+
+
+def no_facts(experiment: Experiment) -> Mapping[str, object]:
+    return {}
+
+
 def to_execute(
     store: RunStore,
     experiments: Sequence[Experiment],
     title: str,
     planner: Planner = plan_later,
-    facts: Callable[[Experiment], Mapping[str, object]] = lambda _: {},
+    facts: Facts = no_facts,
 ) -> dict[int, Plan | None]:
     """Return the runs to execute, by number, until all experiments are done.
 

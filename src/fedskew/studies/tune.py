@@ -150,15 +150,7 @@ class Tuner:
 
     def judged(self, setting: Setting, records: Sequence[RunRecord]) -> Tried:
         """Score a setting by its runs."""
-        store, runs = self.executor.store, tuple(record.id for record in records)
-        statuses = [record.status for record in records]
-        seconds = sum(m.value for m in store.curves(runs, ["round/seconds"]))
-        if "diverged" in statuses:
-            return Tried(setting, -math.inf, seconds, runs, "diverged")
-        if statuses != ["finished"] * len(self.search.seeds):
-            return Tried(setting, -math.inf, seconds, runs, "pruned")
-        score = fmean(m.value for m in store.last(runs, [self.scored]))
-        return Tried(setting, self.sign * score, seconds, runs, "finished")
+        return judged(self.executor.store, self.base.measure, self.search.by, setting, records)
 
     @property
     def scored(self) -> str:
@@ -169,6 +161,18 @@ class Tuner:
     def sign(self) -> int:
         """-1 if lower values are better, else 1. A better setting always has a higher score."""
         return -1 if self.base.measure.better == "lower" else 1
+
+
+def judged(store: RunStore, measure: Measure, by: str, setting: Setting, records: Sequence[RunRecord]) -> Tried:
+    """Score a setting by its runs, one for each tuning seed. ``by`` is as in `Search`."""
+    runs, statuses = tuple(record.id for record in records), [record.status for record in records]
+    seconds = sum(m.value for m in store.curves(runs, ["round/seconds"]))
+    if "diverged" in statuses:
+        return Tried(setting, -math.inf, seconds, runs, "diverged")
+    if {*statuses} != {"finished"}:
+        return Tried(setting, -math.inf, seconds, runs, "pruned")
+    score = fmean(m.value for m in store.last(runs, [f"{by}/{measure.name}_mean"]))
+    return Tried(setting, -score if measure.better == "lower" else score, seconds, runs, "finished")
 
 
 def personal(experiment: Experiment) -> bool:

@@ -59,12 +59,13 @@ class Heart(Redrawn):
             test = in_fold(hospital, self.fold, self.split_seed, y)
         else:
             test = share_of_strata(2 * hospital + y, 1 / 3, self.split_seed)
-        preprocessing, x = fitted(columns, cells, ~test, one_hot=False)
+        train = ~test | bool(self.whole)
+        preprocessing, x = fitted(columns, cells, train, one_hot=False)
         return self.files.build(
-            (x[~test], y[~test]),
+            (x[train], y[train]),
             (x[test], y[test]),
             ("healthy", "ill"),
-            clients=(hospital[~test], names),
+            clients=(hospital[train], names),
             groups_test=hospital[test],
             test_units=units_of(test, hospital, self.fold),
             columns=tuple(title for name in table for title in titles(name)),

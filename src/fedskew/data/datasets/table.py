@@ -332,10 +332,10 @@ class TableData(Redrawn):
             bool(drawn.any()),
             f"{self.path}: no client has the {1 / self.test_share:.0f} rows that one test row needs; give test=FILE",
         )
-        test_person = None if person is None else person[drawn]
+        test_person = None if person is None or self.whole else person[drawn]
         units = units_of(drawn, rows.client, self.fold, person)
-        y, owner = rows.y[drawn], rows.client[drawn]
-        return Split(rows, ~drawn, rows.table.filter(drawn), y, classes, person, test_person, units, owner=owner)
+        y, owner, trained = rows.y[drawn], rows.client[drawn], ~drawn | bool(self.whole)
+        return Split(rows, trained, rows.table.filter(drawn), y, classes, person, test_person, units, owner=owner)
 
     def without_tested_persons(self, split: Split) -> tuple[Split, list[str]]:
         """Leave out training rows of persons with test rows. Return the split, and notes on all of its rows."""

@@ -1,0 +1,232 @@
+"""`fedskew.study`: from rows to a decision."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+from fedskew.api.caller import Caller, ShowProgress, caller_of
+from fedskew.api.diagnose import diagnose
+from fedskew.api.execute import complete, execute, start
+from fedskew.api.functions import asked, listing
+from fedskew.api.runs import Runs, plainly
+from fedskew.core.component import label
+from fedskew.core.errors import require
+from fedskew.core.machine import cores
+from fedskew.core.text import count
+from fedskew.data.dataset import Dataset
+from fedskew.data.datasets.own import OwnData
+from fedskew.diagnosis.subject import arguments_of
+from fedskew.execution.plan import check_processes
+from fedskew.experiment.combinations import suited
+from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
+from fedskew.experiment.keywords import StudyKeywords, StudyOptions, TableColumns, take
+from fedskew.report.series import Layout, Results
+from fedskew.report.study import Findings, printed, write_study
+from fedskew.store.runs import RunStore
+from fedskew.studies.runner import Facts, stored_runs
+from fedskew.studies.study import (
+    ALONE,
+    FIRST,
+    POOLED,
+    SHORT,
+    SHUFFLED,
+    USUAL,
+    Arm,
+    Schedule,
+    Study,
+    Timing,
+    arms_of,
+    groups_of,
+    schedule,
+    values_at_sites,
+)
+from fedskew.studies.tune import Search, Setting, words
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COSTS = (FIRST, POOLED, SHUFFLED, ALONE)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Decided:
+    """The result of `fedskew.study`. It prints as at most 30 lines."""
+
+    runs: Runs  # of the comparison
+    findings: Findings
+    final: Runs | None = None  # the model that was trained on all rows
+
+    @property
+    def decision(self) -> str:
+        """The decision in two sentences."""
+        return " ".join(self.findings.sentences())
+
+    def __repr__(self) -> str:
+        return "\n".join(printed(self.findings))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+    def table(self) -> pd.DataFrame:
+        """Return one row for each arm, as `Runs.table` does: measured at the sites, compared with FedAvg."""
+        return self.findings.results.summary
+
+    def report(self, path: str | Path) -> Path:
+        """Write the HTML page."""
+        return write_study(self.findings, path)
+
+
+@listing(StudyKeywords)
+@plainly
+def study(
+    path: str | Path | None = None,
+    *,
+    experiment: Experiment | None = None,
+    data: Dataset | None = None,
+    runs: str | Path = "runs",
+    jobs: int = 0,
+    progress: ShowProgress | Caller = True,
+    **keywords: Unpack[StudyKeywords],
+) -> Decided:
+    """Go from rows to a decision: ``study("visits.csv", label="outcome", client="hospital")``, or ``study(dataset="heart")``.
+
+    It diagnoses how the clients differ, measures what this costs and what helps, and says for whom and how sure. It plans within
+    the ``minutes``. All runs are in the folder ``runs``, so that the same call continues after an interruption. ``jobs`` is the
+    number of processes; 0: one for each core. With ``final``, the decided method is then trained on all rows; `load_model` and
+    `export` take this model by default.
+    """
+    settings = cast(dict[str, Any], keywords)
+    options, caller, jobs = take(settings, StudyOptions), caller_of(progress), jobs or cores()
+    caller.lines = True  # its minutes are too long for a silent log
+    columns = {name: options[name] for name in TableColumns.__annotations__ if name in options}
+    check_processes(jobs)
+    if path is not None:
+        require("dataset" not in settings and data is None, "study: give a file or a data set, not both")
+        settings["dataset"] = {"name": "table", "path": str(path), **columns}
+    else:
+        require(not columns, f"study: {next(iter(columns), '')} is for a file; give its path")
+    base, data = asked("study", experiment, data, settings, runs)
+    rows = data or base.dataset.load()
+    if path is not None and "skew" not in settings:
+        found = diagnose(path, runs=runs, progress=caller, **columns)
+        words_ = [
+            str(path),
+            *(word for name, value in columns.items() for word in (f"--{name.replace('_', '-')}", str(value))),
+        ]
+    else:
+        source = data or label(base.dataset, COMPONENTS["dataset"])
+        skew, number = base.labels("skew"), base.clients.number
+        found = diagnose(dataset=source, skew=skew, clients=number, runs=runs, progress=caller)
+        words_ = shlex.split(arguments_of(base))
+    if data is not None:
+        base = base.replace(dataset=OwnData(fingerprint=data.fingerprint()))
+    every = base.training.rounds
+    base = suited(base, rows).replace(evaluation__every=every, evaluation__local_models=False, checkpoint__every=every)
+    return Execution(base, rows, found, RunStore(runs), jobs, caller).decided(options, words_)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A study that is about to be executed."""
+
+    base: Experiment
+    rows: Dataset
+    diagnosis: Mapping[str, Any]
+    store: RunStore
+    jobs: int
+    caller: Caller
+
+    def execute(self, experiments: Sequence[Experiment], rows: Dataset | None, label: str, facts: Facts) -> int:
+        """Execute what the store lacks."""
+        return complete(self.store, experiments, label, self.jobs, self.caller, rows, facts, label)
+
+    def timed(self) -> tuple[Timing, Experiment]:
+        """Execute a short run of FedAvg. Return its times, and the base with the engine that suits it."""
+        short = Arm(FIRST).experiment(self.base.replace(training__rounds=SHORT))
+        stored = stored_runs(self.store, [short]).get(short.hash())
+        if stored is None or "study" not in stored.facts:
+            rows = self.rows if isinstance(self.base.dataset, OwnData) else None
+            started = start([short], rows, self.store.folder, comparison=False)
+            began = time.perf_counter()
+            run = execute(started, self.caller, label="study: a short run to measure the time").ids[0]
+            rest = time.perf_counter() - began
+            rounds = sum(m.value for m in self.store.curves([run], ["round/seconds"]))
+            times = {"a_round": rounds / SHORT, "a_run": max(rest - rounds, 0.0)}
+            self.store.add_facts(run, {"asked": short.hash(), "study": times})
+            stored = self.store.run(run)
+        ready = from_toml(stored.experiment)
+        base = self.base.replace(engine=ready.engine, training__threads=ready.training.threads)
+        return Timing(**stored.facts["study"]), base
+
+    def decided(self, options: Mapping[str, Any], words_: Sequence[str]) -> Decided:
+        """Execute all steps. ``words_`` name the data on the command line."""
+        minutes, by = float(options.get("minutes", USUAL)), options.get("by", ())
+        columns = [name.strip() for name in by.split(",")] if isinstance(by, str) else [*by]
+        values_at_sites([self.rows], columns)
+        arms, notes = arms_of(self.base, self.rows, self.diagnosis)
+        timing, base = self.timed()
+        steps = Study(self.store, base, self.rows, self.execute, Search(space={}))
+        plan = schedule(arms, steps.tunings, timing, self.base.training.rounds, minutes, self.jobs)
+        tuned, plan = steps.tuned(plan, minutes)
+        notes = [described(plan, minutes, steps.nested), *notes]
+        self.caller.warn(notes[0])
+        records = steps.compared(plan, tuned)
+        results = Results(self.store, records, layout=Layout(by="sites"))
+        chosen = {arm.name: [of_split[arm.name].best.setting for of_split in tuned] for arm in plan.arms}
+        best = {name: usual(settings) for name, settings in chosen.items()}
+        splits = (
+            [steps.split(self.base, dealt).dataset.load() for dealt in range(plan.partitions)]
+            if columns and steps.nested
+            else [self.rows]
+        )
+        of_groups = groups_of(splits, columns)
+        folder = [] if str(self.store.folder) == "runs" else ["--runs", str(self.store.folder)]
+        commands = [["study", *words_, "--final"]] * (not options.get("final")) + [
+            ["predict", "NEW_ROWS.csv"],
+            ["export"],
+        ]
+        found = Findings(
+            title=str(self.diagnosis["data"]),
+            diagnosis=self.diagnosis,
+            results=results,
+            costs=COSTS,
+            settings=best,
+            notes=notes,
+            commands=[shlex.join(["fedskew", *command, *folder]) for command in commands],
+            groups=of_groups,
+        )
+        of_all = Runs(self.store, tuple(record.id for record in records))
+        if not options.get("final"):
+            return Decided(of_all, found)
+        arm = next(arm for arm in plan.arms if arm.name == found.decision)
+        setting = max(chosen[arm.name], key=chosen[arm.name].count)
+        expected = {"arm": arm.name, "setting": words(setting), "sentences": found.sentences(), "sites": found.sites()}
+        final = steps.final(plan, arm, setting, {**expected, "expected": found.reached(arm.name)})
+        return Decided(of_all, found, Runs(self.store, (final.id,)))
+
+
+def usual(settings: Sequence[Setting]) -> str:
+    """Return the most frequent setting, and on how many partitions it was the best."""
+    best = max(settings, key=settings.count)
+    text = words(best).replace("solver.lr=", "learning rate ")
+    return (
+        text
+        if settings.count(best) == len(settings)
+        else f"{text} on {settings.count(best)} of {len(settings)} partitions"
+    )
+
+
+def described(plan: Schedule, minutes: float, nested: bool) -> str:
+    """Say what was planned for the minutes, and what was left out."""
+    tuning = "on each partition's other rows" if nested else "with seeds of its own"
+    return (
+        f"planned for {minutes:g} min: {count(len(plan.arms), 'arm')}, {count(plan.rounds, 'round')}, tuned {tuning}, compared on "
+        f"{count(plan.partitions, 'partition')} x {count(plan.seeds, 'seed')}; "
+        + (f"no time for {', '.join(plan.left_out)}" if plan.left_out else "nothing left out")
+    )

@@ -1,0 +1,315 @@
+"""What a study found, for the terminal and as a page: six questions, and the decision."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.core.files import write_whole
+from fedskew.core.text import count
+from fedskew.measure.statistics import decided, holm, over_seeds_and_rows
+from fedskew.report import diagnosis as diagnosed
+from fedskew.report import words
+from fedskew.report.answer import difference
+from fedskew.report.experiments import name_of
+from fedskew.report.plots import differences
+from fedskew.report.series import Results, by_site
+from fedskew.report.style import rendered, shorten
+from fedskew.report.tables import ByRow, by_method, covered, instead, splits, table_of, verdict_rule
+from fedskew.report.variance import how_sure
+from fedskew.store.test_rows import Stored, number_of
+
+WIDTH, LONGEST, MOST_SITES, MOST_REMEDIES = 80, 23, 5, 7
+"""Of the printed text: width, longest cell in characters, sites, and remedies. The page has all."""
+
+Cells = dict[str, list[str]]
+"""Cells of a table by heading."""
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What a study measured. ``results`` compare all arms at the sites, FedAvg first."""
+
+    title: str
+    diagnosis: Mapping[str, Any]
+    results: Results
+    costs: Sequence[
+        str
+    ]  # names of the arms that are no remedies; FedAvg first, then pooled rows, shuffled rows, sites alone
+    settings: Mapping[str, str]  # of each arm, as tuning chose them
+    notes: Sequence[str]  # what was left out, and why
+    commands: Sequence[str]  # to use the decision
+    groups: Mapping[str, NDArray[np.int64]]  # ids of the rows of each group, as the store has them
+
+    @cached_property
+    def rows(self) -> dict[str, words.Row]:
+        """The summary of each arm, by name."""
+        return {row["method"]: row for row in words.rows_of(self.results.summary)}
+
+    @cached_property
+    def by_row(self) -> ByRow:
+        """The values of the rows at the sites."""
+        return by_method(self.results.store, self.results.records, "sites")
+
+    @property
+    def remedies(self) -> list[str]:
+        """The names of the remedies, the best mean first."""
+        measure = self.results.measure
+        names = [name for name, row in self.rows.items() if name not in self.costs and row["seeds"]]
+        return sorted(names, key=lambda name: self.rows[name][measure.key], reverse=measure.ahead == "higher")
+
+    @property
+    def decision(self) -> str:
+        """The name of the arm to use: FedAvg, unless a remedy is better by the corrected verdict; among those, the best mean."""
+        ahead = [name for name in self.remedies if self.rows[name]["verdict"] == self.results.measure.ahead]
+        return (ahead or self.costs)[0]
+
+    @property
+    def shown_remedy(self) -> str:
+        """The remedy in the table of the sites: the decided arm or, if this is FedAvg, the best remedy."""
+        return self.decision if self.decision != self.costs[0] else next(iter(self.remedies), self.costs[0])
+
+    @cached_property
+    def over_alone(self) -> dict[str, words.Row]:
+        """The summary of the arms that join, with differences from sites that train alone, by name."""
+        alone, joint = self.costs[-1], {self.costs[0], *self.remedies}
+        runs = [record for record in self.results.runs if record.name in {alone, *joint}]
+        runs.sort(key=lambda record: record.name != alone)
+        rows = words.rows_of(replace(self.results, runs=runs).summary)
+        return {row["method"]: row for row in rows if row["method"] != alone}
+
+    def at_sites(self, name: str, other: str) -> dict[str, words.Row]:
+        """Return by site the difference of an arm from another: mean, half-width and the verdict, corrected over the sites."""
+        ours, theirs, by_name = self.by_row.get(name, {}), self.by_row.get(other, {}), dict[str, words.Row]()
+        drawn = splits(self.results.records, "sites")
+        for site in dict.fromkeys(by_site(self.results)["site"]):
+            parts = list[Stored]()
+            for key in ours.keys() & theirs.keys():
+                here = ids_of(ours[key]) >> 32 == number_of(site)
+                parts.append(Stored(0, (ours[key].values - theirs[key].values)[here], ids_of(ours[key])[here]))
+            if len(parts) > 1 and all(len(part.values) > 1 for part in parts):
+                means = [float(part.values.mean()) for part in parts]
+                whole = (
+                    drawn.over(means, table_of(parts))
+                    if drawn
+                    else over_seeds_and_rows(np.stack([part.values for part in parts]))
+                )
+                by_name[site] = {"difference": whole.mean, "difference_half": whole.half(), "p": whole.p()}
+        for row, p in zip(by_name.values(), holm([row["p"] for row in by_name.values()]), strict=True):
+            row["verdict"] = decided(p, row["difference"])
+        return by_name
+
+    def reached(self, name: str) -> str:
+        """What an arm reached, in words."""
+        measure, row = self.results.measure, self.rows[name]
+        return f"{words.with_interval(measure, row[measure.key], row[f'{measure.key}_half'])} {measure.label}"
+
+    def sentences(self) -> tuple[str, str]:
+        """Return the decision, and whether joining helps."""
+        measure, name, rows = self.results.measure, self.decision, self.rows
+        use = f"Use {title_of(name)}, tuned ({self.settings[name]}): {self.reached(name)}"
+        if name == self.costs[0]:
+            use += "; no remedy is reliably better."
+        else:
+            use += f", {difference(measure, rows[name])} more than {title_of(self.costs[0])}."
+        return use, self.on_joining()
+
+    def on_joining(self) -> str:
+        """Say whether joining helps, and for which sites the answer differs."""
+        measure, name, alone = self.results.measure, self.decision, self.costs[-1]
+        joint = self.over_alone
+        if name not in joint or alone not in self.rows:
+            return "Whether joining helps was not measured."
+        gained = difference(measure, joint[name])
+        if all(row["verdict"] == measure.behind for row in joint.values()):
+            text, usual = f"Joining does not help: every site alone is better ({gained} by joining)", measure.behind
+        elif joint[name]["verdict"] == measure.ahead:
+            text, usual = f"Joining helps: {gained} over each site alone", measure.ahead
+        else:
+            text, usual = f"Whether joining helps is undecided: {gained} over each site alone", "undecided"
+        others = {site: row["verdict"] for site, row in self.at_sites(name, alone).items()}
+        better, worse = (
+            [s for s, verdict in others.items() if verdict == which != usual]
+            for which in (measure.ahead, measure.behind)
+        )
+        apart = [f"{words.listed(better)} gain{'s' * (len(better) == 1)}"] * bool(better)
+        apart += [f"{words.listed(worse)} lose{'s' * (len(worse) == 1)}"] * bool(worse)
+        return text + (f"; but {words.listed(apart)}." if apart else ".")
+
+    def arms(self, names: Sequence[str]) -> Cells:
+        """Return the table of some arms."""
+        measure, rows = self.results.measure, [self.rows[name] for name in names if name in self.rows]
+        first = title_of(self.costs[0])
+        return {
+            "": [title_of(row["method"]) for row in rows],
+            f"{measure.name.replace('_', ' ')} {measure.unit}".strip(): [words.shown(measure, row) for row in rows],
+            f"vs {first}": [words.difference(measure, row) if row["verdict"] else "" for row in rows],
+            "verdict": [row["verdict"] for row in rows],
+            "setting": [self.settings.get(row["method"], "") for row in rows],
+        }
+
+    def sites(self) -> Cells:
+        """Return the table of the sites: rows, joint, alone, `shown_remedy`, what joining brings, the rarest class."""
+        table, measure = by_site(self.results), self.results.measure
+        arms = {"joint": self.costs[0], "alone": self.costs[-1], "remedy": self.shown_remedy}
+        gained, sites = self.at_sites(self.decision, self.costs[-1]), list(dict.fromkeys(table["site"]))
+        by_name = table.set_index(["method", "site"]).to_dict("index")
+        cells: Cells = {"site": sites, "rows": []} if sites else {}
+        for site in sites:
+            row = by_name.get((self.costs[0], site), {})
+            cells["rows"].append(f"{row.get('rows', 0):.0f}")
+            for heading, arm in arms.items():
+                value = by_name.get((arm, site), {}).get(measure.name, np.nan)
+                cells.setdefault(f"{heading} {measure.unit}".strip(), []).append(words.plain(measure, value))
+            change = gained.get(site)
+            text = f"{words.difference(measure, change)} {change['verdict']}" if change else words.MISSING
+            cells.setdefault("joining", []).append(text)
+            for heading in ("joint", "alone") if "recall_of_rarest" in table else ():
+                value = by_name.get((arms[heading], site), {}).get("recall_of_rarest", np.nan)
+                cells.setdefault(f"rarest, {heading} %", []).append(words.share(value))
+        return cells
+
+    def of_groups(self) -> Cells:
+        """Return the table of the groups of rows: rows, joint, alone, decided."""
+        measure = self.results.measure
+        arms = dict.fromkeys((self.costs[0], self.costs[-1], self.decision))
+        cells: Cells = {"group": [*self.groups], "rows": [str(len(ids)) for ids in self.groups.values()]}
+        for arm in arms:
+            stored = [*self.by_row.get(arm, {}).values()]
+            means = [
+                np.mean([of.values[np.isin(ids_of(of), ids)].mean() for of in stored]) for ids in self.groups.values()
+            ]
+            cells[f"{title_of(arm)} {measure.unit}".strip()] = [words.plain(measure, float(mean)) for mean in means]
+        return cells if self.groups else {}
+
+    def sure(self) -> list[str]:
+        """Return sentences on certainty: where numbers vary, what would decide the best remedy, and what was left out."""
+        name = next(iter(self.remedies), "")
+        undecided = [self.to_decide(name)] if name and self.rows[name]["verdict"] == "undecided" else []
+        return [f"{text[:1].upper()}{text[1:]}" for text in (*how_sure(self.results.titled), *undecided, *self.notes)]
+
+    def to_decide(self, name: str) -> str:
+        """Say what would decide an undecided remedy."""
+        row, options = self.rows[name], list[str]()
+        if row["seeds_to_decide"] > row["pairs"]:
+            options = [f"{row['seeds_to_decide']:.0f} {row['observed']}s{instead(row)}"]
+        elif row["rows_to_decide"] > 0:
+            options = [f"{row['rows_to_decide']:.1f} times the rows"]
+        what = (
+            f"about {options[0]} would decide" if options else "no number of seeds or rows that we tried would decide"
+        )
+        return f"{what} {title_of(name)}, if its difference is as large as here"
+
+
+def ids_of(stored: Stored) -> NDArray[np.int64]:
+    """Return the ids of the units; their numbers where the store has none."""
+    return np.arange(len(stored.values)) if stored.units is None else stored.units
+
+
+def title_of(name: str) -> str:
+    """Return an arm's name for readers."""
+    return str(name_of(name))
+
+
+def values(found: Findings) -> dict[str, object]:
+    """Return the findings as plain values, for ``--json``."""
+    return {
+        "decision": found.decision,
+        "sentences": found.sentences(),
+        "settings": found.settings,
+        "arms": found.results.summary.to_dict("records"),
+        "sites": by_site(found.results).to_dict("records"),
+        "groups": found.of_groups(),
+        "sure": found.sure(),
+        "commands": found.commands,
+        "diagnosis": found.diagnosis,
+    }
+
+
+def printed(found: Findings) -> list[str]:
+    """Return the findings as lines for a terminal: at most 30 of `WIDTH` characters."""
+    remedies, sites, diagnosis = found.remedies, found.sites(), found.diagnosis
+    more = [f"  and {count(len(remedies) - MOST_REMEDIES, 'more remedy')}"] * (len(remedies) > MOST_REMEDIES)
+    differ = [
+        diagnosed.answer(diagnosis),
+        *diagnosis["repairs"][:1],
+        *(part["text"] for part in diagnosis["columns"][:1]),
+    ]
+    shown = {heading: cells[:MOST_SITES] for heading, cells in sites.items() if not heading.startswith("rarest")}
+    rest = [f"  {count(len(sites['site']) - MOST_SITES, 'more site')}: see the page"] * (
+        len(sites.get("site", ())) > MOST_SITES
+    )
+    arms = [*found.costs, *remedies[:MOST_REMEDIES]]
+    table = aligned({heading: cells for heading, cells in found.arms(arms).items() if heading != "setting"})
+    split = 1 + len(found.costs)
+    return [
+        *wrapped("Decision: ", " ".join(found.sentences()), 5),
+        *wrapped("How different: ", ". ".join(text.rstrip(".") for text in differ) + ".", 3),
+        f"What it costs{table[0][13:]}",
+        *table[1:split],
+        "What helps",
+        *table[split:],
+        *more,
+        *([f"For whom (remedy: {title_of(found.shown_remedy)})", *aligned(shown), *rest] if sites else []),
+        *wrapped("How sure: ", ". ".join(found.sure()[:2]) + ".", 4),
+    ]
+
+
+def wrapped(head: str, text: str, most: int) -> list[str]:
+    """Wrap a text to at most this number of lines."""
+    return textwrap.wrap(head + text, WIDTH, subsequent_indent="  ", max_lines=most, placeholder=" … (see the page)")
+
+
+def aligned(cells: Cells) -> list[str]:
+    """Return a table as lines: the first column left, the others right."""
+    columns = [[shorten(cell, LONGEST) for cell in (heading, *column)] for heading, column in cells.items()]
+    widths = [max(map(len, column)) for column in columns]
+    return [
+        "  "
+        + "  ".join(
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def page(found: Findings) -> str:
+    """Return the page as HTML text."""
+    results = found.results.titled
+    return rendered(
+        "study.html",
+        {"breakable": words.breakable, "count": count},
+        found=found,
+        answer=found.sentences(),
+        diagnosis=found.diagnosis,
+        differ=diagnosed.answer(found.diagnosis),
+        faces=diagnosed.face_figure(found.diagnosis),
+        columns=diagnosed.column_figure(found.diagnosis),
+        differences=differences(results).on_page(),
+        tables={
+            "cost": found.arms(found.costs),
+            "help": found.arms(found.remedies),
+            "sites": found.sites(),
+            "groups": found.of_groups(),
+        },
+        remedy=title_of(found.shown_remedy),
+        measure=results.measure,
+        covered=covered(results.summary, results.measure),
+        rule=verdict_rule(results.summary, results.measure),
+        comparisons=int(results.summary["comparisons"].iloc[0]),
+        ahead=results.measure.ahead,
+        behind=results.measure.behind,
+    )
+
+
+def write_study(found: Findings, path: str | Path) -> Path:
+    """Write the page; raises `FedskewError` if the file cannot be written."""
+    return write_whole(path, page(found), "page")

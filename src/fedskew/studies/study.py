@@ -1,0 +1,307 @@
+"""From rows to a decision: the arms of a study, what fits into the minutes, and its runs, all in the store."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.advice.advise import COMMON
+from fedskew.core.component import parse
+from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.data.dataset import Dataset
+from fedskew.data.preprocessing import Tabular, Text
+from fedskew.data.splits import Redrawn
+from fedskew.execution.build import assemble
+from fedskew.experiment.combinations import COMBINATIONS
+from fedskew.experiment.config import Experiment
+from fedskew.skew.partition import Pooled, Shuffled
+from fedskew.slots import Everyone
+from fedskew.store.runs import RunRecord, RunStore
+from fedskew.store.test_rows import units_at_sites
+from fedskew.studies.runner import Facts, no_facts, stored_runs
+from fedskew.studies.tune import Search, Setting, Tuned, at, grid, judged, space_of, words
+
+FIRST = "fedavg"
+"""All arms are compared with FedAvg on the clients as they are."""
+
+ALONE, POOLED, SHUFFLED = "local-only", "centralised", "FedAvg on shuffled rows"
+HARMONISED, HARMONISATIONS = "FedAvg + {}", ("site-scale", "site-bias", "combat", "prior")
+
+SHORT, FIXED = 3, 15.0
+"""Rounds of the timed run, and seconds for what is no training: reading, the diagnosis, starting workers, the page."""
+
+SLOWER = 1.4
+"""An average arm takes this many times as long as FedAvg: some fine-tune, others send more."""
+
+TUNING_SEEDS = (1000, 1001)
+"""Seeds of tuning. Where each partition draws its own test rows, arms are tuned on each of them, with the first seed only."""
+
+PLANS = ((1.0, 99), (0.7, 99), (0.7, 4), (0.4, 4), (0.4, 2), (0.2, 1))
+"""From the longest plan to the shortest: share of the experiment's rounds, and number of remedies."""
+
+PARTITIONS, USUAL = (20, 10, 6), 5.0
+"""Numbers of partitions. Only with more than the usual minutes there are more than the fewest: six equal differences decide."""
+
+SMALL = 5_000
+"""With fewer rows, each partition draws its own test rows, so that more rows are tested."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What a study compares with FedAvg: a method, or FedAvg with other settings. ``name`` is the name of its runs."""
+
+    name: str
+    method: str = FIRST
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    remedy: bool = True  # False: it shows what federating and differences cost
+
+    def experiment(self, base: Experiment, setting: Setting | None = None, seed: int = 0, dealt: int = 0) -> Experiment:
+        """Return one run. ``seed`` is the training seed, ``dealt`` the partition seed."""
+        changed = at(base.replace(**self.changes), self.method, setting or {})
+        return changed.replace(name=self.name, training__seed=seed, clients__partition_seed=dealt)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one run of FedAvg: of a round, and of everything around its rounds."""
+
+    a_round: float
+    a_run: float
+
+    def of(self, runs: int, rounds: int, jobs: int) -> float:
+        """Return the seconds of this number of runs, ``jobs`` at a time."""
+        return runs * (self.a_run + rounds * self.a_round * SLOWER) / jobs
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What fits into the minutes."""
+
+    rounds: int
+    partitions: int
+    arms: tuple[Arm, ...]
+    left_out: tuple[str, ...]  # remedies without time
+    seeds: int = 1  # training seeds on each partition
+
+
+def arms_of(base: Experiment, data: Dataset, diagnosis: Mapping[str, Any]) -> tuple[list[Arm], list[str]]:
+    """Return the arms that can run on these data, the most promising remedies first, and why the others cannot."""
+    near = [case["method"] for case in diagnosis["advice"]["nearest"]]
+    methods = [name for name in dict.fromkeys([*near, *COMMON]) if parse(name, "algorithm")[0] not in COMBINATIONS]
+    of_sites = {name: Arm(HARMONISED.format(name), changes={"harmonisation": name}) for name in HARMONISATIONS}
+    arms = [
+        Arm(FIRST, remedy=False),
+        Arm(POOLED, changes={"skew": (*base.skew, Pooled()), "selection": Everyone()}, remedy=False),
+        Arm(SHUFFLED, changes={"skew": (*base.skew, Shuffled())}, remedy=False),
+        Arm(ALONE, "local-only", remedy=False),
+        *(of_sites[name] for name in ("site-scale", "site-bias")),
+        Arm("fedavg-ft", "fedavg-ft"),
+        *(of_sites[name] for name in ("combat", "prior")),
+        *(Arm(method, method) for method in [name for name in methods if name != FIRST][:2]),
+    ]
+    able, reasons = list[Arm](), list[str]()
+    for arm in arms:
+        try:
+            assemble(arm.experiment(base), data)
+            able.append(arm)
+        except BadInput as error:
+            require(arm.name != FIRST, str(error))
+            reasons.append(f"{arm.name} does not apply: {error}")
+    return able, reasons
+
+
+def schedule(
+    arms: Sequence[Arm], each: Callable[[int], int], timing: Timing, rounds: int, minutes: float, jobs: int
+) -> Schedule:
+    """Choose rounds, partitions and remedies, so that all fits with one training seed on each partition.
+
+    ``each`` is the number of an arm's tuning runs for a number of partitions. Raises `BadInput` if the shortest plan does not fit.
+    """
+    costs, remedies = ([arm for arm in arms if arm.remedy is remedy] for remedy in (False, True))
+    needed = FIXED
+    for share, number in PLANS:
+        for partitions in PARTITIONS if minutes > USUAL else PARTITIONS[-1:]:
+            chosen, fewer = (*costs, *remedies[:number]), max(1, round(share * rounds))
+            needed = FIXED + timing.of(len(chosen) * (each(partitions) + partitions), fewer, jobs)
+            if needed <= 60 * minutes:
+                return Schedule(fewer, partitions, chosen, tuple(arm.name for arm in remedies[number:]))
+    raise BadInput(
+        f"study: the shortest plan takes about {needed / 60:.1f} minutes; write --minutes {math.ceil(needed / 60)}, or fewer "
+        "--rounds"
+    )
+
+
+Complete = Callable[[Sequence[Experiment], Dataset | None, str, Facts], int]
+"""Executes the experiments that the store lacks on these rows (None: each run loads its own), with a label and facts.
+
+Returns how many there were.
+"""
+
+
+@dataclass(frozen=True)
+class Study:
+    """The runs of a study. A second call with the same settings finds them in the store, and continues."""
+
+    store: RunStore
+    base: Experiment
+    rows: Dataset | None  # None: each run loads its own
+    execute: Complete
+    search: Search
+
+    @property
+    def nested(self) -> bool:
+        """True if each partition draws its own test rows. Arms are then tuned on each partition's other rows."""
+        source = self.base.dataset
+        redrawn = isinstance(source, Redrawn) and source.redraw and not source.fold
+        return redrawn and self.rows is not None and len(self.rows.y) + len(self.rows.y_test) < SMALL
+
+    def split(self, base: Experiment, dealt: int) -> Experiment:
+        """Return the base with the test rows of a partition."""
+        return base.replace(dataset=replace(cast(Any, base.dataset), split_seed=dealt)) if self.nested else base
+
+    def tunings(self, partitions: int) -> int:
+        """Return the number of tuning runs of an arm."""
+        settings = len(grid(space_of(self.search, self.base, FIRST)))
+        return settings * (partitions if self.nested else len(TUNING_SEEDS))
+
+    def complete(self, experiments: Sequence[Experiment], label: str, facts: Facts = no_facts) -> list[RunRecord]:
+        """Execute what the store lacks; return all runs. The first notes the seconds of a run."""
+        began = time.perf_counter()
+        number = self.execute(experiments, None if self.nested else self.rows, label, facts)
+        seconds, stored = time.perf_counter() - began, stored_runs(self.store, experiments)
+        records = [stored[experiment.hash()] for experiment in experiments]
+        if number:
+            self.store.add_facts(records[0].id, {"pace": seconds / number})
+            records[0] = self.store.run(records[0].id)
+        return records
+
+    def tuned(self, plan: Schedule, minutes: float) -> tuple[list[dict[str, Tuned]], Schedule]:
+        """Try the settings of all arms. Return for each partition the tuned arms by name, and the plan of the comparison.
+
+        If the rest of the ``minutes`` is enough at the pace of the tuning, there are two training seeds on each partition.
+        """
+        base, nested = self.base.replace(training__rounds=plan.rounds), self.nested
+        seeds = TUNING_SEEDS[:1] if nested else TUNING_SEEDS
+        runs, facts = dict[tuple[int, str, str, int], Experiment](), dict[str, dict[str, object]]()
+        settings = {arm.name: grid(space_of(self.search, base, arm.method)) for arm in plan.arms}
+        for dealt in range(plan.partitions if nested else 1):
+            for arm in plan.arms:
+                for setting in settings[arm.name]:
+                    named = replace(arm, name=f"{arm.name} @ {words(setting)}")
+                    facts[named.name] = {"tuning": {"method": arm.name, "setting": setting}}
+                    for seed in seeds:
+                        run = named.experiment(self.split(base, dealt), setting, seed, seed + dealt)
+                        runs[dealt, arm.name, words(setting), seed] = run
+        records = dict(
+            zip(runs, self.complete([*runs.values()], "study: tuning", lambda e: facts[e.name]), strict=True)
+        )
+        pace = next(iter(records.values())).facts["pace"]
+        twice = FIXED + pace * (len(records) + 2 * plan.partitions * len(plan.arms)) <= 60 * minutes
+
+        def best(arm: Arm, dealt: int) -> Tuned:
+            of_arm = [
+                [records[dealt, arm.name, words(setting), seed] for seed in seeds] for setting in settings[arm.name]
+            ]
+            own = self.store.last([record.id for of in of_arm for record in of], [f"personal/{base.measure.name}_mean"])
+            by, measure = "personal" if own else "clients", base.measure
+            tried = zip(settings[arm.name], of_arm, strict=True)
+            return Tuned(
+                arm.name, tuple(judged(self.store, measure, by, setting, of) for setting, of in tried), measure
+            )
+
+        tuned = [{arm.name: best(arm, dealt) for arm in plan.arms} for dealt in range(plan.partitions if nested else 1)]
+        tuned = tuned if nested else tuned * plan.partitions
+        failed = {
+            name for each in tuned for name, arm in each.items() if all(t.ended != "finished" for t in arm.tried)
+        } - {FIRST}
+        arms = tuple(arm for arm in plan.arms if arm.name not in failed)
+        left_out = (*plan.left_out, *(f"{name} (diverged)" for name in sorted(failed)))
+        return tuned, replace(plan, arms=arms, seeds=1 + twice, left_out=left_out)
+
+    def compared(self, plan: Schedule, tuned: Sequence[Mapping[str, Tuned]]) -> list[RunRecord]:
+        """Execute all arms at the best settings of each partition, each training seed on each partition."""
+        base = self.base.replace(training__rounds=plan.rounds)
+
+        def facts(experiment: Experiment) -> dict[str, object]:
+            of_split = tuned[experiment.clients.partition_seed][experiment.name]
+            return {"tuned": {**of_split.facts(), "nested": self.nested}}
+
+        experiments = [
+            arm.experiment(self.split(base, dealt), of_split[arm.name].best.setting, seed, dealt)
+            for dealt, of_split in enumerate(tuned)
+            for seed in range(plan.seeds)
+            for arm in plan.arms
+        ]
+        return self.complete(experiments, "study: comparing", facts)
+
+    def final(self, plan: Schedule, arm: Arm, setting: Setting, expected: Mapping[str, object]) -> RunRecord:
+        """Train an arm on all rows, for use. The run stores what the study ``expected`` of it.
+
+        Where the test rows are drawn from the rows, it trains on them, too. Numbers on rows that it has trained on are removed.
+        """
+        source = self.base.dataset
+        drawn = isinstance(source, Redrawn) and not getattr(source, "test", "")
+        whole = replace(cast(Any, source), whole=True) if drawn else source
+        base = self.base.replace(training__rounds=plan.rounds, dataset=whole, clients__held_out=0.0)
+        run = replace(arm, name=f"{arm.name}, all rows").experiment(base, setting)
+        rows = None if drawn else self.rows
+        [record] = replace(self, rows=rows).complete(
+            [run], "study: training on all rows", lambda _: {"final": dict(expected)}
+        )
+        if drawn:
+            self.store.forget_models(record.id)
+        return record
+
+
+FEW, THIRDS = 6, (1 / 3, 2 / 3)
+"""A column of numbers with more values than this is cut into thirds."""
+
+
+def values_at_sites(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, dict[int, Any]]:
+    """Return by column the value of each test row, by the id that the store has for the row. Raises `BadInput` for other columns.
+
+    Empty if the sites of test rows are unknown.
+    """
+    by_column = {name: dict[int, Any]() for name in columns}
+    for data in splits:
+        parts = dict[str, NDArray[Any]]()
+        if isinstance(data.preprocessing, Tabular):
+            decoded = data.preprocessing.parts(data.x_test)
+            parts |= {part.name: part.decode(x) for part, x in decoded if not isinstance(part, Text)}
+        parts |= {name: data.x_test[:, at] for at, name in enumerate(data.columns) if name not in parts}
+        for name in columns:
+            require(name in parts, f"study: by: there is no column {name!r}; {suggestion(name, parts)}")
+        if data.groups is None or data.groups_test is None:
+            return {}
+        names = [
+            str(data.group_names[g] if data.group_names else g) if g >= 0 else "" for g in data.groups_test.tolist()
+        ]
+        units = np.arange(len(names)) if data.test_units is None else data.test_units
+        ids = units_at_sites(names, units, len(np.unique(data.groups))).tolist()
+        for name, of_column in by_column.items():
+            of_column |= {at: value for at, value, site in zip(ids, parts[name].tolist(), names, strict=True) if site}
+    return by_column
+
+
+def groups_of(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+    """Return the ids of the test rows in each group, by the group's name."""
+    groups = dict[str, NDArray[np.int64]]()
+    for name, of_column in values_at_sites(splits, columns).items():
+        ids, values = np.array([*of_column]), np.array([*of_column.values()], dtype=object)
+        if not all(isinstance(value, float) for value in values):
+            groups |= {f"{name} {value}": ids[values == value] for value in sorted({*map(str, values)}) if value}
+            continue
+        numbers = np.round(values.astype(np.float64), 4) + 0.0  # no -0
+        finite = numbers[np.isfinite(numbers)]
+        if len(each := np.unique(finite)) <= FEW:
+            groups |= {f"{name} {value:g}": ids[numbers == value] for value in each}
+        else:
+            low, high = np.quantile(finite, THIRDS)
+            groups |= {f"{name} up to {low:.4g}": ids[numbers <= low]}
+            groups |= {f"{name} {low:.4g} to {high:.4g}": ids[(numbers > low) & (numbers <= high)]}
+            groups |= {f"{name} above {high:.4g}": ids[numbers > high]}
+    return groups

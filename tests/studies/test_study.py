@@ -1,0 +1,286 @@
+"""`fedskew study`: the plan, the arms, the decision, and whole studies of small data."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedskew as fs
+from fedskew.api import execute
+from fedskew.api.runs import model_of
+from fedskew.api.study import Decided
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput, Interrupted
+from fedskew.diagnosis.diagnose import diagnose
+from fedskew.diagnosis.subject import DiagnosisOptions
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.report.study import Findings, printed
+from fedskew.store import test_rows
+from fedskew.store.runs import RunStore
+from fedskew.studies import study as steps
+from fedskew.studies.study import ALONE, FIRST, POOLED, SHUFFLED, Arm, Timing, arms_of, schedule
+
+COSTS = [Arm(name, remedy=False) for name in (FIRST, POOLED, SHUFFLED, ALONE)]
+REMEDIES = [Arm(name) for name in "abcdef"]
+
+
+def clinics(seed: int = 0, rows: int = 80) -> pd.DataFrame:
+    """Three clinics with two columns of numbers and one of words; the outcome depends on all."""
+    rng, n = np.random.default_rng(seed), 3 * rows
+    frame = pd.DataFrame(
+        {"age": rng.normal(50, 10, n).round(), "dose": rng.normal(size=n), "sex": rng.choice(["f", "m"], n)}
+    )
+    score = (frame["age"] - 50) / 10 + frame["dose"] + (frame["sex"] == "m") + rng.logistic(size=n) / 2
+    return frame.assign(
+        outcome=np.where(score > 0.5, "ill", "well"), clinic=np.repeat(["north", "south", "west"], rows)
+    )
+
+
+@pytest.fixture(scope="module")
+def short() -> pytest.MonkeyPatch:
+    """Make a study as short as possible: two remedies, two partitions, two training seeds on each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps, "PLANS", ((1.0, 2),))
+        patch.setattr(steps, "PARTITIONS", (2,))
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def studied(short: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Decided]:
+    """A study of a file, with a final model."""
+    folder = tmp_path_factory.mktemp("study")
+    clinics().to_csv(folder / "visits.csv", index=False)
+    options = {"label": "outcome", "client": "clinic", "by": "sex,age", "rounds": 2, "minutes": 60, "jobs": 1}
+    return folder, fs.study(folder / "visits.csv", runs=folder / "runs", final=True, progress=False, **options)
+
+
+def test_the_plan_is_the_longest_that_fits() -> None:
+    arms, each = [*COSTS, *REMEDIES], lambda partitions: 3 * partitions
+    quick = Timing(a_round=0.01, a_run=0.1)
+    plan = schedule(arms, each, quick, 30, 5, 2)
+    assert (plan.rounds, plan.partitions, len(plan.arms), plan.left_out) == (30, 6, 10, ())
+    assert schedule(arms, each, quick, 30, 60, 2).partitions == 20, "more minutes, more partitions"
+    slow = schedule(arms, each, Timing(a_round=0.1, a_run=1.0), 30, 5, 2)
+    assert [arm.name for arm in slow.arms[:4]] == [arm.name for arm in COSTS], "costs stay"
+    assert (slow.rounds, slow.left_out) == (12, ("e", "f"))
+    needed = 15 + Timing(0.1, 1.0).of(len(slow.arms) * (18 + 6), slow.rounds, 2)
+    assert needed <= 300
+
+
+def test_a_plan_that_cannot_fit_says_how_long_it_takes() -> None:
+    with pytest.raises(BadInput, match=r"the shortest plan takes about \d+\.\d minutes; write --minutes \d+"):
+        schedule(COSTS, lambda partitions: 3 * partitions, Timing(a_round=60, a_run=1), 30, 5, 2)
+
+
+def found_by(name: str, skew: str = "natural") -> dict:
+    return diagnose(DiagnosisOptions(dataset=name, skew=skew))
+
+
+def test_arms_of_a_table() -> None:
+    arms, reasons = arms_of(Experiment(dataset="heart"), fs.load("heart"), found_by("heart"))
+    names = [arm.name for arm in arms]
+    assert names[:4] == [FIRST, POOLED, SHUFFLED, ALONE]
+    assert names[4:9] == [
+        *("FedAvg + site-scale", "FedAvg + site-bias", "fedavg-ft"),
+        *("FedAvg + combat", "FedAvg + prior"),
+    ]
+    assert len(names) == 11, "and two methods that were best in the nearest measured cases"
+    assert reasons == []
+
+
+def test_remedies_that_data_do_not_allow_are_left_out_with_the_reason() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(80, 5)), rng.normal(size=80)
+    data = fs.Dataset(x=x, y=y, x_test=x, y_test=y, groups=np.arange(80) % 4)
+    found = diagnose(DiagnosisOptions(dataset=data))
+    base = Experiment(skew="natural", task="regression", model="mlp")
+    arms, reasons = arms_of(base, data, found)
+    assert "FedAvg + prior" not in [arm.name for arm in arms]
+    assert any("FedAvg + prior does not apply" in reason and "no classes" in reason for reason in reasons)
+
+
+def test_at_most_thirty_lines_of_eighty_characters(studied: tuple[Path, Decided]) -> None:
+    lines = printed(studied[1].findings)
+    assert len(lines) < 30
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("Decision: Use ")
+    text = "\n".join(lines)
+    for part in ("How different", "What it costs", "What helps", "For whom", "How sure"):
+        assert part in text
+    for clinic in ("north", "south", "west"):
+        assert re.search(rf"^  {clinic} ", text, re.M)
+
+
+def test_the_page_has_six_parts_and_the_sites_by_name(studied: tuple[Path, Decided]) -> None:
+    page = studied[1].report(studied[0] / "page.html").read_text(encoding="utf-8")
+    heads = re.findall(r"<h2>(.*?)</h2>", page)
+    assert heads == ["How different", "What it costs", "What helps", "For whom", "How sure", "Decision"]
+    for word in ("north", "south", "west", "sex f", "age up to", "Centralised", "Local only", "fedskew predict"):
+        assert word in page
+
+
+def test_partitions_draw_their_own_test_rows_and_tuning_sees_none_of_them(studied: tuple[Path, Decided]) -> None:
+    store = studied[1].runs.store
+    compared = {r.partition_seed: r for r in studied[1].runs.records}
+    assert [from_toml(compared[p].experiment).dataset.split_seed for p in (0, 1)] == [0, 1]
+    trials = [record for record in store.runs() if "tuning" in record.facts]
+    assert {record.partition_seed for record in trials} == {1000, 1001}
+    assert not {record.partition_seed for record in trials} & set(compared)
+    for trial in trials:
+        source = from_toml(trial.experiment).dataset
+        assert source.split_seed == trial.partition_seed - 1000, "it trains on the other rows of the partition"
+
+
+def test_all_arms_are_measured_on_the_same_rows(studied: tuple[Path, Decided]) -> None:
+    decided = studied[1]
+    stored = test_rows.read(decided.runs.store, decided.runs.ids, "sites")
+    for p in (0, 1):
+        ids = {tuple(stored[r.id].units) for r in decided.runs.records if r.partition_seed == p}
+        assert len(ids) == 1
+    table = decided.table()
+    assert set(table["observed"]) == {"partition"}
+    assert table["comparisons"].iloc[0] == len(table) - 1
+
+
+def test_the_centralised_arm_has_one_client_and_the_shuffled_one_no_sites(studied: tuple[Path, Decided]) -> None:
+    records = {record.name: record for record in studied[1].runs.records}
+    assert records[POOLED].facts["partition"]["clients"] == 1
+    assert records[SHUFFLED].facts["partition"]["clients"] == 3
+    sizes = {records[name].facts["partition"]["rows"] for name in (POOLED, SHUFFLED, FIRST)}
+    assert len(sizes) == 1
+
+
+def test_the_same_call_finds_everything_in_the_store(short, studied: tuple[Path, Decided]) -> None:
+    folder, before = studied
+    options = {"label": "outcome", "client": "clinic", "rounds": 2, "minutes": 60, "jobs": 1}
+    runs = len(RunStore(folder / "runs").runs())
+    again = fs.study(folder / "visits.csv", runs=folder / "runs", progress=False, **options)
+    assert len(RunStore(folder / "runs").runs()) == runs
+    assert again.decision == before.decision
+    assert again.final is None
+
+
+def test_an_interrupted_study_continues(short, monkeypatch, tmp_path: Path) -> None:
+    clinics().to_csv(tmp_path / "visits.csv", index=False)
+    options = {"label": "outcome", "client": "clinic", "rounds": 1, "minutes": 60, "jobs": 1, "runs": tmp_path / "runs"}
+    play, calls = execute.play, []
+
+    def stopped(store, runs, *rest, **more):
+        calls.append(len(runs))
+        if len(calls) == 3:
+            play(store, dict(list(runs.items())[:3]), *rest, **more)
+            raise Interrupted("stopped")
+        return play(store, runs, *rest, **more)
+
+    monkeypatch.setattr(execute, "play", stopped)
+    with pytest.raises(Interrupted):
+        fs.study(tmp_path / "visits.csv", progress=False, **options)
+    done = [r.id for r in RunStore(tmp_path / "runs").runs() if r.status == "finished"]
+    decided = fs.study(tmp_path / "visits.csv", progress=False, **options)
+    assert calls[3] == calls[2] - 3, "only the rest"
+    assert all(record.status == "finished" for record in decided.runs.records)
+    assert len(done) == calls[0] + calls[1] + 3
+
+
+def test_the_final_model_trains_on_all_rows_and_predict_takes_it(studied: tuple[Path, Decided], capsys) -> None:
+    folder, decided = studied
+    final = decided.final.records[0]
+    assert final.facts["partition"]["rows"] == 240
+    assert final.facts["final"]["expected"].endswith("accuracy at the sites")
+    assert final.facts["final"]["arm"] == decided.findings.decision
+    stored = decided.runs.store.measurements([final.id])
+    assert set(stored["split"]) <= {"round", "client"}, "numbers on rows that it trained on are removed"
+    assert model_of("latest", folder / "runs").ids == (final.id,)
+    rows = folder / "new.csv"
+    clinics(1).drop(columns="outcome").to_csv(rows, index=False)
+    assert main(["predict", str(rows), "--runs", str(folder / "runs"), "--output", str(folder / "a.csv")]) == 0
+    assert f"run {final.id} is the final model of a study: fedavg, expected" in capsys.readouterr().err
+    assert len(pd.read_csv(folder / "a.csv")) == 240
+
+
+ROWS = {
+    FIRST: (0.80, "", 0.0),
+    POOLED: (0.82, "higher", 0.02),
+    ALONE: (0.70, "lower", -0.1),
+    "x": (0.84, "higher", 0.04),
+    "y": (0.90, "undecided", 0.1),
+    "z": (0.83, "higher", 0.03),
+}
+
+
+def decided_by(
+    studied: Decided, rows: dict[str, tuple[float, str, float]], joint: dict[str, tuple[str, float]]
+) -> Findings:
+    """Findings with these means, verdicts and differences, and the verdicts of arms against sites that train alone."""
+    found = replace(studied.findings, settings=dict.fromkeys(rows, "learning rate 0.1"))
+    every = {"difference_half": 0.01, "p": 0.01, "pairs": 6, "observed": "partition", "seeds": 6}
+    half = {f"{found.results.measure.key}_half": 0.02}
+    found.__dict__["rows"] = {
+        name: {"method": name, found.results.measure.key: mean, "verdict": verdict, "difference": gap, **every, **half}
+        for name, (mean, verdict, gap) in rows.items()
+    }
+    found.__dict__["over_alone"] = {
+        name: {"method": name, "verdict": verdict, "difference": gap, **every} for name, (verdict, gap) in joint.items()
+    }
+    return found
+
+
+def test_the_decision_is_the_best_of_those_that_are_higher(studied: tuple[Path, Decided]) -> None:
+    joint = {FIRST: ("undecided", 0.1), "x": ("higher", 0.14)}
+    found = decided_by(studied[1], ROWS, joint)
+    assert found.decision == "x", "not the highest mean, which is undecided, and not pooled rows, which are no choice"
+    use, joining = found.sentences()
+    assert use == (
+        "Use x, tuned (learning rate 0.1): 84.0 ± 2.0\u00a0% accuracy at the sites, +4.00 ± 1.00 points over 6 paired partitions "
+        "(p\u00a0=\u00a00.01) more than FedAvg."
+    )
+    assert joining.startswith("Joining helps: +14.00 ± 1.00 points")
+
+
+def test_without_a_better_remedy_it_is_fedavg(studied: tuple[Path, Decided]) -> None:
+    rows = {**ROWS, "x": (0.84, "undecided", 0.04), "z": (0.83, "equivalent", 0.03)}
+    found = decided_by(studied[1], rows, {FIRST: ("undecided", 0.1), "x": ("higher", 0.14)})
+    assert found.decision == FIRST
+    use, joining = found.sentences()
+    assert use.endswith("no remedy is reliably better.")
+    assert joining.startswith("Whether joining helps is undecided")
+
+
+def test_joining_does_not_help_only_if_every_joint_arm_is_behind(studied: tuple[Path, Decided]) -> None:
+    behind = dict.fromkeys((FIRST, "x", "y", "z"), ("lower", -0.05))
+    found = decided_by(studied[1], {**ROWS, "x": (0.84, "undecided", 0)}, behind)
+    assert found.on_joining().startswith("Joining does not help: every site alone is better")
+    one = {**behind, "y": ("undecided", 0.0)}
+    assert decided_by(studied[1], ROWS, one).on_joining().startswith("Whether joining helps is undecided")
+
+
+def test_json_and_wrong_requests(studied: tuple[Path, Decided], short, capsys, monkeypatch) -> None:
+    folder, decided = studied
+    words = [
+        "study",
+        str(folder / "visits.csv"),
+        "--label",
+        "outcome",
+        "--client",
+        "clinic",
+        "--runs",
+        str(folder / "runs"),
+    ]
+    assert main([*words, "--rounds", "2", "--minutes", "60", "--jobs", "1", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["decision"] == decided.findings.decision
+    assert Path(told["report"]).is_file()
+    for more, message in (
+        (["--by", "height"], "there is no column 'height'"),
+        (["--minutes", "0.1", "--rounds", "3"], "the shortest plan takes about"),
+        (["--dataset", "heart"], "give a file or a data set, not both"),
+    ):
+        assert main([*words, "--rounds", "2", "--jobs", "1", *more]) == 2
+        err = capsys.readouterr().err
+        assert message in err
+    assert main(["study", "--dataset", "heart", "--label", "outcome"]) == 2
+    assert "label is for a file" in capsys.readouterr().err

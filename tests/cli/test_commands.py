@@ -86,7 +86,7 @@ UNKNOWN = {
     "run --methods=fedavg": "run: has no option '--methods=fedavg'; did you mean --algorithm?; see `",
     "diagnose --gpu": "diagnose: has no option '--gpu'; see `",
     "rn": "VERB cannot be 'rn'; did you mean run?; see `",
-    "zzz": "VERB cannot be 'zzz'; known are run, compare, tune, ",
+    "zzz": "VERB cannot be 'zzz'; known are study, run, compare, tune, ",
 }
 
 

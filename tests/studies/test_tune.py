@@ -1,11 +1,14 @@
 """Tuning: the right choice on a planted problem, judged by clients' held-out rows alone, stored, and resumable."""
 
 import dataclasses
+import importlib.util
 import json
+import sys
 
 import pytest
 import torch
 
+import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError, Interrupted
 from fedskew.experiment.config import Experiment
@@ -229,3 +232,50 @@ def test_the_command_line_tunes_and_compares_at_the_best(tmp_path, capsys) -> No
     assert "Tuning of FedAvg: 2 settings tried" in page
     assert "solver.lr=0.1 (chosen)" in page
     assert all("lr = 0.1\n" in r.experiment and "held_out = 0.2" in r.experiment for r in runs)
+
+
+MINE = """
+from dataclasses import dataclass
+from fedskew import Algorithm
+
+@dataclass(frozen=True)
+class LayerProx(Algorithm):
+    mu: float = 0.1
+
+    def objective(self, task, view, w, batch):
+        return super().objective(task, view, w, batch) + 0.5 * self.mu * ((w - view.x) ** 2).sum()
+"""
+
+
+@pytest.mark.parametrize("key", ["LayerProx.mu", "{file}::LayerProx.mu"])
+def test_an_option_of_an_own_method_is_tuned_beside_fedavg(tmp_path, key, monkeypatch):
+    """A class, its name with the file, and the command line all take either key. Options of sections count for both methods."""
+    (tmp_path / "mine.py").write_text(MINE)
+    spec = importlib.util.spec_from_file_location("own_method_to_tune", tmp_path / "mine.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "own_method_to_tune", module)
+    spec.loader.exec_module(module)
+    name = f"{tmp_path}/mine.py::LayerProx"
+    options = {"grid": {key.format(file=f"{tmp_path}/mine.py"): [0.0, 9.0], "lr": [0.1]}, "tuning_seeds": [1000]}
+    quick = {"dataset": "digits", "rounds": 1, "clients": 2, "runs": tmp_path / "runs", "progress": False}
+    for own in (name, module.LayerProx):
+        methods = fs.tune(["fedavg", own], **options, **quick).methods
+        assert [*methods] == ["fedavg", name]
+        assert [len(tuned.tried) for tuned in methods.values()] == [1, 2]
+        assert [{*tried.setting.values()} for tried in methods[name].tried] == [{0.0, 0.1}, {9.0, 0.1}]
+    records = [record for record in RunStore(tmp_path / "runs").runs() if "LayerProx" in record.name]
+    assert sorted(fs.from_toml(record.experiment).algorithm.mu for record in records) == [0.0, 9.0]
+    command = ["tune", "--algorithms", "fedavg", name, "--grid", f"{key.format(file=f'{tmp_path}/mine.py')}=0,9"]
+    rest = [
+        "--dataset",
+        "digits",
+        "--rounds",
+        "1",
+        "--clients",
+        "2",
+        "--tuning-seeds",
+        "1000",
+        "--runs",
+        str(tmp_path / "cli"),
+    ]
+    assert main([*command, *rest]) == 0

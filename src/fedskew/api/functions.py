@@ -12,6 +12,7 @@ from fedskew.api.models import with_initial
 from fedskew.api.runs import Runs, plainly
 from fedskew.core.component import brief, build, from_table, of_numpy, parse
 from fedskew.core.errors import Interrupted, require
+from fedskew.core.user_code import name_of
 from fedskew.data.dataset import Dataset
 from fedskew.execution.deal import dealt_rows
 from fedskew.execution.plan import check_processes
@@ -235,7 +236,7 @@ def resume(
 @listing(TuneKeywords)
 @plainly
 def tune(
-    algorithms: Sequence[str] = ("fedavg",),
+    algorithms: Sequence[str | type] = ("fedavg",),
     *,
     experiment: Experiment | None = None,
     data: Dataset | None = None,
@@ -254,8 +255,9 @@ def tune(
     search = search_of(take(settings, TuningOptions))
     base, data = asked("tune", experiment, data, settings, runs)
     require(not isinstance(algorithms, str), f"tune: write the methods as a list, [{algorithms!r}]")
+    methods = [name_of(method, "tune")[0] if isinstance(method, type) else method for method in algorithms]
     store = RunStore(runs)
-    tuning = best_settings(base, algorithms, search, store, data, jobs, caller)
+    tuning = best_settings(base, methods, search, store, data, jobs, caller)
     if line := tuning_partition_note(store, tuning.methods):
         caller.warn(line)
     return tuning
@@ -320,7 +322,7 @@ def check(component: object) -> Checked:
 def setting_of(key: str) -> str:
     """Turn ``lr`` and ``solver__lr`` into ``solver.lr``."""
     sets = KEYWORDS[key].sets if key in KEYWORDS else ""
-    return sets if "." in sets else key.replace("__", ".")
+    return sets if "." in sets else key if "." in key else key.replace("__", ".")
 
 
 @plainly

@@ -229,7 +229,7 @@ class TuningOptions(TypedDict, total=False):
         Mapping[str, Sequence[object]],
         Keyword(
             "KEY=V,V",
-            "values of SECTION.OPTION for all methods, or of METHOD.OPTION; may be repeated "
+            "values of SECTION.OPTION for all methods, or of METHOD.OPTION (Mine.mu); may be repeated "
             "(default: 0.3, 1 and 3 times the learning rate)",
             repeated=True,
         ),

@@ -18,6 +18,7 @@ from msgspec import Meta
 from fedskew.core.component import literal, parse, shown, split
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
 from fedskew.core.limits import NonNegativeInt, OpenShare
+from fedskew.core.user_code import MARK
 from fedskew.data import DATASETS
 from fedskew.data.datasets.own import OwnData
 from fedskew.execution.plan import Plan, prepare
@@ -74,19 +75,27 @@ class Tried:
 def at(base: Experiment, method: str, setting: Setting) -> Experiment:
     """Return the experiment with this method and setting. Its name is the method."""
     name, options = parse(method, "algorithm")
-    changes = {key.partition(".")[2]: value for key, value in setting.items() if key.partition(".")[0] == name}
+    changes = {
+        key.rpartition(".")[2]: value for key, value in setting.items() if key.rpartition(".")[0] in names_of(method)
+    }
     text = ",".join(f"{key}={shown(value)}" for key, value in (options | changes).items())
     spec = f"{name}:{text}" if changes else method
     table = with_method(base, spec).table()
     for key, value in setting.items():
-        section, _, option = key.partition(".")
-        if section != name:
+        section, _, option = key.rpartition(".")
+        if section not in names_of(method):
             require(
                 isinstance(table.get(section), dict),
                 f"tune: {key} is ambiguous, because the experiment has not exactly one {section}",
             )
             table[section][option] = value
     return from_table_of_sections({**table, "name": method}, "tune", trusted=True)
+
+
+def names_of(method: str) -> tuple[str, ...]:
+    """Return the names of a method in keys of the grid: of a class in a file also without the file, as in ``Mine.mu``."""
+    name = parse(method, "algorithm")[0]
+    return name, name.rpartition(MARK)[2]
 
 
 def words(setting: Setting) -> str:
@@ -331,7 +340,7 @@ def space_from(texts: Sequence[str]) -> dict[str, tuple[object, ...]]:
     for text in texts:
         key, equals, values = text.partition("=")
         require(
-            bool(equals) and key.count(".") == 1 and bool(values),
+            bool(equals) and (key.count(".") == 1 or MARK in key) and bool(values),
             f"--grid: cannot read {text!r}; write SECTION.OPTION=VALUE,VALUE or METHOD.OPTION=VALUE,VALUE",
         )
         space[key] = tuple(literal(value) for value in split(values))
@@ -342,21 +351,20 @@ def space_of(search: Search, base: Experiment, method: str) -> dict[str, tuple[o
     """Return the part of the search space for this method; three learning rates if the space is empty."""
     if not search.space:
         return {"solver.lr": tuple(float(f"{base.solver.lr * factor:.6g}") for factor in FACTORS)}
-    name = parse(method, "algorithm")[0]
-    sections = {name, *COMPONENTS, *SETTINGS}
-    return {key: values for key, values in search.space.items() if key.partition(".")[0] in sections}
+    sections = {*names_of(method), *COMPONENTS, *SETTINGS}
+    return {key: values for key, values in search.space.items() if key.rpartition(".")[0] in sections}
 
 
 def check_space(search: Search, methods: Sequence[str]) -> None:
     """Raise `BadInput` for keys that are no option of a section or of these methods."""
-    sections = {*COMPONENTS, *SETTINGS, *(parse(method, "algorithm")[0] for method in methods)}
+    sections = {*COMPONENTS, *SETTINGS, *(name for method in methods for name in names_of(method))}
     for key in search.space:
         require(
             key not in ("training.seed", "clients.partition_seed"),
             f"tune: seeds are not tuned; leave out {key}, or choose seeds with --tuning-seeds",
         )
         require(
-            key.partition(".")[0] in sections,
+            key.rpartition(".")[0] in sections,
             f"tune: {key} is not an option of a section or of these methods; write solver.lr or {min(methods)}.OPTION",
         )
 

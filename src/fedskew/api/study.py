@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -44,9 +43,8 @@ from fedskew.studies.study import (
     arms_of,
     groups_of,
     schedule,
-    values_at_sites,
 )
-from fedskew.studies.tune import Search, Setting, words
+from fedskew.studies.tune import Setting, words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,9 +67,6 @@ class Decided:
 
     def __repr__(self) -> str:
         return "\n".join(printed(self.findings))
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
 
     def table(self) -> pd.DataFrame:
         """Return one row for each arm, as `Runs.table` does: measured at the sites, compared with FedAvg."""
@@ -115,10 +110,9 @@ def study(
     rows = data or base.dataset.load()
     if path is not None and "skew" not in settings:
         found = diagnose(path, runs=runs, progress=caller, **columns)
-        words_ = [
-            str(path),
-            *(word for name, value in columns.items() for word in (f"--{name.replace('_', '-')}", str(value))),
-        ]
+        words_ = [str(path)]
+        for name, value in columns.items():
+            words_ += [f"--{name.replace('_', '-')}", str(value)]
     else:
         source = data or label(base.dataset, COMPONENTS["dataset"])
         skew, number = base.labels("skew"), base.clients.number
@@ -168,38 +162,31 @@ class Execution:
         """Execute all steps. ``words_`` name the data on the command line."""
         minutes, by = float(options.get("minutes", USUAL)), options.get("by", ())
         columns = [name.strip() for name in by.split(",")] if isinstance(by, str) else [*by]
-        values_at_sites([self.rows], columns)
+        groups = groups_of([self.rows], columns)  # a wrong name is refused before anything runs
         arms, notes = arms_of(self.base, self.rows, self.diagnosis)
         timing, base = self.timed()
-        steps = Study(self.store, base, self.rows, self.execute, Search(space={}))
+        steps = Study(self.store, base, self.rows, self.execute)
         plan = schedule(arms, steps.tunings, timing, self.base.training.rounds, minutes, self.jobs)
         tuned, plan = steps.tuned(plan, minutes)
         notes = [described(plan, minutes, steps.nested), *notes]
         self.caller.warn(notes[0])
         records = steps.compared(plan, tuned)
-        results = Results(self.store, records, layout=Layout(by="sites"))
         chosen = {arm.name: [of_split[arm.name].best.setting for of_split in tuned] for arm in plan.arms}
-        best = {name: usual(settings) for name, settings in chosen.items()}
-        splits = (
-            [steps.split(self.base, dealt).dataset.load() for dealt in range(plan.partitions)]
-            if columns and steps.nested
-            else [self.rows]
-        )
-        of_groups = groups_of(splits, columns)
+        if groups and steps.nested:
+            groups = groups_of([steps.split(base, dealt).dataset.load() for dealt in range(plan.partitions)], columns)
         folder = [] if str(self.store.folder) == "runs" else ["--runs", str(self.store.folder)]
-        commands = [["study", *words_, "--final"]] * (not options.get("final")) + [
-            ["predict", "NEW_ROWS.csv"],
-            ["export"],
-        ]
+        commands = [["predict", "NEW_ROWS.csv"], ["export"]]
+        if not options.get("final"):
+            commands.insert(0, ["study", *words_, "--final"])
         found = Findings(
             title=str(self.diagnosis["data"]),
             diagnosis=self.diagnosis,
-            results=results,
+            results=Results(self.store, records, layout=Layout(by="sites")),
             costs=COSTS,
-            settings=best,
+            settings={name: usual(settings) for name, settings in chosen.items()},
             notes=notes,
             commands=[shlex.join(["fedskew", *command, *folder]) for command in commands],
-            groups=of_groups,
+            groups=groups,
         )
         of_all = Runs(self.store, tuple(record.id for record in records))
         if not options.get("final"):
@@ -215,11 +202,8 @@ def usual(settings: Sequence[Setting]) -> str:
     """Return the most frequent setting, and on how many partitions it was the best."""
     best = max(settings, key=settings.count)
     text = words(best).replace("solver.lr=", "learning rate ")
-    return (
-        text
-        if settings.count(best) == len(settings)
-        else f"{text} on {settings.count(best)} of {len(settings)} partitions"
-    )
+    often = settings.count(best)
+    return text if often == len(settings) else f"{text} on {often} of {len(settings)} partitions"
 
 
 def described(plan: Schedule, minutes: float, nested: bool) -> str:

@@ -19,6 +19,7 @@ from fedskew.report import diagnosis as diagnosed
 from fedskew.report import words
 from fedskew.report.answer import difference
 from fedskew.report.experiments import name_of
+from fedskew.report.files import RECALL, readable_by_site
 from fedskew.report.plots import differences
 from fedskew.report.series import Results, by_site
 from fedskew.report.style import rendered, shorten
@@ -146,35 +147,25 @@ class Findings:
     def arms(self, names: Sequence[str]) -> Cells:
         """Return the table of some arms."""
         measure, rows = self.results.measure, [self.rows[name] for name in names if name in self.rows]
-        first = title_of(self.costs[0])
         return {
             "": [title_of(row["method"]) for row in rows],
             f"{measure.name.replace('_', ' ')} {measure.unit}".strip(): [words.shown(measure, row) for row in rows],
-            f"vs {first}": [words.difference(measure, row) if row["verdict"] else "" for row in rows],
+            f"vs {title_of(self.costs[0])}": [words.difference(measure, row) if row["verdict"] else "" for row in rows],
             "verdict": [row["verdict"] for row in rows],
             "setting": [self.settings.get(row["method"], "") for row in rows],
         }
 
     def sites(self) -> Cells:
-        """Return the table of the sites: rows, joint, alone, `shown_remedy`, what joining brings, the rarest class."""
-        table, measure = by_site(self.results), self.results.measure
-        arms = {"joint": self.costs[0], "alone": self.costs[-1], "remedy": self.shown_remedy}
-        gained, sites = self.at_sites(self.decision, self.costs[-1]), list(dict.fromkeys(table["site"]))
-        by_name = table.set_index(["method", "site"]).to_dict("index")
-        cells: Cells = {"site": sites, "rows": []} if sites else {}
-        for site in sites:
-            row = by_name.get((self.costs[0], site), {})
-            cells["rows"].append(f"{row.get('rows', 0):.0f}")
-            for heading, arm in arms.items():
-                value = by_name.get((arm, site), {}).get(measure.name, np.nan)
-                cells.setdefault(f"{heading} {measure.unit}".strip(), []).append(words.plain(measure, value))
-            change = gained.get(site)
-            text = f"{words.difference(measure, change)} {change['verdict']}" if change else words.MISSING
-            cells.setdefault("joining", []).append(text)
-            for heading in ("joint", "alone") if "recall_of_rarest" in table else ():
-                value = by_name.get((arms[heading], site), {}).get("recall_of_rarest", np.nan)
-                cells.setdefault(f"rarest, {heading} %", []).append(words.share(value))
-        return cells
+        """Return the table of the sites: joint, alone and `shown_remedy`, what joining brings, the rarest class."""
+        arms = {self.shown_remedy: "remedy", self.costs[0]: "joint", self.costs[-1]: "alone"}
+        runs = [replace(record, name=arms[record.name]) for record in self.results.runs if record.name in arms]
+        cells = readable_by_site(replace(self.results, runs=runs))
+        gained, measure = self.at_sites(self.decision, self.costs[-1]), self.results.measure
+        cells["joining"] = [
+            f"{words.difference(measure, gained[site])} {gained[site]['verdict']}" if site in gained else words.MISSING
+            for site in cells.get("site", ())
+        ]
+        return cells if cells["joining"] else {}
 
     def of_groups(self) -> Cells:
         """Return the table of the groups of rows: rows, joint, alone, decided."""
@@ -220,17 +211,9 @@ def title_of(name: str) -> str:
 
 def values(found: Findings) -> dict[str, object]:
     """Return the findings as plain values, for ``--json``."""
-    return {
-        "decision": found.decision,
-        "sentences": found.sentences(),
-        "settings": found.settings,
-        "arms": found.results.summary.to_dict("records"),
-        "sites": by_site(found.results).to_dict("records"),
-        "groups": found.of_groups(),
-        "sure": found.sure(),
-        "commands": found.commands,
-        "diagnosis": found.diagnosis,
-    }
+    of_page = {name: getattr(found, name) for name in ("decision", "settings", "commands", "diagnosis")}
+    tables = {"arms": found.results.summary.to_dict("records"), "sites": found.sites(), "groups": found.of_groups()}
+    return {**of_page, **tables, "sentences": found.sentences(), "sure": found.sure()}
 
 
 def printed(found: Findings) -> list[str]:
@@ -242,7 +225,7 @@ def printed(found: Findings) -> list[str]:
         *diagnosis["repairs"][:1],
         *(part["text"] for part in diagnosis["columns"][:1]),
     ]
-    shown = {heading: cells[:MOST_SITES] for heading, cells in sites.items() if not heading.startswith("rarest")}
+    shown = {heading: cells[:MOST_SITES] for heading, cells in sites.items() if RECALL not in heading}
     rest = [f"  {count(len(sites['site']) - MOST_SITES, 'more site')}: see the page"] * (
         len(sites.get("site", ())) > MOST_SITES
     )
@@ -288,25 +271,13 @@ def page(found: Findings) -> str:
         "study.html",
         {"breakable": words.breakable, "count": count},
         found=found,
-        answer=found.sentences(),
-        diagnosis=found.diagnosis,
+        remedy=title_of(found.shown_remedy),
         differ=diagnosed.answer(found.diagnosis),
         faces=diagnosed.face_figure(found.diagnosis),
         columns=diagnosed.column_figure(found.diagnosis),
         differences=differences(results).on_page(),
-        tables={
-            "cost": found.arms(found.costs),
-            "help": found.arms(found.remedies),
-            "sites": found.sites(),
-            "groups": found.of_groups(),
-        },
-        remedy=title_of(found.shown_remedy),
-        measure=results.measure,
         covered=covered(results.summary, results.measure),
         rule=verdict_rule(results.summary, results.measure),
-        comparisons=int(results.summary["comparisons"].iloc[0]),
-        ahead=results.measure.ahead,
-        behind=results.measure.behind,
     )
 
 

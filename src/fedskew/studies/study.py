@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, product
 from typing import Any, cast
 
 import numpy as np
@@ -150,7 +151,11 @@ class Study:
     base: Experiment
     rows: Dataset | None  # None: each run loads its own
     execute: Complete
-    search: Search
+
+    @property
+    def settings(self) -> list[Setting]:
+        """What is tried for every arm: three learning rates."""
+        return grid(space_of(Search(space={}), self.base, FIRST))
 
     @property
     def nested(self) -> bool:
@@ -165,8 +170,7 @@ class Study:
 
     def tunings(self, partitions: int) -> int:
         """Return the number of tuning runs of an arm."""
-        settings = len(grid(space_of(self.search, self.base, FIRST)))
-        return settings * (partitions if self.nested else len(TUNING_SEEDS))
+        return len(self.settings) * (partitions if self.nested else len(TUNING_SEEDS))
 
     def complete(self, experiments: Sequence[Experiment], label: str, facts: Facts = no_facts) -> list[RunRecord]:
         """Execute what the store lacks; return all runs. The first notes the seconds of a run."""
@@ -185,42 +189,28 @@ class Study:
         If the rest of the ``minutes`` is enough at the pace of the tuning, there are two training seeds on each partition.
         """
         base, nested = self.base.replace(training__rounds=plan.rounds), self.nested
-        seeds = TUNING_SEEDS[:1] if nested else TUNING_SEEDS
-        runs, facts = dict[tuple[int, str, str, int], Experiment](), dict[str, dict[str, object]]()
-        settings = {arm.name: grid(space_of(self.search, base, arm.method)) for arm in plan.arms}
-        for dealt in range(plan.partitions if nested else 1):
-            for arm in plan.arms:
-                for setting in settings[arm.name]:
-                    named = replace(arm, name=f"{arm.name} @ {words(setting)}")
-                    facts[named.name] = {"tuning": {"method": arm.name, "setting": setting}}
-                    for seed in seeds:
-                        run = named.experiment(self.split(base, dealt), setting, seed, seed + dealt)
-                        runs[dealt, arm.name, words(setting), seed] = run
-        records = dict(
-            zip(runs, self.complete([*runs.values()], "study: tuning", lambda e: facts[e.name]), strict=True)
-        )
-        pace = next(iter(records.values())).facts["pace"]
-        twice = FIXED + pace * (len(records) + 2 * plan.partitions * len(plan.arms)) <= 60 * minutes
-
-        def best(arm: Arm, dealt: int) -> Tuned:
-            of_arm = [
-                [records[dealt, arm.name, words(setting), seed] for seed in seeds] for setting in settings[arm.name]
-            ]
-            own = self.store.last([record.id for of in of_arm for record in of], [f"personal/{base.measure.name}_mean"])
-            by, measure = "personal" if own else "clients", base.measure
-            tried = zip(settings[arm.name], of_arm, strict=True)
-            return Tuned(
-                arm.name, tuple(judged(self.store, measure, by, setting, of) for setting, of in tried), measure
-            )
-
-        tuned = [{arm.name: best(arm, dealt) for arm in plan.arms} for dealt in range(plan.partitions if nested else 1)]
-        tuned = tuned if nested else tuned * plan.partitions
-        failed = {
-            name for each in tuned for name, arm in each.items() if all(t.ended != "finished" for t in arm.tried)
-        } - {FIRST}
+        splits, seeds = range(plan.partitions if nested else 1), TUNING_SEEDS[:1] if nested else TUNING_SEEDS
+        trials, facts = list[Experiment](), dict[str, dict[str, object]]()
+        for dealt, arm, setting, seed in product(splits, plan.arms, self.settings, seeds):
+            named = replace(arm, name=f"{arm.name} @ {words(setting)}")
+            facts[named.name] = {"tuning": {"method": arm.name, "setting": setting}}
+            trials.append(named.experiment(self.split(base, dealt), setting, seed, seed + dealt))
+        records = self.complete(trials, "study: tuning", lambda e: facts[e.name])
+        twice = FIXED + records[0].facts["pace"] * (len(records) + 2 * plan.partitions * len(plan.arms)) <= 60 * minutes
+        rest = iter(records)
+        tuned = [{arm.name: self.best(arm, rest, len(seeds)) for arm in plan.arms} for _ in splits]
+        failed = {arm.method for of_split in tuned for arm in of_split.values() if arm.failed} - {FIRST}
         arms = tuple(arm for arm in plan.arms if arm.name not in failed)
         left_out = (*plan.left_out, *(f"{name} (diverged)" for name in sorted(failed)))
-        return tuned, replace(plan, arms=arms, seeds=1 + twice, left_out=left_out)
+        plan = replace(plan, arms=arms, seeds=1 + twice, left_out=left_out)
+        return tuned if nested else tuned * plan.partitions, plan
+
+    def best(self, arm: Arm, records: Iterator[RunRecord], seeds: int) -> Tuned:
+        """Score the settings of an arm by the next ``records``, by personal models if it has them."""
+        tried = [(setting, list(islice(records, seeds))) for setting in self.settings]
+        measure, runs = self.base.measure, [record.id for _, of_setting in tried for record in of_setting]
+        by = "personal" if self.store.last(runs, [f"personal/{measure.name}_mean"]) else "clients"
+        return Tuned(arm.name, tuple(judged(self.store, measure, by, *each) for each in tried), measure)
 
     def compared(self, plan: Schedule, tuned: Sequence[Mapping[str, Tuned]]) -> list[RunRecord]:
         """Execute all arms at the best settings of each partition, each training seed on each partition."""
@@ -257,51 +247,38 @@ class Study:
         return record
 
 
-FEW, THIRDS = 6, (1 / 3, 2 / 3)
+FEW = 6
 """A column of numbers with more values than this is cut into thirds."""
 
 
-def values_at_sites(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, dict[int, Any]]:
-    """Return by column the value of each test row, by the id that the store has for the row. Raises `BadInput` for other columns.
+def groups_of(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+    """Return the ids under which the store has the test rows of each group, by the group's name.
 
-    Empty if the sites of test rows are unknown.
+    Groups are the values, or thirds, of ``columns``. Empty if the sites of test rows are unknown. Raises `BadInput` for an unknown
+    column.
     """
-    by_column = {name: dict[int, Any]() for name in columns}
+    import pandas as pd
+
+    frames = []
     for data in splits:
-        parts = dict[str, NDArray[Any]]()
+        parts = {name: data.x_test[:, at] for at, name in enumerate(data.columns)}
         if isinstance(data.preprocessing, Tabular):
             decoded = data.preprocessing.parts(data.x_test)
             parts |= {part.name: part.decode(x) for part, x in decoded if not isinstance(part, Text)}
-        parts |= {name: data.x_test[:, at] for at, name in enumerate(data.columns) if name not in parts}
         for name in columns:
             require(name in parts, f"study: by: there is no column {name!r}; {suggestion(name, parts)}")
         if data.groups is None or data.groups_test is None:
             return {}
-        names = [
-            str(data.group_names[g] if data.group_names else g) if g >= 0 else "" for g in data.groups_test.tolist()
-        ]
+        names = [str(data.group_names[g] if data.group_names else g) if g >= 0 else "" for g in data.groups_test]
         units = np.arange(len(names)) if data.test_units is None else data.test_units
-        ids = units_at_sites(names, units, len(np.unique(data.groups))).tolist()
-        for name, of_column in by_column.items():
-            of_column |= {at: value for at, value, site in zip(ids, parts[name].tolist(), names, strict=True) if site}
-    return by_column
-
-
-def groups_of(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, NDArray[np.int64]]:
-    """Return the ids of the test rows in each group, by the group's name."""
-    groups = dict[str, NDArray[np.int64]]()
-    for name, of_column in values_at_sites(splits, columns).items():
-        ids, values = np.array([*of_column]), np.array([*of_column.values()], dtype=object)
-        if not all(isinstance(value, float) for value in values):
-            groups |= {f"{name} {value}": ids[values == value] for value in sorted({*map(str, values)}) if value}
-            continue
-        numbers = np.round(values.astype(np.float64), 4) + 0.0  # no -0
-        finite = numbers[np.isfinite(numbers)]
-        if len(each := np.unique(finite)) <= FEW:
-            groups |= {f"{name} {value:g}": ids[numbers == value] for value in each}
-        else:
-            low, high = np.quantile(finite, THIRDS)
-            groups |= {f"{name} up to {low:.4g}": ids[numbers <= low]}
-            groups |= {f"{name} {low:.4g} to {high:.4g}": ids[(numbers > low) & (numbers <= high)]}
-            groups |= {f"{name} above {high:.4g}": ids[numbers > high]}
+        ids = units_at_sites(names, units, len(np.unique(data.groups)))
+        frames.append(pd.DataFrame({name: parts[name] for name in columns}, index=ids)[data.groups_test >= 0])
+    rows, groups = pd.concat(frames), dict[str, NDArray[np.int64]]()
+    rows = rows[~rows.index.duplicated()]
+    for name in columns:
+        numbers = rows[name].dtype.kind == "f"
+        values = rows[name].round(4) + 0.0 if numbers else rows[name].replace("", None)  # no -0
+        values = pd.qcut(values, 3, precision=4) if numbers and values.nunique() > FEW else values
+        texts = values.map("{:g}".format, na_action="ignore") if values.dtype.kind == "f" else values
+        groups |= {f"{name} {text}": of.index.to_numpy() for text, of in rows.groupby(texts, observed=True)}
     return groups

@@ -303,6 +303,11 @@ class Tuned:
         return best
 
     @property
+    def failed(self) -> bool:
+        """True if no setting finished."""
+        return all(tried.ended != "finished" for tried in self.tried)
+
+    @property
     def edges(self) -> list[str]:
         """Options whose best value is the smallest or the largest one tried. A wider grid may have a better value."""
         edges = []

@@ -1,7 +1,7 @@
-"""Federations with one planted difference, and what `fedskew study` says of them: ``python -m tests.studies.planted 3``.
+"""Federations with one planted difference, and what `fedskew study` says of them.
 
-The argument is the number of seeds for each kind. A line for each study says whether the cause is named first, which remedy has the best
-mean, and what is decided.
+``python -m tests.studies.planted 3 5`` studies three seeds of each kind, five minutes each. A line says whether the cause is named
+first, which remedy has the best mean, its verdict, what is decided, and whether this is right.
 """
 
 import sys

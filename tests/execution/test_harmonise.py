@@ -24,6 +24,7 @@ from fedskew.loop.sharing import PART
 from fedskew.models.intercept import positions
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
+from fedskew.studies.landscape import state_of
 
 SIZES = (30, 18, 44)
 ENGINES = [Sequential(), Stacked()]
@@ -152,6 +153,27 @@ def test_engines_agree_and_a_resumed_run_equals_an_undisturbed_one(harmonisation
         assert ("personal" in set(first["split"])) == (harmonisation in ("site-bias", "prior"))
     one, two = values["sequential"], values["stacked"]
     np.testing.assert_allclose(one["value"], two["value"], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("harmonisation", ["none", "site-scale", "site-bias", "prior"])
+def test_test_rows_at_the_sites_are_answered_as_the_site_would(harmonisation: str, tmp_path: Path) -> None:
+    """Each test row is changed as its site's rows, and has its site's intercept; the server's model has none."""
+    at = DATA.groups[::5]
+    data = dataclasses.replace(DATA, groups_test=at)
+    runs = fs.run(experiment(harmonisation, engine="sequential", training__threads=1), data=data, runs=tmp_path)
+    assembly, server, states = state_of(runs.store, 1, data)
+    task, losses = assembly.federation.task, []
+    for k in range(3):
+        rows = torch.as_tensor(data.x_test[at == k])
+        if harmonisation == "site-scale":
+            own = torch.as_tensor(data.x[assembly.partition.rows(k)])
+            rows = (rows - own.mean(0)) / own.std(0, correction=0)
+        personal = harmonisation in ("site-bias", "prior")
+        one = np.array([k])
+        w = personal_models(assembly.federation, Sequential(), server, states, one)[0] if personal else server.x
+        losses.append(task.loss(task.logits(w, rows), torch.as_tensor(data.y_test[at == k])))
+    [stored] = runs.store.last([1], ["sites/loss"])
+    assert stored.value == pytest.approx(float(torch.cat(losses).mean()), abs=1e-6)
 
 
 def test_a_run_starts_from_the_shared_model_of_another(tmp_path: Path) -> None:

@@ -315,7 +315,8 @@ def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, 
             (data.labels.at(experiment.training.rounds) != dataset.y)[partition.indices].mean()
         )
     if skews.features or skews.concepts:
-        facts["test_set"] = "features as the data set has them" + (
+        changed = "" if data.maps is None else ", harmonised as rows of unknown sites"
+        facts["test_set"] = f"features as the data set has them{changed}" + (
             "; each row follows the concept of a client, drawn in proportion to the clients' rows"
             if skews.concepts
             else ""

@@ -34,19 +34,16 @@ BEYOND: dict[Measure, str] = {"test": "", "own": " more than FedAvg + FT did"}
 
 
 class Winner(TypedDict):
-    """The overall winner on one measure: a method's mean gain over ``data_sets`` data sets, the largest of ``methods`` methods.
-
-    ``gain`` is the share of FedAvg's error that it removed, ``half`` the half-width of its 95 % interval.
-    """
+    """The method with the largest mean gain on one measure."""
 
     method: str
     measure: Measure
-    meaning: str
-    gain: float
+    meaning: str  # the measure in words
+    gain: float  # mean share of FedAvg's error that it removed, less what the method to beat removed
     beyond: str  # what follows the gain in a sentence: the method to beat
-    half: float
-    data_sets: int
-    methods: int
+    half: float  # half-width of the 95 % interval of ``gain``
+    data_sets: int  # over which ``gain`` is a mean
+    methods: int  # among which it is the largest
 
 
 class Check(NamedTuple):
@@ -155,7 +152,7 @@ class Near(TypedDict):
     skew: str
     distance: float  # Euclidean, between the strengths of the faces
     measure: Measure
-    meaning: str
+    meaning: str  # the measure in words
     method: str
     text: str  # the change of the metric
     verdict: Verdict

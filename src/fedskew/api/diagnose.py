@@ -29,7 +29,7 @@ class Found(dict[str, Any]):
         return f"<p>{escape(answer(self))}</p>{self.table().to_html(index=False, border=0)}"
 
     def table(self) -> pd.DataFrame:
-        """Return one row for each of the four faces: value, interval, chance, p, strength, verdict."""
+        """Return one row for each way in which clients differ (face): value, interval, chance, p, strength, verdict."""
         columns = ["face", "value", "low", "high", "chance", "p", "strength", "verdict"]
         return pd.DataFrame([{key: face[key] for key in columns} for face in self["faces"]]).round(3)
 

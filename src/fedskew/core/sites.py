@@ -1,4 +1,4 @@
-"""What sites send about their rows, and the change of rows by site that is fitted to it. Importing it loads no PyTorch."""
+"""Sums of each site's rows, and the change of rows by site that is fitted to them. Importing it loads no PyTorch."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -87,7 +87,7 @@ class RowHarmonisation(Harmonisation, Protocol):
         """Names of columns whose sums `fit` gets beside the others'."""
 
     def fit(self, sites: SiteSums) -> SiteMaps:
-        """Return the change of rows by site, from what the sites send about their training rows."""
+        """Return the change of rows by site, from the sums of the sites' training rows."""
 
 
 @runtime_checkable

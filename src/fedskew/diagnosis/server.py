@@ -1,4 +1,4 @@
-"""The faces of all sites from what each computes of its own rows, and the questions to sites that do not pool their rows."""
+"""Compute the faces from what each site computes of its own rows, and ask sites that do not pool their rows."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence

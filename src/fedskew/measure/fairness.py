@@ -1,4 +1,4 @@
-"""Summaries of the clients' values (K,) of a score such as accuracy. `execution.measurements` sorts them from worst to best."""
+"""Summaries of the clients' values (K,) of a score such as accuracy. `execution.measurements.rows_of` sorts them, worst first."""
 
 import math
 

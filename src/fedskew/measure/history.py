@@ -202,12 +202,14 @@ class Watch:
         ]
 
     def exploding(self) -> str:
+        """Return a warning if the divergence is above `EXPLODED` times the first one; otherwise an empty text."""
         first = next((d for d in self.divergences if d > 0), 0.0)
         if not first or self.divergences[-1] <= EXPLODED * first:
             return ""
         return f"divergence is {self.divergences[-1] / first:.0f} times that in the first round"
 
     def oscillating(self) -> str:
+        """Return a warning if the primary measure goes up and down by more than `SWING`; otherwise an empty text."""
         last = np.array(self.tested[-WINDOW - 1 :])
         if len(last) <= WINDOW:
             return ""
@@ -222,6 +224,7 @@ class Watch:
         )
 
     def dominated(self, cohort: Ints, rows: Ints) -> str:
+        """Return a warning if a client has most of the ``rows`` (C,) of the ``cohort``; otherwise an empty text."""
         if not self.by_rows or len(cohort) < 3 or rows.max() <= DOMINATES * rows.sum():
             return ""
         return (
@@ -229,12 +232,17 @@ class Watch:
         )
 
     def absent_class(self, rows: Ints) -> str:
+        """Return a warning if a class was absent in the last `ABSENT` rounds; otherwise an empty text. It counts the round.
+
+        ``rows`` (classes,) are the cohort's numbers of rows of each class.
+        """
         present = self.label_counts.sum(0) > 0
         self.absent = np.where(rows == 0, self.absent + 1, 0)
         gone = [self.classes[c] for c in np.flatnonzero(present & (self.absent >= ABSENT)).tolist()]
         return f"no client of the last {ABSENT} rounds holds {', '.join(gone)}" if gone else ""
 
     def collapsed(self, local_accuracy: Mapping[int, float]) -> str:
+        """Return a warning if a local model seems to predict one class only; otherwise an empty text."""
         shares = self.label_counts.max(1) / np.maximum(self.label_counts.sum(1), 1)
         alone = [k for k, right in local_accuracy.items() if shares[k] >= ONE_CLASS and right >= LEARNT]
         if not alone:

@@ -331,7 +331,7 @@ def observations(records: Sequence[RunRecord]) -> dict[int, tuple[int, int]]:
 
 
 def folds_of(record: RunRecord) -> Folds | None:
-    """The folds of a run that tests one of them."""
+    """Return the split into folds if the run tests one of its folds; otherwise None."""
     folds = str(parsed(record).get("dataset", {}).get("fold", "")).partition("/")[2]
     return parse_folds(folds) if folds else None
 

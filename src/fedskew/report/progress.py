@@ -1,4 +1,4 @@
-"""Progress of long work: `Board` knows how far its parts are. A face shows it: on a terminal, in a notebook, or as plain lines."""
+"""Progress of long work: `Board` knows how far its parts are. A `ProgressFace` shows it: bars or plain lines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Part:
 
 
 class ProgressFace:
-    """Shows a board. This one shows nothing."""
+    """Shows the progress of a board to the user. This class shows nothing; its subclasses show it."""
 
     shows = False
 
@@ -182,9 +182,9 @@ class Lines(ProgressFace):
 
 
 def face_for(enabled: bool = True, lines: bool = True, draw: Callable[[], str] = str) -> ProgressFace:
-    """Return the face of this program: of a notebook, of a terminal, else ``lines`` if they are wanted.
+    """Return what shows the progress: bars in a notebook or on a terminal, otherwise plain lines if ``lines``.
 
-    ``draw`` returns HTML that a notebook shows below the bars.
+    In all other cases, and if not ``enabled``, it shows nothing. ``draw`` returns HTML that a notebook shows below the bars.
     """
     if enabled and running():
         return Notebook(draw)

@@ -80,7 +80,7 @@ class Uncompressed:
 
 @dataclass(frozen=True, kw_only=True)
 class Clip(Uncompressed):
-    """Scales an update down to length ``norm`` if it is longer."""
+    """Scales an update down to length ``norm`` if it is longer. `fedskew.algorithms.dp_fedavg` clips without this codec."""
 
     norm: PositiveFloat = 1.0
 

@@ -3,7 +3,20 @@
 A site is a client. Each component has ``unknown``: how rows are treated whose site is not known, or took no part in training.
 
 ``fit`` changes input rows by site. It gets sums of the sites' training rows (`fedskew.core.sites`), never the rows.
-``rate`` and ``intercept`` are about an intercept of each site, which is added to the model's outputs (`fedskew.models.intercept`).
+``rate`` and ``intercept`` are about an intercept of each site, which is added to the model's outputs.
+
+Where they are applied:
+
+    rows      in a simulation        `client_data` in fedskew.execution.deal
+              on a node              `harmonised` in fedskew.flower.tables, from the node's own rows alone
+              test rows of nodes     `with_changed_tests` in fedskew.flower.server
+              new rows               `TrainedModel.harmonised` in fedskew.serving.predict
+    outputs   trained intercept      fedskew.models.intercept adds it to the network
+              computed intercept     `intercepts_of` in fedskew.execution.build, `answering` in fedskew.loop.sharing
+              new rows               `TrainedModel.outputs` in fedskew.serving.predict
+
+`TrainedModel.sites_of` finds each new row's site. An export does all this in fedskew.serving.graph. `Sites` in
+fedskew.execution.learned stores what differs between sites.
 """
 
 from dataclasses import dataclass

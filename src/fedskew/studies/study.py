@@ -1,4 +1,4 @@
-"""From rows to a decision: the arms of a study, what fits into the minutes, and its runs, all in the store."""
+"""The arms of a study, what fits into the minutes, and its runs. `Findings` in `fedskew.report.study` decides."""
 
 import math
 import time

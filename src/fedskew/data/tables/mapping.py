@@ -325,7 +325,7 @@ def decide(tallies: dict[str, CellTally], semicolons: bool) -> dict[str, str]:
 
 
 def shown(cell: str, spelling: str) -> str:
-    """Return the plain cell; of a date without time its day."""
+    """Return the cell as `plain` reads it. Of a time at midnight, return only the date."""
     return str(plain(pd.Series([cell]), spelling)[0]).removesuffix("T00:00:00.000000").removesuffix(".000000")
 
 

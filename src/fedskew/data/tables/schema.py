@@ -1,7 +1,12 @@
 """Decide what each column is (`kind_of`), and find conflicts between sites' columns: missing ones, other types, words or units.
 
-`fedskew.data.tables.guard.of_column` gives each site's column its type. A column of text is one of numbers if `MOSTLY_NUMBERS`
-of its cells are: `fedskew.data.tables.mapping` says which cells are numbers.
+Three steps decide whether a column is one of numbers. Each site takes the first two:
+
+    fedskew.data.tables.files     `typed` makes numbers of a column's cells if all are numbers. `fedskew.data.tables.mapping` first
+                                  reads cells that are spelt in another way, such as 1.200,5. Otherwise the column stays text.
+    fedskew.data.tables.guard     `of_column` notes the type, and how many cells of a text are numbers (`columns.numbers`)
+    fedskew.data.tables.schema    `kind_of` pools the sites. If a site has text, `MOSTLY_NUMBERS` of all cells must be numbers.
+                                  Otherwise the column is text if all sites have text, and `check` refuses a mixture.
 
 Each message says what to write into the site's ``NAME.columns.toml`` (see `fedskew.data.tables.mapping`).
 """

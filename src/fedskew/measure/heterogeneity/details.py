@@ -1,4 +1,4 @@
-"""Further measures of heterogeneity from the literature, in addition to the four faces of a diagnosis."""
+"""Further measures of heterogeneity from the literature, besides the four faces (`fedskew.measure.heterogeneity.faces`)."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""The four faces: for each a number, its interval, its value by chance, and a test."""
+"""The four faces: how clients differ in labels, features, sizes and concepts. Each has a number, a value by chance, a test."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ MOST_ROWS = 30_000
 """Maximum number of rows for features and concepts. From more rows, equally many of each client are drawn if possible."""
 
 FACES = ("label", "feature", "quantity", "concept")
-"""The faces. Each number is a total variation distance in 0..1 - 1/clients; 0 means equal clients."""
+"""The faces; quantity is the sizes. Each number is a total variation distance in 0..1 - 1/clients; 0 means equal clients."""
 
 STRENGTHS = ((0.05, "slight"), (0.2, "mild"), (0.5, "strong"), (math.inf, "very strong"))
 """Words for a strength below these bounds: conventions, not tests."""

@@ -13,6 +13,7 @@ from fedskew.cli.main import main
 from fedskew.conformance.hooks import Broken
 from fedskew.conformance.kinds import KINDS, check, data_are_whole
 from fedskew.core.errors import BadInput
+from fedskew.core.sites import SiteMaps, SiteSums
 from fedskew.core.trees import Tree
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.components import KINDS as OWN
@@ -123,6 +124,30 @@ class Twice:
         return np.repeat(clients[:1], 2)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FirstStays:
+    """Shifts each site to the mean of the first one."""
+
+    protected = ()
+    unknown = "left as they are"
+
+    def fit(self, sites: SiteSums) -> SiteMaps:
+        shift = np.vstack([sites.mean[0] - sites.mean, np.zeros_like(sites.mean[:1])])
+        return SiteMaps(np.ones_like(shift), shift, np.zeros((len(shift), 0, shift.shape[1])), sites.protected)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logarithms:
+    """Has no finite intercept for a class without rows."""
+
+    rate = 0.0
+    unknown = "answered by the shared model"
+
+    def intercept(self, counts, total):
+        with np.errstate(divide="ignore"):
+            return np.log(counts * (counts > 2))
+
+
 @pytest.mark.parametrize(
     ("section", "component", "promises"),
     [
@@ -133,6 +158,8 @@ class Twice:
         ("solver", Walks(), ["stays where it is", "linear in the gradients"]),
         ("codec", Drops(), ["of the same shape", "no longer than the bits"]),
         ("selection", Twice(), ["each at most once"]),
+        ("harmonisation", FirstStays(), ["the same in another order of the sites"]),
+        ("harmonisation", Logarithms(), ["gives each site finite numbers"]),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str | list) else "",
 )

@@ -176,6 +176,34 @@ def test_test_rows_at_the_sites_are_answered_as_the_site_would(harmonisation: st
     assert stored.value == pytest.approx(float(torch.cat(losses).mean()), abs=1e-6)
 
 
+OWN = """
+from dataclasses import dataclass
+import numpy as np
+from fedskew.core.sites import SiteMaps
+
+@dataclass(frozen=True, kw_only=True)
+class Centred:
+    protected = ()
+    unknown = "left as they are"
+
+    def fit(self, sites):
+        shift = np.vstack([-sites.mean, 0 * sites.mean[:1]])
+        return SiteMaps(np.ones_like(shift), shift, np.zeros((len(shift), 0, shift.shape[1])), sites.protected)
+"""
+
+
+def test_a_harmonisation_of_a_file_changes_rows_and_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(OWN)
+    one = experiment("./mine.py::Centred", engine="sequential", training__threads=1, rounds=1)
+    runs = fs.run(one, data=DATA, runs=tmp_path)
+    data = assemble(from_toml(runs.store.run(1).experiment), DATA).data
+    for k in range(3):
+        np.testing.assert_allclose(data.x[data.partition.rows(k)].mean(0), 0, atol=1e-6)
+    assert fs.check("./mine.py::Centred").kept
+    assert fs.load_model(runs).predict({name: [0.0] for name in "abcd"}, warn=lambda _: None).shape[0] == 1
+
+
 def test_a_run_starts_from_the_shared_model_of_another(tmp_path: Path) -> None:
     first = experiment("site-bias", engine="sequential", training__threads=1, rounds=2)
     runs = fs.run(first, data=DATA, runs=tmp_path)

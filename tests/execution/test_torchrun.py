@@ -112,6 +112,26 @@ def test_two_ranks_give_the_numbers_of_one_process(tmp_path: Path, toml: Path) -
     assert numbers(RunStore(tmp_path), 1) == pytest.approx(numbers(alone.store, alone.ids[0]), rel=1e-11, abs=1e-12)
 
 
+def test_two_ranks_stop_early_and_go_on_after_a_round_like_one_process(tmp_path: Path) -> None:
+    experiment = quick(rounds=9, patience=2).replace(lr=3.0, evaluation={"adapt_steps": 1}, checkpoint__every=1)
+    one = run(experiment, runs=tmp_path / "one")
+    assert one.records[0].rounds_done < 9
+    toml = tmp_path / "early.toml"
+    toml.write_text(one.records[0].experiment)
+    longer = quick(rounds=one.records[0].rounds_done + 2, init=f"1:{one.records[0].rounds_done}")
+    longer = longer.replace(lr=3.0, evaluation={"adapt_steps": 1})
+    run(longer, runs=tmp_path / "one")
+    with Ranks(tmp_path, "run", str(toml)) as ranks:
+        assert ranks.codes() == [0, 0], ranks.printed()
+    store = RunStore(tmp_path)
+    assert store.run(1).facts["best_round"] == one.records[0].facts["best_round"]
+    assert numbers(store, 1) == pytest.approx(numbers(one.store, 1), rel=1e-9)
+    toml.write_text(RunStore(tmp_path / "one").run(2).experiment)
+    with Ranks(tmp_path, "run", str(toml)) as ranks:
+        assert ranks.codes() == [0, 0], ranks.printed()
+    assert numbers(store, 2) == pytest.approx(numbers(one.store, 2), rel=1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("states", ["memory", "disk"])
 def test_a_run_survives_a_killed_rank_and_a_stop(tmp_path: Path, states: str) -> None:

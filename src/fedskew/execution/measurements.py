@@ -80,7 +80,7 @@ def measured_every(assembly: Assembly) -> int:
 def model_rows(assembly: Assembly, site: Site, server: Server, states: States, clients: Ints) -> list[Row]:
     """Measure the global model on the test set and on each client's rows, and personal models if the method has any.
 
-    After the last round it adds `final_rows`, unless a run with patience will add them. Raises `Diverged` if a loss is not
+    After the last round it adds `unseen_rows`, unless a run with patience will add them. Raises `Diverged` if a loss is not
     finite.
     """
     fed, w = assembly.federation, server.x
@@ -106,13 +106,8 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
         )
     training = assembly.experiment.training
     if server.round == training.rounds and training.patience is None:
-        rows += final_rows(assembly, site.engine, server, states)
+        rows += unseen_rows(assembly, site.engine, server)
     return rows
-
-
-def final_rows(assembly: Assembly, engine: Engine, server: Server, states: States) -> list[Row]:
-    """Return what is measured only once, with the server and the client states that the run ends with."""
-    return unseen_rows(assembly, engine, server)
 
 
 def unseen_rows(assembly: Assembly, engine: Engine, server: Server) -> list[Row]:

@@ -24,12 +24,12 @@ from fedskew.execution.build import Assembly
 from fedskew.execution.facts import baselines, defaults, new_warnings, note, note_where, watch_of
 from fedskew.execution.learned import CHECKSUM, checksum, keep, write_toml
 from fedskew.execution.measurements import (
-    final_rows,
     forgetting_rows,
     measured_clients,
     measured_every,
     recovery_rows,
     test_row_values,
+    unseen_rows,
 )
 from fedskew.execution.patience import patience_of
 from fedskew.execution.plan import Latest, Plan
@@ -231,9 +231,9 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
     remote, site = site is not None, site or LocalClients(engine, experiment.faults)
     with contextlib.closing(in_step(group, rounds_of(assembly, site, server, states))) as played:
         for at, rows, seconds in played:
-            fresh, better = at.round > server.round, False
+            fresh = at.round > server.round
+            better = fresh and patience.after(at.round, rows)
             if fresh:
-                better = patience.after(at.round, rows)
                 rows += recovery_rows(store, run, experiment, at.round, rows)
                 rows += forgetting_rows(store, run, at.round, rows)
             last = at.round == rounds or patience.ended
@@ -280,7 +280,7 @@ def measure_last(
             require(
                 server.round == best, f"run {run}: the checkpoint of its best round {best} is gone; start a new run"
             )
-        store.replace_splits(run, best, final_rows(assembly, assembly.engine, server, states))
+        store.replace_splits(run, best, unseen_rows(assembly, assembly.engine, server))
         store.add_facts(run, {"best_round": best})
     values: dict[Split, RowValues | None] = {"test": test_row_values(assembly, server)}
     rows = reported_by_sites(store, run, assembly)

@@ -69,7 +69,6 @@ class NamedWork(Local):
     """The local work of a named client, and its weight in averages with ``weighting="own"``."""
 
     weight: PositiveFloat = 1.0
-    private = alone
 
 
 @dataclass(frozen=True)

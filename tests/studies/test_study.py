@@ -22,7 +22,7 @@ from fedskew.report.study import Findings, printed
 from fedskew.store import test_rows
 from fedskew.store.runs import RunStore
 from fedskew.studies import study as steps
-from fedskew.studies.study import ALONE, FIRST, POOLED, SHUFFLED, Arm, Timing, arms_of, schedule
+from fedskew.studies.study import ALONE, FIRST, POOLED, SHUFFLED, Arm, Timing, arms_of, groups_of, schedule
 
 COSTS = [Arm(name, remedy=False) for name in (FIRST, POOLED, SHUFFLED, ALONE)]
 REMEDIES = [Arm(name) for name in "abcdef"]
@@ -103,6 +103,19 @@ def test_remedies_that_data_do_not_allow_are_left_out_with_the_reason() -> None:
     assert any("FedAvg + prior does not apply" in reason and "no classes" in reason for reason in reasons)
 
 
+def test_groups_are_values_or_thirds_of_the_rows_of_all_splits() -> None:
+    splits = [fs.load(f"heart:split_seed={seed}") for seed in (0, 1)]
+    groups = groups_of(splits, ["sex", "age", "cp"])
+    rows = len(set(splits[0].test_units) | set(splits[1].test_units))
+    assert [name for name in groups if not name.startswith("age")] == ["sex 0", "sex 1", "cp 1", "cp 2", "cp 3", "cp 4"]
+    for column, number in (("sex", 2), ("age", 3), ("cp", 4)):
+        ids = [part for name, part in groups.items() if name.startswith(column)]
+        assert len(ids) == number
+        assert len(np.unique(np.concatenate(ids))) == sum(map(len, ids)) == rows
+    with pytest.raises(BadInput, match="there is no column 'height'"):
+        groups_of(splits, ["height"])
+
+
 def test_at_most_thirty_lines_of_eighty_characters(studied: tuple[Path, Decided]) -> None:
     lines = printed(studied[1].findings)
     assert len(lines) < 30
@@ -119,8 +132,9 @@ def test_the_page_has_six_parts_and_the_sites_by_name(studied: tuple[Path, Decid
     page = studied[1].report(studied[0] / "page.html").read_text(encoding="utf-8")
     heads = re.findall(r"<h2>(.*?)</h2>", page)
     assert heads == ["How different", "What it costs", "What helps", "For whom", "How sure", "Decision"]
-    for word in ("north", "south", "west", "sex f", "age (", "Centralised", "Local only", "fedskew predict"):
+    for word in ("north", "south", "west", "sex f", "Centralised", "Local only", "fedskew predict"):
         assert word in page
+    assert re.search(r"age \d+ to \d+", page)
 
 
 def test_partitions_draw_their_own_test_rows_and_tuning_sees_none_of_them(studied: tuple[Path, Decided]) -> None:

@@ -26,7 +26,7 @@ from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.keywords import StudyKeywords, StudyOptions, TableColumns, take
 from fedskew.report.series import Layout, Results
-from fedskew.report.study import Findings, printed, write_study
+from fedskew.report.study import Findings, printed, title_of, write_study
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import Facts, stored_runs
 from fedskew.studies.study import (
@@ -212,5 +212,5 @@ def described(plan: Schedule, minutes: float, nested: bool) -> str:
     return (
         f"planned for {minutes:g} min: {count(len(plan.arms), 'arm')}, {count(plan.rounds, 'round')}, tuned {tuning}, compared on "
         f"{count(plan.partitions, 'partition')} x {count(plan.seeds, 'seed')}; "
-        + (f"no time for {', '.join(plan.left_out)}" if plan.left_out else "nothing left out")
+        + (f"no time for {', '.join(map(title_of, plan.left_out))}" if plan.left_out else "nothing left out")
     )

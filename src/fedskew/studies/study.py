@@ -278,7 +278,9 @@ def groups_of(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, ND
     for name in columns:
         numbers = rows[name].dtype.kind == "f"
         values = rows[name].round(4) + 0.0 if numbers else rows[name].replace("", None)  # no -0
-        values = pd.qcut(values, 3, precision=4) if numbers and values.nunique() > FEW else values
-        texts = values.map("{:g}".format, na_action="ignore") if values.dtype.kind == "f" else values
+        if numbers and values.nunique() > FEW:
+            texts = pd.qcut(values, 3).map(lambda third: f"{third.left:.4g} to {third.right:.4g}")
+        else:
+            texts = values.map("{:g}".format, na_action="ignore") if numbers else values
         groups |= {f"{name} {text}": of.index.to_numpy() for text, of in rows.groupby(texts, observed=True)}
     return groups

@@ -1,5 +1,6 @@
 """Comparisons by what each site's model reaches: verdicts, the table by site, and the columns of methods without a shared model."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.measure.statistics import over_common_rows, over_seeds_and_rows
+from fedskew.report.experiments import provenance
 from fedskew.report.files import readable_by_site, texts_of
+from fedskew.report.html import page as page_of
 from fedskew.report.series import Layout, Results
 from fedskew.report.tables import by_method, splits, values_of_rows
 from fedskew.store.runs import RunStore
@@ -132,6 +135,22 @@ def test_the_command_line_and_the_page_show_sites_by_name(fixed: fs.Runs, capsys
     capsys.readouterr()
     assert main(["list", "--runs", folder]) == 0
     assert all("–" not in line for line in capsys.readouterr().out.splitlines() if "Local only" in line)
+
+
+def test_the_page_begins_with_the_comparison_and_the_sites(redrawn: fs.Runs) -> None:
+    page = page_of(at_sites(redrawn))
+    places = [page.index(f'<section id="{name}">') for name in ("differences", "sites", "summary", "figures")]
+    assert places == sorted(places)
+    assert places[0] < page.index("</header>")
+    headings = re.findall(r'<th scope="col"[^>]*>([^<]*)', page[places[2] :])
+    assert headings[:3] == ["method", "accuracy at the sites", "vs FedAvg"], "what compares them comes first"
+    assert "<h3>accuracy by client<" in page, "of the server's model, not at the sites"
+
+
+def test_notes_on_the_data_stand_once_for_all_splits(redrawn: fs.Runs) -> None:
+    lines = {line.label: line.values for line in provenance(redrawn.records)}
+    assert len(lines["data"]) == 3, "each seed has a fingerprint"
+    assert [value.text for value in lines["notes"]] == [redrawn.records[0].facts["data"]["notes"]]
 
 
 def test_wrong_requests_get_one_line(fixed: fs.Runs, tmp_path: Path) -> None:

@@ -186,14 +186,16 @@ def spans_a_decade(values: pd.Series[float]) -> bool:
 def limits(table: pd.DataFrame, share: bool, logarithmic: bool) -> tuple[float, float]:
     """Return bottom and top of the vertical axis.
 
-    The range contains all means. Intervals are cut at half the range of the means, so that the curves stay readable.
+    The range contains all means after the first round. Intervals are cut at half the range of the means, so that the curves stay
+    readable.
     """
     if table.empty:
         return 0.0, 1.0
+    table = table[table["round"] > 0] if (table["round"] > 0).any() else table
     low, high = float(table["mean"].min()), float(table["mean"].max())
     if logarithmic:
         return low / 1.5, high * 1.5
-    room = (high - low) / 2 or max(abs(high), 0.5) / 10
+    room = max((high - low) / 2, abs(high) / 10) or 0.05
     bottom = max(float(np.fmin(low, table["low"].min())), low - room)
     top = min(float(np.fmax(high, table["high"].max())), high + room)
     margin = 0.05 * (top - bottom) or room

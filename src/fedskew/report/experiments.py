@@ -174,10 +174,13 @@ def without_defaults(record: RunRecord) -> Json:
 
 def provenance(records: Sequence[RunRecord]) -> list[Setting]:
     """Return data, model size, versions and engine of the runs as settings. The engine trial is the first run's."""
+    facts: list[Json] = [{**record.facts, "notes": record.facts.get("data", {}).get("notes")} for record in records]
+    for of_run in facts:  # seeds with other test rows have the same notes
+        of_run["data"] = {k: v for k, v in of_run.get("data", {}).items() if k != "notes"} or None
     lines = [
-        setting(key, records, [shown(record.facts.get(key)) for record in records])
-        for key in ("data", "parameters", "versions")
-        if any(key in record.facts for record in records)
+        setting(key, records, [shown(of_run.get(key)) for of_run in facts])
+        for key in ("data", "notes", "parameters", "versions")
+        if any(of_run.get(key) for of_run in facts)
     ]
     engines = {r.id: r.facts["engine"] for r in records if isinstance(r.facts.get("engine"), dict)}
     if engines:

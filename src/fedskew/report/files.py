@@ -92,6 +92,8 @@ def readable(results: Results) -> pd.DataFrame:
         table["clients' rows"] = summary["client_rows"]
     if layout.has("seeds"):
         table["seeds"] = summary["seeds"]
+    if summary["unfinished"].any() and layout.has("finished"):
+        table["finished"] = [f"{row['finished']} of {row['runs']}" for row in rows]
     if len(summary) > 1 and layout.has("difference"):
         table[against(results)] = ["", *(words.difference(measure, row, spread=layout.spread) for row in rows[1:])]
     if len(summary) > 1 and layout.has("verdict"):

@@ -50,9 +50,7 @@ def page(results: Results, live: bool = False) -> str:
     by_site = readable_by_site(results)
     differences, of_rows = figures.pop("differences", None), figures.pop("partition", None)
     over_rounds = [figures.pop("ranks", None), *figures.values(), *sheets]
-    columns = (
-        list(dict.fromkeys([measure, *results.columns("page")])) if results.layout.columns else results.columns("page")
-    )
+    columns = list(dict.fromkeys([measure, *results.columns("page")]))
     filters = (words.share, words.figures, words.ranges, count, words.breakable, in_grey)
     return rendered(
         "page.html",

@@ -16,7 +16,7 @@ import numpy as np
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.files import require_regular, write_whole
 from fedskew.core.text import count
-from fedskew.measure.registry import Measure
+from fedskew.measure.registry import Measure, primary_of
 from fedskew.measure.statistics import Ranks, rank_methods
 from fedskew.report import draw, series
 from fedskew.report.console import png
@@ -129,7 +129,8 @@ def curve(results: Results, measure: Measure, most_points: int = 0) -> Picture:
 
 def clients(results: Results, most_points: int = 0) -> Picture:
     """The figure of the primary measure by client."""
-    table, measure, records, order = series.per_client(results), results.measure, results.records, results.methods
+    measure, records, order = primary_of(results.runs), results.records, results.methods
+    table = series.per_client(results)
     require(len(table) > 0, f"none of these runs has measured {measure.title} on the clients' rows")
     points, thinner = thinned(table, "rank", order, most_points)
     within = " within the budget" if results.budget else ""

@@ -153,7 +153,7 @@ class Layout:
 
 
 PLAIN, NONE = Layout(), MappingProxyType[int, list[str]]({})
-OTHER_COLUMNS = ("difference", "verdict", "seeds")
+OTHER_COLUMNS = ("difference", "verdict", "seeds", "finished")
 """Columns of a table for readers that are no measures."""
 
 

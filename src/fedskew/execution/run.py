@@ -283,7 +283,7 @@ def measure_last(
         store.replace_splits(run, best, unseen_rows(assembly, assembly.engine, server))
         store.add_facts(run, {"best_round": best})
     values: dict[Split, RowValues | None] = {"test": test_row_values(assembly, server)}
-    rows = reported_by_sites(store, run, assembly)
+    rows = reported_by_sites(store, run, assembly, server.round)
     if len(assembly.federation.x):
         clients = measured_clients(assembly)
         rows, values["sites"] = measured_at_sites(assembly, assembly.engine, server, states, clients)

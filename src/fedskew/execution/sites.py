@@ -159,8 +159,8 @@ def measured_at_sites(
     return rows_of_sites(assembly, every), row_values(assembly, lambda: scores, lambda: outputs, at.y, at.units)
 
 
-def reported_by_sites(store: RunStore, run: int, assembly: Assembly) -> list[Row]:
-    """Return the metrics at each site that clients on other machines have reported of their held-out rows, as rows.
+def reported_by_sites(store: RunStore, run: int, assembly: Assembly, round_: int) -> list[Row]:
+    """Return the metrics at each site that clients on other machines have reported of their held-out rows after a round, as rows.
 
     There are no values over all rows, none of each row, and no recall of the rarest class: only the clients have the rows.
     """
@@ -168,7 +168,9 @@ def reported_by_sites(store: RunStore, run: int, assembly: Assembly) -> list[Row
         return []
     split = "personal-model" if measures_personal(assembly.federation) else "global-model"
     names = [f"{split}/{metric.name}" for metric in assembly.experiment.task.metrics]
-    return [(m.client, "sites", m.name, m.value) for m in store.last([run], names, per_client=True)]
+    return [
+        (m.client, "sites", m.name, m.value) for m in store.last([run], names, per_client=True, until={run: round_})
+    ]
 
 
 def rows_of_sites(assembly: Assembly, every: list[tuple[int | None, dict[str, float]]]) -> list[Row]:

@@ -49,9 +49,9 @@ def chosen(case: Case) -> dict[str, Any]:
 
 
 def allowed(case: Case) -> bool:
-    """Whether two options go together; only the sharing is checked against the method's states, with everything put together."""
+    """Whether two options go together. What stays at clients is checked with everything put together."""
     method = METHODS[case.get("method", "fedavg")]
-    if "sharing" in case:
+    if {"sharing", "harmonisation"} & case.keys():
         return not isinstance(made(method, **chosen(case)), str)
     return fits(method, **chosen(case))
 

@@ -22,6 +22,7 @@ from fedskew.experiment.config import COMPONENTS, Experiment, from_toml, read
 def test_every_component_is_written_to_toml_and_read_back(section: str, name: str) -> None:
     needed = {
         "dataset hf": ":somewhere",
+        "dataset leaf": ":path=there",
         "dataset text": ":path=there",
         "selection uniform": ":clients=3",
         "skew quantity-sizes": ":rows=[5,3]",

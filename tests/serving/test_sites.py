@@ -14,6 +14,7 @@ from fedskew.core.errors import BadInput
 from fedskew.execution.build import Assembly
 from fedskew.execution.learned import kept
 from fedskew.loop.personal import personal_models
+from fedskew.models.intercept import positions
 from fedskew.serving.export import trained
 from fedskew.serving.predict import load
 from fedskew.studies.landscape import state_of
@@ -122,6 +123,20 @@ def test_the_folder_answers_as_predict(harmonisation: str, rows: Path, tmp_path:
     with pytest.raises(BadInput, match="model: a module cannot hold"):
         runs.model()
     assert "west" not in (folder / "preprocessing.json").read_text()  # numbers of other sites are not for this one
+
+
+def test_an_intercept_counts_once_after_a_warm_up(rows: Path, tmp_path: Path) -> None:
+    """The server's warm-up moves its own intercept, and sites start from there."""
+    runs = run(rows, "site-bias", tmp_path, server_data={"share": 0.2, "warm_up": 5})
+    assembly, server, states = state_of(runs.store, 1)
+    assert server.x[positions(assembly.federation.task.space)].abs().min() > 0
+    frame = pd.read_csv(rows)
+    for k, name in enumerate(assembly.data.sites.names):
+        new = frame[frame["clinic"] == name]
+        w = personal_models(assembly.federation, assembly.engine, server, states, np.array([k]))[0]
+        expected = torch.softmax(assembly.federation.task.logits(w, inputs(assembly, new, k)), 1).detach()
+        found = load(runs.store, 1).predict(new, warn=about_no_site)
+        np.testing.assert_allclose(found[[*CLASSES]], expected, atol=1e-6)
 
 
 def test_evaluate_uses_the_sites_of_the_rows(rows: Path, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from fedskew.loop.round import taken_apart
 from fedskew.loop.sharing import PART
 from fedskew.measure.registry import METRICS, Measure, Measures, primary_of
 from fedskew.models.encoder import Encoder
+from fedskew.models.intercept import positions
 from fedskew.models.mixed import MixedNet
 from fedskew.models.own import OwnNet
 from fedskew.report.experiments import measured_rows, name_of, repeat_command, settings
@@ -184,7 +185,7 @@ def trained(
             f"run {run}: its clients keep a part of the model, so there is no complete shared model; {name_one(store, run)}",
         )
         w = checkpoint[0]["x"]
-        learned = with_trained_intercepts(run, experiment, learned, checkpoint[0]["clients"])
+        learned = with_trained_intercepts(run, experiment, learned, checkpoint[0], tasks[0])
     else:
         assert dataset is not None
         w = of_client(store, run, dataset, client)
@@ -194,8 +195,11 @@ def trained(
     return Trained(tasks[at], w, net.using(at) if isinstance(net, MixedNet) else net, model, learned, dtype)
 
 
-def with_trained_intercepts(run: int, experiment: Experiment, learned: Learned, clients: Tree) -> Learned:
-    """Return ``learned`` with the intercepts that clients have trained so far, from their states in a checkpoint."""
+def with_trained_intercepts(
+    run: int, experiment: Experiment, learned: Learned, checkpoint: Tree, task: ModelTask
+) -> Learned:
+    """Return ``learned`` with what the intercepts that clients have trained add to the server's, which a warm-up may have moved."""
+    clients = checkpoint["clients"]
     rate, (states, _) = rate_of(experiment.harmonisation), taken_apart(clients.get("states", {}))
     require(
         not rate or "slots" not in clients,
@@ -204,7 +208,8 @@ def with_trained_intercepts(run: int, experiment: Experiment, learned: Learned, 
     if not rate or PART not in states:  # nodes keep theirs
         return learned
     intercepts = np.zeros((len(learned.by_site.names), states[PART].shape[1]))
-    intercepts[clients["ids"].cpu()] = states[PART].double().cpu() * rate**0.5
+    added = states[PART] - checkpoint["x"][positions(task.space)]
+    intercepts[clients["ids"].cpu()] = added.double().cpu() * rate**0.5
     return replace(learned, sites=replace(learned.by_site, intercept=with_zeros(intercepts)))
 
 

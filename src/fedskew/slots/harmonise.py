@@ -171,6 +171,8 @@ class SiteBias:
     private = alone
 
     def accepts(self, setup: Setup) -> str:
+        if self.rate and setup.tries_models:
+            return "keeps an intercept at each site, but the server tries or trains models on its own rows; use prior"
         return one_model(setup)
 
     def intercept(self, counts: Floats, total: Floats) -> None:

@@ -97,10 +97,8 @@ def test_predict_prints_both_errors_and_draws_the_picture(trained, capsys):
     assert main(command) == 0
     printed = capsys.readouterr()
     model = fs.load_model(trained, calibrated=True)
-    line = "expected calibration error on test rows before and after: {:.3f} and {:.3f}".format(
-        *model.calibration.errors
-    )
-    assert f"temperature {model.calibration.temperature:.4g}; {line}" in printed.err
+    errors = "{:.3f} before, {:.3f} after".format(*model.calibration.errors)
+    assert f"temperature {model.calibration.temperature:.4g}; calibration error on test rows {errors}" in printed.err
     picture = trained.store.run_folder(1) / "reliability.svg"
     assert "share of right predictions" in picture.read_text()
     assert printed.out.startswith("strong,weak,noise,site,ill,prediction,probability_no")

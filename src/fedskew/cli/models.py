@@ -100,10 +100,9 @@ def predict(parsed: argparse.Namespace) -> None:
     if calibration := model.calibration:
         picture = run.store.run_folder(record.id) / "reliability.svg"
         save_figure(calibration.plot(), picture)
-        errors = " before and after: {:.3f} and {:.3f}".format(*calibration.errors)
+        errors = "{:.3f} before, {:.3f} after".format(*calibration.errors)
         say(
-            f"temperature {calibration.temperature:.4g}; expected calibration error on test rows{errors}; {picture}",
-            error=True,
+            f"temperature {calibration.temperature:.4g}; calibration error on test rows {errors}; {picture}", error=True
         )
     read: dict[str, str] | None = None
     unseen: dict[str, tuple[str, int]] = {}
@@ -143,10 +142,10 @@ def predict(parsed: argparse.Namespace) -> None:
             warn("the model was trained on rows of this file, so these numbers are too good; measure it on other rows")
 
 
-def importance(parsed: argparse.Namespace) -> None:
-    """Print which columns the answers need, for rows with targets."""
-    model = functions.load_model(one_run(parsed, "importance"), parsed.client, warn=warn)
-    table = model.importance(parsed.rows)
+def columns(parsed: argparse.Namespace) -> None:
+    """Print which columns the answers need, or how far the rows are from training rows."""
+    verb = parsed.verb.name
+    table = getattr(functions.load_model(one_run(parsed, verb), parsed.client, warn=warn), verb)(parsed.rows)
     print_json(table.to_dict("records")) if parsed.json else say(table.round(4).to_string(index=False))
 
 

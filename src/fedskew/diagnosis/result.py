@@ -162,5 +162,5 @@ def repairs(
         for client, pairs in alike(of_column).items():
             sentences.append(f"{client}'s column {column} holds {spelt(pairs)}.")
             paste(client, ("words", column), pairs)
-    blocks = [{"file": file, "lines": tomli_w.dumps(tables)} for file, tables in files.items() if file]
-    return {"repairs": sentences, "paste": [] if source.name else blocks}
+    pasted = {} if source.name else files
+    return {"repairs": sentences, "paste": [{"file": at, "lines": tomli_w.dumps(pasted[at])} for at in pasted if at]}

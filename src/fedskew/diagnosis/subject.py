@@ -130,17 +130,12 @@ class DiagnosisOptions:
         clients, dropped = client_roles(self.client, self.client_from), names_of(self.drop)
         return Roles(self.column, *clients, dropped, person=self.person, numeric=bool(self.target), once=True)
 
-    def mappings(self, clients: Sequence[str]) -> dict[str, str]:
-        """Return, by client, the TOML file that maps its columns; empty if none maps the client's rows alone."""
-        files = files_of(self.paths)
-        if not self.roles.client:
-            return {stem(path): mapping_path(path).name for path in files}
-        whole = len(files) == 1 and not self.client_from
-        return dict.fromkeys(clients, mapping_path(files[0]).name if whole else "")
-
     def source(self, names: Sequence[str], rows: int = 0, **facts: Any) -> Source:
         """Return where the rows of clients with these names come from. ``facts`` are further fields of `Source`."""
-        facts |= {"mappings": self.mappings(names), "column": self.client, "label": self.column}
+        by_file = {stem(path): mapping_path(path).name for path in files_of(self.paths)}
+        common = "" if self.client_from or len(by_file) > 1 else min(by_file.values())
+        mappings = dict.fromkeys(names, common) if self.roles.client else by_file
+        facts |= {"mappings": mappings, "column": self.client, "label": self.column}
         return Source(self.title, arguments=self.compare_arguments(rows), **facts)
 
     def compare_arguments(self, rows: int = 0) -> str:
@@ -166,9 +161,7 @@ class Source:
 
     title: str
     name: str = ""  # the data set's name, if it has one
-    mappings: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by client, the name of the TOML file that maps its columns
+    mappings: Mapping[str, str] = field(default_factory=dict)  # TOML file by client, if it is its own
     column: str = ""  # the column of clients, if one file has all of them
     arguments: str = ""  # arguments of `fedskew compare` that name these data
     notes: tuple[str, ...] = ()

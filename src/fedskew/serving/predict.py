@@ -19,15 +19,16 @@ from fedskew.core.task import Probabilistic
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset, Ints, places_of
 from fedskew.data.find import reading
-from fedskew.data.preprocessing import Array, Preprocessing, Symbols, Tabular, Texts, Unseen
+from fedskew.data.preprocessing import Array, Preprocessing, Symbols, Tabular, Text, Texts, Unseen
 from fedskew.data.targets import PADDING, TARGETS, Rows
 from fedskew.data.texts import UNKNOWN, encoded, windows
-from fedskew.experiment.config import Architecture
+from fedskew.experiment.config import Architecture, from_toml
 from fedskew.loop.evaluate import CHUNK, over_rows, scored_outputs
 from fedskew.measure.registry import Measures
 from fedskew.models.encoder import Encoder
 from fedskew.serving.calibrate import Calibration, temperature_of
 from fedskew.serving.export import Trained, answered, trained
+from fedskew.serving.monitor import stability
 from fedskew.store.runs import RunStore
 from fedskew.studies.landscape import state_of
 
@@ -48,11 +49,12 @@ def warn_python(line: str) -> None:
 class TrainedModel:
     """The model of a run. It takes rows in the form that a file has them; see `predict`.
 
-    With a ``calibration`` its temperature divides the outputs.
+    ``training`` loads the data set of the run. With a ``calibration`` its temperature divides the outputs.
     """
 
     run: int
     trained: Trained
+    training: Callable[[], Dataset]
     calibration: Calibration | None = None
 
     def __repr__(self) -> str:
@@ -195,6 +197,27 @@ class TrainedModel:
         table = pd.DataFrame({"column": names, "fall": falls.mean(1), "deviation": falls.std(1)})
         return table.sort_values("fall", ascending=False, ignore_index=True)
 
+    def monitor(self, rows: object) -> pd.DataFrame:
+        """How far new rows are from the rows of training, by column; texts are left out.
+
+        Columns: ``column``, ``stability_index``, its ``p`` value by chance, and ``outside``, the share of the rows with a value
+        that no training row had. Raises `BadInput` if the model reads no table.
+        """
+        import pandas as pd
+
+        from fedskew.data.tables.columns import unseen
+
+        preprocessing, frame = self.preprocessing, self.read(rows)
+        if not isinstance(preprocessing, Tabular) or isinstance(frame, np.ndarray):
+            raise BadInput("monitor: the model reads no table; only columns of tables are compared")
+        new, table = preprocessing.parts(inputs_of(preprocessing, self.trained.model, frame)), []
+        for (part, old), (_, now) in zip(preprocessing.parts(self.training().x), new, strict=True):
+            if not isinstance(part, Text):
+                outside = np.any([at for at, _ in unseen(part, frame[part.name])], axis=0)
+                table.append((part.name, *stability(part.decode(old), part.decode(now)), float(np.mean(outside))))
+        answer = pd.DataFrame(table, columns=["column", "stability_index", "p", "outside"])
+        return answer.sort_values("stability_index", ascending=False, ignore_index=True)
+
     def has_targets(self, rows: pd.DataFrame | Rows) -> bool:
         """Whether `evaluate` can be called on the rows."""
         return bool(self.target) and not isinstance(rows, np.ndarray) and set(self.target) <= {*rows}
@@ -333,21 +356,19 @@ class TrainedModel:
         return outputs / self.calibration.temperature if self.calibration else outputs
 
     def every_output(self, x: Tensor, site: Ints) -> Tensor:
-        """The outputs (n, ..., K) of all rows, in parts."""
+        """The outputs (n, K) of all rows, in parts; of symbols those after the row's last one. ``site`` as in `sites_of`."""
+        parts = []
         with torch.no_grad():
-            parts = zip(x.cpu().split(CHUNK), np.split(site, range(CHUNK, len(site), CHUNK)), strict=True)
-            return torch.cat([self.outputs(*part) for part in parts])
+            for part, sites in zip(x.cpu().split(CHUNK), np.split(site, range(CHUNK, len(site), CHUNK)), strict=True):
+                outputs = self.outputs(part, sites)
+                if self.trained.kind.target == "symbols":
+                    outputs = outputs[torch.arange(len(part)), (part >= 0).sum(-1).clamp(min=1) - 1]
+                parts.append(outputs)
+        return torch.cat(parts)
 
     def answers(self, x: Tensor, site: Ints) -> Rows:
         """The probabilities (n, K) of classes, labels or symbols, or the predicted numbers (n,). ``site`` as in `sites_of`."""
-        task, answers = self.trained.task, []
-        with torch.no_grad():
-            for at, part in enumerate(x.split(CHUNK)):
-                outputs = self.outputs(part, site[at * CHUNK : (at + 1) * CHUNK])
-                if task.kind.target == "symbols":
-                    outputs = outputs[torch.arange(len(part)), (part >= 0).sum(-1).clamp(min=1) - 1]
-                answers.append(answered(task.kind, outputs))
-        return torch.cat(answers).numpy()
+        return answered(self.trained.kind, self.every_output(x, site)).numpy()
 
     def unseen(self, rows: pd.DataFrame | Rows) -> list[Unseen]:
         """What no training row held, with the name of the column."""
@@ -446,7 +467,8 @@ def load(
     If ``calibrated``, a temperature makes its probabilities fit to the rows that the clients, or the client, hold out.
     """
     number = number_of(store, run, client)
-    model = TrainedModel(run, trained(store, run, warn, dataset, number))
+    source = from_toml(store.run(run).experiment, f"run {run}").dataset
+    model = TrainedModel(run, trained(store, run, warn, dataset, number), lambda: dataset or source.load())
     return replace(model, calibration=calibration(model, store, dataset, number)) if calibrated else model
 
 

@@ -1,5 +1,6 @@
 """Excel files: a sheet is read as a CSV file of the same cells."""
 
+import sys
 import zipfile
 from pathlib import Path
 
@@ -98,6 +99,7 @@ def test_other_files_and_a_missing_package_are_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("fedskew.data.tables.files.LARGEST", 1000)
     with pytest.raises(BadInput, match="more than 1,000 bytes when unpacked; save the sheet as CSV"):
         survey([path], "ill", "ward")
-    monkeypatch.setattr("fedskew.data.tables.files.find_spec", lambda name: None)
-    with pytest.raises(BadInput, match=r"need the package openpyxl; pip install '\.\[excel\]' in the clone, or save"):
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(BadInput, match=r"need openpyxl; pip install '\.\[excel\]' in the clone, or save as CSV"):
         survey([path], "ill", "ward")

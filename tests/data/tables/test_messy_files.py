@@ -156,7 +156,7 @@ def test_every_verb_reads_the_same_numbers_and_times(tmp_path, cells, truth, lin
     seconds = pd.Series(truth).astype("datetime64[us]").astype(int) / 1e6 if part.time else np.asarray(truth, float)
     frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     learned = Learned(preprocessing=data.preprocessing, shape=data.shape, classes=(), categories=0, task={}, model={})
-    model = TrainedModel(1, SimpleNamespace(learned=learned, kind=SimpleNamespace(target="number")))
+    model = TrainedModel(1, SimpleNamespace(learned=learned, kind=SimpleNamespace(target="number")), lambda: data)
     for rows in (frame, model.frame(path), model.frame(one_row(path))):
         found = cells_for(part, rows["z"])
         known = found[~np.isnan(found)]

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -359,10 +358,6 @@ class Reading:
 
 def excel_table(path: Path, sheet: str) -> pa.Table:
     """Return the rows of a sheet; an empty name is the only sheet. Raises `BadInput` for other files and names."""
-    require(
-        find_spec("openpyxl") is not None,
-        f"{path}: Excel files need the package openpyxl; pip install '.[excel]' in the clone, or save the sheet as CSV",
-    )
     try:
         with zipfile.ZipFile(path) as parts:
             unpacked_size = sum(part.file_size for part in parts.infolist())
@@ -370,11 +365,13 @@ def excel_table(path: Path, sheet: str) -> pa.Table:
         with pd.ExcelFile(path, engine="openpyxl") as book:
             names = list(map(str, book.sheet_names))
             where = f"{path}: its sheets are {', '.join(map(repr, names))}; in {mapping_path(path).name} write"
-            require(
-                sheet in names or (len(names) == 1 and not sheet),
-                f"{where} sheet = {quoted(names[0])} in the first line",
-            )
-            frame = pd.read_excel(book, sheet or names[0], dtype=object).dropna(how="all").rename(columns=str)
+            sheet = sheet or (names[0] if len(names) == 1 else "")
+            require(sheet in names, f"{where} sheet = {quoted(names[0])} in the first line")
+            frame = pd.read_excel(book, sheet, dtype=object).dropna(how="all").rename(columns=str)
+    except ImportError:
+        raise BadInput(
+            f"{path}: Excel files need openpyxl; pip install '.[excel]' in the clone, or save as CSV"
+        ) from None
     except DAMAGED as error:
         raise pa.ArrowInvalid(str(error)) from None
     frame = frame.infer_objects()

@@ -150,12 +150,11 @@ def alike(of_sites: Mapping[str, Collection[str]]) -> dict[str, dict[str, str]]:
         for word in words:
             held_by.setdefault(word, set()).add(where)
 
-    def place(word: str) -> tuple[int, int, str]:
-        return len(held_by[word]), len(word), word
+    place = {word: (len(places), len(word), word) for word, places in held_by.items()}
 
     def usual(word: str) -> str:
         near = resembling(word, [other for other in held_by if not held_by[other] & held_by[word]])
-        return near if near and place(word) < place(near) else ""
+        return near if near and place[word] < place[near] else ""
 
     spellings = {word: near for word in held_by if (near := usual(word))}
     pairs = {where: {word: spellings[word] for word in words if word in spellings} for where, words in of_sites.items()}

@@ -225,6 +225,10 @@ assert 0.7 < right.mean() < 0.95
 # The two groups overlap. A decision about a person needs more than this model, and a study before it is used: these
 # data are from 1988.
 #
+# The whole way in one call, with remedies for the data beside the methods, tuned and compared at the sites:
+# `fs.study("visits.csv", label="ill", client="hospital", minutes=1)` prints the decision, and its `report("study.html")`
+# is a page for the hospitals ([from your table to a decision](../how-to/own-table.md)).
+#
 # **What to remember**
 #
 # - Diagnose before you train: the face that differs most decides which methods make sense.

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+import fedskew as fs
 from fedskew.report.diagnosis import write_diagnosis
 from fedskew.report.experiments import name_of
 from fedskew.report.html import write_report
 from fedskew.report.series import Results
+from fedskew.studies import study
 from tests.browser import CHROMIUM, Browser, browser
 from tests.report import diagnosed, mixed_store
+from tests.studies.planted import federation
 from tests.synthetic import METHODS, synthetic_store
 
 pytestmark = [
@@ -164,13 +167,19 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "diagnosis": write_diagnosis(diagnosed(), folder / "diagnosis.html").as_uri(),
     }
     store.close()
-    return found
+    federation("offset", 0).groupby("site").head(80).to_csv(folder / "visits.csv", index=False)
+    options = {"label": "outcome", "client": "site", "by": "sex,age", "rounds": 2, "minutes": 60, "jobs": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "PLANS", ((1.0, 2),))
+        patch.setattr(study, "PARTITIONS", (2,))
+        decided = fs.study(folder / "visits.csv", runs=folder / "study", progress=False, **options)
+    return {**found, "study": decided.report(folder / "study.html").as_uri()}
 
 
 @needs_axe
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 768, 1440])
-@pytest.mark.parametrize("name", ["report", "diagnosis"])
+@pytest.mark.parametrize("name", ["report", "diagnosis", "study"])
 def test_page_has_no_serious_accessibility_fault(
     pages: dict[str, str], chromium: Browser, name: str, width: int, dark: bool
 ) -> None:
@@ -178,6 +187,7 @@ def test_page_has_no_serious_accessibility_fault(
     chromium.ask("document.querySelectorAll('details').forEach(part => { part.open = true })")
     chromium.ask(f"{AXE.read_text(encoding='utf-8')}; 0")
     assert chromium.ask(FAULTS) == []
+    assert chromium.ask(OVERFLOWING) == []
 
 
 @needs_axe

@@ -298,3 +298,12 @@ def test_json_and_wrong_requests(studied: tuple[Path, Decided], short, capsys, m
         assert message in err
     assert main(["study", "--dataset", "heart", "--label", "outcome"]) == 2
     assert "label is for a file" in capsys.readouterr().err
+
+
+def test_a_second_ctrl_c_says_that_the_same_command_continues(monkeypatch, capsys) -> None:
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedskew.cli.study.decide", interrupted)
+    assert main(["study", "--dataset", "heart"]) == 130
+    assert capsys.readouterr().err == "fedskew: interrupted; the same command continues\n"

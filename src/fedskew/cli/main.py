@@ -122,6 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         resumed = "; `fedskew resume` continues runs that had started" if {*arguments[:1]} & RESUMED else ""
+        resumed = "; the same command continues" if arguments[:1] == ["study"] else resumed
         print(f"fedskew: interrupted{resumed}", file=sys.stderr)
         return 130
     except OSError as error:

@@ -1,0 +1,23 @@
+"""What `fedskew study` says of federations with one planted difference. The script `tests.studies.planted` has more seeds."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.studies.planted import UNDONE_BY, federation, is_right, said_of
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("kind", UNDONE_BY)
+def test_the_cause_is_named_and_what_undoes_it_is_decided(kind: str, tmp_path: Path) -> None:
+    said = said_of(kind, 0, tmp_path, minutes=5)
+    assert said.named
+    assert is_right(kind, said)
+    assert said.verdict == "higher"
+    assert said.decision == said.top == f"FedAvg + {UNDONE_BY[kind]}"
+
+
+def test_a_federation_is_the_same_for_the_same_seed() -> None:
+    assert federation("unit", 3).equals(federation("unit", 3))
+    assert not federation("unit", 3).equals(federation("unit", 4))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -53,6 +52,8 @@ def calibration_error(probabilities: Rows, y: Ints) -> float:
 
 def temperature_of(outputs: Tensor, y: Tensor) -> float:
     """Return the temperature at which the outputs (n, K) have the least log loss (Guo, Pleiss, Sun and Weinberger 2017)."""
+    from scipy.optimize import minimize_scalar
+
     z = outputs.double()
     least = minimize_scalar(lambda log: float(cross_entropy(z / np.exp(log), y)), bounds=(-5, 5), method="bounded")
     return float(np.exp(least.x))

@@ -295,7 +295,7 @@ def test_more_clients_than_can_be_compared_are_refused(tmp_path, monkeypatch):
     ("name", "content", "words"),
     [
         ("no.csv", None, "no.csv: no such file"),
-        ("t.xlsx", b"x", "cannot read this kind of file"),
+        ("t.xls", b"x", "cannot read this kind of file"),
         ("zip.csv", b"PK\x03\x04\0\0a,label\n", "zip.csv: cannot be read as csv: it is not text"),
         (
             "latin.csv",

@@ -1,7 +1,6 @@
 """How far new rows are from training rows: the population stability index of each column."""
 
 import numpy as np
-from scipy.stats import chi2, entropy
 
 from fedskew.data.preprocessing import Cells
 
@@ -12,6 +11,8 @@ def stability(before: Cells, now: Cells) -> tuple[float, float]:
     Bins are tenths of the numbers ``before``, or words; missing values are a bin. Each bin counts half a row more. The index is the
     sum of (q - p) log(q / p) over the bins' shares p and q.
     """
+    from scipy.stats import chi2, entropy
+
     cells = np.concatenate([before, now])
     if cells.dtype == object:
         at = np.unique(cells.astype(str), return_inverse=True)[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -109,20 +109,20 @@ def study(
     base, data = asked("study", experiment, data, settings, runs)
     rows = data or base.dataset.load()
     if path is not None and "skew" not in settings:
-        found = diagnose(path, runs=runs, progress=caller, **columns)
+        diagnosis = diagnose(path, runs=runs, progress=caller, **columns)
         words_ = [str(path)]
         for name, value in columns.items():
             words_ += [f"--{name.replace('_', '-')}", str(value)]
     else:
         source = data or label(base.dataset, COMPONENTS["dataset"])
         skew, number = base.labels("skew"), base.clients.number
-        found = diagnose(dataset=source, skew=skew, clients=number, runs=runs, progress=caller)
+        diagnosis = diagnose(dataset=source, skew=skew, clients=number, runs=runs, progress=caller)
         words_ = shlex.split(arguments_of(base))
     if data is not None:
         base = base.replace(dataset=OwnData(fingerprint=data.fingerprint()))
     every = base.training.rounds
     base = suited(base, rows).replace(evaluation__every=every, evaluation__local_models=False, checkpoint__every=every)
-    return Execution(base, rows, found, RunStore(runs), jobs, caller).decided(options, words_)
+    return Execution(base, rows, diagnosis, RunStore(runs), jobs, caller).decided(options, words_)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,9 @@ class Execution:
             rows = self.rows if isinstance(self.base.dataset, OwnData) else None
             started = start([short], rows, self.store.folder, comparison=False)
             began = time.perf_counter()
-            run = execute(started, self.caller, label="study: a short run to measure the time").ids[0]
+            run = execute(replace(started, words=()), self.caller, label="study: a short run to measure the time").ids[
+                0
+            ]
             rest = time.perf_counter() - began
             rounds = sum(m.value for m in self.store.curves([run], ["round/seconds"]))
             times = {"a_round": rounds / SHORT, "a_run": max(rest - rounds, 0.0)}
@@ -171,31 +173,36 @@ class Execution:
         notes = [described(plan, minutes, steps.nested), *notes]
         self.caller.warn(notes[0])
         records = steps.compared(plan, tuned)
-        chosen = {arm.name: [of_split[arm.name].best.setting for of_split in tuned] for arm in plan.arms}
+        settings = {arm.name: [of_split[arm.name].best.setting for of_split in tuned] for arm in plan.arms}
         if groups and steps.nested:
             groups = groups_of([steps.split(base, dealt).dataset.load() for dealt in range(plan.partitions)], columns)
         folder = [] if str(self.store.folder) == "runs" else ["--runs", str(self.store.folder)]
         commands = [["predict", "NEW_ROWS.csv"], ["export"]]
         if not options.get("final"):
             commands.insert(0, ["study", *words_, "--final"])
-        found = Findings(
+        findings = Findings(
             title=str(self.diagnosis["data"]),
             diagnosis=self.diagnosis,
             results=Results(self.store, records, layout=Layout(by="sites")),
             costs=COSTS,
-            settings={name: usual(settings) for name, settings in chosen.items()},
+            settings={name: usual(each) for name, each in settings.items()},
             notes=notes,
             commands=[shlex.join(["fedskew", *command, *folder]) for command in commands],
             groups=groups,
         )
         of_all = Runs(self.store, tuple(record.id for record in records))
         if not options.get("final"):
-            return Decided(of_all, found)
-        arm = next(arm for arm in plan.arms if arm.name == found.decision)
-        setting = max(chosen[arm.name], key=chosen[arm.name].count)
-        expected = {"arm": arm.name, "setting": words(setting), "sentences": found.sentences(), "sites": found.sites()}
-        final = steps.final(plan, arm, setting, {**expected, "expected": found.reached(arm.name)})
-        return Decided(of_all, found, Runs(self.store, (final.id,)))
+            return Decided(of_all, findings)
+        arm = next(arm for arm in plan.arms if arm.name == findings.decision)
+        setting = max(settings[arm.name], key=settings[arm.name].count)
+        expected = {
+            "arm": arm.name,
+            "setting": words(setting),
+            "sentences": findings.sentences(),
+            "sites": findings.sites(),
+        }
+        final = steps.final(plan, arm, setting, {**expected, "expected": findings.reached(arm.name)})
+        return Decided(of_all, findings, Runs(self.store, (final.id,)))
 
 
 def usual(settings: Sequence[Setting]) -> str:

@@ -209,39 +209,44 @@ def title_of(name: str) -> str:
     return str(name_of(name))
 
 
-def values(found: Findings) -> dict[str, object]:
+def values(findings: Findings) -> dict[str, object]:
     """Return the findings as plain values, for ``--json``."""
-    of_page = {name: getattr(found, name) for name in ("decision", "settings", "commands", "diagnosis")}
-    tables = {"arms": found.results.summary.to_dict("records"), "sites": found.sites(), "groups": found.of_groups()}
-    return {**of_page, **tables, "sentences": found.sentences(), "sure": found.sure()}
+    of_page = {name: getattr(findings, name) for name in ("decision", "settings", "commands", "diagnosis")}
+    tables = {
+        "arms": findings.results.summary.to_dict("records"),
+        "sites": findings.sites(),
+        "groups": findings.of_groups(),
+    }
+    return {**of_page, **tables, "sentences": findings.sentences(), "sure": findings.sure()}
 
 
-def printed(found: Findings) -> list[str]:
+def printed(findings: Findings) -> list[str]:
     """Return the findings as lines for a terminal: at most 30 of `WIDTH` characters."""
-    remedies, sites, diagnosis = found.remedies, found.sites(), found.diagnosis
+    remedies, sites, diagnosis = findings.remedies, findings.sites(), findings.diagnosis
     more = [f"  and {count(len(remedies) - MOST_REMEDIES, 'more remedy')}"] * (len(remedies) > MOST_REMEDIES)
     differ = [
         diagnosed.answer(diagnosis),
         *diagnosis["repairs"][:1],
         *(part["text"] for part in diagnosis["columns"][:1]),
     ]
-    shown = {heading: cells[:MOST_SITES] for heading, cells in sites.items() if RECALL not in heading}
+    first_sites = {heading: cells[:MOST_SITES] for heading, cells in sites.items() if RECALL not in heading}
     rest = [f"  {count(len(sites['site']) - MOST_SITES, 'more site')}: see the page"] * (
         len(sites.get("site", ())) > MOST_SITES
     )
-    arms = [*found.costs, *remedies[:MOST_REMEDIES]]
-    table = aligned({heading: cells for heading, cells in found.arms(arms).items() if heading != "setting"})
-    split = 1 + len(found.costs)
+    costs = [name for name in findings.costs if name in findings.rows]
+    arms = [*costs, *remedies[:MOST_REMEDIES]]
+    table = aligned({heading: cells for heading, cells in findings.arms(arms).items() if heading != "setting"})
+    split = 1 + len(costs)
     return [
-        *wrapped("Decision: ", " ".join(found.sentences()), 5),
+        *wrapped("Decision: ", " ".join(findings.sentences()), 5),
         *wrapped("How different: ", ". ".join(text.rstrip(".") for text in differ) + ".", 3),
         f"What it costs{table[0][13:]}",
         *table[1:split],
         "What helps",
         *table[split:],
         *more,
-        *([f"For whom (remedy: {title_of(found.shown_remedy)})", *aligned(shown), *rest] if sites else []),
-        *wrapped("How sure: ", ". ".join(found.sure()[:2]) + ".", 4),
+        *([f"For whom (remedy: {title_of(findings.shown_remedy)})", *aligned(first_sites), *rest] if sites else []),
+        *wrapped("How sure: ", ". ".join(findings.sure()[:2]) + ".", 4),
     ]
 
 
@@ -264,23 +269,23 @@ def aligned(cells: Cells) -> list[str]:
     ]
 
 
-def page(found: Findings) -> str:
+def page(findings: Findings) -> str:
     """Return the page as HTML text."""
-    results = found.results.titled
+    results = findings.results.titled
     return rendered(
         "study.html",
         {"breakable": words.breakable, "count": count},
-        found=found,
-        remedy=title_of(found.shown_remedy),
-        differ=diagnosed.answer(found.diagnosis),
-        faces=diagnosed.face_figure(found.diagnosis),
-        columns=diagnosed.column_figure(found.diagnosis),
+        findings=findings,
+        remedy=title_of(findings.shown_remedy),
+        differ=diagnosed.answer(findings.diagnosis),
+        faces=diagnosed.face_figure(findings.diagnosis),
+        columns=diagnosed.column_figure(findings.diagnosis),
         differences=differences(results).on_page(),
         covered=covered(results.summary, results.measure),
         rule=verdict_rule(results.summary, results.measure),
     )
 
 
-def write_study(found: Findings, path: str | Path) -> Path:
+def write_study(findings: Findings, path: str | Path) -> Path:
     """Write the page; raises `FedskewError` if the file cannot be written."""
-    return write_whole(path, page(found), "page")
+    return write_whole(path, page(findings), "page")

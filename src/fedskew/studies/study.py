@@ -126,10 +126,10 @@ def schedule(
     needed = FIXED
     for share, number in PLANS:
         for partitions in PARTITIONS if minutes > USUAL else PARTITIONS[-1:]:
-            chosen, fewer = (*costs, *remedies[:number]), max(1, round(share * rounds))
-            needed = FIXED + timing.of(len(chosen) * (each(partitions) + partitions), fewer, jobs)
+            fitting, fewer = (*costs, *remedies[:number]), max(1, round(share * rounds))
+            needed = FIXED + timing.of(len(fitting) * (each(partitions) + partitions), fewer, jobs)
             if needed <= 60 * minutes:
-                return Schedule(fewer, partitions, chosen, tuple(arm.name for arm in remedies[number:]))
+                return Schedule(fewer, partitions, fitting, tuple(arm.name for arm in remedies[number:]))
     raise BadInput(
         f"study: the shortest plan takes about {needed / 60:.1f} minutes; write --minutes {math.ceil(needed / 60)}, or fewer "
         "--rounds"
@@ -192,9 +192,9 @@ class Study:
         splits, seeds = range(plan.partitions if nested else 1), TUNING_SEEDS[:1] if nested else TUNING_SEEDS
         trials, facts = list[Experiment](), dict[str, dict[str, object]]()
         for dealt, arm, setting, seed in product(splits, plan.arms, self.settings, seeds):
-            named = replace(arm, name=f"{arm.name} @ {words(setting)}")
-            facts[named.name] = {"tuning": {"method": arm.name, "setting": setting}}
-            trials.append(named.experiment(self.split(base, dealt), setting, seed, seed + dealt))
+            trial = replace(arm, name=f"{arm.name} @ {words(setting)}")
+            facts[trial.name] = {"tuning": {"method": arm.name, "setting": setting}}
+            trials.append(trial.experiment(self.split(base, dealt), setting, seed, seed + dealt))
         records = self.complete(trials, "study: tuning", lambda e: facts[e.name])
         twice = FIXED + records[0].facts["pace"] * (len(records) + 2 * plan.partitions * len(plan.arms)) <= 60 * minutes
         rest = iter(records)

@@ -225,7 +225,7 @@ def test_folder_that_cannot_be_made_gives_a_one_line_error(server, folder):
 def test_list_shows_every_data_set(capsys):
     assert main(["data", "list", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert set(rows) == {name for name in DATASETS if name not in ("own", "hf", "table", "text")}
+    assert set(rows) == {name for name in DATASETS if name not in ("own", "hf", "table", "text", "leaf")}
     assert rows["cifar-10"]["bytes"] == 170052171
     assert rows["cifar-10"]["here"] == "not here; `fedskew data get cifar-10`"
     assert rows["digits"]["here"] == "always here"

@@ -237,7 +237,7 @@ def test_a_password_in_an_address_is_refused_and_none_reaches_the_store(store: R
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("mlflow") is None, reason="needs mlflow-skinny (pip install 'fedskew[mlflow]')"
+    importlib.util.find_spec("mlflow") is None, reason="needs mlflow-skinny (pip install '.[mlflow]')"
 )
 def test_mlflow_has_the_stores_numbers(store: RunStore, tmp_path: Path, monkeypatch) -> None:
     from mlflow.tracking import MlflowClient
@@ -256,7 +256,7 @@ def test_mlflow_has_the_stores_numbers(store: RunStore, tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs wandb (pip install 'fedskew[wandb]')")
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs wandb (pip install '.[wandb]')")
 def test_wandb_offline_has_the_stores_numbers(store: RunStore, tmp_path: Path) -> None:
     with Feed(store, [build("sink", SINKS, f"wandb:mode=offline,folder={tmp_path}")]) as feed:
         feed.send([store.run(1)])

@@ -236,9 +236,7 @@ def test_a_password_in_an_address_is_refused_and_none_reaches_the_store(store: R
     assert b"secret" not in (store.folder / "fedskew.db").read_bytes()
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("mlflow") is None, reason="needs mlflow-skinny (pip install '.[mlflow]')"
-)
+@pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="needs mlflow-skinny (pip install '.[mlflow]')")
 def test_mlflow_has_the_stores_numbers(store: RunStore, tmp_path: Path, monkeypatch) -> None:
     from mlflow.tracking import MlflowClient
 

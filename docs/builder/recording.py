@@ -1,4 +1,4 @@
-"""Record a command in a terminal of 88 columns as an animated picture: python docs/builder/recording.py writes docs/recording.svg.
+"""Record a command in a terminal of 80 columns as an animated picture: python docs/builder/recording.py writes docs/recording.svg.
 
 The command runs for real. The frames are screens of its output at equal distances in time. Their clock is not the run's.
 """
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pyte
 
-COMMAND = "fedskew compare --dataset heart"
-ROWS, COLUMNS, FRAMES, SECONDS = 19, 88, 9, 0.7
+COMMAND = "fedskew study --dataset heart --minutes 1"
+ROWS, COLUMNS, FRAMES, SECONDS = 36, 80, 9, 0.7
 CELL, LINE = 8.0, 17
 LIGHTS = ("#ff5f57", "#febc2e", "#28c840")
 COLOURS = {

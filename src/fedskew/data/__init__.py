@@ -8,7 +8,7 @@ from fedskew.data.datasets.cifar import Cifar10, Cifar100
 from fedskew.data.datasets.digits import Digits
 from fedskew.data.datasets.heart import Heart
 from fedskew.data.datasets.hugging_face import HuggingFaceData
-from fedskew.data.datasets.leaf import Femnist, Leaf
+from fedskew.data.datasets.leaf import Femnist, LeafFolder
 from fedskew.data.datasets.mnist import FashionMnist, Mnist
 from fedskew.data.datasets.newsgroups import Newsgroups
 from fedskew.data.datasets.own import OwnData
@@ -41,7 +41,7 @@ DATASETS = {
     "synthetic-softmax": SyntheticSoftmax,
     "synthetic": Synthetic,
     "hf": HuggingFaceData,
-    "leaf": Leaf,
+    "leaf": LeafFolder,
     "table": TableData,
     "text": TextData,
     "own": OwnData,

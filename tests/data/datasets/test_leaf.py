@@ -9,7 +9,7 @@ import pytest
 
 import fedskew as fs
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.leaf import Leaf
+from fedskew.data.datasets.leaf import LeafFolder
 from fedskew.experiment.config import Experiment
 
 Users = dict[str, tuple[list[Any], list[Any]]]
@@ -33,7 +33,7 @@ def folder(place: Path, labels: tuple[Any, Any, Any] = (0, 1, 7)) -> Path:
 
 
 def test_rows_labels_and_users_of_both_parts_are_leafs(tmp_path):
-    data = Leaf(path=str(folder(tmp_path))).load()
+    data = LeafFolder(path=str(folder(tmp_path))).load()
     assert data.x.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
     assert data.x_test.tolist() == [[10, 11], [12, 13], [14, 15]]
     assert data.classes == ("0", "1", "7")
@@ -48,7 +48,7 @@ def test_rows_labels_and_users_of_both_parts_are_leafs(tmp_path):
     [(("b", "a", "c"), "classes", ("a", "b", "c")), ((0.5, 1, 2.5), "number", ())],
 )
 def test_words_are_classes_and_fractions_are_targets_to_predict(tmp_path, labels, target, classes):
-    data = Leaf(path=str(folder(tmp_path, labels))).load()
+    data = LeafFolder(path=str(folder(tmp_path, labels))).load()
     assert (data.target, data.classes) == (target, classes)
     first = [*map(classes.index, labels)] if classes else [*labels]
     assert data.y[:3].tolist() == first
@@ -67,7 +67,7 @@ def test_rows_may_have_a_shape_and_a_run_has_the_users_as_clients(tmp_path):
 def test_texts_are_ids_of_words(tmp_path):
     write(tmp_path / "train" / "0.json", {"u1": (["good film", "bad film"], ["yes", "no"])})
     write(tmp_path / "test" / "0.json", {"u1": (["a good one"], ["yes"])})
-    data = Leaf(path=str(tmp_path), length=3).load()
+    data = LeafFolder(path=str(tmp_path), length=3).load()
     assert (data.vocabulary, data.x.shape, data.classes) == (20_000, (2, 3), ("no", "yes"))
     assert data.texts == (("good film", "bad film"), ("a good one",))
     assert data.groups_test.tolist() == [0]
@@ -86,19 +86,19 @@ def test_texts_are_ids_of_words(tmp_path):
 def test_other_rows_are_one_line(tmp_path, users, words):
     write(folder(tmp_path) / "train" / "1.json", users)
     with pytest.raises(BadInput, match=words) as error:
-        Leaf(path=str(tmp_path)).load()
+        LeafFolder(path=str(tmp_path)).load()
     assert "\n" not in str(error.value)
 
 
 def test_other_folders_and_shapes_are_one_line(tmp_path):
     with pytest.raises(BadInput, match="/train: no rows in JSON files here; LEAF's folders are train and test"):
-        Leaf(path=str(tmp_path)).load()
+        LeafFolder(path=str(tmp_path)).load()
     folder(tmp_path)
     with pytest.raises(BadInput, match="cannot reshape"):
-        Leaf(path=str(tmp_path), shape=(3,)).load()
+        LeafFolder(path=str(tmp_path), shape=(3,)).load()
     (tmp_path / "test" / "0.json").write_text('{"users": ["a"]')
     with pytest.raises(BadInput, match="cannot read"):
-        Leaf(path=str(tmp_path)).load()
+        LeafFolder(path=str(tmp_path)).load()
     write(tmp_path / "test" / "0.json", {})
     with pytest.raises(BadInput, match="/test: no rows in JSON files here"):
-        Leaf(path=str(tmp_path)).load()
+        LeafFolder(path=str(tmp_path)).load()

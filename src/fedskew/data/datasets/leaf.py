@@ -20,7 +20,7 @@ from fedskew.data.texts import Vocabulary, of_texts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leaf:
+class LeafFolder:
     """The rows of all JSON files in the folders ``train`` and ``test`` of ``path``. The natural clients are LEAF's users.
 
     The values of ``y`` are classes: whole numbers or words. Other numbers are targets to predict. Rows ``x`` are numbers, which do

@@ -122,6 +122,13 @@ def test_nothing_is_measured_where_no_row_is_kept_aside(tmp_path: Path) -> None:
     assert runs.records[0].facts["sites"]["rows"] == ""
 
 
+def test_pooled_rows_that_a_skew_dealt_are_measured_on_what_every_client_holds_out(tmp_path: Path) -> None:
+    options = {"dataset": "digits", "clients": 4}
+    pooled, alone = (run(tmp_path, skew=["label-dirichlet:alpha=1", *more], **options) for more in (["pooled"], []))
+    assert len(rows_of(alone).units) > 200
+    assert rows_of(pooled).units.tolist() == rows_of(alone).units.tolist()
+
+
 def test_pooled_rows_are_measured_at_their_sites(tmp_path: Path) -> None:
     pooled, alone = run(tmp_path, skew=["natural", "pooled"]), run(tmp_path)
     assert values(pooled)["accuracy"] == pytest.approx(values(pooled, "test")["accuracy"], abs=1e-12)

@@ -12,15 +12,17 @@ import pytest
 import fedskew as fs
 from fedskew.api import execute
 from fedskew.api.runs import model_of
-from fedskew.api.study import Decided
+from fedskew.api.study import Decided, words_of
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, Interrupted
 from fedskew.diagnosis.diagnose import diagnose
 from fedskew.diagnosis.subject import DiagnosisOptions
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.report.study import Findings, printed
+from fedskew.report.tables import same_rows, values_of_rows
 from fedskew.store import test_rows
 from fedskew.store.runs import RunStore
+from fedskew.store.test_rows import Stored
 from fedskew.studies import study as steps
 from fedskew.studies.study import ALONE, FIRST, POOLED, SHUFFLED, Arm, Timing, arms_of, groups_of, schedule
 
@@ -137,6 +139,52 @@ def test_the_page_has_six_parts_and_the_sites_by_name(studied: tuple[Path, Decid
     assert re.search(r"age \d+ to \d+", page)
 
 
+@pytest.fixture(scope="module")
+def dealt(short: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Decided:
+    """A study of rows that a skew deals, so that no test row has a site."""
+    options = {"dataset": "digits", "skew": "label-dirichlet:alpha=0.5", "clients": 4, "rounds": 1, "minutes": 60}
+    return fs.study(runs=tmp_path_factory.mktemp("dealt"), progress=False, jobs=1, **options)
+
+
+def test_rows_that_a_skew_deals_are_studied_without_sites(dealt: Decided, tmp_path: Path) -> None:
+    text = "\n".join(printed(dealt.findings))
+    assert "Decision: Use " in text
+    assert "For whom" not in text
+    assert "no table by site" in dealt.report(tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_all_arms_of_dealt_rows_are_measured_on_the_same_rows(dealt: Decided) -> None:
+    for seeds, reference in dealt.findings.by_row[FIRST].items():
+        assert len(reference.values) > 200
+        assert all(same_rows(of_arm[seeds], reference) for of_arm in dealt.findings.by_row.values())
+
+
+def test_other_rows_are_not_paired_row_by_row() -> None:
+    one, other = (Stored(1, np.ones(3), np.array(ids)) for ids in ([1, 2, 3], [1, 2, 4]))
+    assert values_of_rows({(0, 0): one}, {(0, 0): other}, [(0, 0)]) == []
+    assert values_of_rows({(0, 0): one}, {(0, 0): one}, [(0, 0)])[0].values.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("remedies", [2, 12])
+def test_no_more_lines_than_thirty_with_the_page(studied: tuple[Path, Decided], remedies: int) -> None:
+    names = [f"remedy {number}" for number in range(remedies)]
+    rows = {**ROWS, SHUFFLED: ROWS[POOLED], **dict.fromkeys(names, ROWS["y"])}
+    found = decided_by(studied[1], rows, {FIRST: ("undecided", 0.1), "x": ("higher", 0.14)})
+    lines = printed(found)
+    assert len(lines) <= 29
+    assert ("more: see the page" in "\n".join(lines)) == (remedies == 12)
+    assert lines[-1].endswith("."), "whole sentences"
+
+
+def test_the_command_to_use_the_decision_has_the_options_of_the_study(studied: tuple[Path, Decided]) -> None:
+    words = words_of("v.csv", {"label": "ill", "rounds": 2, "skew": ["natural", "shuffled"], "final": True}, 0)
+    assert words == ["study", "v.csv", "--label", "ill", "--rounds", "2", "--skew", "natural", "--skew", "shuffled"]
+    assert words_of(None, {"evaluation__every": 3, "minutes": 1.5}, 0) == [
+        *("study", "--set", "evaluation.every=3", "--minutes", "1.5")
+    ]
+    assert words_of("v.csv", {"model": object()}, 0) == []
+
+
 def test_partitions_draw_their_own_test_rows_and_tuning_sees_none_of_them(studied: tuple[Path, Decided]) -> None:
     store = studied[1].runs.store
     compared = {r.partition_seed: r for r in studied[1].runs.records}
@@ -232,6 +280,7 @@ def decided_by(
     """Findings with these means, verdicts and differences, and the verdicts of arms against sites that train alone."""
     found = replace(studied.findings, settings=dict.fromkeys(rows, "learning rate 0.1"))
     every = {"difference_half": 0.01, "p": 0.01, "pairs": 6, "observed": "partition", "seeds": 6}
+    every |= {"seeds_to_decide": 0, "rows_to_decide": 7.94, "runs": 6, "finished": 6}
     half = {f"{found.results.measure.key}_half": 0.02}
     found.__dict__["rows"] = {
         name: {"method": name, found.results.measure.key: mean, "verdict": verdict, "difference": gap, **every, **half}
@@ -253,6 +302,14 @@ def test_the_decision_is_the_best_of_those_that_are_higher(studied: tuple[Path, 
         "(p\u00a0=\u00a00.01) more than FedAvg."
     )
     assert joining.startswith("Joining helps: +14.00 ± 1.00 points")
+
+
+def test_an_arm_that_diverged_is_not_decided_and_its_runs_are_counted(studied: tuple[Path, Decided]) -> None:
+    found = decided_by(studied[1], ROWS, {FIRST: ("undecided", 0.1), "z": ("higher", 0.14)})
+    found.rows["x"]["finished"] = 5
+    assert found.decision == "z"
+    assert found.remedies == ["y", "z", "x"]
+    assert found.sure()[0].startswith("1 of 6 runs of x did not finish")
 
 
 def test_without_a_better_remedy_it_is_fedavg(studied: tuple[Path, Decided]) -> None:

@@ -20,11 +20,10 @@ from fedskew.core.machine import cores
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import OwnData
-from fedskew.diagnosis.subject import arguments_of
 from fedskew.execution.plan import check_processes
 from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
-from fedskew.experiment.keywords import StudyKeywords, StudyOptions, TableColumns, take
+from fedskew.experiment.keywords import StudyKeywords, StudyOptions, TableColumns, declared, take
 from fedskew.report.series import Layout, Results
 from fedskew.report.study import Findings, printed, title_of, write_study
 from fedskew.store.runs import RunStore
@@ -96,6 +95,7 @@ def study(
     number of processes; 0: one for each core. With ``final``, the decided method is then trained on all rows; `load_model` and
     `export` take this model by default.
     """
+    words_ = [] if experiment or data else words_of(path, cast(dict[str, Any], keywords), jobs)
     settings = cast(dict[str, Any], keywords)
     options, caller, jobs = take(settings, StudyOptions), caller_of(progress), jobs or cores()
     caller.lines = True  # its minutes are too long for a silent log
@@ -110,19 +110,32 @@ def study(
     rows = data or base.dataset.load()
     if path is not None and "skew" not in settings:
         diagnosis = diagnose(path, runs=runs, progress=caller, **columns)
-        words_ = [str(path)]
-        for name, value in columns.items():
-            words_ += [f"--{name.replace('_', '-')}", str(value)]
     else:
         source = data or label(base.dataset, COMPONENTS["dataset"])
         skew, number = base.labels("skew"), base.clients.number
         diagnosis = diagnose(dataset=source, skew=skew, clients=number, runs=runs, progress=caller)
-        words_ = shlex.split(arguments_of(base))
     if data is not None:
         base = base.replace(dataset=OwnData(fingerprint=data.fingerprint()))
     every = base.training.rounds
     base = suited(base, rows).replace(evaluation__every=every, evaluation__local_models=False, checkpoint__every=every)
     return Execution(base, rows, diagnosis, RunStore(runs), jobs, caller).decided(options, words_)
+
+
+def words_of(path: str | Path | None, keywords: Mapping[str, object], jobs: int) -> list[str]:
+    """Return the words of a command line with these keywords; empty if one of them is an object, which only Python has."""
+    known, words_ = declared(StudyKeywords), ["study", *([] if path is None else [str(path)])]
+    for name, value in keywords.items():
+        option = [f"--{name.replace('_', '-')}"]
+        values = list(value) if isinstance(value, list | tuple) else [value]
+        if not all(isinstance(each, str | int | float) for each in values):
+            return []
+        if name not in known:
+            words_ += ["--set", f"{name.replace('__', '.', 1)}={value}"]
+        elif known[name].repeated:
+            words_ += [word for each in values for word in (*option, str(each))]
+        elif name != "final" and value is not False:
+            words_ += option if value is True else [*option, ",".join(map(str, values))]
+    return [*words_, *(["--jobs", str(jobs)] if jobs not in (0, cores()) else [])]
 
 
 @dataclass(frozen=True)
@@ -142,7 +155,8 @@ class Execution:
 
     def timed(self) -> tuple[Timing, Experiment]:
         """Execute a short run of FedAvg. Return its times, and the base with the engine that suits it."""
-        short = Arm(FIRST).experiment(self.base.replace(training__rounds=SHORT))
+        threads = self.base.training.threads or max(1, cores() // self.jobs)  # as when all jobs run
+        short = Arm(FIRST).experiment(self.base.replace(training__rounds=SHORT, training__threads=threads))
         stored = stored_runs(self.store, [short]).get(short.hash())
         if stored is None or "study" not in stored.facts:
             rows = self.rows if isinstance(self.base.dataset, OwnData) else None
@@ -178,8 +192,11 @@ class Execution:
             groups = groups_of([steps.split(base, dealt).dataset.load() for dealt in range(plan.partitions)], columns)
         folder = [] if str(self.store.folder) == "runs" else ["--runs", str(self.store.folder)]
         commands = [["predict", "NEW_ROWS.csv"], ["export"]]
-        if not options.get("final"):
-            commands.insert(0, ["study", *words_, "--final"])
+        if words_ and not options.get("final"):
+            commands.insert(0, [*words_, "--final"])
+        lines = [shlex.join(["fedskew", *command, *folder]) for command in commands]
+        if not words_ and not options.get("final"):
+            lines.insert(0, "# first the same call with final=True, or the same command with --final")
         findings = Findings(
             title=str(self.diagnosis["data"]),
             diagnosis=self.diagnosis,
@@ -187,7 +204,7 @@ class Execution:
             costs=COSTS,
             settings={name: usual(each) for name, each in settings.items()},
             notes=notes,
-            commands=[shlex.join(["fedskew", *command, *folder]) for command in commands],
+            commands=lines,
             groups=groups,
         )
         of_all = Runs(self.store, tuple(record.id for record in records))

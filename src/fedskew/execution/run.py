@@ -24,8 +24,8 @@ from fedskew.execution.build import Assembly
 from fedskew.execution.facts import baselines, defaults, new_warnings, note, note_where, watch_of
 from fedskew.execution.learned import CHECKSUM, checksum, keep, write_toml
 from fedskew.execution.measurements import (
+    at_most,
     forgetting_rows,
-    measured_clients,
     measured_every,
     recovery_rows,
     test_row_values,
@@ -285,8 +285,8 @@ def measure_last(
     values: dict[Split, RowValues | None] = {"test": test_row_values(assembly, server)}
     rows = reported_by_sites(store, run, assembly, server.round)
     if len(assembly.federation.x):
-        clients = measured_clients(assembly)
-        rows, values["sites"] = measured_at_sites(assembly, assembly.engine, server, states, clients)
+        sites = at_most(np.arange(len(assembly.data.sites)), assembly)
+        rows, values["sites"] = measured_at_sites(assembly, assembly.engine, server, states, sites)
     store.replace_splits(run, server.round, rows)
     for split, of_rows in values.items():
         if of_rows is not None:

@@ -74,8 +74,11 @@ def facts_of_sites(assembly: Assembly) -> dict[str, object]:
     return facts | ({"names": list(assembly.data.sites.names[:MOST_POOLED])} if pooled else {})
 
 
-def rows_at_sites(assembly: Assembly, round_: int, clients: Ints) -> SiteRows | None:
-    """Return the rows at the sites; if they are held-out rows, only of the ``clients``. None if there are none in this process."""
+def rows_at_sites(assembly: Assembly, round_: int, measured: Ints) -> SiteRows | None:
+    """Return the rows at the sites; if they are held-out rows, only of the ``measured`` sites.
+
+    None if there are none in this process.
+    """
     data, fed, kind = assembly.data, assembly.federation, kind_of_rows(assembly)
     if kind == "test":
         assert data.test_owner is not None
@@ -84,7 +87,7 @@ def rows_at_sites(assembly: Assembly, round_: int, clients: Ints) -> SiteRows | 
         sites, sizes = np.unique(data.test_owner[rows], return_counts=True)
         x, y, units = assembly.x_test, assembly.test_targets(round_), assembly.dataset.test_units
     elif kind and len(fed.x):
-        parts = {int(k): data.sites.measured_rows(k) for k in clients if len(data.sites.measured_rows(k))}
+        parts = {int(k): data.sites.measured_rows(k) for k in measured if len(data.sites.measured_rows(k))}
         sites, sizes, rows = (
             np.array([*parts]),
             np.array([*map(len, parts.values())]),
@@ -127,10 +130,10 @@ def answered(
 
 
 def measured_at_sites(
-    assembly: Assembly, engine: Engine, server: Server, states: States, clients: Ints
+    assembly: Assembly, engine: Engine, server: Server, states: States, measured: Ints
 ) -> tuple[list[Row], RowValues | None]:
     """Return the metrics over all rows at the sites and at each site, as rows, and the values of the rows."""
-    at = rows_at_sites(assembly, server.round, clients)
+    at = rows_at_sites(assembly, server.round, measured)
     if at is None:
         return [], None
     task, kind, rarest = assembly.federation.task, assembly.experiment.task, rarest_class(assembly.dataset)

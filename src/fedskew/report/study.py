@@ -27,8 +27,8 @@ from fedskew.report.tables import ByRow, by_method, covered, instead, splits, ta
 from fedskew.report.variance import how_sure
 from fedskew.store.test_rows import Stored, number_of
 
-WIDTH, LONGEST, MOST_SITES, MOST_REMEDIES = 80, 23, 5, 7
-"""Of the printed text: width, longest cell in characters, sites, and remedies. The page has all."""
+WIDTH, LINES, MOST_SITES, NAME = 80, 29, 5, 18
+"""Of the printed text: width, most lines, most sites, and longest name of a site. Remedies take the lines that are left."""
 
 Cells = dict[str, list[str]]
 """Cells of a table by heading."""
@@ -41,9 +41,7 @@ class Findings:
     title: str
     diagnosis: Mapping[str, Any]
     results: Results
-    costs: Sequence[
-        str
-    ]  # names of the arms that are no remedies; FedAvg first, then pooled rows, shuffled rows, sites alone
+    costs: Sequence[str]  # names of the arms that are no remedies: FedAvg, pooled rows, shuffled rows, sites alone
     settings: Mapping[str, str]  # of each arm, as tuning chose them
     notes: Sequence[str]  # what was left out, and why
     commands: Sequence[str]  # to use the decision
@@ -61,15 +59,21 @@ class Findings:
 
     @property
     def remedies(self) -> list[str]:
-        """The names of the remedies, the best mean first."""
-        measure = self.results.measure
-        names = [name for name, row in self.rows.items() if name not in self.costs and row["seeds"]]
-        return sorted(names, key=lambda name: self.rows[name][measure.key], reverse=measure.ahead == "higher")
+        """The names of the remedies, the best mean first. Those with runs that did not finish come last."""
+        measure, rows = self.results.measure, self.rows
+        sign = 1 if measure.ahead == "higher" else -1
+        names = [name for name, row in rows.items() if name not in self.costs and row["seeds"]]
+        return sorted(names, key=lambda name: (self.finished(name), sign * rows[name][measure.key]), reverse=True)
+
+    def finished(self, name: str) -> bool:
+        """Whether all runs of an arm finished. Else its mean is over those that did not diverge, and it is not decided."""
+        return bool(self.rows[name]["finished"] == self.rows[name]["runs"])
 
     @property
     def decision(self) -> str:
         """The name of the arm to use: FedAvg, unless a remedy is better by the corrected verdict; among those, the best mean."""
         ahead = [name for name in self.remedies if self.rows[name]["verdict"] == self.results.measure.ahead]
+        ahead = [name for name in ahead if self.finished(name)]
         return (ahead or self.costs)[0]
 
     @property
@@ -184,7 +188,14 @@ class Findings:
         """Return sentences on certainty: where numbers vary, what would decide the best remedy, and what was left out."""
         name = next(iter(self.remedies), "")
         undecided = [self.to_decide(name)] if name and self.rows[name]["verdict"] == "undecided" else []
-        return [f"{text[:1].upper()}{text[1:]}" for text in (*how_sure(self.results.titled), *undecided, *self.notes)]
+        lost = [
+            f"{row['runs'] - row['finished']} of {row['runs']} runs of {title_of(arm)} did not finish; its mean is over the "
+            "others, so it is not decided"
+            for arm, row in self.rows.items()
+            if not self.finished(arm)
+        ]
+        sentences = (*lost, *how_sure(self.results.titled), *undecided, *self.notes)
+        return [f"{text[:1].upper()}{text[1:]}" for text in sentences]
 
     def to_decide(self, name: str) -> str:
         """Say what would decide an undecided remedy."""
@@ -192,7 +203,7 @@ class Findings:
         if row["seeds_to_decide"] > row["pairs"]:
             options = [f"{row['seeds_to_decide']:.0f} {row['observed']}s{instead(row)}"]
         elif row["rows_to_decide"] > 0:
-            options = [f"{row['rows_to_decide']:.1f} times the rows"]
+            options = [f"{row['rows_to_decide']:.3g} times the rows"]
         what = (
             f"about {options[0]} would decide" if options else "no number of seeds or rows that we tried would decide"
         )
@@ -221,43 +232,50 @@ def values(findings: Findings) -> dict[str, object]:
 
 
 def printed(findings: Findings) -> list[str]:
-    """Return the findings as lines for a terminal: at most 30 of `WIDTH` characters."""
+    """Return the findings as at most `LINES` lines of `WIDTH` characters for a terminal."""
     remedies, sites, diagnosis = findings.remedies, findings.sites(), findings.diagnosis
-    more = [f"  and {count(len(remedies) - MOST_REMEDIES, 'more remedy')}"] * (len(remedies) > MOST_REMEDIES)
     differ = [
         diagnosed.answer(diagnosis),
         *diagnosis["repairs"][:1],
         *(part["text"] for part in diagnosis["columns"][:1]),
     ]
     first_sites = {heading: cells[:MOST_SITES] for heading, cells in sites.items() if RECALL not in heading}
-    rest = [f"  {count(len(sites['site']) - MOST_SITES, 'more site')}: see the page"] * (
-        len(sites.get("site", ())) > MOST_SITES
-    )
+    first_sites |= {"site": [shorten(name, NAME) for name in first_sites["site"]]} if sites else {}
+    further = len(sites.get("site", ())) - MOST_SITES
+    whom = [f"For whom (remedy: {title_of(findings.shown_remedy)})", *aligned(first_sites)] if sites else []
+    whom += [f"  {count(further, 'more site')}: see the page"] * (further > 0)
     costs = [name for name in findings.costs if name in findings.rows]
-    arms = [*costs, *remedies[:MOST_REMEDIES]]
-    table = aligned({heading: cells for heading, cells in findings.arms(arms).items() if heading != "setting"})
-    split = 1 + len(costs)
-    return [
+    arms = findings.arms([*costs, *remedies])
+    table = aligned({heading: cells for heading, cells in arms.items() if heading != "setting"})
+    first, helps = table[: 1 + len(costs)], table[1 + len(costs) :]
+    lines = [
         *wrapped("Decision: ", " ".join(findings.sentences()), 5),
         *wrapped("How different: ", ". ".join(text.rstrip(".") for text in differ) + ".", 3),
-        f"What it costs{table[0][13:]}",
-        *table[1:split],
+        f"What it costs{first[0][13:]}",
+        *first[1:],
         "What helps",
-        *table[split:],
-        *more,
-        *([f"For whom (remedy: {title_of(findings.shown_remedy)})", *aligned(first_sites), *rest] if sites else []),
-        *wrapped("How sure: ", ". ".join(findings.sure()[:2]) + ".", 4),
     ]
+    sure = fitting("How sure: ", findings.sure(), 4)
+    room = LINES - len(lines) - len(whom) - len(sure)
+    if len(helps) > room:
+        helps = [*helps[: room - 1], f"  {len(helps) - room + 1} more: see the page"]
+    return [*lines, *helps, *whom, *sure]
 
 
-def wrapped(head: str, text: str, most: int) -> list[str]:
-    """Wrap a text to at most this number of lines."""
+def fitting(head: str, sentences: Sequence[str], most: int) -> list[str]:
+    """Wrap the first sentences that fit into this number of lines as a whole, at least one."""
+    wholes = [". ".join(sentences[:number]) + "." for number in range(len(sentences), 0, -1)]
+    return wrapped(head, next((text for text in wholes if len(wrapped(head, text)) <= most), wholes[-1]), most)
+
+
+def wrapped(head: str, text: str, most: int | None = None) -> list[str]:
+    """Wrap a text to at most this number of lines, if given."""
     return textwrap.wrap(head + text, WIDTH, subsequent_indent="  ", max_lines=most, placeholder=" … (see the page)")
 
 
 def aligned(cells: Cells) -> list[str]:
     """Return a table as lines: the first column left, the others right."""
-    columns = [[shorten(cell, LONGEST) for cell in (heading, *column)] for heading, column in cells.items()]
+    columns = [[heading, *column] for heading, column in cells.items()]
     widths = [max(map(len, column)) for column in columns]
     return [
         "  "

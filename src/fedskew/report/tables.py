@@ -203,15 +203,26 @@ def estimate(
 def values_of_rows(
     ours: Mapping[Seeds, Stored], first: Mapping[Seeds, Stored] | None, seeds: Sequence[Seeds]
 ) -> list[Stored]:
-    """Return the rows' values of each seed, or their differences from ``first``; empty if a seed has none in the store."""
+    """Return the rows' values of each seed, or their differences from ``first``.
+
+    Empty if a seed has none in the store, or if the two were measured on different rows.
+    """
     sides = [ours] if first is None else [ours, first]
     rows = []
     for key in seeds:
-        values = [side[key].values.astype(np.float64) for side in sides if key in side]
-        if len(values) < len(sides) or len({len(part) for part in values}) > 1:
+        parts = [side[key] for side in sides if key in side]
+        if len(parts) < len(sides) or not all(same_rows(part, parts[0]) for part in parts):
             return []
+        values = [part.values.astype(np.float64) for part in parts]
         rows.append(ours[key]._replace(values=values[0] - sum(values[1:])))
     return rows
+
+
+def same_rows(one: Stored, other: Stored) -> bool:
+    """Return whether two models were measured on the same rows, as far as the store knows them."""
+    return len(one.values) == len(other.values) and (
+        one.units is None or other.units is None or np.array_equal(one.units, other.units)
+    )
 
 
 def table_of(rows: Sequence[Stored]) -> NDArray[np.float64] | None:

@@ -8,7 +8,7 @@ from fedskew.core.text import count, percent
 from fedskew.measure.variance import Components, components, shared_by_rows
 from fedskew.report.experiments import own_clients
 from fedskew.report.series import Results
-from fedskew.report.tables import by_method, repeats, splits
+from fedskew.report.tables import by_method, repeats, same_rows, splits
 from fedskew.report.words import listed, rows_of
 
 
@@ -21,12 +21,12 @@ def sources(results: Results) -> Components | None:
     if len(tables) < 2 or results.budget:
         return None
     rows = by_method(results.store, results.records, results.layout.by)
-    of_rows = [
-        np.stack([rows[method][seeds].values for method in tables])
-        for seeds in next(iter(rows.values()), {})
-        if all(seeds in rows.get(method, {}) for method in tables)
-    ]
-    shared = float(np.mean([shared_by_rows(part) for part in of_rows])) if of_rows else 0.0
+    of_rows = list[float]()
+    for seeds, reference in rows.get(results.methods[0], {}).items():
+        stored = [of_seeds[seeds] for method in tables if seeds in (of_seeds := rows.get(method, {}))]
+        alike = [part.values for part in stored if same_rows(part, reference)]
+        of_rows += [shared_by_rows(np.stack(alike))] if len(alike) > 1 else []
+    shared = float(np.mean(of_rows)) if of_rows else 0.0
     dealt = not all(map(own_clients, results.records))
     return components(
         np.stack([*tables.values()]), shared, splits(results.records, results.layout.by) is not None, dealt

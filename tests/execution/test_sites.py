@@ -122,6 +122,13 @@ def test_nothing_is_measured_where_no_row_is_kept_aside(tmp_path: Path) -> None:
     assert runs.records[0].facts["sites"]["rows"] == ""
 
 
+def test_the_rarest_class_is_the_one_with_the_fewest_rows_of_all() -> None:
+    x = np.zeros((6, 1))
+    rows = {"x": x, "y": np.array([0, 0, 0, 2, 2, 1]), "x_test": x, "y_test": np.array([1, 1, 1, 0, 0, 2])}
+    data = fs.Dataset(**rows, classes=("a", "b", "c", "never"))
+    assert rarest_class(data) == 2, "three rows of c, four of b; a class without rows does not count"
+
+
 def test_pooled_rows_that_a_skew_dealt_are_measured_on_what_every_client_holds_out(tmp_path: Path) -> None:
     options = {"dataset": "digits", "clients": 4}
     pooled, alone = (run(tmp_path, skew=["label-dirichlet:alpha=1", *more], **options) for more in (["pooled"], []))

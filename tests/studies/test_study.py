@@ -312,6 +312,14 @@ def test_an_arm_that_diverged_is_not_decided_and_its_runs_are_counted(studied: t
     assert found.sure()[0].startswith("1 of 6 runs of x did not finish")
 
 
+@pytest.mark.parametrize(("p", "verdicts"), [(1.0, {"undecided"}), (0.0, {"higher", "lower"})])
+def test_verdicts_at_the_sites_are_corrected(studied: tuple[Path, Decided], monkeypatch, p: float, verdicts) -> None:
+    monkeypatch.setattr("fedskew.report.study.holm", lambda values: [p] * len(values))
+    rows = studied[1].findings.at_sites("FedAvg + site-scale", ALONE)
+    assert len(rows) == 3
+    assert {row["verdict"] for row in rows.values()} <= verdicts
+
+
 def test_without_a_better_remedy_it_is_fedavg(studied: tuple[Path, Decided]) -> None:
     rows = {**ROWS, "x": (0.84, "undecided", 0.04), "z": (0.83, "equivalent", 0.03)}
     found = decided_by(studied[1], rows, {FIRST: ("undecided", 0.1), "x": ("higher", 0.14)})
@@ -342,9 +350,9 @@ def test_json_and_wrong_requests(studied: tuple[Path, Decided], short, capsys, m
         str(folder / "runs"),
     ]
     assert main([*words, "--rounds", "2", "--minutes", "60", "--jobs", "1", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["decision"] == decided.findings.decision
-    assert Path(told["report"]).is_file()
+    values = json.loads(capsys.readouterr().out)
+    assert values["decision"] == decided.findings.decision
+    assert Path(values["report"]).is_file()
     for more, message in (
         (["--by", "height"], "there is no column 'height'"),
         (["--minutes", "0.1", "--rounds", "3"], "the shortest plan takes about"),

@@ -81,7 +81,7 @@ class Combat:
     ``protected`` names columns that stay as they are, and whose effect on other columns stays, too. Words that became several
     inputs have the name of their column. Without ``shrinkage``, gamma* and delta* are the estimates. The result then is
     alpha + sigma (x - mean_k) / deviation_k, if no column is protected.
-    A column that is constant at a site tells nothing about the priors. A site with one training row is treated like an unknown
+    A column that is constant at a site does not count for the priors. A site with one training row is treated like an unknown
     site.
 
     Departure: sigma^2 and delta^2 divide by the number of rows, not by one less. So a single site stays exactly as it is.

@@ -554,7 +554,7 @@ def stem(path: Path) -> str:
 def files_of(paths: Sequence[Path], test: bool = False) -> list[Path]:
     """Return the files in ``paths``, and the data files directly in its folders. Raises `BadInput` if there are none.
 
-    Of a folder these are the files without `TEST` in their names. With ``test``, they are those with it; if there are none, all.
+    In a folder, training files have no `TEST` in their names. With ``test``, return the files that have it, or all if none has.
     """
     files: list[Path] = []
     for path in paths:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.text import TextData
+from fedskew.data.datasets.long_texts import TextData
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Texts
 from fedskew.data.texts import (

@@ -19,11 +19,9 @@ from hypothesis import settings
 from PIL import Image
 
 from fedskew.core.errors import BadInput
-from fedskew.data import arrays as images
 from fedskew.data import find
-from fedskew.data.arrays import cifar, idx, mosaics
-from fedskew.data.datasets.cifar import Cifar10
-from fedskew.data.datasets.mnist import Mnist
+from fedskew.data.datasets import images
+from fedskew.data.datasets.images import Cifar10, Mnist, idx, mosaics, read_cifar
 from fedskew.data.find import VARIABLE
 from tests.archives import add, cifar_archive, idx_bytes
 from tests.project.test_fuzz import LENGTHS, SEEDS, damaged, fuzz
@@ -172,9 +170,9 @@ def test_links_are_not_followed_and_only_files_are_batches(kind: bytes, tmp_path
         info = tarfile.TarInfo("two")
         info.type, info.linkname = kind, "two"
         archive.addfile(info)
-    assert len(cifar(tmp_path / "a", ("one",), 1)[1]) == 1
+    assert len(read_cifar(tmp_path / "a", ("one",), 1)[1]) == 1
     with pytest.raises(ValueError, match="two is not a file"):
-        cifar(tmp_path / "a", ("one", "two"), 1)
+        read_cifar(tmp_path / "a", ("one", "two"), 1)
 
 
 def test_no_more_is_unpacked_than_the_data_sets_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +185,7 @@ def test_no_more_is_unpacked_than_the_data_sets_have(tmp_path: Path, monkeypatch
     (tmp_path / "i.gz").write_bytes(gzip.compress(bytes([0, 0, 8, 1, 4, 0, 0, 0]) + zeros, 6))
     del zeros
     tracemalloc.start()
-    for read in (lambda: cifar(tmp_path / "c.tar.gz", ("one",), 1), lambda: idx(tmp_path / "i.gz")):
+    for read in (lambda: read_cifar(tmp_path / "c.tar.gz", ("one",), 1), lambda: idx(tmp_path / "i.gz")):
         with pytest.raises(ValueError, match="of at most 1,048,576 bytes"):
             read()
     assert tracemalloc.get_traced_memory()[1] < 1 << 23

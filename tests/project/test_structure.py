@@ -352,8 +352,7 @@ ALLOWED_BY_HAND = {
 
 FITTERS = {
     "data/tables/summaries.py",  # columns of tables
-    "data/arrays.py",  # arrays and pixels
-    "data/preprocessing.py",  # the record of an array's preprocessing
+    "data/preprocessing.py",  # arrays and pixels
 }
 """The files that set the mean and the scale of a preprocessing."""
 

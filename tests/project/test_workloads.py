@@ -9,7 +9,7 @@ import pytest
 from fedskew.api.functions import compare, run
 from fedskew.core.errors import Diverged
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.cifar import Cifar10
+from fedskew.data.datasets.images import Cifar10
 from fedskew.data.datasets.uci_har import UciHar
 from fedskew.experiment.config import Experiment, from_toml, read
 from fedskew.measure.statistics import mean_interval

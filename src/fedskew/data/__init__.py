@@ -1,23 +1,19 @@
 """Data sets by name. Each has pooled training rows and a test set."""
 
 from fedskew.data.datasets.adult import Adult
-from fedskew.data.datasets.ag_news import AgNews
 from fedskew.data.datasets.beijing_air import BeijingAir
-from fedskew.data.datasets.bitext import BitextRetail, BitextSupport
-from fedskew.data.datasets.cifar import Cifar10, Cifar100
 from fedskew.data.datasets.digits import Digits
 from fedskew.data.datasets.heart import Heart
 from fedskew.data.datasets.hugging_face import HuggingFaceData
+from fedskew.data.datasets.images import Cifar10, Cifar100, FashionMnist, Mnist
+from fedskew.data.datasets.labelled_texts import AgNews, BitextRetail, BitextSupport, Newsgroups
 from fedskew.data.datasets.leaf import Femnist, LeafFolder
-from fedskew.data.datasets.mnist import FashionMnist, Mnist
-from fedskew.data.datasets.newsgroups import Newsgroups
+from fedskew.data.datasets.long_texts import Shakespeare, TextData
 from fedskew.data.datasets.own import OwnData
 from fedskew.data.datasets.parkinsons import Parkinsons
-from fedskew.data.datasets.shakespeare import Shakespeare
 from fedskew.data.datasets.synthetic import Synthetic, SyntheticSoftmax
 from fedskew.data.datasets.table import TableData
 from fedskew.data.datasets.tcga_brca import TcgaBrca
-from fedskew.data.datasets.text import TextData
 from fedskew.data.datasets.uci_har import UciHar
 
 DATASETS = {

@@ -1,4 +1,4 @@
-"""The preprocessing of texts: each text as ids of its words, or of its symbols. Stored as JSON."""
+"""Preprocessing, which a model stores as JSON: tables, texts and arrays become inputs. Arrays and pixels are fitted here, too."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -74,6 +74,7 @@ def require_tokenizers() -> None:
 Floats: TypeAlias = NDArray[np.float64]
 Cells: TypeAlias = NDArray[Any]
 """A column's cells (n,): floating-point numbers with NaN for missing ones, or strings with "" for missing ones."""
+Pixels: TypeAlias = NDArray[np.uint8]
 Unseen: TypeAlias = tuple[NDArray[np.bool_], str]
 """(rows, text): which rows (n,) have a value that no training row had, and a description of it."""
 
@@ -414,3 +415,47 @@ def as_it_is(x: Cells, names: Sequence[str]) -> Tabular | Array:
         return as_array(x)
     facts = zip(names, x.min(0).tolist(), x.max(0).tolist(), x.mean(0, dtype=float).tolist(), strict=True)
     return Tabular(columns=tuple(Number(name=n, low=a, high=b, fill=m) for n, a, b, m in facts))
+
+
+def standardised(train: Cells, test: Cells, axes: tuple[int, ...] | None = None) -> tuple[Cells, Cells, Array]:
+    """Standardise both parts with the training part's mean and deviation over the axes; return float32 and the preprocessing.
+
+    A deviation of 0 counts as 1.
+    """
+    # float64, so that the sums do not depend on the order in which NumPy adds
+    mean, std = (np.asarray(f(train, axis=axes, keepdims=True, dtype=np.float64))[0] for f in (np.mean, np.std))
+    preprocessing = as_array(train, mean=mean, scale=np.where(std > 0, std, 1))
+    return preprocessing(train), preprocessing(test), preprocessing
+
+
+def standardised_pixels(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32], NDArray[np.float32], Array]:
+    """Standardise images (n, channels, height, width) from bytes to float32, with the training part's mean and deviation.
+
+    Each channel is standardised separately, after scaling to 0..1. Mean and deviation come from counts of the 256 values: this is
+    exact and needs no copy in float64. Returns both parts and the preprocessing. Raises `BadInput` for a channel with one value.
+    """
+    value = np.arange(256) / 255
+    tables = np.empty((train.shape[1], 256), dtype=np.float32)
+    moments = np.empty((2, train.shape[1], 1, 1))
+    for channel in range(train.shape[1]):
+        parts = (np.bincount(rows[:, channel].ravel(), minlength=256) for rows in np.array_split(train, 16))
+        counts = np.sum(list(parts), axis=0)
+        require(
+            int((counts > 0).sum()) > 1,
+            f"images: channel {channel} of the training part is empty or has only one value",
+        )
+        share = counts / train[:, channel].size
+        mean = (share * value).sum()
+        deviation = np.sqrt((share * (value - mean) ** 2).sum())
+        tables[channel] = (value - mean) / deviation
+        moments[:, channel] = np.array([mean, deviation])[:, None, None]
+    preprocessing = as_array(train, divisor=255, mean=moments[0], scale=moments[1])
+    return looked_up(train, tables), looked_up(test, tables), preprocessing
+
+
+def looked_up(pixels: Pixels, tables: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Replace each byte by its value in the channel's row of ``tables`` (channels, 256)."""
+    result = np.empty(pixels.shape, dtype=np.float32)
+    for channel, table in enumerate(tables):
+        result[:, channel] = table[pixels[:, channel]]
+    return result

@@ -12,9 +12,8 @@ from PIL import Image
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data import DATASETS
-from fedskew.data.datasets.cifar import Cifar10, Cifar100
+from fedskew.data.datasets.images import Cifar10, Cifar100, FashionMnist, Mnist
 from fedskew.data.datasets.leaf import Femnist
-from fedskew.data.datasets.mnist import FashionMnist, Mnist
 from tests.archives import cifar_archive, idx_bytes, tar_of
 
 # MNIST

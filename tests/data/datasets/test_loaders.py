@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.ag_news import AgNews
-from fedskew.data.datasets.bitext import BitextRetail
-from fedskew.data.datasets.newsgroups import Newsgroups
+from fedskew.data.datasets.labelled_texts import AgNews, BitextRetail, Newsgroups
 from fedskew.data.datasets.uci_har import CHANNELS, FOLDER, UciHar
 from tests.archives import tar_of
 from tests.data.test_find import one_line

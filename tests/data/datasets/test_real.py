@@ -10,14 +10,13 @@ from sklearn.datasets import load_digits
 
 from fedskew.core.errors import BadInput
 from fedskew.data import DATASETS
-from fedskew.data.arrays import mosaics, standardised_pixels
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.ag_news import AgNews
-from fedskew.data.datasets.bitext import BitextSupport
-from fedskew.data.datasets.cifar import Cifar10
 from fedskew.data.datasets.digits import Digits, carried
-from fedskew.data.datasets.shakespeare import Shakespeare, read
+from fedskew.data.datasets.images import Cifar10, mosaics
+from fedskew.data.datasets.labelled_texts import AgNews, BitextSupport
+from fedskew.data.datasets.long_texts import Shakespeare, read_speakers
 from fedskew.data.datasets.uci_har import UciHar
+from fedskew.data.preprocessing import standardised_pixels
 from fedskew.data.texts import words
 
 FILE = UciHar.files.others[-1][0]
@@ -93,7 +92,9 @@ def test_shakespeare_has_the_published_characters_and_speakers_without_leaks():
     assert len(data.group_names) == len(np.unique(data.groups)) == 99
     assert data.group_names[0] == "First Citizen"
     # of each speaker's text all characters but the first are one target, of the first four fifths or of the last fifth
-    texts = {name: text for name, text in read(real_data() / "tinyshakespeare.txt").items() if len(text) >= 2000}
+    texts = {
+        name: text for name, text in read_speakers(real_data() / "tinyshakespeare.txt").items() if len(text) >= 2000
+    }
     test = {name: int(0.2 * len(text) + 1e-9) for name, text in texts.items()}
     assert (data.y >= 0).sum() == sum(len(texts[name]) - test[name] - 1 for name in texts)
     assert (data.y_test >= 0).sum() == sum(test[name] - 1 for name in texts)
@@ -140,7 +141,7 @@ def test_beijing_air_has_the_published_hours_and_the_forecast_that_nothing_chang
 @pytest.mark.slow
 def test_cifar_10_has_the_published_channel_means(monkeypatch):
     once = cache(mosaics)
-    monkeypatch.setattr("fedskew.data.datasets.cifar.mosaics", once)
+    monkeypatch.setattr("fedskew.data.datasets.images.mosaics", once)
     pixels, labels, classes = once(real_data() / "cifar10_train.npz")
     assert np.bincount(labels).tolist() == [5000] * 10
     assert classes[:3] == ("airplane", "automobile", "bird")

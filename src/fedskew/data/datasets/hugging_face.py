@@ -8,10 +8,9 @@ import numpy as np
 from fedskew.core.errors import BadInput, require
 from fedskew.core.files import whole_path
 from fedskew.core.limits import PositiveInt
-from fedskew.data.arrays import standardised_pixels
 from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained, numbered, places_of
 from fedskew.data.find import Files
-from fedskew.data.preprocessing import Texts
+from fedskew.data.preprocessing import Texts, standardised_pixels
 from fedskew.data.texts import Vocabulary, of_texts
 
 USUAL = ("text", "sentence", "content", "image", "img")

@@ -11,11 +11,10 @@ import numpy as np
 from fedskew.core.errors import require
 from fedskew.core.files import whole_path
 from fedskew.core.limits import PositiveInt
-from fedskew.data.arrays import standardised
 from fedskew.data.dataset import Dataset, Rows, numbered, places_of
 from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files, reading
-from fedskew.data.preprocessing import Texts, as_array
+from fedskew.data.preprocessing import Texts, as_array, standardised
 from fedskew.data.texts import Vocabulary, of_texts
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedskew.data.arrays import amplitudes, autoregression, correlations, entropy, in_time, motion_features
+from fedskew.data.datasets.uci_har import amplitudes, autoregression, correlations, entropy, in_time, motion_features
 
 
 def test_autoregression_finds_the_process():

@@ -280,7 +280,8 @@ def decided_by(
     """Findings with these means, verdicts and differences, and the verdicts of arms against sites that train alone."""
     found = replace(studied.findings, settings=dict.fromkeys(rows, "learning rate 0.1"))
     every = {"difference_half": 0.01, "p": 0.01, "pairs": 6, "observed": "partition", "seeds": 6}
-    every |= {"seeds_to_decide": 0, "rows_to_decide": 7.94, "runs": 6, "finished": 6}
+    every |= {"seeds_to_decide": 0, "repeats_to_decide": 0, "rows_to_decide": 7.94, "difference_std": 0.01}
+    every |= {"covers": "seeds", "comparisons": 5, "runs": 6, "finished": 6}
     half = {f"{found.results.measure.key}_half": 0.02}
     found.__dict__["rows"] = {
         name: {"method": name, found.results.measure.key: mean, "verdict": verdict, "difference": gap, **every, **half}
@@ -310,6 +311,7 @@ def test_an_arm_that_diverged_is_not_decided_and_its_runs_are_counted(studied: t
     assert found.decision == "z"
     assert found.remedies == ["y", "z", "x"]
     assert found.sure()[0].startswith("1 of 6 runs of x did not finish")
+    assert "About 7.9 times the rows would decide y's difference, if it is as large as here" in found.sure()
 
 
 @pytest.mark.parametrize(("p", "verdicts"), [(1.0, {"undecided"}), (0.0, {"higher", "lower"})])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.files import write_whole
 from fedskew.core.text import count
-from fedskew.measure.statistics import decided, holm, over_seeds_and_rows
+from fedskew.measure.statistics import decided, holm
 from fedskew.report import diagnosis as diagnosed
 from fedskew.report import words
 from fedskew.report.answer import difference
@@ -23,7 +23,16 @@ from fedskew.report.files import RECALL, readable_by_site
 from fedskew.report.plots import differences
 from fedskew.report.series import Results, by_site
 from fedskew.report.style import rendered, shorten
-from fedskew.report.tables import ByRow, by_method, covered, instead, splits, table_of, verdict_rule
+from fedskew.report.tables import (
+    ByRow,
+    by_method,
+    covered,
+    on_verdicts,
+    over_rows,
+    splits,
+    values_of_rows,
+    verdict_rule,
+)
 from fedskew.report.variance import how_sure
 from fedskew.store.test_rows import Stored, number_of
 
@@ -94,18 +103,13 @@ class Findings:
         """Return by site the difference of an arm from another: mean, half-width and the verdict, corrected over the sites."""
         ours, theirs, by_name = self.by_row.get(name, {}), self.by_row.get(other, {}), dict[str, words.Row]()
         drawn = splits(self.results.records, "sites")
+        gaps = values_of_rows(ours, theirs, sorted(ours.keys() & theirs.keys()))
         for site in dict.fromkeys(by_site(self.results)["site"]):
-            parts = list[Stored]()
-            for key in ours.keys() & theirs.keys():
-                here = ids_of(ours[key]) >> 32 == number_of(site)
-                parts.append(Stored(0, (ours[key].values - theirs[key].values)[here], ids_of(ours[key])[here]))
-            if len(parts) > 1 and all(len(part.values) > 1 for part in parts):
-                means = [float(part.values.mean()) for part in parts]
-                whole = (
-                    drawn.over(means, table_of(parts))
-                    if drawn
-                    else over_seeds_and_rows(np.stack([part.values for part in parts]))
-                )
+            at_site = [ids_of(gap) >> 32 == number_of(site) for gap in gaps]
+            parts = [Stored(0, gap.values[at], ids_of(gap)[at]) for gap, at in zip(gaps, at_site, strict=True)]
+            means = [float(part.values.mean()) for part in parts if len(part.values) > 1]
+            whole = over_rows(parts, means, drawn) if len(means) == len(parts) else None
+            if whole:
                 by_name[site] = {"difference": whole.mean, "difference_half": whole.half(), "p": whole.p()}
         for row, p in zip(by_name.values(), holm([row["p"] for row in by_name.values()]), strict=True):
             row["verdict"] = decided(p, row["difference"])
@@ -139,13 +143,11 @@ class Findings:
             text, usual = f"Joining helps: {gained} over each site alone", measure.ahead
         else:
             text, usual = f"Whether joining helps is undecided: {gained} over each site alone", "undecided"
-        others = {site: row["verdict"] for site, row in self.at_sites(name, alone).items()}
-        better, worse = (
-            [s for s, verdict in others.items() if verdict == which != usual]
-            for which in (measure.ahead, measure.behind)
-        )
-        apart = [f"{words.listed(better)} gain{'s' * (len(better) == 1)}"] * bool(better)
-        apart += [f"{words.listed(worse)} lose{'s' * (len(worse) == 1)}"] * bool(worse)
+        at_sites, apart = self.at_sites(name, alone), list[str]()
+        for verdict, verb in ((measure.ahead, "gain"), (measure.behind, "lose")):
+            sites = [site for site, row in at_sites.items() if row["verdict"] == verdict != usual]
+            if sites:
+                apart.append(f"{words.listed(sites)} {verb}{'s' * (len(sites) == 1)}")
         return text + (f"; but {words.listed(apart)}." if apart else ".")
 
     def arms(self, names: Sequence[str]) -> Cells:
@@ -186,8 +188,10 @@ class Findings:
 
     def sure(self) -> list[str]:
         """Return sentences on certainty: where numbers vary, what would decide the best remedy, and what was left out."""
-        name = next(iter(self.remedies), "")
-        undecided = [self.to_decide(name)] if name and self.rows[name]["verdict"] == "undecided" else []
+        import pandas as pd
+
+        best = [{**self.rows[name], "method": title_of(name)} for name in self.remedies[:1]]
+        undecided = on_verdicts(pd.DataFrame(best), self.results.measure) if best else []
         lost = [
             f"{row['runs'] - row['finished']} of {row['runs']} runs of {title_of(arm)} did not finish; its mean is over the "
             "others, so it is not decided"
@@ -196,18 +200,6 @@ class Findings:
         ]
         sentences = (*lost, *how_sure(self.results.titled), *undecided, *self.notes)
         return [f"{text[:1].upper()}{text[1:]}" for text in sentences]
-
-    def to_decide(self, name: str) -> str:
-        """Say what would decide an undecided remedy."""
-        row, options = self.rows[name], list[str]()
-        if row["seeds_to_decide"] > row["pairs"]:
-            options = [f"{row['seeds_to_decide']:.0f} {row['observed']}s{instead(row)}"]
-        elif row["rows_to_decide"] > 0:
-            options = [f"{row['rows_to_decide']:.3g} times the rows"]
-        what = (
-            f"about {options[0]} would decide" if options else "no number of seeds or rows that we tried would decide"
-        )
-        return f"{what} {title_of(name)}, if its difference is as large as here"
 
 
 def ids_of(stored: Stored) -> NDArray[np.int64]:

@@ -190,11 +190,16 @@ def estimate(
     The interval covers seeds and test rows, or the test rows that seeds have ``drawn``. Returns None for fewer than two seeds,
     and if all seeds have the same test rows, but the rows' values are not known for each seed.
     """
+    rows = values_of_rows(by_row.get(method, {}), by_row.get(first, {}) if first else None, list(values))
+    return over_rows(rows, list(values.values()), drawn)
+
+
+def over_rows(rows: Sequence[Stored], values: Sequence[float], drawn: Splits | None) -> Estimate | None:
+    """Estimate the mean of the seeds' ``values``, from the values of their ``rows`` (empty: not known). None as in `estimate`."""
     if len(values) < 2:
         return None
-    rows = values_of_rows(by_row.get(method, {}), by_row.get(first, {}) if first else None, list(values))
     if drawn:
-        return drawn.over(list(values.values()), table_of(rows))
+        return drawn.over(values, table_of(rows))
     if not rows or len({len(row.values) for row in rows}) > 1 or len(rows[0].values) < 2:
         return None
     return over_seeds_and_rows(np.stack([row.values for row in rows]))
@@ -456,13 +461,10 @@ def verdict_rule(table: pd.DataFrame, measure: Measure, over: str = "") -> str:
     return f"{text}; equivalent: {small}, by two one-sided tests at 5 % after Holm's correction"
 
 
-def instead(row: words.Row) -> str:
+def instead(row: words.Row) -> list[str]:
     """Say how many training seeds on each partition, or how many times the rows, would decide as well as more partitions."""
-    options = {
-        "training seeds on each": f"{row['repeats_to_decide']:.0f}",
-        "times the rows": f"{row['rows_to_decide']:.1f}",
-    }
-    return "".join(f", or {number} {what}" for what, number in options.items() if float(number) > 0)
+    seeds, rows = row["repeats_to_decide"], row["rows_to_decide"]
+    return [f"{seeds:.0f} training seeds on each"] * (seeds > 0) + [f"{rows:.1f} times the rows"] * (rows > 0)
 
 
 def on_verdicts(table: pd.DataFrame, measure: Measure) -> list[str]:
@@ -476,20 +478,19 @@ def on_verdicts(table: pd.DataFrame, measure: Measure) -> list[str]:
     part = covers(table, measure)
     crossed = any(row["observed"] == "partition" for row in rows)
     runs = "partitions" if crossed else "runs of each method" if part in (FOLDS, FOLDS_OF_CLIENTS) else "seeds"
-    parts = []
+    parts, never = list[str](), list[str]()
     for row in rows:
         seeds, method = row["seeds_to_decide"], row["method"]
-        if not seeds > row["pairs"]:
-            continue
-        if row["difference"] and row["difference_std"] <= 1e-9 * abs(row["difference"]):
+        more = [f"{int(seeds)} {runs}"] if seeds > row["pairs"] else []
+        if more and row["difference"] and row["difference_std"] <= 1e-9 * abs(row["difference"]):
             same = f"all {runs} gave {method} the same difference, as with deterministic training"
             parts.append(f"{same}; {int(seeds)} {runs} would decide it")
-        else:
-            more = instead(row) if crossed else ""
-            parts.append(
-                f"about {int(seeds)} {runs}{more} would decide {method}'s difference, if it is as large as here"
-            )
-    if never := [row["method"] for row in rows if row["seeds_to_decide"] == 0]:
+        elif options := [*more, *(instead(row) if crossed else ())]:
+            what = ", or ".join(options)
+            parts.append(f"about {what} would decide {method}'s difference, if it is as large as here")
+        elif seeds == 0:
+            never.append(method)
+    if never:
         tested = "clients" if part == FOLDS_OF_CLIENTS else "test rows"
         parts.append(f"more {runs} would not decide {listed(never)}: too few {tested} for a difference of this size")
     text = "; ".join(parts)

@@ -12,7 +12,7 @@ import pandas as pd
 from fedskew.api.caller import Caller, caller_of
 from fedskew.api.runs import plainly
 from fedskew.core.component import brief, from_table
-from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.core.errors import BadInput, first_line, require, suggestion
 from fedskew.diagnosis.diagnose import diagnose as measure
 from fedskew.diagnosis.subject import DiagnosisOptions
 from fedskew.experiment.keywords import DiagnoseKeywords
@@ -79,5 +79,5 @@ def as_file(rows: object, verb: str) -> Iterator[Path]:
         try:
             cast("pd.DataFrame", rows).rename(columns=str).to_parquet(file, index=False)
         except (ValueError, TypeError) as error:
-            raise BadInput(f"{verb}: the data frame cannot be read: {str(error).splitlines()[0]}") from None
+            raise BadInput(f"{verb}: the data frame cannot be read: {first_line(error)}") from None
         yield file

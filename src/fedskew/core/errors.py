@@ -60,6 +60,11 @@ class Interrupted(FedskewError):
     exit_code = 130
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, or its class if it has no message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 DAMAGED = (
     *(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error, SyntaxError, TokenError),

@@ -91,11 +91,10 @@ def slow_bf16(side: int = 512) -> str:
 
 def hardware() -> dict[str, str]:
     """Return the processor, number of cores and memory of this machine as text."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": processor(),
         "cores": f"{cores()} cores",
-        "memory": f"{memory / 2**30:.0f} GiB of memory",
+        "memory": f"{installed() / 2**30:.0f} GiB of memory",
     }
 
 

@@ -25,7 +25,7 @@ from types import FunctionType, ModuleType
 
 import platformdirs
 
-from fedskew.core.errors import BadInput, FedskewError, require, suggestion
+from fedskew.core.errors import BadInput, FedskewError, first_line, require, suggestion
 from fedskew.core.files import read_small
 
 FOLDER, SESSION = "FEDSKEW_CONFIG", "FEDSKEW_TRUSTED"
@@ -305,7 +305,7 @@ def run(path: Path, contents: bytes, file_hash: str, place: str) -> ModuleType:
         del sys.modules[name]
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-        message = error.msg if isinstance(error, SyntaxError) else str(error).partition("\n")[0]
+        message = error.msg if isinstance(error, SyntaxError) else first_line(error)
         raise BadInput(f"{place}: {path}, line {line}: {type(error).__name__}: {message}") from None
     return module
 
@@ -316,7 +316,7 @@ def fault(error: Exception) -> FedskewError | None:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     if isinstance(error, FedskewError) or not frames:
         return None
-    cause = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    cause = f"{type(error).__name__}: {first_line(error)}"
     return FedskewError(f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[0].name}: {cause}")
 
 

@@ -13,7 +13,7 @@ from typing import IO, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from fedskew.core.errors import BadInput, NoRoom, require, suggestion
+from fedskew.core.errors import BadInput, NoRoom, first_line, require, suggestion
 from fedskew.core.seeding import stream
 from fedskew.data.preprocessing import Preprocessing
 from fedskew.data.targets import TARGETS, target_of
@@ -241,7 +241,7 @@ def array_of(what: str, value: Any) -> Rows:
         if array.dtype.kind == "U" and isinstance(value, list | tuple):  # NumPy makes words of NaN and None, too
             array = np.asarray(value, dtype=object)
     except (ValueError, TypeError) as error:
-        raise BadInput(f"{what} must be an array: {str(error).splitlines()[0]}") from None
+        raise BadInput(f"{what} must be an array: {first_line(error)}") from None
     require(array.ndim > 0, f"{what} must be an array, not {type(value).__name__}")
     return array
 
@@ -253,7 +253,7 @@ def rows_of(what: str, value: Any) -> Rows:
         try:
             array = array.astype(np.float32)
         except (ValueError, TypeError) as error:
-            words = f"{what} must be numbers: {str(error).splitlines()[0]}"
+            words = f"{what} must be numbers: {first_line(error)}"
             raise BadInput(
                 f"{words}; fs.table(frame, label='COLUMN', client='COLUMN') reads a data frame with words"
             ) from None

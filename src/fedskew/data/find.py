@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import platformdirs
 
-from fedskew.core.errors import DAMAGED, BadInput, FedskewError
+from fedskew.core.errors import DAMAGED, BadInput, FedskewError, first_line
 from fedskew.core.files import bounded
 from fedskew.data.dataset import Dataset, Numbered, Rows
 
@@ -158,7 +158,7 @@ def reading(dataset: str, path: Path) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(":")
+        reason = first_line(error).rstrip(":")
         raise BadInput(f"data set {dataset}: cannot read {path}, it is damaged or another file: {reason}") from None
 
 

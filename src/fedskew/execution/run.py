@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedskew.core.component import to_table
-from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, TooFew, require
+from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, TooFew, first_line, require
 from fedskew.core.machine import hardware, profiled, span
 from fedskew.core.records import Server
 from fedskew.core.user_code import fault, offered_by
@@ -195,10 +195,9 @@ def assemble_and_play(store: RunStore, record: RunRecord, listener: Listener, st
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "allocate memory" not in str(error):
             raise
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise BadInput(
-            f"out of memory with --batch-size {experiment.local.batch_size} ({reason}); use a smaller one, --engine sequential, "
-            "which holds one client's model at a time, or a smaller model"
+            f"out of memory with --batch-size {experiment.local.batch_size} ({first_line(error)}); use a smaller one, "
+            "--engine sequential, which holds one client's model at a time, or a smaller model"
         ) from None
 
 

@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.errors import BadInput, FedskewError, first_line, require
 from fedskew.core.files import write_whole
 from fedskew.core.seeding import Secret
 from fedskew.core.text import count
@@ -23,7 +23,7 @@ from fedskew.diagnosis.server import Ask, Source, federated
 from fedskew.diagnosis.site import AnsweringSite, targets_in
 from fedskew.flower.limits import Limits
 from fedskew.flower.nodes import Channel, Deployment, Nodes
-from fedskew.flower.wire import Rejected, Request, body, first_line
+from fedskew.flower.wire import Rejected, Request, body
 
 REFUSED = (
     "this node answers no diagnosis; `fedskew diagnose --list` shows its owner every number that would leave, "

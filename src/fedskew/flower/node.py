@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.errors import BadInput, FedskewError, first_line, require
 from fedskew.core.records import BatchPlan, Upload, rows_of, targets_of
 from fedskew.core.trees import Tree, map_leaves, pick
 from fedskew.data.datasets.table import TableData
@@ -22,7 +22,7 @@ from fedskew.flower.diagnosis import Answers
 from fedskew.flower.events import event
 from fedskew.flower.limits import Limits, check_size, tasks_on, weights_of
 from fedskew.flower.tables import Rows, consecutive, harmonised, read_rows, rows_of_table, summary_of, write_rows
-from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
+from fedskew.flower.wire import Reply, Request, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
 from fedskew.loop.personal import means_of, measures_personal, tuning_plans, tuning_rate

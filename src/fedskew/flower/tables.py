@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from fedskew.core.errors import DAMAGED, BadInput, require
+from fedskew.core.errors import DAMAGED, BadInput, first_line, require
 from fedskew.core.files import replacing
 from fedskew.core.sites import Harmonisation, RowHarmonisation, SiteSums
 from fedskew.data.dataset import numbered
@@ -23,7 +23,7 @@ from fedskew.execution.prepare import fitted
 from fedskew.experiment.config import Architecture, Experiment
 from fedskew.flower.events import event
 from fedskew.flower.nodes import Channel, Deployment, Nodes
-from fedskew.flower.wire import Reply, Request, first_line
+from fedskew.flower.wire import Reply, Request
 from fedskew.models import TextCnn
 from fedskew.models.encoder import PAD, Encoder
 from fedskew.serving.predict import inputs_of, words_of

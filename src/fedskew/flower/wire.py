@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedskew.core.contract import Codec, SharedModel
-from fedskew.core.errors import FedskewError
+from fedskew.core.errors import FedskewError, first_line
 from fedskew.core.trees import Tree, all_finite, from_leaves, leaves, map_leaves, pick
 from fedskew.data.preprocessing import Preprocessing
 from fedskew.slots import Uncompressed
@@ -190,10 +190,6 @@ def check_scores(scores: Tree, rows: int) -> None:
         highest = HIGHEST.get(name, math.inf) * rows
         if name in HIGHEST and not 0 <= float(value) <= highest:
             raise Rejected("out_of_range", f"{path} of {float(value):.3g} over {rows} rows; it lies in 0..{highest:g}")
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,9 @@
 
 from fedskew.models.cnn import Cnn, Cnn1d, LeNet, ResNet
 from fedskew.models.encoder import HuggingFaceEncoder, MiniLm
-from fedskew.models.lstm import Lstm
 from fedskew.models.mixed import Mixed
 from fedskew.models.mlp import Mlp, Softmax
-from fedskew.models.symbols import SymbolLstm, Transformer
+from fedskew.models.sequences import Lstm, SymbolLstm, Transformer
 from fedskew.models.textcnn import TextCnn, TextMean
 
 MODELS = {

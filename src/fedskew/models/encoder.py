@@ -36,7 +36,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import BadInput, first_line, require
 from fedskew.core.files import whole_path
 from fedskew.core.limits import NonNegativeInt, PositiveOrInf
 from fedskew.core.seeding import torch_stream
@@ -274,9 +274,9 @@ class Encoder(ABC):
         try:
             return kind.from_pretrained(self.where(), trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise BadInput(
-                f"model: cannot load {self.where()!r} from Hugging Face or as a folder: {first}; without a network use minilm"
+                f"model: cannot load {self.where()!r} from Hugging Face or as a folder: {first_line(error)}; without a "
+                "network use minilm"
             ) from None
 
 

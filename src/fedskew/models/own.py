@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import BadInput, first_line, require
 from fedskew.core.trees import ParameterSpace
 from fedskew.models.initial import draws_from
-from fedskew.models.symbols import mean_over_symbols
+from fedskew.models.sequences import mean_over_symbols
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -141,7 +141,7 @@ def called(function: Callable[..., T], failing: str, *args: object) -> T:
     except BadInput:
         raise
     except Exception as error:
-        raise BadInput(f"{failing}: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from None
+        raise BadInput(f"{failing}: {type(error).__name__}: {first_line(error)}") from None
 
 
 def works(net: nn.Module, x: Tensor) -> bool:

@@ -17,7 +17,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
-from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.errors import BadInput, FedskewError, first_line, require
 from fedskew.report.experiments import parsed
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -179,8 +179,7 @@ def explained(sink: Sink) -> Iterator[None]:
     except FedskewError:
         raise
     except Exception as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise FedskewError(f"sink {type(sink).__name__}: {reason}") from None
+        raise FedskewError(f"sink {type(sink).__name__}: {first_line(error)}") from None
 
 
 def check_installed(package: str) -> None:

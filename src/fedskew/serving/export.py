@@ -19,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedskew.core.component import with_options
-from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.errors import BadInput, FedskewError, first_line, require
 from fedskew.core.files import replacing_folder, toml_table, write_whole
 from fedskew.core.task import ModelTask, Probabilistic, TaskKind
 from fedskew.core.trees import Tree
@@ -286,8 +286,9 @@ def refused(form: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise BadInput(f"export: this model cannot be written as {form} ({reason}); take safetensors") from None
+        raise BadInput(
+            f"export: this model cannot be written as {form} ({first_line(error)}); take safetensors"
+        ) from None
 
 
 def answered(kind: TaskKind, outputs: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedskew.core.component import Catalogue, build, label
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
-from fedskew.skew.catalogue import SKEWS
+from fedskew.skew import SKEWS
 from fedskew.skew.concept import Concept
 from fedskew.skew.exported import FromFolder
 from fedskew.skew.feature import FeatureSkew

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.errors import DAMAGED, BadInput, FedskewError, require
+from fedskew.core.errors import DAMAGED, BadInput, FedskewError, first_line, require
 from fedskew.core.files import bounded, replacing, whole_path, write_whole
 from fedskew.skew.partition import Ints, Partition
 
@@ -154,4 +154,4 @@ class FromFolder:
 
 def reason(error: Exception) -> str:
     """Return the first line of an error's message, or its class."""
-    return (getattr(error, "strerror", None) or str(error).strip() or type(error).__name__).splitlines()[0]
+    return getattr(error, "strerror", None) or first_line(error)

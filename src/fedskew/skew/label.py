@@ -9,18 +9,12 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.core.limits import Concentration, NonNegativeInt, PositiveInt, Share
-from fedskew.skew.partition import Ints, cut, evenly
+from fedskew.skew.partition import Ints, cut, evenly, sorted_by_label
 
 
 def by_owner(rows: Ints, owner: Ints, num_clients: int) -> list[Ints]:
     """Group the ``rows`` (n,) by their ``owner`` (n,)."""
     return cut(rows[np.argsort(owner, kind="stable")], np.cumsum(np.bincount(owner, minlength=num_clients)))
-
-
-def sorted_by_label(labels: Ints, rng: np.random.Generator) -> Ints:
-    """Return all rows sorted by class, in random order within a class."""
-    order = rng.permutation(len(labels))
-    return order[np.argsort(labels[order], kind="stable")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,6 +150,12 @@ def cut(rows: Ints, ends: Ints) -> list[Ints]:
     return [rows[lo:hi] for lo, hi in pairwise([0, *ends.tolist()])]
 
 
+def sorted_by_label(labels: Ints, rng: np.random.Generator) -> Ints:
+    """Return all rows sorted by class, in random order within a class."""
+    order = rng.permutation(len(labels))
+    return order[np.argsort(labels[order], kind="stable")]
+
+
 def evenly(rows: Ints, num_clients: int) -> list[Ints]:
     """Cut the rows into nearly equal blocks. The first blocks may have one row more."""
     size, longer = divmod(len(rows), num_clients)
@@ -173,8 +179,7 @@ class IidStratified:
     idea: ClassVar[str] = "the clients' numbers of rows of each class differ by at most one"
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        order = rng.permutation(len(labels))
-        order = order[np.argsort(labels[order], kind="stable")]
+        order = sorted_by_label(labels, rng)
         return [order[k::num_clients] for k in range(num_clients)]
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.errors import BadInput, FedskewError, first_line, require
 from fedskew.measure.registry import Measures, measures_of
 from fedskew.store.records import (
     COLUMNS,
@@ -248,7 +248,7 @@ class RunStore:
             yield
         except (sqlite3.Error, OSError, ValueError, TypeError, RecursionError) as error:
             raise FedskewError(
-                f"run store {self.folder}: cannot be read, its file is damaged: {str(error).splitlines()[0]}"
+                f"run store {self.folder}: cannot be read, its file is damaged: {first_line(error)}"
             ) from None
 
     def query(self, statement: str, values: Sequence[object] | Mapping[str, object] = ()) -> list[Any]:

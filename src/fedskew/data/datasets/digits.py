@@ -1,6 +1,5 @@
 """Handwritten digits that scikit-learn contains (from UCI's optical recognition set): 8 x 8 pixels, 10 classes."""
 
-import gzip
 from dataclasses import dataclass
 from importlib.metadata import files
 from typing import ClassVar
@@ -42,6 +41,5 @@ def carried() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     They are read from scikit-learn's file, because importing scikit-learn takes longer than the rest of a run's start.
     """
     path = next(file for file in files("scikit-learn") or () if file.name == "digits.csv.gz")
-    with gzip.open(str(path.locate()), "rt", encoding="ascii") as lines:
-        table = np.loadtxt(lines, delimiter=",")
+    table = np.loadtxt(str(path.locate()), delimiter=",")
     return table[:, :-1], table[:, -1]

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import BadInput, first_line, require
 from fedskew.core.files import whole_path
 from fedskew.core.limits import PositiveInt
 from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained, numbered, places_of
@@ -86,8 +86,7 @@ class HuggingFaceData:
             return load_dataset(self.path, self.subset or None)
         except Exception as error:
             # the library raises errors of many kinds for names, networks and formats
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise BadInput(f"data set hf:{self.path}: cannot be loaded: {reason}") from None
+            raise BadInput(f"data set hf:{self.path}: cannot be loaded: {first_line(error)}") from None
 
 
 def labels(parts: list[Any], column: str) -> tuple[Ints, Ints, tuple[str, ...]]:

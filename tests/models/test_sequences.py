@@ -7,7 +7,7 @@ from torch.func import functional_call, grad, vmap
 
 from fedskew.core.errors import BadInput
 from fedskew.core.trees import ParameterSpace
-from fedskew.models.symbols import SymbolLstm, Transformer, positions
+from fedskew.models.sequences import SymbolLstm, Transformer, positions
 from fedskew.tasks.classification import NextToken
 
 V, T = 7, 9

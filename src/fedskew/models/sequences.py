@@ -1,7 +1,7 @@
-"""Networks for sequences of symbols. At each place they predict the next symbol from this one and all earlier ones.
+"""Networks for sequences: an LSTM for sensor windows, and networks that predict the next symbol from this one and all earlier ones.
 
-Rows are ids (B, T), with `END` after a row's last symbol. Outputs are (B, T, V) for V symbols. The features (B, D) are the
-inputs of the output layer, averaged over the places with a symbol. More `END` in a row changes neither outputs nor features.
+Rows of symbols are ids (B, T), with `END` after a row's last symbol. Outputs are (B, T, V) for V symbols. The features (B, D) are
+the inputs of the output layer, averaged over the places with a symbol. More `END` in a row changes neither outputs nor features.
 """
 
 import math
@@ -152,3 +152,31 @@ class Transformer:
         return with_embedding(
             drawn(lambda: TransformerNet(classes, self.width, self.layers, self.heads), generator), generator
         )
+
+
+class WindowLstmNet(nn.Module):
+    stacks = False  # PyTorch's kernel has no rule for a batch of models
+
+    def __init__(self, channels: int, hidden: int, layers: int, classes: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(channels, hidden, layers, batch_first=True)
+        self.out = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.lstm(x.transpose(1, 2))[0][:, -1]
+        return z, self.out(z)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lstm:
+    """LSTM layers over time. A linear layer classifies the hidden state after the last sample. Rows are (channels, samples)."""
+
+    hidden: PositiveInt = 64
+    layers: PositiveInt = 1
+
+    has_features: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("lstm",)
+
+    def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
+        require_rows("lstm", shape, 2, "(channels, samples)")
+        return drawn(lambda: WindowLstmNet(shape[0], self.hidden, self.layers, classes), generator)

@@ -325,13 +325,9 @@ def places_of(values: Iterable[object], names: Sequence[str]) -> Ints:
 def numbered_persons(name: str, persons: Sequence[Iterable[object]], lengths: Sequence[int]) -> tuple[Ints, Ints]:
     """Number the persons of training and test rows. Raises `BadInput` for wrong lengths, a missing id, and a person in both."""
     require(len(persons) == 2, f"{name}: persons must be a pair: the ids of the training rows, and of the test rows")
-    parts = [[*part] for part in persons]
+    parts = [ids_of(name, "person", part) for part in persons]
     require([len(part) for part in parts] == [*lengths], f"{name}: persons must have one entry a row in each part")
-    missing = sum(person is None or person != person for part in parts for person in part)
-    require(
-        not missing, f"{name}: {missing} rows have no person; give each of them an id of its own, or leave them out"
-    )
-    numbers, names = numbered([*parts[0], *parts[1]])
+    numbers, names = numbered(np.concatenate(parts))
     train, test = np.split(numbers, [lengths[0]])
     for at in np.intersect1d(train, test):
         raise BadInput(

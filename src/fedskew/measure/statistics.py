@@ -58,17 +58,18 @@ class Estimate(ABC):
         """Return half the width of the interval that misses the true mean with probability ``level``; 0 without variance."""
         return max((float(t_quantile(freedom, 1 - level / 2)) * error for error, freedom in self.errors()), default=0.0)
 
+    def tail(self, distance: float) -> float:
+        """Return the probability of an error above ``distance``, by the widest interval; NaN without variance."""
+        tails = [t_tail(distance / error, freedom) if error else 0.0 for error, freedom in self.errors()]
+        return max(tails, default=math.nan)
+
     def p(self) -> float:
         """Return the two-sided p of the test that the true mean is 0; NaN without variance."""
-        tails = [2 * t_tail(abs(self.mean) / error, freedom) if error else 0.0 for error, freedom in self.errors()]
-        return max(tails, default=math.nan)
+        return 2 * self.tail(abs(self.mean))
 
     def p_within(self, margin: float) -> float:
         """Return p of two one-sided tests that the true mean is between -``margin`` and ``margin``; NaN without variance."""
-        tails = [
-            t_tail((margin - abs(self.mean)) / error, freedom) if error else 0.0 for error, freedom in self.errors()
-        ]
-        return max(tails, default=math.nan)
+        return self.tail(margin - abs(self.mean))
 
     def seeds_to_decide(self, level: float = 0.05) -> int:
         """Return the smallest number of seeds expected to separate the mean from 0; 0 if even `MOST_SEEDS` are too few."""
@@ -90,8 +91,7 @@ class Estimate(ABC):
 
         The difference of two independent means of equal size has sqrt(2) times the standard error.
         """
-        tails = [t_tail(abs(self.mean) / (math.sqrt(2) * error), freedom) for error, freedom in self.errors() if error]
-        return max(tails, default=math.nan)
+        return self.tail(abs(self.mean) / math.sqrt(2))
 
 
 MOST_SEEDS, MOST_ROWS = 200, 100

@@ -1,7 +1,7 @@
 """Combine skews: one deals the rows, one may set the sizes, and any number change features and concepts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,22 +149,10 @@ def owners(partition: Partition, num_rows: int) -> Ints:
 
 def pooled(partition: Partition) -> Partition:
     """Return the partition with all clients' rows on one client."""
-    held_out = partition.held_out
-    return replace(
-        partition,
-        offsets=offsets([partition.indices]),
-        names=("0",),
-        empty=0,
-        held_out=None if held_out is None else (held_out[0], offsets([held_out[0]])),
-    )
+    return partition.changed(lambda rows, _: (rows, offsets([rows])), names=("0",), empty=0)
 
 
 def shuffled(partition: Partition, seed: int) -> Partition:
     """Return the partition with the training rows dealt anew to clients of the same sizes, and so the held-out rows."""
-    rng, held_out = stream(seed, "shuffled"), partition.held_out
-    return replace(
-        partition,
-        indices=rng.permutation(partition.indices),
-        names=tuple(map(str, range(len(partition)))),
-        held_out=None if held_out is None else (rng.permutation(held_out[0]), held_out[1]),
-    )
+    rng, names = stream(seed, "shuffled"), tuple(map(str, range(len(partition))))
+    return partition.changed(lambda rows, cuts: (rng.permutation(rows), cuts), names=names)

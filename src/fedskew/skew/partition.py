@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,12 +70,21 @@ class Partition:
 
     def only(self, clients: Ints) -> Partition:
         """Return the partition of these clients only."""
-        parts, aside = [self.rows(k) for k in clients], None
-        if self.held_out is not None:
-            measured = [self.measured_rows(k) for k in clients]
-            aside = (np.concatenate(measured), offsets(measured))
-        names = tuple(self.names[k] for k in clients)
-        return replace(self, indices=np.concatenate(parts), offsets=offsets(parts), names=names, held_out=aside)
+
+        def of_clients(rows: Ints, cuts: Ints) -> tuple[Ints, Ints]:
+            parts = [rows[cuts[k] : cuts[k + 1]] for k in clients]
+            return np.concatenate(parts), offsets(parts)
+
+        return self.changed(of_clients, names=tuple(self.names[k] for k in clients))
+
+    def changed(self, change: Callable[[Ints, Ints], tuple[Ints, Ints]], **fields: Any) -> Partition:
+        """Return the partition with other ``fields``, and with other rows and offsets, for training and held out.
+
+        ``change(rows, offsets)`` returns these. It is called for the training rows, then for the held-out rows, if there are any.
+        """
+        indices, offsets = change(self.indices, self.offsets)
+        held_out = None if self.held_out is None else change(*self.held_out)
+        return replace(self, indices=indices, offsets=offsets, held_out=held_out, **fields)
 
     def first(self, most: int) -> Partition:
         """Return the partition with at most the first ``most`` training rows of each client."""

@@ -66,12 +66,7 @@ def deal_others(
     emptied = 0
     if groups is not None and other_groups is not None and getattr(skew, "by_groups", False):
         emptied = len(np.unique(groups)) - len(np.unique(other_groups))
-    return dataclasses.replace(
-        part,
-        indices=others[part.indices],
-        empty=part.empty + emptied,
-        held_out=None if part.held_out is None else (others[part.held_out[0]], part.held_out[1]),
-    )
+    return part.changed(lambda rows, cuts: (others[rows], cuts), empty=part.empty + emptied)
 
 
 def share_out(partition: Partition, rows: Ints, alpha: float, seed: int) -> Partition:

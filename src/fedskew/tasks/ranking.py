@@ -28,30 +28,27 @@ def areas(scores: Floats, positive: Bools) -> Floats:
     The area is a share of all pairs of a positive and a negative row: those in which the positive row has the higher score.
     Ties count half.
     """
-    return np.array([area(column, rows) for column, rows in zip(scores.T, positive.T, strict=True)])
-
-
-def area(scores: Floats, positive: Bools) -> float:
-    """Return the area under the ROC curve of one column (n,)."""
-    pairs = positive.sum() * (~positive).sum()
-    return float(right_pairs(scores, positive)[positive].sum() / pairs) if pairs else float("nan")
+    pairs = positive.sum(0) * (~positive).sum(0)
+    shares: Floats = np.where(positive, right_pairs(scores, positive), 0.0).sum(0) / np.where(pairs > 0, pairs, np.nan)
+    return shares
 
 
 def areas_without(scores: Floats, positive: Bools) -> Floats:
     """Return areas (n, K). Row i has the result of `areas` without row i."""
     positives, negatives = positive.sum(0), (~positive).sum(0)
     pairs = np.where(positive, (positives - 1) * negatives, positives * (negatives - 1))
-    right = np.stack([right_pairs(*column) for column in zip(scores.T, positive.T, strict=True)], axis=1)
+    right = right_pairs(scores, positive)
     left: Floats = (right.sum(0) / 2 - right) / np.where(pairs > 0, pairs, np.nan)
     return left
 
 
 def right_pairs(scores: Floats, positive: Bools) -> Floats:
-    """Return for each row (n,) in how many pairs with a row of the other kind the positive row has the higher score."""
-    right = np.empty(len(scores))
-    for rows, sign in ((positive, 1), (~positive, -1)):
-        against, row_scores = np.sort(sign * scores[~rows]), sign * scores[rows]
-        right[rows] = (against.searchsorted(row_scores, "left") + against.searchsorted(row_scores, "right")) / 2
+    """Return for each row (n, K) in how many pairs with a row of the other kind the positive row has the higher score."""
+    right = np.empty(scores.shape)
+    for result, column, yes in zip(right.T, scores.T, positive.T, strict=True):
+        for rows, sign in ((yes, 1), (~yes, -1)):
+            against, row_scores = np.sort(sign * column[~rows]), sign * column[rows]
+            result[rows] = (against.searchsorted(row_scores, "left") + against.searchsorted(row_scores, "right")) / 2
     return right
 
 

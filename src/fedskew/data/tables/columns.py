@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 from fedskew.data.preprocessing import MISSING, TEXT_WIDTH, Cells, Column, Number, Tabular, Text, Unseen, Words
 from fedskew.data.tables.mapping import plain
-from fedskew.data.texts import words
+from fedskew.data.texts import by_frequency, words
 
 Fact: TypeAlias = tuple[str, Literal["mean", "content", "share", "missing"], str, NDArray[np.float64]]
 """(column, kind, word, values): one value for each row (rows,), NaN if unknown. ``word`` is for ``share`` only."""
@@ -55,9 +55,7 @@ def of_texts(name: str, texts: Sequence[str]) -> Iterator[Fact | Held]:
     yield f"number of words of {name}", "content", "", np.array([len(row) for row in of_rows], dtype=float)
     sets = [sorted(set(row)) for row in of_rows]
     counts = Counter(chain.from_iterable(sets))
-    frequent = sorted((word for word in counts if counts[word] >= FEWEST), key=lambda word: (-counts[word], word))[
-        :FREQUENT
-    ]
+    frequent = [word for word in by_frequency(counts) if counts[word] >= FEWEST][:FREQUENT]
     number = {word: at for at, word in enumerate(frequent)}
     columns = [[number[word] for word in row if word in number] for row in sets]
     ends = np.cumsum([0, *map(len, columns)])

@@ -64,6 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
 }
 METHOD_LINES = 120
+FLOORS = 6
 
 
 def room_of(path: Path) -> str | None:
@@ -126,15 +127,30 @@ def test_imports_point_downwards():
     assert offenders(rooms, lambda path, source: wrong_imports(source, rooms[path], package_of(path))) == {}
 
 
-def test_files_import_each_other_in_no_circle():
-    """Also not within functions or for type checkers."""
+def imports_between_files() -> dict[str, set[str]]:
+    """By the name of each file's module, what it imports, also within functions or for type checkers."""
     files = {".".join(["fedskew", *path.relative_to(SOURCE).with_suffix("").parts]): path for path in FILES}
     files = {name.removesuffix(".__init__"): path for name, path in files.items()}
-    left = {}
+    targets = {}
     for name, path in files.items():
-        found = imported(ast.parse(path.read_text(encoding="utf-8")), package_of(path))
-        left[name] = {target if target in files else target.rpartition(".")[0] for target in found} - {name}
-    assert files.keys() <= {*TopologicalSorter(left).static_order()}  # which raises an error at a circle
+        names = imported(ast.parse(path.read_text(encoding="utf-8")), package_of(path))
+        targets[name] = {target if target in files else target.rpartition(".")[0] for target in names} - {name}
+    return targets
+
+
+def test_files_import_each_other_in_no_circle():
+    targets = imports_between_files()
+    assert targets.keys() <= {*TopologicalSorter(targets).static_order()}  # which raises an error at a circle
+
+
+def test_a_folder_has_at_most_six_floors_of_imports():
+    """A file on floor 1 imports no other of its folder."""
+    targets, floors = imports_between_files(), dict[str, int]()
+    for name in TopologicalSorter(targets).static_order():
+        folder = name.rpartition(".")[0]
+        below = [floors[target] for target in targets.get(name, ()) if target.rpartition(".")[0] == folder]
+        floors[name] = 1 + max(below, default=0)
+    assert {name: floor for name, floor in floors.items() if floor > FLOORS} == {}
 
 
 def test_the_order_of_rooms_has_no_circle():

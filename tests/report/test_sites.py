@@ -12,9 +12,9 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.measure.statistics import over_common_rows, over_seeds_and_rows
 from fedskew.report.experiments import provenance
-from fedskew.report.files import readable_by_site, texts_of
+from fedskew.report.files import texts_of
 from fedskew.report.html import page as page_of
-from fedskew.report.series import Layout, Results
+from fedskew.report.series import Layout, Results, readable_by_site
 from fedskew.report.tables import by_method, splits, values_of_rows
 from fedskew.store.runs import RunStore
 

@@ -13,7 +13,7 @@ from fedskew.claims.verdicts import Results, cells
 from fedskew.core.text import count
 from fedskew.measure.registry import Measure, measures_of
 from fedskew.report import draw
-from fedskew.report.plots import of_partition
+from fedskew.report.draw import of_partition
 from fedskew.report.series import over_seeds
 from fedskew.report.style import Picture, tips_along
 from fedskew.report.words import figures, with_interval

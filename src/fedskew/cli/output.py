@@ -20,9 +20,9 @@ from fedskew.core.files import replacing
 from fedskew.report.answer import measuring, profiles, remarks, warnings
 from fedskew.report.console import Console, say
 from fedskew.report.experiments import measured_rows, titled, tuning
-from fedskew.report.files import RECALL, against, readable, readable_by_site
+from fedskew.report.files import against, readable
 from fedskew.report.plots import on_ranks, ranking
-from fedskew.report.series import PLAIN, Layout, Results, by_site, curves_by_run, decided
+from fedskew.report.series import PLAIN, RECALL, Layout, Results, by_site, curves_by_run, decided, readable_by_site
 from fedskew.report.tables import covered, on_verdicts, verdict_rule
 from fedskew.report.variance import how_sure
 from fedskew.report.words import SPREADS, heading, listed

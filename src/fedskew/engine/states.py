@@ -187,6 +187,10 @@ class DiskStates:
         self.saved()
 
 
+AnyStates = ClientStates | DiskStates
+"""Client states between rounds."""
+
+
 def opened(
     path: Path,
     num_clients: int,

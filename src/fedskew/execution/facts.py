@@ -1,21 +1,36 @@
-"""What a run stores beside its numbers: its defaults, the scores of trivial models, and warnings."""
+"""What a run stores beside its numbers: versions, data, partition, its defaults, the scores of trivial models, and warnings."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from fedskew.core.component import to_table
+from fedskew.core.errors import BadInput
+from fedskew.core.machine import hardware
 from fedskew.core.task import ConstantAnswer
+from fedskew.core.user_code import offered_by
 from fedskew.data.dataset import Baselines
+from fedskew.engine import ENGINES
 from fedskew.execution.build import Assembly
+from fedskew.execution.learned import keep, write_toml
+from fedskew.execution.measurements import measured_every
+from fedskew.execution.sites import facts_of_sites
 from fedskew.experiment.config import COMPONENTS, SETTINGS, SEVERAL, Experiment
 from fedskew.loop.evaluate import evaluate_constant
+from fedskew.loop.personal import ROWS
 from fedskew.measure.history import Warned, Watch
 from fedskew.skew.compose import mixture
 from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunStore
+
+SHOWN_CLIENTS = 1000
+"""Maximum number of clients whose partition is stored for the report."""
 
 
 def defaults_of(cls: type) -> dict[str, object]:
@@ -47,6 +62,65 @@ def baselines(assembly: Assembly) -> Baselines:
     scores = evaluate_constant(task, kind.fitted(data.y).constant(data.y, task.num_outputs), assembly.test_targets(0))
     metrics = {m.name: scores[m.name] for m in kind.metrics if not math.isnan(scores.get(m.name, np.nan))}
     return {"always the same answer": metrics, **data.baselines}
+
+
+def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
+    """Store the facts of a run that begins. Raises `BadInput` if data or frozen layers have changed since it first began."""
+    experiment = assembly.experiment
+    facts: dict[str, Any] = {}
+    stored: Mapping[str, Any] = store.run(run).facts
+    if "engine" not in stored:
+        facts["engine"] = {"name": to_table(experiment.engine, ENGINES)["name"]}
+    dataset = assembly.dataset
+    facts["versions"] = {name: version(name) for name in ("fedskew", "torch", "numpy")} | {
+        "python": platform.python_version(),
+        **{k: v for part in experiment.components() for k, v in offered_by(type(part)).items()},
+    }
+    facts["machine"] = hardware()
+    facts["data"] = {
+        "name": dataset.name,
+        "source": dataset.source,
+        "notes": dataset.notes,
+        "fingerprint": dataset.fingerprint(),
+        **{f"{part}_rows": len(y) for part, y in (("training", dataset.y), ("test", dataset.y_test))},
+    }
+    if dataset.test_units is not None:
+        facts["data"]["test_units"] = len(np.unique(dataset.test_units))
+    facts["partition"] = assembly.partition_facts()
+    facts["measured_every"], facts["sites"] = measured_every(assembly), facts_of_sites(assembly)
+    if assembly.initial.round:
+        facts["first_round"] = assembly.initial.round
+    facts["parameters"] = int(assembly.x0.numel())
+    facts["shares_model"] = assembly.federation.contract.shares_model
+    facts["layers"] = list(assembly.federation.task.space.layers())
+    facts["classes"] = list(assembly.dataset.classes if assembly.dataset.target == "labels" else assembly.strata)
+    if assembly.data.unseen is not None:
+        facts["adaptation"] = ["all" if rows is None else str(rows) for rows in ROWS]
+    facts |= experiment.declared
+    facts["baselines"] = baselines(assembly)
+    facts["primary"], facts["defaults"] = experiment.task.primary, defaults(experiment)
+    if assembly.frozen:
+        facts["frozen"] = assembly.frozen._asdict()
+    for what, name in (("data", "data"), ("frozen", "model's frozen layers")):
+        before, now = (part.get(what, {}).get("fingerprint") for part in (stored, facts))
+        if before not in (None, now):
+            raise BadInput(
+                f"run {run}: the {name} have changed since it began (fingerprint {before}, now {now}); start a new run"
+            )
+    store.update(run, status="running", experiment=experiment.toml())
+    store.add_facts(run, facts)
+    write_toml(store, run, experiment)
+    keep(store, run, assembly)
+    counts, classes = assembly.label_counts(), assembly.strata
+    store.set_partition(
+        run,
+        [
+            (k, assembly.partition.names[k], classes[c], int(counts[k, c]))
+            for k in range(min(len(counts), SHOWN_CLIENTS))
+            for c in range(len(classes))
+            if counts[k, c]
+        ],
+    )
 
 
 def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watch:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import torch
@@ -13,12 +12,11 @@ from fedskew.core.errors import Diverged, require, suggestion
 from fedskew.core.records import Server
 from fedskew.core.rows import counts, odds, opportunity, parity
 from fedskew.core.seeding import stream
-from fedskew.core.task import Categorised
+from fedskew.core.task import Categorised, pooled_primary
 from fedskew.execution.build import Assembly, adaptation_of
 from fedskew.execution.site import Site
-from fedskew.execution.sites import RowValues, outputs_of, row_values
 from fedskew.experiment.config import Experiment, row_of
-from fedskew.loop.evaluate import CHUNK, mean_of, over_rows, per_row, scored
+from fedskew.loop.evaluate import RowValues, mean_of, outputs_of, over_rows, per_row, row_values, scored
 from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.limits import client_cause, server_cause
@@ -129,8 +127,9 @@ def unseen_rows(assembly: Assembly, engine: Engine, server: Server) -> list[Row]
 def test_row_values(assembly: Assembly, server: Server) -> RowValues | None:
     """Return the values of the test rows, see `row_values`."""
     task, y, x = assembly.federation.task, assembly.test_targets(server.round), assembly.x_test
-    scores, outputs = partial(per_row, task, server.x, x, y), partial(outputs_of, task, server.x, x)
-    return row_values(assembly, scores, outputs, y, assembly.dataset.test_units)
+    outputs = outputs_of(task, server.x, x) if pooled_primary(task) else None
+    scores, units = per_row(task, server.x, x, y), assembly.dataset.test_units
+    return row_values(task, assembly.experiment.task.primary, scores, outputs, y, units)
 
 
 def own_rows(assembly: Assembly, split: str, inputs: Callable[[Metric], tuple[Tensor, Tensor]]) -> list[Row]:
@@ -197,7 +196,7 @@ def layer_rows(assembly: Assembly, deltas: Tensor) -> list[Row]:
 def group_rows(assembly: Assembly, w: Tensor, y: Tensor) -> list[Row]:
     """Compute the fairness gaps between the two groups on the test set. Undefined gaps are left out."""
     x = assembly.x_test
-    predicted = torch.cat([assembly.federation.task.logits(w, part).argmax(-1) for part in x.split(CHUNK)])
+    predicted = outputs_of(assembly.federation.task, w, x).argmax(-1)
     cells = counts(predicted, y, x[:, -1], torch.ones_like(y, dtype=torch.float64))
     gaps = {"opportunity": opportunity(cells), "parity": parity(cells), "odds": odds(cells)}
     return [(None, "test", name, float(gap)) for name, gap in gaps.items() if bool(gap.isfinite())]

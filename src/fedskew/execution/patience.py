@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedskew.core.errors import require
-from fedskew.engine.states import DiskStates
+from fedskew.engine.states import AnyStates, DiskStates
 from fedskew.execution.build import Assembly
-from fedskew.execution.rounds import AnyStates
 from fedskew.loop.personal import measures_personal
 from fedskew.store.runs import Row, RunStore
 

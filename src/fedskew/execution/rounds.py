@@ -1,13 +1,13 @@
-"""Play and measure the rounds of a run, and convert its state to and from a checkpoint. Nothing is written here."""
+"""Play and measure the rounds of a run, and convert its state to and from a checkpoint."""
 
 import time
 from collections.abc import Iterator
 
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.machine import span
 from fedskew.core.records import Server
 from fedskew.core.trees import Tree, num_bytes
-from fedskew.engine.states import ClientStates, DiskStates
+from fedskew.engine.states import AnyStates, ClientStates, opened
 from fedskew.execution.build import Assembly
 from fedskew.execution.initial import shapes
 from fedskew.execution.measurements import (
@@ -20,12 +20,13 @@ from fedskew.execution.measurements import (
 )
 from fedskew.execution.site import Site
 from fedskew.experiment.config import Experiment
-from fedskew.loop.round import fresh
+from fedskew.loop.round import fresh, start
 from fedskew.loop.work import States
-from fedskew.store.runs import Row
+from fedskew.store import checkpoints
+from fedskew.store.runs import Row, RunStore
 
-AnyStates = ClientStates | DiskStates
-"""Client states between rounds."""
+STATES = "client-states.bin"
+"""File in a run's folder with the client states, if they are on disk."""
 
 LARGE = 1 << 30
 """Above this number of bytes in total, client states are stored on disk."""
@@ -98,3 +99,34 @@ def on_disk(assembly: Assembly) -> bool:
     """True if client states are stored on disk: if ``training.states`` says so, or for ``auto`` if they exceed `LARGE`."""
     storage, fed = assembly.experiment.training.states, assembly.federation
     return storage == "disk" or (storage == "auto" and len(fed.clients) * num_bytes(fresh(fed, assembly.x0)) > LARGE)
+
+
+def resume(
+    store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] | None = None, to_show: int | None = None
+) -> tuple[Server, AnyStates]:
+    """Restore server and client states from the newest checkpoint whose rounds are all in the store, or from the start.
+
+    ``kind`` is the class of the states if other machines hold them. ``to_show`` is the last round that counts; with it, no file is
+    written and a checkpoint must exist. Raises `BadInput` for a checkpoint of another run, which a copied folder may contain.
+    """
+    folder, num_clients, record = store.run_folder(run), len(assembly.partition), store.run(run)
+    covered = to_show if to_show is not None else store.covered(run) if record.rounds_done else None
+    newest = checkpoints.newest(folder, covered)
+    server = start(assembly.federation, assembly.x0)
+    if newest is None:
+        require(to_show is None, f"run {run}: it has no checkpoint yet of round {to_show} or before")
+        to_disk = kind is None and on_disk(assembly)
+        states = opened(folder / STATES, num_clients) if to_disk else (kind or ClientStates)()
+        return goes_on(assembly, server, states, simulated=kind is None), states
+    tree, facts = newest
+    hashes = (record.experiment_hash, record.facts.get("hash_before"))
+    if facts.get("experiment") not in hashes or record.rounds_done == 0:
+        raise BadInput(
+            f"run {run}: the checkpoint of round {facts['round']} in {folder} is of another run; move that folder, or choose "
+            "another one with --runs"
+        )
+    tree = checkpoints.to_device(tree, assembly.x0.device)
+    server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
+    if "slots" in clients:
+        return server, opened(folder / STATES, num_clients, clients, to_show is not None)
+    return server, (kind or ClientStates).restore(clients["ids"].cpu().numpy(), clients.get("states", {}))

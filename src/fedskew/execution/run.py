@@ -1,45 +1,31 @@
 """Execute one run: play its rounds, store its measurements, save checkpoints. A resumed run gives bit-identical numbers."""
 
 import contextlib
-import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 import torch
 
-from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, TooFew, first_line, require
-from fedskew.core.machine import hardware, profiled, span
+from fedskew.core.machine import profiled, span
 from fedskew.core.records import Server
-from fedskew.core.user_code import fault, offered_by
+from fedskew.core.user_code import fault
 from fedskew.data.dataset import Dataset
-from fedskew.engine import ENGINES
 from fedskew.engine.group import Distributed, Lost
-from fedskew.engine.states import ClientStates, DiskStates, opened
+from fedskew.engine.states import AnyStates, ClientStates, DiskStates
 from fedskew.execution.build import Assembly
-from fedskew.execution.facts import baselines, defaults, new_warnings, note, note_where, watch_of
-from fedskew.execution.learned import CHECKSUM, checksum, keep, write_toml
-from fedskew.execution.measurements import (
-    at_most,
-    forgetting_rows,
-    measured_every,
-    recovery_rows,
-    test_row_values,
-    unseen_rows,
-)
+from fedskew.execution.facts import new_warnings, note, note_start, note_where, watch_of
+from fedskew.execution.learned import CHECKSUM, checksum, write_toml
+from fedskew.execution.measurements import at_most, forgetting_rows, recovery_rows, test_row_values, unseen_rows
 from fedskew.execution.patience import patience_of
 from fedskew.execution.plan import Latest, Plan
-from fedskew.execution.rounds import AnyStates, checkpoint_due, checkpoint_of, goes_on, on_disk, rounds_of, taken_up
+from fedskew.execution.rounds import checkpoint_due, checkpoint_of, resume, rounds_of
 from fedskew.execution.site import LocalClients, Site
-from fedskew.execution.sites import RowValues, facts_of_sites, measured_at_sites, reported_by_sites
+from fedskew.execution.sites import RowValues, measured_at_sites, reported_by_sites
 from fedskew.execution.torchrun import group_of_run, in_step, lead
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.loop.personal import ROWS
-from fedskew.loop.round import start
 from fedskew.loop.work import Engine
 from fedskew.measure.history import Watch
 from fedskew.measure.registry import Measure
@@ -48,12 +34,6 @@ from fedskew.store import checkpoints, test_rows
 from fedskew.store.lock import held
 from fedskew.store.runs import Row, RunRecord, RunStore
 from fedskew.store.test_rows import Split
-
-SHOWN_CLIENTS = 1000
-"""Maximum number of clients whose partition is stored for the report."""
-
-STATES = "client-states.bin"
-"""File in a run's folder with the client states, if they are on disk."""
 
 
 @dataclass(frozen=True)
@@ -301,93 +281,3 @@ def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seco
     values = {m.key: totals[m.split, m.name] for m in measures}
     name, training = assembly.experiment.name, assembly.experiment.training
     return Progress(run, name, training.seed, server.round, training.rounds, seconds, values, measures)
-
-
-def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
-    """Store the facts of a run that begins. Raises `BadInput` if data or frozen layers have changed since it first began."""
-    experiment = assembly.experiment
-    facts: dict[str, Any] = {}
-    stored: Mapping[str, Any] = store.run(run).facts
-    if "engine" not in stored:
-        facts["engine"] = {"name": to_table(experiment.engine, ENGINES)["name"]}
-    dataset = assembly.dataset
-    facts["versions"] = {name: version(name) for name in ("fedskew", "torch", "numpy")} | {
-        "python": platform.python_version(),
-        **{k: v for part in experiment.components() for k, v in offered_by(type(part)).items()},
-    }
-    facts["machine"] = hardware()
-    facts["data"] = {
-        "name": dataset.name,
-        "source": dataset.source,
-        "notes": dataset.notes,
-        "fingerprint": dataset.fingerprint(),
-        **{f"{part}_rows": len(y) for part, y in (("training", dataset.y), ("test", dataset.y_test))},
-    }
-    if dataset.test_units is not None:
-        facts["data"]["test_units"] = len(np.unique(dataset.test_units))
-    facts["partition"] = assembly.partition_facts()
-    facts["measured_every"], facts["sites"] = measured_every(assembly), facts_of_sites(assembly)
-    if assembly.initial.round:
-        facts["first_round"] = assembly.initial.round
-    facts["parameters"] = int(assembly.x0.numel())
-    facts["shares_model"] = assembly.federation.contract.shares_model
-    facts["layers"] = list(assembly.federation.task.space.layers())
-    facts["classes"] = list(assembly.dataset.classes if assembly.dataset.target == "labels" else assembly.strata)
-    if assembly.data.unseen is not None:
-        facts["adaptation"] = ["all" if rows is None else str(rows) for rows in ROWS]
-    facts |= experiment.declared
-    facts["baselines"] = baselines(assembly)
-    facts["primary"], facts["defaults"] = experiment.task.primary, defaults(experiment)
-    if assembly.frozen:
-        facts["frozen"] = assembly.frozen._asdict()
-    for what, name in (("data", "data"), ("frozen", "model's frozen layers")):
-        before, now = (part.get(what, {}).get("fingerprint") for part in (stored, facts))
-        if before not in (None, now):
-            raise BadInput(
-                f"run {run}: the {name} have changed since it began (fingerprint {before}, now {now}); start a new run"
-            )
-    store.update(run, status="running", experiment=experiment.toml())
-    store.add_facts(run, facts)
-    write_toml(store, run, experiment)
-    keep(store, run, assembly)
-    counts, classes = assembly.label_counts(), assembly.strata
-    store.set_partition(
-        run,
-        [
-            (k, assembly.partition.names[k], classes[c], int(counts[k, c]))
-            for k in range(min(len(counts), SHOWN_CLIENTS))
-            for c in range(len(classes))
-            if counts[k, c]
-        ],
-    )
-
-
-def resume(
-    store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] | None = None, to_show: int | None = None
-) -> tuple[Server, AnyStates]:
-    """Restore server and client states from the newest checkpoint whose rounds are all in the store, or from the start.
-
-    ``kind`` is the class of the states if other machines hold them. ``to_show`` is the last round that counts; with it, no file is
-    written and a checkpoint must exist. Raises `BadInput` for a checkpoint of another run, which a copied folder may contain.
-    """
-    folder, num_clients, record = store.run_folder(run), len(assembly.partition), store.run(run)
-    covered = to_show if to_show is not None else store.covered(run) if record.rounds_done else None
-    newest = checkpoints.newest(folder, covered)
-    server = start(assembly.federation, assembly.x0)
-    if newest is None:
-        require(to_show is None, f"run {run}: it has no checkpoint yet of round {to_show} or before")
-        to_disk = kind is None and on_disk(assembly)
-        states = opened(folder / STATES, num_clients) if to_disk else (kind or ClientStates)()
-        return goes_on(assembly, server, states, simulated=kind is None), states
-    tree, facts = newest
-    hashes = (record.experiment_hash, record.facts.get("hash_before"))
-    if facts.get("experiment") not in hashes or record.rounds_done == 0:
-        raise BadInput(
-            f"run {run}: the checkpoint of round {facts['round']} in {folder} is of another run; move that folder, or choose "
-            "another one with --runs"
-        )
-    tree = checkpoints.to_device(tree, assembly.x0.device)
-    server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
-    if "slots" in clients:
-        return server, opened(folder / STATES, num_clients, clients, to_show is not None)
-    return server, (kind or ClientStates).restore(clients["ids"].cpu().numpy(), clients.get("states", {}))

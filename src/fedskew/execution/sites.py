@@ -8,7 +8,6 @@ client holds out. So all methods are measured on the same rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -16,22 +15,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.core.records import Server, channels_last
-from fedskew.core.task import ConstantAnswer, ModelTask, Task, joint, pooled_names, pooled_primary
+from fedskew.core.records import Server
+from fedskew.core.task import ConstantAnswer, joint, pooled_names
 from fedskew.core.trees import Tree
 from fedskew.data.dataset import Dataset
 from fedskew.execution.build import Assembly
-from fedskew.loop.evaluate import CHUNK, by_row, evaluate_constant, over_rows, per_row, pooled_by_row, scored_outputs
+from fedskew.loop.evaluate import (
+    CHUNK,
+    RowValues,
+    evaluate_constant,
+    outputs_of,
+    over_rows,
+    per_row,
+    row_values,
+    scored_outputs,
+)
 from fedskew.loop.personal import measures_personal, personal_models
 from fedskew.loop.work import Engine, States
-from fedskew.measure.statistics import Floats
 from fedskew.skew.compose import mixture
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row, RunStore
 from fedskew.store.test_rows import units_at_sites
-
-RowValues = tuple[Floats, Ints | None]
-"""One value of the primary metric for each row (rows,), or for each unit, and the units or None."""
 
 MOST_POOLED = 200
 """Maximum number of sites for which metrics of all rows together are computed by site. They take milliseconds each."""
@@ -106,12 +110,6 @@ def rows_at_sites(assembly: Assembly, round_: int, measured: Ints) -> SiteRows |
     return SiteRows(x[at], y[at], ids, sites, np.cumsum([0, *sizes]))
 
 
-def outputs_of(task: Task, w: Tensor, x: Tensor) -> Tensor:
-    """Return the outputs (n, K) of a model on rows (n, ...)."""
-    with torch.no_grad():
-        return torch.cat([task.logits(w, channels_last(part)) for part in x.split(CHUNK)])
-
-
 def answered(
     assembly: Assembly, engine: Engine, server: Server, states: States, at: SiteRows
 ) -> tuple[Tree, Tensor | None]:
@@ -124,7 +122,7 @@ def answered(
         parts = [*zip(fed.tasks_of(one), models, spans, strict=True)]
     if joint(fed.task) or pooled_names(fed.task):
         outputs = torch.cat([outputs_of(task, w, at.x[span]) for task, w, span in parts])
-        return scored_outputs(fed.task, lambda lo, hi: outputs[lo:hi], at.y, pool=False)[0], outputs
+        return scored_outputs(fed.task, outputs.split(CHUNK), at.y, pool=False)[0], outputs
     scores = [per_row(task, w, at.x[span], at.y[span]) for task, w, span in parts]
     return {name: torch.cat([part[name] for part in scores]) for name in scores[0]}, None
 
@@ -142,7 +140,7 @@ def measured_at_sites(
     def metrics(span: slice, pool: bool) -> dict[str, float]:
         y, part, pooled = at.y[span], {name: values[span] for name, values in scores.items()}, dict[str, float]()
         if outputs is not None:
-            part, pooled = scored_outputs(task, lambda lo, hi: outputs[span][lo:hi], y, pool)
+            part, pooled = scored_outputs(task, outputs[span].split(CHUNK), y, pool)
         values = over_rows(task, part, pooled) | {"rows": float(len(y))}
         if rarest is not None and "accuracy" in part:
             values[RAREST] = float(part["accuracy"][y == rarest].mean())
@@ -159,7 +157,7 @@ def measured_at_sites(
         for k, (lo, hi) in zip(at.sites, pairwise(at.offsets.tolist()), strict=True)
     }
     every: list[tuple[int | None, dict[str, float]]] = [(None, whole), *by_site.items()]
-    return rows_of_sites(assembly, every), row_values(assembly, lambda: scores, lambda: outputs, at.y, at.units)
+    return rows_of_sites(assembly, every), row_values(task, kind.primary, scores, outputs, at.y, at.units)
 
 
 def reported_by_sites(store: RunStore, run: int, assembly: Assembly, round_: int) -> list[Row]:
@@ -185,21 +183,3 @@ def rows_of_sites(assembly: Assembly, every: list[tuple[int | None, dict[str, fl
         for name, value in values.items()
         if math.isfinite(value) and ("sites", name) in known
     ]
-
-
-def row_values(
-    assembly: Assembly, scores: Callable[[], Tree], outputs: Callable[[], Tensor | None], y: Tensor, units: Ints | None
-) -> RowValues | None:
-    """Return one value of the primary metric for each row, and the rows' units.
-
-    The mean of the values is the metric. Some metrics have a value for each group of rows. Returns None if a row has no value.
-    """
-    task, metric = assembly.federation.task, assembly.experiment.task.primary
-    if isinstance(task, ModelTask) and pooled_primary(task) and len(y) > 1:
-        of_rows = outputs()
-        assert of_rows is not None
-        values, units = pooled_by_row(task, metric, of_rows, y, units)
-    else:
-        by_rows = by_row(task, metric, scores())
-        values = np.array([np.nan]) if by_rows is None else by_rows.cpu().numpy()
-    return (values, units) if np.isfinite(values).all() else None

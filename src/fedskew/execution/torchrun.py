@@ -18,9 +18,9 @@ from fedskew.core.errors import BadInput, FedskewError, NoRoom, require
 from fedskew.core.records import Server
 from fedskew.core.trees import num_bytes
 from fedskew.engine.group import TIME_LIMIT, Distributed, Group, Lost, collective
-from fedskew.engine.states import ClientStates, DiskStates
+from fedskew.engine.states import AnyStates, ClientStates, DiskStates
 from fedskew.execution.build import Assembly, assemble
-from fedskew.execution.rounds import AnyStates, on_disk, rounds_of, taken_up
+from fedskew.execution.rounds import on_disk, rounds_of, taken_up
 from fedskew.execution.site import LocalClients
 from fedskew.experiment.config import from_toml
 from fedskew.loop.round import fresh, start

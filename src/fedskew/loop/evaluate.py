@@ -1,7 +1,7 @@
 """Scores of a model on the test set, and on each client's rows."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -22,6 +22,22 @@ VALUES = 1 << 20
 """Maximum number of input values in a forward pass of several rows. More of them leave a processor's cache."""
 
 
+RowValues = tuple[Floats, Ints | None]
+"""One value of a metric for each row (rows,), or for each unit, and the units or None."""
+
+
+def outputs_in_parts(task: Task, w: Tensor, x: Tensor) -> Iterator[Tensor]:
+    """Yield the outputs (rows, ...) of a model on rows (n, ...), some rows at a time."""
+    rows = min(CHUNK, max(1, VALUES // max(1, math.prod(x.shape[1:]))))
+    return (task.logits(w, channels_last(part)) for part in x.split(rows))
+
+
+def outputs_of(task: Task, w: Tensor, x: Tensor) -> Tensor:
+    """Return the outputs (n, ...) of a model on rows (n, ...)."""
+    with torch.no_grad():
+        return torch.cat([*outputs_in_parts(task, w, x)])
+
+
 def per_row(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Tree:
     """Return the scores of each row by name, (n,) or (n, J), in float64."""
     return scored(task, w, x, y, pool=False)[0]
@@ -29,26 +45,25 @@ def per_row(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Tree:
 
 def scored(task: Task, w: Tensor, x: Tensor, y: Tensor, pool: bool = True) -> tuple[Tree, dict[str, float]]:
     """Return the scores of each row; if ``pool``, also the metrics that are computed from all rows together."""
-    rows = min(CHUNK, max(1, VALUES // max(1, math.prod(x.shape[1:]))))
-    return scored_outputs(task, lambda lo, hi: task.logits(w, channels_last(x[lo:hi])), y, pool, rows)
+    return scored_outputs(task, outputs_in_parts(task, w, x), y, pool)
 
 
 def scored_outputs(
-    task: Task, outputs_of: Callable[[int, int], Tensor], y: Tensor, pool: bool = True, rows: int = CHUNK
+    task: Task, outputs: Iterable[Tensor], y: Tensor, pool: bool = True
 ) -> tuple[Tree, dict[str, float]]:
-    """Do what `scored` does, from outputs: ``outputs_of(lo, hi)`` returns the outputs for rows lo to hi - 1, ``rows`` at a time."""
-    parts, outputs_so_far = [], []
+    """Do what `scored` does, from the outputs for some rows at a time; they are computed one after the other."""
+    parts, outputs_so_far, done = [], [], 0
     pool = pool and bool(pooled_names(task)) and len(y) > 0
     with torch.no_grad():
-        for lo in range(0, max(len(y), 1), rows):
-            logits = outputs_of(lo, lo + rows)
+        for of_rows in outputs:
             if joint(task) or pool:
-                outputs_so_far.append(logits)
+                outputs_so_far.append(of_rows)
             if not joint(task):
-                parts.append(task.scores(logits, y[lo : lo + rows]))
-        outputs = torch.cat(outputs_so_far) if outputs_so_far else None
-        parts = [task.scores(outputs, y)] if outputs is not None and joint(task) else parts
-        pooled = task.pooled(outputs, y) if pool and outputs is not None and isinstance(task, ModelTask) else {}
+                parts.append(task.scores(of_rows, y[done : done + len(of_rows)]))
+            done += len(of_rows)
+        every = torch.cat(outputs_so_far) if outputs_so_far else None
+        parts = [task.scores(every, y)] if every is not None and joint(task) else parts
+        pooled = task.pooled(every, y) if pool and every is not None and isinstance(task, ModelTask) else {}
     return {name: torch.cat([part[name] for part in parts]).double() for name in parts[0]}, pooled
 
 
@@ -60,7 +75,7 @@ def evaluate(task: Task, w: Tensor, x: Tensor, y: Tensor) -> dict[str, float]:
 def evaluate_constant(task: Task, outputs: Tensor, y: Tensor) -> dict[str, float]:
     """Return the loss and the metrics if all rows have the same outputs (K,) or (T, K)."""
     every = outputs.to(y.device).expand(len(y), *outputs.shape)
-    return over_rows(task, *scored_outputs(task, lambda lo, hi: every[lo:hi], y))
+    return over_rows(task, *scored_outputs(task, every.split(CHUNK), y))
 
 
 def over_rows(task: Task, scores: Tree, pooled: Mapping[str, float]) -> dict[str, float]:
@@ -93,9 +108,7 @@ GROUPS = 200
 """Maximum number of groups of rows in `pooled_by_row`, for tasks that are no `PoolingWithout`."""
 
 
-def pooled_by_row(
-    task: ModelTask, metric: str, outputs: Tensor, y: Tensor, units: Ints | None = None
-) -> tuple[Floats, Ints | None]:
+def pooled_by_row(task: ModelTask, metric: str, outputs: Tensor, y: Tensor, units: Ints | None = None) -> RowValues:
     """Do what `by_row` does, for a pooled metric of n > 1 rows with these outputs; also return ``units``. Undefined values are NaN.
 
     For a task that is no `PoolingWithout`, there is one value for each of at most `GROUPS` groups of rows, and the groups' numbers
@@ -115,6 +128,22 @@ def pooled_by_row(
         others = (torch.as_tensor(group != number, device=y.device) for number in range(count))
         without = np.array([task.pooled(outputs[rows], y[rows]).get(metric, math.nan) for rows in others])
     return count * whole - (count - 1) * without, units
+
+
+def row_values(
+    task: Task, metric: str, scores: Tree, outputs: Tensor | None, y: Tensor, units: Ints | None
+) -> RowValues | None:
+    """Return one value of the metric for each row, from `by_row` or `pooled_by_row`, and the rows' units.
+
+    The mean of the values is the metric. A task with a pooled primary metric needs ``outputs``. Returns None if a row has no value.
+    """
+    if isinstance(task, ModelTask) and pooled_primary(task) and len(y) > 1:
+        assert outputs is not None
+        values, units = pooled_by_row(task, metric, outputs, y, units)
+    else:
+        by_rows = by_row(task, metric, scores)
+        values = np.array([np.nan]) if by_rows is None else by_rows.cpu().numpy()
+    return (values, units) if np.isfinite(values).all() else None
 
 
 def evaluate_clients(

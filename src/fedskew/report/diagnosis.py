@@ -14,8 +14,8 @@ from fedskew.core.files import write_whole
 from fedskew.core.text import count, percent
 from fedskew.measure.heterogeneity.faces import FACES
 from fedskew.report import words
+from fedskew.report.draw import of_partition
 from fedskew.report.experiments import name_of
-from fedskew.report.plots import of_partition
 from fedskew.report.style import INK, MUTED, SERIES, Picture, Tip, Tips, blank, rendered, shorten, styled
 
 if TYPE_CHECKING:

@@ -5,14 +5,31 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.text import count
 from fedskew.measure.registry import Measure
 from fedskew.measure.statistics import Ranks
-from fedskew.report.style import INK, MUTED, SERIES, WIDTH, blank, dashes, finish, marker, share_axis, shorten, styled
+from fedskew.report.style import (
+    INK,
+    MUTED,
+    SERIES,
+    WIDTH,
+    Picture,
+    Tip,
+    Tips,
+    blank,
+    dashes,
+    finish,
+    marker,
+    share_axis,
+    shorten,
+    styled,
+)
 from fedskew.report.words import SPREADS, Row, gap, rows_of
 
 if TYPE_CHECKING:
@@ -31,8 +48,8 @@ FEW, FEW_MARKERS = 20, 8
 """A line with up to `FEW` points has a marker at each; a longer line has `FEW_MARKERS` markers."""
 
 
-SHOWN_CLIENTS = 60
-"""Maximum number of clients in the figure of a partition."""
+SHOWN_CLIENTS, MOST_CELLS = 60, 1000
+"""Maximum number of clients, and of cells with tips, in the figure of a partition."""
 
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
@@ -104,6 +121,28 @@ def draw_clients(table: pd.DataFrame, measure: Measure, order: Sequence[str], la
         axes.set_xlabel("clients, from worst to best")
         finish(figure, axes, label)
     return figure
+
+
+def of_partition(rows: pd.DataFrame, number: int) -> Picture:
+    """The figure of each client's rows by label. ``rows`` are as from `RunStore.partition`; ``number`` counts all clients."""
+    return Picture(
+        key="partition",
+        heading="",
+        draw=lambda _: draw_partition(rows, number),
+        tips=partial(tips_of_partition, rows),
+        about="rows of each client by label",
+    )
+
+
+def tips_of_partition(rows: pd.DataFrame) -> Tips:
+    """The number of rows of each client and label; none if there are too many cells."""
+    counts = rows_by_label(rows).iloc[:SHOWN_CLIENTS]
+    values = counts.to_numpy(dtype=int)
+    tips = [
+        Tip(c, k, f"client {counts.index[k][1]}, {counts.columns[c]}: {count(int(values[k, c]), 'row')}")
+        for k, c in np.argwhere(values).tolist()
+    ]
+    return Tips("xy", tips if len(tips) <= MOST_CELLS else [])
 
 
 def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:

@@ -101,29 +101,6 @@ def readable(results: Results) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-RECALL = ", recall of"
-"""Part of the headings of columns with the recall of the rarest class."""
-
-
-def readable_by_site(results: Results) -> dict[str, list[str]]:
-    """Format `series.by_site` for readers, one row for each site: by heading, the cells. Empty if the data name no sites.
-
-    Each method has a column of the primary measure. The recall of the rarest class follows.
-    """
-    table, measure, columns = by_site(results), results.measure, dict[str, list[str]]()
-    sites = list(dict.fromkeys(table["site"]))
-    if not sites:
-        return columns
-    rows, first = table.groupby("site")["rows"].mean(), results.records[0].facts.get("sites", {})
-    columns = {"site": sites, "rows": [f"{rows[site]:.0f}" for site in sites]}
-    for name, title in ((measure.name, ""), ("recall_of_rarest", f"{RECALL} {first.get('rarest')} %")):
-        shown = results.measures.stored["sites", name]
-        for method in results.methods if name in table else ():
-            values = table[table["method"] == method].set_index("site")[name].reindex(sites)
-            columns[f"{results.names[method]}{title}"] = [words.plain(shown, value) for value in values]
-    return columns
-
-
 def against(results: Results) -> str:
     """Return the heading of the differences: ``vs FedAvg``."""
     return f"vs {results.names[results.methods[0]].method}"

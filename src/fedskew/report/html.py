@@ -16,9 +16,8 @@ from fedskew.core.text import count
 from fedskew.report import experiments, words
 from fedskew.report.answer import answer, measuring, notices, profiles, remarks
 from fedskew.report.experiments import comparison_title
-from fedskew.report.files import readable_by_site
 from fedskew.report.plots import dealt, landscapes, pictures
-from fedskew.report.series import Results
+from fedskew.report.series import Results, readable_by_site
 from fedskew.report.style import LINE, MARKERS, SERIES, Picture, dashes, marker, rendered
 from fedskew.report.tables import covered
 from fedskew.report.variance import how_sure

@@ -15,7 +15,6 @@ import numpy as np
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.files import require_regular, write_whole
-from fedskew.core.text import count
 from fedskew.measure.registry import Measure, primary_of
 from fedskew.measure.statistics import Ranks, rank_methods
 from fedskew.report import draw, series
@@ -30,9 +29,6 @@ from fedskew.store.runs import RunRecord, RunStore
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-MOST_CELLS = 1000
-"""Maximum number of tips in a figure of cells."""
 
 MOST_CLIENTS = 12
 """Maximum number of lines in a figure of clients over the rounds."""
@@ -345,29 +341,7 @@ def partition(results: Results) -> Picture:
     require(len(rows) > 0, f"run {record.id} has no stored partition")
     facts = record.facts.get("partition")
     number = facts.get("clients", 0) if isinstance(facts, dict) else 0
-    return of_partition(rows, number if isinstance(number, int) else 0)
-
-
-def of_partition(rows: pd.DataFrame, number: int) -> Picture:
-    """The figure of each client's rows by label. ``rows`` are as from `RunStore.partition`; ``number`` counts all clients."""
-    return Picture(
-        key="partition",
-        heading="",
-        draw=lambda _: draw.draw_partition(rows, number),
-        tips=partial(tips_of_partition, rows),
-        about="rows of each client by label",
-    )
-
-
-def tips_of_partition(rows: pd.DataFrame) -> Tips:
-    """The number of rows of each client and label; none if there are too many cells."""
-    counts = draw.rows_by_label(rows).iloc[: draw.SHOWN_CLIENTS]
-    values = counts.to_numpy(dtype=int)
-    tips = [
-        Tip(c, k, f"client {counts.index[k][1]}, {counts.columns[c]}: {count(int(values[k, c]), 'row')}")
-        for k, c in np.argwhere(values).tolist()
-    ]
-    return Tips("xy", tips if len(tips) <= MOST_CELLS else [])
+    return draw.of_partition(rows, number if isinstance(number, int) else 0)
 
 
 AXES = {

@@ -28,7 +28,7 @@ from fedskew.report.experiments import (
     titled,
 )
 from fedskew.report.tables import OBSERVATION, by_method, methods, per_seed, rows_with, summarise
-from fedskew.report.words import MISSING, listed
+from fedskew.report.words import MISSING, listed, plain
 from fedskew.store.runs import Measurement, RunRecord, RunStore
 from fedskew.store.test_rows import Split
 
@@ -514,6 +514,29 @@ def by_site(results: Results) -> pd.DataFrame:
     wide = table.pivot_table(index=["client_name", "method"], columns="name", values="value", sort=False)
     wide = wide.reindex(columns=[name for name in names_ if name in wide]).rename_axis(columns=None)
     return wide.reset_index().rename(columns={"client_name": "site"})
+
+
+RECALL = ", recall of"
+"""Part of the headings of columns with the recall of the rarest class."""
+
+
+def readable_by_site(results: Results) -> dict[str, list[str]]:
+    """Format `by_site` for readers, one row for each site: by heading, the cells. Empty if the data name no sites.
+
+    Each method has a column of the primary measure. The recall of the rarest class follows.
+    """
+    table, measure, columns = by_site(results), results.measure, dict[str, list[str]]()
+    sites = list(dict.fromkeys(table["site"]))
+    if not sites:
+        return columns
+    rows, first = table.groupby("site")["rows"].mean(), results.records[0].facts.get("sites", {})
+    columns = {"site": sites, "rows": [f"{rows[site]:.0f}" for site in sites]}
+    for name, title in ((measure.name, ""), ("recall_of_rarest", f"{RECALL} {first.get('rarest')} %")):
+        shown = results.measures.stored["sites", name]
+        for method in results.methods if name in table else ():
+            values = table[table["method"] == method].set_index("site")[name].reindex(sites)
+            columns[f"{results.names[method]}{title}"] = [plain(shown, value) for value in values]
+    return columns
 
 
 def decided(results: Results) -> pd.DataFrame:

@@ -19,9 +19,8 @@ from fedskew.report import diagnosis as diagnosed
 from fedskew.report import words
 from fedskew.report.answer import difference
 from fedskew.report.experiments import name_of
-from fedskew.report.files import RECALL, readable_by_site
 from fedskew.report.plots import differences
-from fedskew.report.series import Results, by_site
+from fedskew.report.series import RECALL, Results, by_site, readable_by_site
 from fedskew.report.style import rendered, shorten
 from fedskew.report.tables import (
     ByRow,

@@ -175,7 +175,7 @@ class TrainedModel:
         else:
             x, y = self.inputs(frame), self.targets(frame)
         targets, site = targets_of(y, self.trained.dtype, torch.device("cpu")), self.sites_of(frame)
-        scores = scored_outputs(self.trained.task, lambda lo, hi: self.outputs(x[lo:hi], site[lo:hi]), targets)
+        scores = scored_outputs(self.trained.task, self.outputs_in_parts(x, site), targets)
         return over_rows(self.trained.task, *scores)
 
     def importance(self, rows: object, repeats: int = 10) -> pd.DataFrame:
@@ -355,12 +355,16 @@ class TrainedModel:
             outputs = outputs + added.reshape(len(x), *[1] * (outputs.dim() - 2), -1)
         return outputs / self.calibration.temperature if self.calibration else outputs
 
+    def outputs_in_parts(self, x: Tensor, site: Ints) -> Iterator[Tensor]:
+        """Yield `outputs`, at most `CHUNK` rows at a time."""
+        parts = zip(x.cpu().split(CHUNK), np.split(site, range(CHUNK, len(site), CHUNK)), strict=True)
+        return (self.outputs(*part) for part in parts)
+
     def every_output(self, x: Tensor, site: Ints) -> Tensor:
         """The outputs (n, K) of all rows, in parts; of symbols those after the row's last one. ``site`` as in `sites_of`."""
         parts = []
         with torch.no_grad():
-            for part, sites in zip(x.cpu().split(CHUNK), np.split(site, range(CHUNK, len(site), CHUNK)), strict=True):
-                outputs = self.outputs(part, sites)
+            for part, outputs in zip(x.split(CHUNK), self.outputs_in_parts(x, site), strict=True):
                 if self.trained.kind.target == "symbols":
                     outputs = outputs[torch.arange(len(part)), (part >= 0).sum(-1).clamp(min=1) - 1]
                 parts.append(outputs)

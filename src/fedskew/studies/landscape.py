@@ -19,7 +19,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.engine.states import ClientStates
 from fedskew.execution.build import Assembly, assemble
 from fedskew.execution.facts import tell_where
-from fedskew.execution.run import resume
+from fedskew.execution.rounds import resume
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.keywords import Kind
 from fedskew.experiment.settings import Auto

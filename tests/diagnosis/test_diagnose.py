@@ -57,6 +57,15 @@ def test_the_terminal_stays_within_eighty_columns(quick, capsys):
         assert word in out
 
 
+def test_names_in_brackets_are_printed_as_they_are(quick, capsys, tmp_path):
+    rows = [f"{k % 3},{k % 2},[site {k % 4}]" for k in range(120)]
+    (tmp_path / "rows.csv").write_text("\n".join(["[dose],ill,site", *rows]) + "\n", encoding="utf-8")
+    assert main(["diagnose", str(tmp_path / "rows.csv"), "--label", "ill", "--client", "site"]) == 0
+    out = capsys.readouterr().out
+    assert "[site 0]" in out
+    assert "\\[" not in out
+
+
 @pytest.mark.parametrize(
     "words",
     [["--dataset", "heart", "--skew", "natural"], [str(CSV), "--label", "num", "--client", "hospital"]],

@@ -22,7 +22,7 @@ from fedskew.advice.evidence import (
     Strengths,
     change,
 )
-from fedskew.core.text import count, percent, title
+from fedskew.core.text import count, listed, percent, title
 from fedskew.measure.statistics import LEVEL, Verdict, mean_interval, paired_p
 
 OFTEN = 0.5
@@ -288,11 +288,6 @@ def caution(cases: Sequence[Case], name: str) -> str:
     if itself:
         sentences.append(f"{count(itself, 'experiment')} used {name} itself.")
     return " ".join([*sentences, "Leave out --tuned for a quick look."])
-
-
-def listed(words: Sequence[str]) -> str:
-    """Join the words with commas and "and"."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def command(methods: Sequence[str], data: str = "") -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +11,7 @@ import pandas as pd
 
 from fedskew.api.caller import ShowProgress, Started, caller_of
 from fedskew.api.execute import execute, start
-from fedskew.api.runs import Runs
+from fedskew.api.runs import Runs, Shown
 from fedskew.conformance.promises import Verdict
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
@@ -24,21 +22,6 @@ from fedskew.studies.tune import Setting, Tuned, at_best, words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-class Shown(ABC):
-    """A result that prints as a heading and a table."""
-
-    heading: str
-
-    @abstractmethod
-    def table(self) -> pd.DataFrame: ...
-
-    def __repr__(self) -> str:
-        return f"{self.heading}\n{self.table().to_string(index=False)}"
-
-    def _repr_html_(self) -> str:
-        return f"<p>{escape(self.heading)}</p>{self.table().to_html(index=False, border=0)}"
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Unpack, cast
@@ -10,7 +9,7 @@ from typing import Any, Unpack, cast
 import pandas as pd
 
 from fedskew.api.caller import Caller, caller_of
-from fedskew.api.runs import plainly
+from fedskew.api.runs import Shown, plainly
 from fedskew.core.component import brief, from_table
 from fedskew.core.errors import BadInput, first_line, require, suggestion
 from fedskew.diagnosis.diagnose import diagnose as measure
@@ -19,14 +18,12 @@ from fedskew.experiment.keywords import DiagnoseKeywords
 from fedskew.report.diagnosis import answer, page, write_diagnosis
 
 
-class Found(dict[str, Any]):
+class Found(Shown, dict[str, Any]):
     """The result of `fedskew.diagnose`: the values that `fedskew diagnose --json` prints, by key."""
 
-    def __repr__(self) -> str:
-        return f"{answer(self)}\n{self.table().to_string(index=False)}"
-
-    def _repr_html_(self) -> str:
-        return f"<p>{escape(answer(self))}</p>{self.table().to_html(index=False, border=0)}"
+    @property
+    def heading(self) -> str:  # type: ignore[override]
+        return answer(self)
 
     def table(self) -> pd.DataFrame:
         """Return one row for each way in which clients differ (face): value, interval, chance, p, strength, verdict."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
@@ -10,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 from fedskew.core.errors import BadInput, FedskewError, require
-from fedskew.core.text import count
+from fedskew.core.text import count, listed
 from fedskew.data.dataset import Dataset
 from fedskew.report.console import self_showing
 from fedskew.report.experiments import name_of
-from fedskew.report.words import listed
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.store.test_rows import TABLES, Split
 
@@ -46,6 +46,21 @@ def plainly(function: Callable[P, R]) -> Callable[P, R]:
             raise error.with_traceback(None) from None
 
     return called
+
+
+class Shown(ABC):
+    """A result that prints as a heading and a table."""
+
+    heading: str
+
+    @abstractmethod
+    def table(self) -> pd.DataFrame: ...
+
+    def __repr__(self) -> str:
+        return f"{self.heading}\n{self.table().to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.heading)}</p>{self.table().to_html(index=False, border=0)}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,11 +105,9 @@ class Runs:
 
     def unfinished(self) -> list[str]:
         """Return a line for each run that did not finish."""
-        return [
-            f"run {r.id} ({name_of(r.name)}): {r.status} after round {r.rounds_done}. {r.message}"
-            for r in self.records
-            if r.status != "finished"
-        ]
+        from fedskew.report.answer import unfinished
+
+        return unfinished(self.records)
 
     def results(self, columns: Sequence[str] = (), interval: Interval = "ci95", by: Split = "test") -> Results:
         """Return the numbers of the runs. Raises `BadInput` for an unknown interval or split, and if ``columns`` is no list."""

@@ -14,6 +14,7 @@ from fedskew.core.text import count
 from fedskew.measure.registry import Measure, measures_of
 from fedskew.report import draw
 from fedskew.report.draw import of_partition
+from fedskew.report.plots import tips_of_curves
 from fedskew.report.series import over_seeds
 from fedskew.report.style import Picture, tips_along
 from fedskew.report.words import figures, with_interval
@@ -90,13 +91,7 @@ def of_lines(key: str, panel: Panel, lines: Lines, measure: Measure, title: str 
         key=key,
         heading=heading,
         draw=partial(draw.draw_curves, points, measure, order, circled=panel.lowest),
-        tips=partial(
-            tips_along, points.sort_values("mean", ascending=False, kind="stable"), "round", order, "mean",
-            (
-                lambda row: f"round {row['round']}",
-                lambda row: with_interval(measure, row["mean"], row["high"] - row["mean"]),
-            ),
-        ),
+        tips=partial(tips_of_curves, points, measure, order),
         caption=band + (" Circles are at the lowest points." if panel.lowest else ""),
         label=measure.label,
     )  # fmt: skip
@@ -143,11 +138,9 @@ def bars(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture
         draw=partial(draw.draw_bars, frame, measure, order),
         tips=partial(
             tips_along, frame.rename(columns={"bar": "method"}), "place", order, "mean",
-            (
-                lambda row: row["group"],
-                lambda row: with_interval(measure, row["mean"], row["half"])
-                + (f", document {figures(row['document'])}" if math.isfinite(row["document"]) else ""),
-            ),
+            head=lambda row: row["group"],
+            text=lambda row: with_interval(measure, row["mean"], row["half"])
+            + (f", document {figures(row['document'])}" if math.isfinite(row["document"]) else ""),
         ),
         caption=f"Means over the seeds, with their 95 % interval.{printed}",
         label=measure.label,

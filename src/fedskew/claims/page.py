@@ -12,14 +12,13 @@ from fedskew.claims.extras import EXTRAS, Numbers
 from fedskew.claims.figures import pictures
 from fedskew.claims.quantities import words_for
 from fedskew.claims.verdicts import RULE, Judged, Results, TableCell, cells, compared, interval, tally, verdicts
-from fedskew.core.text import count
+from fedskew.core.text import capital, count
 from fedskew.report.html import in_grey
-from fedskew.report.style import Picture, Tips, rendered
+from fedskew.report.style import Picture, rendered
 from fedskew.report.words import figures
 
 if TYPE_CHECKING:
     from markupsafe import Markup
-    from matplotlib.figure import Figure
 
 Grid = tuple[list[str], list[list[str]]]
 """Titles of the columns after the first, and rows of texts."""
@@ -50,9 +49,9 @@ def sections(document: Document, results: Results, extras: Mapping[str, Numbers]
             extra, numbers = EXTRAS[table.extra], extras[table.extra]
             grid = grid if grid[1] else (list(extra.columns[1:]), [list(row) for row in extra.rows(numbers)])
             drawn += of_extra(table.extra, numbers)
-            remarks.append(f"{extra.note[:1].upper()}{extra.note[1:]}.")
+            remarks.append(f"{capital(extra.note)}.")
         common, drawn = captions(drawn)
-        remarks = common + remarks + [f"{note[:1].upper()}{note[1:]}." for note in table.notes]
+        remarks = common + remarks + [f"{capital(note)}." for note in table.notes]
         claims = [outcome for outcome in judged if outcome.claim.table == table.name]
         words = bool(table.words) or (table.extra in EXTRAS and EXTRAS[table.extra].words)
         parts.append(Section(table.name, table.title, grid, words, drawn, remarks, claims))
@@ -70,15 +69,14 @@ def captions(pictures: Sequence[Picture]) -> tuple[list[str], list[Picture]]:
 
 def of_extra(name: str, numbers: Numbers) -> list[Picture]:
     """Return the figures of a part that needs no runs."""
-    draw, drawn = EXTRAS[name].draw, []
-    for number, part in enumerate(numbers if draw else (), 1):
+    draw = EXTRAS[name].draw
+    if draw is None:
+        return []
 
-        def drawing(label: str, part: str = part) -> Figure:
-            assert draw
-            return draw(numbers, part)
+    def of_part(number: int, part: str) -> Picture:
+        return Picture(key=f"{name}-{number}", heading=part, draw=lambda _: draw(numbers, part))
 
-        drawn.append(Picture(key=f"{name}-{number}", heading=part, draw=drawing, tips=lambda: Tips("x", [])))
-    return drawn
+    return [of_part(number, part) for number, part in enumerate(numbers, 1)]
 
 
 def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:

@@ -8,6 +8,7 @@ from typing import cast, get_type_hints
 from rich.table import Table
 from rich.text import Text
 
+from fedskew.api.answers import Checked
 from fedskew.cli.output import print_json
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.algorithm import Algorithm
@@ -129,17 +130,13 @@ def check(parsed: argparse.Namespace) -> int | None:
         if not parsed.json:
             console.print("ok    " if verdict.kept else "broken", style="green" if verdict.kept else "red", end=" ")
             console.print(verdict.promise + (f": {verdict.reason}" if verdict.reason else ""), soft_wrap=True)
-    broken = sum(not verdict.kept for verdict in verdicts)
+    checked = Checked(parsed.component, kind, tuple(verdicts))
     if parsed.json:
         rows = [dataclasses.asdict(verdict) for verdict in verdicts]
         print_json({"component": parsed.component, "kind": kind, "promises": rows})
     else:
-        console.print(
-            f"{parsed.component}: "
-            + (f"{broken} of {len(verdicts)} promises broken" if broken else f"keeps its promises ({kind})"),
-            soft_wrap=True,
-        )
-    return 1 if broken else 0
+        console.print(checked.heading, soft_wrap=True)
+    return 0 if checked else 1
 
 
 def list_classes(parsed: argparse.Namespace) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from fedskew.api.diagnose import diagnose as measure
@@ -62,7 +61,7 @@ def show_leaves(console: Console, as_json: bool) -> None:
     for title in ("step", "number", "how many", "meaning"):
         table.add_column(title)
     for leaf in LEAVES:
-        table.add_row(*map(escape, leaf))
+        table.add_row(*leaf)
     console.print(table)
     console.print("Rows never leave a site. Counts are 0 or at least FEWEST, which the site chooses (5 by default).")
 
@@ -125,7 +124,7 @@ def show_meaning(diagnosis: Mapping[str, Any], console: Console) -> None:
     """Print what the numbers of the faces mean, and which clients are farthest from the others."""
     for face in diagnosis["faces"]:
         far = farthest(diagnosis, face)
-        console.print(f"{face['face']:9}{face['meaning']}{f'; farthest: {escape(far)}' if far else ''}", style="dim")
+        console.print(f"{face['face']:9}{face['meaning']}{f'; farthest: {far}' if far else ''}", style="dim")
     clients = diagnosis["clients"]
     console.print(
         f"Each number is a total variation distance, 0 alike, at most {1 - 1 / clients:.2f} where these "
@@ -175,11 +174,11 @@ def table_of_clients(diagnosis: Mapping[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("client", max_width=WIDTH, no_wrap=True)
     for title in ("rows", *holdings["columns"]):
-        table.add_column(escape(title), justify="right", max_width=WIDTH, no_wrap=True)
+        table.add_column(title, justify="right", max_width=WIDTH, no_wrap=True)
     for at in sorted(sorted(range(len(sizes)), key=lambda k: -sizes[k])[:SOME_CLIENTS]):
         values = zip(holdings["rows"][at], holdings["shares"], strict=True)
         cells = (f"{100 * value:.0f} %" if share else f"{value:,.4g}" for value, share in values)
-        table.add_row(escape(diagnosis["client_names"][at]), f"{sizes[at]:,}", *cells)
+        table.add_row(diagnosis["client_names"][at], f"{sizes[at]:,}", *cells)
     return table
 
 

@@ -17,16 +17,27 @@ from rich.table import Table
 
 from fedskew.core.errors import FedskewError, visible
 from fedskew.core.files import replacing
-from fedskew.report.answer import measuring, profiles, remarks, warnings
+from fedskew.core.text import listed
+from fedskew.report.answer import measuring, profiles, remarks, unfinished, warnings
 from fedskew.report.console import Console, say
 from fedskew.report.experiments import measured_rows, titled, tuning
 from fedskew.report.files import against, readable
 from fedskew.report.plots import on_ranks, ranking
-from fedskew.report.series import PLAIN, RECALL, Layout, Results, by_site, curves_by_run, decided, readable_by_site
+from fedskew.report.series import (
+    PLAIN,
+    RECALL,
+    Layout,
+    Results,
+    budget_from,
+    by_site,
+    curves_by_run,
+    decided,
+    readable_by_site,
+)
 from fedskew.report.tables import covered, on_verdicts, verdict_rule
 from fedskew.report.variance import how_sure
-from fedskew.report.words import SPREADS, heading, listed
-from fedskew.store.runs import RunRecord
+from fedskew.report.words import SPREADS, heading
+from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,10 +83,13 @@ def summary_json(results: Results) -> dict[str, object]:
     }
 
 
-def layout_from(parsed: argparse.Namespace) -> Layout:
-    """Return the layout of tables that the options ask for."""
-    columns = filter(None, (name.strip() for name in getattr(parsed, "columns", "").split(",")))
-    return Layout(tuple(columns), getattr(parsed, "interval", PLAIN.spread), getattr(parsed, "compared_by", PLAIN.by))
+def results_from(store: RunStore, records: Sequence[RunRecord], parsed: argparse.Namespace) -> Results:
+    """Return the numbers of the runs, within the budget and in the layout of tables that the options ask for."""
+    options = vars(parsed)
+    columns = filter(None, (name.strip() for name in options.get("columns", "").split(",")))
+    layout = Layout(tuple(columns), options.get("interval", PLAIN.spread), options.get("compared_by", PLAIN.by))
+    budget = options.get("budget")
+    return Results(store, records, budget_from(budget) if budget else None, layout)
 
 
 SEVERAL = "`fedskew compare --algorithms METHOD --seeds 5` gives one"
@@ -194,10 +208,8 @@ def notes(results: Results, titles: Sequence[str]) -> list[str]:
 def print_notices(records: Sequence[RunRecord]) -> None:
     """Print what a reader of the table must know: runs without final numbers, warnings, how long measuring took."""
     console = Console()
-    for record in titled(records):
-        if record.status != "finished":
-            after = f"{record.status} after round {record.rounds_done}"
-            console.print(f"run {record.id} ({record.name}): {after}. {record.message}")
+    for line in unfinished(records):
+        console.print(line)
     for line in warnings(titled(records)):
         console.print(f"warning: {line}", style="yellow")
     if line := measuring(records):

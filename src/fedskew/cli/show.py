@@ -21,7 +21,7 @@ from fedskew.report.console import Console, say
 from fedskew.report.experiments import comparison_title, display_name, parsed, repeat_command, shares_no_model
 from fedskew.report.files import write_figures, write_tables
 from fedskew.report.html import write_report
-from fedskew.report.series import PLAIN, Layout, Results, budget_from, curves_by_run, decided
+from fedskew.report.series import PLAIN, Layout, Results, curves_by_run, decided
 from fedskew.report.words import heading, plain, ranges, value
 from fedskew.store import edit
 from fedskew.store.runs import RunRecord, RunStore
@@ -176,7 +176,7 @@ def show(parsed: argparse.Namespace) -> None:
     """Print the table of runs, and the curves if there is a single run. With ``--toml``, print its experiment instead."""
     store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
-    results = Results(store, records, budget_from(parsed.budget) if parsed.budget else None, output.layout_from(parsed))
+    results = output.results_from(store, records, parsed)
     if parsed.toml:
         require(not parsed.json, "show: --json has the experiment, too; leave out --toml")
         say("\n".join(record.experiment for record in records))
@@ -260,7 +260,7 @@ def report(parsed: argparse.Namespace) -> None:
     name = f"c{comparison}" if comparison else "-".join(str(r.id) for r in records[:4])
     interval = f"-{parsed.interval}" if parsed.interval != PLAIN.spread else ""
     path = parsed.output or store.folder / f"{name}{interval}.html"
-    results = Results(store, records, budget_from(parsed.budget) if parsed.budget else None, output.layout_from(parsed))
+    results = output.results_from(store, records, parsed)
     if parsed.watch:
         Console(stderr=True).print(f"report: {path} follows the runs; Ctrl-C stops it", soft_wrap=True)
         for seen in follow(store, [str(record.id) for record in records], PAUSE):

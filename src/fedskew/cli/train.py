@@ -26,7 +26,7 @@ from fedskew.loop.plan import System
 from fedskew.report.console import Console
 from fedskew.report.experiments import name_of
 from fedskew.report.progress import Board, Part, ProgressFace, face_for
-from fedskew.report.series import Results, budget_from, check_rounds
+from fedskew.report.series import budget_from, check_rounds
 from fedskew.report.words import duration, heading, value
 from fedskew.report.words import plain as plain_value
 from fedskew.studies.tune import Tuned, space_from, words
@@ -148,9 +148,7 @@ def present(runs: Runs, parsed: argparse.Namespace, caller: TrainingVerb) -> int
     assert caller.began
     seconds = time.perf_counter() - caller.began
     store, records = runs.store, runs.records
-    options = vars(parsed)
-    budget = budget_from(parsed.budget) if options.get("budget") else None
-    results = Results(store, records, budget, output.layout_from(parsed))
+    options, results = vars(parsed), output.results_from(store, records, parsed)
     comparison = records[0].comparison
     path = options.get("report") or store.folder / (f"c{comparison}.html" if comparison else f"{records[0].id}.html")
     with Board({"": Part("writing the report", 0)}, face_for(lines=False)):

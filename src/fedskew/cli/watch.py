@@ -15,12 +15,13 @@ from rich.text import Text
 from fedskew.cli.output import number, print_json, table_of, too_wide
 from fedskew.core.component import build
 from fedskew.core.errors import require
+from fedskew.core.text import listed
 from fedskew.measure.registry import Measure, measures_of, primary_of
 from fedskew.report.answer import warnings
 from fedskew.report.console import Console
 from fedskew.report.experiments import display_name, measured_rows, titled
 from fedskew.report.sinks import SINKS, Feed
-from fedskew.report.words import duration, heading, listed, plain
+from fedskew.report.words import duration, heading, plain
 from fedskew.store.lock import owner
 from fedskew.store.runs import RunRecord, RunStore
 

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,16 @@ def count(number: int, noun: str) -> str:
 def percent(share: float) -> str:
     """``12 %``; one decimal below 1 %."""
     return f"{100 * share:.{int(0 < share < 0.01)}f} %"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names: ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def capital(text: str) -> str:
+    """Return the text with a capital at its beginning."""
+    return text[:1].upper() + text[1:]
 
 
 TITLES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("titles.toml").read_text(encoding="utf-8"))

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedskew.core.text import count
+from fedskew.core.text import capital, count, listed
 from fedskew.measure.registry import Measure, primary_of
-from fedskew.report.experiments import pooled, shares_no_model
+from fedskew.report.experiments import pooled, shares_no_model, titled
 from fedskew.report.series import Results
-from fedskew.report.words import Row, gap, heading, listed, plain, rows_of, shown, value, within
+from fedskew.report.words import Row, gap, heading, plain, rows_of, shown, value, within
 from fedskew.store.records import Json, Sign
 from fedskew.store.runs import RunRecord
 
@@ -66,7 +66,7 @@ def answer(results: Results) -> str:
     groups = {f"also {measure.ahead}": ahead[1:], measure.behind: behind}
     groups |= {"equivalent": equivalent, "undecided": undecided}
     rest = "; ".join(f"{word}: {names_of(group)}" for word, group in groups.items() if group)
-    return f"{head}." + (f" {rest[0].upper()}{rest[1:]}." if rest else "")
+    return f"{head}." + (f" {capital(rest)}." if rest else "")
 
 
 def number(measure: Measure, row: Row) -> str:
@@ -140,7 +140,7 @@ def notices(records: Sequence[RunRecord], of_partition: bool = False) -> list[No
         if (kind in OF_PARTITION) != of_partition:
             continue
         record, entry = seen[0]
-        text = f"{kind[:1].upper()}{kind[1:]}: {entry.get('measured', entry['line'])}."
+        text = f"{capital(kind)}: {entry.get('measured', entry['line'])}."
         remedy = f" Try {entry['remedy']}." if entry.get("remedy") else ""
         where = f"{len(seen)} of {count(len(records), 'run')}; first in run {record.id}" if len(records) > 1 else ""
         if where and not of_partition:
@@ -221,6 +221,15 @@ def without_model(records: Sequence[RunRecord]) -> list[str]:
         text = f"{heading(measure)} without a model: {', '.join(ranges)}"
         lines.append(f"{name}: {text}" if len(values) > 1 else text)
     return lines
+
+
+def unfinished(records: Sequence[RunRecord]) -> list[str]:
+    """Return a line for each run that did not finish."""
+    return [
+        f"run {record.id} ({record.name}): {record.status} after round {record.rounds_done}. {record.message}"
+        for record in titled(records)
+        if record.status != "finished"
+    ]
 
 
 MEASURING = ("evaluation", "measures", "scores of local models")

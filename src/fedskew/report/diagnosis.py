@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedskew.core.files import write_whole
-from fedskew.core.text import count, percent
+from fedskew.core.text import listed
 from fedskew.measure.heterogeneity.faces import FACES
 from fedskew.report import words
 from fedskew.report.draw import of_partition
@@ -39,7 +39,7 @@ def answer(diagnosis: Mapping[str, Any]) -> str:
     """Sum up the diagnosis in a few sentences."""
     by_name = {face["face"]: face for face in diagnosis["faces"]}
     missing = [name for name in FACES if name not in by_name]
-    unknown = f" Not measured: {words.listed(missing)}." if missing else ""
+    unknown = f" Not measured: {listed(missing)}." if missing else ""
     if not diagnosis["dominant"]:
         alike = "" if missing else ": the clients look like fair samples of one population"
         return f"{'No measured face' if missing else 'Nothing'} differs beyond chance{alike}.{unknown}"
@@ -48,7 +48,7 @@ def answer(diagnosis: Mapping[str, Any]) -> str:
     text = f"The clients differ mostly by {first['face']}: {first['verdict']}, strength {first['strength']:.2f}."
     if others:
         faces = [f"{face['face']} ({face['verdict']}, {face['strength']:.2f})" for face in others]
-        text += f" Also {words.listed(faces)}."
+        text += f" Also {listed(faces)}."
     return f"{text}{unknown}"
 
 
@@ -60,7 +60,7 @@ def farthest(diagnosis: Mapping[str, Any], face: Mapping[str, Any]) -> str:
     order = sorted(range(len(each)), key=lambda k: -each[k])
     names = [diagnosis["client_names"][k] for k in order if each[k] >= NEAR * far]
     more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
-    return f"{words.listed([*names[:NAMED], *more])} ({two(far)})"
+    return f"{listed([*names[:NAMED], *more])} ({two(far)})"
 
 
 def explained(diagnosis: Mapping[str, Any]) -> str:
@@ -78,16 +78,9 @@ def write_diagnosis(diagnosis: Mapping[str, Any], path: str | Path) -> Path:
 
 def page(diagnosis: Mapping[str, Any]) -> str:
     """Return the page as HTML text."""
-    filters: dict[str, Callable[..., object]] = {
-        "figures": words.figures,
-        "count": count,
-        "percent": percent,
-        "two": two,
-        "title": lambda m: str(name_of(m)),
-    }
     return rendered(
         "diagnosis.html",
-        filters,
+        {"two": two, "title": lambda method: str(name_of(method))},
         diagnosis=diagnosis,
         answer=answer(diagnosis),
         faces=face_figure(diagnosis),

@@ -10,8 +10,8 @@ from pathlib import PurePath
 
 from fedskew.core.errors import BadInput
 from fedskew.core.files import toml_table
-from fedskew.core.text import BY_PLAIN_NAME, SERVERS, Folds, parse_folds, plainly, title
-from fedskew.report.words import listed, ranges
+from fedskew.core.text import BY_PLAIN_NAME, SERVERS, Folds, listed, parse_folds, plainly, title
+from fedskew.report.words import ranges
 from fedskew.store.records import Json
 from fedskew.store.runs import RunRecord, RunStore
 

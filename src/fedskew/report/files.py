@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedskew.core.errors import FedskewError
 from fedskew.core.files import replacing, write_whole
-from fedskew.core.text import count
+from fedskew.core.text import capital, count, listed
 from fedskew.measure.registry import Measure
 from fedskew.report import words
 from fedskew.report.experiments import client_rows, escaped
@@ -181,11 +181,11 @@ def caption(results: Results, measures: Sequence[Measure]) -> str:
     means = f"mean and {words.SPREADS[layout.spread].title} over {over}" if most > 1 else over
     read = {"last": results.read_after(), "mean": "mean over the rounds", "sum": "of a whole run", "max": ""}
     groups = {of: [m.title for m in measures if m.reduce == of] for of in read}
-    text = "; ".join(f"{words.listed(titles)} {read[of]}".strip() for of, titles in groups.items() if titles)
-    lines = [f"{text[:1].upper()}{text[1:]}; {means}."]
+    text = "; ".join(f"{listed(titles)} {read[of]}".strip() for of, titles in groups.items() if titles)
+    lines = [f"{capital(text)}; {means}."]
     if of_clients := [m.title for m in measures if m.of_clients]:
         rows = " or ".join(sorted(set(summary["client_rows"])))
-        lines.append(f"{words.listed(of_clients).capitalize()}: on each client's {rows} rows.")
+        lines.append(f"{listed(of_clients).capitalize()}: on each client's {rows} rows.")
     if len(summary) > 1 and layout.has("verdict"):
         over = f" over {covers(summary, results.measure)}"
         lines.append(f"Verdicts: {verdict_rule(summary, results.measure, over)}.")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedskew.core.files import write_whole
-from fedskew.core.text import count
 from fedskew.report import experiments, words
 from fedskew.report.answer import answer, measuring, notices, profiles, remarks
 from fedskew.report.experiments import comparison_title
@@ -50,7 +49,7 @@ def page(results: Results, live: bool = False) -> str:
     differences, of_rows = figures.pop("differences", None), figures.pop("partition", None)
     over_rounds = [figures.pop("ranks", None), *figures.values(), *sheets]
     columns = list(dict.fromkeys([measure, *results.columns("page")]))
-    filters = (words.share, words.figures, words.ranges, count, words.breakable, in_grey)
+    filters = (words.share, words.ranges, in_grey)
     return rendered(
         "page.html",
         {"unbroken": partial(words.unbroken, names=results.methods)} | {each.__name__: each for each in filters},

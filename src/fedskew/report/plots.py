@@ -15,6 +15,7 @@ import numpy as np
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.files import require_regular, write_whole
+from fedskew.core.text import listed
 from fedskew.measure.registry import Measure, primary_of
 from fedskew.measure.statistics import Ranks, rank_methods
 from fedskew.report import draw, series
@@ -23,7 +24,7 @@ from fedskew.report.experiments import kinds_of_rows, measured_rows, observation
 from fedskew.report.series import Results
 from fedskew.report.style import Picture, Tip, Tips, evenly, tips_along
 from fedskew.report.tables import OBSERVATION, covers, on_verdicts, per_seed
-from fedskew.report.words import MISSING, SPREADS, gap, listed, note, value, with_interval
+from fedskew.report.words import MISSING, SPREADS, gap, note, value, with_interval
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -103,23 +104,26 @@ def curve(results: Results, measure: Measure, most_points: int = 0) -> Picture:
         raise BadInput(f"none of these runs has measured {measure.label}; they have {listed(measured)}")
     records, order = results.records, results.methods
     points, thinner = thinned(table, "round", order, most_points)
-    finite = points[np.isfinite(points["mean"])].sort_values("mean", ascending=False, kind="stable")
     rows = f" Measured on each client’s {measured_rows(records)}." if measure.of_clients else ""
     return Picture(
         key=measure.figure,
         heading=measure.label,
         draw=partial(draw.draw_curves, points, measure, order),
-        tips=partial(
-            tips_along, finite, "round", order, "mean",
-            (
-                lambda row: f"round {row['round']}",
-                lambda row: with_interval(measure, row["mean"], row["high"] - row["mean"]),
-            ),
-        ),
+        tips=partial(tips_of_curves, points, measure, order),
         caption=f"{note(measure)}.{rows}{thinner}",
         about=f"{measure.label} over rounds",
         label=measure.label + (f", {kinds_of_rows(records)} rows" if measure.of_clients else ""),
         table=table,
+    )  # fmt: skip
+
+
+def tips_of_curves(points: pd.DataFrame, measure: Measure, order: Sequence[str]) -> Tips:
+    """The mean and its interval at each round, for the table of `draw.draw_curves`."""
+    finite = points[np.isfinite(points["mean"])].sort_values("mean", ascending=False, kind="stable")
+    return tips_along(
+        finite, "round", order, "mean",
+        head=lambda row: f"round {row['round']}",
+        text=lambda row: with_interval(measure, row["mean"], row["high"] - row["mean"]),
     )  # fmt: skip
 
 
@@ -139,10 +143,8 @@ def clients(results: Results, most_points: int = 0) -> Picture:
         draw=partial(draw.draw_clients, points, measure, order),
         tips=partial(
             tips_along, points, "rank", order, measure.name,
-            (
-                lambda row: f"client {row['rank']} from the worst",
-                lambda row: ", ".join(filter(None, [value(measure, row[measure.name]), row["client_name"]])),
-            ),
+            head=lambda row: f"client {row['rank']} from the worst",
+            text=lambda row: ", ".join(filter(None, [value(measure, row[measure.name]), row["client_name"]])),
         ),
         caption=f"{measure.title.capitalize()} of the global model on each client’s {measured_rows(records)}, at the last "
         f"measured round of the finished runs{within}. Clients are ranked from worst to best{several}{others}.{thinner}",
@@ -171,10 +173,8 @@ def of_decision(results: Results, measure: Measure, most_points: int = 0) -> Pic
         draw=lambda label: draw.draw_curves(points, measure, order, label or measure.title),
         tips=partial(
             tips_along, points, "round", order, "mean",
-            (
-                lambda row: f"round {row['round']}",
-                lambda row: f"client {row['client_name']}: {row['mean']:.4g}",
-            ),
+            head=lambda row: f"round {row['round']}",
+            text=lambda row: f"client {row['client_name']}: {row['mean']:.4g}",
         ),
         caption=f"{note(measure)}. Run {rows['run'].iloc[0]}, {rows['method'].iloc[0]}.{more}{thinner}",
         about=f"{measure.title} of each client over rounds",
@@ -207,7 +207,8 @@ def of_parts(results: Results, what: Parts) -> Picture:
         draw=partial(draw.draw_parts, table, measure, order, axis),
         tips=partial(
             tips_along, table, "place", order, "mean",
-            (lambda row: row["part"], lambda row: with_interval(measure, row["mean"], row["half"])),
+            head=lambda row: row["part"],
+            text=lambda row: with_interval(measure, row["mean"], row["half"]),
         ),
         caption=f"{note(measure)}; {when}.",
         label=measure.label,
@@ -323,7 +324,6 @@ def ranks(results: Results) -> Picture:
         key="ranks",
         heading="ranks over the data sets",
         draw=lambda _: draw.draw_ranks(methods, numbers, on_ranks(blocks, numbers)),
-        tips=lambda: Tips("x", []),
         caption=f"Methods ranked by mean {results.measure.label} within each data set and its skew. A thick bar joins methods "
         "whose mean ranks differ by less than Nemenyi’s critical difference (Demšar 2006).",
     )

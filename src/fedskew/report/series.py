@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedskew.core.errors import BadInput, require, suggestion
-from fedskew.core.text import plainly
+from fedskew.core.text import listed, plainly
 from fedskew.measure.registry import OF_MODELS, Measure, Measures, View, budgets, measures_of, primary_of
 from fedskew.measure.statistics import t_quantile
 from fedskew.report.experiments import (
@@ -28,7 +28,7 @@ from fedskew.report.experiments import (
     titled,
 )
 from fedskew.report.tables import OBSERVATION, by_method, methods, per_seed, rows_with, summarise
-from fedskew.report.words import MISSING, listed, plain
+from fedskew.report.words import MISSING, plain
 from fedskew.store.runs import Measurement, RunRecord, RunStore
 from fedskew.store.test_rows import Split
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.files import write_whole
-from fedskew.core.text import count
+from fedskew.core.text import capital, count, listed
 from fedskew.measure.statistics import decided, holm
 from fedskew.report import diagnosis as diagnosed
 from fedskew.report import words
@@ -146,8 +146,8 @@ class Findings:
         for verdict, verb in ((measure.ahead, "gain"), (measure.behind, "lose")):
             sites = [site for site, row in at_sites.items() if row["verdict"] == verdict != usual]
             if sites:
-                apart.append(f"{words.listed(sites)} {verb}{'s' * (len(sites) == 1)}")
-        return text + (f"; but {words.listed(apart)}." if apart else ".")
+                apart.append(f"{listed(sites)} {verb}{'s' * (len(sites) == 1)}")
+        return text + (f"; but {listed(apart)}." if apart else ".")
 
     def arms(self, names: Sequence[str]) -> Cells:
         """Return the table of some arms."""
@@ -198,7 +198,7 @@ class Findings:
             if not self.finished(arm)
         ]
         sentences = (*lost, *how_sure(self.results.titled), *undecided, *self.notes)
-        return [f"{text[:1].upper()}{text[1:]}" for text in sentences]
+        return [capital(text) for text in sentences]
 
 
 def ids_of(stored: Stored) -> NDArray[np.int64]:
@@ -283,12 +283,12 @@ def page(findings: Findings) -> str:
     results = findings.results.titled
     return rendered(
         "study.html",
-        {"breakable": words.breakable, "count": count},
         findings=findings,
         remedy=title_of(findings.shown_remedy),
         differ=diagnosed.answer(findings.diagnosis),
         faces=diagnosed.face_figure(findings.diagnosis),
         columns=diagnosed.column_figure(findings.diagnosis),
+        most_clients=diagnosed.MOST_CLIENTS,
         differences=differences(results).on_page(),
         covered=covered(results.summary, results.measure),
         rule=verdict_rule(results.summary, results.measure),

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedskew.report.words import Row, rows_of
+from fedskew.core.text import capital, count, percent
+from fedskew.report.words import Row, breakable, figures, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
 def rendered(
     template: str, filters: Mapping[str, Callable[..., object]] = MappingProxyType({}), /, **values: object
 ) -> str:
-    """Render a template of this folder with ``values``. A template can include other files, and the hash of a text."""
+    """Render a template of this folder with ``values``. A template can include other files, and the hash of a text.
+
+    All templates have the filters `count`, `percent`, `capital`, `breakable` and `figures`.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
     from markupsafe import Markup
 
@@ -39,7 +43,8 @@ def rendered(
     environment = Environment(
         loader=loader, autoescape=select_autoescape(), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= filters
+    common = (count, percent, capital, breakable, figures)
+    environment.filters |= {**{each.__name__: each for each in common}, **filters}
     environment.globals |= {
         "zip": zip,
         "source": lambda name: Markup(loader.get_source(environment, name)[0]),
@@ -195,7 +200,7 @@ class Picture:
     heading: str
     draw: Callable[[str], Figure]
     """Draws it. With a label, it stands at the vertical axis, and the figure has a legend."""
-    tips: Callable[[], Tips]
+    tips: Callable[[], Tips] = lambda: Tips("x", ())
     caption: str = ""
     about: str = ""  # for screen readers, if it differs from the heading
     label: str = ""  # of the vertical axis in a file or a notebook
@@ -216,13 +221,13 @@ def tips_along(
     key: str,
     order: Sequence[str],
     value: str,
-    texts: tuple[Callable[[Row], str], Callable[[Row], str]],
+    head: Callable[[Row], str],
+    text: Callable[[Row], str],
 ) -> Tips:
     """Return the tips at the places on the horizontal axis, in the column ``key``: a line for each method of the ``order``.
 
-    ``value`` is the column of the points' heights. ``texts`` say what a place is, and the value of a row.
+    ``value`` is the column of the points' heights. ``head`` says what a place is, and ``text`` the value of a row.
     """
-    head, text = texts
     rows, position = rows_of(table), {method: i for i, method in enumerate(order)}
     at: dict[float, list[Row]] = {place: [] for place in evenly(sorted({row[key] for row in rows}), MOST_TIPS)}
     for row in rows:

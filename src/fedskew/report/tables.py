@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
-from fedskew.core.text import Folds
+from fedskew.core.text import Folds, capital, listed
 from fedskew.measure.registry import OF_MODELS, Measure
 from fedskew.measure.statistics import (
     LEVEL,
@@ -37,7 +37,6 @@ from fedskew.measure.statistics import (
 from fedskew.measure.variance import spread_with
 from fedskew.report import words
 from fedskew.report.experiments import client_rows, folds_of, observations, parsed, split_of
-from fedskew.report.words import listed
 from fedskew.store import test_rows
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.store.test_rows import Stored
@@ -494,4 +493,4 @@ def on_verdicts(table: pd.DataFrame, measure: Measure) -> list[str]:
         tested = "clients" if part == FOLDS_OF_CLIENTS else "test rows"
         parts.append(f"more {runs} would not decide {listed(never)}: too few {tested} for a difference of this size")
     text = "; ".join(parts)
-    return sentences + [text[:1].upper() + text[1:]] * bool(text)
+    return sentences + [capital(text)] * bool(text)

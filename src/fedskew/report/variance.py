@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
-from fedskew.core.text import count, percent
+from fedskew.core.text import count, listed, percent
 from fedskew.measure.variance import Components, components, shared_by_rows
 from fedskew.report.experiments import own_clients
 from fedskew.report.series import Results
 from fedskew.report.tables import by_method, repeats, same_rows, splits
-from fedskew.report.words import listed, rows_of
+from fedskew.report.words import rows_of
 
 
 def sources(results: Results) -> Components | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fedskew.core.text import capital
 from fedskew.measure.registry import Measure
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def heading(measure: Measure) -> str:
 def note(measure: Measure) -> str:
     """Return a measure's note as a figure's caption, without the range 0..1 and without the setting that enables it."""
     text = re.sub(r"(, 0\.\.1|,? if `[^`]*` asks for it)", "", measure.note).replace("`", "")
-    return text[:1].upper() + text[1:]
+    return capital(text)
 
 
 def plain(measure: Measure, number: float) -> str:
@@ -174,11 +175,6 @@ def figures(value: float, like: float | None = None) -> str:
     if not -3 <= size <= 6:
         return f"{value:.2e}"
     return f"{value:,.{max(2 - size, 0)}f}".replace(",", "\u202f")
-
-
-def listed(names: Sequence[str]) -> str:
-    """Join names: ``a, b and c``."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -119,26 +119,28 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
     time: bool = False
     spelling: str = ""
 
-    def known(self, values: Cells) -> Floats:
+    def known(self, values: Cells, xp: Any = np) -> Floats:
         """Return the numbers (n,), with NaN for missing values."""
-        return np.where(np.isin(values, self.missing), np.nan, values) if self.missing else values
-
-    def raw(self, values: Cells) -> Floats:
-        """Return the numbers (n, 1), with NaN for missing values and for numbers too large for float32 after scaling."""
-        numbers = self.known(values)
-        with np.errstate(over="ignore"):
-            size = np.abs((numbers - self.mean) / self.scale)
-        return np.where(size <= LARGEST, numbers, np.nan)[:, None]
-
-    def encode(self, values: Cells, xp: Any = np) -> Floats:
-        """Return the inputs (n, width), computed by ``xp``: NumPy, or an ONNX graph with functions of the same names."""
         for code in self.missing:
             values = xp.where(values == code, np.nan, values)
+        return values
+
+    def raw(self, values: Cells, xp: Any = np) -> Floats:
+        """Return the numbers (n, 1), with NaN for missing values and for numbers too large for float32 after scaling.
+
+        They are computed by ``xp``: NumPy, or an ONNX graph with functions of the same names.
+        """
+        numbers = xp.expand_dims(self.known(values, xp), 1)
         with np.errstate(over="ignore"):
-            scaled = xp.expand_dims((values - self.mean) / self.scale, 1)
-        finite = xp.abs(scaled) <= float(LARGEST)
-        inputs = xp.where(finite, scaled, self.fill)
-        return xp.concatenate([inputs, xp.where(finite, 0.0, 1.0)], axis=1) if self.marked else inputs
+            size = xp.abs((numbers - self.mean) / self.scale)
+        return xp.where(size <= float(LARGEST), numbers, np.nan)
+
+    def encode(self, values: Cells, xp: Any = np) -> Floats:
+        """Return the inputs (n, width), computed by ``xp`` as in `raw`."""
+        scaled = (self.raw(values, xp) - self.mean) / self.scale
+        gone = xp.isnan(scaled)
+        inputs = xp.where(gone, self.fill, scaled)
+        return xp.concatenate([inputs, xp.where(gone, 1.0, 0.0)], axis=1) if self.marked else inputs
 
     @property
     def width(self) -> int:
@@ -160,6 +162,17 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
         return " to ".join(f"{v:g}" for v in values)
 
 
+def standardised_inputs(raw: Floats, mean: tuple[float, ...], scale: tuple[float, ...], xp: Any) -> Floats:
+    """Return the inputs (n, width) of raw ones: (raw - ``mean``) / ``scale``, or unchanged without a mean; 0 for NaN."""
+    inputs = (raw - np.array(mean)) / np.array(scale) if mean else raw
+    return xp.where(xp.isnan(inputs), 0.0, inputs)
+
+
+def one_hot(values: Cells, words: tuple[str, ...], xp: Any) -> Floats:
+    """Return 1 where a cell is the word, else 0, (n, words)."""
+    return xp.where(xp.expand_dims(values, 1) == np.array([words], dtype=object), 1.0, 0.0)
+
+
 class Words(msgspec.Struct, frozen=True, kw_only=True, tag="words"):
     """A column of words, one-hot: there is one input for each word in ``known``.
 
@@ -176,19 +189,14 @@ class Words(msgspec.Struct, frozen=True, kw_only=True, tag="words"):
     scale: tuple[float, ...] = ()
     gaps: bool = False
 
-    def raw(self, values: Cells) -> Floats:
-        """Return one-hot columns (n, words), with NaN for a missing word."""
-        hits = np.equal.outer(values, np.asarray(self.known, dtype=object)).astype(float)
-        return np.where((values == "")[:, None] & ("" not in self.known), np.nan, hits)
+    def raw(self, values: Cells, xp: Any = np) -> Floats:
+        """Return one-hot columns (n, words), with NaN for a missing word, as `Number.raw` does."""
+        hits = one_hot(values, self.known, xp)
+        return hits if "" in self.known else xp.where(xp.expand_dims(values, 1) == "", np.nan, hits)
 
     def encode(self, values: Cells, xp: Any = np) -> Floats:
         """Return the inputs (n, width), as `Number.encode` does."""
-        column = xp.expand_dims(values, 1)
-        hits = xp.where(column == np.array([self.known], dtype=object), 1.0, 0.0)
-        if not self.mean:
-            return hits
-        scaled = (hits - np.array(self.mean)) / np.array(self.scale)
-        return scaled if "" in self.known else xp.where(column == "", 0.0, scaled)
+        return standardised_inputs(self.raw(values, xp), self.mean, self.scale, xp)
 
     @property
     def width(self) -> int:
@@ -224,29 +232,18 @@ class Angle(msgspec.Struct, frozen=True, kw_only=True, tag="angle"):
     def text(self) -> bool:
         return bool(self.words)
 
-    def places(self, values: Cells) -> Floats:
-        """Return the numbers (n,), or each word's position in ``words``; NaN for a missing value."""
-        if not self.words:
-            return values
-        order = {word: float(at) for at, word in enumerate(self.words)}
-        return np.array([order.get(word, np.nan) for word in values])
-
-    def raw(self, values: Cells) -> Floats:
-        """Return sine and cosine (n, 2); NaN for a missing value."""
-        angle = 2 * np.pi * self.places(values) / (self.period or len(self.words))
-        return np.column_stack([np.sin(angle), np.cos(angle)])
+    def raw(self, values: Cells, xp: Any = np) -> Floats:
+        """Return sine and cosine (n, 2), with NaN for a missing value, as `Number.raw` does."""
+        if self.words:
+            hits, places = one_hot(values, self.words, xp), np.arange(len(self.words))
+            known = hits @ np.ones((len(self.words), 1)) == 1.0
+            return xp.where(known, hits @ Angle(name="", period=len(self.words)).raw(places), np.nan)
+        angle = xp.expand_dims(values, 1) * (2 * np.pi) / self.period
+        return xp.concatenate([xp.sin(angle), xp.cos(angle)], axis=1)
 
     def encode(self, values: Cells, xp: Any = np) -> Floats:
         """Return the inputs (n, 2), as `Number.encode` does."""
-        column = xp.expand_dims(values, 1)
-        if self.words:
-            hits = xp.where(column == np.array([self.words], dtype=object), 1.0, 0.0)
-            raw = hits @ self.raw(np.array(self.words, dtype=object))
-            missing = hits @ np.ones((len(self.words), 1)) == 0.0
-        else:
-            angle = column * (2 * np.pi) / self.period
-            raw, missing = xp.concatenate([xp.sin(angle), xp.cos(angle)], axis=1), xp.isnan(column)
-        return xp.where(missing, 0.0, (raw - np.array(self.mean)) / np.array(self.scale))
+        return standardised_inputs(self.raw(values, xp), self.mean, self.scale, xp)
 
     @property
     def width(self) -> int:
@@ -263,7 +260,7 @@ class Angle(msgspec.Struct, frozen=True, kw_only=True, tag="angle"):
         return np.where(gone, "", np.asarray(self.words, dtype=object)[np.rint(places).astype(int) % len(self.words)])
 
     def unseen(self, values: Cells) -> list[Unseen]:
-        strange = np.isnan(self.places(values)) & (values != "") if self.words else np.zeros(len(values), dtype=bool)
+        strange = ~np.isin(values.astype(str), ("", *self.words)) if self.words else np.zeros(len(values), dtype=bool)
         return [(strange, f"unknown, such as {values[strange][0]!r}")] if strange.any() else []
 
 

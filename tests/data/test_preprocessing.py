@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.digits import Digits, carried
 from fedskew.data.datasets.heart import CSV, Heart
+from fedskew.data.datasets.images import Digits, carried
 from fedskew.data.datasets.table import TableData
 from fedskew.data.preprocessing import (
     Angle,

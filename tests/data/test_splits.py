@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.digits import carried
 from fedskew.data.datasets.heart import Heart
+from fedskew.data.datasets.images import carried
 from fedskew.data.datasets.table import TableData
 from fedskew.data.splits import held_out, in_fold, share_of_strata, with_splits
 from fedskew.experiment.config import Experiment

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.digits import Digits
+from fedskew.data.datasets.images import Digits
 from fedskew.diagnosis.diagnose import diagnosis, pooled
 from fedskew.diagnosis.result import values_of_face
 from fedskew.measure.heterogeneity.concept import kinds_for

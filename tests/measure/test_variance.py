@@ -6,28 +6,36 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedskew.measure.statistics import Crossed, Resampled, over_common_rows, over_splits
-from fedskew.measure.variance import Components, components, shared_by_rows, spread_with
+from fedskew.measure.statistics import (
+    Components,
+    Crossed,
+    Resampled,
+    over_common_rows,
+    over_splits,
+    shared_by_rows,
+    spread_with,
+    variance_components,
+)
 
 TABLE = np.array([[[10.0, 12.0], [16.0, 18.0]], [[13.0, 15.0], [25.0, 23.0]]])
 """Two methods, two partitions, two seeds. Cells 11, 17; 14, 24. Mean squares: partition 128, interaction 8, within 2."""
 
 
 def test_a_hand_worked_table() -> None:
-    found = components(TABLE)
+    found = variance_components(TABLE)
     assert found == pytest.approx(Components(split=0, partition=(128 - 8) / 4, seed=2, interaction=(8 - 2) / 2))
     assert found.shares() == pytest.approx(Components(0, 30 / 35, 2 / 35, 3 / 35))
 
 
 def test_the_choice_of_test_rows_is_added_or_a_part_of_the_partition() -> None:
-    assert components(TABLE, 5.0)[:2] == pytest.approx((5, 30))
-    assert components(TABLE, 5.0, redrawn=True)[:2] == pytest.approx((5, 25))
-    assert components(TABLE, 50.0, redrawn=True)[:2] == pytest.approx((30, 0))
-    assert components(TABLE, 5.0, redrawn=True, dealt=False)[:2] == pytest.approx((30, 0))
+    assert variance_components(TABLE, 5.0)[:2] == pytest.approx((5, 30))
+    assert variance_components(TABLE, 5.0, redrawn=True)[:2] == pytest.approx((5, 25))
+    assert variance_components(TABLE, 50.0, redrawn=True)[:2] == pytest.approx((30, 0))
+    assert variance_components(TABLE, 5.0, redrawn=True, dealt=False)[:2] == pytest.approx((30, 0))
 
 
 def test_without_variance_there_are_no_shares() -> None:
-    found = components(np.ones((2, 3, 2)))
+    found = variance_components(np.ones((2, 3, 2)))
     assert found == Components(0, 0, 0, 0)
     assert np.isnan(found.shares()).all()
 
@@ -40,7 +48,7 @@ def test_the_estimator_is_unbiased() -> None:
             rng.normal(size=shape) * sqrt(variance)
             for shape, variance in zip(((1, 6, 1), (3, 6, 4), (3, 6, 1)), true, strict=True)
         )
-        draws.append(components(np.arange(3.0)[:, None, None] + partition + seed + interaction)[1:])
+        draws.append(variance_components(np.arange(3.0)[:, None, None] + partition + seed + interaction)[1:])
     # three standard errors of the mean of 3,000 draws
     assert np.abs(np.mean(draws, axis=0) - true) == pytest.approx(np.zeros(3), abs=0.17)
 

@@ -13,7 +13,7 @@ from fedskew.api.runs import Runs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.digits import Digits, carried
+from fedskew.data.datasets.images import Digits, carried
 from fedskew.data.texts import cut
 from fedskew.execution.learned import FILE
 from fedskew.serving.predict import OUTSIDE, PREDICTION

@@ -133,7 +133,7 @@ def test_an_encoder_gets_the_rewritten_texts(tmp_path, monkeypatch):
 
 
 def test_the_diagnosis_of_texts_names_the_feature_face(monkeypatch):
-    monkeypatch.setattr("fedskew.data.datasets.digits.Digits.load", lambda self: shop(TEXTS * 2))
+    monkeypatch.setattr("fedskew.data.datasets.images.Digits.load", lambda self: shop(TEXTS * 2))
     subject = from_experiment(experiment("feature-text:clusters=6,strength=1"), "texts")
     assert any("hashed words" in note for note in subject.source.notes)
     assert faces_of(subject).dominant == "feature"

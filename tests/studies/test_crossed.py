@@ -11,8 +11,7 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.experiment.config import Experiment
 from fedskew.measure.registry import Measures
-from fedskew.measure.statistics import over_common_rows
-from fedskew.measure.variance import components
+from fedskew.measure.statistics import over_common_rows, variance_components
 from fedskew.report.experiments import repeat_command
 from fedskew.report.tables import by_method, on_verdicts, splits
 from fedskew.report.variance import how_sure, sources
@@ -63,8 +62,8 @@ def test_show_and_report_state_the_shares_of_the_variance(
     results = runs.results()
     values = np.array([r["value"] for r in last(runs)]).reshape(3, 2, 2).transpose(2, 0, 1)
     found = sources(results)
-    assert found[2:] == pytest.approx(components(values)[2:])
-    assert found.split + found.partition == pytest.approx(components(values).partition)
+    assert found[2:] == pytest.approx(variance_components(values)[2:])
+    assert found.split + found.partition == pytest.approx(variance_components(values).partition)
     shares, flip = how_sure(results)
     assert shares.endswith("method x partition (analysis of variance, 2 methods x 3 partitions x 2 seeds)")
     assert flip.startswith("a repeat of this size orders fedprox:mu=1 and fedavg the other way with probability")

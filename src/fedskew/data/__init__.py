@@ -2,18 +2,16 @@
 
 from fedskew.data.datasets.adult import Adult
 from fedskew.data.datasets.beijing_air import BeijingAir
-from fedskew.data.datasets.digits import Digits
 from fedskew.data.datasets.heart import Heart
 from fedskew.data.datasets.hugging_face import HuggingFaceData
-from fedskew.data.datasets.images import Cifar10, Cifar100, FashionMnist, Mnist
+from fedskew.data.datasets.images import Cifar10, Cifar100, Digits, FashionMnist, Mnist
 from fedskew.data.datasets.labelled_texts import AgNews, BitextRetail, BitextSupport, Newsgroups
 from fedskew.data.datasets.leaf import Femnist, LeafFolder
 from fedskew.data.datasets.long_texts import Shakespeare, TextData
 from fedskew.data.datasets.own import OwnData
-from fedskew.data.datasets.parkinsons import Parkinsons
+from fedskew.data.datasets.patients import Parkinsons, TcgaBrca
 from fedskew.data.datasets.synthetic import Synthetic, SyntheticSoftmax
 from fedskew.data.datasets.table import TableData
-from fedskew.data.datasets.tcga_brca import TcgaBrca
 from fedskew.data.datasets.uci_har import UciHar
 
 DATASETS = {

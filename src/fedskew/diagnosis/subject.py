@@ -16,7 +16,7 @@ from fedskew.core.errors import require
 from fedskew.core.limits import NonNegativeInt, PositiveInt
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.digits import Digits
+from fedskew.data.datasets.images import Digits
 from fedskew.data.datasets.table import check_roles, client_roles, names_of
 from fedskew.data.preprocessing import TEXT_WIDTH
 from fedskew.data.tables.files import files_of, format_of, stem
@@ -38,8 +38,7 @@ from fedskew.data.targets import Rows
 from fedskew.diagnosis.facts import of_inputs
 from fedskew.diagnosis.questions import CLASSES, FEWEST
 from fedskew.execution.deal import client_data
-from fedskew.experiment.dealing import KNOWN_DATA, Dealing, default_skew
-from fedskew.experiment.settings import Clients
+from fedskew.experiment.settings import KNOWN_DATA, Clients, Dealing, default_skew
 from fedskew.measure.heterogeneity.columns import Fact, WordFact, copied
 from fedskew.measure.heterogeneity.faces import MOST_ROWS
 from fedskew.measure.heterogeneity.rows import Floats, Ints, flat, standardised

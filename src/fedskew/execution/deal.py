@@ -18,7 +18,7 @@ from fedskew.core.sites import RowHarmonisation, SiteMaps, SiteSums
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import Preprocessing, as_it_is
 from fedskew.data.texts import reworded
-from fedskew.experiment.dealing import Dealing
+from fedskew.experiment.settings import Dealing
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.skew import concept, feature
 from fedskew.skew.compose import KNOWN, Mixture, left_out, mixture, owners, pooled, shuffled, written

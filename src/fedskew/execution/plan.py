@@ -18,8 +18,7 @@ from fedskew.execution.build import Assembly, assemble, check_clients, check_nee
 from fedskew.execution.deal import dealt_rows, finished
 from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.dealing import DataSource
-from fedskew.experiment.settings import Auto
+from fedskew.experiment.settings import Auto, DataSource
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import start
 from fedskew.skew.partition import Partition

@@ -28,9 +28,20 @@ from fedskew.core.privacy import check_part
 from fedskew.core.task import TaskKind
 from fedskew.core.user_code import MARK, asking
 from fedskew.engine import ENGINES, Sequential, Stacked
-from fedskew.experiment.dealing import GIVEN, KNOWN_DATA, Dealing, default_skew
 from fedskew.experiment.keywords import Settings, divided
-from fedskew.experiment.settings import Auto, Checkpoint, Clients, Evaluation, ServerData, SharedData, Training
+from fedskew.experiment.settings import (
+    GIVEN,
+    KNOWN_DATA,
+    Auto,
+    Checkpoint,
+    Clients,
+    Dealing,
+    Evaluation,
+    ServerData,
+    SharedData,
+    Training,
+    default_skew,
+)
 from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local, System
 from fedskew.measure.privacy import check_installed

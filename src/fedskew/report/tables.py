@@ -33,8 +33,8 @@ from fedskew.measure.statistics import (
     over_splits,
     paired_p,
     smallest,
+    spread_with,
 )
-from fedskew.measure.variance import spread_with
 from fedskew.report import words
 from fedskew.report.experiments import client_rows, folds_of, observations, parsed, split_of
 from fedskew.store import test_rows

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from fedskew.core.text import count, listed, percent
-from fedskew.measure.variance import Components, components, shared_by_rows
+from fedskew.measure.statistics import Components, shared_by_rows, variance_components
 from fedskew.report.experiments import own_clients
 from fedskew.report.series import Results
 from fedskew.report.tables import by_method, repeats, same_rows, splits
@@ -28,7 +28,7 @@ def sources(results: Results) -> Components | None:
         of_rows += [shared_by_rows(np.stack(alike))] if len(alike) > 1 else []
     shared = float(np.mean(of_rows)) if of_rows else 0.0
     dealt = not all(map(own_clients, results.records))
-    return components(
+    return variance_components(
         np.stack([*tables.values()]), shared, splits(results.records, results.layout.by) is not None, dealt
     )
 

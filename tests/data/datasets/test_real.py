@@ -11,8 +11,7 @@ from sklearn.datasets import load_digits
 from fedskew.core.errors import BadInput
 from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.digits import Digits, carried
-from fedskew.data.datasets.images import Cifar10, mosaics
+from fedskew.data.datasets.images import Cifar10, Digits, carried, mosaics
 from fedskew.data.datasets.labelled_texts import AgNews, BitextSupport
 from fedskew.data.datasets.long_texts import Shakespeare, read_speakers
 from fedskew.data.datasets.uci_har import UciHar

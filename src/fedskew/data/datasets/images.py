@@ -1,4 +1,4 @@
-"""Images: MNIST and Fashion-MNIST (70,000 grey ones of 28 x 28 pixels), CIFAR-10 and CIFAR-100 (60,000 photographs of 32 x 32)."""
+"""Images: digits of 8 x 8 pixels (scikit-learn), MNIST and Fashion-MNIST (28 x 28), CIFAR-10 and CIFAR-100 (32 x 32, in colour)."""
 
 import gzip
 import io
@@ -6,19 +6,52 @@ import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import files as files_of_package
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from fedskew.core.errors import require
-from fedskew.core.limits import NonNegativeInt
+from fedskew.core.limits import NonNegativeInt, OpenShare
 from fedskew.data.dataset import Dataset, Ints, Rows, some_rows
 from fedskew.data.datasets import SOURCES
 from fedskew.data.find import LARGEST, Files, npz_arrays
-from fedskew.data.preprocessing import Pixels, standardised_pixels
+from fedskew.data.preprocessing import Pixels, as_array, standardised_pixels
+from fedskew.data.splits import share_of_strata
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits:
+    """1,797 rows of 64 pixels in 0..1. The test set is ``test_fraction`` of each class, always the same rows."""
+
+    test_fraction: OpenShare = 0.2
+
+    model: ClassVar[str] = "mlp"
+    cites: ClassVar[tuple[str, ...]] = ("digits",)
+    idea: ClassVar[str] = "1,797 handwritten digits of 8 x 8 pixels, a part of scikit-learn: always available"
+
+    files: ClassVar[Files] = SOURCES["digits"]
+
+    def load(self) -> Dataset:
+        pixels, labels = carried()
+        y, preprocessing = labels.astype(np.int64), as_array(pixels, divisor=16)
+        x = preprocessing(pixels)
+        test = share_of_strata(y, self.test_fraction)
+        return self.files.build((x[~test], y[~test]), (x[test], y[test]), "0123456789", preprocessing=preprocessing)
+
+
+def carried() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Read pixels (1797, 64) in 0..16 and labels (1797,), as `sklearn.datasets.load_digits` returns them.
+
+    They are read from scikit-learn's file, because importing scikit-learn takes longer than the rest of a run's start.
+    """
+    path = next(file for file in files_of_package("scikit-learn") or () if file.name == "digits.csv.gz")
+    table = np.loadtxt(str(path.locate()), delimiter=",")
+    return table[:, :-1], table[:, -1]
 
 
 def grey_arrays(path: Path) -> list[Rows]:

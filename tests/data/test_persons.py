@@ -189,9 +189,8 @@ def test_rows_without_a_person_are_dropped_and_counted(tmp_path: Path) -> None:
 )
 def test_persons_that_are_refused(tmp_path: Path, options: str, message: str) -> None:
     path = write_visits(tmp_path / "visits.csv")
-    with pytest.raises(BadInput, match=message) as error:
+    with pytest.raises(BadInput, match=message):
         fs.load(f"table:path={path},label=ill,{options}")
-    assert "\n" not in str(error.value)
 
 
 def test_arrays_name_their_persons() -> None:

@@ -18,18 +18,21 @@ CLIENT = np.repeat([0, 1, 3], [50, 20, 7])
 CLASS = np.concatenate([np.repeat([0, 1], [40, 10]), np.repeat([0, 1], [5, 15]), np.zeros(7, dtype=int)])
 
 
+HOSPITALS = np.repeat(np.arange(8), [188, 115, 37, 26, 8, 115, 51, 149])
+DIGITS = carried()[1].astype(np.int64)
+
+
 @pytest.mark.parametrize(
-    ("share", "seed", "published"),
-    [(1 / 3, 0, "526af6227a39bcf7"), (1 / 3, 3, "5e650bcb053f25d7")],
+    ("stratum", "share", "seed", "published"),
+    [
+        (HOSPITALS, 1 / 3, 0, "526af6227a39bcf7"),
+        (HOSPITALS, 1 / 3, 3, "5e650bcb053f25d7"),
+        (DIGITS, 0.2, 0, "4c5ae63eee351fd0"),
+        (DIGITS, 0.35, 0, "6e9736556f7ce11b"),
+    ],
 )
-def test_published_test_rows_of_strata_stay_the_same(share: float, seed: int, published: str) -> None:
-    drawn = share_of_strata(np.repeat(np.arange(8), [188, 115, 37, 26, 8, 115, 51, 149]), share, seed)
-    assert hashlib.sha256(np.packbits(drawn).tobytes()).hexdigest()[:16] == published
-
-
-@pytest.mark.parametrize(("share", "published"), [(0.2, "4c5ae63eee351fd0"), (0.35, "6e9736556f7ce11b")])
-def test_published_test_rows_of_digits_stay_the_same(share: float, published: str) -> None:
-    drawn = share_of_strata(carried()[1].astype(np.int64), share)
+def test_published_test_rows_stay_the_same(stratum: np.ndarray, share: float, seed: int, published: str) -> None:
+    drawn = share_of_strata(stratum, share, seed)
     assert hashlib.sha256(np.packbits(drawn).tobytes()).hexdigest()[:16] == published
 
 

@@ -42,16 +42,11 @@ def test_degrees_of_freedom_of_a_small_and_a_large_share_of_the_seeds() -> None:
         assert found.errors()[0] == pytest.approx((1.0, freedom))
 
 
-def test_without_differences_between_rows_it_is_students_interval() -> None:
-    by_seed = np.array([0.2, 0.5, 0.9, 1.0])
-    found = over_seeds_and_rows(np.repeat(by_seed[:, None], 7, 1))
-    assert (found.mean, found.half()) == pytest.approx(mean_interval(by_seed.tolist()))
-
-
-def test_without_differences_between_seeds_it_is_the_rows_interval() -> None:
-    by_row = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
-    found = over_seeds_and_rows(np.repeat(by_row[None], 3, 0))
-    assert (found.mean, found.half()) == pytest.approx(mean_interval(by_row.tolist()))
+@pytest.mark.parametrize("axis", [0, 1], ids=["equal seeds", "equal rows"])
+def test_without_differences_along_an_axis_it_is_students_interval(axis: int) -> None:
+    values = [0.2, 0.5, 0.9, 1.0, 0.0]
+    found = over_seeds_and_rows(np.stack([np.array(values)] * 7, axis))
+    assert (found.mean, found.half()) == pytest.approx(mean_interval(values))
 
 
 def test_equal_values_have_no_interval() -> None:

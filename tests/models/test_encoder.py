@@ -294,17 +294,15 @@ def test_a_folder_is_found_from_any_working_directory(bert, monkeypatch):
 )
 def test_options_that_do_not_fit_the_encoder_are_refused(bert, options, words):
     model = dataclasses.replace(HuggingFaceEncoder(source=bert, length=12), **options)
-    with pytest.raises(BadInput, match=words) as error:
+    with pytest.raises(BadInput, match=words):
         assemble(Experiment(model=model, skew="iid", clients={"number": 2}), DATA)
-    assert "\n" not in str(error.value)
 
 
 def test_a_missing_checkpoint_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match=r"cannot load '.*empty'.*use minilm") as error:
+    with pytest.raises(BadInput, match=r"cannot load '.*empty'.*use minilm"):
         assemble(Experiment(model=HuggingFaceEncoder(source=str(tmp_path / "empty"))), DATA)
-    assert "\n" not in str(error.value)
 
 
 def test_without_a_network_an_unknown_checkpoint_is_refused_at_once(monkeypatch):

@@ -1,5 +1,7 @@
 """Refused skews: each message is one line that names the option and the fix."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -7,13 +9,6 @@ from fedskew.core.errors import BadInput
 from fedskew.skew.compose import mixture, skews_of
 from fedskew.skew.partition import deal
 from tests.skew.test_features import TABLE, WINDOWS, changed_by
-
-
-def message(error: pytest.ExceptionInfo[BadInput]) -> str:
-    text = str(error.value)
-    assert text
-    assert "\n" not in text
-    return text
 
 
 @pytest.mark.parametrize(
@@ -35,9 +30,8 @@ def message(error: pytest.ExceptionInfo[BadInput]) -> str:
     ids=str,
 )
 def test_wrong_names_and_combinations_are_refused(spec, words: str) -> None:
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(BadInput, match=re.escape(words)):
         skews_of(spec)
-    assert words in message(error)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +60,8 @@ def test_wrong_names_and_combinations_are_refused(spec, words: str) -> None:
     ids=str,
 )
 def test_twenty_rows_of_four_classes_do_not_allow_these_partitions(spec, clients: int, words: str) -> None:
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(BadInput, match=re.escape(words)):
         deal(mixture(skews_of(spec)), np.arange(20) % 4, None, clients, 0)
-    assert words in message(error)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +76,5 @@ def test_twenty_rows_of_four_classes_do_not_allow_these_partitions(spec, clients
     ],
 )
 def test_rows_of_another_shape_are_refused(spec: str, x: np.ndarray, words: str) -> None:
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(BadInput, match=re.escape(words)):
         changed_by(spec, x)
-    assert words in message(error)

@@ -1,5 +1,7 @@
 """Columns of any kind as numbers."""
 
+import re
+
 import msgspec
 import numpy as np
 import pandas as pd
@@ -288,10 +290,8 @@ def sites_with(**changed: object) -> dict[str, Summary]:
     ],
 )
 def test_column_that_a_site_lacks_or_has_in_another_type_is_refused(changed, words):
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(BadInput, match=re.escape(words)):
         merged(sites_with(**changed))
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

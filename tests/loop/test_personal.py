@@ -1,7 +1,7 @@
 """Evaluation of personal models: their view, their tuning, their rows. Engines agree."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,13 +19,15 @@ from fedskew.engine.states import ClientStates
 from fedskew.execution.build import assemble
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.federation import Federation, PersonalTuning
-from fedskew.loop.personal import evaluate_personal, measures_personal
+from fedskew.loop.personal import adaptation_curve, evaluate_personal, measures_personal, personal_models
 from fedskew.loop.plan import Local, SeededPlanner, System
 from fedskew.loop.round import start
+from fedskew.loop.sharing import Intercepts
 from fedskew.slots import Everyone, Random, Sgd, TopK, Uniform
+from fedskew.tasks.classification import Classification
 from tests.execution.test_experiment import DATA, numbers, small
 from tests.reference import PAIR, apart, assert_close, f64, network, torch_sgd, train_plain
-from tests.small import RAGGED, X0, Quadratic, StepsOf, exact_clients, play, ragged
+from tests.small import RAGGED, TASK, X0, Quadratic, StepsOf, exact_clients, play, ragged
 
 ENGINES = [Sequential(), Stacked(), Stacked(width=2)]
 EVERYBODY = np.arange(len(RAGGED))
@@ -110,6 +112,74 @@ def test_tuning_is_plain_training_from_the_global_model(engine, solver) -> None:
     scores = evaluate_personal(fed, engine, server, states, EVERYBODY)
     assert_close(scores["loss"], expected)
     assert apart(scores["loss"], [loss_of(fed, server.x, int(k)) for k in EVERYBODY], 1e-3)
+
+
+def test_personal_models_are_the_tuned_ones(monkeypatch) -> None:
+    """Three clients at a time, at the learning rate of the round."""
+    monkeypatch.setattr("fedskew.loop.personal.CLIENTS", 3)
+    planner = SeededPlanner(Local(steps=1, batch_size="all"), 7, purpose="tuning")
+    fed = replace(ragged(FedAvg(), solver=Sgd(lr=0.1, lr_decay=0.5)), tuning=PersonalTuning(planner, None))
+    server = start(fed, X0)._replace(round=2)
+    models = personal_models(fed, Sequential(), server, ClientStates(), EVERYBODY)
+    assert_close(models, torch.stack([stepped(fed, X0, k, 0.025) for k in EVERYBODY]))
+
+
+def stepped(fed: Federation, w: Tensor, client: int, lr: float) -> Tensor:
+    """The model after one step on all rows of a client."""
+    rows = torch.as_tensor(fed.partition.rows(client))
+    return train_plain(w, [(fed.x[rows], fed.y[rows])], torch_sgd(Sgd(lr=lr)))[0]
+
+
+class Balanced(Classification):
+    primary: ClassVar[str] = "balanced_accuracy"
+
+
+@dataclass(frozen=True)
+class Turning:
+    """Targets that move on by one class each round."""
+
+    y: Tensor
+
+    def at(self, round_: int) -> Tensor:
+        return (self.y + round_) % 3
+
+
+@pytest.mark.parametrize("kind", [Classification(), Balanced()], ids=["accuracy", "pooled metric"])
+def test_personal_models_are_tuned_and_measured_on_the_targets_of_the_round(kind) -> None:
+    tuning = PersonalTuning(SeededPlanner(Local(steps=3, batch_size=7), 7, purpose="tuning"), None)
+    fed = replace(ragged(FedAvg()), tuning=tuning, task=replace(TASK, kind=kind))
+    server = start(fed, X0)._replace(round=1)
+    ours, theirs = (
+        evaluate_personal(of, Sequential(), server, ClientStates(), EVERYBODY)
+        for of in (replace(fed, moving=Turning(fed.y)), replace(fed, y=(fed.y + 1) % 3))
+    )
+    assert kind.primary in ours
+    for name, values in theirs.items():
+        assert_close(ours[name], values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offset(Algorithm):
+    """The personal model is the global one, plus a number that depends on the rows of all clients that train."""
+
+    def broadcast(self, server: ServerView) -> Any:
+        return {"rows": server.clients.num_examples.sum()}
+
+    def personal(self, view: View) -> Tensor:
+        return view.x + 0.001 * view.extras["rows"]
+
+
+def test_unseen_clients_adapt_what_clients_in_training_receive(monkeypatch) -> None:
+    """Two at a time, at the learning rate of the round, without intercepts."""
+    monkeypatch.setattr("fedskew.loop.personal.CLIENTS", 2)
+    fed = replace(
+        ragged(Offset(), solver=Sgd(lr=0.1, lr_decay=0.5)), intercepts=Intercepts(torch.arange(3), f64([[9.0] * 3] * 7))
+    )
+    server, clients = start(fed, X0)._replace(round=2), np.array([1, 2, 6])
+    tuning = PersonalTuning(SeededPlanner(Local(steps=1, batch_size="all"), 7), None)
+    curve = adaptation_curve(fed, Sequential(), server, fed.partition.only(clients), tuning, np.arange(3))
+    models = [stepped(fed, X0 + 0.001 * sum(RAGGED), k, 0.025) for k in clients]
+    assert_close(curve[-1]["loss"], [loss_of(fed, w, k) for w, k in zip(models, clients, strict=True)])
 
 
 def test_without_tuning_or_personal_models_the_global_model_is_measured_once() -> None:

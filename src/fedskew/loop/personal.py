@@ -137,7 +137,7 @@ def adaptation_curve(
 def adapted(fed: Federation, unseen: Federation, engine: Engine, server: Server, clients: Ints) -> dict[str, Tensor]:
     """Return mean scores (clients,) of unseen clients after adaptation.
 
-    ``made`` is the federation of the unseen clients. They receive the model and extras that ``fed`` broadcasts.
+    ``unseen`` is their federation. They receive the model and extras that ``fed`` broadcasts.
     """
     states = stack([fresh(unseen, server.x)] * len(clients))
     plans, rate = tuning_plans(unseen, server.round, clients), tuning_rate(unseen, server.round)

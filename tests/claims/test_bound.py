@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedskew.claims.document import DOCUMENTS, load
 from fedskew.claims.extras import EXTRAS, bound, draw_bound, drift_bound
+from fedskew.claims.reproduce import estimate, plan
 from fedskew.cli.main import main
 from fedskew.data.datasets.synthetic import SyntheticSoftmax
 
@@ -126,3 +127,10 @@ def test_the_estimate_comes_before_all_computing(tmp_path, monkeypatch, capsys) 
     main(["reproduce", "drift-demo", "--runs", str(tmp_path)])
     assert order == ["estimate", *load("drift-demo").extras, "runs"]
     assert "this will take about 1 min" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_estimate_of_a_slow_method_times_one_step(monkeypatch) -> None:
+    steps = []
+    monkeypatch.setattr("fedskew.engine.choose.once", lambda *_: steps.append(1) or 60.0)
+    assert estimate(plan(load("drift-demo"), "quick")[:1], 1) > 60
+    assert len(steps) == 1

@@ -61,10 +61,11 @@ def test_a_long_run_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert trial.fastest(FED, Sequential(), work_of()) == 0.6
 
 
-def test_a_hopeless_first_step_ends_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seconds", [60.0, 0.6])
+def test_a_hopeless_first_step_ends_a_trial(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     calls = []
-    monkeypatch.setattr(trial, "once", lambda *_: calls.append(1) or 60.0)
-    assert trial.measured(FED, work_of(), EngineChoice(Stacked()), limit=2.0) == 60.0 * 12
+    monkeypatch.setattr(trial, "once", lambda *_: calls.append(1) or seconds)
+    assert trial.measured(FED, work_of(), EngineChoice(Stacked()), limit=1.0) == seconds * 12
     assert len(calls) == 1
 
 

@@ -2,11 +2,10 @@
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
-
-from torch import Tensor
 
 from fedskew.claims.document import Document
 from fedskew.claims.quantities import Measured, measured
@@ -20,12 +19,11 @@ from fedskew.execution.run import register
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, from_table_of_sections
 from fedskew.loop.evaluate import evaluate
-from fedskew.loop.federation import Federation
 from fedskew.loop.round import start
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import DONE, stored_runs
 
-SCORED = 512
+SCORED = 256
 """Maximum number of rows that are scored to estimate the time for all rows."""
 
 PATIENCE = 6.0
@@ -117,7 +115,9 @@ def estimate(
     """
     first = {p.arm: p.experiment for p in reversed(planned)}
     began = time.perf_counter()
-    data = {key: e.dataset.load() for key, e in {repr(e.dataset): e for e in first.values()}.items()}
+    sources = {repr(e.dataset): e.dataset for e in first.values()}
+    with ThreadPoolExecutor() as pool:  # NumPy and Pillow compute on several cores
+        data = dict(zip(sources, pool.map(lambda source: source.load(), sources.values()), strict=True))
     seconds: dict[str, float] = {}
     an_epoch: dict[str, float] = {}  # by data set and model, of the arm timed last
     for number, (arm, experiment) in enumerate(first.items(), 1):
@@ -134,22 +134,20 @@ def estimate(
 
 
 def a_round(experiment: Experiment, dataset: Dataset) -> float:
-    """Estimate the seconds of a round: local training, and evaluation on the test set and on the clients' rows."""
+    """Estimate the seconds of a round: local training, and evaluation on the test set and on the clients' rows.
+
+    A round that takes clearly more than `PATIENCE` seconds is estimated from its first step.
+    """
     assembly = assemble(experiment, dataset)
     fed, option = assembly.federation, EngineChoice(assembly.engine, experiment.training.threads or 1)
     work = next_work(fed, start(fed, assembly.cold))
-    training = 0.0 if work is None else measured_seconds(fed, work, option)
+    training = 0.0 if work is None else measured_seconds(fed, work, option, limit=PATIENCE)
     with on_threads(option.threads):
-        parts = ((assembly.x_test, assembly.y_test), (fed.x, fed.y))
-        return training + sum(scoring(fed, assembly.x0, x, y) for x, y in parts)
-
-
-def scoring(fed: Federation, model: Tensor, x: Tensor, y: Tensor) -> float:
-    """Estimate the seconds of scoring all rows, from at most `SCORED` rows."""
-    rows = min(len(x), SCORED)
-    began = time.perf_counter()
-    evaluate(fed.task, model, x[:rows], y[:rows])
-    return (time.perf_counter() - began) * len(x) / rows
+        x, y = assembly.x_test[:SCORED], assembly.y_test[:SCORED]
+        began = time.perf_counter()
+        evaluate(fed.task, assembly.x0, x, y)
+        scoring = (time.perf_counter() - began) / len(x)
+    return training + scoring * (len(assembly.x_test) + len(fed.x))
 
 
 def results(store: RunStore, planned: Sequence[PlannedRun]) -> Results:

@@ -108,7 +108,7 @@ def measured(fed: Federation, work: Work, option: EngineChoice, limit: float = n
     with on_threads(option.threads):
         # The first step also prepares the engine. Later steps take at least a fifth of its time.
         first = once(fed, engine, first_step)
-        if first > 1 and first / 5 * sum(blocks) > limit:
+        if first > LONG and first / 5 * sum(blocks) > limit:
             return first * sum(blocks)
         least, whole = fastest(fed, engine, first_step), fastest(fed, engine, few)
     longest = max(len(plan.index) for plan in few.plans)

@@ -24,9 +24,9 @@ from fedskew.store import test_rows
 from fedskew.store.runs import RunStore
 from fedskew.store.test_rows import Stored
 from fedskew.studies import study as steps
-from fedskew.studies.study import ALONE, FIRST, POOLED, SHUFFLED, Arm, Timing, arms_of, groups_of, schedule
+from fedskew.studies.study import ALONE, COSTS, FIRST, POOLED, SHUFFLED, Arm, Timing, arms_of, groups_of, schedule
 
-COSTS = [Arm(name, remedy=False) for name in (FIRST, POOLED, SHUFFLED, ALONE)]
+ARMS_OF_COSTS = [Arm(name) for name in COSTS]
 REMEDIES = [Arm(name) for name in "abcdef"]
 
 
@@ -61,13 +61,13 @@ def studied(short: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_the_plan_is_the_longest_that_fits() -> None:
-    arms, each = [*COSTS, *REMEDIES], lambda partitions: 3 * partitions
+    arms, each = [*ARMS_OF_COSTS, *REMEDIES], lambda partitions: 3 * partitions
     quick = Timing(a_round=0.01, a_run=0.1)
     plan = schedule(arms, each, quick, 30, 5, 2)
     assert (plan.rounds, plan.partitions, len(plan.arms), plan.left_out) == (30, 6, 10, ())
     assert schedule(arms, each, quick, 30, 60, 2).partitions == 20, "more minutes, more partitions"
     slow = schedule(arms, each, Timing(a_round=0.1, a_run=1.0), 30, 5, 2)
-    assert [arm.name for arm in slow.arms[:4]] == [arm.name for arm in COSTS], "costs stay"
+    assert tuple(arm.name for arm in slow.arms[:4]) == COSTS, "costs stay"
     assert (slow.rounds, slow.left_out) == (12, ("e", "f"))
     needed = 15 + Timing(0.1, 1.0).of(len(slow.arms) * (18 + 6), slow.rounds, 2)
     assert needed <= 300
@@ -75,7 +75,7 @@ def test_the_plan_is_the_longest_that_fits() -> None:
 
 def test_a_plan_that_cannot_fit_says_how_long_it_takes() -> None:
     with pytest.raises(BadInput, match=r"the shortest plan takes about \d+\.\d minutes; write --minutes \d+"):
-        schedule(COSTS, lambda partitions: 3 * partitions, Timing(a_round=60, a_run=1), 30, 5, 2)
+        schedule(ARMS_OF_COSTS, lambda partitions: 3 * partitions, Timing(a_round=60, a_run=1), 30, 5, 2)
 
 
 def found_by(name: str, skew: str = "natural") -> dict:

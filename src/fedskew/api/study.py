@@ -29,11 +29,9 @@ from fedskew.report.study import Findings, printed, title_of, write_study
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import Facts, stored_runs
 from fedskew.studies.study import (
-    ALONE,
+    COSTS,
     FIRST,
-    POOLED,
     SHORT,
-    SHUFFLED,
     USUAL,
     Arm,
     Schedule,
@@ -47,8 +45,6 @@ from fedskew.studies.tune import Setting, words
 
 if TYPE_CHECKING:
     import pandas as pd
-
-COSTS = (FIRST, POOLED, SHUFFLED, ALONE)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -192,11 +188,10 @@ class Execution:
             groups = groups_of([steps.split(base, dealt).dataset.load() for dealt in range(plan.partitions)], columns)
         folder = [] if str(self.store.folder) == "runs" else ["--runs", str(self.store.folder)]
         commands = [["predict", "NEW_ROWS.csv"], ["export"]]
-        if words_ and not options.get("final"):
-            commands.insert(0, [*words_, "--final"])
         lines = [shlex.join(["fedskew", *command, *folder]) for command in commands]
-        if not words_ and not options.get("final"):
-            lines.insert(0, "# first the same call with final=True, or the same command with --final")
+        if not options.get("final"):
+            again = "# first the same call with final=True, or the same command with --final"
+            lines.insert(0, shlex.join(["fedskew", *words_, "--final", *folder]) if words_ else again)
         findings = Findings(
             title=str(self.diagnosis["data"]),
             diagnosis=self.diagnosis,
@@ -217,8 +212,9 @@ class Execution:
             "setting": words(setting),
             "sentences": findings.sentences(),
             "sites": findings.sites(),
+            "expected": findings.reached(arm.name),
         }
-        final = steps.final(plan, arm, setting, {**expected, "expected": findings.reached(arm.name)})
+        final = steps.final(plan, arm, setting, expected)
         return Decided(of_all, findings, Runs(self.store, (final.id,)))
 
 

@@ -30,7 +30,8 @@ FIRST = "fedavg"
 """All arms are compared with FedAvg on the clients as they are."""
 
 ALONE, POOLED, SHUFFLED = "local-only", "centralised", "FedAvg on shuffled rows"
-HARMONISED, HARMONISATIONS = "FedAvg + {}", ("site-scale", "site-bias", "combat", "prior")
+COSTS = (FIRST, POOLED, SHUFFLED, ALONE)
+"""The arms that show what federating and differences cost. All others are remedies."""
 
 SHORT, FIXED = 3, 15.0
 """Rounds of the timed run, and seconds for what is no training: reading, the diagnosis, starting workers, the page."""
@@ -58,7 +59,6 @@ class Arm:
     name: str
     method: str = FIRST
     changes: Mapping[str, Any] = field(default_factory=dict)
-    remedy: bool = True  # False: it shows what federating and differences cost
 
     def experiment(self, base: Experiment, setting: Setting | None = None, seed: int = 0, dealt: int = 0) -> Experiment:
         """Return one run. ``seed`` is the training seed, ``dealt`` the partition seed."""
@@ -89,20 +89,25 @@ class Schedule:
     seeds: int = 1  # training seeds on each partition
 
 
+def harmonised(name: str) -> Arm:
+    """Return FedAvg with this harmonisation."""
+    return Arm(f"FedAvg + {name}", changes={"harmonisation": name})
+
+
 def arms_of(base: Experiment, data: Dataset, diagnosis: Mapping[str, Any]) -> tuple[list[Arm], list[str]]:
     """Return the arms that can run on these data, the most promising remedies first, and why the others cannot."""
     near = [case["method"] for case in diagnosis["advice"]["nearest"]]
-    methods = [name for name in dict.fromkeys([*near, *COMMON]) if parse(name, "algorithm")[0] not in COMBINATIONS]
-    of_sites = {name: Arm(HARMONISED.format(name), changes={"harmonisation": name}) for name in HARMONISATIONS}
+    excluded = {FIRST, *COMBINATIONS}
+    methods = [name for name in dict.fromkeys([*near, *COMMON]) if parse(name, "algorithm")[0] not in excluded]
     arms = [
-        Arm(FIRST, remedy=False),
-        Arm(POOLED, changes={"skew": (*base.skew, Pooled()), "selection": Everyone()}, remedy=False),
-        Arm(SHUFFLED, changes={"skew": (*base.skew, Shuffled())}, remedy=False),
-        Arm(ALONE, "local-only", remedy=False),
-        *(of_sites[name] for name in ("site-scale", "site-bias")),
+        Arm(FIRST),
+        Arm(POOLED, changes={"skew": (*base.skew, Pooled()), "selection": Everyone()}),
+        Arm(SHUFFLED, changes={"skew": (*base.skew, Shuffled())}),
+        Arm(ALONE, "local-only"),
+        *map(harmonised, ("site-scale", "site-bias")),
         Arm("fedavg-ft", "fedavg-ft"),
-        *(of_sites[name] for name in ("combat", "prior")),
-        *(Arm(method, method) for method in [name for name in methods if name != FIRST][:2]),
+        *map(harmonised, ("combat", "prior")),
+        *(Arm(method, method) for method in methods[:2]),
     ]
     able, reasons = list[Arm](), list[str]()
     for arm in arms:
@@ -122,7 +127,7 @@ def schedule(
 
     ``each`` is the number of an arm's tuning runs for a number of partitions. Raises `BadInput` if the shortest plan does not fit.
     """
-    costs, remedies = ([arm for arm in arms if arm.remedy is remedy] for remedy in (False, True))
+    costs, remedies = ([arm for arm in arms if (arm.name in COSTS) is cost] for cost in (True, False))
     needed = FIXED
     for share, number in PLANS:
         for partitions in PARTITIONS if minutes > USUAL else PARTITIONS[-1:]:

@@ -89,6 +89,17 @@ def test_a_site_answers_with_its_own_model(tmp_path: Path, algorithm: str, setti
         assert sorted(stored.values[of_site].tolist()) == sorted(right[site].astype(float).tolist())
 
 
+def test_one_answer_at_each_site_is_the_most_frequent_class_of_its_own_rows(tmp_path: Path) -> None:
+    data, right = loaded("heart"), []
+    for site in range(4):
+        usual = np.bincount(data.y[data.groups == site]).argmax()
+        right.append(data.y_test[data.groups_test == site] == usual)
+    found = values(run(tmp_path, clients={"held_out": 0}))
+    assert found["constant_of_sites"] == pytest.approx(np.concatenate(right).mean(), abs=1e-7)
+    assert found["constant_of_sites"] > found["constant"] + 0.1, "Switzerland is nearly all ill"
+    assert "constant_of_sites" not in values(run(tmp_path / "pooled", skew=["natural", "pooled"]))
+
+
 def test_local_only_at_a_site_is_the_model_of_its_rows_alone(tmp_path: Path) -> None:
     data = loaded("heart")
     here, tested = data.groups == 0, data.groups_test == 0

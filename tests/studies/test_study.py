@@ -74,7 +74,10 @@ def test_the_plan_is_the_longest_that_fits() -> None:
 
 
 def test_a_plan_that_cannot_fit_says_how_long_it_takes() -> None:
-    with pytest.raises(BadInput, match=r"the shortest plan takes about \d+\.\d minutes; write --minutes \d+"):
+    with pytest.raises(
+        BadInput,
+        match=r"the shortest plan takes about \d+\.\d minutes .*; write --minutes \d+, a smaller --model, or fewer",
+    ):
         schedule(ARMS_OF_COSTS, lambda partitions: 3 * partitions, Timing(a_round=60, a_run=1), 30, 5, 2)
 
 
@@ -149,8 +152,8 @@ def dealt(short: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -
 def test_rows_that_a_skew_deals_are_studied_without_sites(dealt: Decided, tmp_path: Path) -> None:
     text = "\n".join(printed(dealt.findings))
     assert "Decision: Use " in text
-    assert "For whom" not in text
-    assert "no table by site" in dealt.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "For whom: no table, as the clients are dealt" in text
+    assert "No table, as the clients are dealt" in dealt.report(tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_all_arms_of_dealt_rows_are_measured_on_the_same_rows(dealt: Decided) -> None:
@@ -334,9 +337,57 @@ def test_without_a_better_remedy_it_is_fedavg(studied: tuple[Path, Decided]) -> 
 def test_joining_does_not_help_only_if_every_joint_arm_is_behind(studied: tuple[Path, Decided]) -> None:
     behind = dict.fromkeys((FIRST, "x", "y", "z"), ("lower", -0.05))
     found = decided_by(studied[1], {**ROWS, "x": (0.84, "undecided", 0)}, behind)
-    assert found.on_joining().startswith("Joining does not help: every site alone is better")
+    first, use = found.sentences()
+    assert first.startswith(
+        "Do not join: sites that train alone reach 70.0 ± 2.0\u00a0% accuracy at the sites; the best that joins"
+    )
+    assert use.startswith("If one model must serve all, use z, tuned")
     one = {**behind, "y": ("undecided", 0.0)}
-    assert decided_by(studied[1], ROWS, one).on_joining().startswith("Whether joining helps is undecided")
+    assert decided_by(studied[1], ROWS, one).sentences()[1].startswith("Whether joining helps is undecided")
+
+
+def test_what_is_to_mend_comes_first(studied: tuple[Path, Decided]) -> None:
+    findings, repair = (
+        studied[1].findings,
+        "north's column bmi may be in another unit (kg and lb): multiply it by 2.205.",
+    )
+    assert not findings.diagnosis["repairs"]
+    assert findings.sentences()[0].startswith("Use ")
+    wrong = replace(findings, diagnosis={**findings.diagnosis, "repairs": [repair]})
+    assert wrong.sentences()[0].startswith("First mend the data, then repeat")
+    lines = printed(wrong)
+    assert repair.rstrip(".") in " ".join(line.strip() for line in lines)
+    assert len(lines) <= 29
+
+
+def test_a_site_has_its_own_metric_where_this_is_no_mean_over_rows(studied: tuple[Path, Decided]) -> None:
+    """As RMSE: a value of each row that is right for all rows together says nothing of one site."""
+    findings = replace(studied[1].findings)
+    assert findings.is_mean_of_rows
+    assert findings.of_groups()
+    before = findings.at_sites(FIRST, ALONE)
+    found, means = replace(findings), dict(findings.site_values)
+    for site, row in before.items():
+        pairs = [means[FIRST, seeds, site] - means[ALONE, seeds, site] for seeds in ((0, 0), (1, 0))]
+        assert row["difference"] == pytest.approx(np.mean(pairs), abs=1e-12)
+    found.__dict__["site_values"] = {key: 2 * value for key, value in means.items()}
+    assert not found.is_mean_of_rows
+    for site, row in found.at_sites(FIRST, ALONE).items():
+        assert row["difference"] == pytest.approx(2 * before[site]["difference"])
+        assert row["difference_half"] >= 0
+    assert found.of_groups() == {}
+    assert any(text.startswith("No table by group: the accuracy") for text in found.sure())
+
+
+@pytest.mark.parametrize(("baseline", "says"), [(0.9, True), (0.1, False), (np.nan, False)])
+def test_a_model_that_is_no_better_than_one_answer_is_named(
+    studied: tuple[Path, Decided], baseline: float, says: bool
+) -> None:
+    found = replace(studied[1].findings)
+    assert 0.5 <= found.baseline < 1, "two classes"
+    found.__dict__["baseline"] = baseline
+    assert ("One answer at each site is as good: 90.0" in " ".join(found.sentences())) == says
+    assert ("One answer at each site" in "\n".join(printed(found))) == np.isfinite(baseline)
 
 
 def test_json_and_wrong_requests(studied: tuple[Path, Decided], short, capsys, monkeypatch) -> None:
@@ -353,6 +404,10 @@ def test_json_and_wrong_requests(studied: tuple[Path, Decided], short, capsys, m
     ]
     assert main([*words, "--rounds", "2", "--minutes", "60", "--jobs", "1", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
+    assert main([*words, "--rounds", "2", "--minutes", "60", "--jobs", "1", "--final"]) == 0
+    last = capsys.readouterr().out.splitlines()[-3:]
+    assert last[0] == f"Run {decided.final.ids[0]} is trained on all rows: FedAvg"
+    assert last[2].startswith("Next: fedskew predict NEW_ROWS.csv")
     assert values["decision"] == decided.findings.decision
     assert Path(values["report"]).is_file()
     for more, message in (

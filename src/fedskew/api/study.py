@@ -110,6 +110,10 @@ def study(
         source = data or label(base.dataset, COMPONENTS["dataset"])
         skew, number = base.labels("skew"), base.clients.number
         diagnosis = diagnose(dataset=source, skew=skew, clients=number, runs=runs, progress=caller)
+    for note in diagnosis["notes"]:
+        caller.warn(note)
+    if diagnosis["column_notes"]:
+        caller.warn(f"{count(len(diagnosis['column_notes']), 'note')} on how columns were read: see the page")
     if data is not None:
         base = base.replace(dataset=OwnData(fingerprint=data.fingerprint()))
     every = base.training.rounds
@@ -130,7 +134,8 @@ def words_of(path: str | Path | None, keywords: Mapping[str, object], jobs: int)
         elif known[name].repeated:
             words_ += [word for each in values for word in (*option, str(each))]
         elif name != "final" and value is not False:
-            words_ += option if value is True else [*option, ",".join(map(str, values))]
+            texts = [f"{each:g}" if isinstance(each, float) else str(each) for each in values]
+            words_ += option if value is True else [*option, ",".join(texts)]
     return [*words_, *(["--jobs", str(jobs)] if jobs not in (0, cores()) else [])]
 
 
@@ -180,7 +185,7 @@ class Execution:
         steps = Study(self.store, base, self.rows, self.execute)
         plan = schedule(arms, steps.tunings, timing, self.base.training.rounds, minutes, self.jobs)
         tuned, plan = steps.tuned(plan, minutes)
-        notes = [described(plan, minutes, steps.nested), *notes]
+        notes = [described(plan, self.base.training.rounds, minutes, steps.nested), *notes]
         self.caller.warn(notes[0])
         records = steps.compared(plan, tuned)
         settings = {arm.name: [of_split[arm.name].best.setting for of_split in tuned] for arm in plan.arms}
@@ -226,11 +231,12 @@ def usual(settings: Sequence[Setting]) -> str:
     return text if often == len(settings) else f"{text} on {often} of {len(settings)} partitions"
 
 
-def described(plan: Schedule, minutes: float, nested: bool) -> str:
+def described(plan: Schedule, rounds: int, minutes: float, nested: bool) -> str:
     """Say what was planned for the minutes, and what was left out."""
     tuning = "on each partition's other rows" if nested else "with seeds of its own"
+    left_out = f"no time for {', '.join(map(title_of, plan.left_out))}" if plan.left_out else "nothing left out"
+    more = "; more --minutes plan more" if plan.rounds < rounds or plan.left_out else ""
     return (
-        f"planned for {minutes:g} min: {count(len(plan.arms), 'arm')}, {count(plan.rounds, 'round')}, tuned {tuning}, compared on "
-        f"{count(plan.partitions, 'partition')} x {count(plan.seeds, 'seed')}; "
-        + (f"no time for {', '.join(map(title_of, plan.left_out))}" if plan.left_out else "nothing left out")
+        f"planned for {minutes:g} min: {count(len(plan.arms), 'arm')}, {plan.rounds} of {count(rounds, 'round')}, tuned {tuning}, "
+        f"compared on {count(plan.partitions, 'partition')} x {count(plan.seeds, 'seed')}; {left_out}{more}"
     )

@@ -10,7 +10,7 @@ from fedskew.cli.verbs import keywords_of
 from fedskew.experiment.config import read
 from fedskew.experiment.keywords import StudyOptions
 from fedskew.report.console import say
-from fedskew.report.study import printed, values
+from fedskew.report.study import printed, title_of, values
 
 
 def study(parsed: argparse.Namespace) -> None:
@@ -27,4 +27,7 @@ def study(parsed: argparse.Namespace) -> None:
         return
     for line in printed(decided.findings):
         say(line)
+    if decided.final:
+        say(f"Run {decided.final.ids[0]} is trained on all rows: {title_of(decided.findings.decision)}")
     say(f"Page: {page}")
+    say(f"Next: {decided.findings.commands[0]}")

@@ -150,8 +150,15 @@ def measured_at_sites(
     if rarest is not None and outputs is not None:
         whole["answers"] = float(len(outputs.argmax(-1).unique()))
     if isinstance(kind, ConstantAnswer):
-        constant = kind.fitted(assembly.dataset.y).constant(assembly.dataset.y, task.num_outputs)
-        whole["constant"] = evaluate_constant(task, constant, at.y).get(kind.primary, math.nan)
+        y, fitted, sites = assembly.dataset.y, kind.fitted(assembly.dataset.y), assembly.data.sites
+        whole["constant"] = evaluate_constant(task, fitted.constant(y, task.num_outputs), at.y).get(
+            kind.primary, math.nan
+        )
+        if not mixture(assembly.experiment.skew).pooled:
+            own = [fitted.constant(y[sites.rows(k)] if len(sites.rows(k)) else y, task.num_outputs) for k in at.sites]
+            each = torch.stack(own).repeat_interleave(torch.as_tensor(np.diff(at.offsets)), dim=0).to(at.y.device)
+            values = over_rows(task, *scored_outputs(task, each.split(CHUNK), at.y))
+            whole["constant_of_sites"] = values.get(kind.primary, math.nan)
     by_site = {
         int(k): metrics(slice(lo, hi), len(at.sites) <= MOST_POOLED)
         for k, (lo, hi) in zip(at.sites, pairwise(at.offsets.tolist()), strict=True)

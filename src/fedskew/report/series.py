@@ -500,17 +500,26 @@ def with_names(store: RunStore, rows: Sequence[Measurement], pooled: Mapping[int
     return table
 
 
-def by_site(results: Results) -> pd.DataFrame:
-    """Return the models at the sites after the last round, mean over the finished runs of a method, if the data name the sites.
+def values_at_sites(results: Results) -> pd.DataFrame:
+    """Return the models at the sites after the last round, one row for each finished run, site and number.
 
-    Columns are site (its name), method, rows (on which it is measured), the primary measure, and recall_of_rarest, if the targets
-    are classes.
+    Columns are run, client_name, name, value and method. Names are rows (on which a model is measured), the primary measure, and
+    recall_of_rarest, if the targets are classes. Empty if the data do not name the sites.
     """
     records = {r.id: r for r in results.records if r.status == "finished" and own_clients(r)}
-    names_ = ["rows", results.measure.name, "recall_of_rarest"]
-    rows = results.store.last(records, [f"sites/{name}" for name in names_], per_client=True)
+    rows = results.store.last(
+        records, [f"sites/{name}" for name in ("rows", results.measure.name, "recall_of_rarest")], per_client=True
+    )
     table = with_names(results.store, rows, {r.id: r.facts.get("sites", {}).get("names", []) for r in records.values()})
-    table["method"] = [records[run].name for run in table["run"]]
+    return table.assign(method=[records[run].name for run in table["run"]])
+
+
+def by_site(results: Results) -> pd.DataFrame:
+    """Return the means of `values_at_sites` over the runs of a method.
+
+    Columns are site (its name), method, rows, the primary measure, and recall_of_rarest.
+    """
+    table, names_ = values_at_sites(results), ["rows", results.measure.name, "recall_of_rarest"]
     wide = table.pivot_table(index=["client_name", "method"], columns="name", values="value", sort=False)
     wide = wide.reindex(columns=[name for name in names_ if name in wide]).rename_axis(columns=None)
     return wide.reset_index().rename(columns={"client_name": "site"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,16 +15,17 @@ from numpy.typing import NDArray
 
 from fedskew.core.files import write_whole
 from fedskew.core.text import capital, count, listed
-from fedskew.measure.statistics import decided, holm
+from fedskew.measure.statistics import decided, holm, mean_interval, paired_p
 from fedskew.report import diagnosis as diagnosed
 from fedskew.report import words
 from fedskew.report.answer import difference
-from fedskew.report.experiments import name_of
+from fedskew.report.experiments import name_of, observations
 from fedskew.report.plots import differences
-from fedskew.report.series import RECALL, Results, by_site, readable_by_site
+from fedskew.report.series import RECALL, Results, readable_by_site, values_at_sites
 from fedskew.report.style import rendered, shorten
 from fedskew.report.tables import (
     ByRow,
+    Seeds,
     by_method,
     covered,
     on_verdicts,
@@ -37,6 +39,11 @@ from fedskew.store.test_rows import Stored, number_of
 
 WIDTH, LINES, MOST_SITES, NAME = 80, 29, 5, 18
 """Of the printed text: width, most lines, most sites, and longest name of a site. Remedies take the lines that are left."""
+
+NO_SITES = "no table, as the clients are dealt, or the data do not name a test row's site"
+
+BASELINE = "One answer at each site"
+"""Row of the costs without a model: the best constant answer of each site's own rows."""
 
 Cells = dict[str, list[str]]
 """Cells of a table by heading."""
@@ -64,6 +71,11 @@ class Findings:
     def by_row(self) -> ByRow:
         """The values of the rows at the sites."""
         return by_method(self.results.store, self.results.records, "sites")
+
+    @property
+    def references(self) -> list[str]:
+        """The names of the rows in the table of costs."""
+        return [*(name for name in self.costs if name in self.rows), *[BASELINE] * math.isfinite(self.baseline)]
 
     @property
     def remedies(self) -> list[str]:
@@ -98,18 +110,39 @@ class Findings:
         rows = words.rows_of(replace(self.results, runs=runs).summary)
         return {row["method"]: row for row in rows if row["method"] != alone}
 
+    @cached_property
+    def site_values(self) -> dict[tuple[str, Seeds, str], float]:
+        """The primary metric by arm, seeds and site."""
+        observed, values = observations(self.results.records), dict[tuple[str, Seeds, str], list[float]]()
+        for row in values_at_sites(self.results).to_dict("records"):
+            if row["name"] == self.results.measure.name:
+                values.setdefault((row["method"], observed[row["run"]], row["client_name"]), []).append(row["value"])
+        return {key: float(np.mean(of_runs)) for key, of_runs in values.items()}
+
+    @cached_property
+    def is_mean_of_rows(self) -> bool:
+        """Whether the metric of some rows is the mean of their values. It is for accuracy; RMSE and F1 are no means over rows."""
+        return all(
+            np.isclose(of_site(stored, site).values.mean(), value, rtol=1e-4, atol=1e-6)
+            for (arm, seeds, site), value in self.site_values.items()
+            if (stored := self.by_row.get(arm, {}).get(seeds))
+        )
+
     def at_sites(self, name: str, other: str) -> dict[str, words.Row]:
         """Return by site the difference of an arm from another: mean, half-width and the verdict, corrected over the sites."""
         ours, theirs, by_name = self.by_row.get(name, {}), self.by_row.get(other, {}), dict[str, words.Row]()
-        drawn = splits(self.results.records, "sites")
-        gaps = values_of_rows(ours, theirs, sorted(ours.keys() & theirs.keys()))
-        for site in dict.fromkeys(by_site(self.results)["site"]):
-            at_site = [ids_of(gap) >> 32 == number_of(site) for gap in gaps]
-            parts = [Stored(0, gap.values[at], ids_of(gap)[at]) for gap, at in zip(gaps, at_site, strict=True)]
-            means = [float(part.values.mean()) for part in parts if len(part.values) > 1]
-            whole = over_rows(parts, means, drawn) if len(means) == len(parts) else None
+        drawn, values = splits(self.results.records, "sites"), self.site_values
+        gaps = values_of_rows(ours, theirs, sorted(ours.keys() & theirs.keys())) if self.is_mean_of_rows else []
+        for site in dict.fromkeys(site for _, _, site in values):
+            seeds = [key for arm, key, where in values if (arm, where) == (name, site) and (other, key, site) in values]
+            at_site = [values[name, key, site] - values[other, key, site] for key in seeds]
+            parts = [of_site(gap, site) for gap in gaps] if len(gaps) == len(at_site) else []
+            whole = over_rows([part for part in parts if len(part.values) > 1], at_site, drawn)
             if whole:
                 by_name[site] = {"difference": whole.mean, "difference_half": whole.half(), "p": whole.p()}
+            elif len(at_site) > 1:
+                mean, half = mean_interval(at_site)
+                by_name[site] = {"difference": mean, "difference_half": half, "p": paired_p(at_site)}
         for row, p in zip(by_name.values(), holm([row["p"] for row in by_name.values()]), strict=True):
             row["verdict"] = decided(p, row["difference"])
         return by_name
@@ -119,39 +152,63 @@ class Findings:
         measure, row = self.results.measure, self.rows[name]
         return f"{words.with_interval(measure, row[measure.key], row[f'{measure.key}_half'])} {measure.label}"
 
-    def sentences(self) -> tuple[str, str]:
-        """Return the decision, and whether joining helps."""
-        measure, name, rows = self.results.measure, self.decision, self.rows
-        use = f"Use {title_of(name)}, tuned ({self.settings[name]}): {self.reached(name)}"
-        if name == self.costs[0]:
-            use += "; no remedy is reliably better."
-        else:
-            use += f", {difference(measure, rows[name])} more than {title_of(self.costs[0])}."
-        return use, self.on_joining()
+    @cached_property
+    def baseline(self) -> float:
+        """The primary metric if each site always gives the best constant answer of its own rows; NaN if this is not known."""
+        runs = [
+            record.id for record in self.results.runs if record.name == self.costs[0] and record.status == "finished"
+        ]
+        values = [m.value for m in self.results.store.last(runs, ["sites/constant_of_sites"])]
+        return float(np.mean(values)) if values else math.nan
 
-    def on_joining(self) -> str:
-        """Say whether joining helps, and for which sites the answer differs."""
+    def sentences(self) -> list[str]:
+        """Return the decision: what to mend first, whether to join, and the arm to use."""
+        measure, name, rows = self.results.measure, self.decision, self.rows
+        use = f"{title_of(name)}, tuned ({self.settings[name]}): {self.reached(name)}"
+        use += f", {difference(measure, rows[name])} more than {title_of(self.costs[0])}" * (name != self.costs[0])
+        use += "; no remedy is reliably better" * (name == self.costs[0])
+        sign = 1 if measure.ahead == "higher" else -1
+        if sign * (rows[name][measure.key] - self.baseline) <= 0:
+            use += f". One answer at each site is as good: {words.plain(measure, self.baseline)}"
+        first = ["First mend the data, then repeat: what follows takes these columns as they are."]
+        joining, apart = self.joining
+        text = (
+            [f"Do not join: {joining}", f"If one model must serve all, use {use}."]
+            if apart
+            else [f"Use {use}.", joining]
+        )
+        return [*first[: len(self.diagnosis["repairs"])], *text]
+
+    @property
+    def joining(self) -> tuple[str, bool]:
+        """Say whether joining helps, and for which sites the answer differs; and whether every arm that joins is worse."""
         measure, name, alone = self.results.measure, self.decision, self.costs[-1]
         joint = self.over_alone
         if name not in joint or alone not in self.rows:
-            return "Whether joining helps was not measured."
-        gained = difference(measure, joint[name])
-        if all(row["verdict"] == measure.behind for row in joint.values()):
-            text, usual = f"Joining does not help: every site alone is better ({gained} by joining)", measure.behind
+            return "Whether joining helps was not measured.", False
+        gained, apart = difference(measure, joint[name]), list[str]()
+        worse = all(row["verdict"] == measure.behind for row in joint.values())
+        if worse:
+            text, usual = f"sites that train alone reach {self.reached(alone)}", measure.behind
+            text += f"; the best that joins is {title_of(name)}, {gained}"
         elif joint[name]["verdict"] == measure.ahead:
-            text, usual = f"Joining helps: {gained} over each site alone", measure.ahead
+            text, usual = f"Joining helps: {gained} over sites that train alone", measure.ahead
         else:
-            text, usual = f"Whether joining helps is undecided: {gained} over each site alone", "undecided"
-        at_sites, apart = self.at_sites(name, alone), list[str]()
+            text, usual = f"Whether joining helps is undecided: {gained} over sites that train alone", "undecided"
+        at_sites = self.at_sites(name, alone)
         for verdict, verb in ((measure.ahead, "gain"), (measure.behind, "lose")):
             sites = [site for site, row in at_sites.items() if row["verdict"] == verdict != usual]
             if sites:
                 apart.append(f"{listed(sites)} {verb}{'s' * (len(sites) == 1)}")
-        return text + (f"; but {listed(apart)}." if apart else ".")
+        return text + (f"; but {listed(apart)}." if apart else "."), worse
 
     def arms(self, names: Sequence[str]) -> Cells:
         """Return the table of some arms."""
         measure, rows = self.results.measure, [self.rows[name] for name in names if name in self.rows]
+        if BASELINE in names:
+            rows.append(
+                {"method": BASELINE, measure.key: self.baseline, f"{measure.key}_half": math.nan, "verdict": ""}
+            )
         return {
             "": [title_of(row["method"]) for row in rows],
             f"{measure.name.replace('_', ' ')} {measure.unit}".strip(): [words.shown(measure, row) for row in rows],
@@ -161,7 +218,10 @@ class Findings:
         }
 
     def sites(self) -> Cells:
-        """Return the table of the sites: joint, alone and `shown_remedy`, what joining brings, the rarest class."""
+        """Return the table of the sites: joint, alone and `shown_remedy`, what joining brings, the rarest class.
+
+        The site that loses most by joining is first.
+        """
         arms = {self.shown_remedy: "remedy", self.costs[0]: "joint", self.costs[-1]: "alone"}
         runs = [replace(record, name=arms[record.name]) for record in self.results.runs if record.name in arms]
         cells = readable_by_site(replace(self.results, runs=runs))
@@ -170,7 +230,15 @@ class Findings:
             f"{words.difference(measure, gained[site])} {gained[site]['verdict']}" if site in gained else words.MISSING
             for site in cells.get("site", ())
         ]
-        return cells if cells["joining"] else {}
+        if not cells["joining"]:
+            return {}
+        sign = 1 if measure.ahead == "higher" else -1
+        losses = [sign * gained[site]["difference"] if site in gained else math.inf for site in cells["site"]]
+        order = sorted(range(len(losses)), key=losses.__getitem__)
+        return {
+            {"rows": "test rows"}.get(heading, heading): [column[at] for at in order]
+            for heading, column in cells.items()
+        }
 
     def of_groups(self) -> Cells:
         """Return the table of the groups of rows: rows, joint, alone, decided."""
@@ -183,7 +251,7 @@ class Findings:
                 np.mean([of.values[np.isin(ids_of(of), ids)].mean() for of in stored]) for ids in self.groups.values()
             ]
             cells[f"{title_of(arm)} {measure.unit}".strip()] = [words.plain(measure, float(mean)) for mean in means]
-        return cells if self.groups else {}
+        return cells if self.groups and self.is_mean_of_rows else {}
 
     def sure(self) -> list[str]:
         """Return sentences on certainty: where numbers vary, what would decide the best remedy, and what was left out."""
@@ -197,8 +265,17 @@ class Findings:
             for arm, row in self.rows.items()
             if not self.finished(arm)
         ]
+        measure = self.results.measure.title
+        if self.groups and not self.is_mean_of_rows:
+            lost.append(f"no table by group: the {measure} of a group is not the mean of its rows' values")
         sentences = (*lost, *how_sure(self.results.titled), *undecided, *self.notes)
         return [capital(text) for text in sentences]
+
+
+def of_site(stored: Stored, site: str) -> Stored:
+    """Return the values of the rows of a site."""
+    at = ids_of(stored) >> 32 == number_of(site)
+    return stored._replace(values=stored.values[at], units=ids_of(stored)[at])
 
 
 def ids_of(stored: Stored) -> NDArray[np.int64]:
@@ -227,21 +304,26 @@ def printed(findings: Findings) -> list[str]:
     remedies, sites, diagnosis = findings.remedies, findings.sites(), findings.diagnosis
     differ = [
         diagnosed.answer(diagnosis),
-        *diagnosis["repairs"][:1],
+        *diagnosis["repairs"],
         *(part["text"] for part in diagnosis["columns"][:1]),
     ]
     first_sites = {heading: cells[:MOST_SITES] for heading, cells in sites.items() if RECALL not in heading}
     first_sites |= {"site": [shorten(name, NAME) for name in first_sites["site"]]} if sites else {}
     further = len(sites.get("site", ())) - MOST_SITES
-    whom = [f"For whom (remedy: {title_of(findings.shown_remedy)})", *aligned(first_sites)] if sites else []
+    remedy, chosen = findings.shown_remedy, findings.shown_remedy == findings.decision
+    head = f"For whom (remedy: {title_of(remedy)}{'' if chosen else ', tried and not chosen'})"
+    whom = [head, *aligned(first_sites)] if sites else [f"For whom: {NO_SITES}"]
     whom += [f"  {count(further, 'more site')}: see the page"] * (further > 0)
-    costs = [name for name in findings.costs if name in findings.rows]
-    arms = findings.arms([*costs, *remedies])
+    costs = findings.arms(findings.references)
+    arms = {
+        heading: [*cells, *more]
+        for (heading, cells), more in zip(costs.items(), findings.arms(remedies).values(), strict=True)
+    }
     table = aligned({heading: cells for heading, cells in arms.items() if heading != "setting"})
-    first, helps = table[: 1 + len(costs)], table[1 + len(costs) :]
+    first, helps = table[: 1 + len(costs[""])], table[1 + len(costs[""]) :]
     lines = [
         *wrapped("Decision: ", " ".join(findings.sentences()), 5),
-        *wrapped("How different: ", ". ".join(text.rstrip(".") for text in differ) + ".", 3),
+        *fitting("How different: ", [text.rstrip(".") for text in differ], 6 if diagnosis["repairs"] else 4),
         f"What it costs{first[0][13:]}",
         *first[1:],
         "What helps",
@@ -285,6 +367,8 @@ def page(findings: Findings) -> str:
         "study.html",
         findings=findings,
         remedy=title_of(findings.shown_remedy),
+        rarest=findings.results.records[0].facts.get("sites", {}).get("rarest"),
+        no_sites=capital(NO_SITES),
         differ=diagnosed.answer(findings.diagnosis),
         faces=diagnosed.face_figure(findings.diagnosis),
         columns=diagnosed.column_figure(findings.diagnosis),

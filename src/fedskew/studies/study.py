@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedskew.advice.advise import COMMON
 from fedskew.core.component import parse
 from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import Tabular, Text
 from fedskew.data.splits import Redrawn
@@ -136,8 +137,8 @@ def schedule(
             if needed <= 60 * minutes:
                 return Schedule(fewer, partitions, fitting, tuple(arm.name for arm in remedies[number:]))
     raise BadInput(
-        f"study: the shortest plan takes about {needed / 60:.1f} minutes; write --minutes {math.ceil(needed / 60)}, or fewer "
-        "--rounds"
+        f"study: the shortest plan takes about {needed / 60:.1f} minutes ({count(len(fitting), 'arm')}, {count(fewer, 'round')}, "
+        f"{partitions} partitions); write --minutes {math.ceil(needed / 60)}, a smaller --model, or fewer --rounds than {rounds}"
     )
 
 

@@ -303,7 +303,7 @@ def test_the_decision_is_the_best_of_those_that_are_higher(studied: tuple[Path, 
     use, joining = found.sentences()
     assert use == (
         "Use x, tuned (learning rate 0.1): 84.0 ± 2.0\u00a0% accuracy at the sites, +4.00 ± 1.00 points over 6 paired partitions "
-        "(p\u00a0=\u00a00.01) more than FedAvg."
+        "(p\u00a0=\u00a00.01) against FedAvg."
     )
     assert joining.startswith("Joining helps: +14.00 ± 1.00 points")
 

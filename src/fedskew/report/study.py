@@ -165,7 +165,7 @@ class Findings:
         """Return the decision: what to mend first, whether to join, and the arm to use."""
         measure, name, rows = self.results.measure, self.decision, self.rows
         use = f"{title_of(name)}, tuned ({self.settings[name]}): {self.reached(name)}"
-        use += f", {difference(measure, rows[name])} more than {title_of(self.costs[0])}" * (name != self.costs[0])
+        use += f", {difference(measure, rows[name])} against {title_of(self.costs[0])}" * (name != self.costs[0])
         use += "; no remedy is reliably better" * (name == self.costs[0])
         sign = 1 if measure.ahead == "higher" else -1
         if sign * (rows[name][measure.key] - self.baseline) <= 0:
@@ -322,7 +322,7 @@ def printed(findings: Findings) -> list[str]:
     table = aligned({heading: cells for heading, cells in arms.items() if heading != "setting"})
     first, helps = table[: 1 + len(costs[""])], table[1 + len(costs[""]) :]
     lines = [
-        *wrapped("Decision: ", " ".join(findings.sentences()), 5),
+        *wrapped("Decision: ", " ".join(findings.sentences()), 7),
         *fitting("How different: ", [text.rstrip(".") for text in differ], 6 if diagnosis["repairs"] else 4),
         f"What it costs{first[0][13:]}",
         *first[1:],

@@ -8,7 +8,7 @@ import pytest
 from fedskew.advice import evidence as protocol
 from fedskew.advice.evidence import NAME, known, read_file
 from fedskew.cli.main import main
-from fedskew.core.errors import Interrupted
+from fedskew.core.errors import BadInput, Interrupted
 from fedskew.data.dataset import Dataset
 from fedskew.execution.run import Ended, Stop
 from fedskew.experiment.config import Experiment
@@ -93,6 +93,20 @@ def test_a_gain_is_the_mean_paired_difference(tmp_path: Path) -> None:
     mean = sum(a - b for a, b in zip(reached["scaffold"], reached["fedavg"], strict=True)) / 3
     assert line.gain == pytest.approx(mean, rel=1e-3)
     assert case.fedavg["test"] == pytest.approx(sum(reached["fedavg"]) / 3, rel=1e-3)
+
+
+def test_a_case_of_a_file_gains_methods(tmp_path: Path) -> None:
+    """FedAvg has the same values in another store, so that gains of both stores can stand in one file."""
+    file, both = tmp_path / NAME, RunStore(tmp_path / "both")
+    run_protocol(both, [HEART], ("scaffold", "fedavg-site-scale"), tmp_path / "both.json", complete(both))
+    for method in ("scaffold", "fedavg-site-scale"):
+        store = RunStore(tmp_path / method)
+        run_protocol(store, [HEART], (method,), file, complete(store))
+    assert read_file(file).cases == read_file(tmp_path / "both.json").cases
+    values = '"fedavg":{"test":0.'
+    file.write_text(file.read_text(encoding="utf-8").replace(values, values + "9"), encoding="utf-8")
+    with pytest.raises(BadInput, match="FedAvg on heart:redraw=false, natural has other values there"):
+        run_protocol(store, [HEART], (method,), file, complete(store))
 
 
 def test_a_run_that_diverged_counts_as_its_untrained_model(tmp_path: Path) -> None:

@@ -18,7 +18,21 @@ from fedskew.skew import Natural, Pooled
 from fedskew.skew.compose import Skew
 from fedskew.skew.concept import Concept
 from fedskew.skew.feature import FeatureSkew
-from fedskew.slots import Adagrad, Adam, All, Distillation, Everyone, Momentum, Norm, Personal, Yogi
+from fedskew.slots import (
+    Adagrad,
+    Adam,
+    All,
+    Combat,
+    Distillation,
+    Everyone,
+    Momentum,
+    Norm,
+    Personal,
+    Prior,
+    SiteBias,
+    SiteScale,
+    Yogi,
+)
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,11 @@ def server_combination(idea: str, optimiser: type[Momentum | Adagrad | Adam | Yo
     return Combination(idea, "update path", optimiser, lambda _, server: {"server": server}, optimiser.cites)
 
 
+def site_combination(harmonisation: type[SiteScale | Combat | SiteBias | Prior]) -> Combination:
+    idea, cites = f"FedAvg, and {harmonisation.idea}", getattr(harmonisation, "cites", ("fedavg",))
+    return Combination(idea, "data", harmonisation, lambda _, options: {"harmonisation": options}, cites)
+
+
 COMBINATIONS: Mapping[str, Combination] = {
     "fedavgm": server_combination("FedAvg with momentum on the server", Momentum),
     "fedadagrad": server_combination("FedAvg with Adagrad on the server", Adagrad),
@@ -123,6 +142,10 @@ COMBINATIONS: Mapping[str, Combination] = {
         lambda _, options: {"shared_data": SharedData(beta=options.beta, alpha=options.alpha)},
         ("data-sharing",),
     ),
+    "fedavg-site-scale": site_combination(SiteScale),
+    "fedavg-combat": site_combination(Combat),
+    "fedavg-site-bias": site_combination(SiteBias),
+    "fedavg-prior": site_combination(Prior),
     "centralised": Combination(
         "all rows in one place: the bound without federation",
         "nothing (a baseline)",

@@ -46,6 +46,9 @@ Faces: TypeAlias = tuple[Face | Literal[""], dict[Face, float]]
 PARTITIONS = 3
 """Number of partitions (one a seed) that are diagnosed. The strengths are averaged over them."""
 
+ALIKE = 0.05
+"""Largest relative difference of FedAvg's values in a case's file and here."""
+
 
 def values_of(store: RunStore, record: RunRecord, metric: str) -> dict[Measure, float]:
     """Return the run's metric: ``own`` is the mean on the clients' held-out rows, ``test`` is on the test rows.
@@ -220,7 +223,9 @@ def tuned(store: RunStore, case: Planned, method: str) -> float | None:
 def gathered(store: RunStore, case: Planned, methods: Sequence[str], data: Dataset, file: Path) -> Case | None:
     """Return the case with the methods measured so far; None until FedAvg has two seeds.
 
-    If ``file`` already has this case, its faces are not measured again.
+    If ``file`` already has this case, its faces are not measured again, and gains of other methods stay: None until FedAvg has
+    their seeds. Gains are beside FedAvg on the same machine; on another machine its values differ a little. Raises `BadInput`
+    if they differ by more than `ALIKE`.
     """
     rates = {method: rate for method in methods if (rate := tuned(store, case, method)) is not None}
     experiments = {
@@ -230,12 +235,21 @@ def gathered(store: RunStore, case: Planned, methods: Sequence[str], data: Datas
     runs = {
         method: [stored[e.hash()] for e in of_method if e.hash() in stored] for method, of_method in experiments.items()
     }
-    if sum(record.status in DONE for record in runs.get(REFERENCE, [])) < 2:
-        return None
     before = next((earlier for earlier in read_file(file).cases if earlier.title == case.title), None)
+    others = [line for line in before.methods if line.method not in rates] if before else []
+    needed = max([2, *(line.seeds for line in others)])
+    if sum(record.status in DONE for record in runs.get(REFERENCE, [])) < needed:
+        return None
     faces = (before.dominant, before.strengths) if before else None
     measured = case_of(store, runs, suited(experiments[REFERENCE][0], data), data, faces)
-    return replace(measured, data=case.data, skew=" + ".join(case.skew))
+    fedavg = before.fedavg if before and others else measured.fedavg
+    require(
+        all(math.isclose(value, measured.fedavg[name], rel_tol=ALIKE) for name, value in fedavg.items()),
+        f"evidence {file}: FedAvg on {case.title} has other values there than here, so its gains cannot stand beside these; "
+        "write to another file: --output FILE",
+    )
+    methods_ = (*others, *measured.methods)
+    return replace(measured, data=case.data, skew=" + ".join(case.skew), fedavg=fedavg, methods=methods_)
 
 
 def run_protocol(

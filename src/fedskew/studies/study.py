@@ -92,7 +92,7 @@ class Schedule:
 
 def harmonised(name: str) -> Arm:
     """Return FedAvg with this harmonisation."""
-    return Arm(f"FedAvg + {name}", changes={"harmonisation": name})
+    return Arm(f"FedAvg + {name}", f"fedavg-{name}")
 
 
 def arms_of(base: Experiment, data: Dataset, diagnosis: Mapping[str, Any]) -> tuple[list[Arm], list[str]]:

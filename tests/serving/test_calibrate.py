@@ -120,6 +120,27 @@ def test_a_personal_model_is_calibrated_on_its_own_rows(tmp_path):
     assert len(temperatures) == 4
 
 
+# confusion
+
+
+def test_answers_by_class_by_hand(trained, capsys):
+    """Columns that decide have these answers: three rows of yes, of which one is missed, and one row of no."""
+    rows = pd.DataFrame({"strong": [3.0, 3.0, -3.0, -3.0], "weak": 0.0, "noise": 0.0, "site": "a"})
+    rows["ill"] = ["yes", "yes", "yes", "no"]
+    model = fs.load_model(trained)
+    assert model.confusion(rows).to_dict("records") == [
+        {"class": "no", "as no": 1, "as yes": 0, "rows": 1, "recall": 1.0, "precision": 0.5},
+        {"class": "yes", "as no": 1, "as yes": 2, "rows": 3, "recall": 2 / 3, "precision": 1.0},
+    ]
+    one = model.confusion(rows[rows.ill == "yes"][:2]).set_index("class")
+    assert np.isnan([one.recall["no"], one.precision["no"]]).all(), "no row has this class, and none this answer"
+    table = model.confusion(table_of(trained))
+    right = model.evaluate(table_of(trained))["accuracy"]
+    assert (table.recall * table.rows).sum() / table.rows.sum() == pytest.approx(right)
+    assert main(["confusion", "1", str(table_of(trained)), "--runs", str(trained.store.folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == table.to_dict("records")
+
+
 # importance
 
 
@@ -160,6 +181,8 @@ def test_a_loss_that_grows_is_a_fall_too(tmp_path):
     runs = fs.run(dataset=data, epochs=20, runs=tmp_path / "runs", **QUICK)
     table = fs.load_model(runs).importance(tmp_path / "t.csv").set_index("column")
     assert table.loc["x", "fall"] > 10 * abs(table.loc["noise", "fall"])
+    with pytest.raises(BadInput, match="confusion: the model predicts no classes"):
+        fs.load_model(runs).confusion(tmp_path / "t.csv")
 
 
 def test_the_verb_prints_the_table(trained, capsys):

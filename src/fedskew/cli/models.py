@@ -143,7 +143,7 @@ def predict(parsed: argparse.Namespace) -> None:
 
 
 def columns(parsed: argparse.Namespace) -> None:
-    """Print which columns the answers need, or how far the rows are from training rows."""
+    """Print a table: counts of answers by class, which columns the answers need, or how far the rows are from training rows."""
     verb = parsed.verb.name
     table = getattr(functions.load_model(one_run(parsed, verb), parsed.client, warn=warn), verb)(parsed.rows)
     print_json(table.to_dict("records")) if parsed.json else say(table.round(4).to_string(index=False))

@@ -364,6 +364,7 @@ VERBS = (
     ),
     Verb("reproduce", "reproduce.reproduce", "repeat the experiments of a document", (*REPRODUCE, *STORE)),
     Verb("predict", "models.predict", "predict the rows of a file with a run's model", (*PREDICT, TRUST, *STORE)),
+    Verb("confusion", "models.columns", "count the answers to rows of each class", (*ANSWERS, TRUST, *STORE)),
     Verb("importance", "models.columns", "say which columns a model needs", (*ANSWERS, TRUST, *STORE)),
     Verb("monitor", "models.columns", "compare new rows with training rows", (*ANSWERS, TRUST, *STORE)),
     Verb("export", "models.export", "write a run's model for other programs", (*EXPORT, TRUST, STORE[0])),

@@ -159,6 +159,35 @@ class TrainedModel:
 
     def evaluate(self, rows: object) -> dict[str, float]:
         """The loss and the metrics over rows with targets, as a run measures them. Rows without a target are left out."""
+        frame = self.measurable(rows)
+        if isinstance(self.preprocessing, Symbols):
+            x, y = self.sequences(self.preprocessing, frame)
+        else:
+            x, y = self.inputs(frame), self.targets(frame)
+        targets, site = targets_of(y, self.trained.dtype, torch.device("cpu")), self.sites_of(frame)
+        scores = scored_outputs(self.trained.task, self.outputs_in_parts(x, site), targets)
+        return over_rows(self.trained.task, *scores)
+
+    def confusion(self, rows: object) -> pd.DataFrame:
+        """How often rows of each class get each answer, over rows with targets.
+
+        Columns: ``class``, ``as NAME`` for each answer, ``rows``, and ``recall`` and ``precision`` of the class (0..1; NaN where
+        no row has the class, or the answer). Raises `BadInput` for a model that predicts no classes.
+        """
+        import pandas as pd
+
+        require(self.trained.kind.target == "classes", "confusion: the model predicts no classes")
+        frame, classes = self.measurable(rows), self.trained.learned.classes
+        true, answers = self.targets(frame), self.answers(self.inputs(frame), self.sites_of(frame)).argmax(1)
+        every = range(len(classes))
+        counts = pd.crosstab(true, answers).reindex(index=every, columns=every, fill_value=0)
+        right, of_class, of_answer = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
+        table = counts.set_axis([f"as {name}" for name in classes], axis=1)
+        table.insert(0, "class", classes)
+        return table.assign(rows=of_class, recall=right / of_class, precision=right / of_answer)
+
+    def measurable(self, rows: object) -> pd.DataFrame:
+        """The rows that have a target. Raises `BadInput` if there are none."""
         names, frame = [*self.target], self.read(rows)
         require(
             bool(names),
@@ -170,13 +199,7 @@ class TrainedModel:
         if isinstance(self.preprocessing, Texts):
             frame = frame[words_of(frame[self.preprocessing.column]) != ""]
         require(len(frame) > 0, f"evaluate: no row has a value in {', '.join(map(repr, names))}")
-        if isinstance(self.preprocessing, Symbols):
-            x, y = self.sequences(self.preprocessing, frame)
-        else:
-            x, y = self.inputs(frame), self.targets(frame)
-        targets, site = targets_of(y, self.trained.dtype, torch.device("cpu")), self.sites_of(frame)
-        scores = scored_outputs(self.trained.task, self.outputs_in_parts(x, site), targets)
-        return over_rows(self.trained.task, *scores)
+        return frame
 
     def importance(self, rows: object, repeats: int = 10) -> pd.DataFrame:
         """By how much the primary metric gets worse if a column's cells change places between rows with targets, by column.

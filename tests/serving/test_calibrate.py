@@ -124,7 +124,7 @@ def test_a_personal_model_is_calibrated_on_its_own_rows(tmp_path):
 
 
 def test_answers_by_class_by_hand(trained, capsys):
-    """Columns that decide have these answers: three rows of yes, of which one is missed, and one row of no."""
+    """Columns that decide have these answers: three rows of yes, one of them missed, and one row of no."""
     rows = pd.DataFrame({"strong": [3.0, 3.0, -3.0, -3.0], "weak": 0.0, "noise": 0.0, "site": "a"})
     rows["ill"] = ["yes", "yes", "yes", "no"]
     model = fs.load_model(trained)

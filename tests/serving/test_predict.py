@@ -244,6 +244,14 @@ def test_images_are_scaled_as_in_training(tmp_path: Path) -> None:
     data = Digits().load()
     places = [np.flatnonzero((data.x_test == row).all(1))[:1] for row in (pixels / 16).astype(np.float32)]
     test = np.array([len(at) > 0 for at in places])
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(BadInput, match=r"the model reads arrays, a .npy or the array x of a .npz, .*: not such a file"):
+        runs.predict(tmp_path / "rows.csv")
+    with pytest.raises(BadInput, match="No such file"):
+        runs.predict(tmp_path / "missing.npy")
+    np.savez(tmp_path / "rows.npz", rows=pixels[test])
+    with pytest.raises(BadInput, match="it has no array x"):
+        runs.predict(tmp_path / "rows.npz")
     np.savez(tmp_path / "rows.npz", x=pixels[test])
     answers = runs.predict(tmp_path / "rows.npz")
     assert float((answers[PREDICTION].astype(int) == labels[test]).mean()) == stored(runs, "accuracy")

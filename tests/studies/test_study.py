@@ -152,6 +152,7 @@ def dealt(short: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -
 def test_rows_that_a_skew_deals_are_studied_without_sites(dealt: Decided, tmp_path: Path) -> None:
     text = "\n".join(printed(dealt.findings))
     assert "Decision: Use " in text
+    assert any("NEW_ROWS.npy" in command for command in dealt.findings.commands)
     assert "For whom: no table, as the clients are dealt" in text
     assert "No table, as the clients are dealt" in dealt.report(tmp_path / "page.html").read_text(encoding="utf-8")
 
@@ -418,6 +419,9 @@ def test_json_and_wrong_requests(studied: tuple[Path, Decided], short, capsys, m
         assert main([*words, "--rounds", "2", "--jobs", "1", *more]) == 2
         err = capsys.readouterr().err
         assert message in err
+    with pytest.raises(SystemExit):
+        main(["study", str(folder / "visits.csv"), str(folder / "visits.csv"), "--label", "outcome"])
+    assert "for several files give their folder" in " ".join(capsys.readouterr().err.split())
     assert main(["study", "--dataset", "heart", "--label", "outcome"]) == 2
     assert "label is for a file" in capsys.readouterr().err
 

@@ -20,6 +20,7 @@ from fedskew.core.machine import cores
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import OwnData
+from fedskew.data.preprocessing import Array
 from fedskew.execution.plan import check_processes
 from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
@@ -192,7 +193,8 @@ class Execution:
         if groups and steps.nested:
             groups = groups_of([steps.split(base, dealt).dataset.load() for dealt in range(plan.partitions)], columns)
         folder = [] if str(self.store.folder) == "runs" else ["--runs", str(self.store.folder)]
-        commands = [["predict", "NEW_ROWS.csv"], ["export"]]
+        file = "NEW_ROWS.npy" if isinstance(self.rows.preprocessing, Array) else "NEW_ROWS.csv"
+        commands = [["predict", file], ["export"]]
         lines = [shlex.join(["fedskew", *command, *folder]) for command in commands]
         if not options.get("final"):
             again = "# first the same call with final=True, or the same command with --final"

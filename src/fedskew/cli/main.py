@@ -171,7 +171,10 @@ def unknown_word(word: str, verb: argparse.ArgumentParser) -> str:
     options = [option for action in verb._actions for option in action.option_strings]
     if not word.startswith("-"):
         naming = [option for option in other_names("--method") if option in options and not word.endswith(".toml")]
-        return f"does not know what {word!r} is for" + "".join(f"; methods are named by {option}" for option in naming)
+        folder = "; for several files give their folder" * (Path(word).is_file() and not word.endswith(".toml"))
+        return f"does not know what {word!r} is for{folder}" + "".join(
+            f"; methods are named by {option}" for option in naming
+        )
     option = word.partition("=")[0]
     if option in ("--seeds", "--folds") and verb.prog.endswith(" run"):
         return f"has one seed and no {option}; write `fedskew compare --algorithms METHOD {option} 5`"

@@ -471,9 +471,17 @@ def array_of(rows: object) -> Rows:
         path = Path(rows)
         try:
             arrays = np.load(path, allow_pickle=False)
-            return np.asarray(arrays if isinstance(arrays, np.ndarray) else arrays["x"])
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise BadInput(f"predict {path}: cannot be read as npy, or npz with an array x: {error}") from None
+        except (OSError, ValueError, EOFError) as error:
+            why = getattr(error, "strerror", None) or "not such a file"
+            raise BadInput(
+                f"predict {path}: the model reads arrays, a .npy or the array x of a .npz, with raw values as in the files of its "
+                f"data set: {why}"
+            ) from None
+        require(
+            isinstance(arrays, np.ndarray) or "x" in arrays.files,
+            f"predict {path}: it has no array x; write np.savez(FILE, x=rows)",
+        )
+        return np.asarray(arrays if isinstance(arrays, np.ndarray) else arrays["x"])
     return np.asarray(rows)
 
 

@@ -137,6 +137,18 @@ def test_another_spelling_of_the_classes_is_mended_too(tmp_path):
     assert fs.diagnose(path, **columns, progress=False)["classes"] == ["no", "yes"]
 
 
+@pytest.mark.parametrize(("factor", "repairs"), [(1.609, 0), (18.02, 1)])
+def test_a_site_that_sells_half_as_much_is_in_no_other_unit(tmp_path, factor, repairs):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"shop": np.repeat(["a", "b", "c", "d"], 200), "price": rng.normal(5, 1, 800)})
+    frame["sold"] = rng.normal(100, 10, 800) / np.where(frame["shop"] == "c", factor, 1)
+    frame.to_csv(tmp_path / "shops.csv", index=False)
+    diagnosis = fs.diagnose(tmp_path / "shops.csv", target="sold", client="shop", progress=False)
+    assert len(diagnosis["repairs"]) == repairs
+    column = fs.diagnose(tmp_path / "shops.csv", target="price", client="shop", progress=False)
+    assert len(column["repairs"]) == 1, "an input is suspected at once"
+
+
 @pytest.mark.parametrize("federated", [False, True])
 def test_targets_in_another_unit_are_mended_under_their_own_name(tmp_path, federated):
     path, _ = write(planted(visits()), tmp_path, one_file=True)

@@ -386,6 +386,7 @@ def test_a_model_that_is_no_better_than_one_answer_is_named(
 ) -> None:
     found = replace(studied[1].findings)
     assert 0.5 <= found.baseline < 1, "two classes"
+    assert found.arms(found.references)["verdict"][-1] == "–", "only FedAvg is the reference"
     found.__dict__["baseline"] = baseline
     assert ("One answer at each site is as good: 90.0" in " ".join(found.sentences())) == says
     assert ("One answer at each site" in "\n".join(printed(found))) == np.isfinite(baseline)

@@ -26,6 +26,9 @@ MEANINGS: dict[str, dict[str, str]] = tomllib.loads(
 )
 """By kind of target: what each face measures, if it differs from the meaning for classes."""
 
+FAR = 5
+"""Targets of sites often differ by less than this factor: a shop sells half as much. Then another unit is not suspected."""
+
 MOST_REPAIRS, NEAR_UNIT = 5, 0.05
 """Maximum number of columns in a wrong unit that are reported. Their factor's logarithm is this close to a usual factor's."""
 
@@ -152,6 +155,7 @@ def repairs(
 
     wrong = [(part, *usual_factor(part.factor)) for of_client in of_clients for part in of_client if part.factor]
     near = [part for part in wrong if part[2] and abs(math.log(part[1] / part[0].factor)) < NEAR_UNIT]
+    near = [part for part in near if part[0].column != "target" or abs(math.log(part[1])) > math.log(FAR)]
     for part, factor, units in near[:MOST_REPAIRS]:
         column = in_file(source, kind, part.column)
         change = f"divide it by {factor:.4g}" if factor > 1 else f"multiply it by {1 / factor:.4g}"

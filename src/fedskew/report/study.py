@@ -213,7 +213,7 @@ class Findings:
             "": [title_of(row["method"]) for row in rows],
             f"{measure.name.replace('_', ' ')} {measure.unit}".strip(): [words.shown(measure, row) for row in rows],
             f"vs {title_of(self.costs[0])}": [words.difference(measure, row) if row["verdict"] else "" for row in rows],
-            "verdict": [row["verdict"] for row in rows],
+            "verdict": [words.MISSING if row["method"] == BASELINE else row["verdict"] for row in rows],
             "setting": [self.settings.get(row["method"], "") for row in rows],
         }
 

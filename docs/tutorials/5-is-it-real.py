@@ -202,12 +202,12 @@ print(
 )
 assert fs.Experiment().solver.lr == 0.1
 assert differences.mean() > 4
-assert abs(gain.mean()) < 2
-assert test.pvalue > 0.2
+assert abs(gain.mean()) < differences.mean() / 2
+assert test.pvalue > 0.05
 
 # %% [markdown]
-# At the common rate SCAFFOLD looked better by several points. With its own best rate FedAvg has caught up: the
-# difference was one of learning rates, not of methods. Report the second number. `fs.tune` does all this in one call,
+# At the common rate SCAFFOLD looked better by several points. With its own best rate FedAvg has caught up, as far as ten
+# seeds can tell: most of the difference was one of learning rates, not of methods. Report the second number. `fs.tune` does all this in one call,
 # and the command line has `fedskew compare --tuned`.
 #
 # **What to remember**

@@ -207,8 +207,8 @@ assert test.pvalue > 0.05
 
 # %% [markdown]
 # At the common rate SCAFFOLD looked better by several points. With its own best rate FedAvg has caught up, as far as ten
-# seeds can tell: most of the difference was one of learning rates, not of methods. Report the second number. `fs.tune` does all this in one call,
-# and the command line has `fedskew compare --tuned`.
+# seeds can tell: most of the difference was one of learning rates, not of methods. Report the second number. `fs.tune` does
+# all this in one call, and the command line has `fedskew compare --tuned`.
 #
 # **What to remember**
 #

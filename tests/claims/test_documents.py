@@ -18,6 +18,7 @@ from fedskew.claims.reproduce import estimate, experiment_of, missing, plan, res
 from fedskew.claims.verdicts import cells, verdicts
 from fedskew.core.errors import BadInput
 from fedskew.execution.build import check_needs
+from fedskew.experiment.config import Experiment
 from fedskew.store.runs import RunStore
 
 
@@ -189,12 +190,13 @@ def test_an_estimate_that_takes_too_long_times_one_arm_of_each_data_set_and_mode
 
 
 def test_scoring_time_of_some_rows_is_scaled_to_all_rows(monkeypatch) -> None:
-    sizes = []
-    clock = iter([10.0, 10.25])
+    sizes, clock, data = [], iter([10.0, 10.25]), Experiment().dataset.load()
     monkeypatch.setattr(reproduce, "SCORED", 2)
+    monkeypatch.setattr(reproduce, "measured_seconds", lambda *_, **__: 1.0)
     monkeypatch.setattr(reproduce, "evaluate", lambda task, w, x, y: sizes.append((len(x), len(y))))
-    monkeypatch.setattr(reproduce.time, "perf_counter", lambda: next(clock))
-    assert reproduce.scoring(SimpleNamespace(task=None), None, np.zeros((10, 3)), np.zeros(10)) == 1.25  # type: ignore[arg-type]
+    monkeypatch.setattr(reproduce, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    rows = len(data.y) + len(data.y_test)
+    assert reproduce.a_round(Experiment(), data) == 1 + 0.125 * rows
     assert sizes == [(2, 2)]
 
 

@@ -196,7 +196,7 @@ def test_scoring_time_of_some_rows_is_scaled_to_all_rows(monkeypatch) -> None:
     monkeypatch.setattr(reproduce, "evaluate", lambda task, w, x, y: sizes.append((len(x), len(y))))
     monkeypatch.setattr(reproduce, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     rows = len(data.y) + len(data.y_test)
-    assert reproduce.a_round(Experiment(), data) == 1 + 0.125 * rows
+    assert reproduce.a_round(Experiment(engine="sequential"), data) == 1 + 0.125 * rows
     assert sizes == [(2, 2)]
 
 

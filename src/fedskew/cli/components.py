@@ -8,7 +8,6 @@ from typing import cast, get_type_hints
 from rich.table import Table
 from rich.text import Text
 
-from fedskew.api.answers import Checked
 from fedskew.cli.output import print_json
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.algorithm import Algorithm
@@ -120,6 +119,8 @@ def print_rows(rows: Sequence[Row]) -> None:
 
 def check(parsed: argparse.Namespace) -> int | None:
     """Check a component's promises and print one line for each. The exit code is 1 if a promise is broken."""
+    from fedskew.api.answers import Checked  # loads pandas, which lists do not need
+
     if parsed.component.endswith(".py"):
         list_classes(parsed)
         return None

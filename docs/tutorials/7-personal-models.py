@@ -81,11 +81,12 @@ plt.show()
 means = {name: values.mean() for name, values in results.items()}
 for name, values in results.items():
     print(f"{name:22s} mean {values.mean():5.1f} %   worst {values.min():5.1f} %")
-assert means["fine-tuned FedAvg"] > max(means["one for all (FedAvg)"], means["alone (local-only)"])
+assert means["fine-tuned FedAvg"] > max(means["one for all (FedAvg)"] - 1, means["alone (local-only)"])
+assert results["fine-tuned FedAvg"].min() > results["one for all (FedAvg)"].min()
 
 # %% [markdown]
-# Fine-tuning the common model beats both the common model and training alone, on average. It costs nothing during
-# training, so it is the baseline that any other personal method must beat.
+# Fine-tuning the common model beats training alone on average, and lifts the worst client of the common model at about
+# the same mean. It costs nothing during training, so it is the baseline that any other personal method must beat.
 #
 # ## How much data does a client need to go alone?
 #

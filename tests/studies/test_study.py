@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import fedskew as fs
 from fedskew.api import execute
@@ -207,6 +208,8 @@ def test_all_arms_are_measured_on_the_same_rows(studied: tuple[Path, Decided]) -
     for p in (0, 1):
         ids = {tuple(stored[r.id].units) for r in decided.runs.records if r.partition_seed == p}
         assert len(ids) == 1
+    threads = {from_toml(record.experiment).training.threads for record in decided.runs.records}
+    assert threads == {torch.get_num_threads()}, "one process takes the threads that OMP_NUM_THREADS gives it"
     table = decided.table()
     assert set(table["observed"]) == {"partition"}
     assert table["comparisons"].iloc[0] == len(table) - 1

@@ -21,7 +21,7 @@ from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import OwnData
 from fedskew.data.preprocessing import Array
-from fedskew.execution.plan import check_processes
+from fedskew.execution.plan import check_processes, threads_of
 from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.keywords import StudyKeywords, StudyOptions, TableColumns, declared, take
@@ -157,7 +157,7 @@ class Execution:
 
     def timed(self) -> tuple[Timing, Experiment]:
         """Execute a short run of FedAvg. Return its times, and the base with the engine that suits it."""
-        threads = self.base.training.threads or max(1, cores() // self.jobs)  # as when all jobs run
+        threads = self.base.training.threads or threads_of(self.jobs)  # as when all jobs run
         short = Arm(FIRST).experiment(self.base.replace(training__rounds=SHORT, training__threads=threads))
         stored = stored_runs(self.store, [short]).get(short.hash())
         if stored is None or "study" not in stored.facts:

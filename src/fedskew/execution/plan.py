@@ -138,11 +138,16 @@ def check_processes(count: int) -> None:
     )
 
 
+def threads_of(jobs: int) -> int:
+    """Return the most threads of a run if ``jobs`` run at a time. A single one has those of PyTorch: OMP_NUM_THREADS counts."""
+    return torch.get_num_threads() if jobs == 1 else max(1, cores() // jobs)
+
+
 def settle(assembly: Assembly, jobs: int = 1) -> tuple[Assembly, Trial | None]:
     """Fill in engine and threads, for ``jobs`` runs at a time. Return the assembly, and the trial if ``auto`` needed one."""
     experiment, trial = assembly.experiment, None
     fixed = experiment.training.threads
-    most = fixed or (torch.get_num_threads() if jobs == 1 else max(1, cores() // jobs))
+    most = fixed or threads_of(jobs)
     if isinstance(experiment.engine, Auto):
         threads = [fixed] if fixed else sorted({1, most})
         option, trial = try_engines(assembly.federation, assembly.cold, threads)

@@ -72,8 +72,8 @@ def page() -> str:
         "method has the luckier number.",
         table(*by_face()),
         "Where features differ most, no harmonisation beats the best method on average. Where labels differ, `fedavg-prior` does, "
-        "but the intervals overlap. `fedavg-site-scale` and `fedavg-combat` lose most where clients differ in labels, probably "
-        "because a client's own scale takes away what tells its classes from others. Their intervals follow the stricter rule.",
+        "but the intervals overlap. `fedavg-site-scale` and `fedavg-combat` lose most where clients differ in labels. Why was not "
+        "tested. The intervals of harmonisations follow the stricter rule.",
         "## The overall winner",
         "The advice of `fedskew diagnose` names the method with the largest mean gain over the data sets, and the best methods of "
         "the measured cases whose faces are nearest to yours. A gain counts as a share of FedAvg's error, so that data sets can be "

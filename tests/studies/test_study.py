@@ -19,7 +19,7 @@ from fedskew.core.errors import BadInput, Interrupted
 from fedskew.diagnosis.diagnose import diagnose
 from fedskew.diagnosis.subject import DiagnosisOptions
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.report.study import Findings, printed
+from fedskew.report.study import Findings, printed, shortened
 from fedskew.report.tables import same_rows, values_of_rows
 from fedskew.store import test_rows
 from fedskew.store.runs import RunStore
@@ -154,8 +154,8 @@ def test_rows_that_a_skew_deals_are_studied_without_sites(dealt: Decided, tmp_pa
     text = "\n".join(printed(dealt.findings))
     assert "Decision: Use " in text
     assert any("NEW_ROWS.npy" in command for command in dealt.findings.commands)
-    assert "For whom: no table, as the clients are dealt" in text
-    assert "No table, as the clients are dealt" in dealt.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "For whom: no table: the clients are dealt" in text
+    assert "No table: the clients are dealt" in dealt.report(tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_all_arms_of_dealt_rows_are_measured_on_the_same_rows(dealt: Decided) -> None:
@@ -350,6 +350,19 @@ def test_joining_does_not_help_only_if_every_joint_arm_is_behind(studied: tuple[
     assert decided_by(studied[1], ROWS, one).sentences()[1].startswith("Whether joining helps is undecided")
 
 
+@pytest.mark.parametrize("most", [4, 5, 8])
+def test_sites_take_no_more_lines_than_there_are(most: int) -> None:
+    for number in (1, 3, 5, 12):
+        lines = shortened({"site": [f"s{k}" for k in range(number)], "joint": ["1"] * number}, most)
+        assert len(lines) <= most
+        assert (
+            sum(line.startswith("  s") for line in lines)
+            - 1
+            + int((re.findall(r"(\d+) more site", lines[-1]) or [0])[0])
+            == number
+        )
+
+
 def test_what_is_to_mend_comes_first(studied: tuple[Path, Decided]) -> None:
     findings, repair = (
         studied[1].findings,
@@ -358,7 +371,9 @@ def test_what_is_to_mend_comes_first(studied: tuple[Path, Decided]) -> None:
     assert not findings.diagnosis["repairs"]
     assert findings.sentences()[0].startswith("Use ")
     wrong = replace(findings, diagnosis={**findings.diagnosis, "repairs": [repair]})
-    assert wrong.sentences()[0].startswith("First mend the data, then repeat")
+    assert wrong.sentences()[0].startswith("First mend the data")
+    many = replace(wrong, diagnosis={**wrong.diagnosis, "repairs": [repair] * 5})
+    assert len(printed(many)) <= 29
     lines = printed(wrong)
     assert repair.rstrip(".") in " ".join(line.strip() for line in lines)
     assert len(lines) <= 29
@@ -391,7 +406,7 @@ def test_a_model_that_is_no_better_than_one_answer_is_named(
     assert 0.5 <= found.baseline < 1, "two classes"
     assert found.arms(found.references)["verdict"][-1] == "–", "only FedAvg is the reference"
     found.__dict__["baseline"] = baseline
-    assert ("One answer at each site is as good: 90.0" in " ".join(found.sentences())) == says
+    assert ("one answer at each site is no worse: 90.0" in " ".join(found.sentences())) == says
     assert ("One answer at each site" in "\n".join(printed(found))) == np.isfinite(baseline)
 
 

@@ -37,10 +37,10 @@ from fedskew.report.tables import (
 from fedskew.report.variance import how_sure
 from fedskew.store.test_rows import Stored, number_of
 
-WIDTH, LINES, MOST_SITES, NAME = 80, 29, 5, 18
-"""Of the printed text: width, most lines, most sites, and longest name of a site. Remedies take the lines that are left."""
+WIDTH, LINES, MOST_SITES, FEWEST_REMEDIES, NAME = 80, 29, 5, 2, 18
+"""Of the printed text: width, most lines, most sites, longest name of a site. Remedies take the lines that are left."""
 
-NO_SITES = "no table, as the clients are dealt, or the data do not name a test row's site"
+NO_SITES = "no table: the clients are dealt, or the data do not say from which site a test row is"
 
 BASELINE = "One answer at each site"
 """Row of the costs without a model: the best constant answer of each site's own rows."""
@@ -169,8 +169,8 @@ class Findings:
         use += "; no remedy is reliably better" * (name == self.costs[0])
         sign = 1 if measure.ahead == "higher" else -1
         if sign * (rows[name][measure.key] - self.baseline) <= 0:
-            use += f". One answer at each site is as good: {words.plain(measure, self.baseline)}"
-        first = ["First mend the data, then repeat: what follows takes these columns as they are."]
+            use += f". Without a model, one answer at each site is no worse: {words.plain(measure, self.baseline)}"
+        first = ["First mend the data (see How different), then repeat: the rest is for the data as they are."]
         joining, apart = self.joining
         text = (
             [f"Do not join: {joining}", f"If one model must serve all, use {use}."]
@@ -307,13 +307,6 @@ def printed(findings: Findings) -> list[str]:
         *diagnosis["repairs"],
         *(part["text"] for part in diagnosis["columns"][:1]),
     ]
-    first_sites = {heading: cells[:MOST_SITES] for heading, cells in sites.items() if RECALL not in heading}
-    first_sites |= {"site": [shorten(name, NAME) for name in first_sites["site"]]} if sites else {}
-    further = len(sites.get("site", ())) - MOST_SITES
-    remedy, chosen = findings.shown_remedy, findings.shown_remedy == findings.decision
-    head = f"For whom (remedy: {title_of(remedy)}{'' if chosen else ', tried and not chosen'})"
-    whom = [head, *aligned(first_sites)] if sites else [f"For whom: {NO_SITES}"]
-    whom += [f"  {count(further, 'more site')}: see the page"] * (further > 0)
     costs = findings.arms(findings.references)
     arms = {
         heading: [*cells, *more]
@@ -323,20 +316,34 @@ def printed(findings: Findings) -> list[str]:
     first, helps = table[: 1 + len(costs[""])], table[1 + len(costs[""]) :]
     lines = [
         *wrapped("Decision: ", " ".join(findings.sentences()), 7),
-        *fitting("How different: ", [text.rstrip(".") for text in differ], 6 if diagnosis["repairs"] else 4),
+        *fitting("How different: ", differ, 5),
         f"What it costs{first[0][13:]}",
         *first[1:],
         "What helps",
     ]
     sure = fitting("How sure: ", findings.sure(), 4)
-    room = LINES - len(lines) - len(whom) - len(sure)
+    room = LINES - len(lines) - len(sure)
+    remedy, chosen = findings.shown_remedy, findings.shown_remedy == findings.decision
+    head = f"For whom (remedy: {title_of(remedy)}{'' if chosen else ', tried and not chosen'})"
+    whom = [head, *shortened(sites, room - FEWEST_REMEDIES - 1)] if sites else wrapped("For whom: ", NO_SITES)
+    room -= len(whom)
     if len(helps) > room:
         helps = [*helps[: room - 1], f"  {len(helps) - room + 1} more: see the page"]
     return [*lines, *helps, *whom, *sure]
 
 
+def shortened(sites: Cells, most: int) -> list[str]:
+    """Return the table of the first sites as at most this number of lines, without the recall of the rarest class."""
+    number = len(sites["site"])
+    shown = min(MOST_SITES, number if number < most else most - 2)
+    cells = {heading: column[:shown] for heading, column in sites.items() if RECALL not in heading}
+    cells["site"] = [shorten(name, NAME) for name in cells["site"]]
+    return [*aligned(cells), *[f"  {count(number - shown, 'more site')}: see the page"] * (number > shown)]
+
+
 def fitting(head: str, sentences: Sequence[str], most: int) -> list[str]:
     """Wrap the first sentences that fit into this number of lines as a whole, at least one."""
+    sentences = [text.rstrip(".") for text in sentences]
     wholes = [". ".join(sentences[:number]) + "." for number in range(len(sentences), 0, -1)]
     return wrapped(head, next((text for text in wholes if len(wrapped(head, text)) <= most), wholes[-1]), most)
 

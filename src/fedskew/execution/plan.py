@@ -139,7 +139,7 @@ def check_processes(count: int) -> None:
 
 
 def threads_of(jobs: int) -> int:
-    """Return the most threads of a run if ``jobs`` run at a time. A single one has those of PyTorch: OMP_NUM_THREADS counts."""
+    """Return the most threads of a run if ``jobs`` run at a time. A single one takes PyTorch's number: OMP_NUM_THREADS counts."""
     return torch.get_num_threads() if jobs == 1 else max(1, cores() // jobs)
 
 

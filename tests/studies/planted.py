@@ -33,7 +33,7 @@ class Said(NamedTuple):
     decision: str
 
 
-UNDONE_BY = {"unit": ("site-scale", "combat"), "offset": ("site-scale", "combat"), "labels": ("site-bias",)}
+UNDONE_BY = {"unit": ("site-scale", "combat"), "offset": ("site-scale", "combat"), "labels": ("site-bias", "prior")}
 """The remedies that undo a planted difference; words are corrected in the file, and random labels by nothing."""
 
 

@@ -312,11 +312,38 @@ def test_the_decision_is_the_best_of_those_that_are_higher(studied: tuple[Path, 
     assert joining.startswith("Joining helps: +14.00 ± 1.00 points")
 
 
+SITE_BIAS, PRIOR = "FedAvg + site-bias", "FedAvg + prior"
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "decision"),
+    [(("undecided", "higher"), SITE_BIAS), (("lower", "undecided"), PRIOR), (("lower", "lower"), "y")],
+)
+def test_a_harmonisation_goes_before_a_method_that_is_not_reliably_better(
+    studied: tuple[Path, Decided], monkeypatch, verdicts: tuple[str, str], decision: str
+) -> None:
+    rows = {**ROWS, "y": (0.90, "higher", 0.1), SITE_BIAS: (0.88, "higher", 0.08), PRIOR: (0.86, "higher", 0.06)}
+    found = decided_by(studied[1], rows, dict.fromkeys(rows, ("higher", 0.1)))
+    over_best = dict(zip((SITE_BIAS, PRIOR), ({"verdict": verdict} for verdict in verdicts), strict=True))
+    monkeypatch.setattr(Findings, "over", lambda findings, name: over_best if name == "y" else {})
+    assert found.decision == decision
+    assert found.remedies[0] == decision, "the table begins with it"
+    assert found.sentences()[0].endswith("; y is ahead of it, but not reliably.") == (decision != "y")
+
+
+def test_differences_from_any_arm_are_paired(studied: tuple[Path, Decided]) -> None:
+    findings = studied[1].findings
+    over = findings.over("FedAvg + site-scale")
+    assert over[FIRST]["difference"] == pytest.approx(-findings.rows["FedAvg + site-scale"]["difference"])
+    assert "FedAvg + site-scale" not in over
+    assert ALONE not in over
+
+
 def test_an_arm_that_diverged_is_not_decided_and_its_runs_are_counted(studied: tuple[Path, Decided]) -> None:
     found = decided_by(studied[1], ROWS, {FIRST: ("undecided", 0.1), "z": ("higher", 0.14)})
     found.rows["x"]["finished"] = 5
     assert found.decision == "z"
-    assert found.remedies == ["y", "z", "x"]
+    assert found.by_mean == ["y", "z", "x"]
     assert found.sure()[0].startswith("1 of 6 runs of x did not finish")
     assert "About 7.9 times the rows would decide y's difference, if it is as large as here" in found.sure()
 

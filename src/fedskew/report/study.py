@@ -40,6 +40,9 @@ from fedskew.store.test_rows import Stored, number_of
 WIDTH, LINES, MOST_SITES, FEWEST_REMEDIES, NAME = 80, 29, 5, 2, 18
 """Of the printed text: width, most lines, most sites, longest name of a site. Remedies take the lines that are left."""
 
+HARMONISED = "FedAvg + "
+"""Start of the names of arms that are FedAvg with a harmonisation."""
+
 NO_SITES = "no table: the clients are dealt, or the data do not say from which site a test row is"
 
 BASELINE = "One answer at each site"
@@ -77,38 +80,58 @@ class Findings:
         """The names of the rows in the table of costs."""
         return [*(name for name in self.costs if name in self.rows), *[BASELINE] * math.isfinite(self.baseline)]
 
-    @property
-    def remedies(self) -> list[str]:
+    @cached_property
+    def by_mean(self) -> list[str]:
         """The names of the remedies, the best mean first. Those with runs that did not finish come last."""
         measure, rows = self.results.measure, self.rows
         sign = 1 if measure.ahead == "higher" else -1
         names = [name for name, row in rows.items() if name not in self.costs and row["seeds"]]
         return sorted(names, key=lambda name: (self.finished(name), sign * rows[name][measure.key]), reverse=True)
 
+    @property
+    def remedies(self) -> list[str]:
+        """The names of the remedies: the decided one, then the others, the best mean first."""
+        return sorted(self.by_mean, key=lambda name: name != self.decision)
+
     def finished(self, name: str) -> bool:
         """Whether all runs of an arm finished. Else its mean is over those that did not diverge, and it is not decided."""
         return bool(self.rows[name]["finished"] == self.rows[name]["runs"])
 
     @property
+    def ahead(self) -> list[str]:
+        """The names of the remedies that are better than FedAvg by the corrected verdict, the best mean first."""
+        measure, rows = self.results.measure, self.rows
+        return [name for name in self.by_mean if rows[name]["verdict"] == measure.ahead and self.finished(name)]
+
+    @cached_property
     def decision(self) -> str:
-        """The name of the arm to use: FedAvg, unless a remedy is better by the corrected verdict; among those, the best mean."""
-        ahead = [name for name in self.remedies if self.rows[name]["verdict"] == self.results.measure.ahead]
-        ahead = [name for name in ahead if self.finished(name)]
-        return (ahead or self.costs)[0]
+        """The name of the arm to use: FedAvg, unless a remedy is better; among those, the best mean.
+
+        A harmonisation, which leaves one model for all sites, goes before a method that is not reliably better than it.
+        """
+        best, *others = self.ahead or self.costs
+        simple = [name for name in others if name.startswith(HARMONISED)]
+        if not self.ahead or best.startswith(HARMONISED) or not simple:
+            return best
+        behind, over_best = self.results.measure.behind, self.over(best)
+        return next((name for name in simple if over_best[name]["verdict"] != behind), best)
 
     @property
     def shown_remedy(self) -> str:
         """The remedy in the table of the sites: the decided arm or, if this is FedAvg, the best remedy."""
         return self.decision if self.decision != self.costs[0] else next(iter(self.remedies), self.costs[0])
 
+    def over(self, name: str) -> dict[str, words.Row]:
+        """Return the summary of the arms that join, with differences from this arm, by name."""
+        joint = {name, self.costs[0], *self.by_mean}
+        runs = sorted((run for run in self.results.runs if run.name in joint), key=lambda run: run.name != name)
+        rows = words.rows_of(replace(self.results, runs=runs).summary)
+        return {row["method"]: row for row in rows if row["method"] != name}
+
     @cached_property
     def over_alone(self) -> dict[str, words.Row]:
         """The summary of the arms that join, with differences from sites that train alone, by name."""
-        alone, joint = self.costs[-1], {self.costs[0], *self.remedies}
-        runs = [record for record in self.results.runs if record.name in {alone, *joint}]
-        runs.sort(key=lambda record: record.name != alone)
-        rows = words.rows_of(replace(self.results, runs=runs).summary)
-        return {row["method"]: row for row in rows if row["method"] != alone}
+        return self.over(self.costs[-1])
 
     @cached_property
     def site_values(self) -> dict[tuple[str, Seeds, str], float]:
@@ -167,6 +190,8 @@ class Findings:
         use = f"{title_of(name)}, tuned ({self.settings[name]}): {self.reached(name)}"
         use += f", {difference(measure, rows[name])} against {title_of(self.costs[0])}" * (name != self.costs[0])
         use += "; no remedy is reliably better" * (name == self.costs[0])
+        if self.ahead and self.ahead[0] != name:
+            use += f"; {title_of(self.ahead[0])} is ahead of it, but not reliably"
         sign = 1 if measure.ahead == "higher" else -1
         if sign * (rows[name][measure.key] - self.baseline) <= 0:
             use += f". Without a model, one answer at each site is no worse: {words.plain(measure, self.baseline)}"
@@ -257,7 +282,7 @@ class Findings:
         """Return sentences on certainty: where numbers vary, what would decide the best remedy, and what was left out."""
         import pandas as pd
 
-        best = [{**self.rows[name], "method": title_of(name)} for name in self.remedies[:1]]
+        best = [{**self.rows[name], "method": title_of(name)} for name in self.by_mean[:1]]
         undecided = on_verdicts(pd.DataFrame(best), self.results.measure) if best else []
         lost = [
             f"{row['runs'] - row['finished']} of {row['runs']} runs of {title_of(arm)} did not finish; its mean is over the "

@@ -20,6 +20,7 @@ from fedskew.data.splits import Redrawn
 from fedskew.execution.build import assemble
 from fedskew.experiment.combinations import COMBINATIONS
 from fedskew.experiment.config import Experiment
+from fedskew.report.study import HARMONISED
 from fedskew.skew.partition import Pooled, Shuffled
 from fedskew.slots import Everyone
 from fedskew.store.runs import RunRecord, RunStore
@@ -92,7 +93,7 @@ class Schedule:
 
 def harmonised(name: str) -> Arm:
     """Return FedAvg with this harmonisation."""
-    return Arm(f"FedAvg + {name}", f"fedavg-{name}")
+    return Arm(f"{HARMONISED}{name}", f"fedavg-{name}")
 
 
 def arms_of(base: Experiment, data: Dataset, diagnosis: Mapping[str, Any]) -> tuple[list[Arm], list[str]]:

@@ -72,7 +72,7 @@ BY = option(
 COLUMNS = option(
     "--columns",
     "C,...",
-    "columns of the table of methods, e.g. accuracy,worst_client,difference (default: all that are not empty)",
+    "columns of the table of methods, e.g. accuracy,difference,bytes_to_70 (default: all that are not empty)",
     default="",
 )
 

@@ -112,7 +112,8 @@ def numbers(results: Results) -> pd.DataFrame:
     if not layout.columns:
         return filled(summary)
     keys = [m.key for m in results.named_measures] + ["difference"] * layout.has("difference")
-    names = ["method", *(name for key in keys for name in (key, f"{key}_{words.SPREADS[layout.spread].column}"))]
+    endings = ("", f"_{words.SPREADS[layout.spread].column}", "_never")
+    names = ["method", *(f"{key}{ending}" for key in keys for ending in endings)]
     names += [column for column in ("verdict", "seeds") if layout.has(column)]
     return summary[[name for name in dict.fromkeys(names) if name in summary]]
 
@@ -168,6 +169,8 @@ def formula_of(cell: str, bold: bool = False) -> str:
     mean, _, rest = cell.replace("\u202f", r"\,").replace("−", "-").partition(" ")
     if mean in ("", words.MISSING):
         return "--" * bool(mean)
+    if mean == "never":
+        return escaped(cell)
     number = f"\\mathbf{{{mean}}}" if bold else mean
     return f"${number} \\pm {rest[2:]}$" if rest.startswith("± ") else f"${number}$ {escaped(rest)}".strip()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -52,6 +53,10 @@ class Budget:
 def budget_from(text: str) -> Budget:
     """Parse ``bytes`` or ``bytes=5e6``; raises `BadInput` for anything else."""
     of, equals, amount = text.partition("=")
+    require(
+        ("test", of) not in Measures().stored,
+        f"budget: {of} is reached, not spent; --columns rounds_to_70,bytes_to_70 shows what each method spends to reach 70",
+    )
     require(of in budgets(), f"budget: unknown {of!r}; {suggestion(of, budgets())}")
     if not equals:
         return Budget(of)
@@ -116,6 +121,63 @@ def spending(frame: pd.DataFrame, budget: Budget) -> pd.Series[float]:
     if budget.of == "rounds":
         spent = spent * 0 + 1
     return spent.groupby("run").cumsum()
+
+
+@dataclass(frozen=True)
+class Target:
+    """A column such as ``bytes_to_70``: the cost (``of``, as in a `Budget`) until the model first reaches a ``level``.
+
+    Shares (0..1) are reached in percent: 70 is 0.7. ``primary`` is the measure that reaches it, at rounds in which it was measured.
+    """
+
+    of: str
+    level: float
+    primary: Measure
+
+    @cached_property
+    def measure(self) -> Measure:
+        """The column. It has one value for each run: infinity if the run never reaches the level."""
+        level = f"{self.level:g} {self.primary.unit}".strip()
+        title, factor = {"bytes": ("MB", 1e-6)}.get(self.of, (self.of, 1.0))
+        edge = "most" if self.primary.better == "lower" else "least"
+        return Measure(
+            "target", f"{self.of}_to_{self.level:g}", f"{self.of} until {self.primary.label} is {level}", factor=factor,
+            title=f"{title} to {level}", reduce="max", better="lower",
+            remark=f"to {level}: until the first measured round with a {self.primary.label} of at {edge} {level}; "
+            "a seed that never reaches it leaves no mean",
+        )  # fmt: skip
+
+    def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the column's value of each run whose models and costs were measured, as rows of a ``frame``."""
+        models = rows_with(frame, self.primary)
+        sign = -1 if self.primary.better == "lower" else 1
+        level = self.level / 100 if self.primary.unit == "%" else self.level
+        reached = models[sign * models["value"] >= sign * level - abs(level) * (ROUNDING - 1)]
+        met = reached.groupby("run")["round"].min()
+        spent = spending(frame, Budget(self.of)).reset_index()
+        before = spent[spent["round"] <= spent["run"].map(met)].groupby("run")["value"].max()
+        # a model that reaches the level before it is trained has spent nothing
+        values = before.reindex(spent["run"].unique(), fill_value=0.0).mask(
+            lambda v: ~v.index.isin(met.index), math.inf
+        )
+        runs = models[models["run"].isin(values.index)].drop_duplicates("run")
+        return runs.assign(split="target", name=self.measure.name, value=runs["run"].map(values))
+
+
+TARGET = re.compile(r"([a-z]+)[_\- ]to[_\- ](-?\d+(?:\.\d+)?)")
+
+
+def target_from(column: str, primary: Measure) -> Target | None:
+    """Parse ``bytes_to_70``; None for other columns. Raises `BadInput` for a share that is no percentage above 1."""
+    parts = TARGET.fullmatch(column.lower())
+    if not parts or parts[1] not in budgets():
+        return None
+    level = float(parts[2])
+    require(
+        primary.unit != "%" or 1 < level <= 100,
+        f"columns: {column}: {primary.title} is in percent here; write {parts[1]}_to_70",
+    )
+    return Target(parts[1], level, primary)
 
 
 def measured_everywhere(frame: pd.DataFrame, spent: pd.Series[float], most: float) -> NDArray[np.floating]:
@@ -249,10 +311,21 @@ class Results:
 
     @cached_property
     def read(self) -> pd.DataFrame:
-        """The frame without what finished runs measured of models after their best round, if they use it."""
+        """The frame without what finished runs measured of models after their best round, if they use it; with the targets."""
+        import pandas as pd
+
         best = {r.id: r.used_round for r in self.records if r.status == "finished" and "best_round" in r.facts}
         after_best = self.frame["split"].isin(OF_MODELS) & (self.frame["run"].map(best) < self.frame["round"])
-        return self.frame[~after_best] if best else self.frame
+        frame = self.frame[~after_best] if best else self.frame
+        targets = [target.rows(self.frame) for target in self.targets.values()]
+        return pd.concat([frame, *targets], ignore_index=True) if targets else frame
+
+    @cached_property
+    def targets(self) -> dict[str, Target]:
+        """The targets among the layout's columns, by column."""
+        primary = primary_of(self.runs)
+        parsed_columns = {column: target_from(column, primary) for column in self.layout.columns}
+        return {column: target for column, target in parsed_columns.items() if target}
 
     @cached_property
     def stored_names(self) -> set[tuple[str, str]]:
@@ -284,7 +357,9 @@ class Results:
             name = plainly(column)
             matches = [m for m in possible if name in map(plainly, (m.key, m.title, f"{m.split}/{m.name}", m.name))]
             rows = self.frame.loc[self.frame["name"].map(plainly) == name, ["split", "name"]].drop_duplicates()
-            if matches:
+            if column in self.targets:
+                measures.append(self.targets[column].measure)
+            elif matches:
                 measures.append(min(matches, key=lambda m: (plainly(m.key) != name, m.views == ())))
             elif len(rows):
                 split, stored_name = map(str, rows.iloc[0])
@@ -314,6 +389,7 @@ class Results:
         ``method``                                its name
         ``runs``, ``finished``, ``unfinished``    numbers of runs
         ``seeds``                                 distinct (partition seed, seed) among the finished
+        ``bytes_to_70_never``                     of each target: the seeds that never reach it
         ``after_round``                           the round, or rounds, after which its finished runs are read, as text
         ``covers``                                what the primary measure's interval, ``difference_half`` and the verdict cover:
                                                   ``seeds and test rows``, ``seeds and redrawn test rows``, ``seeds and folds of

@@ -276,7 +276,11 @@ def summarise(
             "after_round": words.ranges(read_after.get(method, [])),
         }
         for other in measures:
-            over_seeds = spread(other.key, numbers[other.key])
+            values = numbers[other.key]
+            if other.split == "target":
+                row[f"{other.key}_never"] = never = int(np.isinf(values).sum())
+                values = values[:0] if never else values  # a mean over the seeds that reach it would flatter the method
+            over_seeds = spread(other.key, values)
             row |= over_seeds if other.interval else {other.key: over_seeds[other.key]}
         whole = estimate(by_row, method, "", numbers[measure.key].dropna().to_dict(), drawn)
         if whole:

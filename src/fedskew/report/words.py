@@ -93,9 +93,12 @@ def interval(
 def shown(measure: Measure, row: Row, spread: str = "ci95") -> str:
     """Format a measure in a row of the summary with its spread: ``92.5 ± 1.2``; shares in percent, without the percent sign.
 
-    A measure of rounds that is always zero counts as missing, such as the distance between models if there is one client.
+    A measure of rounds that is always zero counts as missing, such as the distance between models if there is one client. For a
+    target that not all seeds reach, it is their number: ``never in 1 of 3``.
     """
     mean = row[measure.key]
+    if never := row.get(f"{measure.key}_never", 0):
+        return f"never in {never} of {row['seeds']}"
     if measure.split == "round" and mean == 0:
         return MISSING
     around = row.get(f"{measure.key}_{SPREADS[spread].column}", math.nan)

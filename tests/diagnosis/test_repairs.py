@@ -137,6 +137,14 @@ def test_another_spelling_of_the_classes_is_mended_too(tmp_path):
     assert fs.diagnose(path, **columns, progress=False)["classes"] == ["no", "yes"]
 
 
+def test_differences_of_classes_have_the_name_of_their_column(tmp_path):
+    rows = pd.DataFrame({"site": np.repeat(["a", "b"], 200), "label": np.tile([1.5, 2.5, 3.5, 4.5], 100)})
+    rows["ill"] = np.where(np.arange(400) % 10 < np.where(rows.site == "a", 2, 8), "yes", "no")
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    diagnosis = fs.diagnose(tmp_path / "rows.csv", label="ill", client="site", progress=False)
+    assert [column["text"] for column in diagnosis["columns"]] == ["ill is no in 80 % of a's rows, elsewhere in 20 %"]
+
+
 @pytest.mark.parametrize(("factor", "repairs"), [(1.609, 0), (18.02, 1)])
 def test_a_site_that_sells_half_as_much_is_in_no_other_unit(tmp_path, factor, repairs):
     rng = np.random.default_rng(0)
@@ -145,6 +153,7 @@ def test_a_site_that_sells_half_as_much_is_in_no_other_unit(tmp_path, factor, re
     frame.to_csv(tmp_path / "shops.csv", index=False)
     diagnosis = fs.diagnose(tmp_path / "shops.csv", target="sold", client="shop", progress=False)
     assert len(diagnosis["repairs"]) == repairs
+    assert diagnosis["columns"][0]["text"].startswith("sold is "), "the target has its own name"
     column = fs.diagnose(tmp_path / "shops.csv", target="price", client="shop", progress=False)
     assert len(column["repairs"]) == 1, "an input is suspected at once"
 

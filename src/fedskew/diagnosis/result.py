@@ -55,7 +55,7 @@ def values_of(
     """
     kind, sizes = targets.kind, targets.sizes
     columns, of_clients, by_labels = listed(tested, source.clients)
-    follow = [FOLLOW] if kind != CLASSES and follow_labels(diagnosis, columns) else []
+    follow = [FOLLOW] if kind != CLASSES and follow_labels(diagnosis, columns, source.label) else []
     return {
         "data": source.title,
         "clients": len(sizes),
@@ -82,7 +82,7 @@ def values_of(
             for of_client in of_clients
         ],
         "explained_by_labels": by_labels,
-        **repairs(source, kind, of_clients, words_of(source, kind, tested)),
+        **repairs(source, of_clients, words_of(source, tested)),
         "notes": [*source.notes, *follow],
         "column_notes": list(source.column_notes),
         "advice": advice_for(diagnosis, source, kind, runs),
@@ -101,13 +101,13 @@ def values_of_face(face: MeasuredFace, clients: Sequence[str], kind: str = CLASS
     }
 
 
-def follow_labels(diagnosis: Diagnosis, columns: Sequence[Difference]) -> bool:
+def follow_labels(diagnosis: Diagnosis, columns: Sequence[Difference], target: str) -> bool:
     """Whether labels explain all that differs in the inputs, and columns of inputs are listed.
 
     It matters only for targets that are no classes. For classes, `beyond_labels` has left such columns out already.
     """
     real = {face.name: face.real for face in diagnosis.faces}
-    inputs = any(difference.column not in ("label", "target", "rows") for difference in columns)
+    inputs = any(difference.column not in (target or "target", "rows") for difference in columns)
     return inputs and real["label"] and not real.get("feature", True)
 
 
@@ -118,28 +118,18 @@ def advice_for(diagnosis: Diagnosis, source: Source, kind: str, runs: Path | Non
     return advice if source.arguments else {**advice, "caution": f"{advice['caution']} {FILL_IN}"}
 
 
-def in_file(source: Source, kind: str, column: str) -> str:
-    """Return the name of a compared column in the file. The target has its own name there."""
-    return source.label if column == {CLASSES: "label", "number": "target"}.get(kind) else column
-
-
-def words_of(source: Source, kind: str, tested: Sequence[Tested]) -> dict[str, dict[str, list[str]]]:
+def words_of(source: Source, tested: Sequence[Tested]) -> dict[str, dict[str, list[str]]]:
     """Return the words of each client in columns of words, by column and client."""
     words: dict[str, dict[str, list[str]]] = {}
     for part in tested:
-        of_column = (
-            words.setdefault(in_file(source, kind, part.column), {}) if part.kind == "share" and part.word else {}
-        )
+        of_column = words.setdefault(part.column, {}) if part.kind == "share" and part.word else {}
         for k in np.flatnonzero(part.here):
             of_column.setdefault(source.clients[k], []).append(part.word)
     return words
 
 
 def repairs(
-    source: Source,
-    kind: str,
-    of_clients: Sequence[Sequence[Difference]],
-    words: Mapping[str, Mapping[str, Sequence[str]]],
+    source: Source, of_clients: Sequence[Sequence[Difference]], words: Mapping[str, Mapping[str, Sequence[str]]]
 ) -> dict[str, Any]:
     """Return ``repairs``, sentences on columns that seem to have another unit or spelling at some clients, and ``paste``.
 
@@ -155,13 +145,14 @@ def repairs(
 
     wrong = [(part, *usual_factor(part.factor)) for of_client in of_clients for part in of_client if part.factor]
     near = [part for part in wrong if part[2] and abs(math.log(part[1] / part[0].factor)) < NEAR_UNIT]
-    near = [part for part in near if part[0].column != "target" or abs(math.log(part[1])) > math.log(FAR)]
+    near = [
+        part for part in near if part[0].column != (source.label or "target") or abs(math.log(part[1])) > math.log(FAR)
+    ]
     for part, factor, units in near[:MOST_REPAIRS]:
-        column = in_file(source, kind, part.column)
         change = f"divide it by {factor:.4g}" if factor > 1 else f"multiply it by {1 / factor:.4g}"
-        sentences.append(f"{part.client}'s column {column} may be in another unit ({units}): {change}.")
+        sentences.append(f"{part.client}'s column {part.column} may be in another unit ({units}): {change}.")
         rows = (source.column, part.client) if source.column else ()
-        paste(part.client, ("units", *rows), {column: float(f"{1 / factor:.6g}")})
+        paste(part.client, ("units", *rows), {part.column: float(f"{1 / factor:.6g}")})
     for column, of_column in words.items():
         for client, pairs in alike(of_column).items():
             sentences.append(f"{client}'s column {column} holds {spelt(pairs)}.")

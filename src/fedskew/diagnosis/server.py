@@ -135,7 +135,7 @@ class Inquiry:
         if targets.kind == CLASSES:
             tested = self.by_class(tested, encode.preprocessing, targets.strata)
         copies = np.array([answer.copies for answer in first.values()])
-        tested += [*targets.tested(), *of_shares("rows", "copied", "", sizes, copies)]
+        tested += [*targets.tested(source.label), *of_shares("rows", "copied", "", sizes, copies)]
         source = self.noted(source, targets, encode.notes, first)
         return values_of(
             source, targets.table(), diagnosis, of_counts(diagnosis.counts, diagnosis.counts.sum(1)), tested, runs
@@ -147,7 +147,7 @@ class Inquiry:
         rule = f": no count that leaves a site is of fewer than {few} rows" if few > 1 else ""
         notes = () if source.inputs else notes  # a named data set has no file to mend
         to_mend = [note for note in notes if "columns.toml" in note]
-        spelt = other_words(source.label, {site: answer.classes for site, answer in first.items()})
+        spelt = other_words(source.label or "label", {site: answer.classes for site, answer in first.items()})
         return dataclasses.replace(
             source,
             clients=self.sites,

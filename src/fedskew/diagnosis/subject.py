@@ -156,7 +156,7 @@ class DiagnosisOptions:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Where the rows of a diagnosis come from. ``label`` is the column of targets, if its name is known."""
+    """Where the rows of a diagnosis come from."""
 
     title: str
     name: str = ""  # the data set's name, if it has one
@@ -165,7 +165,7 @@ class Source:
     arguments: str = ""  # arguments of `fedskew compare` that name these data
     notes: tuple[str, ...] = ()
     column_notes: tuple[str, ...] = ()  # how columns became numbers; less important than notes
-    label: str = "LABEL"
+    label: str = ""  # the column of targets, if its name is known
     clients: tuple[str, ...] = ()
     inputs: int = 0  # number of inputs, if they are not made of the columns
     classes: tuple[str, ...] = ()  # in their order, if it is known

@@ -160,11 +160,11 @@ class Targets:
         """Round counts like ``counts`` as the sites do it."""
         return rounded_by_sites(counts, self.fewest, rng, self.round_row)
 
-    def tested(self) -> list[Tested]:
-        """How the sites' targets differ."""
+    def tested(self, column: str) -> list[Tested]:
+        """How the sites' targets, in this column, differ."""
         rows = self.counts.sum(1)
         shares = zip(self.names, self.counts.T, strict=True)
-        return [part for word, hits in shares for part in of_shares("label", "share", word, rows, hits)]
+        return [part for word, hits in shares for part in of_shares(column or "label", "share", word, rows, hits)]
 
     def table(self) -> TargetTable:
         """What the diagnosis shows of these targets."""
@@ -259,8 +259,8 @@ class NumberTargets(Targets):
     def distance(self, counts: Floats) -> Floats:
         return concept.residual_distance(counts)
 
-    def tested(self) -> list[Tested]:
-        return of_numbers("target", "mean", "", self.moments, self.counts, self.inner)
+    def tested(self, column: str) -> list[Tested]:
+        return of_numbers(column or "target", "mean", "", self.moments, self.counts, self.inner)
 
     def table(self) -> TargetTable:
         table, (_, names) = holdings("number", self.values, self.rows[1], self.counts, ()), tenths(self.values)

@@ -208,6 +208,7 @@ class RunStore:
             self.db.execute("DELETE FROM measurements WHERE run=? AND round>=?", (run, round_))
             self.add_measurements(run, [(round_, row) for row in rows])
             self.db.execute("UPDATE runs SET rounds_done=?, updated=? WHERE id=?", (round_, now(), run))
+        self.db.execute("PRAGMA synchronous=NORMAL")  # the next statements need not wait for the disk
 
     def copy_run(self, run: int, record: RunRecord, rows: Iterable[tuple[int, Row]]) -> None:
         """Fill a planned run with what another store has of it: status, rounds, times, facts, and ``rows`` with their rounds."""

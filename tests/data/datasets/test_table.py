@@ -41,6 +41,24 @@ def test_table_has_a_test_share_of_each_client(tmp_path):
         dataclasses.replace(data, group_names=data.group_names[:4])
 
 
+def test_the_rows_of_a_file_are_read_once_for_all_splits_until_it_changes(tmp_path, monkeypatch):
+    path, reads = tmp_path / "rows.csv", []
+    write(frame(200), path)
+    surveyed = TableData.surveyed
+    monkeypatch.setattr(TableData, "surveyed", lambda *args, **options: reads.append(1) or surveyed(*args, **options))
+    sources = [TableData(path=str(path), label="label", split_seed=seed) for seed in (0, 1)]
+    first, second = (source.load() for source in sources)
+    assert len(reads) == 1
+    assert first.fingerprint() != second.fingerprint()
+    monkeypatch.setattr("fedskew.data.datasets.table.MOST_KEPT", 0)
+    assert sources[1].load().fingerprint() == second.fingerprint(), "as when it is read anew"
+    monkeypatch.undo()
+    write(frame(240), path)
+    assert len(sources[0].load().y) == 192
+    (tmp_path / "rows.columns.toml").write_text('[rename]\nage = "years"\n')
+    assert "years" in " ".join(sources[0].load().columns)
+
+
 def test_test_file_may_have_classes_that_no_client_has(tmp_path):
     train, test = frame(), frame(60, seed=1).astype({"label": object})
     test.loc[:3, "label"] = "never seen"

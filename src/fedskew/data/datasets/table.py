@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from fedskew.data.tables.schema import Kind
     from fedskew.data.tables.summaries import Summary
     from fedskew.data.tables.survey import Survey
+
+MOST_KEPT = 1 << 24
+"""Bytes of files whose rows stay in memory until another table is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +193,19 @@ class TableData(Redrawn):
             check_dropped(roles.drop, [rows])
         return with_labels(rows, self.label_columns, path) if self.labels else rows
 
+    def all_rows(self) -> Survey:
+        """Return the rows before test rows are drawn. Small files are read once for all splits, until one of them changes."""
+        from fedskew.data.tables.files import files_of
+        from fedskew.data.tables.mapping import mapping_path
+
+        data = files_of([Path(self.path)])
+        files = [*data, *map(mapping_path, data), Path(self.client_roles[1] or self.path)]
+        stats = [path.stat() for path in files if path.exists()]
+        if sum(stat.st_size for stat in stats) > MOST_KEPT:
+            return self.surveyed(self.client_roles[0])
+        of_all_splits = replace(self, split_seed=0, redraw=True, fold="", whole=None)
+        return read_once(of_all_splits, tuple((stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats))
+
     def summaries(self, table: pa.Table, clients: Numbered | None) -> tuple[dict[str, Summary], tuple[str, ...]]:
         """Return the summary of these rows; with ``fewest``, of each natural client, and notes on what these hide."""
         from fedskew.data.tables.guard import as_own_file, shared, summary
@@ -215,7 +232,7 @@ class TableData(Redrawn):
         from fedskew.data.tables.columns import Columns
 
         agreed = preprocessing if isinstance(preprocessing, Tabular) else None
-        rows = self.surveyed(self.client_roles[0], agreed)
+        rows = self.surveyed(self.client_roles[0], agreed) if agreed else self.all_rows()
         clients, kinds = self.clients_and_kinds(rows, fit=preprocessing is None and not self.text)
         if self.test:
             split = self.with_test_file(
@@ -365,6 +382,12 @@ def check_roles(roles: Sequence[tuple[str, str]]) -> None:
     """Raise `BadInput` if two of the roles, (role, column), have the same column."""
     for (role, name), (other, same) in combinations(roles, 2):
         require(not name or name != same, f"column {name!r} cannot be both the {role} and the {other}; leave out one")
+
+
+@lru_cache(maxsize=1)
+def read_once(source: TableData, stamps: tuple[tuple[int, int, int], ...]) -> Survey:
+    """Return all rows of a table. ``stamps`` tell when its files changed."""
+    return source.surveyed(source.client_roles[0])
 
 
 def names_of(drop: str | Sequence[str] | None) -> tuple[str, ...]:

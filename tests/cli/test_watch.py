@@ -132,4 +132,7 @@ def test_report_watch_writes_a_page_that_reloads_until_the_runs_end(store, tmp_p
     assert main(["report", "1-2", "--watch", "--output", str(file), "--runs", str(store.folder)]) == 0
     assert len(pages) == 1
     assert "<body data-live>" in pages[0]
+    assert '<progress max="7" value="5" aria-label="rounds done"></progress> 5 of 7 rounds; ' in pages[0]
+    assert "; 1 of 2 runs have ended, about 4 s of training left</p>" in pages[0]
+    assert "<progress" not in file.read_text(encoding="utf-8")
     assert "<body>" in file.read_text(encoding="utf-8")

@@ -83,10 +83,10 @@ def test_a_run_on_agreed_columns_equals_its_simulation_on_the_pooled_rows(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda rows: rows.drop(columns="age"), "client 1: no column 'age', which other sites have"),
+        (lambda rows: rows.drop(columns="age"), "site 1: no column 'age', which other sites have"),
         (
             lambda rows: rows.assign(age="old"),
-            "client 1: column 'age' holds words, such as 'old', but at other sites numbers",
+            "site 1: column 'age' holds words, such as 'old', but at other sites numbers",
         ),
     ],
 )
@@ -126,11 +126,11 @@ def test_a_summary_that_no_table_gives_is_refused(change: dict[str, object]) -> 
     column = {"type": "number", "rows": 5, "valid": 5, **change}
     made = msgspec.msgpack.encode({"columns": {"age": column}})
     with pytest.raises(
-        BadInput, match=r"client 2: its summary cannot be read: (moments of no numbers|counts of no column)"
+        BadInput, match=r"site 2: its summary cannot be read: (moments of no numbers|counts of no column)"
     ):
         opened(Reply(kind="meet", run="0", round=0, client=2, summary=made), Summary)
     words = msgspec.msgpack.encode({"counts": {"two words": 1}})
-    with pytest.raises(BadInput, match="client 2: its summary cannot be read: counts of no texts"):
+    with pytest.raises(BadInput, match="site 2: its summary cannot be read: counts of no texts"):
         opened(Reply(kind="meet", run="0", round=0, client=2, summary=words), SiteWords)
 
 

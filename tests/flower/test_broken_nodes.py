@@ -156,7 +156,7 @@ def test_a_node_that_was_set_aside_takes_part_again_when_it_answers(tmp_path: Pa
     number = serve(channel, configuration(experiment, tmp_path, measure=False, timeout=0.05), VERSIONS)
     frame = RunStore(tmp_path / "runs").measurements([number])
     assert frame[(frame.name == "clients") & (frame.split == "round")].value.tolist() == [4, 3, 3, 4, 4]
-    assert "client 3: no answer in 0.05 s; it is set aside until it answers again" in caplog.text
+    assert "site 3: no answer in 0.05 s; it is set aside until it answers again" in caplog.text
 
 
 def test_a_client_that_was_silent_in_a_survey_is_asked_again_in_the_next_round(tmp_path: Path) -> None:
@@ -219,5 +219,5 @@ def test_the_second_node_that_claims_a_client_is_rejected(tmp_path: Path) -> Non
     experiment = small(rounds=1)
     nodes = nodes_of(experiment, tmp_path)
     impostor = replace(nodes[1], client=0)
-    with pytest.raises(TooFew, match="missing: 1; two nodes say they are client 0"):
+    with pytest.raises(TooFew, match="missing: site 1; two nodes say they are client 0"):
         serve(Direct([nodes[0], impostor, *nodes[2:]]), configuration(experiment, tmp_path, wait=0.1), VERSIONS)

@@ -4,6 +4,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -93,6 +94,15 @@ def test_scores_outside_their_range_are_rejected(scores: dict, rows: int) -> Non
     with pytest.raises(Rejected, match="lies in 0") as rejected:
         check_scores(map_leaves(torch.tensor, scores), rows)
     assert rejected.value.fault == "out_of_range"
+
+
+@pytest.mark.parametrize("name", ["x" * 61, "two\nlines", "site 0", "Budapest", "\u202e"])
+def test_a_name_that_is_none_or_another_sites_is_rejected(name: str) -> None:
+    nodes = server()
+    nodes.met[3] = msgspec.structs.replace(met(3, label_counts=()), name="Budapest")
+    nodes.check_met(msgspec.structs.replace(met(1, label_counts=()), name="Long Beach"))
+    with pytest.raises(Rejected, match="name"):
+        nodes.check_met(msgspec.structs.replace(met(1, label_counts=()), name=name))
 
 
 def test_a_client_that_comes_back_with_other_rows_is_rejected() -> None:

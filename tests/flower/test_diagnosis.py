@@ -64,7 +64,7 @@ def test_nodes_give_the_numbers_of_a_rehearsal(fewest: int, target: str, tmp_pat
         node.folder.mkdir(parents=True, exist_ok=True)
         (node.folder / "secret").write_bytes(bytes([k] * 32))  # with a few secrets, rounding hides the older site
     found = diagnosed(Direct(nodes), 3, QUICK)
-    rehearsed = rehearse({f"client {k}": site(node) for k, node in enumerate(nodes)}, Source("3 sites"))
+    rehearsed = rehearse({f"site {k}": site(node) for k, node in enumerate(nodes)}, Source("3 sites"))
     kept = rehearsed["column_notes"][: len(found["column_notes"])]
     assert found == {**rehearsed, "column_notes": kept}
     assert "age" in found["columns"][0]["text"]
@@ -87,7 +87,9 @@ def test_a_reply_holds_the_sites_answer_and_nothing_else(tmp_path: Path) -> None
 
 def test_a_node_answers_only_if_its_owner_agreed(tmp_path: Path) -> None:
     nodes = sites(tmp_path, diagnosis=False)
-    with pytest.raises(TooFew, match=r"missing: 0, 1, 2; client \d: this node answers no diagnosis.*--share-diagnosis"):
+    with pytest.raises(
+        TooFew, match=r"missing: site 0, site 1, site 2; site \d: this node answers no diagnosis.*--share-diagnosis"
+    ):
         diagnosed(Direct(nodes), 3, QUICK)
 
 
@@ -95,7 +97,7 @@ def test_a_node_answers_only_if_its_owner_agreed(tmp_path: Path) -> None:
 def test_a_node_with_other_targets_says_what_it_needs(columns: dict[str, str], tmp_path: Path) -> None:
     node = sites(tmp_path)[0]
     other = TableData(path=str(node.rows), **columns) if columns else None
-    with pytest.raises(TooFew, match=r"client 0: a diagnosis needs a table with classes or numbers.*target=COLUMN"):
+    with pytest.raises(TooFew, match=r"site 0: a diagnosis needs a table with classes or numbers.*target=COLUMN"):
         diagnosed(Direct([Node(0, node.rows, node.folder, node.limits, other)]), 2, QUICK)
 
 
@@ -164,7 +166,7 @@ def test_a_node_answers_as_many_diagnoses_as_its_owner_allows(tmp_path: Path) ->
     nodes = sites(tmp_path, diagnoses=2)
     made = [diagnosed(Direct(nodes), 3, QUICK) for _ in range(2)]
     assert made[0] == made[1]
-    with pytest.raises(BadInput, match=r"client \d: the server asks for 3 diagnoses, but this node allows 2"):
+    with pytest.raises(BadInput, match=r"site \d: the server asks for 3 diagnoses, but this node allows 2"):
         diagnosed(Direct(nodes), 3, QUICK)
 
 
@@ -199,7 +201,7 @@ def test_an_answer_that_does_not_fit_ends_the_diagnosis_in_one_line(
     def spoil(client: int, kind: str, round_: int, data: bytes) -> bytes | None:
         return change(data) if (client, kind) == (1, "diagnose") else data
 
-    with pytest.raises(BadInput, match=f"client 1.*({reason})") as caught:
+    with pytest.raises(BadInput, match=f"site 1.*({reason})") as caught:
         diagnosed(Direct(sites(tmp_path), spoil), 3, QUICK)
     assert "\n" not in str(caught.value)
 
@@ -214,7 +216,7 @@ def test_an_answer_of_other_shapes_or_values_names_the_site(name: str, tmp_path:
         total["data"] = np.full(len(total["data"]) // 8, np.nan).tobytes() if name == "number" else b""
         return reply_of(data, tensors=carried(msgspec.msgpack.encode(answer)))
 
-    with pytest.raises(BadInput, match=r"client 2: sum (has 0 bytes|holds values that are not finite)"):
+    with pytest.raises(BadInput, match=r"site 2: sum (has 0 bytes|holds values that are not finite)"):
         diagnosed(Direct(sites(tmp_path), spoil), 3, QUICK)
 
 
@@ -226,4 +228,4 @@ def test_the_result_or_the_reason_is_in_a_file(tmp_path: Path) -> None:
     pd.DataFrame({"outcome": ["ill", "well"] * 9, "height": range(18)}).to_csv(nodes[1].rows, index=False)
     with pytest.raises(FedskewError):
         write_diagnosis(Direct(nodes), config, QUICK)
-    assert "client 1" in json.loads(output.read_text())["error"]
+    assert "site 1" in json.loads(output.read_text())["error"]

@@ -66,8 +66,10 @@ def node(parsed: argparse.Namespace) -> int:
     from fedskew.flower.resident import keep_running
     from fedskew.flower.superlink import Trust, check_superlink
     from fedskew.flower.tables import check_table, read_rows
+    from fedskew.flower.wire import NAME_RULE, is_name
 
     require(parsed.client >= 0, f"--client must be at least 0, got {parsed.client}")
+    require(is_name(parsed.name), f"--name {parsed.name!r}: {NAME_RULE}")
     require(bool(parsed.table) != bool(parsed.rows), "flower node: give the client's rows, --table or --rows")
     table: TableData | None = None
     if parsed.table:
@@ -89,7 +91,7 @@ def node(parsed: argparse.Namespace) -> int:
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):
         Console(stderr=True).print(f"warning: {warning}")
     states = parsed.states or rows.with_name(f"{rows.stem}-states")
-    resident = Node(parsed.client, rows, states, limits, table)
+    resident = Node(parsed.client, rows, states, limits, table, parsed.name)
     return keep_running(resident, parsed.superlink, parsed.options, parsed.status, parsed.json_log)
 
 

@@ -20,7 +20,7 @@ from fedskew.core.files import replacing
 from fedskew.core.text import listed
 from fedskew.report.answer import measuring, profiles, remarks, unfinished, warnings
 from fedskew.report.console import Console, say
-from fedskew.report.experiments import measured_rows, titled, tuning
+from fedskew.report.experiments import between_sites, measured_rows, titled, tuning
 from fedskew.report.files import against, readable
 from fedskew.report.plots import on_ranks, ranking
 from fedskew.report.series import (
@@ -126,7 +126,7 @@ def print_summary(results: Results, title: str = "") -> None:
         console.print(f"\nby site: {heading(results.measure)}, each site's model on its rows", style="bold")
         wide = too_wide(by_site, [title for title in reversed(by_site) if RECALL in title], console.width)
         shown = {title: cells[:SHOWN_SITES] for title, cells in by_site.items() if title not in wide}
-        print_columns(shown, ("site",))
+        print_columns(shown, ("site", "faults"))
     if hidden:
         keys = [m.key for m in results.columns("table") if heading(m) in hidden]
         keys += ["difference"] * (against(results) in hidden) + ["verdict"] * ("verdict" in hidden)
@@ -184,6 +184,8 @@ def notes(results: Results, titles: Sequence[str]) -> list[str]:
         f"mean and {SPREADS[layout.spread].title} over {over}"
         + f"; {covered(frame, measure)}" * (layout.spread == "ci95")
         if seeds > 1
+        else "one run between sites: no interval"
+        if any(map(between_sites, records))
         else f"only one seed: no interval; {SEVERAL if records[0].comparison is None else 'add --seeds 5'}"
         if seeds
         else "no run has finished"

@@ -13,14 +13,22 @@ from pathlib import Path
 from rich.table import Table
 
 from fedskew.cli import output
-from fedskew.cli.watch import follow, going_on
+from fedskew.cli.watch import follow, going_on, progress
 from fedskew.core.errors import FedskewError, require
+from fedskew.core.files import write_whole
 from fedskew.core.text import count
 from fedskew.measure.registry import primary_of
 from fedskew.report.console import Console, say
-from fedskew.report.experiments import comparison_title, display_name, parsed, repeat_command, shares_no_model
+from fedskew.report.experiments import (
+    between_sites,
+    comparison_title,
+    display_name,
+    parsed,
+    repeat_command,
+    shares_no_model,
+)
 from fedskew.report.files import write_figures, write_tables
-from fedskew.report.html import write_report
+from fedskew.report.html import board_page, write_report
 from fedskew.report.series import PLAIN, Layout, Results, curves_by_run, decided
 from fedskew.report.words import heading, plain, ranges, value
 from fedskew.store import edit
@@ -188,7 +196,8 @@ def show(parsed: argparse.Namespace) -> None:
     console, alone = Console(), records[0]
     if len(records) == 1:
         done = f"{alone.rounds_done} of {count(alone.rounds, 'round')}"
-        title = f"run {alone.id}: {display_name(alone)}, {alone.status}, {done}"
+        where = " between sites" if between_sites(alone) else ""
+        title = f"run {alone.id}: {display_name(alone)}{where}, {alone.status}, {done}"
     else:
         title = comparison_title(store, records)
     output.print_summary(results, title)
@@ -265,11 +274,13 @@ def report(parsed: argparse.Namespace) -> None:
         Console(stderr=True).print(f"report: {path} follows the runs; Ctrl-C stops it", soft_wrap=True)
         for seen in follow(store, [str(record.id) for record in records], PAUSE):
             if going_on(seen):
-                write_report(dataclasses.replace(results, runs=[run.record for run in seen]), path, live=True)
+                write_report(dataclasses.replace(results, runs=[run.record for run in seen]), path, progress(seen))
         results = dataclasses.replace(results, runs=[store.run(record.id) for record in records])
     path = write_report(results, path)
-    figures = write_figures(results, parsed.figures) if parsed.figures else []
-    files = figures + (write_tables(results, parsed.tables) if parsed.tables else [])
+    files = write_figures(results, parsed.figures) if parsed.figures else []
+    if len(results.runs) == 1 and between_sites(results.runs[0]) and path.suffix:
+        files.append(write_whole(path.with_stem(f"{path.stem}-sites"), board_page(results), "report"))
+    files += write_tables(results, parsed.tables) if parsed.tables else []
     if parsed.json:
         output.print_json({"report": str(path), "files": [str(f) for f in files], "runs": [r.id for r in records]})
     else:

@@ -249,6 +249,7 @@ INIT = (
 )
 NODE = (
     option("--client", "K", "number of this client, from 0", type=int, required=True),
+    option("--name", "NAME", "name of the site on the server's pages (default: site K)", default=""),
     option(
         "--table", "FILE,label=COLUMN", "its rows: a CSV or Parquet file, and its target as --dataset table: takes it"
     ),

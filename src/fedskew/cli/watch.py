@@ -159,9 +159,7 @@ def drawn(seen: Sequence[Seen]) -> RenderableType:
         del columns[title]
     measures = [m for m in measures if heading(m) in columns]
     table = table_of(columns, ("method", "status"), room)
-    ended = sum(not s.open for s in seen)
-    left = remaining(seen)
-    text = f"{ended} of {len(seen)} runs have ended" + (f", about {duration(left)} of training left" if left else "")
+    text = progress(seen)
     of_clients = [m.title for m in measures if m.of_clients and any(math.isfinite(s.values[m]) for s in seen)]
     if of_clients:
         text += f"; {listed(of_clients)}: on each client's {measured_rows([s.record for s in seen])}"
@@ -171,6 +169,13 @@ def drawn(seen: Sequence[Seen]) -> RenderableType:
         line = f"no process is working on run {', '.join(left_over)}; `fedskew resume {' '.join(left_over)}` continues"
         signs.append(Text(line, style="yellow"))
     return Group(table, Text(text, style="dim"), *signs)
+
+
+def progress(seen: Sequence[Seen]) -> str:
+    """Return how many runs have ended, and the time left."""
+    left = remaining(seen)
+    ended = f"{sum(not s.open for s in seen)} of {len(seen)} runs have ended"
+    return ended + (f", about {duration(left)} of training left" if left else "")
 
 
 def remaining(seen: Sequence[Seen]) -> float:

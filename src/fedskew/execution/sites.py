@@ -176,9 +176,11 @@ def reported_by_sites(store: RunStore, run: int, assembly: Assembly, round_: int
         return []
     split = "personal-model" if measures_personal(assembly.federation) else "global-model"
     names = [f"{split}/{metric.name}" for metric in assembly.experiment.task.metrics]
-    return [
-        (m.client, "sites", m.name, m.value) for m in store.last([run], names, per_client=True, until={run: round_})
-    ]
+    last = store.last([run], names, per_client=True, until={run: round_})
+    # a client that did not answer has an older score
+    scores: list[Row] = [(m.client, "sites", m.name, m.value) for m in last if m.round == round_]
+    clients = {client for client, *_ in scores if client is not None}
+    return [*((k, "sites", "rows", float(len(assembly.partition.measured_rows(k)))) for k in sorted(clients)), *scores]
 
 
 def rows_of_sites(assembly: Assembly, every: list[tuple[int | None, dict[str, float]]]) -> list[Row]:

@@ -23,7 +23,7 @@ from fedskew.diagnosis.server import Ask, Source, federated
 from fedskew.diagnosis.site import AnsweringSite, targets_in
 from fedskew.flower.limits import Limits
 from fedskew.flower.nodes import Channel, Deployment, Nodes
-from fedskew.flower.wire import Rejected, Request, body
+from fedskew.flower.wire import Rejected, body, first_request
 
 REFUSED = (
     "this node answers no diagnosis; `fedskew diagnose --list` shows its owner every number that would leave, "
@@ -147,28 +147,13 @@ def diagnosed(channel: Channel, clients: int, deployment: Deployment) -> dict[st
 
     Raises `TooFew` if a site does not connect, and `BadInput`, which names the site, if one does not answer or refuses.
     """
-    first = Request(
-        kind="meet",
-        purpose="diagnosis",
-        run=uuid.uuid4().hex,
-        round=0,
-        client=-1,
-        clients=clients,
-        recipe="",
-        classes=0,
-        shape=(),
-    )
-    nodes = Nodes(channel, first, deployment, most_rows=1)
+    nodes = Nodes(channel, first_request(uuid.uuid4().hex, clients, purpose="diagnosis"), deployment, most_rows=1)
     nodes.await_clients(clients)
 
     def say(stage: str, fraction: float) -> None:
         print(stage, flush=True)
 
-    return federated([name_of(k) for k in range(clients)], by_nodes(nodes), Source(count(clients, "site")), 0, say)
-
-
-def name_of(client: int) -> str:
-    return f"client {client}"
+    return federated([nodes.name(k) for k in range(clients)], by_nodes(nodes), Source(count(clients, "site")), 0, say)
 
 
 def by_nodes(nodes: Nodes) -> Ask:
@@ -178,7 +163,7 @@ def by_nodes(nodes: Nodes) -> Ask:
         requests, answers, steps = {}, {}, get_args(Step)
 
         def accept(client: int, tensors: Tree) -> Tree:
-            answers[name_of(client)] = read(tensors)
+            answers[nodes.name(client)] = read(tensors)
             return {}
 
         for client, question in enumerate(questions.values()):
@@ -186,8 +171,8 @@ def by_nodes(nodes: Nodes) -> Ask:
             requests[client] = (request, body(carried(msgspec.msgpack.encode(question))))
         nodes.ask(requests, accept, LONGEST)
         for client, _, reason in reversed(nodes.faults):
-            if client in requests and name_of(client) not in answers:
-                raise BadInput(f"{name_of(client)}: {reason}")
+            if client in requests and nodes.name(client) not in answers:
+                raise BadInput(f"{nodes.name(client)}: {reason}")
         return answers
 
     return ask

@@ -36,7 +36,7 @@ class Node:
     """A client of the population: the file of its rows, the folder of its states, and the limits that its owner sets.
 
     A node may have a ``table`` instead of arrays. For each run the server says how to convert the table to rows. These rows are
-    stored next to the run's states.
+    stored next to the run's states. The ``name`` of the site is for readers of the run (empty: it has none).
     """
 
     client: int
@@ -44,6 +44,7 @@ class Node:
     folder: Path
     limits: Limits = field(default_factory=Limits)
     table: TableData | None = None
+    name: str = ""
 
     def answer(self, data: bytes) -> bytes:
         """Return the reply to a request. An error becomes a refusal with one line."""
@@ -55,7 +56,9 @@ class Node:
             reply = pack(*Visit(self, request, tensors).answer())
         except Exception as error:
             reason = str(error) if isinstance(error, FedskewError) else f"{type(error).__name__}: {first_line(error)}"
-            reply = pack(Reply(kind="refused", run=run, round=round_, client=self.client, reason=reason))
+            reply = pack(
+                Reply(kind="refused", run=run, round=round_, client=self.client, name=self.name, reason=reason)
+            )
         words = {"kind": kind, "outcome": "refused" if reason else "answered", "run": run}
         numbers = {"round": round_, "seconds": time.monotonic() - began, "bytes_in": len(data), "bytes_out": len(reply)}
         event(reason or "answered", words, numbers)
@@ -98,7 +101,8 @@ class Visit:
 
     def answer(self) -> tuple[Reply, Tree]:
         r = self.request
-        reply = Reply(kind=r.kind, run=r.run, round=r.round, client=self.node.client)
+        name = self.node.name if r.kind == "meet" else ""
+        reply = Reply(kind=r.kind, run=r.run, round=r.round, client=self.node.client, name=name)
         if r.purpose == "diagnosis":
             # one row says nothing: the server learns numbers of rows from answers only
             return msgspec.structs.replace(reply, rows=1), (

@@ -13,9 +13,9 @@ from fedskew.core.component import from_table
 from fedskew.core.errors import TooFew
 from fedskew.core.limits import NonNegativeInt, NonNegativeOrInf, PositiveInt, PositiveOrInf, PositiveShare
 from fedskew.core.privacy import alone
-from fedskew.core.trees import Tree
+from fedskew.core.trees import Tree, leaves
 from fedskew.flower.events import event
-from fedskew.flower.wire import Body, Kind, Rejected, Reply, Request, pack, unpack
+from fedskew.flower.wire import NAME_RULE, Body, Kind, Rejected, Reply, Request, is_name, pack, unpack
 from fedskew.loop.limits import RATIO
 
 SPARE = 1 << 24
@@ -110,6 +110,8 @@ class Nodes:
     )  # by node: the time from which it may be asked to `meet` again
     waiting: set[int] = field(default_factory=set)  # nodes that have not replied to `meet` yet
     first: bool = True  # before the first round
+    left: dict[str, dict[str, int]] = field(default_factory=dict)  # names and sizes of accepted tensors, by kind
+    on_left: Callable[[dict[str, dict[str, int]]], None] = lambda left: None  # called when ``left`` grows
 
     def request(self, kind: Kind, round_: int, client: int, **facts: object) -> Request:
         encoding = self.template.encoding if kind == "meet" else None
@@ -157,7 +159,7 @@ class Nodes:
             if connected >= fewest and not more:
                 break
             if connected < fewest and waited > self.deployment.wait:
-                missing = ", ".join(str(k) for k in range(all_) if k not in self.node_of)
+                missing = ", ".join(self.name(k) for k in range(all_) if k not in self.node_of)
                 reasons = "".join(f"; {message}" for _, _, message in self.faults[-2:])
                 raise TooFew(
                     f"{connected} of {all_} clients are there after {self.deployment.wait:g} s, and {fewest} are needed; "
@@ -166,6 +168,11 @@ class Nodes:
             time.sleep(POLL)
         self.first = False
 
+    def name(self, client: int) -> str:
+        """Return the name of the client's site."""
+        reply = self.met.get(client, Reply(kind="meet", run="", round=0, client=client))
+        return reply.site if client >= 0 else "a node"
+
     def set_aside(self, client: int) -> None:
         """Send this client no work until its node replies to `meet` again. The server does not wait for this reply."""
         self.meet_from.pop(self.node_of.pop(client), None)
@@ -173,8 +180,7 @@ class Nodes:
     def note(self, client: int, error: Rejected) -> None:
         """Count a fault, and write it to the log. Client -1 means that the client is not known."""
         self.faults.append((client, error.fault, str(error)))
-        who = f"client {client}" if client >= 0 else "a node"
-        event(f"{who}: {error}", {"client": str(client), "fault": error.fault}, level=WARNING)
+        event(f"{self.name(client)}: {error}", {"client": str(client), "fault": error.fault}, level=WARNING)
 
     def check_met(self, reply: Reply) -> None:
         """Raise `Rejected` if the client is not one of the run, or has other rows than before."""
@@ -183,6 +189,10 @@ class Nodes:
             raise Rejected("garbage", f"client {reply.client} with {reply.rows} rows is none of this run")
         if before and (before.rows, before.measured_rows) != (reply.rows, reply.measured_rows):
             raise Rejected("garbage", f"client {reply.client} had {before.rows} rows, and has {reply.rows}")
+        if not is_name(reply.name):
+            raise Rejected("out_of_range", f"client {reply.client} has a name that is none: {NAME_RULE}")
+        if reply.name and any(reply.name == met.name for k, met in self.met.items() if k != reply.client):
+            raise Rejected("garbage", f"two sites have the name {reply.name}; start one with another --name")
         if (rows := max(reply.rows, reply.measured_rows)) > self.most_rows:
             reason = f"says it has {rows} rows, and {self.most_rows} are agreed; set deployment.most_rows"
             raise Rejected("out_of_range", f"client {reply.client} {reason}")
@@ -219,10 +229,19 @@ class Nodes:
                         self.set_aside(k)
                         timeout = f"{self.deployment.timeout:g} s"
                         raise Rejected("missing", f"no answer in {timeout}; it is set aside until it answers again")
-                    accepted[k] = accept(k, self.opened(replies[node], kind, round_, k, most)[1])
+                    tensors = self.opened(replies[node], kind, round_, k, most)[1]
+                    accepted[k] = accept(k, tensors)
+                    self.note_left(kind, tensors)
                 except Rejected as error:
                     self.note(k, error)
         return dict(sorted(accepted.items()))
+
+    def note_left(self, kind: Kind, tensors: Tree) -> None:
+        sizes = {path: leaf.numel() for path, leaf in leaves(tensors)}
+        before = self.left.get(kind, {})
+        if sizes.keys() - before:
+            self.left[kind] = {**before, **sizes}
+            self.on_left(self.left)
 
     def opened(self, data: bytes, kind: Kind, round_: int, client: int | None, most: int = SPARE) -> tuple[Reply, Tree]:
         """Decode the reply to this request. Raises `Rejected` for other messages, and for more than ``most`` bytes."""
@@ -230,7 +249,7 @@ class Nodes:
             raise Rejected("garbage", f"a message of {len(data):,} bytes; at most {most:,} are expected")
         reply, tensors = unpack(data, Reply)
         if reply.kind == "refused":
-            raise Rejected("refused", reply.reason if client is not None else f"client {reply.client}: {reply.reason}")
+            raise Rejected("refused", reply.reason if client is not None else f"{reply.site}: {reply.reason}")
         if (reply.run, reply.round, reply.kind) != (self.template.run, round_, kind):
             raise Rejected("other_round", f"an answer of round {reply.round} of run {reply.run} ({reply.kind})")
         if client is not None and reply.client != client:

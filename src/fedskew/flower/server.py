@@ -178,7 +178,7 @@ class RemoteClients:
         return Done(uploads, {"stamp": stamps}, trees["scores"], at[near])
 
     def check_enough(self, usable: int, work: Work) -> None:
-        last = "".join(f"client {k}: {message}; " for k, _, message in self.nodes.faults[-3:])
+        last = "".join(f"{self.nodes.name(k)}: {message}; " for k, _, message in self.nodes.faults[-3:])
         fewest = max(1, ceil(self.nodes.deployment.fewest * len(work.clients)))
         cure = f"{last}`flwr run` with resume continues from the last checkpoint"
         check_enough(self.fed, work.round, usable, len(work.clients), fewest, cure)
@@ -296,7 +296,8 @@ def serve(
             store.add_facts(run, {"flower": {"token": uuid.uuid4().hex}})
         facts = store.run(run).facts
         require("flower" in facts, f"resume: run {run} was not made on Flower; use `fedskew resume {run}`")
-        stored = {**facts["flower"], **versions, "deployment": dataclasses.asdict(deployment)}
+        options = {k: v for k, v in dataclasses.asdict(deployment).items() if v != getattr(Deployment, k)}
+        stored = {**facts["flower"], **versions, "deployment": options}
         store.add_facts(run, {"flower": stored})
         with observed(deployment.status, deployment.json_log):
             execute(store, run, None, listener, stop, partial(begin, store, run, channel, deployment, experiment))
@@ -319,21 +320,8 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
                 f"{origin.name} is in a file, which the nodes do not have; offer it from a package that is installed on them"
             )
     check_needs(experiment, dataclasses.replace(setup_of(experiment), simulated=False, labels_known=deployment.labels))
-    return with_engine(experiment, Sequential(), experiment.training.threads or 1)
-
-
-def first_request(token: str, experiment: Experiment, dataset: Dataset) -> wire.Request:
-    """Return the first request to a node. It does not have the shape of a row yet."""
-    return wire.Request(
-        kind="meet",
-        run=token,
-        round=0,
-        client=-1,
-        clients=experiment.clients.number,
-        recipe=experiment.toml(),
-        classes=dataset.num_categories,
-        shape=(),
-    )
+    # no skew deals the rows of nodes: each has its own
+    return with_engine(experiment.replace(skew="natural"), Sequential(), experiment.training.threads or 1)
 
 
 def begin(
@@ -351,8 +339,10 @@ def begin(
         learned = kept(store, run)
         preprocessing = learned.preprocessing if learned else None
         if not isinstance(preprocessing, Tabular | Texts):
-            request = replace(first_request(facts["token"], experiment, dataset), purpose="columns")
-            preprocessing = agreed(channel, request, deployment, most_rows, table_of(experiment))
+            asking = wire.first_request(
+                facts["token"], clients, experiment.toml(), dataset.num_categories, purpose="columns"
+            )
+            preprocessing = agreed(channel, asking, deployment, most_rows, table_of(experiment))
         dataset = table_of(experiment).load(preprocessing)
         experiment = experiment.replace(model=sized(experiment.model, preprocessing))
     experiment = suited(experiment, dataset)
@@ -362,22 +352,23 @@ def begin(
     shape = (model.length,) if isinstance(model, Encoder) else tuple(x.shape[1:])
     preprocessing = dataset.preprocessing or (None if dataset.texts else as_it_is(dataset.x, dataset.columns))
     template = replace(
-        first_request(facts["token"], experiment, dataset),
+        wire.first_request(facts["token"], clients, experiment.toml(), dataset.num_categories),
         shape=shape,
         encoding=wire.Encoding(preprocessing=preprocessing, classes=dataset.classes) if preprocessing else None,
         weights=weights_of(model, tasks_on(experiment, shape, dataset.num_categories)[0]),
     )
     # targets of another kind than classes are not counted
     deployment = dataclasses.replace(deployment, labels=deployment.labels and dataset.num_classes > 0)
-    nodes = Nodes(channel, template, deployment, most_rows)
+    nodes = Nodes(channel, template, deployment, most_rows, on_left=lambda left: store.add_facts(run, {"left": left}))
+    nodes.left = store.run(run).facts.get("left", {})
     population = facts.get("population", [])  # empty when the run begins
-    for k, (rows, measured_rows, of_classes) in enumerate(population):
-        numbers = {"rows": rows, "measured_rows": measured_rows, "label_counts": tuple(of_classes)}
-        nodes.met[k] = wire.Reply(kind="meet", run=facts["token"], round=0, client=k, **numbers)
+    for k, (rows, measured_rows, of_classes, *name) in enumerate(population):
+        reply = wire.Reply(kind="meet", run=facts["token"], round=0, client=k, rows=rows, measured_rows=measured_rows)
+        nodes.met[k] = replace(reply, label_counts=tuple(of_classes), name="".join(name))
     if not population:
         nodes.await_clients(clients)
         met = [nodes.met[k] for k in range(clients)]
-        counts = [[reply.rows, reply.measured_rows, list(reply.label_counts)] for reply in met]
+        counts = [[reply.rows, reply.measured_rows, list(reply.label_counts), reply.site] for reply in met]
         store.add_facts(run, {"flower": {**facts, "population": counts}})
     data = rows_by_client([nodes.met[k] for k in range(clients)], dataset, preprocessing)
     data = with_changed_tests(data, experiment.harmonisation)
@@ -417,7 +408,8 @@ def rows_by_client(met: list[wire.Reply], dataset: Dataset, preprocessing: Prepr
     labels = [
         np.repeat(classes if reply.label_counts else unknown, reply.label_counts or reply.rows, axis=0) for reply in met
     ]
-    partition = consecutive(*(np.asarray(sizes) for sizes in ([m.rows for m in met], [m.measured_rows for m in met])))
+    sizes, measured = (np.asarray(rows) for rows in ([m.rows for m in met], [m.measured_rows for m in met]))
+    partition = consecutive(sizes, measured, tuple(reply.site for reply in met))
     return ClientData(
         partition=partition,
         sites=partition,

@@ -105,14 +105,14 @@ def padded(model: Architecture, x: Arrays) -> Arrays:
     return np.pad(x, [(0, 0), (0, model.length - x.shape[1])], constant_values=PAD)
 
 
-def consecutive(sizes: Ints, measured: Ints) -> Partition:
+def consecutive(sizes: Ints, measured: Ints, names: tuple[str, ...] = ()) -> Partition:
     """Return the partition of a pool: first the training rows of all clients, one client after the other, then held-out rows.
 
-    ``sizes`` and ``measured`` (K,) are the clients' numbers of rows.
+    ``sizes`` and ``measured`` (K,) are the clients' numbers of rows, ``names`` (K,) their names (by default their numbers).
     """
     ends, last = (np.cumsum([0, *numbers]) for numbers in (sizes, measured))
     aside = (np.arange(ends[-1], ends[-1] + last[-1]), last) if last[-1] else None
-    names = tuple(str(k) for k in range(len(sizes)))
+    names = names or tuple(map(str, range(len(sizes))))
     return Partition(np.arange(ends[-1]), ends, names, empty=0, unassigned=0, held_out=aside)
 
 
@@ -170,7 +170,7 @@ def agreed(
 ) -> Tabular | Texts:
     """Ask all clients for summaries of their columns, and merge these into one preprocessing.
 
-    Raises `BadInput` if a client's columns differ. The message names the client and the setting that its owner must write.
+    Raises `BadInput` if a site's columns differ. The message names the site and the setting that its owner must write.
     """
     from fedskew.data.tables.schema import merged
 
@@ -180,7 +180,7 @@ def agreed(
     if table.text:
         words = merged_vocabulary((opened(reply, SiteWords).counts for reply in met), table.vocabulary)
         return Texts(column=table.text, vocabulary=words, length=table.length)
-    columns = merged({f"client {reply.client}": opened(reply, Summary) for reply in met}, table.column)
+    columns = merged({reply.site: opened(reply, Summary) for reply in met}, table.column)
     for line in columns.notes:
         event(line, level=WARNING)
     return columns.preprocessing
@@ -190,11 +190,11 @@ Sent = TypeVar("Sent", Summary, SiteWords)
 
 
 def opened(reply: Reply, kind: type[Sent]) -> Sent:
-    """Return the summary in a reply. Raises `BadInput`, which names the client, if no table gives it."""
+    """Return the summary in a reply. Raises `BadInput`, which names the site, if no table gives it."""
     try:
         return msgspec.msgpack.decode(reply.summary, type=kind)
     except msgspec.MsgspecError as error:
-        raise BadInput(f"client {reply.client}: its summary cannot be read: {error}") from None
+        raise BadInput(f"{reply.site}: its summary cannot be read: {error}") from None
 
 
 def sized(model: Architecture, preprocessing: Tabular | Texts) -> Architecture:

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
@@ -30,7 +31,7 @@ Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
 """Path of a leaf to its shape and type."""
 
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Changes with every change of the messages."""
 
 
@@ -73,6 +74,20 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     weights: str = ""  # hash of a pretrained model's tokenizer and frozen weights
 
 
+def first_request(run: str, clients: int, recipe: str = "", classes: int = 0, purpose: Purpose = "run") -> Request:
+    """Return the first request to a node. It does not have the shape of a row yet."""
+    about = Request(kind="meet", run=run, round=0, client=-1, clients=clients, recipe=recipe, classes=classes, shape=())
+    return msgspec.structs.replace(about, purpose=purpose)
+
+
+NAME_RULE = "a site's name has at most 60 letters, no line breaks, and is not another site's number, such as site 1"
+
+
+def is_name(text: str) -> bool:
+    """True if this may be the name of a site. An empty text stands for none."""
+    return len(text) <= 60 and text.isprintable() and not re.fullmatch(r"site \d+", text)
+
+
 class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node's reply, with the request's run, round and client."""
 
@@ -80,12 +95,18 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     run: str
     round: int
     client: int
+    name: str = ""  # that the site's owner gave; only with `meet`
     rows: int = 0  # training rows
     measured_rows: int = 0  # held-out rows; 0: the client is measured on its training rows
     label_counts: tuple[int, ...] = ()
     summary: bytes = b""  # of the table's columns, a `Summary` or `SiteWords` of `fedskew.data` in MessagePack
     reason: str = ""  # reason of a refusal
     protocol: int = PROTOCOL
+
+    @property
+    def site(self) -> str:
+        """The name of the site; without one ``site 1`` for client 1."""
+        return self.name or f"site {self.client}"
 
 
 class Spoken(msgspec.Struct):

@@ -467,11 +467,21 @@ def comparison_title(store: RunStore, records: Sequence[RunRecord]) -> str:
     return listed(methods) if len(methods) <= 4 else f"{methods[0]} and {len(methods) - 1} other methods"
 
 
+def between_sites(record: RunRecord) -> bool:
+    """True if the run's clients were nodes on other machines, with their own rows."""
+    return "flower" in record.facts
+
+
 def repeat_command(store: RunStore, records: Sequence[RunRecord]) -> str:
     """Return ``fedskew compare runs/1/experiment.toml --algorithms fedavg scaffold --seeds 0 1``.
 
-    That works if the methods have equal other settings and the same seeds. Otherwise return a command that repeats one run.
+    That works if the methods have equal other settings and the same seeds. Otherwise return a command that repeats one run. Runs
+    between sites have commands of their own: ``fedskew flower init app-1 --recipe runs/1/experiment.toml; flwr run app-1``.
     """
+    deployed, simulated = ([r for r in records if between_sites(r) is there] for there in (True, False))
+    if deployed:
+        rest = [repeat_command(store, simulated)] if simulated else []
+        return "; ".join([*(deploy_command(store, record) for record in deployed), *rest])
     first = next((record for record in records if plain_method(record)), records[0])
     file = shlex.quote(str(store.run_folder(first.id) / "experiment.toml"))
     if len(records) == 1:
@@ -495,6 +505,15 @@ def repeat_command(store: RunStore, records: Sequence[RunRecord]) -> str:
     words = [*map(shlex.quote, methods), *(["--folds", str(folds)] if folds else [])]
     words += [*(["--partitions", *map(str, partitions)] if crossed else []), "--seeds", *map(str, of_first)]
     return " ".join([f"fedskew compare {file} --algorithms", *words])
+
+
+def deploy_command(store: RunStore, record: RunRecord) -> str:
+    """Return the commands that repeat a run between sites; its nodes must be connected."""
+    file = shlex.quote(str(store.run_folder(record.id) / "experiment.toml"))
+    changed = record.facts["flower"].get("deployment", {})
+    settings = " ".join(f"deployment.{key}={str(value).lower()}" for key, value in changed.items())
+    config = f" --run-config {shlex.quote(settings)}" if settings else ""
+    return f"fedskew flower init app-{record.id} --recipe {file}{store.option}; flwr run app-{record.id}{config}"
 
 
 def plain_method(record: RunRecord) -> bool:

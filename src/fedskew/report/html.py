@@ -5,6 +5,7 @@ The only script shows a figure's values under the pointer. The page's policy nam
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -31,7 +32,7 @@ MOST_POINTS = 5_000
 """Maximum number of points on the lines of a figure. A page of 50 methods and 1,000 rounds stays below 5 MB."""
 
 
-def write_report(results: Results, path: str | Path, live: bool = False) -> Path:
+def write_report(results: Results, path: str | Path, live: str = "") -> Path:
     """Write the report to ``path``; an earlier report is replaced in one step.
 
     If ``path`` is a link, its target is replaced. A device or pipe receives the text. Raises `FedskewError` if the file cannot be
@@ -40,12 +41,11 @@ def write_report(results: Results, path: str | Path, live: bool = False) -> Path
     return write_whole(path, page(results, live), "report")
 
 
-def page(results: Results, live: bool = False) -> str:
-    """Return the report as HTML text. A ``live`` page reloads itself every few seconds."""
+def page(results: Results, live: str = "") -> str:
+    """Return the report as HTML text. A page with a ``live`` text, such as the time left, reloads itself every few seconds."""
     results = results.titled
     records, summary, measure, spread = results.records, results.summary, results.measure, results.layout.spread
     figures, sheets = pictures(results, MOST_POINTS), landscapes(results)
-    by_site = readable_by_site(results)
     differences, of_rows = figures.pop("differences", None), figures.pop("partition", None)
     over_rounds = [figures.pop("ranks", None), *figures.values(), *sheets]
     columns = list(dict.fromkeys([measure, *results.columns("page")]))
@@ -56,7 +56,9 @@ def page(results: Results, live: bool = False) -> str:
         experiments=experiments,
         title=comparison_title(results.store, records),
         live=live,
+        store=results.store,
         records=records,
+        deployed=any(map(experiments.between_sites, records)),
         answer=answer(results),
         value=words.value,
         warnings=notices(records),
@@ -69,7 +71,7 @@ def page(results: Results, live: bool = False) -> str:
         margin=words.within(measure, summary["margin"].iloc[0]) if summary["margin"].notna().any() else "",
         primary=measure,
         columns=columns,
-        sites=by_site and [[*by_site], *zip(*by_site.values(), strict=True)],
+        sites=site_rows(results),
         remarks=list(dict.fromkeys(m.remark for m in columns if m.remark)) + remarks(records),
         spread=words.SPREADS[spread].title,
         shown=partial(words.shown, spread=spread),
@@ -84,6 +86,27 @@ def page(results: Results, live: bool = False) -> str:
         parts=list(dict.fromkeys(part for seconds in profiles(records).values() for part in seconds)),
         measuring=measuring(records),
         drawn=next((record.id for record in records if record.status == "finished"), 0),
+    )
+
+
+def site_rows(results: Results) -> list[Sequence[str]]:
+    """Return the table by site as rows, the headings first; empty if no sites have names."""
+    by_site = readable_by_site(results)
+    return [[*by_site], *zip(*by_site.values(), strict=True)] if by_site else []
+
+
+def board_page(results: Results) -> str:
+    """Return a page for an ethics board on a run between sites: what left each site, and what protects it, as HTML text."""
+    [record] = results.titled.records
+    algorithm, codec = (experiments.parsed(record).get(section, {}) for section in ("algorithm", "codec"))
+    clip = algorithm.get("clip", codec["norm"] if codec.get("name") == "clip" else math.inf)
+    epsilon = results.store.last([record.id], ["round/epsilon"])
+    return rendered(
+        "board.html",
+        record=record,
+        sites=site_rows(results.titled),
+        clip=clip if clip < math.inf else None,
+        epsilon=epsilon[0].value if epsilon else None,
     )
 
 

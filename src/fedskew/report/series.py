@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +30,7 @@ from fedskew.report.experiments import (
     titled,
 )
 from fedskew.report.tables import OBSERVATION, by_method, methods, per_seed, rows_with, summarise
-from fedskew.report.words import MISSING, plain
+from fedskew.report.words import MISSING, plain, ranges
 from fedskew.store.runs import Measurement, RunRecord, RunStore
 from fedskew.store.test_rows import Split
 
@@ -601,21 +602,47 @@ def by_site(results: Results) -> pd.DataFrame:
     return wide.reset_index().rename(columns={"client_name": "site"})
 
 
+def taking_part(results: Results) -> dict[str, list[str]]:
+    """Return for readers what each site of a run between sites took part in: by heading, the cells. Empty for other runs.
+
+    The sites have their number of training rows, the rounds in which the server used their update, and their faults.
+    """
+    record, rounds, faults = results.records[0], Counter[int | None](), dict[int | None, dict[str, list[int]]]()
+    population = record.facts.get("flower", {}).get("population", [])
+    if len(results.records) > 1 or not population:
+        return {}
+    names_ = [f"fault/{name}" for split, name in results.measures.stored if split == "fault"]
+    for m in results.store.curves([record.id], ["client/steps", *names_], per_client=True):
+        rounds[m.client] += m.split == "client"
+        if m.split == "fault":
+            kind = "away or too late" if m.name == "missing" else m.name.replace("_", " ")
+            faults.setdefault(m.client, {}).setdefault(kind, []).append(m.round)
+    return {
+        "site": [[*site[3:], f"site {k}"][0] for k, site in enumerate(population)],
+        "training rows": [str(site[0]) for site in population],
+        "rounds": [f"{rounds[k]} of {record.rounds_done}" for k in range(len(population))],
+        "faults": [
+            "; ".join(f"{kind} in round {ranges(of_kind)}" for kind, of_kind in faults.get(k, {}).items())
+            for k in range(len(population))
+        ],
+    }
+
+
 RECALL = ", recall of"
 """Part of the headings of columns with the recall of the rarest class."""
 
 
 def readable_by_site(results: Results) -> dict[str, list[str]]:
-    """Format `by_site` for readers, one row for each site: by heading, the cells. Empty if the data name no sites.
+    """Format `taking_part` and `by_site` for readers, one row for each site: by heading, the cells. Empty if no sites have names.
 
     Each method has a column of the primary measure. The recall of the rarest class follows.
     """
-    table, measure, columns = by_site(results), results.measure, dict[str, list[str]]()
-    sites = list(dict.fromkeys(table["site"]))
-    if not sites:
+    table, measure, columns = by_site(results), results.measure, taking_part(results)
+    sites = columns.get("site") or list(dict.fromkeys(table["site"]))
+    if not len(table):
         return columns
-    rows, first = table.groupby("site")["rows"].mean(), results.records[0].facts.get("sites", {})
-    columns = {"site": sites, "rows": [f"{rows[site]:.0f}" for site in sites]}
+    rows, first = table.groupby("site")["rows"].mean().reindex(sites), results.records[0].facts.get("sites", {})
+    columns |= {"site": sites, "rows": [f"{number:.0f}" if number > 0 else MISSING for number in rows]}
     for name, title in ((measure.name, ""), ("recall_of_rarest", f"{RECALL} {first.get('rarest')} %")):
         shown = results.measures.stored["sites", name]
         for method in results.methods if name in table else ():

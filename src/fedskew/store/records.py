@@ -137,7 +137,8 @@ class RunFacts(TypedDict, total=False):
     partition: Json
     sites: Json  # what models are measured on at the sites, see `fedskew.execution.sites`
     frozen: Json
-    flower: Json
+    flower: Json  # of a run between sites
+    left: dict[str, dict[str, int]]  # names and sizes of what left the sites, by kind of request
     tuned: Json
     tuning: Json
     pace: float  # seconds of a run of those that a study executed side by side

@@ -105,8 +105,12 @@ class RunStore:
 
     def resume_command(self, *words: object) -> str:
         """The command that continues runs of this store."""
-        folder = [] if self.folder == Path("runs") else ["--runs", shlex.quote(str(self.folder))]
-        return " ".join(["fedskew resume", *map(str, words), *folder])
+        return " ".join(["fedskew resume", *map(str, words)]) + self.option
+
+    @property
+    def option(self) -> str:
+        """What a command ends with so that it uses this store: `` --runs FOLDER``, or nothing for the default folder."""
+        return "" if self.folder == Path("runs") else f" --runs {shlex.quote(str(self.folder))}"
 
     def close(self) -> None:
         self.db.close()

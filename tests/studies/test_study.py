@@ -82,6 +82,18 @@ def test_a_plan_that_cannot_fit_says_how_long_it_takes() -> None:
         schedule(ARMS_OF_COSTS, lambda partitions: 3 * partitions, Timing(a_round=60, a_run=1), 30, 5, 2)
 
 
+def test_without_minutes_the_shortest_plan_may_take_longer_than_usual() -> None:
+    each, timing = lambda partitions: 3 * partitions, Timing(a_round=0.2, a_run=2.0)
+    quick = schedule(ARMS_OF_COSTS, each, Timing(a_round=0.01, a_run=0.1), 30, None, 2)
+    assert (quick.rounds, quick.minutes) == (30, 2)
+    plan = schedule([*ARMS_OF_COSTS, *REMEDIES], each, timing, 30, None, 2)
+    assert (plan.rounds, plan.minutes, len(plan.arms)) == (6, 4, 5)
+    with pytest.raises(BadInput, match="write --minutes 4"):
+        schedule([*ARMS_OF_COSTS, *REMEDIES], each, timing, 30, 2, 2)
+    with pytest.raises(BadInput, match="write --minutes 15"):
+        schedule(ARMS_OF_COSTS, each, Timing(a_round=2.0, a_run=1.0), 30, None, 2)
+
+
 def found_by(name: str, skew: str = "natural") -> dict:
     return diagnose(DiagnosisOptions(dataset=name, skew=skew))
 

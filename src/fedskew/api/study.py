@@ -33,7 +33,6 @@ from fedskew.studies.study import (
     COSTS,
     FIRST,
     SHORT,
-    USUAL,
     Arm,
     Schedule,
     Study,
@@ -178,15 +177,15 @@ class Execution:
 
     def decided(self, options: Mapping[str, Any], words_: Sequence[str]) -> Decided:
         """Execute all steps. ``words_`` name the data on the command line."""
-        minutes, by = float(options.get("minutes", USUAL)), options.get("by", ())
+        by = options.get("by", ())
         columns = [name.strip() for name in by.split(",")] if isinstance(by, str) else [*by]
         groups = groups_of([self.rows], columns)  # a wrong name is refused before anything runs
         arms, notes = arms_of(self.base, self.rows, self.diagnosis)
         timing, base = self.timed()
         steps = Study(self.store, base, self.rows, self.execute)
-        plan = schedule(arms, steps.tunings, timing, self.base.training.rounds, minutes, self.jobs)
-        tuned, plan = steps.tuned(plan, minutes)
-        notes = [described(plan, self.base.training.rounds, minutes, steps.nested), *notes]
+        rounds = self.base.training.rounds
+        tuned, plan = steps.tuned(schedule(arms, steps.tunings, timing, rounds, options.get("minutes"), self.jobs))
+        notes = [described(plan, rounds, steps.nested), *notes]
         self.caller.warn(notes[0])
         records = steps.compared(plan, tuned)
         settings = {arm.name: [of_split[arm.name].best.setting for of_split in tuned] for arm in plan.arms}
@@ -233,12 +232,12 @@ def usual(settings: Sequence[Setting]) -> str:
     return text if often == len(settings) else f"{text} on {often} of {len(settings)} partitions"
 
 
-def described(plan: Schedule, rounds: int, minutes: float, nested: bool) -> str:
+def described(plan: Schedule, rounds: int, nested: bool) -> str:
     """Say what was planned for the minutes, and what was left out."""
     tuning = "on each partition's other rows" if nested else "with seeds of its own"
     left_out = f"no time for {', '.join(map(title_of, plan.left_out))}" if plan.left_out else "nothing left out"
     more = "; more --minutes plan more" if plan.rounds < rounds or plan.left_out else ""
     return (
-        f"planned for {minutes:g} min: {count(len(plan.arms), 'arm')}, {plan.rounds} of {count(rounds, 'round')}, tuned {tuning}, "
-        f"compared on {count(plan.partitions, 'partition')} x {count(plan.seeds, 'seed')}; {left_out}{more}"
+        f"planned for {plan.minutes:g} min: {count(len(plan.arms), 'arm')}, {plan.rounds} of {count(rounds, 'round')}, tuned "
+        f"{tuning}, compared on {count(plan.partitions, 'partition')} x {count(plan.seeds, 'seed')}; {left_out}{more}"
     )

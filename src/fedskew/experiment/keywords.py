@@ -302,7 +302,7 @@ class TableColumns(TypedDict, total=False):
 class StudyOptions(TableColumns, total=False):
     """What a study asks beside its experiment."""
 
-    minutes: Annotated[float, Keyword("M", "time for everything (default: 5)")]
+    minutes: Annotated[float, Keyword("M", "time for everything (default: 2, or the shortest plan up to 10)")]
     by: Annotated[str | Sequence[str], Keyword("COLUMN,...", "also compare groups of rows by these columns: sex,age")]
     final: Annotated[bool, Keyword("", "then train the decided method on all rows, for `predict` and `export`")]
 

@@ -47,8 +47,11 @@ TUNING_SEEDS = (1000, 1001)
 PLANS = ((1.0, 99), (0.7, 99), (0.7, 4), (0.4, 4), (0.4, 2), (0.2, 1))
 """From the longest plan to the shortest: share of the experiment's rounds, and number of remedies."""
 
-PARTITIONS, USUAL = (20, 10, 6), 5.0
-"""Numbers of partitions. Only with more than the usual minutes there are more than the fewest: six equal differences decide."""
+PARTITIONS, MANY = (20, 10, 6), 5.0
+"""Numbers of partitions. Only with more than this many minutes there are more than the fewest: six equal differences decide."""
+
+USUAL, LONGEST = 2.0, 10.0
+"""Minutes where none are given, and up to how many the shortest plan may then take."""
 
 SMALL = 5_000
 """With fewer rows, each partition draws its own test rows, so that more rows are tested."""
@@ -88,6 +91,7 @@ class Schedule:
     partitions: int
     arms: tuple[Arm, ...]
     left_out: tuple[str, ...]  # remedies without time
+    minutes: float
     seeds: int = 1  # training seeds on each partition
 
 
@@ -123,20 +127,24 @@ def arms_of(base: Experiment, data: Dataset, diagnosis: Mapping[str, Any]) -> tu
 
 
 def schedule(
-    arms: Sequence[Arm], each: Callable[[int], int], timing: Timing, rounds: int, minutes: float, jobs: int
+    arms: Sequence[Arm], each: Callable[[int], int], timing: Timing, rounds: int, minutes: float | None, jobs: int
 ) -> Schedule:
     """Choose rounds, partitions and remedies, so that all fits with one training seed on each partition.
 
-    ``each`` is the number of an arm's tuning runs for a number of partitions. Raises `BadInput` if the shortest plan does not fit.
+    ``each`` is the number of an arm's tuning runs for a number of partitions. Without ``minutes`` there are `USUAL` ones, and more
+    if the shortest plan needs them. Raises `BadInput` if it does not fit.
     """
     costs, remedies = ([arm for arm in arms if (arm.name in COSTS) is cost] for cost in (True, False))
-    needed = FIXED
+    most = minutes or USUAL
     for share, number in PLANS:
-        for partitions in PARTITIONS if minutes > USUAL else PARTITIONS[-1:]:
+        for partitions in PARTITIONS if most > MANY else PARTITIONS[-1:]:
             fitting, fewer = (*costs, *remedies[:number]), max(1, round(share * rounds))
             needed = FIXED + timing.of(len(fitting) * (each(partitions) + partitions), fewer, jobs)
-            if needed <= 60 * minutes:
-                return Schedule(fewer, partitions, fitting, tuple(arm.name for arm in remedies[number:]))
+            plan = Schedule(fewer, partitions, fitting, tuple(arm.name for arm in remedies[number:]), most)
+            if needed <= 60 * most:
+                return plan
+    if minutes is None and needed <= 60 * LONGEST:
+        return replace(plan, minutes=math.ceil(needed / 60))
     raise BadInput(
         f"study: the shortest plan takes about {needed / 60:.1f} minutes ({count(len(fitting), 'arm')}, {count(fewer, 'round')}, "
         f"{partitions} partitions); write --minutes {math.ceil(needed / 60)}, a smaller --model, or fewer --rounds than {rounds}"
@@ -190,10 +198,10 @@ class Study:
             records[0] = self.store.run(records[0].id)
         return records
 
-    def tuned(self, plan: Schedule, minutes: float) -> tuple[list[dict[str, Tuned]], Schedule]:
+    def tuned(self, plan: Schedule) -> tuple[list[dict[str, Tuned]], Schedule]:
         """Try the settings of all arms. Return for each partition the tuned arms by name, and the plan of the comparison.
 
-        If the rest of the ``minutes`` is enough at the pace of the tuning, there are two training seeds on each partition.
+        If the rest of its minutes is enough at the pace of the tuning, there are two training seeds on each partition.
         """
         base, nested = self.base.replace(training__rounds=plan.rounds), self.nested
         splits, seeds = range(plan.partitions if nested else 1), TUNING_SEEDS[:1] if nested else TUNING_SEEDS
@@ -203,7 +211,8 @@ class Study:
             facts[trial.name] = {"tuning": {"method": arm.name, "setting": setting}}
             trials.append(trial.experiment(self.split(base, dealt), setting, seed, seed + dealt))
         records = self.complete(trials, "study: tuning", lambda e: facts[e.name])
-        twice = FIXED + records[0].facts["pace"] * (len(records) + 2 * plan.partitions * len(plan.arms)) <= 60 * minutes
+        needed = FIXED + records[0].facts["pace"] * (len(records) + 2 * plan.partitions * len(plan.arms))
+        twice = needed <= 60 * plan.minutes
         rest = iter(records)
         tuned = [{arm.name: self.best(arm, rest, len(seeds)) for arm in plan.arms} for _ in splits]
         failed = {arm.method for of_split in tuned for arm in of_split.values() if arm.failed} - {FIRST}

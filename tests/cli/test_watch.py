@@ -111,6 +111,13 @@ def test_watch_ends_with_a_line_after_a_run_lost_its_process(store, monkeypatch,
     assert ("its process is gone" in screen.getvalue()) == (status == "running")
 
 
+def test_a_lost_run_between_sites_is_continued_by_flower(store, monkeypatch, capsys) -> None:
+    store.add_facts(2, {"flower": {}})
+    monkeypatch.setattr(watch, "owner", lambda *_: "")
+    assert main(["watch", "2", "--runs", str(store.folder)]) == 0
+    assert "on run 2; `flwr run APP --run-config resume=2` continues" in " ".join(capsys.readouterr().out.split())
+
+
 def test_runs_that_were_planned_just_now_are_waited_for(tmp_path, monkeypatch) -> None:
     store = RunStore(tmp_path)
     store.add_run(name="fedavg", experiment="", experiment_hash="", seed=0, partition_seed=0, rounds=3)

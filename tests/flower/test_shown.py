@@ -108,6 +108,7 @@ def test_the_page_for_a_board_says_what_left_each_site_and_what_protects_it(stor
         "4 sites trained one model together",
         "The run is finished after 3 of 3 rounds.",
         "away or too late in round 2–3",
+        "Last columns: the rows on which the site measured the model, and its accuracy, %.",
         "and its number of rows of each class.",
         "In each round in which it trains: delta/values, 650 numbers: the change of the model by the site's training",
         "extras/c, 650 numbers: a vector or number that the method needs beside it",

@@ -19,7 +19,7 @@ from fedskew.core.text import listed
 from fedskew.measure.registry import Measure, measures_of, primary_of
 from fedskew.report.answer import warnings
 from fedskew.report.console import Console
-from fedskew.report.experiments import display_name, measured_rows, titled
+from fedskew.report.experiments import between_sites, display_name, measured_rows, titled
 from fedskew.report.sinks import SINKS, Feed
 from fedskew.report.words import duration, heading, plain
 from fedskew.store.lock import owner
@@ -166,7 +166,10 @@ def drawn(seen: Sequence[Seen]) -> RenderableType:
     signs = [Text(f"warning: {line}", style="yellow") for line in warnings(titled([s.record for s in seen]))]
     left_over = [str(s.record.id) for s in seen if s.open]
     if left_over and not going_on(seen):
-        line = f"no process is working on run {', '.join(left_over)}; `fedskew resume {' '.join(left_over)}` continues"
+        command = f"fedskew resume {' '.join(left_over)}"
+        if any(between_sites(s.record) for s in seen if s.open):
+            command = f"flwr run APP --run-config resume={left_over[0]}"
+        line = f"no process is working on run {', '.join(left_over)}; `{command}` continues"
         signs.append(Text(line, style="yellow"))
     return Group(table, Text(text, style="dim"), *signs)
 

@@ -104,6 +104,7 @@ def board_page(results: Results) -> str:
     return rendered(
         "board.html",
         record=record,
+        primary=results.measure,
         sites=site_rows(results.titled),
         clip=clip if clip < math.inf else None,
         epsilon=epsilon[0].value if epsilon else None,

@@ -361,15 +361,7 @@ def begin(
     deployment = dataclasses.replace(deployment, labels=deployment.labels and dataset.num_classes > 0)
     nodes = Nodes(channel, template, deployment, most_rows, on_left=lambda left: store.add_facts(run, {"left": left}))
     nodes.left = store.run(run).facts.get("left", {})
-    population = facts.get("population", [])  # empty when the run begins
-    for k, (rows, measured_rows, of_classes, *name) in enumerate(population):
-        reply = wire.Reply(kind="meet", run=facts["token"], round=0, client=k, rows=rows, measured_rows=measured_rows)
-        nodes.met[k] = replace(reply, label_counts=tuple(of_classes), name="".join(name))
-    if not population:
-        nodes.await_clients(clients)
-        met = [nodes.met[k] for k in range(clients)]
-        counts = [[reply.rows, reply.measured_rows, list(reply.label_counts), reply.site] for reply in met]
-        store.add_facts(run, {"flower": {**facts, "population": counts}})
+    meet(store, run, nodes, clients)
     data = rows_by_client([nodes.met[k] for k in range(clients)], dataset, preprocessing)
     data = with_changed_tests(data, experiment.harmonisation)
     assembly = assemble(experiment, dataset, data)
@@ -380,13 +372,26 @@ def begin(
     if experiment.algorithm.contract().privacy:
         # new at each start: the same noise on two sums of a round, one without a client, would reveal that client's update
         federation = dataclasses.replace(federation, hidden=Secret.fresh())
-        assembly = dataclasses.replace(assembly, repeated=repeated(store, run) if population else 0)
+        assembly = dataclasses.replace(assembly, repeated=repeated(store, run) if "population" in facts else 0)
     if not deployment.labels:
         if dataset.num_classes:
             dataset = dataclasses.replace(dataset, classes=(NO_LABELS, *dataset.classes[1:]))
         assembly = dataclasses.replace(assembly, dataset=dataset, labels_known=False)
     assembly = dataclasses.replace(assembly, federation=federation)
     return assembly, RemoteClients(federation, codec, nodes, assembly.x_test[:1], assembly.y_test[:1])
+
+
+def meet(store: RunStore, run: int, nodes: Nodes, clients: int) -> None:
+    """Wait for all clients of a run that begins, and store what they report; a resumed run has it in the store."""
+    facts = store.run(run).facts["flower"]
+    for k, (rows, measured_rows, of_classes, *name) in enumerate(facts.get("population", [])):
+        reply = wire.Reply(kind="meet", run=facts["token"], round=0, client=k, rows=rows, measured_rows=measured_rows)
+        nodes.met[k] = replace(reply, label_counts=tuple(of_classes), name="".join(name))
+    if "population" not in facts:
+        nodes.await_clients(clients)
+        met = [nodes.met[k] for k in range(clients)]
+        counts = [[reply.rows, reply.measured_rows, list(reply.label_counts), reply.site] for reply in met]
+        store.add_facts(run, {"flower": {**facts, "population": counts}})
 
 
 def repeated(store: RunStore, run: int) -> int:

@@ -125,7 +125,7 @@ def spending(frame: pd.DataFrame, budget: Budget) -> pd.Series[float]:
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetCost:
     """A column such as ``bytes_to_70``: the cost (``of``, as in a `Budget`) until the model first reaches a ``level``.
 
     Shares (0..1) are reached in percent: 70 is 0.7. ``primary`` is the measure that reaches it, at rounds in which it was measured.
@@ -168,7 +168,7 @@ class Target:
 TARGET = re.compile(r"([a-z]+)[_\- ]to[_\- ](-?\d+(?:\.\d+)?)")
 
 
-def target_from(column: str, primary: Measure) -> Target | None:
+def target_from(column: str, primary: Measure) -> TargetCost | None:
     """Parse ``bytes_to_70``; None for other columns. Raises `BadInput` for a share that is no percentage above 1."""
     parts = TARGET.fullmatch(column.lower())
     if not parts or parts[1] not in budgets():
@@ -178,7 +178,7 @@ def target_from(column: str, primary: Measure) -> Target | None:
         primary.unit != "%" or 1 < level <= 100,
         f"columns: {column}: {primary.title} is in percent here; write {parts[1]}_to_70",
     )
-    return Target(parts[1], level, primary)
+    return TargetCost(parts[1], level, primary)
 
 
 def measured_everywhere(frame: pd.DataFrame, spent: pd.Series[float], most: float) -> NDArray[np.floating]:
@@ -322,7 +322,7 @@ class Results:
         return pd.concat([frame, *targets], ignore_index=True) if targets else frame
 
     @cached_property
-    def targets(self) -> dict[str, Target]:
+    def targets(self) -> dict[str, TargetCost]:
         """The targets among the layout's columns, by column."""
         primary = primary_of(self.runs)
         parsed_columns = {column: target_from(column, primary) for column in self.layout.columns}

@@ -276,12 +276,7 @@ def summarise(
             "after_round": words.ranges(read_after.get(method, [])),
         }
         for other in measures:
-            values = numbers[other.key]
-            if other.split == "target":
-                row[f"{other.key}_never"] = never = int(np.isinf(values).sum())
-                values = values[:0] if never else values  # a mean over the seeds that reach it would flatter the method
-            over_seeds = spread(other.key, values)
-            row |= over_seeds if other.interval else {other.key: over_seeds[other.key]}
+            row |= cells_of(other, numbers[other.key])
         whole = estimate(by_row, method, "", numbers[measure.key].dropna().to_dict(), drawn)
         if whole:
             row[f"{measure.key}_half"] = whole.half()
@@ -306,6 +301,15 @@ def summarise(
         table[p] = holm(table[p].tolist())
     table["verdict"] = ["" if row["method"] == order[0] else verdict(row) for row in words.rows_of(table)]
     return table
+
+
+def cells_of(measure: Measure, values: pd.Series[float]) -> dict[str, float]:
+    """Return the cells of a measure, from its values by seed. Those of a target say how many seeds never reach it."""
+    never = int(np.isinf(values).sum())
+    # a mean over the seeds that reach a target would flatter the method
+    cells = spread(measure.key, values[:0] if measure.split == "target" and never else values)
+    cells = cells if measure.interval else {measure.key: cells[measure.key]}
+    return {**cells, f"{measure.key}_never": never} if measure.split == "target" else cells
 
 
 DIFFERENCE = (

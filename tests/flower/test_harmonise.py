@@ -37,7 +37,7 @@ def test_models_and_clients_scores_equal_the_simulation_s(harmonisation: str, tm
     np.testing.assert_allclose(scores[0]["value"], scores[1]["value"], atol=1e-6)
     learned = kept(store, number)
     assert learned is not None
-    assert learned.by_site.names == (("0", "1", "2", "3") if harmonisation == "prior" else ())
+    assert learned.by_site.names == (tuple(f"site {k}" for k in range(4)) if harmonisation == "prior" else ())
     assert ("the server's own rows stand for them" in learned.by_site.unknown) == (harmonisation == "site-scale")
     if harmonisation != "prior":
         assert all(b"totals" not in request or b'"totals":[]' in request for _, _, request, _ in channel.seen)

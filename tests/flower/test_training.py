@@ -7,6 +7,7 @@ import torch
 
 from fedskew.api.functions import run
 from fedskew.core.errors import BadInput
+from fedskew.execution.initial import after_round, hash_of
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.flower.server import serve
 from fedskew.store import checkpoints
@@ -39,11 +40,18 @@ def test_nodes_start_from_a_trained_model(tmp_path: Path) -> None:
 
 def test_what_nodes_cannot_do_is_refused(tmp_path: Path) -> None:
     nodes = Direct(nodes_of(small(), tmp_path))
+    serve(nodes, configuration(small(rounds=2, checkpoint__every=1), tmp_path), VERSIONS)
+    between_sites = after_round(RunStore(tmp_path / "runs"), 1, 1)
     for experiment, options, message in [
         (small("ditto", patience=2), {}, "patience needs the personal models of the best round, and nodes keep only"),
         (small(patience=2), {"measure": False}, "patience needs the nodes' held-out rows; set deployment.measure"),
         (
             begun("fedavg", 4, "1:1", tmp_path / "first"),
+            {},
+            "that run's clients, but skew differ; start from its model, without :ROUND",
+        ),
+        (
+            small(rounds=4, training__init=str(between_sites), training__init_hash=hash_of(between_sites)),
             {},
             "nodes have no states of another run; start from its model",
         ),

@@ -89,6 +89,8 @@ def test_on_the_books_data_the_bounds_hold_and_are_drawn() -> None:
     bounds = {name: {k: v.tolist() for k, v in part._asdict().items()} for name, part in found.items()}
     panels = [draw_bound(bounds, name).axes[0] for name in bounds]
     assert panels[0].get_ylim() == panels[1].get_ylim()
+    panels[0].figure.draw_without_rendering()
+    assert {"0.1", "1"} <= {tick.get_text() for tick in panels[0].get_yticklabels()}
     lines = panels[1].get_lines()
     assert [line.get_label() for line in lines] == ["bound, smooth", "bound, convex", "farthest client", "drift"]
     assert list(lines[2].get_ydata()) == pytest.approx(found["sorted by label"].farthest.tolist())

@@ -163,7 +163,7 @@ def test_a_comparison_has_quantities_as_rows_and_the_statistic_of_the_second_arm
     assert (titles, missing) == (["ours, low", "other, low", "difference"], ["never run"])
     # ours ends at 0.5 and 0.7; the other arm, which has seed 0 only, at 0.3
     assert [row[3] for row in rows] == ["0.200 → -0.200", "-0.100"]
-    assert rows[0][:2] == ["accuracy", "0.500 → 0.600 ± 1.271"]
+    assert rows[0][:2] == ["accuracy", "0.500 → 0.60 ± 1.27"]
     assert rows[1][0] == "accuracy at 50 % of the rounds"
     ratio = dataclasses.replace(table, compare="ratio")
     assert texts_of(ratio, RESULTS)[0][1][0][3] == "1.40 → 0.600"

@@ -91,6 +91,7 @@ MOVERS = {"renames", "move", "symlink_to", "hardlink_to", "mkstemp", "NamedTempo
 OTHER = {
     "core/files.py": "the way to write a file whole",
     "core/user_code.py": "adds a line to the list of trusted code",
+    "data/datasets/uci_har.py": "writes to the path that `replacing` yields",
     "data/find.py": "an unfinished download stays, so that it can be resumed; it follows no link",
     "engine/states.py": "a file of states, which is changed in place",
     "execution/prepare.py": "writes to the path that `replacing` yields",

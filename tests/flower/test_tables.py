@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from fedskew.api.functions import run
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.table import TableData
-from fedskew.execution import prepare
+from fedskew.data.find import CACHE
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.flower.limits import Limits
@@ -135,7 +135,7 @@ def test_the_model_of_nodes_answers_for_a_file(tmp_path: Path) -> None:
 def test_a_pretrained_model_must_be_allowed_and_the_same_at_the_site(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(prepare.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     (tmp_path / "bert").mkdir()
     bert = tiny_encoder(tmp_path / "bert", "bert")
     model = f"hf:source={bert},frozen=1,length=8,cache=none"

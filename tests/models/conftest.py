@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedskew.data.find import CACHE
 from fedskew.execution import prepare
 from tests.texts import tiny_encoder
 
@@ -9,7 +10,7 @@ from tests.texts import tiny_encoder
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """A cache of each test's own."""
-    monkeypatch.setenv(prepare.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     monkeypatch.setattr(prepare, "MEMORY", {})
     return tmp_path / "cache"
 

@@ -5,6 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedskew.api.functions import run
+from fedskew.claims.reproduce import a_round
 from fedskew.core.errors import BadInput
 from fedskew.execution import prepare
 from fedskew.execution.build import assemble
@@ -82,6 +83,16 @@ def test_the_frozen_layers_see_each_text_once(bert, computed):
     second = assemble(small(bert, "fedprox", frozen=2), DATA)
     assert computed == [60]
     assert second.federation.x.data_ptr() == first.federation.x.data_ptr()
+
+
+def test_an_estimate_computes_no_frozen_layer_and_times_the_same_steps(bert, computed):
+    assert a_round(small(bert, frozen=2), DATA) > 0
+    timed = assemble(small(bert, frozen=2), DATA, timing=True)
+    assert not computed
+    kept = assemble(small(bert, frozen=2), DATA)
+    for one, other in ((timed.federation.x, kept.federation.x), (timed.x_test, kept.x_test)):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        assert torch.equal(one.any(-1), other.any(-1)), "a text ends at the same place"
 
 
 def test_progress_shows_the_remaining_time(bert, capsys, monkeypatch):

@@ -11,8 +11,6 @@ from scipy.special import softmax
 from threadpoolctl import threadpool_limits
 
 from fedskew.core.text import count
-from fedskew.diagnosis.diagnose import faces_of
-from fedskew.diagnosis.subject import from_experiment
 from fedskew.experiment.config import Experiment
 from fedskew.report import draw
 from fedskew.report.style import INK, SERIES, blank, finish, styled
@@ -161,6 +159,9 @@ SCENARIOS = (
 
 def skews_to_name(on_progress: Progress = lambda _: None) -> Numbers:
     """Plant each scenario among ten clients with the digits; return the strength of each face, as `fedskew diagnose` does."""
+    from fedskew.diagnosis.diagnose import faces_of  # imports pandas and SciPy's statistics: as long as all else here
+    from fedskew.diagnosis.subject import from_experiment
+
     numbers = {}
     for done, (scenario, skew, _) in enumerate(SCENARIOS, 1):
         rows = from_experiment(

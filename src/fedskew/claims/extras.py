@@ -24,6 +24,7 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner, in_batches
 from fedskew.loop.round import play_round, start
 from fedskew.models import Softmax
+from fedskew.report.draw import logarithmic_axis
 from fedskew.report.style import SERIES, blank, finish, styled
 from fedskew.skew.partition import Ints, Partition, offsets
 from fedskew.slots import Everyone, ServerSgd, Sgd
@@ -239,10 +240,11 @@ def draw_bound(bounds: Mapping[str, Mapping[str, list[float]]], name: str) -> Fi
         for index, (label, field) in enumerate(LINES.items()):
             dashes = "--" if label.startswith("bound") else "-"
             axes.plot(range(1, len(part["drift"]) + 1), part[field], label=label, color=SERIES[index], linestyle=dashes)
-        axes.set(xlabel="local steps on all rows", yscale="log")
+        axes.set_xlabel("local steps on all rows")
         # the bound for smooth objectives grows beyond the axis
         least, most = min(p["drift"][0] for p in bounds.values()), max(p["convex"][-1] for p in bounds.values())
         axes.set_ylim(least / 1.5, 3 * most)
+        logarithmic_axis(axes, most / least)
         finish(figure, axes, f"distance, rate {EXERCISE_RATE:g}")
     return figure
 

@@ -136,9 +136,10 @@ def estimate(
 def a_round(experiment: Experiment, dataset: Dataset) -> float:
     """Estimate the seconds of a round: local training, and evaluation on the test set and on the clients' rows.
 
-    A round that takes clearly more than `PATIENCE` seconds is estimated from its first step.
+    A round that takes clearly more than `PATIENCE` seconds is estimated from its first step. The results of frozen layers, which a
+    run computes once, do not count.
     """
-    assembly = assemble(experiment, dataset)
+    assembly = assemble(experiment, dataset, timing=True)
     fed, option = assembly.federation, EngineChoice(assembly.engine, experiment.training.threads or 1)
     work = next_work(fed, start(fed, assembly.cold))
     training = 0.0 if work is None else measured_seconds(fed, work, option, limit=PATIENCE)

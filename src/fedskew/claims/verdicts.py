@@ -60,9 +60,10 @@ class TableCell:
 
 
 def interval(mean: float, half: float) -> str:
-    """Format ``0.912 ± 0.013``, both with the same decimals."""
-    text = figures(mean)
-    return f"{text} ± {figures(half, like=mean)}" if math.isfinite(half) else text
+    """Format ``0.912 ± 0.013``, both with the decimals of the larger one."""
+    like = max(abs(mean), half) if math.isfinite(half) else mean
+    text = figures(mean, like)
+    return f"{text} ± {figures(half, like)}" if math.isfinite(half) else text
 
 
 def verdicts(document: Document, results: Results) -> list[Judged]:

@@ -1,6 +1,7 @@
 """Find and read the files of data sets. `Files` describes their names, sources and checksums.
 
-Files are searched in the folder that ``FEDSKEW_DATA`` names, then in the user's cache folder.
+Files are searched in the folder that ``FEDSKEW_DATA`` names, then in the user's cache folder. `kept` keeps what is computed from
+them.
 """
 
 import gzip
@@ -26,10 +27,12 @@ import numpy as np
 import platformdirs
 
 from fedskew.core.errors import DAMAGED, BadInput, FedskewError, first_line
-from fedskew.core.files import bounded
+from fedskew.core.files import bounded, replacing
 from fedskew.data.dataset import Dataset, Numbered, Rows
 
 VARIABLE = "FEDSKEW_DATA"
+CACHE = "FEDSKEW_CACHE"
+"""Environment variable that sets the folder of computed files. By default it is a folder of the user."""
 
 LARGEST = 1 << 28
 """Maximum size of an unpacked file in bytes. The largest known one has 154 million."""
@@ -179,6 +182,27 @@ def npz_arrays(path: Path, names: tuple[str, ...]) -> list[Rows]:
     """Read arrays of an npz file by name, each at most `LARGEST` bytes. Nothing is unpickled."""
     with np.load(path, allow_pickle=False) as file:
         return [bounded(file, name, LARGEST) for name in names]
+
+
+def cache_folder() -> Path:
+    """Return the cache folder."""
+    return Path(os.environ.get(CACHE) or platformdirs.user_cache_path("fedskew") / "computed")
+
+
+def kept(name: str, make: Callable[[Path], None]) -> Rows:
+    """Return the array in the cache file of this name, memory-mapped. If the file is missing, ``make(path)`` writes it first.
+
+    It is written whole, so that an incomplete file is never read.
+    """
+    path = cache_folder() / f"{name}.npy"
+    if not path.is_file():
+        try:
+            with replacing(path) as partial:
+                make(partial)
+        except OSError as error:
+            raise FedskewError(f"cannot write {path}: {error.strerror}; set {CACHE} to another folder") from None
+    # mode "c" is copy on write; PyTorch warns about read-only arrays
+    return np.load(path, mmap_mode="c")
 
 
 CHUNK = 1 << 16

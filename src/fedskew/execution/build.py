@@ -102,11 +102,13 @@ def assemble(
     dataset: Dataset,
     data: ClientData | None = None,
     dealt: Partition | None = None,
+    timing: bool = False,
 ) -> Assembly:
     """Deal the rows, build the model, and check that all parts fit together.
 
     ``data`` replaces the dealt rows if the clients are on other machines. ``dealt`` is the result of `dealt_rows`, if it is known
-    already. Raises `BadInput`, which names the part, the reason and the remedy.
+    already. ``timing`` makes the assembly for `measured` only: results of frozen layers are ones. Raises `BadInput`, which names
+    the part, the reason and the remedy.
     """
     experiment = suited(experiment, dataset)
     setup = dataclasses.replace(
@@ -118,7 +120,8 @@ def assemble(
     setup = with_clients(experiment, setup, len(partition))
     check_needs(experiment, setup)
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
-    (task, *others), x0, x, x_test, frozen = prepared(experiment, data.dataset, data.x, data.x_test, dtype, device)
+    rows = data.dataset, data.x, data.x_test
+    (task, *others), x0, x, x_test, frozen = prepared(experiment, *rows, dtype, device, timing)
     check_needs(experiment, dataclasses.replace(setup, stacks=task.stacks))
     begun = initial(experiment, task, x0)
     y = targets_of(data.labels.at(0), dtype, device)

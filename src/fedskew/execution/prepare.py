@@ -5,29 +5,26 @@ frozen layers. Only this file knows this.
 """
 
 import hashlib
-import os
-from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
-import platformdirs
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.core.errors import FedskewError, require
-from fedskew.core.files import replacing
+from fedskew.core.errors import require
 from fedskew.core.records import rows_of
 from fedskew.core.seeding import torch_stream
 from fedskew.core.sites import Harmonisation, OutputHarmonisation
 from fedskew.core.task import ModelTask, TaskKind
 from fedskew.core.trees import ParameterSpace
 from fedskew.data.dataset import Dataset
+from fedskew.data.find import kept
 from fedskew.experiment.config import Architecture, Experiment
 from fedskew.models import Mixed
-from fedskew.models.encoder import Encoder, EncoderNet, activations, key, prefix, suffix
+from fedskew.models.encoder import Encoder, EncoderNet, activations, key, prefix, real, suffix
 from fedskew.models.intercept import with_intercept
 from fedskew.models.mixed import MixedNet
 from fedskew.models.own import OwnModel
@@ -36,10 +33,6 @@ from fedskew.report.progress import Board, Lines, Part
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-
-VARIABLE = "FEDSKEW_CACHE"
-"""Environment variable that sets the cache folder. By default it is a folder of the user."""
 
 
 Rows = NDArray[np.generic]
@@ -70,10 +63,11 @@ def prepared(
     x_test: Rows,
     dtype: torch.dtype,
     device: torch.device,
+    timing: bool = False,
 ) -> Prepared:
     """Build the modules, and convert training rows ``x`` and test rows ``x_test`` to their input.
 
-    Raises `BadInput` if model and data do not fit.
+    ``timing`` gives ones in place of the frozen layers' results. Raises `BadInput` if model and data do not fit.
     """
     model, x, x_test = fitted(network_of(experiment.model, experiment.harmonisation), dataset, x, x_test)
     shape = tuple(x.shape[1:])
@@ -90,7 +84,8 @@ def prepared(
     frozen = frozen_of(task)
     train, test = (rows_of(part, dtype, device, task.ids) for part in (x, x_test))
     if isinstance(model, Encoder) and model.cache != "none" and prefix(task.model):  # type: ignore[arg-type]
-        train, test = computed(task, torch.cat([train, test]), model.cache).split([len(x), len(x_test)])
+        of_frozen = ones if timing else partial(computed, cache=model.cache)
+        train, test = of_frozen(task, torch.cat([train, test])).split([len(x), len(x_test)])
         tasks = (rest_of(task),)
     return Prepared(tasks, task.space.flatten(net).to(device, dtype), train, test, frozen)
 
@@ -243,11 +238,21 @@ MEMORY: dict[str, Tensor] = {}
 """Activations of this process's last data set and model, by key. The runs of a comparison share them."""
 
 
+def width(net: EncoderNet) -> int:
+    return int(cast("PretrainedConfig", net.encoder.config).hidden_size)
+
+
+def ones(task: ModelTask, ids: Tensor) -> Tensor:
+    """Return a stand-in for `computed`, of the same shape, with ones until a text's end. A step takes the same time with it."""
+    tokens = real(ids)[..., None].to(ids.dtype)
+    return tokens.expand(*ids.shape, width(cast(EncoderNet, task.model)))
+
+
 def computed(task: ModelTask, ids: Tensor, cache: str) -> Tensor:
     """Return the activations (n, L, H) of the frozen layers for token ids (n, L); they are 0 after a text's end."""
     net = cast(EncoderNet, task.model)
     name = key(net, ids)
-    shape = (*ids.shape, cast("PretrainedConfig", net.encoder.config).hidden_size)
+    shape = (*ids.shape, width(net))
     if cache == "memory":
         if name not in MEMORY:
             out = ids.new_zeros(shape)
@@ -263,24 +268,3 @@ def computed(task: ModelTask, ids: Tensor, cache: str) -> Tensor:
         stored.flush()
 
     return torch.from_numpy(kept(f"activations-{name}", make)).to(ids.device)
-
-
-def cache_folder() -> Path:
-    """Return the cache folder."""
-    return Path(os.environ.get(VARIABLE) or platformdirs.user_cache_path("fedskew") / "computed")
-
-
-def kept(name: str, make: Callable[[Path], None]) -> Rows:
-    """Return the array in the cache file of this name, memory-mapped. If the file is missing, ``make(path)`` writes it first.
-
-    It is written whole, so that an incomplete file is never read.
-    """
-    path = cache_folder() / f"{name}.npy"
-    if not path.is_file():
-        try:
-            with replacing(path) as partial:
-                make(partial)
-        except OSError as error:
-            raise FedskewError(f"cannot write {path}: {error.strerror}; set {VARIABLE} to another folder") from None
-    # mode "c" is copy on write; PyTorch warns about read-only arrays
-    return np.load(path, mmap_mode="c")

@@ -311,8 +311,10 @@ def draw_bars(table: pd.DataFrame, measure: Measure, order: Sequence[str], label
     """
     groups = table.drop_duplicates("place").sort_values("place")
     width = 0.8 / len(order)
+    names = [shorten(str(group), 20) for group in groups["group"]]
+    turned = sum(map(len, names)) > 45
     with styled():
-        figure, axes = blank(250)
+        figure, axes = blank(310 if turned else 250)  # the label of the vertical axis is as long as its bars are high
         for index, bar in enumerate(order):
             rows = table[table["bar"] == bar]
             x, colour = rows["place"] + width * (index - (len(order) - 1) / 2), SERIES[index % len(SERIES)]
@@ -322,8 +324,7 @@ def draw_bars(table: pd.DataFrame, measure: Measure, order: Sequence[str], label
             axes.hlines(rows["document"], x - width / 2, x + width / 2, color=INK, linewidth=2, linestyle=(0, (1.5, 1)))
         if measure.unit == "%":
             share_axis(axes)
-        names = [shorten(str(group), 20) for group in groups["group"]]
-        axes.set_xticks(groups["place"].tolist(), names, rotation=90 if sum(map(len, names)) > 45 else 0, fontsize=9)
+        axes.set_xticks(groups["place"].tolist(), names, rotation=90 if turned else 0, fontsize=9)
         finish(figure, axes, label)
     return figure
 

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from fedskew.data.datasets import uci_har
 from fedskew.data.datasets.uci_har import amplitudes, autoregression, correlations, entropy, in_time, motion_features
+from fedskew.data.find import CACHE
 
 
 def test_autoregression_finds_the_process():
@@ -47,6 +49,16 @@ def test_values_in_time_by_hand():
     assert deviation == 1
     assert energy == pytest.approx(np.log(26))
     assert quartiles == 2
+
+
+def test_features_are_computed_once_for_the_same_windows(monkeypatch, tmp_path):
+    monkeypatch.setenv(CACHE, str(tmp_path))
+    windows = np.random.default_rng(0).standard_normal((3, 9, 128)).astype(np.float32)
+    first = uci_har.kept_features(windows)
+    np.testing.assert_array_equal(first, motion_features(windows))
+    monkeypatch.setattr(uci_har, "motion_features", lambda windows: np.zeros((len(windows), 491)))
+    np.testing.assert_array_equal(uci_har.kept_features(windows), first)
+    assert not uci_har.kept_features(windows[:2]).any(), "other windows have other features"
 
 
 def test_windows_do_not_see_each_other():

@@ -1,5 +1,6 @@
 """UCI-HAR: six activities of 30 people, in windows of 128 samples at 50 Hz on nine channels. Rows are signals or features."""
 
+import hashlib
 import io
 import zipfile
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedskew.data.dataset import Dataset, Rows
 from fedskew.data.datasets import SOURCES
-from fedskew.data.find import Files, npz_arrays
+from fedskew.data.find import Files, kept, npz_arrays
 from fedskew.data.preprocessing import standardised
 
 FOLDER = "UCI HAR Dataset"
@@ -25,7 +26,7 @@ class UciHar:
     """7,352 training windows of 21 people and 2,947 test windows of 9 others, standardised with the training part.
 
     ``form="signals"`` gives the nine raw channels. ``form="features"`` gives the 561 features of the official files. If these
-    files are missing, it gives 491 features computed from the signals (`motion_features`).
+    files are missing, it gives 491 features computed from the signals (`motion_features`). The cache folder keeps these.
     """
 
     form: Literal["signals", "features"] = "signals"
@@ -58,7 +59,7 @@ class UciHar:
         """Read the arrays of `KEYS` from a file."""
         arrays = npz_arrays(path, KEYS) if path.suffix == ".npz" else official(path, self.form)
         if self.form == "features" and arrays[0].ndim == 3:
-            arrays[0], arrays[3] = motion_features(arrays[0]), motion_features(arrays[3])
+            arrays[0], arrays[3] = kept_features(arrays[0]), kept_features(arrays[3])
         return arrays
 
 
@@ -97,6 +98,12 @@ BANDS = 8
 ORDER = 4
 """Number of coefficients of a signal's autoregressive model."""
 TINY = 1e-12
+
+
+def kept_features(windows: Rows) -> Rows:
+    """Return `motion_features` from the cache folder. They are computed once for the same windows and the same code."""
+    digest = hashlib.sha256(Path(__file__).read_bytes() + windows.tobytes()).hexdigest()
+    return np.asarray(kept(f"motion-{digest[:16]}", lambda path: np.save(path, motion_features(windows))))
 
 
 def motion_features(windows: NDArray[np.floating]) -> NDArray[np.float32]:

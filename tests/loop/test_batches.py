@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from fedskew.algorithms import FedAvg, FedPBS, Scaffold
+from fedskew.api.functions import run
 from fedskew.core.errors import BadInput
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
@@ -15,6 +17,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.loop.batches import by_terciles
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, System, adapted
+from tests.execution.test_experiment import DATA, small
 from tests.small import X0, play, ragged
 
 LOCAL = Local(epochs=1, batch_size=16)
@@ -94,6 +97,13 @@ def test_resources_are_drawn_once_and_scale_the_batch() -> None:
     first, second = play(fed, X0, 2)
     assert first.decisions["client/batch_size"].tolist() == [5, 8, 8, 3, 1, 8, 8]
     assert torch.equal(first.decisions["client/batch_size"], second.decisions["client/batch_size"])
+
+
+def test_clients_of_several_architectures_answer_the_survey(tmp_path: Path) -> None:
+    models, settings = "mixed:models=[softmax,mlp:hidden=[4]]", {"server_data": {"share": 0.1}, "rounds": 1}
+    runs = run(small("fedmd", model=models, system="variance=loss", **settings), data=DATA, runs=tmp_path)
+    sizes = runs.store.curves([1], ["client/batch_size"], per_client=True)
+    assert {m.value for m in sizes} <= {8, 16, 32}
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, Solver, local_loss
-from fedskew.core.contract import linear_solver, proximal_hazard
+from fedskew.core.contract import linear_solver, one_rate, proximal_hazard
 from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
@@ -39,7 +39,7 @@ class FedNova(Algorithm):
     ranges: ClassVar[Mapping[str, str]] = {"mu": "0; 0.0005, 0.001, 0.005, 0.01"}
 
     def contract(self) -> Contract:
-        return Contract(needs=(linear_solver,), hazard=proximal_hazard("mu", self.mu))
+        return Contract(needs=(linear_solver, one_rate), hazard=proximal_hazard("mu", self.mu))
 
     def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
         zero = view.x.new_zeros(())

@@ -21,7 +21,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedskew.core.algorithm import WEIGHT, Algorithm, Contract, Solver, Weighting
-from fedskew.core.contract import plain_solver
+from fedskew.core.contract import one_rate, plain_solver
 from fedskew.core.limits import NonNegativeFloat
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
@@ -46,7 +46,7 @@ class QFedAvg(Algorithm):
     decides: ClassVar[dict[str, str]] = WEIGHT
 
     def contract(self) -> Contract:
-        return Contract(needs=(plain_solver,) if self.q else ())
+        return Contract(needs=(plain_solver, one_rate) if self.q else ())
 
     def before(self, task: Task, view: View, batch: Batch) -> Tree:
         return {"loss": batch.sum(task.loss(task.logits(view.x, batch.x), batch.y))}

@@ -217,6 +217,7 @@ class Setup:
     groups: bool | None = None  # True if the rows have a sensitive attribute
     target: str = "classes"  # kind of target, a name in `fedskew.data.targets.TARGETS`
     joint: bool = False  # True if a row's loss depends on the other rows of its batch
+    one_rate: bool = True  # True if all clients have the solver's learning rate
     clients: int | None = None  # number of clients that have rows
     cohort: int | None = None  # largest number of clients in a round
     stacks: bool | None = None  # True if clients' models can be computed as one batch
@@ -249,6 +250,12 @@ def plain_solver(setup: Setup) -> str:
         "assumes that a local step divided by its rate is a gradient, which is wrong for momentum and adamw; use --solver sgd "
         "without momentum, or --algorithms afl"
     )
+
+
+def one_rate(setup: Setup) -> str:
+    if setup.one_rate:
+        return ""
+    return "computes with one learning rate for all clients; leave lr out of clients.own, or use --algorithm fedavg"
 
 
 def features(setup: Setup) -> str:

@@ -36,7 +36,7 @@ class View(NamedTuple):
     state: Tree  # this client's own state from earlier rounds
     info: Info
     before: Tree  # the sums of the hook `before` over the local data, if the method has this hook
-    lr: Tensor  # () the client learning rate of this round
+    lr: Tensor  # () the client's learning rate in this round
     steps: Tensor  # () number of local steps that the client takes in this round
 
 

@@ -25,7 +25,8 @@ def map_leaves(function: Callable[..., Tensor | None], first: T, *others: T) -> 
         mapped = {key: map_leaves(function, first[key], *(cast(Tree, tree)[key] for tree in others)) for key in first}
     elif isinstance(first, tuple):
         parts = zip(first, *cast(tuple[tuple[object, ...], ...], others), strict=True)
-        mapped = type(first)(*(map_leaves(function, *part) for part in parts))
+        values = tuple(map_leaves(function, *part) for part in parts)
+        mapped = type(first)(*values) if hasattr(first, "_fields") else values
     else:
         mapped = None if first is None else function(first, *others)
     return cast(T, mapped)

@@ -166,6 +166,7 @@ def federation_of(
     """Make the experiment's federation on rows ``x`` and targets ``y``, dealt by ``partition``."""
     works = work_of_clients(experiment, partition.names)
     weights = torch.tensor([getattr(work, "weight", 1.0) for work in works])
+    rates = [getattr(work, "lr", None) for work in works]
     return Federation(
         algorithm=experiment.algorithm,
         task=tasks[0],
@@ -194,6 +195,7 @@ def federation_of(
         intercepts=intercepts,
         moving=moving,
         weights=weights.to(device=x.device, dtype=DTYPES[experiment.training.dtype]) if works else None,
+        rates=np.array([rate or experiment.solver.lr for rate in rates]) if any(rates) else None,
         dtype=DTYPES[experiment.training.dtype],
     )
 
@@ -322,6 +324,7 @@ def setup_of(experiment: Experiment) -> Setup:
         inexactness=experiment.evaluation.inexactness,
         target=experiment.task.target,
         joint=bool(getattr(experiment.task, "joint", False)),
+        one_rate=not any("lr" in parse(text, "clients: own")[1] for text in experiment.clients.own or ()),
     )
 
 

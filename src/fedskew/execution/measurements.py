@@ -280,9 +280,9 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
 
 def update_amount(fed: Federation, outcome: Outcome) -> float:
     """Return learning rate times local steps, averaged over the cohort by rows (u of 'From IID to Non-IID', eq. 3)."""
-    n = outcome.work.view.info.num_examples.cpu().double().numpy()
-    steps = float(n @ outcome.steps / n.sum()) if len(n) else 0.0
-    return fed.rate(outcome.server.round - 1) * steps
+    n, rate = outcome.work.view.info.num_examples.cpu().double().numpy(), fed.rate(outcome.server.round - 1)
+    steps = outcome.steps if outcome.work.rates is None else outcome.steps * (outcome.work.rates / rate)
+    return rate * float(n @ steps / n.sum()) if len(n) else 0.0
 
 
 def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:

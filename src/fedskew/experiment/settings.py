@@ -52,8 +52,8 @@ class Clients:
     ``unseen`` is the share of the clients (0..1) that take no part in training. After the last round they measure the model: before
     they adapt it, and after a round of local work on some of their rows.
 
-    ``own`` has local work of named clients, as ``["north:epochs=2,batch_size=8"]``: any option of the section ``local``, and
-    ``weight``, the client's weight in averages with the method's option ``weighting=own``.
+    ``own`` has local work of named clients, as ``["north:epochs=2,batch_size=8"]``: any option of the section ``local``, ``lr`` in
+    place of the solver's, and ``weight``, the client's weight in averages with the method's option ``weighting=own``.
     """
 
     number: PositiveInt = 10

@@ -16,7 +16,7 @@ from fedskew.core.task import Task
 from fedskew.core.trees import Tree, num_bytes
 from fedskew.loop.federation import Federation
 from fedskew.loop.sharing import keeping
-from fedskew.loop.work import Engine, Work, by_architecture, program
+from fedskew.loop.work import Engine, Work, by_group, program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ def batch_shares(fed: Federation, engine: Engine, work: Work) -> tuple[Mapping[i
     programs = tuple(program(Scatter(of=fed.system.variance), task, fed.solver) for task in fed.tasks)
     part = fed.own_part
     programs = tuple(keeping(p, part) for p in programs) if part else programs
-    _, answers = by_architecture(programs, work, lambda p, some: engine.survey(p, some, fed.x, fed.targets(some.round)))
+    _, answers = by_group(programs, work, lambda p, some: engine.survey(p, some, fed.x, fed.targets(some.round)))
     resources, factors = fed.system.shares(len(fed.partition), fed.seed), by_terciles(answers["V"])
     shares = {int(k): resources[k] * factor for k, factor in zip(work.clients, factors, strict=True)}
     return shares, num_bytes(answers)

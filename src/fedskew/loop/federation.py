@@ -20,6 +20,7 @@ from fedskew.core.contract import (
 )
 from fedskew.core.records import Batch, Info, Server, ServerView
 from fedskew.core.seeding import Seed
+from fedskew.core.sites import Floats
 from fedskew.core.task import Task
 from fedskew.loop.plan import Planner, System
 from fedskew.loop.sharing import Intercepts, OwnPart, answering, keeping
@@ -66,6 +67,7 @@ class Federation:
     hidden: Seed | None = None  # secret seed of the server's random numbers; None: use ``seed``
     dtype: torch.dtype | None = None  # type of the parameters, if x holds integers; None: the type of x
     weights: Tensor | None = None  # (K,) the clients' own weights in averages; None: all are 1
+    rates: Floats | None = None  # (K,) the clients' learning rates before the schedule; None: all have the solver's
     contract: Contract = field(init=False)  # of the method
     programs: tuple[Program, ...] = field(init=False)  # one for each architecture
     info: Info = field(init=False)  # leading axis: all clients
@@ -130,8 +132,12 @@ class Federation:
         return self.info._replace(label_counts=label_counts(self, self.targets(round_)))
 
     def rate(self, round_: int) -> float:
-        """Return the client learning rate of a round."""
+        """Return the solver's learning rate of a round."""
         return float(self.solver.lr * rate_factor(self.solver.lr_decay, round_, self.rounds))
+
+    def rates_in(self, round_: int) -> Floats | None:
+        """Return the clients' learning rates (K,) of a round; None if all have the solver's."""
+        return None if self.rates is None else self.rates * rate_factor(self.solver.lr_decay, round_, self.rounds)
 
 
 def describe(fed: Federation) -> Info:

@@ -23,7 +23,7 @@ from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.loop.federation import Federation
 from fedskew.loop.sharing import PART, OwnPart
-from fedskew.loop.work import Engine, Outcome, Program, by_architecture, gradient_on, program
+from fedskew.loop.work import Engine, Outcome, Program, by_group, gradient_on, program
 
 
 def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
@@ -34,9 +34,7 @@ def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
         models = models.index_copy(1, fed.own_part.at, outcome.done.states[PART])
     at_models = work._replace(view=view._replace(state={"own": view.state, "w": models}))
     programs = tuple(surveying(fed.algorithm, task, fed.solver, fed.own_part) for task in fed.tasks)
-    slopes, _ = by_architecture(
-        programs, at_models, lambda p, part: engine.survey(p, part, fed.x, fed.targets(part.round))
-    )
+    slopes, _ = by_group(programs, at_models, lambda p, part: engine.survey(p, part, fed.x, fed.targets(part.round)))
     start, end = (vector_norm(slopes[place].double(), dim=1) for place in ("start", "end"))
     return torch.where(start > 0, end / start, torch.nan)
 

@@ -64,7 +64,8 @@ def check_enough(fed: Federation, round_: int, usable: int, selected: int, fewes
 
 def client_cause(fed: Federation, round_: int) -> str:
     """Return the most likely cause of divergence in local training, and a remedy."""
-    lr, momentum = fed.rate(round_), getattr(fed.solver, "momentum", 0.0)
+    rates, momentum = fed.rates_in(round_), getattr(fed.solver, "momentum", 0.0)
+    lr = fed.rate(round_) if rates is None else float(rates.max())
     cause = fed.contract.hazard(lr)
     if not cause:
         step = (

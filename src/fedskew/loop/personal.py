@@ -15,7 +15,7 @@ from fedskew.loop.evaluate import client_means, evaluate_clients, mean_of, stack
 from fedskew.loop.federation import Federation, PersonalTuning
 from fedskew.loop.plan import no_steps
 from fedskew.loop.round import broadcast, fresh, survey, work_of, work_on
-from fedskew.loop.work import Done, Engine, Program, States, Work, by_architecture, program
+from fedskew.loop.work import Done, Engine, Program, States, Work, by_group, program
 from fedskew.skew.partition import Ints, Partition
 
 CLIENTS = 128
@@ -79,10 +79,12 @@ def tuned(fed: Federation, engine: Engine, work: Work, send_models: bool) -> Don
     """Train the personal models by the tuning plans in ``work``. With ``send_models``, they are the uploads."""
     if fed.program.personal and fed.program.before:
         work = work._replace(view=work.view._replace(before=survey(fed, engine, work)[0]))
+    if fed.tuning is not None and fed.tuning.lr is not None:
+        work = work._replace(rates=None)
     programs = tuple(measuring(p, task, fed.solver) for p, task in zip(fed.programs, fed.tasks, strict=True))
     if send_models:
         programs = tuple(p._replace(final=send_model) for p in programs)
-    return by_architecture(programs, work, lambda p, part: engine.run(p, part, fed.x, fed.targets(work.round)))
+    return by_group(programs, work, lambda p, part: engine.run(p, part, fed.x, fed.targets(work.round)))
 
 
 def means_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
@@ -126,8 +128,10 @@ def adaptation_curve(
     curve = [evaluate_clients(fed.task, server.x, fed.x, fed.targets(server.round), unseen, clients)]
     for most in ROWS[1:]:
         first_rows = unseen if most is None else unseen.first(most)
-        # a client that took no part in training has no intercept
-        adapting = replace(fed, partition=first_rows, tuning=tuning, planner=tuning.planner, intercepts=None)
+        # a client that took no part in training has no intercept, and no learning rate of its own
+        adapting = replace(
+            fed, partition=first_rows, tuning=tuning, planner=tuning.planner, intercepts=None, rates=None
+        )
         blocks = [clients[lo : lo + CLIENTS] for lo in range(0, len(clients), CLIENTS)]
         parts = [adapted(fed, adapting, engine, server, block) for block in blocks]
         curve.append({name: torch.cat([part[name] for part in parts]) for name in parts[0]})

@@ -66,8 +66,12 @@ class Local:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedWork(Local):
-    """The local work of a named client, and its weight in averages with ``weighting="own"``."""
+    """The local work of a named client, its learning rate, and its weight in averages with ``weighting="own"``.
 
+    ``lr`` is in place of the solver's, and follows the same schedule; None: the solver's.
+    """
+
+    lr: PositiveFloat | None = None
     weight: PositiveFloat = 1.0
 
 

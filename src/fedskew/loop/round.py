@@ -20,7 +20,7 @@ from fedskew.loop.federation import Federation, numbers
 from fedskew.loop.limits import check_enough, check_finite, server_cause
 from fedskew.loop.plan import Late, Planner, one_pass, partial
 from fedskew.loop.sharing import PART, Shared
-from fedskew.loop.work import Done, Engine, Outcome, States, Turnout, Work, by_architecture, members_of
+from fedskew.loop.work import Done, Engine, Outcome, States, Turnout, Work, by_group, members_of
 from fedskew.measure.updates import drift_measures
 from fedskew.skew.partition import Ints
 from fedskew.slots import Uncompressed
@@ -151,6 +151,7 @@ def work_on(
 ) -> Work:
     """Make the work of clients that received this broadcast. ``both`` has their states, as `together` combines them."""
     part, whole, (state, memory) = fed.partition, joint(fed.task), taken_apart(both)
+    rates = fed.rates_in(sent.round)
     view = View(
         x=sent.x,
         extras=sent.extras,
@@ -169,6 +170,7 @@ def work_on(
         measured=[one_pass(part.measured_rows(k), whole) for k in clients] if measured else [],
         turnout=Turnout(len(clients), len(clients), len(clients), stragglers=0),
         memory=memory,
+        rates=None if rates is None else rates[clients],
     )
 
 
@@ -192,9 +194,7 @@ def train_work(
 
 def survey(fed: Federation, engine: Engine, work: Work) -> tuple[Tree, Tree]:
     with span("survey of the clients"):
-        return by_architecture(
-            fed.programs, work, lambda p, part: engine.survey(p, part, fed.x, fed.targets(part.round))
-        )
+        return by_group(fed.programs, work, lambda p, part: engine.survey(p, part, fed.x, fed.targets(part.round)))
 
 
 def prepare(
@@ -250,7 +250,7 @@ def start(fed: Federation, x0: Tensor) -> Server:
 
 def train(fed: Federation, engine: Engine, work: Work) -> Done:
     with span("local training"):
-        return by_architecture(fed.programs, work, lambda p, part: engine.run(p, part, fed.x, fed.targets(part.round)))
+        return by_group(fed.programs, work, lambda p, part: engine.run(p, part, fed.x, fed.targets(part.round)))
 
 
 def close_round(fed: Federation, server: Server, work: Work, done: Done, seen: Dispersion | None = None) -> Server:

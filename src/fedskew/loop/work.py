@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, GradFn, Loss, Solver
 from fedskew.core.records import OWN, Batch, BatchPlan, Carry, Server, Upload, View
+from fedskew.core.sites import Floats
 from fedskew.core.task import Task, score, stackable
 from fedskew.core.trees import Tree, concatenate, pick
 from fedskew.skew.partition import Ints
@@ -143,6 +144,7 @@ class Work(NamedTuple):
     measured: list[BatchPlan]  # rows on which local models are measured; empty if they are not measured
     turnout: Turnout
     memory: Tree  # the codec's state of each client; leading axis C
+    rates: Floats | None = None  # (C,) learning rates of the clients; None: all have ``view.lr``
 
 
 class Done(NamedTuple):
@@ -188,17 +190,27 @@ def members_of(work: Work, at: Ints) -> Work:
         passes=[work.passes[i] for i in at],
         measured=[work.measured[i] for i in at] if work.measured else [],
         memory=pick(work.memory, at),
+        rates=None if work.rates is None else work.rates[at],
     )
 
 
-def by_architecture(programs: tuple[Program, ...], work: Work, act: Callable[[Program, Work], T]) -> T:
-    """Call ``act`` with each architecture's program and clients; join the results (leading axis C) in the cohort's order."""
-    if len(programs) == 1:
+def by_group(programs: tuple[Program, ...], work: Work, act: Callable[[Program, Work], T]) -> T:
+    """Call ``act`` with the program and the clients of each architecture and learning rate.
+
+    Join the results (leading axis C) in the cohort's order.
+    """
+    if len(programs) == 1 and work.rates is None:
         return act(programs[0], work)
-    architecture = work.clients % len(programs)
-    groups = [np.flatnonzero(architecture == g) for g in range(len(programs))]
-    parts = [act(p, members_of(work, at)) for p, at in zip(programs, groups, strict=True) if len(at)]
-    back = torch.as_tensor(np.argsort(np.concatenate(groups)), device=work.view.x.device)
+    rates = np.full(len(work.clients), float(work.view.lr)) if work.rates is None else work.rates
+    kinds = list(zip((work.clients % len(programs)).tolist(), rates.tolist(), strict=True))
+    order, parts = list[int](), list[T]()
+    for kind in sorted(set(kinds)):
+        at = np.flatnonzero([other == kind for other in kinds])
+        members = members_of(work, at)
+        view = members.view._replace(lr=torch.full_like(work.view.lr, kind[1]))
+        order += at.tolist()
+        parts.append(act(programs[kind[0]], members._replace(view=view)))
+    back = torch.as_tensor(np.argsort(order), device=work.view.x.device)
     joined: T = pick(concatenate(parts), back)
     return joined
 

@@ -28,6 +28,8 @@ MOST_WORDS = 100_000
 Labelled = tuple[Sequence[str], Ints]
 """Texts and their labels."""
 
+Windows = tuple[Sequence[str], Sequence[str]]
+"""Texts of equal length, and the character that follows each."""
 
 Vocabulary = Annotated[int, msgspec.Meta(ge=3)]
 """Number of ids: of padding, of unknown words, and of at least one word."""
@@ -304,17 +306,43 @@ def of_long_texts(
     owner = np.repeat(np.arange(len(texts)), [len(inputs) for inputs, _ in rows])
     tested = np.repeat(np.arange(len(texts)), [len(inputs) for inputs, _ in tests])
     clients = (owner, tuple(texts)) if natural else None
-    right = accuracy_of_pairs((x, y), (x_test, y_test), len(alphabet.names))
+    facts = {"groups_test": tested if natural else None, "notes": notes}
+    return of_symbols(files, (x, y), (x_test, y_test), alphabet, clients, **facts)
+
+
+def of_windows(files: Files, train: Windows, test: Windows, clients: Numbered, **facts: Any) -> Dataset:
+    """Make a data set of windows of equal length, with one target: the character that follows. Symbols are all characters."""
+    alphabet = characters(chain(*train, *test))
+    encode = alphabet.symbols.encoder()
+
+    def part(texts: Sequence[str], following: Sequence[str]) -> tuple[Ints, Ints]:
+        x = encode("".join(texts)).reshape(len(texts), -1)
+        y = np.full_like(x, END)
+        y[:, -1] = encode("".join(following))
+        return x, y
+
+    return of_symbols(files, part(*train), part(*test), alphabet, clients, **facts)
+
+
+def of_symbols(
+    files: Files,
+    train: tuple[Ints, Ints],
+    test: tuple[Ints, Ints],
+    alphabet: Alphabet,
+    clients: Numbered | None,
+    **facts: Any,
+) -> Dataset:
+    """Make a data set of rows (n, T) of symbols and their targets (n, T). ``facts`` are further fields of `Dataset`."""
+    right = accuracy_of_pairs(train, test, len(alphabet.names))
     return files.build(
-        (x, y),
-        (x_test, y_test),
+        train,
+        test,
         alphabet.names,
         clients,
         target="symbols",
-        groups_test=tested if natural else None,
         preprocessing=alphabet.symbols,
         baselines={"the most frequent symbol after the present one": {"accuracy": right}},
-        notes=notes,
+        **facts,
     )
 
 

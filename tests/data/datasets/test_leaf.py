@@ -73,9 +73,70 @@ def test_texts_are_ids_of_words(tmp_path):
     assert data.groups_test.tolist() == [0]
 
 
+def test_shakespeare_s_windows_predict_the_character_that_follows(tmp_path):
+    """Each line begins after as many spaces as a window has characters, and ends with a newline that no window holds."""
+
+    def windows(line: str) -> tuple[list[str], list[str]]:
+        text = " " * 4 + line
+        return [text[i : i + 4] for i in range(len(line))], [*line]
+
+    write(tmp_path / "train" / "0.json", {"HAMLET": windows("to be\n"), "IAGO": windows("I am\n")})
+    write(tmp_path / "test" / "0.json", {"IAGO": windows("bet"), "GHOST": windows("x")})
+    data = LeafFolder(path=str(tmp_path)).load()
+    assert data.classes == ("newline", "space", "I", "a", "b", "e", "m", "o", "t", "x")
+    assert (data.x.shape, data.target, data.group_names) == ((11, 4), "symbols", ("HAMLET", "IAGO"))
+    names = np.array(data.classes)
+    assert ["|".join(row) for row in names[data.x[:3]]] == [
+        "space|space|space|space",
+        "space|space|space|t",
+        "space|space|t|o",
+    ]
+    assert (data.y[:, :-1] == -1).all()
+    assert names[data.y[:, -1]].tolist() == ["t", "o", "space", "b", "e", "newline", "I", "space", "a", "m", "newline"]
+    assert names[data.y_test[:, -1]].tolist() == ["b", "e", "t", "x"]
+    assert (data.groups.tolist(), data.groups_test.tolist()) == ([0] * 6 + [1] * 5, [1, 1, 1, -1])
+    # in training t, b, I and a follow a space, e follows b, and a newline follows e: only the e of bet is predicted
+    assert data.baselines["the most frequent symbol after the present one"] == {"accuracy": 0.25}
+    settings = {
+        "rounds": 1,
+        "held_out": 0,
+        "runs": tmp_path / "runs",
+        "progress": False,
+        "model": "symbol-lstm:hidden=4",
+    }
+    runs = fs.run(dataset=f"leaf:{tmp_path}", **settings)
+    assert fs.from_toml(runs.records[0].experiment).task.target == "symbols"
+    frame = runs.measurements()
+    tested = frame[(frame["split"] == "test") & (frame["name"] == "perplexity")]["value"]
+    assert np.isfinite(tested).all()
+
+
+def test_texts_of_one_length_with_longer_words_as_labels_stay_texts(tmp_path):
+    write(tmp_path / "train" / "0.json", {"u1": (["good", "evil"], ["+", "--"])})
+    write(tmp_path / "test" / "0.json", {"u1": (["evil"], ["--"])})
+    assert LeafFolder(path=str(tmp_path)).load().classes == ("+", "--")
+
+
+def test_rows_of_sent140_are_their_tweets(tmp_path):
+    def tweets(user: str, *texts: str) -> list[list[str]]:
+        return [["1467", "Mon Apr 06 22:19:45 PDT 2009", "NO_QUERY", user, text, "training"] for text in texts]
+
+    write(
+        tmp_path / "train" / "0.json",
+        {"ann": (tweets("ann", "Good day!", "so bad"), [1, 0]), "bob": (tweets("bob", "ok"), [1])},
+    )
+    write(tmp_path / "test" / "0.json", {"bob": (tweets("bob", "bad day"), [0])})
+    data = LeafFolder(path=str(tmp_path), length=2).load()
+    assert data.texts == (("Good day!", "so bad", "ok"), ("bad day",))
+    assert (data.classes, data.y.tolist(), data.groups.tolist()) == (("0", "1"), [1, 0, 1], [0, 0, 1])
+    assert data.preprocessing.vocabulary == ("bad", "day", "good", "ok", "so")
+    assert (data.x.tolist(), data.x_test.tolist()) == ([[4, 3], [6, 2], [5, 0]], [[2, 3]])
+
+
 @pytest.mark.parametrize(
     ("users", "words"),
     [
+        ({"u1": (["a", 1], [0, 1])}, r"cannot read .*1.json, .*: x of user u1 holds texts and other values"),
         ({"u1": ([[1, 2]], [0, 1])}, r"cannot read .*1.json, .*: user u1 has 2 labels and 1 rows"),
         ({"u1": ([[1, 2, 3]], [0])}, "/train: rows have different shapes"),
         ({"u1": ([[1, 2], [1]], [0, 1])}, r"cannot read .*1.json, .*inhomogeneous"),

@@ -15,7 +15,7 @@ from fedskew.data.dataset import Dataset, Rows, numbered, places_of
 from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files, reading
 from fedskew.data.preprocessing import Texts, as_array, standardised
-from fedskew.data.texts import Vocabulary, of_texts
+from fedskew.data.texts import Vocabulary, of_texts, of_windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,8 @@ class LeafFolder:
 
     The values of ``y`` are classes: whole numbers or words. Other numbers are targets to predict. Rows ``x`` are numbers, which do
     not change, in the ``shape`` of a row if it is given, such as [1,28,28]. Or they are texts, which become the ids of the first
-    ``length`` words, with the ``vocabulary`` most frequent words.
+    ``length`` words, with the ``vocabulary`` most frequent words; a row of Sent140 is a list with the text in fifth place. If all
+    texts have the same length, and each ``y`` is one character, as in Shakespeare, ``y`` is the character that follows.
     """
 
     path: str
@@ -54,10 +55,16 @@ class LeafFolder:
         labels, labels_test = np.split(labels, [len(y)])
         files = Files(dataset=Path(self.path).name, licence="", classes=len(classes), source=self.path)
         if x.dtype == object:
+            if len({*map(len, [*x, *x_test])}) == 1 and all(isinstance(c, str) and len(c) == 1 for c in [*y, *y_test]):
+                return of_windows(files, (x.tolist(), y), (x_test.tolist(), y_test), **facts)
             known = Texts(length=self.length, column="x", target="y")
             train, test = (x.tolist(), labels), (x_test.tolist(), labels_test)
             return of_texts(files, train, test, classes, known, self.vocabulary, **facts)
         return files.build((x, labels), (x_test, labels_test), classes, preprocessing=as_array(x), **facts)
+
+
+TWEET, TEXT = 6, 4
+"""Number of values in a row of Sent140 (id, date, query, user, text, part), and the place of its text."""
 
 
 def rows_of(dataset: str, paths: Sequence[Path], where: str, shape: tuple[int, ...]) -> tuple[Rows, Rows, list[Any]]:
@@ -71,6 +78,10 @@ def rows_of(dataset: str, paths: Sequence[Path], where: str, shape: tuple[int, .
                 if len(rows) != len(labels):
                     raise ValueError(f"user {name} has {len(labels)} labels and {len(rows)} rows")
                 if labels:
+                    if isinstance(rows[0], list) and len(rows[0]) == TWEET and isinstance(rows[0][TEXT], str):
+                        rows = [row[TEXT] for row in rows]
+                    if isinstance(rows[0], str) and not all(isinstance(row, str) for row in rows):
+                        raise ValueError(f"x of user {name} holds texts and other values")
                     x = np.asarray(rows, dtype=object if isinstance(rows[0], str) else np.float32)
                     parts.append(x.reshape(len(x), *(shape or x.shape[1:])))
                     names += [str(name)] * len(labels)

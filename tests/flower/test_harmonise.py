@@ -1,18 +1,28 @@
 """Harmonisation on nodes: each node changes its own rows or keeps its own intercept, and models equal the simulation's."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fedskew.api.functions import run
-from fedskew.core.errors import BadInput
+from fedskew.core.errors import BadInput, Interrupted
+from fedskew.data.datasets.table import TableData
+from fedskew.diagnosis.questions import LEAVES
 from fedskew.execution.learned import kept
+from fedskew.flower.limits import Limits
+from fedskew.flower.node import Node
 from fedskew.flower.server import serve
+from fedskew.flower.tables import read_rows, write_rows
+from fedskew.flower.wire import Reply, pack, unpack
+from fedskew.report.html import board_page
+from fedskew.report.series import Results
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
-from tests.flower_nodes import Direct, configuration, nodes_of, small
+from tests.flower_nodes import RUN, Direct, configuration, nodes_of, request, small
 
 MODELS = ["global-model", "personal-model"]
 
@@ -43,10 +53,123 @@ def test_models_and_clients_scores_equal_the_simulation_s(harmonisation: str, tm
         assert all(b"totals" not in request or b'"totals":[]' in request for _, _, request, _ in channel.seen)
 
 
+def sharing(nodes: list[Node], fewest: int) -> list[Node]:
+    """The nodes of owners who agree to send sums of columns."""
+    return [replace(node, limits=Limits(summary=True, fewest=fewest)) for node in nodes]
+
+
+def kinds(channel: Direct) -> list[str]:
+    return [kind for _, kind, _, _ in channel.seen]
+
+
+@pytest.mark.parametrize(
+    ("options", "data"),
+    [
+        ("", {"skew": "feature-affine:strength=0.5"}),
+        (":shrinkage=false", {"skew": "feature-affine:strength=0.5"}),
+        (":protected=[age,cp]", {"dataset": "heart", "skew": "natural"}),
+    ],
+)
+def test_combat_of_nodes_that_send_sums_equals_the_simulation_s(
+    options: str, data: dict[str, object], tmp_path: Path
+) -> None:
+    experiment = small(harmonisation=f"combat{options}", rounds=2, dtype="float64", **data)
+    simulated = run(experiment, runs=tmp_path / "simulated")
+    channel = Direct(sharing(nodes_of(experiment, tmp_path), fewest=1))
+    number = serve(channel, configuration(experiment, tmp_path), {"flwr": "none"})
+    store = RunStore(tmp_path / "runs")
+    learned = [kept(s, n).by_site for s, n in ((simulated.store, 1), (store, number))]
+    assert learned[1].names == ("site 0", "site 1", "site 2", "site 3")
+    assert learned[0].unknown == learned[1].unknown == "left as they are"
+    for one, other in zip(*(site.maps for site in learned), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    assert np.ptp(learned[1].maps.factor[:-1], axis=0).max() > 0.1
+    models = [
+        checkpoints.load(checkpoints.latest(s.run_folder(n)))[0]["x"]
+        for s, n in ((simulated.store, 1), (store, number))
+    ]
+    torch.testing.assert_close(*models, rtol=1e-12, atol=1e-12)
+    scores = [
+        s.curves([n], ["test/loss", "global-model/loss"], per_client=True)
+        for s, n in ((simulated.store, 1), (store, number))
+    ]
+    assert [m.value for m in scores[0]] == pytest.approx([m.value for m in scores[1]], rel=1e-12)
+    assert kinds(channel).count("harmonise") == 8, "each of four nodes sends its sums and gets its change, once"
+    left = store.run(number).facts["left"]["harmonise"]
+    width, protected = learned[1].maps.factor.shape[1], len(learned[1].protected)
+    assert left == {"mean": width, "squares": width, "products": protected * width}
+    board = board_page(Results(store, store.runs()))
+    assert "Once, for the harmonisation, with its owner’s consent (--share-summary)" in board
+    assert "constant if one of them has fewer rows" in board
+
+
+def test_sums_leave_a_node_only_as_its_owner_s_list_says_and_about_enough_rows(tmp_path: Path) -> None:
+    experiment = small(harmonisation="combat", rounds=1)
+    nodes = nodes_of(experiment, tmp_path)
+    x, y = np.random.default_rng(1).normal(size=(20, 64)), np.arange(20) % 10
+    x[:, 0] = np.arange(20) < 4  # a value of four rows
+    x[:, 1] = np.arange(20) < 5
+    x[:, 2] = np.arange(20) > 3  # all but four rows
+    np.savez(nodes[0].rows, x=x.astype(np.float32), y=y)
+    sent = answer(sharing(nodes, fewest=5)[0], protected=(3,))
+    assert {("harmonise", name) for name in sent} == {
+        (leaf.step, leaf.name) for leaf in LEAVES if leaf.step == "harmonise"
+    }
+    hidden = x.astype(np.float32).astype(np.float64)
+    hidden[:, 0], hidden[:, 2] = 0, 1
+    apart = hidden - hidden.mean(0)
+    np.testing.assert_allclose(sent["mean"], hidden.mean(0), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(sent["squares"], (apart**2).sum(0), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(sent["products"], apart[:, [3]].T @ apart, rtol=1e-12, atol=1e-12)
+    assert (sent["squares"][[0, 2]] == 0).all()
+    assert sent["squares"][1] > 0
+    whole = answer(sharing(nodes, fewest=1)[0])
+    np.testing.assert_allclose(whole["mean"][:3], [0.2, 0.25, 0.8], rtol=1e-12)
+    with pytest.raises(AssertionError, match="this site has 20 training rows, and sends no sums of fewer than 21"):
+        answer(sharing(nodes, fewest=21)[0])
+    persons = replace(sharing(nodes, fewest=5)[0], table=TableData(path=str(tmp_path / "t.csv"), label="y", person="p"))
+    write_rows(persons.file(RUN), read_rows(nodes[0].rows))
+    with pytest.raises(AssertionError, match="sums of rows, not of persons"):
+        answer(persons)
+
+
+def answer(node: Node, **facts: Any) -> dict[str, torch.Tensor]:
+    message = pack(request(small(harmonisation="combat"), "harmonise", node.client, **facts))
+    reply, tensors = unpack(node.answer(message), Reply)
+    assert reply.kind == "harmonise", reply.reason
+    return tensors
+
+
+def test_a_resumed_run_asks_for_no_sums_again_and_goes_on_exactly(tmp_path: Path) -> None:
+    experiment = small(harmonisation="combat", rounds=3).replace(checkpoint__every=1)
+    nodes = sharing(nodes_of(experiment, tmp_path), fewest=5)
+    whole = serve(Direct(nodes), configuration(experiment, tmp_path / "whole"), {"flwr": "none"})
+    stop = iter([False, True])
+    with pytest.raises(Interrupted):
+        serve(
+            Direct(nodes),
+            configuration(experiment, tmp_path / "parts"),
+            {"flwr": "none"},
+            stop=lambda: next(stop, True),
+        )
+    channel = Direct(nodes)
+    options = {**configuration(experiment, tmp_path / "parts"), "resume": 1}
+    serve(channel, options, {"flwr": "none"})
+    assert "harmonise" not in kinds(channel)
+    stores = [RunStore(tmp_path / name / "runs") for name in ("whole", "parts")]
+    models = [checkpoints.load(checkpoints.latest(store.run_folder(whole)))[0]["x"] for store in stores]
+    assert torch.equal(*models)
+
+
 @pytest.mark.parametrize(
     ("harmonisation", "settings", "words"),
     [
-        ("combat", {}, "harmonisation combat needs sums of all sites, which nodes do not send; use site-scale"),
+        (
+            "combat",
+            {},
+            "harmonisation: site 3: this node sends no sums of its columns; its owner can start it with --share-summary",
+        ),
+        ("combat:protected=[age]", {}, "harmonisation: protected: there is no column 'age'"),
         ("prior", {}, "prior needs the rows of each class at each site; set deployment.labels"),
         ("site-scale", {"dataset": "adult", "skew": "iid"}, "nodes do not know which columns stay as they are"),
     ],

@@ -42,12 +42,12 @@ def refusal(node: Node, data: bytes) -> str:
 
 def test_another_version_is_named(tmp_path: Path) -> None:
     """This also holds for messages with other fields."""
-    later = {**msgspec.to_builtins(request(small())), "protocol": 7, "new": 1}
+    later = {**msgspec.to_builtins(request(small())), "protocol": 8, "new": 1}
     other = msgspec.defstruct("Later", [(name, object) for name in later])(**later)
-    reason = f"its protocol is 7, ours {PROTOCOL}; install the same fedskew on all machines"
+    reason = f"its protocol is 8, ours {PROTOCOL}; install the same fedskew on all machines"
     assert reason in refusal(nodes_of(small(), tmp_path)[0], pack(other))  # type: ignore[arg-type]
     with pytest.raises(Rejected, match=reason):
-        server().opened(pack(Reply(kind="train", run=RUN, round=1, client=2, protocol=7)), "train", 1, 2)
+        server().opened(pack(Reply(kind="train", run=RUN, round=1, client=2, protocol=8)), "train", 1, 2)
 
 
 def test_a_message_that_is_too_long_is_refused(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def present(diagnosis: dict[str, Any], page: Path | None, as_json: bool) -> None
 
 
 def show_leaves(console: Console, as_json: bool) -> None:
-    """Print all numbers that leave a site in a diagnosis without pooling."""
+    """Print all numbers that leave a site in a diagnosis without pooling, and for a harmonisation by sums of all sites."""
     if as_json:
         print_json([leaf._asdict() for leaf in LEAVES])
         return

@@ -254,7 +254,7 @@ NODE = (
         "--table", "FILE,label=COLUMN", "its rows: a CSV or Parquet file, and its target as --dataset table: takes it"
     ),
     option("--rows", "FILE.npz", "its rows as arrays x and y, instead of --table", type=Path),
-    switch("--share-summary", "send the server counts, means and words of the table's columns or texts, if it asks"),
+    switch("--share-summary", "send the server counts, means, sums and words of the columns or texts, if it asks"),
     switch("--share-diagnosis", "answer a diagnosis; `fedskew diagnose --list` shows all numbers that leave"),
     option("--fewest", "K", "fewest rows of a word or count that leaves (default: 5)", type=int, default=5),
     option("--states", "DIR", "folder of its state (default: next to the rows)", type=Path),

@@ -57,9 +57,9 @@ class SiteMaps(NamedTuple):
     effect: Floats  # (K + 1, p, D)
     protected: Ints  # (p,)
 
-    def of_others(self) -> "SiteMaps":
-        """Return the map of rows of unknown sites alone."""
-        return SiteMaps(self.factor[-1:], self.offset[-1:], self.effect[-1:], self.protected)
+    def only(self, site: int) -> "SiteMaps":
+        """Return the map of one site's rows alone; -1 for rows of any other site."""
+        return SiteMaps(self.factor[[site]], self.offset[[site]], self.effect[[site]], self.protected)
 
     def changed(self, x: Floats, site: Ints) -> Floats:
         """Return the rows (n, D) in their type. ``site`` (n,) is each row's site, 0 to K - 1, or -1 for any other site."""
@@ -80,7 +80,10 @@ class Harmonisation(Protocol):
 
 @runtime_checkable
 class RowHarmonisation(Harmonisation, Protocol):
-    """Changes input rows by site, before training and before each use of a model."""
+    """Changes input rows by site, before training and before each use of a model.
+
+    ``own_rows_only`` is optional: True if a site's change depends on its own rows alone. Then nodes send no sums.
+    """
 
     @property
     def protected(self) -> tuple[str, ...]:
@@ -88,6 +91,11 @@ class RowHarmonisation(Harmonisation, Protocol):
 
     def fit(self, sites: SiteSums) -> SiteMaps:
         """Return the change of rows by site, from the sums of the sites' training rows."""
+
+
+def of_own_rows(harmonisation: RowHarmonisation) -> bool:
+    """Return if a site's change depends on its own rows alone."""
+    return bool(getattr(harmonisation, "own_rows_only", False))
 
 
 @runtime_checkable

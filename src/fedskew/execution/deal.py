@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,8 @@ def client_data(experiment: Dealing, dataset: Dataset, dealt: Partition | None =
     unseen = unseen_clients(experiment, dealt)
     test_owner, maps = test_owners(skews, dataset, sites), None
     if isinstance(experiment.harmonisation, RowHarmonisation):
-        maps = fitted_maps(experiment.harmonisation, dataset, [seen[sites.rows(k)] for k in range(len(sites))])
+        parts = [seen[sites.rows(k)] for k in range(len(sites))]
+        maps = fitted_maps(experiment.harmonisation, dataset, seen, partial(SiteSums.of, parts))
         seen = maps.changed(seen, owners(sites, len(dataset.y)))
         x_test = maps.changed(x_test, np.full(len(x_test), -1) if test_owner is None else test_owner)
     sizes = np.bincount(owner[owner >= 0], minlength=number)
@@ -117,16 +119,21 @@ def test_owners(skews: Mixture, dataset: Dataset, sites: Partition) -> Ints | No
     return np.array([number.get(group, -1) for group in tested.tolist()], dtype=np.int64)
 
 
-def fitted_maps(harmonisation: RowHarmonisation, dataset: Dataset, sites: Sequence[Floats]) -> SiteMaps:
-    """Fit the change of rows to the training rows of the sites. Raises `BadInput` if these rows have no columns of numbers."""
-    numbers = sites[0].ndim == 2 and np.issubdtype(sites[0].dtype, np.floating)
+def fitted_maps(
+    harmonisation: RowHarmonisation, dataset: Dataset, x: Floats, sums_of: Callable[[Ints], SiteSums]
+) -> SiteMaps:
+    """Fit the change of rows such as ``x`` to the sums of the sites' training rows.
+
+    ``sums_of`` returns the sums for the positions of the protected columns. Raises `BadInput` if rows have no columns of numbers.
+    """
+    numbers = x.ndim == 2 and np.issubdtype(x.dtype, np.floating)
     words = f"harmonisation: changes columns of numbers, but rows of {dataset.name} are {dataset.x.dtype} of shape {dataset.shape}"
     require(numbers, f"{words}; use --harmonisation site-bias")
     names = [column.partition(" = ")[0].removesuffix(" is missing") for column in dataset.columns]
     for name in harmonisation.protected:
         require(name in names, f"harmonisation: protected: there is no column {name!r}; {suggestion(name, names)}")
     protected = [at for at, name in enumerate(names) if name in harmonisation.protected]
-    maps = harmonisation.fit(SiteSums.of(sites, np.array(protected, dtype=np.int64)))
+    maps = harmonisation.fit(sums_of(np.array(protected, dtype=np.int64)))
     if dataset.sensitive:  # the last column stays 0 and 1
         maps.factor[:, -1], maps.offset[:, -1], maps.effect[:, :, -1] = 1, 0, 0
     return maps

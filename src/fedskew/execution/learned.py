@@ -133,10 +133,12 @@ def sites_of(experiment: Experiment, data: ClientData) -> Sites:
     if isinstance(harmonisation, OutputHarmonisation):
         intercept = harmonisation.intercept(counts, counts.sum(0))
     on_nodes, sites = not len(data.x), data.partition if data.maps is None else data.sites
+    of_server = on_nodes and data.maps is not None and len(data.maps.factor) == 1
+    # trained intercepts, and means that a node's own rows give, stay there
+    private = on_nodes and intercept is None and (data.maps is None or of_server)
     return Sites(
-        names=() if on_nodes and intercept is None else sites.names,  # trained intercepts and means of nodes stay there
-        unknown=harmonisation.unknown
-        + (" (the server's own rows stand for them)" if on_nodes and data.maps is not None else ""),
+        names=() if private else sites.names,
+        unknown=harmonisation.unknown + (" (the server's own rows stand for them)" if of_server else ""),
         column=getattr(experiment.dataset, "client", ""),
         intercept=() if intercept is None else with_zeros(intercept),
         **({} if data.maps is None else {name: values.tolist() for name, values in data.maps._asdict().items()}),

@@ -21,6 +21,7 @@ TYPES: dict[Kind, str] = {
     "train": "train",
     "measure": "evaluate",
     "diagnose": "query",
+    "harmonise": "query",
 }
 
 MARGIN = 60.0

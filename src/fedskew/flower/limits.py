@@ -27,7 +27,7 @@ class Limits:
     They limit ``clients`` in the population, ``classes``, ``threads``, local ``steps``, ``examples`` (rows of all steps together)
     and ``bytes`` of a message.
     ``allow`` names other code that a recipe may use: components that other packages offer by name, and classes as MODULE::CLASS.
-    With ``summary`` the node sends counts, means and words of its table's columns. With ``diagnosis`` it answers questions on how
+    With ``summary`` the node sends counts, means, sums and words of its columns. With ``diagnosis`` it answers questions on how
     its rows differ from others', in at most ``diagnoses`` diagnoses. Counts in both are 0 or at least ``fewest`` rows.
     """
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedskew.core.errors import BadInput, FedskewError, first_line, require
 from fedskew.core.records import BatchPlan, Upload, rows_of, targets_of
+from fedskew.core.sites import SiteMaps, SiteSums
 from fedskew.core.trees import Tree, map_leaves, pick
 from fedskew.data.datasets.table import TableData
 from fedskew.data.targets import TARGETS
@@ -29,6 +30,9 @@ from fedskew.loop.personal import means_of, measures_personal, tuning_plans, tun
 from fedskew.loop.round import Broadcast, fresh, shared_model, transmit, work_on
 from fedskew.loop.work import Work
 from fedskew.store import checkpoints
+
+SENT = ("mean", "squares", "products")
+"""The parts of `SiteSums` that a node sends, if its owner agrees. The server knows the number of rows."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,8 @@ class Visit:
             write_rows(path, rows_of_table(node.table, request, self.experiment))
         self.held = read_rows(path)
         check_rows(self.held, request, path, self.experiment.task.target)
-        self.held = harmonised(self.held, self.experiment.harmonisation)
+        if request.kind not in ("meet", "harmonise"):
+            self.held = harmonised(self.held, self.experiment.harmonisation, self.maps)
 
     def answer(self) -> tuple[Reply, Tree]:
         r = self.request
@@ -122,7 +127,30 @@ class Visit:
             )
             numbers = {"rows": len(y), "measured_rows": len(self.held.y_measured), "label_counts": counts}
             return msgspec.structs.replace(reply, **numbers), {}
+        if r.kind == "harmonise":
+            return reply, self.harmonise()
         return reply, {"survey": self.survey, "train": self.train, "measure": self.measure}[r.kind]()
+
+    def harmonise(self) -> Tree:
+        """Return sums of the training rows; or keep the change of rows that the server fitted to the sums of all sites."""
+        from fedskew.data.tables.guard import without_rare_values
+
+        if self.tensors:
+            checkpoints.save(self.changes, 0, self.tensors, {})
+            return {}
+        table, limits = self.node.table, self.node.limits
+        require(limits.summary, "this node sends no sums of its columns; its owner can start it with --share-summary")
+        require(
+            table is None or not table.person or limits.fewest == 1,
+            "this node sends sums of rows, not of persons, so that its table with person=COLUMN needs --fewest 1",
+        )
+        sums = SiteSums.of([without_rare_values(self.held.x, limits.fewest)], np.array(self.request.protected, int))
+        return {name: torch.as_tensor(getattr(sums, name)[0]) for name in SENT}
+
+    def maps(self) -> SiteMaps:
+        """Return the change of rows that the server fitted to the sums of all sites."""
+        tree, _ = checkpoints.load(self.changes / checkpoints.file_name(0))
+        return SiteMaps(**{name: tree[name].numpy() for name in SiteMaps._fields})
 
     def survey(self) -> Tree:
         """Return the client's answer as a candidate. The values that the answer is computed from stay on the node."""
@@ -216,6 +244,10 @@ class Visit:
     @property
     def surveyed(self) -> Path:
         return self.node.states(self.request.run) / "survey"
+
+    @property
+    def changes(self) -> Path:
+        return self.node.states(self.request.run) / "harmonisation"
 
     def kept(self, fed: Federation, x: Tensor) -> Tree:
         """Return the state with the stamp in the request, or the initial state if the client has none yet."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
@@ -22,7 +22,7 @@ from fedskew.core.contract import Availability
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.records import BatchPlan, Info, Server, Upload
 from fedskew.core.seeding import Secret
-from fedskew.core.sites import Harmonisation, RowHarmonisation
+from fedskew.core.sites import Harmonisation, RowHarmonisation, SiteSums, of_own_rows
 from fedskew.core.task import pooled_primary
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.core.user_code import ORIGINS
@@ -41,7 +41,7 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.flower import wire
 from fedskew.flower.events import observed
 from fedskew.flower.limits import tasks_on, weights_of
-from fedskew.flower.node import upload_tree
+from fedskew.flower.node import SENT, upload_tree
 from fedskew.flower.nodes import Channel, Deployment, Nodes, deployment_of
 from fedskew.flower.tables import agreed, consecutive, sized, table_of
 from fedskew.loop.evaluate import client_means
@@ -363,7 +363,7 @@ def begin(
     nodes.left = store.run(run).facts.get("left", {})
     meet(store, run, nodes, clients)
     data = rows_by_client([nodes.met[k] for k in range(clients)], dataset, preprocessing)
-    data = with_changed_tests(data, experiment.harmonisation)
+    data = with_maps(data, experiment.harmonisation, nodes, store, run)
     assembly = assemble(experiment, dataset, data)
     if assembly.federation.intercepts is not None:
         nodes.template = replace(template, totals=tuple(assembly.label_counts().sum(0).tolist()))
@@ -428,11 +428,43 @@ def rows_by_client(met: list[wire.Reply], dataset: Dataset, preprocessing: Prepr
     )
 
 
-def with_changed_tests(data: ClientData, harmonisation: Harmonisation) -> ClientData:
-    """Return the data with test rows changed as rows of unknown sites. The server's own training rows stand for all sites'."""
+def with_maps(data: ClientData, harmonisation: Harmonisation, nodes: Nodes, store: RunStore, run: int) -> ClientData:
+    """Return the data with test rows changed as rows of unknown sites.
+
+    If nodes change rows by their own rows, the server's training rows stand for all sites'. Else all nodes send sums, and get the
+    change of their rows, when the run begins.
+    """
     if not isinstance(harmonisation, RowHarmonisation):
         return data
-    names = data.dataset.sensitive or harmonisation.protected
-    require(not names, "harmonisation: nodes do not know which columns stay as they are; use --harmonisation site-bias")
-    maps = fitted_maps(harmonisation, data.dataset, [data.dataset.x]).of_others()
+    dataset, learned = data.dataset, kept(store, run)
+    maps = learned.by_site.maps if learned else None
+    if of_own_rows(harmonisation):
+        names = dataset.sensitive or harmonisation.protected
+        require(
+            not names, "harmonisation: nodes do not know which columns stay as they are; use --harmonisation site-bias"
+        )
+        maps = fitted_maps(harmonisation, dataset, dataset.x, partial(SiteSums.of, [dataset.x])).only(-1)
+    elif maps is None:
+        maps = fitted_maps(harmonisation, dataset, dataset.x, partial(sums_of_all, nodes, dataset.x.shape[1]))
+        changes = [maps.only(k)._asdict().items() for k in range(nodes.template.clients)]
+        exchange(nodes, [{name: torch.as_tensor(part) for name, part in change} for change in changes], {})
     return dataclasses.replace(data, x_test=maps.changed(data.x_test, np.full(len(data.x_test), -1)), maps=maps)
+
+
+def sums_of_all(nodes: Nodes, width: int, protected: Ints) -> SiteSums:
+    """Return the sums that all nodes send of their training rows, which have ``width`` columns."""
+    example = SiteSums.of([np.zeros((1, width))], protected)
+    pattern = {name: torch.as_tensor(getattr(example, name)[0]) for name in SENT}
+    replies = exchange(nodes, [{}] * nodes.template.clients, pattern, protected=tuple(protected.tolist()))
+    sums = {name: part.numpy() for name, part in stack(list(replies.values())).items()}
+    return SiteSums(np.array([nodes.met[k].rows for k in replies], dtype=np.float64), **sums, protected=protected)
+
+
+def exchange(nodes: Nodes, sent: Sequence[Tree], pattern: Tree, **facts: object) -> dict[int, Tree]:
+    """Send each node its tensors; return the replies, which look like ``pattern``. Raises `BadInput` if a node does not answer."""
+    requests = {k: (nodes.request("harmonise", 0, k, **facts), wire.body(tree)) for k, tree in enumerate(sent)}
+    replies = nodes.ask(requests, checker(wire.signature(pattern)))
+    faults = [fault for fault in nodes.faults if fault[0] in requests and fault[0] not in replies]
+    reasons = [f"{nodes.name(client)}: {message}" for client, _, message in faults]
+    require(len(replies) == len(requests), f"harmonisation: {(*reasons[-1:], 'a node does not answer')[0]}")
+    return replies

@@ -1,5 +1,6 @@
 """A site's rows: its table converted by what the server of the run decided, and the file that holds them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from logging import WARNING
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 
 from fedskew.core.errors import DAMAGED, BadInput, first_line, require
 from fedskew.core.files import replacing
-from fedskew.core.sites import Harmonisation, RowHarmonisation, SiteSums
+from fedskew.core.sites import Harmonisation, RowHarmonisation, SiteMaps, SiteSums, of_own_rows
 from fedskew.data.dataset import numbered
 from fedskew.data.datasets.table import TableData, held_out, names_of
 from fedskew.data.preprocessing import Array, Symbols, Tabular, Texts
@@ -89,11 +90,12 @@ def rows_of(assembly: Assembly, client: int) -> Rows:
     return Rows(x[training], y[training], x[aside], y[aside])
 
 
-def harmonised(rows: Rows, harmonisation: Harmonisation) -> Rows:
-    """Return the rows after the change that the harmonisation fits to the training rows of this site alone."""
+def harmonised(rows: Rows, harmonisation: Harmonisation, received: Callable[[], SiteMaps]) -> Rows:
+    """Return the rows after the change that is fitted to this site's training rows alone, or that ``received`` returns."""
     if not isinstance(harmonisation, RowHarmonisation):
         return rows
-    maps = harmonisation.fit(SiteSums.of([rows.x], np.arange(0)))
+    alone = of_own_rows(harmonisation)
+    maps = harmonisation.fit(SiteSums.of([rows.x], np.arange(0))) if alone else received()
     x, x_measured = (maps.changed(part, np.zeros(len(part), dtype=np.int64)) for part in (rows.x, rows.x_measured))
     return replace(rows, x=x, x_measured=x_measured)
 

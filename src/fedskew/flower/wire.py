@@ -23,7 +23,7 @@ from fedskew.slots.codecs import encode
 DEEPEST = 16
 """Maximum number of parts in the path of a leaf."""
 
-Kind = Literal["meet", "survey", "train", "measure", "diagnose"]
+Kind = Literal["meet", "survey", "train", "measure", "diagnose", "harmonise"]
 Purpose = Literal["run", "columns", "diagnosis"]
 Fault = Literal["missing", "refused", "garbage", "other_round", "wrong_shape", "not_finite", "out_of_range", "too_long"]
 
@@ -31,7 +31,7 @@ Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
 """Path of a leaf to its shape and type."""
 
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Changes with every change of the messages."""
 
 
@@ -70,6 +70,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     protocol: int = PROTOCOL
     purpose: Purpose = "run"  # "columns": with `meet`, summarise the columns of the table and do nothing else
     encoding: Encoding | None = None  # only with `meet`
+    protected: tuple[int, ...] = ()  # positions of protected columns; with `harmonise` only
     totals: tuple[int, ...] = ()  # rows of each class at all clients, if they report them; not with `meet`
     weights: str = ""  # hash of a pretrained model's tokenizer and frozen weights
 

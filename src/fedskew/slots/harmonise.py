@@ -8,8 +8,8 @@ A site is a client. Each component has ``unknown``: how rows are treated whose s
 Where they are applied:
 
     rows      in a simulation        `client_data` in fedskew.execution.deal
-              on a node              `harmonised` in fedskew.flower.tables, from the node's own rows alone
-              test rows of nodes     `with_changed_tests` in fedskew.flower.server
+              on a node              `harmonised` in fedskew.flower.tables, from its own rows or from all sites' sums
+              sums and tests there   `with_maps` in fedskew.flower.server
               new rows               `TrainedModel.harmonised` in fedskew.serving.predict
     outputs   trained intercept      fedskew.models.intercept adds it to the network
               computed intercept     `intercepts_of` in fedskew.execution.build, `answering` in fedskew.loop.sharing
@@ -55,6 +55,7 @@ class SiteScale:
     """
 
     protected: ClassVar[tuple[str, ...]] = ()
+    own_rows_only: ClassVar[bool] = True
     idea: ClassVar[str] = "standardise each column with the means and deviations of the row's own site"
     unknown: ClassVar[str] = "standardised with the means and deviations of all sites' rows together"
     private = alone
@@ -97,10 +98,6 @@ class Combat:
     def private(self, privacy: Privacy) -> str:
         """Return why this is not private: each site's change depends on the rows of all sites."""
         return "combat changes each client's rows with sums of all clients' rows; use --harmonisation site-scale"
-
-    def accepts(self, setup: Setup) -> str:
-        """Return why this cannot work on separate machines; empty in a simulation."""
-        return "" if setup.simulated else "needs sums of all sites, which nodes do not send; use site-scale"
 
     def fit(self, sites: SiteSums) -> SiteMaps:
         p, n = sites.protected, sites.rows[:, None]

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 from msgspec.structs import replace
 
+from fedskew.core.errors import require
 from fedskew.data.tables.columns import Values, numbers, to_pandas
 from fedskew.data.tables.summaries import CATEGORIES, ColumnSummary, Floats, Moments, Summary, buckets_of, unit_of
 
@@ -63,6 +64,18 @@ def without_rare_words(texts: Values, fewest: int) -> Values:
         return texts.mask(texts.map(texts.value_counts()) < fewest)
     odd = texts.notna() & np.isnan(numbers(texts))
     return texts.mask(odd) if odd.sum() < fewest else texts
+
+
+def without_rare_values(x: Floats, fewest: int) -> Floats:
+    """Return rows (n, d) without values of fewer than ``fewest`` rows in columns of two values: such a column becomes constant.
+
+    Raises `BadInput` if there are fewer than ``fewest`` rows.
+    """
+    require(len(x) >= fewest, f"this site has {len(x)} training rows, and sends no sums of fewer than {fewest}")
+    low, high = (x == x.min(0)), (x == x.max(0))
+    below, above = low.sum(0), high.sum(0)
+    rare = (low | high).all(0) & (np.minimum(below, above) < fewest)
+    return np.where(rare, np.where(below < above, x.max(0), x.min(0)), x)
 
 
 def with_cells(table: pa.Table, at: int, cells: Values) -> pa.Table:

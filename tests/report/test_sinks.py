@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import fedskew as fs
+from fedskew.api import functions
 from fedskew.cli import watch
 from fedskew.cli.main import main
 from fedskew.core.component import build
@@ -95,7 +97,7 @@ def test_tensorboard_has_the_stores_numbers_even_if_they_are_sent_twice(store: R
 
 def test_watch_follows_into_a_sink_until_all_have_ended(store: RunStore, tmp_path: Path, monkeypatch, capsys) -> None:
     sink = Recorder()
-    monkeypatch.setitem(watch.__dict__, "build", lambda *_: sink)
+    monkeypatch.setitem(watch.__dict__, "sinks_from", lambda *_: [sink])
 
     def sleep(_: float) -> None:
         store.write_round(1, 3, rows_of(3))
@@ -228,6 +230,60 @@ def test_a_run_that_goes_on_after_its_end_gets_a_page_with_all_its_rounds(store:
         feed.send([store.run(2)])
         feed.send([store.run(2)])
     assert [round_ for _, round_, _ in sink.received] == [-1, 0, 1, 99, -1, 0, 1, 2, 99]
+
+
+TINY: dict[str, Any] = {
+    "dataset": "digits",
+    "skew": "iid",
+    "clients": 3,
+    "model": "softmax",
+    "steps": 1,
+    "progress": False,
+}
+
+
+def test_each_round_of_a_run_from_python_reaches_a_tracker_while_it_trains(tmp_path: Path, monkeypatch) -> None:
+    sink, at_round = Recorder(), list[int]()
+    monkeypatch.setitem(functions.__dict__, "sinks_from", lambda *_: [sink])
+
+    def listener(progress: Any) -> None:
+        at_round.append(sum(number >= 0 for _, number, _ in sink.received))
+
+    runs = fs.run(**TINY, rounds=2, runs=tmp_path, listener=listener, to="wandb")
+    assert [number for _, number, _ in sink.received] == [-1, 0, 1, 2, 99]
+    assert at_round == [0, 1, 2]
+    stored = runs.measurements().query("split == 'test' and name == 'accuracy'")["value"].tolist()
+    assert [values["test/accuracy"] for _, _, values in sink.received[1:-1]] == stored
+    sink.received.clear()
+    fs.compare(["fedavg", "fedprox"], **TINY, rounds=1, seeds=1, runs=tmp_path, to="wandb")
+    assert [(name, number) for name, number, _ in sink.received if number in (1, 99)] == [
+        ("fedavg", 1), ("fedavg", 99), ("fedprox", 1), ("fedprox", 99),
+    ]  # fmt: skip
+
+
+def test_a_tracker_that_fails_stops_no_training(tmp_path: Path, monkeypatch, capsys) -> None:
+    class Away(Recorder):
+        def open(self, record: RunRecord) -> Any:
+            raise ConnectionError("nobody answers")
+
+    monkeypatch.setitem(functions.__dict__, "sinks_from", lambda *_: [Away()])
+    runs = fs.run(**{**TINY, "progress": True}, rounds=2, runs=tmp_path, to="mlflow")
+    assert runs.records[0].status == "finished"
+    warned = capsys.readouterr().err
+    assert (
+        warned.count("sink Away: nobody answers; the runs go on, and `fedskew watch --to` sends all their rounds again")
+        == 1
+    )
+
+
+@pytest.mark.parametrize("to", ["wandb", ["tensorboard", "wandb"]])
+def test_a_missing_tracker_is_refused_before_anything_is_stored(tmp_path: Path, monkeypatch, to: Any) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(BadInput, match=r"sink wandb: needs the package wandb; pip install '.\[wandb\]' in the clone"):
+        fs.compare(["fedavg"], **TINY, rounds=1, runs=tmp_path / "runs", to=to)
+    with pytest.raises(BadInput, match="to: unknown"):
+        fs.run(**TINY, runs=tmp_path / "runs", to="parsec")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_password_in_an_address_is_refused_and_none_reaches_the_store(store: RunStore) -> None:

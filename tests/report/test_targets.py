@@ -8,9 +8,11 @@ import pytest
 
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.report.files import latex, numbers, readable
+from fedskew.measure.registry import primary_of
+from fedskew.report.files import latex, numbers, readable, texts_of
 from fedskew.report.html import page
-from fedskew.report.series import Budget, Layout, Results, budget_from
+from fedskew.report.plots import pictures, plot
+from fedskew.report.series import Budget, Layout, Results, budget_from, curves
 from fedskew.store.runs import RunStore
 
 MB = 1_000_000.0
@@ -127,3 +129,54 @@ def test_wrong_targets_give_one_line_errors(store: RunStore, column: str, messag
 def test_a_target_is_no_budget(text: str) -> None:
     with pytest.raises(BadInput, match=r"is reached, not spent; --columns rounds_to_70,bytes_to_70 shows"):
         budget_from(text)
+
+
+def test_a_curve_along_bytes_has_each_round_at_the_megabytes_sent_until_then(store: RunStore) -> None:
+    table = curves(results(store), primary_of(store.runs()), "bytes").set_index(["method", "round"])
+    assert table.loc["cheap", "MB"].tolist() == [0, 2, 4, 6, 8]
+    assert table.loc["dear", "MB"].tolist() == [0, 6, 12, 18, 24]
+    assert table.loc[("cheap", 2), "mean"] == pytest.approx(0.65)
+    axes = plot(results(store), "accuracy", along="bytes").axes[0]
+    assert (axes.get_xlabel(), axes.lines[0].get_xdata().tolist()) == ("MB", [0, 2, 4, 6, 8])
+
+
+def test_a_curve_along_bytes_is_at_the_mean_over_the_seeds_that_are_measured(tmp_path: Path) -> None:
+    made = RunStore(tmp_path)
+    add(made, "a", 0, {0: 0.1, 2: 0.5}, 2)
+    add(made, "a", 1, {0: 0.1, 2: 0.7}, 4)
+    assert curves(results(made), primary_of(made.runs()), "bytes")["MB"].tolist() == [0, 6]
+    assert curves(results(made), primary_of(made.runs()), "seconds")["seconds"].tolist() == [0, 4]
+
+
+def test_the_page_has_one_figure_more_where_methods_send_different_amounts(store: RunStore, tmp_path: Path) -> None:
+    alike = RunStore(tmp_path / "alike")
+    for name in ("a", "b"):
+        add(alike, name, 0, {0: 0.1, 1: 0.5}, 2)
+    assert "accuracy-by-bytes" not in pictures(results(alike))
+    assert pictures(results(store)).keys() - pictures(results(alike)).keys() == {"accuracy-by-bytes"}
+    assert page(results(store)).count("<h3>test accuracy over megabytes</h3>") == 1
+    text = page(results(store))
+    assert [text.count(f'aria-label="test accuracy over {axis}"') for axis in ("rounds", "MB")] == [1, 1]
+    header = texts_of(results(store))["accuracy-by-bytes.csv"].partition("\n")[0]
+    assert header == "method,round,MB,mean,low,high,runs,stopped"
+
+
+def test_where_one_client_holds_all_rows_nothing_is_drawn_along_bytes(store: RunStore) -> None:
+    toml = 'name = "all"\n[skew]\nname = "pooled"\n'
+    run = store.add_run(name="all", experiment=toml, experiment_hash="", seed=0, partition_seed=0, rounds=1)
+    store.write_round(run, 1, [(None, "test", "accuracy", 0.9), (None, "round", "bytes_up", 1.0)])
+    store.update(run, status="finished")
+    assert set(curves(results(store), primary_of(store.runs()), "bytes")["method"]) == {"cheap", "dear"}
+
+
+@pytest.mark.parametrize(
+    ("what", "along", "message"),
+    [
+        ("accuracy", "joules", r"along: unknown 'joules'; did you mean"),
+        ("differences", "bytes", r"along: 'differences' is no curve over rounds; leave it out"),
+        ("accuracy", "u", r"these runs have not measured u"),
+    ],
+)
+def test_wrong_axes_give_one_line_errors(store: RunStore, what: str, along: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        plot(results(store), what, along=along)

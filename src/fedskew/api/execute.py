@@ -7,8 +7,9 @@ from fedskew.api.caller import Caller, Started
 from fedskew.api.runs import Runs
 from fedskew.data.dataset import Dataset
 from fedskew.execution.plan import check_processes, prepare
-from fedskew.execution.run import Listener, register
+from fedskew.execution.run import Listener, Progress, register
 from fedskew.experiment.config import Experiment
+from fedskew.report.sinks import Sink, tracked
 from fedskew.store.runs import RunStore
 from fedskew.studies.progress import play
 from fedskew.studies.runner import Facts, no_facts, register_all, to_execute, worst_error
@@ -31,14 +32,26 @@ def start(
     return Started(Runs(store, tuple(waiting), data), waiting, dataset, jobs, (word,))
 
 
-def execute(started: Started, caller: Caller, listener: Listener = lambda _: None, label: str = "") -> Runs:
+def execute(
+    started: Started,
+    caller: Caller,
+    listener: Listener = lambda _: None,
+    label: str = "",
+    sinks: Sequence[Sink] = (),
+) -> Runs:
     """Execute the waiting runs and return all runs of the call. ``caller`` decides which errors are raised.
 
-    With a ``label``, the progress of all runs is one part.
+    With a ``label``, the progress of all runs is one part. The ``sinks`` get each round.
     """
     store, waiting = started.runs.store, started.waiting
-    face = caller.begin(started)
-    results = play(store, waiting, started.dataset, started.jobs, face, caller.resume_call(started), listener, label)
+    face, command = caller.begin(started), caller.resume_call(started)
+    with tracked(store, list(waiting), sinks, caller.warn) as send:
+
+        def on_progress(progress: Progress) -> None:
+            listener(progress)
+            send(progress.run)
+
+        results = play(store, waiting, started.dataset, started.jobs, face, command, on_progress, label)
     caller.end(started, results, worst_error(results), face.shows)
     return started.runs
 

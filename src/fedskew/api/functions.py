@@ -33,6 +33,7 @@ from fedskew.experiment.keywords import (
 )
 from fedskew.report.experiments import display_name
 from fedskew.report.progress import Board, Part
+from fedskew.report.sinks import sinks_from
 from fedskew.skew.partition import Partition
 from fedskew.store.runs import RunStore
 from fedskew.studies.compare import cross, seeds_from, with_baselines
@@ -90,16 +91,19 @@ def run(
     runs: str | Path = "runs",
     progress: ShowProgress | Caller = True,
     listener: Listener = lambda _: None,
+    to: str | Sequence[str] = (),
     **keywords: Unpack[Settings],
 ) -> Runs:
     """Run one experiment and store its measurements in the folder ``runs``.
 
     The experiment is an `Experiment`, keywords, or both: ``run(dataset="digits", algorithm="scaffold", rounds=20)``. For your own
-    arrays, make a `Dataset` and give it as ``data`` or ``dataset``. Raises `fedskew.FedskewError` with a one-line message.
+    arrays, make a `Dataset` and give it as ``data`` or ``dataset``. ``to`` sends each round to a tracker, or to several, as
+    ``fedskew watch --to`` does: ``to="wandb:project=p"``, ``to=["tensorboard", "mlflow"]``.
+    Raises `fedskew.FedskewError` with a one-line message.
     """
-    caller = caller_of(progress)
+    caller, sinks = caller_of(progress), sinks_from(to, "to")
     planned, data = asked("run", experiment, data, keywords, runs)
-    return execute(start([planned], data, runs, comparison=False), caller, listener)
+    return execute(start([planned], data, runs, comparison=False), caller, listener, sinks=sinks)
 
 
 @listing(CompareKeywords)
@@ -113,6 +117,7 @@ def compare(
     jobs: int = 1,
     progress: ShowProgress | Caller = True,
     listener: Listener = lambda _: None,
+    to: str | Sequence[str] = (),
     **keywords: Unpack[CompareKeywords],
 ) -> Runs:
     """Run several methods on the same partitions and seeds: ``compare(["fedavg", "scaffold"], dataset="heart", seeds=5)``.
@@ -126,7 +131,7 @@ def compare(
     ``jobs`` is the number of processes. If a method gives each client its own model, fine-tuned FedAvg and ``local-only`` are
     added, unless ``baselines`` is False. `run` explains the other keywords.
     """
-    caller = caller_of(progress)
+    caller, sinks = caller_of(progress), sinks_from(to, "to")
     base = experiment if isinstance(experiment, Experiment) else None
     if experiment is not None and base is None:
         require(not algorithms, "compare: the methods are named twice")
@@ -149,11 +154,11 @@ def compare(
     planned = cross(base, methods, seeds, folds, partitions)
     if not tuned:
         require(not tuning, f"compare: {next(iter(tuning), '')} has no effect without tuned; add it, or leave both out")
-        return execute(start(planned, data, runs, jobs), caller, listener)
+        return execute(start(planned, data, runs, jobs), caller, listener, sinks=sinks)
     names = list(dict.fromkeys(experiment.name for experiment in planned))
     best = best_settings(base, names, search_of(tuning), RunStore(runs), data, jobs, caller, [*seeds, *partitions])
     caller.tuned(best.methods)
-    return execute(best.start(seeds, jobs, partitions), caller, listener)
+    return execute(best.start(seeds, jobs, partitions), caller, listener, sinks=sinks)
 
 
 def asked(

@@ -179,11 +179,14 @@ class Runs:
         return self.store.measurements(self.ids)
 
     @plainly
-    def plot(self, what: str = "", interval: Interval = "ci95") -> Figure:
-        """Draw a matplotlib figure: ``loss``, ``drift``, ``clients``, ``partition``, ...; by default the primary measure."""
+    def plot(self, what: str = "", interval: Interval = "ci95", along: str = "rounds") -> Figure:
+        """Draw a matplotlib figure: ``loss``, ``drift``, ``clients``, ``partition``, ...; by default the primary measure.
+
+        ``along`` is the horizontal axis of a curve: rounds, steps, u, bytes or seconds.
+        """
         from fedskew.report.plots import plot
 
-        return self_showing(plot(self.results(interval=interval), what))
+        return self_showing(plot(self.results(interval=interval), what, along))
 
     @plainly
     def report(self, path: str | Path, by: Split = "test") -> Path:

@@ -13,14 +13,13 @@ from rich.live import Live
 from rich.text import Text
 
 from fedskew.cli.output import number, print_json, table_of, too_wide
-from fedskew.core.component import build
 from fedskew.core.errors import require
 from fedskew.core.text import listed
 from fedskew.measure.registry import Measure, measures_of, primary_of
 from fedskew.report.answer import warnings
 from fedskew.report.console import Console
 from fedskew.report.experiments import between_sites, display_name, measured_rows, titled
-from fedskew.report.sinks import SINKS, Feed
+from fedskew.report.sinks import Feed, sinks_from
 from fedskew.report.words import duration, heading, plain
 from fedskew.store.lock import owner
 from fedskew.store.runs import RunRecord, RunStore
@@ -86,7 +85,7 @@ def watch(parsed: argparse.Namespace) -> None:
     require(parsed.every > 0, f"watch: --every must be above 0, got {parsed.every:g}")
     store = RunStore(parsed.runs, read_only=True)
     console = Console()
-    with Feed(store, [build("sink", SINKS, text, "--to") for text in parsed.to]) as feed:
+    with Feed(store, sinks_from(parsed.to, "--to")) as feed:
         following = follow(store, parsed.runs_wanted, parsed.every, feed)
         seen = next(following)
         if console.is_terminal and not parsed.json:

@@ -58,11 +58,16 @@ BIN = re.compile(rf"(.*?)(up to |above )?({NUMBER})(?: to {NUMBER})?")
 
 
 def draw_curves(
-    table: pd.DataFrame, measure: Measure, order: Sequence[str], label: str = "", circled: bool = False
+    table: pd.DataFrame,
+    measure: Measure,
+    order: Sequence[str],
+    label: str = "",
+    circled: bool = False,
+    axis: str = "round",
 ) -> Figure:
     """Draw the mean over rounds, the interval over seeds as a band, and a cross where a run stopped early.
 
-    If ``circled``, a circle is at the lowest point of each line.
+    If ``circled``, a circle is at the lowest point of each line. The horizontal ``axis`` is a column of the table.
 
     ``table`` comes from `series.curves`; ``order`` gives each method its colour. With a ``label``, the vertical axis has this
     label, and the figure has a legend. The report leaves ``label`` empty and shows both beside the figure.
@@ -79,20 +84,20 @@ def draw_curves(
         for index, method in enumerate(order):
             rows = table[table["method"] == method]
             style = line_style(index, len(rows))
-            axes.plot(rows["round"], rows["mean"], label=method, **style)
+            axes.plot(rows[axis], rows["mean"], label=method, **style)
             if circled:
                 lowest = rows.nsmallest(1, "mean")
-                axes.plot(lowest["round"], lowest["mean"], "o", color=style["color"], markersize=11, fillstyle="none")
+                axes.plot(lowest[axis], lowest["mean"], "o", color=style["color"], markersize=11, fillstyle="none")
             if (rows["runs"] > 1).any():
                 low = rows["low"].clip(lower=max(bottom, measure.low))
                 high = rows["high"].clip(upper=min(top, measure.high))
-                axes.fill_between(rows["round"], low, high, color=style["color"], alpha=faint, linewidth=0)
+                axes.fill_between(rows[axis], low, high, color=style["color"], alpha=faint, linewidth=0)
             stops = rows[rows["stopped"] > 0]
-            axes.plot(stops["round"], stops["mean"], "x", color=style["color"], markersize=9, markeredgewidth=2.2)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
-        if table["round"].nunique() == 1:
-            axes.set_xlim(table["round"].iloc[0] - 1, table["round"].iloc[0] + 1)
-        axes.set_xlabel("round")
+            axes.plot(stops[axis], stops["mean"], "x", color=style["color"], markersize=9, markeredgewidth=2.2)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=axis == "round", nbins=7))
+        if table[axis].nunique() == 1:
+            axes.set_xlim(table[axis].iloc[0] - 1, table[axis].iloc[0] + 1)
+        axes.set_xlabel(axis)
         if logarithmic:
             logarithmic_axis(axes, top / bottom)
         if share:

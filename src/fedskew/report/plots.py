@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +17,7 @@ import numpy as np
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.files import require_regular, write_whole
 from fedskew.core.text import listed
-from fedskew.measure.registry import Measure, primary_of
+from fedskew.measure.registry import Measure, budgets, primary_of
 from fedskew.measure.statistics import Ranks, rank_methods
 from fedskew.report import draw, series
 from fedskew.report.console import png
@@ -24,7 +25,7 @@ from fedskew.report.experiments import kinds_of_rows, measured_rows, observation
 from fedskew.report.series import Results
 from fedskew.report.style import Picture, Tip, Tips, evenly, tips_along
 from fedskew.report.tables import OBSERVATION, covers, on_verdicts, per_seed
-from fedskew.report.words import MISSING, SPREADS, gap, note, value, with_interval
+from fedskew.report.words import MISSING, SPREADS, figures, gap, note, value, with_interval
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -38,13 +39,14 @@ LANDSCAPES = 3
 """Maximum number of runs whose loss landscapes are shown."""
 
 
-def builders(results: Results, most_points: int = 0) -> dict[str, Callable[[], Picture]]:
+def builders(results: Results, most_points: int = 0, along: str = "rounds") -> dict[str, Callable[[], Picture]]:
     """Return the functions that make the figures, by name. They raise `BadInput` if the runs lack the measurements.
 
-    With ``most_points``, a figure of lines has at most that number of points, and its caption says so.
+    With ``most_points``, a figure of lines has at most that number of points, and its caption says so. ``along`` is as for `curve`.
     """
     return {
-        **{m.figure: partial(curve, results, m, most_points) for m in results.measures.shown("curve")},
+        **{m.figure: partial(curve, results, m, most_points, along) for m in results.measures.shown("curve")},
+        f"{primary_of(results.runs).figure}-by-bytes": partial(by_bytes, results, most_points),
         "differences": partial(differences, results),
         **{str(what): partial(of_parts, results, what) for what in PARTS},
         "clients": partial(clients, results, most_points),
@@ -63,13 +65,16 @@ def pictures(results: Results, most_points: int = 0) -> dict[str, Picture]:
     return possible
 
 
-def plot(results: Results, what: str = "") -> Figure:
-    """Draw the figure ``what`` with a legend; by default the curve of the primary measure.
+def plot(results: Results, what: str = "", along: str = "rounds") -> Figure:
+    """Draw the figure ``what`` with a legend; by default the curve of the primary measure. ``along`` is as for `curve`.
 
-    Raises `BadInput` for an unknown figure, and if the runs lack the measurements or the partition.
+    Raises `BadInput` for an unknown figure or cost, and if the runs lack the measurements or the partition.
     """
-    possible, what = builders(results.titled), what or results.measure.figure
+    require(along in budgets(), f"along: unknown {along!r}; {suggestion(along, budgets())}")
+    possible, what = builders(results.titled, along=along), what or results.measure.figure
     require(what in possible, f"there is no figure {what!r}; {suggestion(what, possible)}")
+    curved = {m.figure for m in results.measures.shown("curve")}
+    require(along == "rounds" or what in curved, f"along: {what!r} is no curve over rounds; leave it out")
     picture = possible[what]()
     return picture.draw(picture.label)
 
@@ -96,33 +101,46 @@ def thinned(table: pd.DataFrame, along: str, methods: Sequence[str], most: int) 
     return table[stays], f" The lines show {len(drawn):,} of {len(places):,} {along}s, evenly spaced."
 
 
-def curve(results: Results, measure: Measure, most_points: int = 0) -> Picture:
-    """The figure of a measure over the rounds."""
-    table = series.curves(results, measure)
+def by_bytes(results: Results, most_points: int = 0) -> Picture:
+    """The figure of the primary measure over the megabytes sent, if the methods send different amounts in a round."""
+    picture = curve(results, primary_of(results.runs), most_points, "bytes")
+    assert picture.table is not None
+    sent = picture.table.groupby("round")["MB"].agg(["min", "max"])
+    different = not np.allclose(sent["min"], sent["max"])
+    require(different, "all methods send the same amounts: their curves over bytes are those over rounds")
+    return replace(picture, key=f"{picture.key}-by-bytes", heading=f"{picture.heading} over megabytes")
+
+
+def curve(results: Results, measure: Measure, most_points: int = 0, along: str = "rounds") -> Picture:
+    """The figure of a measure over the rounds, or ``along`` another cost of a `series.Budget`."""
+    table, axis = series.curves(results, measure, along), "round" if along == "rounds" else series.unit_of(along)[0]
     if not len(table):
         measured = [m.figure for m in results.measures.shown("curve") if results.has(m)]
         raise BadInput(f"none of these runs has measured {measure.label}; they have {listed(measured)}")
     records, order = results.records, results.methods
     points, thinner = thinned(table, "round", order, most_points)
     rows = f" Measured on each client’s {measured_rows(records)}." if measure.of_clients else ""
+    if along != "rounds":
+        what = "MB that all clients sent and received" if along == "bytes" else f"{along} spent"
+        rows += f" Each point is a measured round, at the {what} until then, mean over the seeds."
     return Picture(
         key=measure.figure,
         heading=measure.label,
-        draw=partial(draw.draw_curves, points, measure, order),
-        tips=partial(tips_of_curves, points, measure, order),
+        draw=partial(draw.draw_curves, points, measure, order, axis=axis),
+        tips=partial(tips_of_curves, points, measure, order, axis),
         caption=f"{note(measure)}.{rows}{thinner}",
-        about=f"{measure.label} over rounds",
+        about=f"{measure.label} over {along if along == 'rounds' else axis}",
         label=measure.label + (f", {kinds_of_rows(records)} rows" if measure.of_clients else ""),
         table=table,
     )  # fmt: skip
 
 
-def tips_of_curves(points: pd.DataFrame, measure: Measure, order: Sequence[str]) -> Tips:
-    """The mean and its interval at each round, for the table of `draw.draw_curves`."""
+def tips_of_curves(points: pd.DataFrame, measure: Measure, order: Sequence[str], axis: str = "round") -> Tips:
+    """The mean and its interval at each place on the ``axis``, a column of the table of `draw.draw_curves`."""
     finite = points[np.isfinite(points["mean"])].sort_values("mean", ascending=False, kind="stable")
     return tips_along(
-        finite, "round", order, "mean",
-        head=lambda row: f"round {row['round']}",
+        finite, axis, order, "mean",
+        head=lambda row: f"round {row['round']}" if axis == "round" else f"{figures(row[axis])} {axis}",
         text=lambda row: with_interval(measure, row["mean"], row["high"] - row["mean"]),
     )  # fmt: skip
 

@@ -117,11 +117,16 @@ def exact(value: float) -> str:
 def spending(frame: pd.DataFrame, budget: Budget) -> pd.Series[float]:
     """Return the amount that each run has spent up to and including each round, indexed by (run, round)."""
     costs = frame[(frame["split"] == "round") & frame["name"].isin(budgets()[budget.of])]
-    require(len(costs) > 0, f"budget: these runs have not measured {budget.of}")
+    require(len(costs) > 0, f"these runs have not measured {budget.of}")
     spent = costs.groupby(["run", "round"])["value"].sum()
     if budget.of == "rounds":
         spent = spent * 0 + 1
     return spent.groupby("run").cumsum()
+
+
+def unit_of(cost: str) -> tuple[str, float]:
+    """Return the unit in which views show a cost, and the factor on its amounts."""
+    return ("MB", 1e-6) if cost == "bytes" else (cost, 1.0)
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,7 @@ class TargetCost:
     def measure(self) -> Measure:
         """The column. It has one value for each run: infinity if the run never reaches the level."""
         level = f"{self.level:g} {self.primary.unit}".strip()
-        title, factor = {"bytes": ("MB", 1e-6)}.get(self.of, (self.of, 1.0))
+        title, factor = unit_of(self.of)
         edge = "most" if self.primary.better == "lower" else "least"
         return Measure(
             "target", f"{self.of}_to_{self.level:g}", f"{self.of} until {self.primary.label} is {level}", factor=factor,
@@ -492,22 +497,32 @@ def over_seeds(groups: SeriesGroupBy[float, tuple[Hashable, ...]], spread: str) 
     return table.assign(half=wide.get(spread, table.get(spread)))
 
 
-def curves(results: Results, measure: Measure) -> pd.DataFrame:
+def curves(results: Results, measure: Measure, along: str = "rounds") -> pd.DataFrame:
     """Return a measure over the rounds, with unfinished runs up to their last round.
 
     Columns are method, round, mean, low and high (ends of the layout's spread over seeds; NaN for one seed), runs (number of seeds
     that reached the round), stopped (number of runs that ended early at this round). Methods are in order of first appearance.
+
+    With ``along``, another cost of a `Budget`, its unit is a column, too: what the seeds have spent until the round, their mean.
+    Runs in which one client holds all rows are then left out: they send no updates between clients.
     """
     import pandas as pd
 
-    columns = ["method", "round", "mean", "low", "high", "runs", "stopped"]
+    unit, factor = unit_of(along)
+    columns = ["method", "round", *([unit] if along != "rounds" else []), "mean", "low", "high", "runs", "stopped"]
     frame = results.frame
     rows = rows_with(frame, measure).dropna(subset="value") if results.has(measure) else frame[:0]
+    if along != "rounds":
+        rows = rows[~rows["run"].isin([record.id for record in results.records if pooled(record)])]
     if rows.empty:  # most measures have no values, and the code below would take long all the same
         return pd.DataFrame(columns=columns)
     ordered = rows.assign(method=pd.Categorical(rows["method"], categories=results.methods))
     seeds = ordered.groupby([*OBSERVATION, "round"], observed=True)["value"].mean()
     table = over_seeds(seeds.groupby(["method", "round"], observed=True), results.layout.spread)
+    if along != "rounds":
+        spent = ordered.join(spending(frame, Budget(along)).rename(unit), on=["run", "round"])
+        spent[unit] = spent[unit].where(spent["round"] > 0, 0.0) * factor
+        table[unit] = spent.groupby(["method", "round"], observed=True)[unit].mean()
     ends = ordered[ordered["status"].isin(STOPPED)].groupby(["run", "method"], observed=True)["round"].max()
     stopped = ends.reset_index().groupby(["method", "round"], observed=True).size()
     result = table.assign(

@@ -17,6 +17,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
+from fedskew.core.component import build
 from fedskew.core.errors import BadInput, FedskewError, first_line, require
 from fedskew.report.experiments import parsed
 from fedskew.store.runs import RunRecord, RunStore
@@ -92,7 +93,6 @@ class TensorBoard:
     folder: str = "tensorboard"
 
     def open(self, record: RunRecord) -> Page:
-        check_installed("tensorboard")
         name = re.sub(r"[^\w.=,-]", "-", record.name)
         writer = import_module("torch.utils.tensorboard").SummaryWriter(
             f"{self.folder}/{record.id}-{name}", purge_step=0
@@ -122,7 +122,6 @@ class MlFlow:
         require("@" not in self.uri, "uri holds a name or password; set MLFLOW_TRACKING_USERNAME and _PASSWORD instead")
 
     def open(self, record: RunRecord) -> Page:
-        check_installed("mlflow")
         client = import_module("mlflow.tracking").MlflowClient(self.uri or None)
         metric = import_module("mlflow.entities").Metric
         earlier = client.get_experiment_by_name(self.experiment)
@@ -152,7 +151,6 @@ class Wandb:
     folder: str = "."
 
     def open(self, record: RunRecord) -> Page:
-        check_installed("wandb")
         run = import_module("wandb").init(
             project=self.project, mode=self.mode, dir=self.folder, name=f"{record.name} {record.seed}",
             config=parsed(record), reinit="create_new",
@@ -169,6 +167,39 @@ class Wandb:
 
 
 SINKS: Mapping[str, type] = MappingProxyType({"tensorboard": TensorBoard, "mlflow": MlFlow, "wandb": Wandb})
+
+
+def sinks_from(texts: str | Sequence[str], where: str) -> list[Sink]:
+    """Make the sinks: ``wandb:project=p``, or several of them. Raises `BadInput` for an unknown one and a missing package."""
+    sinks: list[Sink] = [build("sink", SINKS, text, where) for text in ([texts] if isinstance(texts, str) else texts)]
+    for package, cls in SINKS.items():
+        if any(isinstance(sink, cls) for sink in sinks):
+            check_installed(package)
+    return sinks
+
+
+@contextmanager
+def tracked(
+    store: RunStore, runs: Sequence[int], sinks: Sequence[Sink], warn: Callable[[str], None]
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function that sends the new rounds of one of the ``runs``, and of others under way. At the end, all are sent.
+
+    A sink that fails stops no training: ``warn`` gets one line, and the sinks get nothing more.
+    """
+    with Feed(store, sinks) as feed:
+
+        def send(*runs: int) -> None:
+            try:
+                feed.send(store.numbered([*dict.fromkeys([*feed.pages, *runs])]) if feed.sinks else ())
+            except FedskewError as error:
+                feed.sinks = ()
+                feed.pages.clear()
+                warn(f"{error}; the runs go on, and `fedskew watch --to` sends all their rounds again")
+
+        try:
+            yield send
+        finally:
+            send(*runs)
 
 
 @contextmanager

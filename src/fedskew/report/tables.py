@@ -304,7 +304,7 @@ def summarise(
 
 
 def cells_of(measure: Measure, values: pd.Series[float]) -> dict[str, float]:
-    """Return the cells of a measure, from its values by seed. Those of a target say how many seeds never reach it."""
+    """Return the cells of a measure, from its values by seed. A target has cells that say how many seeds never reach it."""
     never = int(np.isinf(values).sum())
     # a mean over the seeds that reach a target would flatter the method
     cells = spread(measure.key, values[:0] if measure.split == "target" and never else values)

@@ -449,6 +449,17 @@ def test_a_model_that_is_no_better_than_one_answer_is_named(
     assert ("One answer at each site" in "\n".join(printed(found))) == np.isfinite(baseline)
 
 
+def test_notes_on_how_cells_were_read_come_before_any_run(tmp_path: Path, capsys) -> None:
+    days = [f"{1 + at % 28:02d}.03.2024" for at in range(120)]
+    clinics(rows=40).assign(visit=days).to_csv(tmp_path / "visits.csv", index=False)
+    with pytest.raises(BadInput, match="the shortest plan takes about"):
+        fs.study(
+            tmp_path / "visits.csv", label="outcome", client="clinic", minutes=0.01, runs=tmp_path / "runs", jobs=1
+        )
+    err = capsys.readouterr().err
+    assert "column 'visit': '01.03.2024' is read as 2024-03-01" in " ".join(err.split())
+
+
 def test_json_and_wrong_requests(studied: tuple[Path, Decided], short, capsys, monkeypatch) -> None:
     folder, decided = studied
     words = [

@@ -26,6 +26,7 @@ from fedskew.store.runs import RunStore
 from fedskew.store.test_rows import Stored
 from fedskew.studies import study as steps
 from fedskew.studies.study import ALONE, COSTS, FIRST, POOLED, SHUFFLED, Arm, Timing, arms_of, groups_of, schedule
+from tests.studies.planted import federation
 
 ARMS_OF_COSTS = [Arm(name) for name in COSTS]
 REMEDIES = [Arm(name) for name in "abcdef"]
@@ -87,8 +88,8 @@ def test_without_minutes_the_shortest_plan_may_take_longer_than_usual() -> None:
     quick = schedule(ARMS_OF_COSTS, each, Timing(a_round=0.01, a_run=0.1), 30, None, 2)
     assert (quick.rounds, quick.minutes) == (30, 2)
     plan = schedule([*ARMS_OF_COSTS, *REMEDIES], each, timing, 30, None, 2)
-    assert (plan.rounds, plan.minutes, len(plan.arms)) == (6, 4, 5)
-    with pytest.raises(BadInput, match="write --minutes 4"):
+    assert (plan.rounds, plan.minutes, len(plan.arms)) == (6, 5, 6)
+    with pytest.raises(BadInput, match="write --minutes 5"):
         schedule([*ARMS_OF_COSTS, *REMEDIES], each, timing, 30, 2, 2)
     with pytest.raises(BadInput, match="write --minutes 15"):
         schedule(ARMS_OF_COSTS, each, Timing(a_round=2.0, a_run=1.0), 30, None, 2)
@@ -107,6 +108,9 @@ def test_arms_of_a_table() -> None:
         *("FedAvg + combat", "FedAvg + prior"),
     ]
     assert len(names) == 11, "and two methods that were best in the nearest measured cases"
+    of_labels = {**found_by("heart"), "dominant": "label"}
+    arms, _ = arms_of(Experiment(dataset="heart"), fs.load("heart"), of_labels)
+    assert [arm.name for arm in arms[4:6]] == ["FedAvg + site-bias", "FedAvg + site-scale"], "the fitting one is first"
     assert reasons == []
 
 
@@ -447,6 +451,15 @@ def test_a_model_that_is_no_better_than_one_answer_is_named(
     found.__dict__["baseline"] = baseline
     assert ("one answer at each site is no worse: 90.0" in " ".join(found.sentences())) == says
     assert ("One answer at each site" in "\n".join(printed(found))) == np.isfinite(baseline)
+
+
+def test_the_next_step_is_to_mend_the_data(tmp_path: Path, short) -> None:
+    federation("unit", 0).to_csv(tmp_path / "rows.csv", index=False)
+    options = {"label": "outcome", "client": "site", "rounds": 1, "minutes": 60, "jobs": 1}
+    decided = fs.study(tmp_path / "rows.csv", runs=tmp_path / "runs", progress=False, **options)
+    assert decided.findings.commands[0] == (
+        "# first write the lines of the page into rows.columns.toml beside the data, and repeat the study"
+    )
 
 
 def test_notes_on_how_cells_were_read_come_before_any_run(tmp_path: Path, capsys) -> None:

@@ -198,6 +198,9 @@ class Execution:
         if not options.get("final"):
             again = "# first the same call with final=True, or the same command with --final"
             lines.insert(0, shlex.join(["fedskew", *words_, "--final", *folder]) if words_ else again)
+        if self.diagnosis["paste"]:
+            mend = ", ".join(block["file"] for block in self.diagnosis["paste"])
+            lines.insert(0, f"# first write the lines of the page into {mend} beside the data, and repeat the study")
         findings = Findings(
             title=str(self.diagnosis["data"]),
             diagnosis=self.diagnosis,

@@ -30,4 +30,4 @@ def study(parsed: argparse.Namespace) -> None:
     if decided.final:
         say(f"Run {decided.final.ids[0]} is trained on all rows: {title_of(decided.findings.decision)}")
     say(f"Page: {page}")
-    say(f"Next: {decided.findings.commands[0]}")
+    say(f"Next: {decided.findings.commands[0].removeprefix('# ')}")

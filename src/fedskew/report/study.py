@@ -215,7 +215,7 @@ class Findings:
         worse = all(row["verdict"] == measure.behind for row in joint.values())
         if worse:
             text, usual = f"sites that train alone reach {self.reached(alone)}", measure.behind
-            text += f"; the best that joins is {title_of(name)}, {gained}"
+            text += f"; the best that joins, {title_of(name)}, reaches {self.reached(name)}, {gained}"
         elif joint[name]["verdict"] == measure.ahead:
             text, usual = f"Joining helps: {gained} over sites that train alone", measure.ahead
         else:
@@ -230,13 +230,16 @@ class Findings:
     def arms(self, names: Sequence[str]) -> Cells:
         """Return the table of some arms."""
         measure, rows = self.results.measure, [self.rows[name] for name in names if name in self.rows]
+        less = " (less is better)" if measure.ahead == "lower" else ""
         if BASELINE in names:
             rows.append(
                 {"method": BASELINE, measure.key: self.baseline, f"{measure.key}_half": math.nan, "verdict": ""}
             )
         return {
             "": [title_of(row["method"]) for row in rows],
-            f"{measure.name.replace('_', ' ')} {measure.unit}".strip(): [words.shown(measure, row) for row in rows],
+            f"{measure.name.replace('_', ' ')} {measure.unit}".strip() + less: [
+                words.shown(measure, row) for row in rows
+            ],
             f"vs {title_of(self.costs[0])}": [words.difference(measure, row) if row["verdict"] else "" for row in rows],
             "verdict": [words.MISSING if row["method"] == BASELINE else row["verdict"] for row in rows],
             "setting": [self.settings.get(row["method"], "") for row in rows],
@@ -245,7 +248,7 @@ class Findings:
     def sites(self) -> Cells:
         """Return the table of the sites: joint, alone and `shown_remedy`, what joining brings, the rarest class.
 
-        The site that loses most by joining is first.
+        Sites with a decided difference are first, and of these the one that loses most by joining.
         """
         arms = {self.shown_remedy: "remedy", self.costs[0]: "joint", self.costs[-1]: "alone"}
         runs = [replace(record, name=arms[record.name]) for record in self.results.runs if record.name in arms]
@@ -259,7 +262,7 @@ class Findings:
             return {}
         sign = 1 if measure.ahead == "higher" else -1
         losses = [sign * gained[site]["difference"] if site in gained else math.inf for site in cells["site"]]
-        order = sorted(range(len(losses)), key=losses.__getitem__)
+        order = sorted(range(len(losses)), key=lambda at: ("undecided" in cells["joining"][at], losses[at]))
         return {
             {"rows": "test rows"}.get(heading, heading): [column[at] for at in order]
             for heading, column in cells.items()

@@ -44,7 +44,7 @@ SLOWER = 1.4
 TUNING_SEEDS = (1000, 1001)
 """Seeds of tuning. Where each partition draws its own test rows, arms are tuned on each of them, with the first seed only."""
 
-PLANS = ((1.0, 99), (0.7, 99), (0.7, 4), (0.4, 4), (0.4, 2), (0.2, 1))
+PLANS = ((1.0, 99), (0.7, 99), (0.7, 4), (0.4, 4), (0.4, 2), (0.2, 2))
 """From the longest plan to the shortest: share of the experiment's rounds, and number of remedies."""
 
 PARTITIONS, MANY = (20, 10, 6), 5.0
@@ -102,6 +102,8 @@ def harmonised(name: str) -> Arm:
 
 def arms_of(base: Experiment, data: Dataset, diagnosis: Mapping[str, Any]) -> tuple[list[Arm], list[str]]:
     """Return the arms that can run on these data, the most promising remedies first, and why the others cannot."""
+    of_columns = diagnosis["dominant"] == "feature"  # then columns are changed first, else what is said of labels
+    first = ("site-scale", "site-bias") if of_columns else ("site-bias", "site-scale")
     near = [case["method"] for case in diagnosis["advice"]["nearest"]]
     excluded = {FIRST, *COMBINATIONS}
     methods = [name for name in dict.fromkeys([*near, *COMMON]) if parse(name, "algorithm")[0] not in excluded]
@@ -110,7 +112,7 @@ def arms_of(base: Experiment, data: Dataset, diagnosis: Mapping[str, Any]) -> tu
         Arm(POOLED, changes={"skew": (*base.skew, Pooled()), "selection": Everyone()}),
         Arm(SHUFFLED, changes={"skew": (*base.skew, Shuffled())}),
         Arm(ALONE, "local-only"),
-        *map(harmonised, ("site-scale", "site-bias")),
+        *map(harmonised, first),
         Arm("fedavg-ft", "fedavg-ft"),
         *map(harmonised, ("combat", "prior")),
         *(Arm(method, method) for method in methods[:2]),

@@ -285,6 +285,10 @@ def test_the_final_model_trains_on_all_rows_and_predict_takes_it(studied: tuple[
     assert main(["predict", str(rows), "--runs", str(folder / "runs"), "--output", str(folder / "a.csv")]) == 0
     assert f"run {final.id} is the final model of a study: fedavg, expected" in capsys.readouterr().err
     assert len(pd.read_csv(folder / "a.csv")) == 240
+    decided.runs.store.add_facts(final.id, {"final": {**final.facts["final"], "arm": "FedAvg + site-bias"}})
+    assert main(["predict", str(rows), "--runs", str(folder / "runs"), "--output", str(folder / "a.csv")]) == 0
+    decided.runs.store.add_facts(final.id, {"final": final.facts["final"]})
+    assert "accuracy at the sites, for rows whose site is named" in " ".join(capsys.readouterr().err.split())
 
 
 ROWS = {

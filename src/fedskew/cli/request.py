@@ -48,10 +48,9 @@ def one_run(parsed: argparse.Namespace, verb: str) -> Runs:
     runs = runs_of(parsed.run, parsed.runs) if verb == "landscape" else model_of(parsed.run, parsed.runs)
     number = runs.one(verb)
     if parsed.run == "latest" and (final := runs.records[0].facts.get("final")):
-        say(
-            f"fedskew: run {number} is the final model of a study: {final['arm']}, expected {final['expected']}",
-            error=True,
-        )
+        named = "" if final["arm"] == "fedavg" else ", for rows whose site is named"
+        text = f"run {number} is the final model of a study: {final['arm']}, expected {final['expected']}{named}"
+        say(f"fedskew: {text}", error=True)
     runs.confirm(parsed.trust)
     return runs
 

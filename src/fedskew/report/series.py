@@ -520,7 +520,7 @@ def curves(results: Results, measure: Measure, along: str = "rounds") -> pd.Data
     seeds = ordered.groupby([*OBSERVATION, "round"], observed=True)["value"].mean()
     table = over_seeds(seeds.groupby(["method", "round"], observed=True), results.layout.spread)
     if along != "rounds":
-        spent = ordered.join(spending(frame, Budget(along)).rename(unit), on=["run", "round"])
+        spent = ordered.join(spending(frame, Budget(along)).to_frame(unit), on=["run", "round"])
         spent[unit] = spent[unit].where(spent["round"] > 0, 0.0) * factor
         table[unit] = spent.groupby(["method", "round"], observed=True)[unit].mean()
     ends = ordered[ordered["status"].isin(STOPPED)].groupby(["run", "method"], observed=True)["round"].max()
@@ -531,7 +531,8 @@ def curves(results: Results, measure: Measure, along: str = "rounds") -> pd.Data
         runs=table["count"],
         stopped=stopped.reindex(table.index, fill_value=0),
     ).reset_index()
-    return result.assign(method=result["method"].astype(str))[columns]
+    # a round whose cost is unknown has no place on the axis of costs
+    return result.assign(method=result["method"].astype(str))[columns].dropna(subset=columns[1:-5])
 
 
 def curves_by_run(results: Results) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import groupby
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
@@ -174,7 +175,7 @@ def sinks_from(texts: str | Sequence[str], where: str) -> list[Sink]:
     sinks: list[Sink] = [build("sink", SINKS, text, where) for text in ([texts] if isinstance(texts, str) else texts)]
     for package, cls in SINKS.items():
         if any(isinstance(sink, cls) for sink in sinks):
-            check_installed(package)
+            require_package(package)
     return sinks
 
 
@@ -213,14 +214,10 @@ def explained(sink: Sink) -> Iterator[None]:
         raise FedskewError(f"sink {type(sink).__name__}: {first_line(error)}") from None
 
 
-def check_installed(package: str) -> None:
+def require_package(package: str) -> None:
     """Raise `BadInput` if an optional package is missing."""
-    try:
-        import_module(package)
-    except ImportError:
-        raise BadInput(
-            f"sink {package}: needs the package {package}; pip install '.[{package}]' in the clone"
-        ) from None
+    if find_spec(package) is None:
+        raise BadInput(f"sink {package}: needs the package {package}; pip install '.[{package}]' in the clone")
 
 
 def flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:

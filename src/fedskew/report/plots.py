@@ -107,7 +107,7 @@ def by_bytes(results: Results, most_points: int = 0) -> Picture:
     assert picture.table is not None
     sent = picture.table.groupby("round")["MB"].agg(["min", "max"])
     different = not np.allclose(sent["min"], sent["max"])
-    require(different, "all methods send the same amounts: their curves over bytes are those over rounds")
+    require(different, "all methods send the same amount in a round; draw the curves over rounds")
     return replace(picture, key=f"{picture.key}-by-bytes", heading=f"{picture.heading} over megabytes")
 
 

@@ -69,3 +69,10 @@ def test_windows_do_not_see_each_other():
     order = np.random.default_rng(1).permutation(1100)[:50]
     np.testing.assert_array_equal(motion_features(windows[order]), features[order])
     assert np.isfinite(motion_features(np.zeros((2, 9, 128), dtype=np.float32))).all(), "a device that lies still"
+
+
+def test_features_need_no_folder_that_can_be_written(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(CACHE, str(tmp_path / "file" / "cache"))
+    windows = np.random.default_rng(0).standard_normal((3, 9, 128)).astype(np.float32)
+    np.testing.assert_array_equal(uci_har.kept_features(windows), motion_features(windows))

@@ -11,6 +11,7 @@ from typing import IO, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.errors import FedskewError
 from fedskew.data.dataset import Dataset, Rows
 from fedskew.data.datasets import SOURCES
 from fedskew.data.find import Files, kept, npz_arrays
@@ -103,7 +104,10 @@ TINY = 1e-12
 def kept_features(windows: Rows) -> Rows:
     """Return `motion_features` from the cache folder. They are computed once for the same windows and the same code."""
     digest = hashlib.sha256(Path(__file__).read_bytes() + windows.tobytes()).hexdigest()
-    return np.asarray(kept(f"motion-{digest[:16]}", lambda path: np.save(path, motion_features(windows))))
+    try:
+        return np.asarray(kept(f"motion-{digest[:16]}", lambda path: np.save(path, motion_features(windows))))
+    except FedskewError:  # the folder cannot be written: they take five seconds each time
+        return motion_features(windows)
 
 
 def motion_features(windows: NDArray[np.floating]) -> NDArray[np.float32]:

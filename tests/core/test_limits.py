@@ -89,7 +89,7 @@ def test_what_each_option_takes(snapshot: object) -> None:
 
 @pytest.mark.parametrize(("name", "option"), dict.fromkeys((name, option) for name, option, *_ in LIMITED))
 def test_values_at_a_limit_are_taken_and_values_beyond_it_are_not(name: str, option: str) -> None:
-    words = expected(types_of(OPTIONS[name])[option], numbers=True)
+    words = expected(types_of(OPTIONS[name])[option], only_limits=True)
     for limit, of, listed in [tuple(rest) for one, other, *rest in LIMITED if (one, other) == (name, option)]:
         right, wrong = values_around(limit, of)
         for value in wrong:

@@ -85,7 +85,7 @@ def options_of(cls: type) -> str:
     texts = []
     for field in dataclasses.fields(cls):
         default = "" if field.default in (dataclasses.MISSING, None) else shown(field.default)
-        words = expected(types[field.name], numbers=True)
+        words = expected(types[field.name], only_limits=True)
         limited = words not in NOUNS.values()
         texts.append(f"{field.name}={default}" + f" ({words})" * limited)
     return " ".join(texts)

@@ -129,7 +129,7 @@ def print_summary(results: Results, title: str = "") -> None:
         print_columns(shown, ("site", "faults"))
     if hidden:
         keys = [m.key for m in results.columns("table") if heading(m) in hidden]
-        keys += ["difference"] * (against(results) in hidden) + ["verdict"] * ("verdict" in hidden)
+        keys += [key for key, title in (("difference", against(results)), ("verdict", "verdict")) if title in hidden]
         console.print(
             f"not shown, lines are too short: {', '.join(keys)} (`fedskew show --columns` prints any)",
             style="dim",

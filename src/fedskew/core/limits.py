@@ -31,29 +31,29 @@ Widths = Annotated[tuple[PositiveInt, ...], Meta(min_length=1)]
 NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
-def expected(kind: Any, numbers: bool = False) -> str:
-    """Return the values that a type allows: ``a whole number or all``; empty if there are no words for the type.
+def expected(kind: Any, only_limits: bool = False) -> str:
+    """Return the values that a type allows: ``a whole number of at least 1 or all``; empty if there are no words for the type.
 
-    ``numbers``: a number is given already, so that only the limits are of interest: ``above 0 and at most 1``.
+    With ``only_limits`` a number is described by its limits alone: ``at least 1 or all``.
     """
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    return " or ".join(filter(None, (one_kind(member, numbers) for member in members if member is not NoneType)))
+    return " or ".join(filter(None, (one_kind(member, only_limits) for member in members if member is not NoneType)))
 
 
-def one_kind(kind: Any, numbers: bool) -> str:
+def one_kind(kind: Any, only_limits: bool) -> str:
     """Return the values that a type allows. The type is no union."""
     arguments = get_args(kind)
     if get_origin(kind) is Literal:
         return " or ".join(map(str, arguments))
     if get_origin(kind) is tuple:
-        return f"a list, each {expected(arguments[0], numbers)}"
+        return f"a list, each {expected(arguments[0], only_limits)}"
     if get_origin(kind) is not Annotated:
         return NOUNS.get(kind, "")
     limit = next(part for part in arguments if isinstance(part, Meta))
     if limit.description:
         return limit.description
     if limit.min_length is not None:
-        return expected(arguments[0], numbers).replace("a list", f"a list of {limit.min_length} or more", 1)
+        return expected(arguments[0], only_limits).replace("a list", f"a list of {limit.min_length} or more", 1)
     bounds = [
         f"{words} {bound:g}"
         for words, bound in (
@@ -67,4 +67,4 @@ def one_kind(kind: Any, numbers: bool) -> str:
     text = " and ".join(bounds)
     if limit.le == FINITE:
         return f"a finite number{' of' * text.startswith('at')} {text}".rstrip()
-    return text if numbers else f"{NOUNS[arguments[0]]}{' of' * text.startswith('at')} {text}"
+    return text if only_limits else f"{NOUNS[arguments[0]]}{' of' * text.startswith('at')} {text}"

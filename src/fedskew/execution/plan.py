@@ -119,13 +119,17 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
 
 def remarks_on(plans: Iterable[Plan | None]) -> list[str]:
     """Return lines on these plans: the first note on a partition, and a precision in which this machine is slow."""
-    ready = [plan for plan in plans if plan]
-    dealt = {id(plan.dealt): plan.dealt.note for plan in ready if plan.dealt}
-    texts = [text for text in dealt.values() if text]
-    first = f" 1 of {len(texts)}" if len(set(texts)) > 1 else ""
+    ready, remarks = [plan for plan in plans if plan], list[str]()
+    partitions = {id(plan.dealt): plan.dealt for plan in ready if plan.dealt}
+    notes = [partition.note for partition in partitions.values() if partition.note]
+    if notes:
+        which = f"partition 1 of {len(notes)}" if len(set(notes)) > 1 else "partition"
+        remarks.append(f"{which}: {notes[0]}")
     settings = [plan.experiment.training for plan in ready]
-    half = any(of.precision == "bf16" and device_of(of.device).type == "cpu" for of in settings)
-    return [*(f"partition{first}: {text}" for text in texts[:1]), *filter(None, [slow_bf16() if half else ""])]
+    on_cpu = any(of.precision == "bf16" and device_of(of.device).type == "cpu" for of in settings)
+    if on_cpu and (slow := slow_bf16()):
+        remarks.append(slow)
+    return remarks
 
 
 def check_processes(count: int) -> None:

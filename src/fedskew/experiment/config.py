@@ -100,7 +100,7 @@ def decisions_of(decides: Mapping[str, str], method: str) -> list[dict[str, obje
             bool(re.fullmatch("(client|round)/[a-z][a-z0-9_]*", key)), f"{what}; write 'client/NAME' or 'round/NAME'"
         )
         require((split, name) not in reserved, f"{what}, which every run stores; give it another name")
-        rows.append({"split": split, "name": name, "note": note, "views": ["curve"] * (split == "round")})
+        rows.append({"split": split, "name": name, "note": note, "views": ["curve"] if split == "round" else []})
     return rows
 
 

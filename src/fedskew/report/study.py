@@ -78,7 +78,8 @@ class Findings:
     @property
     def references(self) -> list[str]:
         """The names of the rows in the table of costs."""
-        return [*(name for name in self.costs if name in self.rows), *[BASELINE] * math.isfinite(self.baseline)]
+        names = [name for name in self.costs if name in self.rows]
+        return [*names, BASELINE] if math.isfinite(self.baseline) else names
 
     @cached_property
     def by_mean(self) -> list[str]:
@@ -195,14 +196,17 @@ class Findings:
         sign = 1 if measure.ahead == "higher" else -1
         if sign * (rows[name][measure.key] - self.baseline) <= 0:
             use += f". Without a model, one answer at each site is no worse: {words.plain(measure, self.baseline)}"
-        first = ["First mend the data (see How different), then repeat: the rest is for the data as they are."]
         joining, apart = self.joining
         text = (
             [f"Do not join: {joining}", f"If one model must serve all, use {use}."]
             if apart
             else [f"Use {use}.", joining]
         )
-        return [*first[: len(self.diagnosis["repairs"])], *text]
+        if self.diagnosis["repairs"]:
+            text.insert(
+                0, "First mend the data (see How different), then repeat: the rest is for the data as they are."
+            )
+        return text
 
     @property
     def joining(self) -> tuple[str, bool]:
@@ -366,7 +370,8 @@ def shortened(sites: Cells, most: int) -> list[str]:
     shown = min(MOST_SITES, number if number < most else most - 2)
     cells = {heading: column[:shown] for heading, column in sites.items() if RECALL not in heading}
     cells["site"] = [shorten(name, NAME) for name in cells["site"]]
-    return [*aligned(cells), *[f"  {count(number - shown, 'more site')}: see the page"] * (number > shown)]
+    more = [f"  {count(number - shown, 'more site')}: see the page"] if number > shown else []
+    return [*aligned(cells), *more]
 
 
 def fitting(head: str, sentences: Sequence[str], most: int) -> list[str]:

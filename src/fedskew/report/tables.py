@@ -471,17 +471,20 @@ def verdict_rule(table: pd.DataFrame, measure: Measure, over: str = "") -> str:
 def instead(row: words.Row) -> list[str]:
     """Say how many training seeds on each partition, or how many times the rows, would decide as well as more partitions."""
     seeds, rows = row["repeats_to_decide"], row["rows_to_decide"]
-    return [f"{seeds:.0f} training seeds on each"] * (seeds > 0) + [f"{rows:.1f} times the rows"] * (rows > 0)
+    options = {f"{seeds:.0f} training seeds on each": seeds, f"{rows:.1f} times the rows": rows}
+    return [text for text, number in options.items() if number > 0]
 
 
 def on_verdicts(table: pd.DataFrame, measure: Measure) -> list[str]:
     """Return sentences on the undecided methods of a summary: corrected ones, and what would decide the others, if it is known."""
     rows = [row for row in words.rows_of(table) if row["verdict"] == "undecided"]
     corrected = [row["method"] for row in rows if abs(row["difference"]) > row["difference_half"]]
-    sentences = [
-        f"{listed(corrected)}: undecided although the interval excludes 0, by Holm's correction for "
-        f"{int(table['comparisons'].iloc[0])} comparisons"
-    ] * bool(corrected)
+    sentences = list[str]()
+    if corrected:
+        sentences.append(
+            f"{listed(corrected)}: undecided although the interval excludes 0, by Holm's correction for "
+            f"{int(table['comparisons'].iloc[0])} comparisons"
+        )
     part = covers(table, measure)
     crossed = any(row["observed"] == "partition" for row in rows)
     runs = "partitions" if crossed else "runs of each method" if part in (FOLDS, FOLDS_OF_CLIENTS) else "seeds"
@@ -500,5 +503,4 @@ def on_verdicts(table: pd.DataFrame, measure: Measure) -> list[str]:
     if never:
         tested = "clients" if part == FOLDS_OF_CLIENTS else "test rows"
         parts.append(f"more {runs} would not decide {listed(never)}: too few {tested} for a difference of this size")
-    text = "; ".join(parts)
-    return sentences + [capital(text)] * bool(text)
+    return [*sentences, capital("; ".join(parts))] if parts else sentences

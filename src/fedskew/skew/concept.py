@@ -129,7 +129,7 @@ class ConceptSwap(Concept):
         table = np.tile(np.arange(num_classes), (self.kinds + 1, 1))
         for shift in range(1, self.kinds + 1):
             table[shift, moved] = np.roll(moved, -shift)
-        turn = np.ones(num_classes)
+        turn = np.ones(num_classes)  # when each class changes in an incremental change: one after the other, in 0..1
         turn[moved] = (np.arange(len(moved)) + 0.5) / len(moved)
         return {**self.assign(num_clients, rng), "table": table, "turn": turn}
 

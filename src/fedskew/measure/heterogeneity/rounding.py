@@ -26,30 +26,33 @@ def rounded(counts: NDArray[Any], fewest: int, rng: np.random.Generator) -> Ints
 
 
 def rounded_row(row: Ints, small: NDArray[np.bool_], fewest: int, rng: np.random.Generator) -> Ints:
-    """Round one row of counts. ``small`` marks the cells from 1 to ``fewest`` - 1."""
+    """Round one row (bins,), as `rounded` does. ``small`` marks the cells from 1 to ``fewest`` - 1."""
     result, cells = row.copy(), np.flatnonzero(small)
     total = int(row[cells].sum())
     if row.sum() < fewest:
         return np.zeros_like(row)
     result[cells] = 0
     if total < fewest:
+        # no small cell can have `fewest` without counts of a large cell; only one of them may get some
         large = int(row.argmax())
         cell = int(rng.choice(cells, p=row[cells] / total))
-        if row[large] + total < 2 * fewest:
-            # the counts of both cells go to one of them
+        both = row[large] + total
+        if both < 2 * fewest:
             result[large] = 0
-            result[cell if rng.random() * (row[large] + total) < total else large] = row[large] + total
+            result[cell if rng.random() * both < total else large] = both
         elif rng.random() * fewest < total:
-            result[cell], result[large] = fewest, row[large] + total - fewest
+            result[cell], result[large] = fewest, both - fewest
         else:
-            result[large] += total
+            result[large] = both
         return result
-    number = total // fewest
     # divide the total into equal parts, in the order of the cells; each part goes to a cell in its range
-    places = (np.arange(number) + rng.random()) * (total / number)
+    parts = total // fewest
+    places = (np.arange(parts) + rng.random()) * (total / parts)
     filled = cells[np.searchsorted(np.cumsum(row[cells]), places, side="right")]
     result[filled] = fewest
-    np.add.at(result, rng.permutation(filled)[np.arange(total - fewest * number) % number], 1)
+    # the rest is less than `fewest`; its counts go one by one to the cells in random order
+    rest = total - fewest * parts
+    np.add.at(result, rng.permutation(filled)[np.arange(rest) % parts], 1)
     return result
 
 

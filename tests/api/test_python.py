@@ -100,7 +100,9 @@ def test_the_trained_model_gives_the_stored_accuracy(compared) -> None:
     assert np.mean(found.numpy() == data.y_test) == compared[1].table()["accuracy"][0]
     with pytest.raises(BadInput, match=r"model: these are 4 runs; name one of them: 1 \(FedAvg, seed 0\), 2 "):
         compared.model()
-    with pytest.raises(BadInput, match=r"run 1: its clients have no personal models; leave out --client \(client=0\)"):
+    with pytest.raises(
+        BadInput, match=r"run 1: its clients have no personal models; leave out --client \(client=NAME in Python\)"
+    ):
         compared[1].model(client=0)
 
 

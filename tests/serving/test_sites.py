@@ -99,6 +99,32 @@ def test_rows_of_a_site_are_answered_as_in_training_and_others_by_the_rule(
     np.testing.assert_allclose(unknown[[*CLASSES]], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", ["ditto", "fedavg-ft", "fedper", "local-only"])
+def test_each_row_gets_the_personal_model_of_its_site(method: str, rows: Path, tmp_path: Path, capsys) -> None:
+    runs = run(rows, "none", tmp_path / "runs", algorithm=method)
+    new, lines = pd.read_csv(rows).drop(columns="ill"), list[str]()
+    model = load(runs.store, 1)
+    answered = model.predict(new, warn=about_no_site)
+    for name in NAMES:
+        at = new["clinic"] == name
+        of_site = runs.predict(new[at], client=name)
+        np.testing.assert_allclose(answered.loc[at, [*CLASSES]], of_site[[*CLASSES]], atol=1e-6)
+    assert model.evaluate(rows)["accuracy"] == (answered["prediction"] == pd.read_csv(rows)["ill"]).mean()
+    strangers = new.assign(clinic="south")
+    if method in ("fedper", "local-only"):
+        with pytest.raises(BadInput, match=r"^run 1: no model for rows of a site that took no part .*; write --client"):
+            model.predict(strangers)
+        return
+    answered = model.predict(strangers, warn=lines.append)
+    assembly, server, _ = state_of(runs.store, 1)
+    x = inputs(assembly, pd.read_csv(rows), -1)
+    expected = torch.softmax(assembly.federation.task.logits(server.x, x), 1).detach()
+    np.testing.assert_allclose(answered[[*CLASSES]], expected, atol=1e-6)
+    assert "a site that took no part in training, which the shared model answers, such as 'south'" in lines[-1]
+    fs.export(runs, tmp_path / "model", warn=lines.append)
+    assert lines[-1].startswith("run 1: the export is the model that all clients share, without their personal models")
+
+
 @pytest.mark.parametrize("harmonisation", HARMONISATIONS)
 def test_the_folder_answers_as_predict(harmonisation: str, rows: Path, tmp_path: Path, capsys) -> None:
     runs = run(rows, harmonisation, tmp_path / "runs")

@@ -9,9 +9,9 @@ from fedskew.api.runs import Runs, model_of, plainly, runs_of
 from fedskew.core.component import from_table
 from fedskew.core.errors import require
 from fedskew.execution.initial import RUN, after_round, hash_of
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.keywords import Format, Kind
-from fedskew.serving.export import SUFFIX, check_alone, write_folder
+from fedskew.serving.export import SUFFIX, check_alone, has_personal, write_folder
 from fedskew.serving.export import export as write_file
 from fedskew.serving.predict import TrainedModel, number_of, warn_python
 from fedskew.serving.predict import load as load_trained
@@ -62,6 +62,9 @@ def export(
     require(form in get_args(Format), f"export: format must be {', '.join(get_args(Format))}, got {form!r}")
     run = trained.one("export")
     whose = number_of(trained.store, run, client)
+    if whose is None and has_personal(from_toml(trained.store.run(run).experiment, f"run {run}")):
+        cure = "write --client NAME (client=NAME in Python) for one of these"
+        warn(f"run {run}: the export is the model that all clients share, without their personal models; {cure}")
     if form == "folder":
         return write_folder(trained.store, run, place, whose, warn, trained.data)
     check_alone(trained.store, run, f"export: {form}", "write a folder, --format folder")

@@ -6,7 +6,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from fedskew.core.trees import Tree
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import digest
 from fedskew.data.preprocessing import Tabular
-from fedskew.execution.build import DTYPES, own_part_of, rate_of
+from fedskew.execution.build import DTYPES, rate_of
 from fedskew.execution.deal import client_data
 from fedskew.execution.facts import tell_where
 from fedskew.execution.learned import FILE, Learned, kept, learned_of, with_zeros
@@ -36,6 +36,7 @@ from fedskew.experiment.keywords import Format
 from fedskew.loop.personal import measures_personal, personal_models
 from fedskew.loop.round import taken_apart
 from fedskew.loop.sharing import PART
+from fedskew.loop.work import overrides
 from fedskew.measure.registry import METRICS, Measure, Measures, primary_of
 from fedskew.models.encoder import Encoder
 from fedskew.models.intercept import positions
@@ -46,6 +47,7 @@ from fedskew.report.series import Results
 from fedskew.report.style import rendered
 from fedskew.report.words import rows_of, value, with_interval
 from fedskew.serving.graph import INPUT, OPSET, about, preprocessing_graph
+from fedskew.slots import All
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from fedskew.studies.landscape import state_of
@@ -181,14 +183,13 @@ def trained(
             f"run {run}: its clients have separate models, and no shared one; {name_one(store, run)}",
         )
         require(
-            own_part_of(experiment.sharing, tasks[0], torch.device("cpu")) is None,
+            shares_all(experiment),
             f"run {run}: its clients keep a part of the model, so there is no complete shared model; {name_one(store, run)}",
         )
         w = checkpoint[0]["x"]
         learned = with_trained_intercepts(run, experiment, learned, checkpoint[0], tasks[0])
     else:
-        assert dataset is not None
-        w = of_client(store, run, dataset, client)
+        w = of_clients(store, run, dataset)(client)
         learned = replace(learned, sites=learned.sites and learned.sites.only(client))
     net = model.build(learned.shape, tasks[0].num_outputs, torch.Generator()).to(dtype)
     net.load_state_dict(tasks[0].space.unflatten(w), strict=False)
@@ -230,18 +231,32 @@ def named_weights(model: Trained) -> dict[str, Tensor]:
     return {name.removeprefix("inner.") if users else name: value for name, value in weights.items()}
 
 
-def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tensor:
-    """Return the parameters (P,) of a client's personal model."""
+def shares_all(experiment: Experiment) -> bool:
+    """Whether the clients share a whole model."""
+    return experiment.algorithm.contract().shares_model and isinstance(experiment.sharing, All)
+
+
+def has_personal(experiment: Experiment) -> bool:
+    """Whether clients have models of their own, so that a row's answer depends on its client."""
+    tuned = experiment.evaluation.adapt_steps > 0
+    return tuned or overrides(experiment.algorithm, "personal") or not shares_all(experiment)
+
+
+def of_clients(store: RunStore, run: int, dataset: Dataset | None) -> Callable[[int], Tensor]:
+    """Return a function from a client's number to the parameters (P,) of its personal model."""
     assembly, server, states = state_of(store, run, dataset)
     fed = assembly.federation
     require(
         measures_personal(fed) or assembly.data.maps is not None,
-        f"run {run}: its clients have no personal models; leave out --client (client={client})",
+        f"run {run}: its clients have no personal models; leave out --client (client=NAME in Python)",
     )
-    require(
-        0 <= client < len(fed.clients), f"run {run}: there is no client {client}; they are 0 to {len(fed.clients) - 1}"
-    )
-    return personal_models(fed, assembly.engine, server, states, np.array([client]))[0].cpu()
+
+    def of_client(client: int) -> Tensor:
+        clients = len(fed.clients)
+        require(0 <= client < clients, f"run {run}: there is no client {client}; they are 0 to {clients - 1}")
+        return personal_models(fed, assembly.engine, server, states, np.array([client]))[0].cpu()
+
+    return cache(of_client)
 
 
 def program(net: nn.Module, example: Tensor, form: Format) -> bytes:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,8 +28,9 @@ from fedskew.experiment.config import Architecture, from_toml
 from fedskew.loop.evaluate import CHUNK, over_rows, scored_outputs
 from fedskew.measure.registry import Measures
 from fedskew.models.encoder import Encoder
+from fedskew.models.mixed import Mixed
 from fedskew.serving.calibrate import Calibration, temperature_of
-from fedskew.serving.export import Trained, answered, trained
+from fedskew.serving.export import Trained, answered, has_personal, name_one, of_clients, shares_all, trained
 from fedskew.serving.monitor import stability
 from fedskew.store.runs import RunStore
 from fedskew.studies.landscape import state_of
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+
+SHARED = "which the shared model answers"
+"""What happens to rows of other sites where clients have personal models."""
 
 PREDICTION, PROBABILITY, OUTPUT, OUTSIDE = "prediction", "probability_", "output_", "outside"
 """Columns of the answers; the name of a class follows `PROBABILITY`, or `OUTPUT` if the task has no probabilities."""
@@ -49,13 +55,15 @@ def warn_python(line: str) -> None:
 class TrainedModel:
     """The model of a run. It takes rows in the form that a file has them; see `predict`.
 
-    ``training`` loads the data set of the run. With a ``calibration`` its temperature divides the outputs.
+    ``training`` loads the data set of the run. With a ``calibration`` its temperature divides the outputs. ``personal`` gives the
+    parameters (P,) for the rows of a site, by its number, where clients have models of their own; -1 is for other sites.
     """
 
     run: int
     trained: Trained
     training: Callable[[], Dataset]
     calibration: Calibration | None = None
+    personal: Callable[[int], Tensor] | None = None
 
     def __repr__(self) -> str:
         classes = ", ".join(self.trained.learned.classes)
@@ -372,11 +380,20 @@ class TrainedModel:
 
     def outputs(self, x: Tensor, site: Ints) -> Tensor:
         """The network's outputs (n, ..., K) for rows of these sites (n,). A personal model has its site's intercept."""
-        outputs = self.trained.task.logits(self.trained.w, channels_last(x))
-        if intercept := self.trained.learned.by_site.intercept:
+        outputs = self.outputs_of_network(channels_last(x), site)
+        if self.personal is None and (intercept := self.trained.learned.by_site.intercept):
             added = torch.tensor(intercept)[torch.as_tensor(site)].to(outputs)
             outputs = outputs + added.reshape(len(x), *[1] * (outputs.dim() - 2), -1)
         return outputs / self.calibration.temperature if self.calibration else outputs
+
+    def outputs_of_network(self, x: Tensor, site: Ints) -> Tensor:
+        """The outputs without calibration, each row's by the personal model of its site if there is one."""
+        task = self.trained.task
+        if self.personal is None:
+            return task.logits(self.trained.w, x)
+        rows = [torch.as_tensor(np.flatnonzero(site == number)) for number in np.unique(site)]
+        parts = [task.logits(self.personal(int(site[at[0]])), x[at]) for at in rows]
+        return torch.cat(parts)[torch.cat(rows).argsort()]
 
     def outputs_in_parts(self, x: Tensor, site: Ints) -> Iterator[Tensor]:
         """Yield `outputs`, at most `CHUNK` rows at a time."""
@@ -501,10 +518,38 @@ def load(
 
     If ``calibrated``, a temperature makes its probabilities fit to the rows that the clients, or the client, hold out.
     """
-    number = number_of(store, run, client)
-    source = from_toml(store.run(run).experiment, f"run {run}").dataset
-    model = TrainedModel(run, trained(store, run, warn, dataset, number), lambda: dataset or source.load())
+    number, experiment = number_of(store, run, client), from_toml(store.run(run).experiment, f"run {run}")
+    by_site = number is None and has_personal(experiment)
+    column, one_network = getattr(experiment.dataset, "client", ""), not isinstance(experiment.model, Mixed)
+    alone = by_site and bool(column) and one_network and not shares_all(experiment)
+    basis = trained(store, run, warn, dataset, 0 if alone else number)
+    model = TrainedModel(run, basis, lambda: dataset or experiment.dataset.load())
+    if by_site:
+        model = with_personal(model, store, column, dataset, alone)
     return replace(model, calibration=calibration(model, store, dataset, number)) if calibrated else model
+
+
+def with_personal(
+    model: TrainedModel, store: RunStore, column: str, dataset: Dataset | None, alone: bool
+) -> TrainedModel:
+    """Return the model with the personal models of the sites, which ``column`` names. Sites that are ``alone`` share none.
+
+    They are computed when a row of a known site needs them, from the run's data.
+    """
+    learned, run = model.trained.learned, model.run
+    names = store.partition(run).drop_duplicates("client")["client_name"]
+    sites = msgspec.structs.replace(learned.by_site, names=tuple(names), column=column, unknown=SHARED)
+    of_clients_ = cache(lambda: of_clients(store, run, dataset))
+
+    def personal(site: int) -> Tensor:
+        if site >= 0:
+            return of_clients_()(site)
+        lack = f"run {run}: no model for rows of a site that took no part in training, or is not named in column {column!r}"
+        require(not alone, f"{lack}; {name_one(store, run)}")
+        return model.trained.w
+
+    learned = msgspec.structs.replace(learned, sites=sites)
+    return replace(model, trained=model.trained._replace(learned=learned), personal=personal)
 
 
 def calibration(model: TrainedModel, store: RunStore, dataset: Dataset | None, client: int | None) -> Calibration:

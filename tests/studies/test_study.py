@@ -111,6 +111,8 @@ def test_arms_of_a_table() -> None:
     of_labels = {**found_by("heart"), "dominant": "label"}
     arms, _ = arms_of(Experiment(dataset="heart"), fs.load("heart"), of_labels)
     assert [arm.name for arm in arms[4:6]] == ["FedAvg + site-bias", "FedAvg + site-scale"], "the fitting one is first"
+    arms, _ = arms_of(Experiment(dataset="heart"), fs.load("heart"), {**of_labels, "dominant": "concept"})
+    assert [arm.name for arm in arms[4:6]] == ["fedavg-ft", "FedAvg + site-bias"]
     assert reasons == []
 
 
@@ -393,8 +395,31 @@ def test_joining_does_not_help_only_if_every_joint_arm_is_behind(studied: tuple[
         "Do not join: sites that train alone reach 70.0 ± 2.0\u00a0% accuracy at the sites; the best that joins"
     )
     assert use.startswith("If one model must serve all, use z, tuned")
+    assert (found.decision, found.used) == ("z", ALONE), "the model for use is that of each site"
     one = {**behind, "y": ("undecided", 0.0)}
-    assert decided_by(studied[1], ROWS, one).sentences()[1].startswith("Whether joining helps is undecided")
+    found = decided_by(studied[1], ROWS, one)
+    assert found.sentences()[1].startswith("Whether joining helps is undecided")
+    assert found.used == found.decision
+
+
+@pytest.mark.thorough
+def test_sites_that_should_not_join_get_models_of_their_own(tmp_path: Path, capsys, monkeypatch) -> None:
+    """Two of three sites have the opposite rule. The final model is each site's own, and answers each row by its site."""
+    monkeypatch.setattr("fedskew.studies.study.PARTITIONS", (6,))
+    monkeypatch.setattr("fedskew.studies.study.PLANS", ((1.0, 0),))
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(360, 2)), columns=["a", "b"]).assign(site=np.arange(360) % 3)
+    frame["ill"] = np.where((frame["a"] > 0) == (frame["site"] == 0), "yes", "no")
+    frame.assign(site=frame["site"].map("site {}".format)).to_csv(tmp_path / "rows.csv", index=False)
+    options = {"label": "ill", "client": "site", "model": "softmax", "rounds": 3, "minutes": 60, "jobs": 1}
+    decided = fs.study(tmp_path / "rows.csv", runs=tmp_path / "runs", final=True, progress=False, **options)
+    assert decided.decision.startswith("Do not join")
+    assert decided.findings.commands[-1].startswith("fedskew export --client NAME")
+    words = [str(tmp_path / "rows.csv"), "--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "a.csv")]
+    assert main(["predict", *words]) == 0
+    assert "final model of a study: local-only, expected" in capsys.readouterr().err
+    answers = pd.read_csv(tmp_path / "a.csv")
+    assert (answers["prediction"] == answers["ill"]).mean() > 0.9
 
 
 @pytest.mark.parametrize("most", [4, 5, 8])

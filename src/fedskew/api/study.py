@@ -27,6 +27,7 @@ from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.keywords import StudyKeywords, StudyOptions, TableColumns, declared, take
 from fedskew.report.series import Layout, Results
 from fedskew.report.study import Findings, printed, title_of, write_study
+from fedskew.serving.export import has_personal
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import Facts, stored_runs
 from fedskew.studies.study import (
@@ -191,16 +192,6 @@ class Execution:
         settings = {arm.name: [of_split[arm.name].best.setting for of_split in tuned] for arm in plan.arms}
         if groups and steps.nested:
             groups = groups_of([steps.split(base, dealt).dataset.load() for dealt in range(plan.partitions)], columns)
-        folder = [] if str(self.store.folder) == "runs" else ["--runs", str(self.store.folder)]
-        file = "NEW_ROWS.npy" if isinstance(self.rows.preprocessing, Array) else "NEW_ROWS.csv"
-        commands = [["predict", file], ["export"]]
-        lines = [shlex.join(["fedskew", *command, *folder]) for command in commands]
-        if not options.get("final"):
-            again = "# first the same call with final=True, or the same command with --final"
-            lines.insert(0, shlex.join(["fedskew", *words_, "--final", *folder]) if words_ else again)
-        if self.diagnosis["paste"]:
-            mend = ", ".join(block["file"] for block in self.diagnosis["paste"])
-            lines.insert(0, f"# first write the lines of the page into {mend} beside the data, and repeat the study")
         findings = Findings(
             title=str(self.diagnosis["data"]),
             diagnosis=self.diagnosis,
@@ -208,23 +199,38 @@ class Execution:
             costs=COSTS,
             settings={name: usual(each) for name, each in settings.items()},
             notes=notes,
-            commands=lines,
+            commands=[],
             groups=groups,
         )
+        used = next(arm for arm in plan.arms if arm.name == findings.used)
+        findings.commands.extend(self.commands(used, words_, bool(options.get("final"))))
         of_all = Runs(self.store, tuple(record.id for record in records))
         if not options.get("final"):
             return Decided(of_all, findings)
-        arm = next(arm for arm in plan.arms if arm.name == findings.decision)
-        setting = max(settings[arm.name], key=settings[arm.name].count)
+        setting = max(settings[used.name], key=settings[used.name].count)
         expected = {
-            "arm": arm.name,
+            "arm": used.name,
             "setting": words(setting),
             "sentences": findings.sentences(),
             "sites": findings.sites(),
-            "expected": findings.reached(arm.name),
+            "expected": findings.reached(used.name),
         }
-        final = steps.final(plan, arm, setting, expected)
+        final = steps.final(plan, used, setting, expected)
         return Decided(of_all, findings, Runs(self.store, (final.id,)))
+
+    def commands(self, used: Arm, words_: Sequence[str], final: bool) -> list[str]:
+        """Return the next commands. ``used`` is the arm to train for use, unless it is ``final`` already."""
+        folder = [] if str(self.store.folder) == "runs" else ["--runs", str(self.store.folder)]
+        file = "NEW_ROWS.npy" if isinstance(self.rows.preprocessing, Array) else "NEW_ROWS.csv"
+        whose = ["--client", "NAME"] if has_personal(used.experiment(self.base)) else []
+        lines = [shlex.join(["fedskew", *command, *folder]) for command in (["predict", file], ["export", *whose])]
+        if not final:
+            again = "# first the same call with final=True, or the same command with --final"
+            lines.insert(0, shlex.join(["fedskew", *words_, "--final", *folder]) if words_ else again)
+        if self.diagnosis["paste"]:
+            mend = ", ".join(block["file"] for block in self.diagnosis["paste"])
+            lines.insert(0, f"# first write the lines of the page into {mend} beside the data, and repeat the study")
+        return lines
 
 
 def usual(settings: Sequence[Setting]) -> str:

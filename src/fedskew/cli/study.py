@@ -28,6 +28,6 @@ def study(parsed: argparse.Namespace) -> None:
     for line in printed(decided.findings):
         say(line)
     if decided.final:
-        say(f"Run {decided.final.ids[0]} is trained on all rows: {title_of(decided.findings.decision)}")
+        say(f"Run {decided.final.ids[0]} is trained on all rows: {title_of(decided.findings.used)}")
     say(f"Page: {page}")
     say(f"Next: {decided.findings.commands[0].removeprefix('# ')}")

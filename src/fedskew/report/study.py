@@ -62,7 +62,7 @@ class Findings:
     costs: Sequence[str]  # names of the arms that are no remedies: FedAvg, pooled rows, shuffled rows, sites alone
     settings: Mapping[str, str]  # of each arm, as tuning chose them
     notes: Sequence[str]  # what was left out, and why
-    commands: Sequence[str]  # to use the decision
+    commands: list[str]  # to use the decision, once it is known
     groups: Mapping[str, NDArray[np.int64]]  # ids of the rows of each group, as the store has them
 
     @cached_property
@@ -196,11 +196,10 @@ class Findings:
         sign = 1 if measure.ahead == "higher" else -1
         if sign * (rows[name][measure.key] - self.baseline) <= 0:
             use += f". Without a model, one answer at each site is no worse: {words.plain(measure, self.baseline)}"
-        joining, apart = self.joining
         text = (
-            [f"Do not join: {joining}", f"If one model must serve all, use {use}."]
-            if apart
-            else [f"Use {use}.", joining]
+            [f"Do not join: {self.joining}", f"If one model must serve all, use {use}."]
+            if self.apart
+            else [f"Use {use}.", self.joining]
         )
         if self.diagnosis["repairs"]:
             text.insert(
@@ -209,15 +208,25 @@ class Findings:
         return text
 
     @property
-    def joining(self) -> tuple[str, bool]:
-        """Say whether joining helps, and for which sites the answer differs; and whether every arm that joins is worse."""
+    def apart(self) -> bool:
+        """Whether every arm that joins is worse than sites that train alone."""
+        joint = self.over_alone if self.costs[-1] in self.rows else {}
+        return bool(joint) and all(row["verdict"] == self.results.measure.behind for row in joint.values())
+
+    @property
+    def used(self) -> str:
+        """The name of the arm to train for use: the decided one, or sites that train alone if joining does not help."""
+        return self.costs[-1] if self.apart else self.decision
+
+    @property
+    def joining(self) -> str:
+        """Say whether joining helps, and for which sites the answer differs."""
         measure, name, alone = self.results.measure, self.decision, self.costs[-1]
         joint = self.over_alone
         if name not in joint or alone not in self.rows:
-            return "Whether joining helps was not measured.", False
+            return "Whether joining helps was not measured."
         gained, apart = difference(measure, joint[name]), list[str]()
-        worse = all(row["verdict"] == measure.behind for row in joint.values())
-        if worse:
+        if self.apart:
             text, usual = f"sites that train alone reach {self.reached(alone)}", measure.behind
             text += f"; the best that joins, {title_of(name)}, reaches {self.reached(name)}, {gained}"
         elif joint[name]["verdict"] == measure.ahead:
@@ -229,7 +238,7 @@ class Findings:
             sites = [site for site, row in at_sites.items() if row["verdict"] == verdict != usual]
             if sites:
                 apart.append(f"{listed(sites)} {verb}{'s' * (len(sites) == 1)}")
-        return text + (f"; but {listed(apart)}." if apart else "."), worse
+        return text + (f"; but {listed(apart)}." if apart else ".")
 
     def arms(self, names: Sequence[str]) -> Cells:
         """Return the table of some arms."""

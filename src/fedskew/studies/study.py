@@ -102,8 +102,11 @@ def harmonised(name: str) -> Arm:
 
 def arms_of(base: Experiment, data: Dataset, diagnosis: Mapping[str, Any]) -> tuple[list[Arm], list[str]]:
     """Return the arms that can run on these data, the most promising remedies first, and why the others cannot."""
-    of_columns = diagnosis["dominant"] == "feature"  # then columns are changed first, else what is said of labels
-    first = ("site-scale", "site-bias") if of_columns else ("site-bias", "site-scale")
+    scale, bias, tuned = harmonised("site-scale"), harmonised("site-bias"), Arm("fedavg-ft", "fedavg-ft")
+    # columns are changed where they differ, else outputs; a model of one's own answers another rule
+    first = {"feature": (scale, bias, tuned), "concept": (tuned, bias, scale)}.get(
+        diagnosis["dominant"], (bias, scale, tuned)
+    )
     near = [case["method"] for case in diagnosis["advice"]["nearest"]]
     excluded = {FIRST, *COMBINATIONS}
     methods = [name for name in dict.fromkeys([*near, *COMMON]) if parse(name, "algorithm")[0] not in excluded]
@@ -112,8 +115,7 @@ def arms_of(base: Experiment, data: Dataset, diagnosis: Mapping[str, Any]) -> tu
         Arm(POOLED, changes={"skew": (*base.skew, Pooled()), "selection": Everyone()}),
         Arm(SHUFFLED, changes={"skew": (*base.skew, Shuffled())}),
         Arm(ALONE, "local-only"),
-        *map(harmonised, first),
-        Arm("fedavg-ft", "fedavg-ft"),
+        *first,
         *map(harmonised, ("combat", "prior")),
         *(Arm(method, method) for method in methods[:2]),
     ]

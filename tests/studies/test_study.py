@@ -395,7 +395,7 @@ def test_joining_does_not_help_only_if_every_joint_arm_is_behind(studied: tuple[
         "Do not join: sites that train alone reach 70.0 ± 2.0\u00a0% accuracy at the sites; the best that joins"
     )
     assert use.startswith("If one model must serve all, use z, tuned")
-    assert (found.decision, found.used) == ("z", ALONE), "the model for use is that of each site"
+    assert (found.decision, found.used) == ("z", ALONE), "each site uses its own model"
     one = {**behind, "y": ("undecided", 0.0)}
     found = decided_by(studied[1], ROWS, one)
     assert found.sentences()[1].startswith("Whether joining helps is undecided")

@@ -43,7 +43,7 @@ def trained_on(record: RunRecord, rows: Path) -> bool:
 def measured(model: TrainedModel, rows: pd.DataFrame | Rows) -> dict[str, float]:
     """The metrics on the rows, if they have targets of the kind that the model predicts. If not, a warning says why."""
     try:
-        return model.evaluate(rows) if model.has_targets(rows) else {}
+        return model.metrics(rows) if model.has_targets(rows) else {}
     except BadInput as error:
         warn(f"no metrics: {error}")
         return {}

@@ -1,9 +1,11 @@
 """Files in a run's folder: its experiment, and what a prediction needs besides the weights, such as the preprocessing."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from math import isfinite, prod
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import numpy as np
@@ -12,6 +14,7 @@ from fedskew.core.component import plain
 from fedskew.core.errors import BadInput, require
 from fedskew.core.files import numbers_in, read_small, require_regular, toml_table, write_whole
 from fedskew.core.sites import Floats, OutputHarmonisation, SiteMaps
+from fedskew.data.datasets.table import TableData
 from fedskew.data.preprocessing import Array, Preprocessing, Tabular
 from fedskew.execution.build import Assembly
 from fedskew.execution.deal import ClientData
@@ -20,6 +23,9 @@ from fedskew.experiment.config import Experiment
 from fedskew.slots import Unharmonised
 from fedskew.store.records import Json
 from fedskew.store.runs import RunStore
+
+if TYPE_CHECKING:
+    from fedskew.data.tables.mapping import Mappings
 
 FILE = "preprocessing.json"
 VERSION = 1
@@ -80,12 +86,29 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     task: dict[str, Any]
     model: dict[str, Any]
     sites: Sites | msgspec.UnsetType = msgspec.UNSET  # set if the run has a harmonisation
+    mapped: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET  # ``mappings`` as plain values, if these change cells
     version: int = VERSION
 
     @property
     def by_site(self) -> Sites:
         """``sites``; without a harmonisation nothing differs between them."""
         return self.sites or Sites()
+
+    @property
+    def mappings(self) -> Mappings:
+        """How TOML files changed the cells of training."""
+        # imported here, because arrays need no PyArrow
+        from fedskew.data.tables.mapping import Mappings
+
+        return msgspec.convert(self.mapped or {}, Mappings)
+
+    @property
+    def agreed(self) -> str:
+        """Says that an export does not change cells as TOML files did for training; empty if they changed none."""
+        changed = self.mappings.brief
+        return f"rows must have the agreed units and words; for training NAME.columns.toml changed {changed}" * bool(
+            changed
+        )
 
     def check(self) -> None:
         """Raise `BadInput` if its parts do not fit each other, or if numbers are not finite or sizes are too large."""
@@ -97,8 +120,10 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         require(len(self.classes) in (0, self.categories), f"it names {len(self.classes)} classes of {self.categories}")
         if self.sites:
             self.sites.check()
+        if self.mapped:
+            _ = self.mappings
         preprocessing = self.preprocessing
-        for name, value in numbers_in(msgspec.to_builtins([preprocessing, self.sites or None])):
+        for name, value in numbers_in(msgspec.to_builtins([preprocessing, self.sites or None, self.mapped or None])):
             require(isfinite(value) and (name not in ("scale", "divisor") or value > 0), f"{name} cannot be {value}")
         if isinstance(preprocessing, Array | Tabular):
             with np.errstate(all="ignore"):
@@ -124,7 +149,16 @@ def learned_of(experiment: Experiment, data: ClientData) -> Learned:
         task=plain(experiment.task.fitted(data.dataset.y)),
         model=plain(model),
         sites=msgspec.UNSET if isinstance(experiment.harmonisation, Unharmonised) else sites_of(experiment, data),
+        mapped=mapped_in(experiment, data) or msgspec.UNSET,
     )
+
+
+def mapped_in(experiment: Experiment, data: ClientData) -> dict[str, Any]:
+    """Return how TOML files changed the cells of the user's files; empty if they changed none."""
+    mappings = (
+        experiment.dataset.mappings(data.dataset.group_names) if isinstance(experiment.dataset, TableData) else None
+    )
+    return msgspec.to_builtins(mappings) if mappings and mappings.brief else {}
 
 
 def sites_of(experiment: Experiment, data: ClientData) -> Sites:

@@ -332,6 +332,8 @@ def write_folder(
     """
     folder = path or store.run_folder(run) / ("model" if client is None else f"model-of-client-{client}")
     model = trained(store, run, warn, dataset, client)
+    if model.learned.agreed:
+        warn(f"{folder}: {model.learned.agreed}")
     try:
         check_earlier(folder)
         with replacing_folder(folder) as new:
@@ -345,7 +347,7 @@ def write_folder(
             except BadInput as error:
                 reason = str(error)
                 warn(f"{folder} has no model.onnx: {reason}")
-            (new / "README.md").write_text(card(store, run, client, reason), encoding="utf-8")
+            (new / "README.md").write_text(card(store, run, client, reason, model.learned.agreed), encoding="utf-8")
             lines = [f"{digest(file)}  {file.name}\n" for file in sorted(new.iterdir())]
             (new / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
     except OSError as error:
@@ -353,10 +355,10 @@ def write_folder(
     return folder
 
 
-def card(store: RunStore, run: int, client: int | None, without_graph: str) -> str:
+def card(store: RunStore, run: int, client: int | None, without_graph: str, agreed: str) -> str:
     """Write the card of the global model, or of one client's personal model, as Markdown.
 
-    ``without_graph`` says why there is no ONNX file; it is empty if there is one.
+    ``without_graph`` says why there is no ONNX file; it is empty if there is one. ``agreed`` is from `Learned.agreed`.
     """
     record, partition = store.run(run), store.partition(run)
     names = dict(zip(partition["client"], partition["client_name"], strict=True))
@@ -391,6 +393,7 @@ def card(store: RunStore, run: int, client: int | None, without_graph: str) -> s
             epsilon=store.last([run], ["round/epsilon"]),
             repeat=repeat_command(store, [record]),
             without_graph=without_graph,
+            agreed=agreed,
         )
         + "\n"
     )
@@ -450,6 +453,6 @@ def graph_of(model: Trained) -> bytes:
     first, second = preprocessing_graph(preprocessing, kind, sites), program.model_proto
     first.ir_version = second.ir_version
     whole = compose.merge_models(first, second, io_map=[(INPUT, "x")], prefix2="network/")
-    helper.set_model_props(whole, about(preprocessing, model.learned.classes, sites))
+    helper.set_model_props(whole, about(preprocessing, model.learned.classes, sites, model.learned.agreed))
     contents: bytes = whole.SerializeToString()
     return contents

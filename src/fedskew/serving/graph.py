@@ -170,8 +170,11 @@ def preprocessing_graph(preprocessing: Preprocessing, dtype: str, sites: Sites) 
     raise BadInput("export: ONNX cannot compute the symbols of a text")
 
 
-def about(preprocessing: Preprocessing, classes: Sequence[str], sites: Sites) -> dict[str, str]:
-    """Return the metadata of the ONNX file as JSON: classes, columns of times, texts and sites, and the rule for other sites."""
+def about(preprocessing: Preprocessing, classes: Sequence[str], sites: Sites, agreed: str) -> dict[str, str]:
+    """Return the metadata of the ONNX file as JSON: classes, columns of times, texts and sites, and two rules for rows.
+
+    ``unknown`` says how rows of other sites are treated, ``agreed`` which units and words rows must have.
+    """
     times = (
         [p.name for p in preprocessing.columns if isinstance(p, Number) and p.time]
         if isinstance(preprocessing, Tabular)
@@ -183,5 +186,6 @@ def about(preprocessing: Preprocessing, classes: Sequence[str], sites: Sites) ->
         "text": preprocessing.column if isinstance(preprocessing, Texts) else "",
         "site": sites.column,
         "unknown": sites.unknown,
+        "agreed": agreed,
     }
     return {name: json.dumps(fact) for name, fact in facts.items()}

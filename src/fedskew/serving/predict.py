@@ -57,6 +57,8 @@ class TrainedModel:
 
     ``training`` loads the data set of the run. With a ``calibration`` its temperature divides the outputs. ``personal`` gives the
     parameters (P,) for the rows of a site, by its number, where clients have models of their own; -1 is for other sites.
+    ``client`` names the client whose personal model answers all rows. ``warn`` gets a line if cells of rows are changed as the TOML
+    files of training say, or cannot be.
     """
 
     run: int
@@ -64,6 +66,8 @@ class TrainedModel:
     training: Callable[[], Dataset]
     calibration: Calibration | None = None
     personal: Callable[[int], Tensor] | None = None
+    client: str = ""
+    warn: Callable[[str], None] = warn_python
 
     def __repr__(self) -> str:
         classes = ", ".join(self.trained.learned.classes)
@@ -137,14 +141,15 @@ class TrainedModel:
         raw = Reading([path], raw=True).tables()
         for part, (_, written) in zip(self.tables(path), raw, strict=True):
             cells = written.to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True)
-            yield self.read(to_pandas(part)), pd.DataFrame(cells)
+            yield self.checked(to_pandas(part)), pd.DataFrame(cells)
 
     def tables(self, path: Path) -> Iterator[pa.Table]:
         """Yield the rows of a file in parts, read as in training. Raises `BadInput`, also after the last part."""
         from fedskew.data.tables.files import Reading, files_of
 
         require(not path.is_dir(), f"predict {path}: it is a folder; give one file")
-        preprocessing, reading = self.preprocessing, Reading(files_of([path]))
+        preprocessing, mappings = self.preprocessing, self.trained.learned.mappings
+        reading = Reading(files_of([path]), training=mappings, client=self.client)
         classes = self.target if self.trained.kind.target == "classes" else ()
         if isinstance(preprocessing, Tabular):
             reading.words, reading.spellings, reading.missing = (
@@ -154,11 +159,13 @@ class TrainedModel:
             )
         elif isinstance(preprocessing, Texts | Symbols):
             reading.words, reading.text = frozenset([preprocessing.column]), preprocessing.column
-        reading.words = reading.words.union(classes, filter(None, [self.trained.learned.by_site.column]))
-        rows = 0
+        columns = [self.trained.learned.by_site.column, mappings.column]
+        reading.words, rows = reading.words.union(classes, filter(None, columns)), 0
         for _, part in reading.tables():
             rows += len(part)
             yield part
+        for line in reading.notes:
+            self.warn(line)
         require(rows > 0, f"predict {path}: no rows")
         require(
             not reading.malformed,
@@ -167,6 +174,10 @@ class TrainedModel:
 
     def evaluate(self, rows: object) -> dict[str, float]:
         """The loss and the metrics over rows with targets, as a run measures them. Rows without a target are left out."""
+        return self.metrics(self.read(rows))
+
+    def metrics(self, rows: pd.DataFrame | Rows) -> dict[str, float]:
+        """Return the loss and the metrics over rows of `read` or `blocks`."""
         frame = self.measurable(rows)
         if isinstance(self.preprocessing, Symbols):
             x, y = self.sequences(self.preprocessing, frame)
@@ -185,7 +196,7 @@ class TrainedModel:
         import pandas as pd
 
         require(self.trained.kind.target == "classes", "confusion: the model predicts no classes")
-        frame, classes = self.measurable(rows), self.trained.learned.classes
+        frame, classes = self.measurable(self.read(rows)), self.trained.learned.classes
         true, answers = self.targets(frame), self.answers(self.inputs(frame), self.sites_of(frame)).argmax(1)
         every = range(len(classes))
         counts = pd.crosstab(true, answers).reindex(index=every, columns=every, fill_value=0)
@@ -194,9 +205,9 @@ class TrainedModel:
         table.insert(0, "class", classes)
         return table.assign(rows=of_class, recall=right / of_class, precision=right / of_answer)
 
-    def measurable(self, rows: object) -> pd.DataFrame:
-        """The rows that have a target. Raises `BadInput` if there are none."""
-        names, frame = [*self.target], self.read(rows)
+    def measurable(self, frame: pd.DataFrame | Rows) -> pd.DataFrame:
+        """The rows of `read` that have a target. Raises `BadInput` if there are none."""
+        names = [*self.target]
         require(
             bool(names),
             "evaluate: this model does not say which column holds its targets, so answers cannot be compared",
@@ -220,11 +231,11 @@ class TrainedModel:
         if isinstance(frame, np.ndarray):
             raise BadInput("importance: the model reads arrays, which have no columns")
         rng, sign = np.random.default_rng(0), -1 if measure.better == "lower" else 1
-        names, score = self.preprocessing.names if self.preprocessing else (), self.evaluate(frame)[measure.name]
+        names, score = self.preprocessing.names if self.preprocessing else (), self.metrics(frame)[measure.name]
         falls = np.zeros((len(names), repeats))
         for column, at in np.ndindex(falls.shape):
             cells = frame[names[column]].to_numpy()[rng.permutation(len(frame))]
-            falls[column, at] = sign * (score - self.evaluate(frame.assign(**{names[column]: cells}))[measure.name])
+            falls[column, at] = sign * (score - self.metrics(frame.assign(**{names[column]: cells}))[measure.name])
         table = pd.DataFrame({"column": names, "fall": falls.mean(1), "deviation": falls.std(1)})
         return table.sort_values("fall", ascending=False, ignore_index=True)
 
@@ -290,7 +301,12 @@ class TrainedModel:
                 f"predict: rows have shape {array.shape[1:]}, but run {self.run} needs {preprocessing.shape}",
             )
             return array
-        frame = self.frame(rows)
+        return self.checked(self.frame(rows))
+
+    def checked(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows. Raises `BadInput` if columns that the model reads are missing, or are there twice."""
+        preprocessing = self.preprocessing
+        assert preprocessing
         twice = frame.columns[frame.columns.duplicated()]
         require(twice.empty, f"predict: two columns are called {str(*twice[:1])!r}; give each its own name")
         missing = [name for name in preprocessing.names if name not in frame]
@@ -300,7 +316,7 @@ class TrainedModel:
         return frame
 
     def frame(self, rows: object) -> pd.DataFrame:
-        """Rows as a data frame. A file whose name ends in .txt is one text."""
+        """Rows as a data frame, changed as for training. A file whose name ends in .txt is one text."""
         import pandas as pd
         import pyarrow as pa
 
@@ -308,7 +324,7 @@ class TrainedModel:
         from fedskew.data.tables.survey import joined
 
         if isinstance(rows, pd.DataFrame):
-            return rows
+            return self.mended(rows)
         if (
             isinstance(rows, str | Path)
             and Path(rows).suffix == ".txt"
@@ -320,13 +336,36 @@ class TrainedModel:
         if isinstance(rows, str | Path):
             return to_pandas(joined([*self.tables(Path(rows))]))
         if isinstance(rows, pa.Table):
-            return pd.DataFrame(rows.to_pandas())
+            return self.mended(rows.to_pandas())
         if not isinstance(rows, Mapping):
             raise BadInput("predict: give a data frame, a table, or a file with the columns of the training rows")
         try:
-            return pd.DataFrame(dict(rows))
+            return self.mended(pd.DataFrame(dict(rows)))
         except ValueError:
             raise BadInput("predict: give a list of values for each column, all of one length") from None
+
+    def mended(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Rows that come from no file, changed as for training. Raises `BadInput` for cells that cannot be changed."""
+        import pyarrow as pa
+
+        from fedskew.data.tables.columns import to_pandas
+        from fedskew.data.tables.files import typed
+        from fedskew.data.tables.mapping import holds_strings
+
+        mapping, line = self.trained.learned.mappings.of("these rows", "", [*map(str, rows)], self.client)
+        if line:
+            self.warn(line)
+        if not mapping.brief:
+            return rows
+        try:
+            table = pa.Table.from_pandas(rows, preserve_index=False)
+        except pa.ArrowException as error:
+            raise BadInput(f"predict: these rows cannot be changed as for training: {error}") from None
+
+        def read(name: str, cells: pa.ChunkedArray) -> pa.ChunkedArray:
+            return typed(cells, pa.string()) if name in mapping.numbers and holds_strings(cells.type) else cells
+
+        return to_pandas(mapping(table, Path("these rows"), {}, read)).set_index(rows.index)
 
     def inputs(self, rows: pd.DataFrame | Rows) -> Tensor:
         """The inputs of the network."""
@@ -436,7 +475,7 @@ class TrainedModel:
             assert isinstance(preprocessing, Texts)
             ids = encoded(words_of(rows[preprocessing.column]).tolist(), preprocessing)
             strange = [(np.all(ids <= UNKNOWN, axis=1), f"no word of {preprocessing.column} is known")]
-        strange = [*strange, *self.unknown_sites(rows)]
+        strange = [*strange, *self.unknown_sites(rows), *self.unmended_sites(rows)]
         return [(at, what) for at, what in strange if at.any()]
 
     def unknown_sites(self, rows: pd.DataFrame | Rows) -> list[Unseen]:
@@ -449,6 +488,15 @@ class TrainedModel:
             return [(strange, f"of a site that took no part in training, {sites.unknown}, such as {name!r}")]
         lack = f"no column {sites.column!r}" if sites.column else "no column names it"
         return [(strange, f"of an unknown site ({lack}; --client NAME is for rows of one site), {sites.unknown}")]
+
+    def unmended_sites(self, rows: pd.DataFrame | Rows) -> list[Unseen]:
+        """Which rows are of a client for which no line of a TOML file can have been written."""
+        mappings = self.trained.learned.mappings
+        if isinstance(rows, np.ndarray) or not mappings.clients or mappings.column not in rows:
+            return []
+        strange = ~words_of(rows[mappings.column]).isin(mappings.clients).to_numpy()
+        what = f"in column {mappings.column} no client of training, so that its units and words are taken as the agreed ones"
+        return [(strange, what)]
 
 
 def inputs_of(preprocessing: Tabular | Texts, model: Architecture, rows: pd.DataFrame) -> Rows:
@@ -523,7 +571,8 @@ def load(
     column, one_network = getattr(experiment.dataset, "client", ""), not isinstance(experiment.model, Mixed)
     alone = by_site and bool(column) and one_network and not shares_all(experiment)
     basis = trained(store, run, warn, dataset, 0 if alone else number)
-    model = TrainedModel(run, basis, lambda: dataset or experiment.dataset.load())
+    name = "" if number is None else store.client_names([run]).get((run, number), "")
+    model = TrainedModel(run, basis, lambda: dataset or experiment.dataset.load(), client=name, warn=warn)
     if by_site:
         model = with_personal(model, store, column, dataset, alone)
     return replace(model, calibration=calibration(model, store, dataset, number)) if calibrated else model

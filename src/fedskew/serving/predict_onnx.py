@@ -12,6 +12,8 @@ session = onnxruntime.InferenceSession(str(Path(__file__).with_name("model.onnx"
 facts = {name: json.loads(text) for name, text in session.get_modelmeta().custom_metadata_map.items()}
 words = [part.name for part in session.get_inputs() if part.type == "tensor(string)"]
 rows = pd.read_csv(sys.argv[1], dtype=dict.fromkeys([*words, facts["text"]], str))
+if facts["agreed"]:
+    print(facts["agreed"], file=sys.stderr)
 if facts["site"] and facts["site"] not in rows:
     print(f"no column {facts['site']!r}: rows of unknown sites are {facts['unknown']}", file=sys.stderr)
     rows[facts["site"]] = ""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fedskew.data.tables.columns import Columns
+    from fedskew.data.tables.mapping import Mappings
     from fedskew.data.tables.schema import Kind
     from fedskew.data.tables.summaries import Summary
     from fedskew.data.tables.survey import Survey
@@ -187,11 +188,21 @@ class TableData(Redrawn):
             numeric=not self.label,
             once=once,
         )
-        path, most = self.test if test else self.path, self.rows or None
-        rows = survey([Path(path)], roles, preprocessing=preprocessing, most=most, fair=False, test=test)
+        path, most, training = self.test if test else self.path, self.rows or None, self.mappings() if test else None
+        rows = survey(
+            [Path(path)], roles, preprocessing=preprocessing, most=most, fair=False, test=test, training=training
+        )
         if not test:
             check_dropped(roles.drop, [rows])
         return with_labels(rows, self.label_columns, path) if self.labels else rows
+
+    def mappings(self, clients: tuple[str, ...] = ()) -> Mappings:
+        """Return how the TOML files beside the files of ``path`` map them. ``clients`` are the values of ``client``."""
+        from fedskew.data.tables.files import files_of, stem
+        from fedskew.data.tables.mapping import Mappings, mapping_of
+
+        files = {stem(path): mapping_of(path) for path in files_of([Path(self.path)])}
+        return Mappings(files=files, column=self.client, clients=clients if self.client else ())
 
     def all_rows(self) -> Survey:
         """Return the rows before test rows are drawn. Small files are read once for all splits, until one of them changes."""

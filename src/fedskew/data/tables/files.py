@@ -30,6 +30,7 @@ from fedskew.data.tables.mapping import (
     CELLS,
     CellTally,
     Mapping,
+    Mappings,
     decide,
     entry,
     holds_strings,
@@ -153,7 +154,7 @@ CELL_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us"), pa.times
 class Reading:
     """One pass over files, which may have different formats, with notes on rows that cannot be read.
 
-    Each site's TOML file maps its columns (`fedskew.data.tables.mapping`).
+    Each site's TOML file maps its columns (`fedskew.data.tables.mapping`). Files without one are mapped as ``training`` says.
     """
 
     files: Sequence[Path]
@@ -164,6 +165,8 @@ class Reading:
     )  # how numbers and times are spelt, by column (fedskew.data.tables.mapping)
     missing: frozenset[str] = MISSING  # further cells that are missing values
     drop: frozenset[str] = frozenset()  # columns that are left out, by their agreed names
+    training: Mappings = field(default_factory=Mappings)
+    client: str = ""  # of all rows, if it is known
     raw: bool = False  # keep names and cells as the file has them: no mapping, no check of quotes, CSV cells stay text
     malformed: int = 0  # lines of CSV files with too few or too many cells
     empty: list[str] = field(default_factory=list)  # names of files without rows
@@ -179,12 +182,15 @@ class Reading:
         total = max(1, sum(path.stat().st_size for path in self.files))
         before, columns = 0, None
         for path in self.files:
-            size, rows, mapping = path.stat().st_size, 0, Mapping() if self.raw else mapping_of(path)
+            size, rows, mapping = path.stat().st_size, 0, Mapping()
             seen: dict[str, set[str]] = {}
             try:
                 types: dict[str, pa.DataType] = {}
                 for part, fraction in self.parts(path) if size else ():
-                    part = part if self.raw else self.mapped(mapping, with_plain_names(part, path), path, seen, types)
+                    if not self.raw:
+                        part = with_plain_names(part, path)
+                        mapping = mapping if rows else self.mapping(path, part.column_names)
+                        part = self.mapped(mapping, part, path, seen, types)
                     columns = columns or set(part.column_names)
                     if set(part.column_names) != columns:
                         raise BadInput(self.differing(path, columns, set(part.column_names)))
@@ -241,6 +247,14 @@ class Reading:
         self.dropped |= dropped
         return agreed.drop_columns(sorted(dropped))
 
+    def mapping(self, path: Path, columns: Sequence[str]) -> Mapping:
+        """Return the mapping of the file's TOML file, or else what ``training`` says, with a note."""
+        if mapping_path(path).is_file():
+            return mapping_of(path)
+        mapping, line = self.training.of(path.name, stem(path), columns, self.client)
+        self.notes += [line] * bool(line)
+        return mapping
+
     def spelling(self, path: Path, name: str) -> str:
         """Return how the file spells the numbers or times of a column. A spelling in ``spellings`` goes first."""
         return self.spellings.get(name, "") or self.spelt.get(path, {}).get(name, "")
@@ -285,7 +299,7 @@ class Reading:
 
     def note_unused(self, mapping: Mapping, path: Path, seen: dict[str, set[str]]) -> None:
         """Note words to map that a file does not hold."""
-        for table, words in mapping.expected.items():
+        for table, words in mapping.expected.items() if mapping_path(path).is_file() else ():
             present = seen[table.partition(".")[2]]
             left = [word for word in words if word.strip() not in present]
             for word in left[:1]:

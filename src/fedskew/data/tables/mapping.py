@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -22,13 +22,15 @@ import msgspec
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.files import numbers_in, read_small
+from fedskew.core.text import listed
 from fedskew.data.preprocessing import CLOCKS, SIGNS, TIMES
 
 
-class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The content of a site's TOML file. Names in ``dates``, ``units`` and ``words`` are agreed names."""
 
     sheet: str = ""
@@ -55,7 +57,7 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         The words in columns with mapped words are added to ``seen``. ``read(name, cells)`` turns mapped words into numbers.
         """
-        where = mapping_path(path)
+        where = written if (written := mapping_path(path)).is_file() else path
         for name in self.rename:
             require(
                 name in part.column_names, f"{where}: rename: no column {name!r}; {suggestion(name, part.column_names)}"
@@ -95,6 +97,93 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     numbers = scaled(part[column], number, f"{where}: units: column {column!r}")
                     part = replaced(part, column, pc.if_else(here, numbers, part[column].cast(pa.float64())))
         return part
+
+    def fitting(self, columns: Collection[str]) -> "Mapping":
+        """Return the entries that apply to a table with these columns. New rows may lack some, such as the target's."""
+        rename = {old: new for old, new in self.rename.items() if old in columns and new not in columns}
+        names = {rename.get(name, name) for name in columns}
+        units: dict[str, float | dict[str, dict[str, float]]] = {}
+        for name, factor in self.units.items():
+            if name in names:
+                units[name] = (
+                    factor
+                    if isinstance(factor, float)
+                    else {
+                        value: {column: number for column, number in factors.items() if column in names}
+                        for value, factors in factor.items()
+                    }
+                )
+        return replace(
+            self,
+            absent=tuple(name for name in self.absent if name not in names),
+            rename=rename,
+            dates={name: form for name, form in self.dates.items() if name in names},
+            units=units,
+            words={name: words for name, words in self.words.items() if name in names},
+        )
+
+    @property
+    def numbers(self) -> frozenset[str]:
+        """The columns whose numbers are multiplied."""
+        names = [name for name, factor in self.units.items() if isinstance(factor, float)]
+        by_value = [factor for factor in self.units.values() if isinstance(factor, dict)]
+        return frozenset([*names, *(name for values in by_value for changed in values.values() for name in changed)])
+
+    @property
+    def brief(self) -> str:
+        """What it changes, for a line; empty if it changes nothing."""
+        factors = {"": [name for name, factor in self.units.items() if isinstance(factor, float)]}
+        for name, values in self.units.items():
+            for value, columns in values.items() if isinstance(values, dict) else ():
+                factors[f" where {name} is {value}"] = [*columns]
+        texts = [f"units of {listed(columns)}{where}" for where, columns in factors.items() if columns]
+        names: list[tuple[str, Iterable[str]]] = [("names", self.rename), ("dates", self.dates), ("words", self.words)]
+        changed = [*names, ("absent columns", self.absent)]
+        return "; ".join([*texts, *(f"{what} {listed([*columns])}" for what, columns in changed if columns)])
+
+
+class Mappings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the files of training were mapped. `of` says what this means for new rows without a TOML file of their own."""
+
+    files: dict[str, Mapping] = {}  # by the file's name without extension
+    column: str = ""  # of the clients, if they are not the files
+    clients: tuple[str, ...] = ()
+
+    @property
+    def brief(self) -> str:
+        """Three of the files with changed cells, and what was changed; empty if there are none."""
+        changed = [f"{name} ({brief})" for name, mapping in self.files.items() if (brief := mapping.brief)]
+        return listed([*changed[:3], *[f"{len(changed) - 3} more"] * (len(changed) > 3)])
+
+    def of(self, where: str, stem: str, columns: Collection[str], client: str = "") -> tuple[Mapping, str]:
+        """Return the mapping of new rows with these columns, and one line on it; empty if there is nothing to say.
+
+        It is the mapping of the file of the ``client``, or else of the file ``stem``, or else the one that all files have.
+        """
+        files = self.files
+        if not self.brief:
+            return Mapping(), ""
+        same = next((name for name in (client, stem) if name in files), None)
+        if same is None and all(mapping == next(iter(files.values())) for mapping in files.values()):
+            same = next(iter(files), None)
+        if same is None:
+            return Mapping(), (
+                f"{where}: read as it is, but in training the cells of {self.brief} were changed; for rows of such a site write "
+                f"its lines into the {mapping_path(Path(where)).name} of these rows"
+            )
+        mapping = files[same]
+        by_value = mapping.units.get(self.column)
+        if self.column not in columns and isinstance(by_value, dict):
+            mapping = replace(mapping, units=mapping.units | by_value.get(client, {}))
+        mapping = mapping.fitting(columns)
+        lost = [
+            name for name, of_values in files[same].units.items() if name not in columns and isinstance(of_values, dict)
+        ]
+        lines = [f"changed as {same} was for training: {mapping.brief}"] if mapping.brief else []
+        if lost and not client:
+            left_out = replace(Mapping(), units={name: files[same].units[name] for name in lost}).brief
+            lines.append(f"no column {lost[0]!r}, so these cells stay as they are: {left_out}")
+        return mapping, f"{where}: {'; '.join(lines)}" * bool(lines)
 
 
 def holds_strings(kind: pa.DataType) -> bool:

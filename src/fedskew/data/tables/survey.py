@@ -20,7 +20,7 @@ from fedskew.data.preprocessing import Tabular
 from fedskew.data.tables.columns import numbers
 from fedskew.data.tables.files import Reading, assumed, files_of, stem
 from fedskew.data.tables.guard import NUMBERED, SPELLING, RowSteps, countable, is_text, marks_of, number_rows
-from fedskew.data.tables.mapping import MOSTLY_NUMBERS, entry, holds_strings, mapping_path, replaced
+from fedskew.data.tables.mapping import MOSTLY_NUMBERS, Mappings, entry, holds_strings, mapping_path, replaced
 from fedskew.data.tables.schema import misfit, other_words, spelt_twice
 
 CELLS = 100
@@ -174,6 +174,7 @@ def survey(
     fair: bool = True,
     seed: int = 0,
     test: bool = False,
+    training: Mappings | None = None,
     on_progress: Callable[[float, int], None] = lambda fraction, rows: None,
 ) -> Survey:
     """Read tables.
@@ -181,8 +182,8 @@ def survey(
     At most ``most`` rows are kept. If ``fair``, each client has equally many of them, except clients with fewer rows; a single
     file then needs a column of clients. Otherwise they are a random sample of all rows. Rows without a value in a column that
     `Roles` names are dropped and counted; an empty text counts as none. Cells are read as ``preprocessing`` reads them.
-    With ``test``, files of test rows are read, see `files_of`. ``on_progress(fraction of bytes, rows)`` is called as files are
-    read.
+    With ``test``, files of test rows are read, see `files_of`; ``training`` maps those without a TOML file.
+    ``on_progress(fraction of bytes, rows)`` is called as files are read.
 
     Raises `BadInput` for missing or unreadable files and columns, for labels that are numbers and not classes, and for rows that
     do not fit into memory.
@@ -191,6 +192,7 @@ def survey(
     check_clients(files, roles.client, fair)
     spellings = preprocessing.spellings if preprocessing else {}
     reading = Reading(files, roles.as_written(preprocessing), roles.text, spellings, drop=frozenset(roles.drop))
+    reading.training = training or reading.training
     rows = StreamedRows(roles, RowSample(most, fair, stream(seed, "diagnose", 1)))
     for path, part in reading.tables():
         rows.add(path, part)

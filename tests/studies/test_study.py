@@ -13,12 +13,13 @@ import torch
 import fedskew as fs
 from fedskew.api import execute
 from fedskew.api.runs import model_of
-from fedskew.api.study import Decided, words_of
+from fedskew.api.study import Decided, Execution, words_of
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, Interrupted
 from fedskew.diagnosis.diagnose import diagnose
 from fedskew.diagnosis.subject import DiagnosisOptions
 from fedskew.experiment.config import Experiment, from_toml
+from fedskew.models.mlp import Mlp
 from fedskew.report.study import Findings, printed, shortened
 from fedskew.report.tables import same_rows, values_of_rows
 from fedskew.store import test_rows
@@ -180,6 +181,27 @@ def test_all_arms_of_dealt_rows_are_measured_on_the_same_rows(dealt: Decided) ->
     for seeds, reference in dealt.findings.by_row[FIRST].items():
         assert len(reference.values) > 200
         assert all(same_rows(of_arm[seeds], reference) for of_arm in dealt.findings.by_row.values())
+
+
+def test_pictures_get_a_quicker_model_where_the_usual_one_takes_too_long(tmp_path: Path, short, monkeypatch) -> None:
+    digits = fs.load("digits")
+    x, x_test = digits.x[:200].reshape(-1, 1, 8, 8), digits.x_test[:100].reshape(-1, 1, 8, 8)
+    data = replace(digits, x=x, x_test=x_test, y=digits.y[:200], y_test=digits.y_test[:100], preprocessing=None)
+    timed = Execution.timed
+
+    def slow(self: Execution) -> tuple[Timing, Experiment]:
+        timing, base = timed(self)
+        return (timing if isinstance(base.model, Mlp) else Timing(100, 100)), base
+
+    monkeypatch.setattr(Execution, "timed", slow)
+    default = Experiment(skew="label-dirichlet:alpha=0.5", clients__number=3, rounds=1, model="cnn")
+    monkeypatch.setattr("fedskew.api.study.asked", lambda *_: (default, data))
+    options = {"data": data, "runs": tmp_path, "jobs": 1, "minutes": 60, "progress": False}
+    decided = fs.study(**options)
+    said = "the model is mlp, since cnn takes too long: the shortest plan takes about"
+    assert any(said in note for note in decided.findings.notes)
+    with pytest.raises(BadInput, match="the shortest plan takes about"):
+        fs.study(**options, model="cnn")
 
 
 def test_other_rows_are_not_paired_row_by_row() -> None:
@@ -394,7 +416,7 @@ def test_joining_does_not_help_only_if_every_joint_arm_is_behind(studied: tuple[
     assert first.startswith(
         "Do not join: sites that train alone reach 70.0 ± 2.0\u00a0% accuracy at the sites; the best that joins"
     )
-    assert use.startswith("If one model must serve all, use z, tuned")
+    assert use.startswith("If they join all the same, use z, tuned")
     assert (found.decision, found.used) == ("z", ALONE), "each site uses its own model"
     one = {**behind, "y": ("undecided", 0.0)}
     found = decided_by(studied[1], ROWS, one)

@@ -15,7 +15,7 @@ from fedskew.api.execute import complete, execute, start
 from fedskew.api.functions import asked, listing
 from fedskew.api.runs import Runs, plainly
 from fedskew.core.component import label
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.machine import cores
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
@@ -119,7 +119,9 @@ def study(
         base = base.replace(dataset=OwnData(fingerprint=data.fingerprint()))
     every = base.training.rounds
     base = suited(base, rows).replace(evaluation__every=every, evaluation__local_models=False, checkpoint__every=every)
-    return Execution(base, rows, diagnosis, RunStore(runs), jobs, caller).decided(options, words_)
+    chosen = experiment is not None or any(name.partition("__")[0] == "model" for name in settings)
+    simpler = None if chosen or rows.x.ndim < 3 else base.replace(model="mlp")
+    return Execution(base, rows, diagnosis, RunStore(runs), jobs, caller, simpler).decided(options, words_)
 
 
 def words_of(path: str | Path | None, keywords: Mapping[str, object], jobs: int) -> list[str]:
@@ -150,6 +152,7 @@ class Execution:
     store: RunStore
     jobs: int
     caller: Caller
+    simpler: Experiment | None  # with a quicker model, if nobody chose one and these rows allow it
 
     def execute(self, experiments: Sequence[Experiment], rows: Dataset | None, label: str, facts: Facts) -> int:
         """Execute what the store lacks."""
@@ -176,8 +179,8 @@ class Execution:
         base = self.base.replace(engine=ready.engine, training__threads=ready.training.threads)
         return Timing(**stored.facts["study"]), base
 
-    def decided(self, options: Mapping[str, Any], words_: Sequence[str]) -> Decided:
-        """Execute all steps. ``words_`` name the data on the command line."""
+    def decided(self, options: Mapping[str, Any], words_: Sequence[str], why: Sequence[str] = ()) -> Decided:
+        """Execute all steps. ``words_`` name the data on the command line. ``why`` says why the model is a simpler one."""
         by = options.get("by", ())
         columns = [name.strip() for name in by.split(",")] if isinstance(by, str) else [*by]
         groups = groups_of([self.rows], columns)  # a wrong name is refused before anything runs
@@ -185,8 +188,17 @@ class Execution:
         timing, base = self.timed()
         steps = Study(self.store, base, self.rows, self.execute)
         rounds = self.base.training.rounds
-        tuned, plan = steps.tuned(schedule(arms, steps.tunings, timing, rounds, options.get("minutes"), self.jobs))
-        notes = [described(plan, rounds, steps.nested), *notes]
+        try:
+            plan = schedule(arms, steps.tunings, timing, rounds, options.get("minutes"), self.jobs)
+        except BadInput as error:
+            if self.simpler is None:
+                raise
+            slow, quick = (label(each.model, COMPONENTS["model"]) for each in (self.base, self.simpler))
+            note = f"the model is {quick}, since {slow} takes too long: {str(error).removeprefix('study: ')}"
+            self.caller.warn(f"study: {note}")
+            return replace(self, base=self.simpler, simpler=None).decided(options, words_, [note])
+        tuned, plan = steps.tuned(plan)
+        notes = [described(plan, rounds, steps.nested), *why, *notes]
         self.caller.warn(notes[0])
         records = steps.compared(plan, tuned)
         settings = {arm.name: [of_split[arm.name].best.setting for of_split in tuned] for arm in plan.arms}

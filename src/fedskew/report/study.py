@@ -197,7 +197,7 @@ class Findings:
         if sign * (rows[name][measure.key] - self.baseline) <= 0:
             use += f". Without a model, one answer at each site is no worse: {words.plain(measure, self.baseline)}"
         text = (
-            [f"Do not join: {self.joining}", f"If one model must serve all, use {use}."]
+            [f"Do not join: {self.joining}", f"If they join all the same, use {use}."]
             if self.apart
             else [f"Use {use}.", self.joining]
         )

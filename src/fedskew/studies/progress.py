@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import current_thread, main_thread
 from types import FrameType
 
-from fedskew.core.errors import Interrupted
+from fedskew.core.errors import Diverged, Interrupted
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.execution.plan import Plan
@@ -62,7 +62,9 @@ def play(
     def on_end(result: Ended) -> None:
         if result.error:
             number = f"run {result.run}: "
-            face.print(number + str(result.error).removeprefix(number), "red")
+            tuning = isinstance(result.error, Diverged) and label.endswith("tuning")
+            more = "; tuning tries other settings, too" if tuning else ""
+            face.print(number + str(result.error).removeprefix(number) + more, "yellow" if tuning else "red")
 
     with stop_on_signal() as stopper, board:
         try:

@@ -11,7 +11,7 @@ import torch
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.data.datasets.table import TableData
-from fedskew.diagnosis.rehearsal import sites_of_files
+from fedskew.diagnosis.diagnose import sites_of_files
 from fedskew.diagnosis.subject import DiagnosisOptions
 from fedskew.experiment.config import Experiment
 from fedskew.flower.tables import check_table, summary_of

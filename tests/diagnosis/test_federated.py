@@ -13,8 +13,8 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.tables.guard import guarded, summary
 from fedskew.data.tables.schema import merged
+from fedskew.diagnosis.diagnose import by_bytes, rehearse, sites_of_files
 from fedskew.diagnosis.questions import LEAVES, Answer, PackedArray, Question, arrays, numbers_of
-from fedskew.diagnosis.rehearsal import by_bytes, rehearse, sites_of_files
 from fedskew.diagnosis.server import federated
 from fedskew.diagnosis.site import AnsweringSite
 from fedskew.diagnosis.subject import DiagnosisOptions, Source

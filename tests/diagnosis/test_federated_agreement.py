@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from fedskew.diagnosis.diagnose import diagnosis, faces_of
-from fedskew.diagnosis.rehearsal import rehearse, sites_of_files, sites_of_rows
+from fedskew.diagnosis.diagnose import diagnosis, faces_of, rehearse, sites_of_files, sites_of_rows
 from fedskew.diagnosis.subject import DiagnosisOptions, from_experiment, from_files
 from fedskew.experiment.config import Experiment
 from tests.data.datasets.test_real import real_data

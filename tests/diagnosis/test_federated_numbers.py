@@ -7,8 +7,8 @@ import pytest
 
 import fedskew as fs
 from fedskew.core.errors import BadInput
+from fedskew.diagnosis.diagnose import by_bytes, rehearse
 from fedskew.diagnosis.questions import Question, arrays, numbers_of
-from fedskew.diagnosis.rehearsal import by_bytes, rehearse
 from fedskew.diagnosis.server import federated
 from fedskew.diagnosis.site import AnsweringSite
 from fedskew.diagnosis.subject import Source

@@ -15,6 +15,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.engine import Sequential, Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.execution.build import Assembly, assemble
+from fedskew.execution.rounds import state_of
 from fedskew.execution.run import execute, register
 from fedskew.experiment.combinations import experiment_from
 from fedskew.experiment.config import Experiment, from_toml
@@ -24,7 +25,6 @@ from fedskew.loop.sharing import PART
 from fedskew.models.intercept import positions
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
-from fedskew.studies.landscape import state_of
 
 SIZES = (30, 18, 44)
 ENGINES = [Sequential(), Stacked()]

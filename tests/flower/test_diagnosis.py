@@ -12,8 +12,8 @@ import pytest
 
 from fedskew.core.errors import BadInput, FedskewError, TooFew
 from fedskew.data.datasets.table import TableData
+from fedskew.diagnosis.diagnose import rehearse
 from fedskew.diagnosis.questions import Answer, Question, Step, arrays
-from fedskew.diagnosis.rehearsal import rehearse
 from fedskew.diagnosis.site import AnsweringSite, targets_in
 from fedskew.diagnosis.subject import Source
 from fedskew.flower.diagnosis import (

@@ -15,8 +15,8 @@ pytest.importorskip("flwr")
 
 from fedskew.api.functions import run
 from fedskew.experiment.config import Experiment
+from fedskew.flower.app import write_app
 from fedskew.flower.superlink import Loopback, loopback
-from fedskew.flower.template import write_app
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from tests.flower.test_reach import serving

@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": {*LOWER, *EXPERIMENTS, "report", "conformance"},
     # a server and its nodes assemble and play experiments by the same functions as the simulator
     "flower": {*LOWER, "experiment", "execution", "diagnosis", "serving"},
-    "serving": {*LOWER, "experiment", "execution", "studies", "report"},
+    "serving": {*LOWER, "experiment", "execution", "report"},
     "studies": {*LOWER, "experiment", "execution", "diagnosis", "report"},
     "diagnosis": {*LOWER, "experiment", "execution"},
     "execution": {*LOWER, "experiment", "report"},  # of the report: progress
@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "slots": {"core"},
     "models": {"core"},
     "advice": {"core", "measure"},
-    "measure": {"core", "tasks"},
+    "measure": {"core"},
     "tasks": {"core"},
     "data": {"core"},
     "core": set(),

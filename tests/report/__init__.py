@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedskew.core.metrics import METRICS
 from fedskew.diagnosis.diagnose import diagnosis
 from fedskew.diagnosis.subject import ClientRows, Source
 from fedskew.measure.registry import Measures
@@ -14,7 +15,6 @@ from fedskew.report import plots
 from fedskew.report.html import write_report
 from fedskew.report.series import Results
 from fedskew.store.runs import Row, RunStore
-from fedskew.tasks.metrics import METRICS
 
 OTHERS = [metric.name.replace("_", "-") for metric in METRICS if metric.name != "accuracy"]
 OF_ONE_DATA_SET = [

@@ -11,7 +11,7 @@ import pytest
 from torch import Tensor
 
 import fedskew as fs
-from fedskew.core.metrics import TaskMetric
+from fedskew.core.metrics import TaskMetric, metrics_of
 from fedskew.measure.registry import Measures
 from fedskew.measure.statistics import over_seeds_and_rows
 from fedskew.report import tables
@@ -20,7 +20,6 @@ from fedskew.report.tables import by_method
 from fedskew.store import test_rows
 from fedskew.store.runs import RunStore
 from fedskew.tasks.classification import Classification
-from fedskew.tasks.metrics import metrics_of
 from fedskew.tasks.regression import Regression
 from fedskew.tasks.survival import Survival
 from tests.report import add

@@ -11,8 +11,8 @@ import torch
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
+from fedskew.execution.rounds import state_of
 from fedskew.serving.calibrate import calibration_error, temperature_of
-from fedskew.studies.landscape import state_of
 
 QUICK = {"rounds": 2, "progress": False, "engine": "sequential"}
 

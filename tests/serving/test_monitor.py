@@ -10,7 +10,7 @@ import pytest
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.serving.monitor import stability
+from fedskew.serving.predict import stability
 
 
 def test_the_index_of_words_by_hand():

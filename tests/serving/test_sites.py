@@ -13,11 +13,11 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.execution.build import Assembly
 from fedskew.execution.learned import kept
+from fedskew.execution.rounds import state_of
 from fedskew.loop.personal import personal_models
 from fedskew.models.intercept import positions
 from fedskew.serving.export import trained
 from fedskew.serving.predict import load
-from fedskew.studies.landscape import state_of
 from tests.serving.test_folder import answers
 
 NAMES = ("east", "north", "west")

@@ -12,9 +12,9 @@ from fedskew.core.errors import BadInput
 from fedskew.experiment.config import Experiment
 from fedskew.measure.registry import Measures
 from fedskew.measure.statistics import over_common_rows, variance_components
+from fedskew.report.answer import how_sure, sources
 from fedskew.report.experiments import repeat_command
 from fedskew.report.tables import by_method, on_verdicts, splits
-from fedskew.report.variance import how_sure, sources
 from fedskew.studies.compare import cross
 
 METHODS = ["fedavg", "fedprox:mu=1"]

@@ -17,22 +17,25 @@ from fedskew.cli.main import main
 from fedskew.cli.verbs import LANDSCAPE
 from fedskew.core.errors import BadInput
 from fedskew.core.trees import ParameterSpace
+from fedskew.execution.rounds import state_of
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.keywords import LandscapeKeywords, declared
-from fedskew.measure.landscape import (
+from fedskew.report.html import page
+from fedskew.report.plots import kept
+from fedskew.report.series import Results
+from fedskew.store.runs import RunStore
+from fedskew.studies.landscape import (
+    Grid,
     around,
     filter_normalised,
+    landscape,
     losses_on,
+    models_of,
     overlap,
     sharpness,
     through,
     through_path,
 )
-from fedskew.report.html import page
-from fedskew.report.plots import kept
-from fedskew.report.series import Results
-from fedskew.store.runs import RunStore
-from fedskew.studies.landscape import Grid, landscape, models_of, state_of
 
 A = torch.tensor(np.diag([1.0, 4.0, 9.0]))
 CENTRE = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)

@@ -17,7 +17,7 @@ from fedskew.experiment.components import check
 from fedskew.experiment.config import Experiment
 from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.slots import Everyone, ServerSgd
-from fedskew.tasks.catalogue import TASKS
+from fedskew.tasks import TASKS
 from tests.methods import first
 
 SPECS = [*TASKS, "regression:error=absolute", "regression:error=huber", "regression:error=quantile"]

@@ -23,7 +23,7 @@ from fedskew.report.series import Results
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.studies.runner import Executor
 from fedskew.studies.tune import Search, tune
-from fedskew.tasks.catalogue import TASKS
+from fedskew.tasks import TASKS
 
 torch.set_num_threads(1)
 SOURCE = Path(fedskew.__file__).parent

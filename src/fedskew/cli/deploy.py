@@ -34,7 +34,7 @@ def recipe(name: str) -> Experiment:
 
 def init(parsed: argparse.Namespace) -> None:
     """Write the Flower app. With ``--rows``, also write the rows of each client."""
-    from fedskew.flower.template import write_app
+    from fedskew.flower.app import write_app
 
     experiment = recipe(parsed.recipe)
     console = Console()
@@ -110,9 +110,9 @@ def check(parsed: argparse.Namespace) -> None:
 def diagnose(parsed: argparse.Namespace) -> None:
     """Measure how the rows of connected nodes differ."""
     from fedskew.cli.diagnose import present
+    from fedskew.flower.app import write_diagnosis_app
     from fedskew.flower.nodes import Deployment
     from fedskew.flower.superlink import SuperLink
-    from fedskew.flower.template import write_diagnosis_app
     from fedskew.report.files import writable
 
     require(parsed.clients >= 2, f"--clients must be at least 2, got {parsed.clients}")
@@ -142,8 +142,8 @@ def diagnose(parsed: argparse.Namespace) -> None:
 
 def demo(parsed: argparse.Namespace) -> None:
     """Start a SuperLink and nodes on this machine, carry out one run and stop them. Only the run is kept."""
+    from fedskew.flower.app import write_app
     from fedskew.flower.superlink import loopback
-    from fedskew.flower.template import write_app
 
     require(parsed.nodes >= 1, f"--nodes must be at least 1, got {parsed.nodes}")
     experiment = recipe(parsed.recipe).replace(clients__number=parsed.nodes, training__rounds=parsed.rounds)

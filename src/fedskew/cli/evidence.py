@@ -23,7 +23,7 @@ from fedskew.advice.evidence import (
 from fedskew.api.execute import complete
 from fedskew.api.runs import Runs
 from fedskew.cli.output import print_columns, print_json
-from fedskew.cli.terminal import CommandLine
+from fedskew.cli.request import CommandLine
 from fedskew.core.errors import BadInput, require
 from fedskew.core.files import write_whole
 from fedskew.core.text import percent

@@ -18,7 +18,7 @@ from rich.table import Table
 from fedskew.core.errors import FedskewError, visible
 from fedskew.core.files import replacing
 from fedskew.core.text import listed
-from fedskew.report.answer import measuring, profiles, remarks, unfinished, warnings
+from fedskew.report.answer import how_sure, measuring, profiles, remarks, unfinished, warnings
 from fedskew.report.console import Console, say
 from fedskew.report.experiments import between_sites, measured_rows, titled, tuning
 from fedskew.report.files import against, readable
@@ -35,7 +35,6 @@ from fedskew.report.series import (
     readable_by_site,
 )
 from fedskew.report.tables import covered, on_verdicts, verdict_rule
-from fedskew.report.variance import how_sure
 from fedskew.report.words import SPREADS, heading
 from fedskew.store.runs import RunRecord, RunStore
 

@@ -13,8 +13,7 @@ from fedskew.api import functions
 from fedskew.api.caller import Started
 from fedskew.api.runs import Runs
 from fedskew.cli import output
-from fedskew.cli.request import experiment_from, jobs_of
-from fedskew.cli.terminal import CommandLine
+from fedskew.cli.request import CommandLine, experiment_from, jobs_of
 from fedskew.cli.verbs import keywords_of
 from fedskew.core.component import label, plain
 from fedskew.core.text import count

@@ -28,7 +28,7 @@ from fedskew.models.encoder import Encoder, EncoderNet, activations, key, prefix
 from fedskew.models.intercept import with_intercept
 from fedskew.models.mixed import MixedNet
 from fedskew.models.own import OwnModel
-from fedskew.models.textcnn import TextModel
+from fedskew.models.sequences import TextModel
 from fedskew.report.progress import Board, Lines, Part
 
 if TYPE_CHECKING:

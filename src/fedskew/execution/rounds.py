@@ -7,8 +7,9 @@ from fedskew.core.errors import BadInput, require
 from fedskew.core.machine import span
 from fedskew.core.records import Server
 from fedskew.core.trees import Tree, num_bytes
+from fedskew.data.dataset import Dataset
 from fedskew.engine.states import AnyStates, ClientStates, opened
-from fedskew.execution.build import Assembly
+from fedskew.execution.build import Assembly, assemble
 from fedskew.execution.initial import shapes
 from fedskew.execution.measurements import (
     inexactness_rows,
@@ -19,7 +20,8 @@ from fedskew.execution.measurements import (
     update_rows,
 )
 from fedskew.execution.site import Site
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.settings import Auto
 from fedskew.loop.round import fresh, start
 from fedskew.loop.work import States
 from fedskew.store import checkpoints
@@ -130,3 +132,20 @@ def resume(
     if "slots" in clients:
         return server, opened(folder / STATES, num_clients, clients, to_show is not None)
     return server, (kind or ClientStates).restore(clients["ids"].cpu().numpy(), clients.get("states", {}))
+
+
+def state_of(store: RunStore, run: int, dataset: Dataset | None = None) -> tuple[Assembly, Server, States]:
+    """Return assembly, server and client states of a run's newest checkpoint.
+
+    ``dataset`` is needed if the run's data came from a Python program.
+    """
+    record = store.run(run)
+    require(
+        record.rounds_done > 0,
+        f"run {run} has not finished a round yet; `{store.resume_command(run)}` continues it",
+    )
+    experiment = from_toml(record.experiment, f"run {run}")
+    require(not isinstance(experiment.engine, Auto), f"run {run} has not chosen its engine yet")
+    assembly = assemble(experiment, dataset or experiment.dataset.load())
+    server, states = resume(store, run, assembly, to_show=store.used(run))
+    return assembly, server, states

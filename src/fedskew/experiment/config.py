@@ -24,6 +24,7 @@ from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import Catalogue, build, from_table, label, plain, to_table, with_options
 from fedskew.core.errors import BadInput, require, require_storable, suggestion
 from fedskew.core.files import file_text, toml_table
+from fedskew.core.metrics import METRICS
 from fedskew.core.privacy import check_part
 from fedskew.core.task import TaskKind
 from fedskew.core.user_code import MARK, asking
@@ -50,8 +51,7 @@ from fedskew.models import MODELS
 from fedskew.models.own import adapted
 from fedskew.skew.compose import KNOWN as KNOWN_SKEWS
 from fedskew.skew.compose import skews_of
-from fedskew.tasks.catalogue import TASKS
-from fedskew.tasks.metrics import METRICS
+from fedskew.tasks import TASKS
 
 KNOWN_METRICS = Catalogue("metrics", {}, contract.Metric, optional=tuple(DECLARED))
 

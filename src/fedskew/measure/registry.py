@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from fedskew.core.errors import BadInput, require, suggestion
-from fedskew.core.metrics import TaskMetric
-from fedskew.tasks.metrics import METRICS
+from fedskew.core.metrics import METRICS, TaskMetric
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,8 +4,7 @@ from fedskew.models.cnn import Cnn, Cnn1d, LeNet, ResNet
 from fedskew.models.encoder import HuggingFaceEncoder, MiniLm
 from fedskew.models.mixed import Mixed
 from fedskew.models.mlp import Mlp, Softmax
-from fedskew.models.sequences import Lstm, SymbolLstm, Transformer
-from fedskew.models.textcnn import TextCnn, TextMean
+from fedskew.models.sequences import Lstm, SymbolLstm, TextCnn, TextMean, Transformer
 
 MODELS = {
     "softmax": Softmax,

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedskew.core.files import write_whole
 from fedskew.report import experiments, words
-from fedskew.report.answer import answer, measuring, notices, profiles, remarks
+from fedskew.report.answer import answer, how_sure, measuring, notices, profiles, remarks
 from fedskew.report.experiments import comparison_title
 from fedskew.report.plots import dealt, landscapes, pictures
 from fedskew.report.series import Results, readable_by_site
 from fedskew.report.style import LINE, MARKERS, SERIES, Picture, dashes, marker, rendered
 from fedskew.report.tables import covered
-from fedskew.report.variance import how_sure
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -18,7 +18,7 @@ from fedskew.core.text import capital, count, listed
 from fedskew.measure.statistics import decided, holm, mean_interval, paired_p
 from fedskew.report import diagnosis as diagnosed
 from fedskew.report import words
-from fedskew.report.answer import difference
+from fedskew.report.answer import difference, how_sure
 from fedskew.report.experiments import name_of, observations
 from fedskew.report.plots import differences
 from fedskew.report.series import RECALL, Results, readable_by_site, values_at_sites
@@ -34,7 +34,6 @@ from fedskew.report.tables import (
     values_of_rows,
     verdict_rule,
 )
-from fedskew.report.variance import how_sure
 from fedskew.store.test_rows import Stored, number_of
 
 WIDTH, LINES, MOST_SITES, FEWEST_REMEDIES, NAME = 80, 29, 5, 2, 18

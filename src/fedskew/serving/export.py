@@ -31,6 +31,7 @@ from fedskew.execution.deal import client_data
 from fedskew.execution.facts import tell_where
 from fedskew.execution.learned import FILE, Learned, kept, learned_of, with_zeros
 from fedskew.execution.prepare import network_of, size_of, tasks_of
+from fedskew.execution.rounds import state_of
 from fedskew.experiment.config import Architecture, Experiment, from_toml
 from fedskew.experiment.keywords import Format
 from fedskew.loop.personal import measures_personal, personal_models
@@ -50,7 +51,6 @@ from fedskew.serving.graph import INPUT, OPSET, about, preprocessing_graph
 from fedskew.slots import All
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
-from fedskew.studies.landscape import state_of
 
 SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
 

@@ -21,9 +21,10 @@ from fedskew.core.task import Probabilistic
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset, Ints, places_of
 from fedskew.data.find import reading
-from fedskew.data.preprocessing import Array, Preprocessing, Symbols, Tabular, Text, Texts, Unseen
+from fedskew.data.preprocessing import Array, Cells, Preprocessing, Symbols, Tabular, Text, Texts, Unseen
 from fedskew.data.targets import PADDING, TARGETS, Rows
 from fedskew.data.texts import UNKNOWN, encoded, windows
+from fedskew.execution.rounds import state_of
 from fedskew.experiment.config import Architecture, from_toml
 from fedskew.loop.evaluate import CHUNK, over_rows, scored_outputs
 from fedskew.measure.registry import Measures
@@ -31,9 +32,7 @@ from fedskew.models.encoder import Encoder
 from fedskew.models.mixed import Mixed
 from fedskew.serving.calibrate import Calibration, temperature_of
 from fedskew.serving.export import Trained, answered, has_personal, name_one, of_clients, shares_all, trained
-from fedskew.serving.monitor import stability
 from fedskew.store.runs import RunStore
-from fedskew.studies.landscape import state_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -633,3 +632,23 @@ def number_of(store: RunStore, run: int, client: int | str | None) -> int | None
         client.isdigit(), f"run {run}: there is no client {client!r}; they are {', '.join(map(str, list(names)[:20]))}"
     )
     return int(client)
+
+
+def stability(before: Cells, now: Cells) -> tuple[float, float]:
+    """Return the population stability index of a column's cells, and its p value if both are of one population (Yurdakul 2018).
+
+    Bins are tenths of the numbers ``before``, or words; missing values are a bin. Each bin counts half a row more. The index is the
+    sum of (q - p) log(q / p) over the bins' shares p and q.
+    """
+    from scipy.stats import chi2, entropy
+
+    cells = np.concatenate([before, now])
+    if cells.dtype == object:
+        at = np.unique(cells.astype(str), return_inverse=True)[1]
+    else:
+        some = np.isfinite(before)
+        inner = np.unique(np.quantile(before[some], np.arange(1, 10) / 10)) if some.any() else np.zeros(1)
+        at = np.unique(np.where(np.isnan(cells), -1, np.searchsorted(inner, cells)), return_inverse=True)[1]
+    p, q = (np.bincount(part, minlength=at.max() + 1) + 0.5 for part in np.split(at, [len(before)]))
+    index = float(entropy(p, q) + entropy(q, p))
+    return index, float(chi2.sf(index / (1 / len(before) + 1 / len(now)), max(1, at.max())))

@@ -11,10 +11,9 @@ from torch.nn.functional import softplus
 
 from fedskew.core.errors import require
 from fedskew.core.limits import PositiveFloat
-from fedskew.core.metrics import TaskMetric
+from fedskew.core.metrics import TaskMetric, metrics_of
 from fedskew.core.task import TaskKind, one_hot
 from fedskew.core.trees import Tree
-from fedskew.tasks.metrics import metrics_of
 from fedskew.tasks.ranking import (
     Floats,
     accuracies_without,

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.limits import FiniteFloat, OpenShare, PositiveFloat
-from fedskew.core.metrics import TaskMetric
+from fedskew.core.metrics import TaskMetric, metrics_of
 from fedskew.core.task import TaskKind
 from fedskew.core.trees import Tree
-from fedskew.tasks.metrics import metrics_of
 
 SMALLEST_VARIANCE = 1e-10
 """R2 is left out if the variance of the standardised targets is at most this: it would be only rounding error."""

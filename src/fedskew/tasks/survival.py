@@ -19,10 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.core.metrics import TaskMetric
+from fedskew.core.metrics import TaskMetric, metrics_of
 from fedskew.core.task import TaskKind
 from fedskew.core.trees import Tree
-from fedskew.tasks.metrics import metrics_of
 
 Floats = NDArray[np.floating]
 

@@ -11,7 +11,7 @@ import pytest
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.table import TableData
-from fedskew.diagnosis.rehearsal import rehearse, sites_of_files
+from fedskew.diagnosis.diagnose import rehearse, sites_of_files
 from fedskew.diagnosis.subject import DiagnosisOptions, Source
 from tests.tables import fitted_to, survey
 

@@ -15,7 +15,7 @@ from fedskew.data.preprocessing import Tabular
 from fedskew.data.tables.columns import cells_for
 from fedskew.data.tables.guard import shared
 from fedskew.data.tables.schema import merged
-from fedskew.diagnosis.rehearsal import sites_of_files
+from fedskew.diagnosis.diagnose import sites_of_files
 from fedskew.diagnosis.subject import DiagnosisOptions, from_files
 from fedskew.execution.learned import Learned
 from fedskew.serving.predict import TrainedModel

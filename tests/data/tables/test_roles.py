@@ -10,7 +10,7 @@ import pytest
 import fedskew as fs
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.table import TableData
-from fedskew.diagnosis.rehearsal import sites_of_files
+from fedskew.diagnosis.diagnose import sites_of_files
 from fedskew.diagnosis.subject import DiagnosisOptions, from_files
 from fedskew.experiment.config import Experiment
 from fedskew.flower.tables import check_table, summary_of

@@ -14,8 +14,7 @@ from fedskew.core.errors import BadInput
 from fedskew.data.tables.columns import Columns
 from fedskew.data.tables.guard import summary
 from fedskew.data.tables.schema import merged
-from fedskew.data.tables.survey import Roles, Survey
-from fedskew.data.tables.survey import survey as survey_of
+from fedskew.data.tables.survey import Roles, Survey, survey as survey_of
 
 
 def frame(rows: int = 400, seed: int = 0) -> pd.DataFrame:

@@ -14,18 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedskew.api.diagnose import diagnose
-    from fedskew.api.functions import (
-        check,
-        clients,
-        compare,
-        from_toml,
-        load,
-        partition,
-        resume,
-        run,
-        table,
-        tune,
-    )
+    from fedskew.api.functions import check, clients, compare, from_toml, load, partition, resume, run, table, tune
     from fedskew.api.models import export, landscape, load_model
     from fedskew.api.runs import Runs, cite, open
     from fedskew.api.study import study

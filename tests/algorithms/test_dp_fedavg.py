@@ -15,8 +15,7 @@ from dp_accounting.rdp import compute_epsilon
 from torch import Tensor
 
 from fedskew.algorithms import DpFedAvg, FedAvg
-from fedskew.api.functions import compare
-from fedskew.api.functions import run as run_experiment
+from fedskew.api.functions import compare, run as run_experiment
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Cohort, Privacy, Upload

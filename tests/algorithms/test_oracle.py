@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedskew.algorithms import FedAvg, FedDyn, FedNova, FedProx, Moon, Scaffold
 from fedskew.loop.plan import Local
-from fedskew.slots import Adam as AdamServer
-from fedskew.slots import AdamW, Everyone, ServerSgd, Sgd, Uniform
+from fedskew.slots import Adam as AdamServer, AdamW, Everyone, ServerSgd, Sgd, Uniform
 from tests.reference import (
     assert_close,
     f64,

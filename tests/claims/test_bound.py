@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedskew.claims.document import DOCUMENTS, load
 from fedskew.claims.extras import EXTRAS, bound, draw_bound, drift_bound

@@ -16,8 +16,7 @@ from fedskew.core.errors import BadInput
 from fedskew.core.sites import SiteMaps, SiteSums
 from fedskew.core.trees import Tree
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.components import KINDS as OWN
-from fedskew.experiment.components import classes_of, section_of
+from fedskew.experiment.components import KINDS as OWN, classes_of, section_of
 from fedskew.experiment.config import COMPONENTS
 from fedskew.slots import Momentum, Uncompressed
 

@@ -5,14 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
 from fedskew.api.functions import run
-from fedskew.core import records
-from fedskew.core import trees as vectors
+from fedskew.core import records, trees as vectors
 from fedskew.core.records import Cohort, Info, Upload
 from fedskew.core.trees import Dispersion, dispersion, weighted_sum
 from fedskew.experiment.config import Experiment

@@ -15,8 +15,7 @@ import pytest
 from fedskew.cli import data as verb
 from fedskew.cli.main import main
 from fedskew.core.errors import FedskewError
-from fedskew.data import DATASETS
-from fedskew.data import find as download
+from fedskew.data import DATASETS, find as download
 from fedskew.data.find import CHUNK, Files, Remote, fetch, folders
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 5 * CHUNK + 17, dtype=np.uint8).tobytes()

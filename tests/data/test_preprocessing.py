@@ -10,17 +10,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.heart import CSV, Heart
 from fedskew.data.datasets.images import Digits, carried
 from fedskew.data.datasets.table import TableData
-from fedskew.data.preprocessing import (
-    Angle,
-    Array,
-    Number,
-    Preprocessing,
-    Tabular,
-    Text,
-    Words,
-    as_array,
-    as_it_is,
-)
+from fedskew.data.preprocessing import Angle, Array, Number, Preprocessing, Tabular, Text, Words, as_array, as_it_is
 from fedskew.data.tables.columns import cells_of
 from fedskew.data.tables.summaries import fitted
 from fedskew.data.texts import encoded

@@ -5,8 +5,7 @@ import dataclasses
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset

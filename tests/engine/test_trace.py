@@ -7,8 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad_and_value as public_grad_and_value
-from torch.func import vmap
+from torch.func import grad_and_value as public_grad_and_value, vmap
 
 from fedskew.engine import trace
 from fedskew.engine.trace import Traced, grad_and_value

@@ -13,7 +13,8 @@ from fedskew.core.errors import BadInput, Interrupted
 from fedskew.execution.patience import Patience
 from fedskew.execution.run import execute, register
 from fedskew.experiment.config import from_toml
-from fedskew.report.series import Budget, Results
+from fedskew.report.budgets import Budget
+from fedskew.report.series import Results
 from fedskew.serving.export import trained
 from fedskew.store import checkpoints, test_rows
 from fedskew.store.runs import RunStore

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from fedskew.flower.wire import (
     Rejected,

@@ -13,8 +13,7 @@ from fedskew.loop.inexactness import inexactness
 from fedskew.slots import Sgd, Uniform
 from tests.execution.test_experiment import DATA, numbers, small
 from tests.methods import FIRST, federation
-from tests.reference import PAIR, apart, assert_close, full_gradient, local_models, sized_pair
-from tests.reference import run as played
+from tests.reference import PAIR, apart, assert_close, full_gradient, local_models, run as played, sized_pair
 from tests.small import X0, Quadratic, exact_clients, play, ragged
 
 torch.set_num_threads(1)

@@ -19,8 +19,7 @@ from fedskew.engine.states import ClientStates
 from fedskew.loop.plan import Local, SeededPlanner, System
 from fedskew.loop.round import call, play_round, prepare, start
 from fedskew.slots import Always, DayNight, Everyone, Random, Uniform
-from tests.methods import assert_close as same_numbers
-from tests.methods import federation, record
+from tests.methods import assert_close as same_numbers, federation, record
 from tests.small import RAGGED, X0, play, ragged
 
 torch.set_num_threads(1)

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.rounds import __main__ as command
-from benchmarks.rounds import limits, peers
-from benchmarks.rounds import work as bench
+from benchmarks.rounds import __main__ as command, limits, peers, work as bench
 from benchmarks.rounds.page import distances, draw, markdown, rows
 from benchmarks.rounds.peers import Peer
 from benchmarks.rounds.work import FULL, WORKLOADS, measure, ratio

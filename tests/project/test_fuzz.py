@@ -19,12 +19,10 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from fedskew.advice.advise import advise
-from fedskew.advice.evidence import Evidence, packaged, text_of
-from fedskew.advice.evidence import read as read_evidence
+from fedskew.advice.evidence import Evidence, packaged, read as read_evidence, text_of
 from fedskew.claims.document import document_from
 from fedskew.core.component import build
 from fedskew.core.errors import BadInput, FedskewError

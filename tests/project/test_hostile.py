@@ -21,8 +21,7 @@ import fedskew
 from fedskew.cli.main import entry, main
 from fedskew.core.errors import UNPRINTABLE, visible
 from fedskew.store.runs import RunStore
-from tests.hostile import CASES as REQUESTS
-from tests.hostile import METHOD, NAMES, Case, rows
+from tests.hostile import CASES as REQUESTS, METHOD, NAMES, Case, rows
 from tests.hostile_files import FILE_CASES
 
 CASES = REQUESTS + FILE_CASES

@@ -242,8 +242,7 @@ ONE_WAY = {
     "fedskew.serving.export.write_folder": {"api/models.py"},
     "fedskew.serving.predict.load": {"api/models.py", "api/runs.py"},
     # how skews deal rows to clients: of a run, of `fedskew skew`, and of `fedskew.partition`
-    "fedskew.skew.partition.deal": {"skew/reserve.py"},
-    "fedskew.skew.reserve.deal_others": {"execution/deal.py"},
+    "fedskew.skew.partition.deal": {"execution/deal.py"},
     # a run's lock
     "filelock.FileLock": {"store/lock.py"},
     # what fits a column of a table: to the summaries of sites, or of all rows as one site

@@ -7,10 +7,11 @@ import pytest
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.measure.statistics import holm, paired_p
+from fedskew.report.budgets import Budget, budget_from
 from fedskew.report.files import write_figures
 from fedskew.report.html import page
 from fedskew.report.plots import plot, ranking
-from fedskew.report.series import Budget, Results, budget_from, per_client
+from fedskew.report.series import Results, per_client
 from fedskew.store.runs import RunStore
 
 

@@ -13,7 +13,8 @@ from fedskew.measure.registry import Measures
 from fedskew.measure.statistics import equivalence_p
 from fedskew.report import tables
 from fedskew.report.answer import answer
-from fedskew.report.series import Budget, Results
+from fedskew.report.budgets import Budget
+from fedskew.report.series import Results
 from fedskew.report.tables import verdict_rule
 from fedskew.store.runs import RunStore
 from tests.report import add, toml

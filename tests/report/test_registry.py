@@ -17,9 +17,10 @@ from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
 from fedskew.measure import registry
 from fedskew.measure.registry import ALL, MEASURES, Measure
+from fedskew.report.budgets import budget_from
 from fedskew.report.html import page
 from fedskew.report.plots import plot
-from fedskew.report.series import Results, budget_from
+from fedskew.report.series import Results
 from fedskew.report.sinks import Feed
 from fedskew.store.runs import RunRecord, RunStore
 from tests.pages import loaded

@@ -10,8 +10,7 @@ from fedskew.api.functions import Runs
 from fedskew.cli.output import print_summary, summary_json
 from fedskew.measure.registry import Measures
 from fedskew.measure.statistics import mean_interval
-from fedskew.report import answer as signs
-from fedskew.report import experiments, plots, series
+from fedskew.report import answer as signs, experiments, plots, series
 from fedskew.report.files import texts_of
 from fedskew.report.series import Results
 from fedskew.store.runs import RunStore

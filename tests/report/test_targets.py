@@ -9,10 +9,11 @@ import pytest
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.measure.registry import primary_of
+from fedskew.report.budgets import Budget, budget_from
 from fedskew.report.files import latex, numbers, readable, texts_of
 from fedskew.report.html import page
 from fedskew.report.plots import pictures, plot
-from fedskew.report.series import Budget, Layout, Results, budget_from, curves
+from fedskew.report.series import Layout, Results, curves
 from fedskew.store.runs import RunStore
 
 MB = 1_000_000.0

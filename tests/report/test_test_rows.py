@@ -15,7 +15,8 @@ from fedskew.core.metrics import TaskMetric, metrics_of
 from fedskew.measure.registry import Measures
 from fedskew.measure.statistics import over_seeds_and_rows
 from fedskew.report import tables
-from fedskew.report.series import Budget, Results
+from fedskew.report.budgets import Budget
+from fedskew.report.series import Results
 from fedskew.report.tables import by_method
 from fedskew.store import test_rows
 from fedskew.store.runs import RunStore

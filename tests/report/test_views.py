@@ -15,14 +15,13 @@ from fedskew.cli.output import print_notices, print_ranks, print_summary
 from fedskew.execution.facts import defaults
 from fedskew.experiment.config import Experiment
 from fedskew.measure.history import Warned
+from fedskew.report.budgets import budget_from
 from fedskew.report.files import texts_of
 from fedskew.report.html import page
-from fedskew.report.series import Layout, Results, budget_from
+from fedskew.report.series import Layout, Results
 from fedskew.store.runs import RunStore
-from tests.report import add, compared, mixed_store, toml
-from tests.report import test_budget as budgets
-from tests.report.test_equivalence import OTHERS
-from tests.report.test_equivalence import store as with_margin
+from tests.report import add, compared, mixed_store, test_budget as budgets, toml
+from tests.report.test_equivalence import OTHERS, store as with_margin
 
 
 def on_rows(folder: Path, held_out: float) -> RunStore:

@@ -4,8 +4,7 @@ from time import process_time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.optimize import linprog
 
 from fedskew.core.seeding import stream

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from fedskew.core.errors import BadInput
 from fedskew.skew import SKEWS, Iid, LabelDirichlet, LabelDirichletPerClass, LabelSorted, Natural, Pooled

@@ -14,8 +14,7 @@ from fedskew.engine.states import ClientStates
 from fedskew.loop.round import transmit
 from fedskew.slots import Qsgd, ServerSgd, TopK
 from tests.execution.test_experiment import assert_resumes_exactly, small
-from tests.methods import assert_close as assert_records_close
-from tests.methods import federation, halfway, run
+from tests.methods import assert_close as assert_records_close, federation, halfway, run
 from tests.reference import apart, assert_close, f64, trajectory
 from tests.slots.test_codecs import LOSSY, codec
 from tests.small import RAGGED, X0, Linear, exact_clients, play

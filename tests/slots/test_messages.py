@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedskew.core.trees import Tree, map_leaves, num_bytes, pick
 from fedskew.slots.codecs import encode, indexed, pack_bits, unpack_bits

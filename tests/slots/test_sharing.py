@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from fedskew.algorithms import FedAvg
-from fedskew.api.functions import compare
-from fedskew.api.functions import run as run_experiment
+from fedskew.api.functions import compare, run as run_experiment
 from fedskew.core.errors import BadInput
 from fedskew.core.trees import ParameterSpace
 from fedskew.execution.build import assemble

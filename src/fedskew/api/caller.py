@@ -1,4 +1,4 @@
-"""What the caller of a function sees while it works: progress, warnings, and how its runs ended."""
+"""What the caller of a function, Python or the command line, sees while it works: progress, warnings, how its runs ended."""
 
 from __future__ import annotations
 
@@ -93,6 +93,27 @@ class Caller:
             raise worst
         for error in [] if printed else errors:
             warnings.warn(str(error), RuntimeWarning, stacklevel=5)
+
+
+class CommandLine(Caller):
+    """A verb: it also shows progress as plain lines, and keeps the error that decides the exit code."""
+
+    lines = True
+    without_baselines = "--no-baselines"
+    same_call = "the same command"
+    failure: FedskewError | None = None
+
+    def warn(self, line: str) -> None:
+        say(f"fedskew: {line}", error=True)
+
+    def begin(self, started: Started) -> ProgressFace:
+        return self.face()
+
+    def resume_call(self, started: Started) -> str:
+        return f"`{started.runs.store.resume_command(*started.words)}`" if started.words else self.same_call
+
+    def end(self, started: Started, results: Sequence[Ended], worst: FedskewError | None, printed: bool) -> None:
+        self.failure = worst
 
 
 def caller_of(progress: ShowProgress | Caller) -> Caller:

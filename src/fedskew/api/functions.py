@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from fedskew.api.caller import Caller, ShowProgress, Started, caller_of
 from fedskew.api.execute import execute, start
-from fedskew.api.models import with_initial
 from fedskew.api.runs import Runs, plainly
 from fedskew.core.component import brief, build, from_table, of_numpy, parse
 from fedskew.core.errors import Interrupted, require
@@ -183,7 +182,12 @@ def asked(
         "write dataset='table:path=FOLDER,label=COLUMN'; for a data frame fs.table(FRAME, label=COLUMN, client=COLUMN); for "
         "arrays fs.Dataset(x=..., y=..., x_test=..., y_test=...)",
     )
-    return with_initial(verb, experiment_from(experiment, settings), runs), data
+    experiment = experiment_from(experiment, settings)
+    if experiment.training.init:
+        from fedskew.api.models import with_initial  # loads pandas
+
+        experiment = with_initial(verb, experiment, runs)
+    return experiment, data
 
 
 def methods_of(base: Experiment, algorithms: Sequence[object], baselines: bool, caller: Caller) -> Sequence[object]:

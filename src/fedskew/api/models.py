@@ -16,8 +16,7 @@ from fedskew.serving.export import export as write_file
 from fedskew.serving.predict import TrainedModel, number_of, warn_python
 from fedskew.serving.predict import load as load_trained
 from fedskew.store.runs import RunStore
-from fedskew.studies.landscape import Grid, Landscape
-from fedskew.studies.landscape import landscape as landscape_of
+from fedskew.studies.landscape import Grid, Landscape, landscape as landscape_of
 
 
 @plainly

@@ -30,18 +30,7 @@ from fedskew.report.study import Findings, printed, title_of, write_study
 from fedskew.serving.export import has_personal
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import Facts, stored_runs
-from fedskew.studies.study import (
-    COSTS,
-    FIRST,
-    SHORT,
-    Arm,
-    Schedule,
-    Study,
-    Timing,
-    arms_of,
-    groups_of,
-    schedule,
-)
+from fedskew.studies.study import COSTS, FIRST, SHORT, Arm, Schedule, Study, Timing, arms_of, groups_of, schedule
 from fedskew.studies.tune import Setting, words
 
 if TYPE_CHECKING:

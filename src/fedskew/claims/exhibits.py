@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import softmax
 from threadpoolctl import threadpool_limits
@@ -72,8 +73,6 @@ def rows_of_counts(numbers: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def draw_counts(numbers: Mapping[str, Any], name: str) -> Figure:
     """Draw a table of counts. AG News numbers its classes in their order."""
-    import pandas as pd
-
     counts = np.array(numbers[name]["counts"])
     cells = [(k, f"{k + 1}", f"{c + 1} {CLASSES[c]}", counts[k, c]) for k, c in np.ndindex(counts.shape)]
     return draw.draw_partition(pd.DataFrame(cells, columns=["client", "client_name", "label", "rows"]))

@@ -1,11 +1,10 @@
 """The figures of a document, drawn from our runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from fedskew.claims.document import ClaimTable, Panel
 from fedskew.claims.quantities import Measured, Series, curve, measures, words_for
@@ -18,9 +17,6 @@ from fedskew.report.plots import tips_of_curves
 from fedskew.report.series import over_seeds
 from fedskew.report.style import Picture, tips_along
 from fedskew.report.words import figures, with_interval
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Lines = Mapping[str, Mapping[int, Series]]
 """Rounds and values by line and seed."""
@@ -99,8 +95,6 @@ def of_lines(key: str, panel: Panel, lines: Lines, measure: Measure, title: str 
 
 def over_rounds(lines: Lines, band: str) -> pd.DataFrame:
     """Return the table that `draw.draw_curves` draws, with a method for each line."""
-    import pandas as pd
-
     parts = [
         pd.DataFrame({"method": line, "round": rounds, "value": values})
         for line, of_seed in lines.items()
@@ -118,8 +112,6 @@ def over_rounds(lines: Lines, band: str) -> pd.DataFrame:
 
 def bars(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture:
     """A quantity of each arm as bars with intervals, and the document's numbers. In a matrix, bars stand in groups by column."""
-    import pandas as pd
-
     numbers = cells(table, results, (panel.of,))
     rows = []
     for arm in table.drawn(panel):
@@ -149,8 +141,6 @@ def bars(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture
 
 def partition(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture:
     """The training rows of each client by label, of the first seed."""
-    import pandas as pd
-
     (arm,) = table.drawn(panel)
     seed, run = min(results[arm].items())
     rows = pd.DataFrame(run.dealt, columns=["client", "client_name", "label", "rows"])

@@ -42,19 +42,20 @@ def sections(document: Document, results: Results, extras: Mapping[str, Numbers]
     judged = verdicts(document, results)
     parts = []
     for table in document.tables:
-        grid, missing = texts_of(table, results)
+        (columns, rows), missing = texts_of(table, results)
         remarks = [f"Not run: {', '.join(missing)}."] if missing else []
-        drawn = pictures(table, results)
+        figures_of_table = pictures(table, results)
         if table.extra in extras:
             extra, numbers = EXTRAS[table.extra], extras[table.extra]
-            grid = grid if grid[1] else (list(extra.columns[1:]), [list(row) for row in extra.rows(numbers)])
-            drawn += of_extra(table.extra, numbers)
+            if not rows:
+                columns, rows = list(extra.columns[1:]), [list(row) for row in extra.rows(numbers)]
+            figures_of_table += of_extra(table.extra, numbers)
             remarks.append(f"{capital(extra.note)}.")
-        common, drawn = captions(drawn)
-        remarks = common + remarks + [f"{capital(note)}." for note in table.notes]
+        in_all_captions, drawn = captions(figures_of_table)
+        remarks = in_all_captions + remarks + [f"{capital(note)}." for note in table.notes]
         claims = [outcome for outcome in judged if outcome.claim.table == table.name]
         words = bool(table.words) or (table.extra in EXTRAS and EXTRAS[table.extra].words)
-        parts.append(Section(table.name, table.title, grid, words, drawn, remarks, claims))
+        parts.append(Section(table.name, table.title, (columns, rows), words, drawn, remarks, claims))
     return parts
 
 

@@ -1,14 +1,13 @@
 """Quantities of a run, which claims are about: ``accuracy``, ``rounds-to:0.8``, ``relative-drift`` and others."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, SupportsFloat
+from typing import SupportsFloat
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require, suggestion
@@ -16,9 +15,6 @@ from fedskew.measure import registry
 from fedskew.measure.registry import OF_MODELS, Measure, primary_of
 from fedskew.measure.statistics import Floats
 from fedskew.store.runs import RunRecord, RunStore
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NAN = math.nan
 SETTLED = 5
@@ -97,8 +93,6 @@ class Measured:
 
     def by_client(self, measure: str) -> pd.DataFrame:
         """Return a measure ``split/name``: a row for each round, a column for each client."""
-        import pandas as pd
-
         clients = self.of_clients(measure)
         return pd.DataFrame({k: pd.Series(values, rounds) for k, (rounds, values) in clients.items()}).sort_index()
 
@@ -192,8 +186,6 @@ def partition(run: Measured, name: str) -> float:
 
 def classes_each(run: Measured) -> float:
     """Return the mean over clients of the number of classes with more than a twentieth of the client's training rows."""
-    import pandas as pd
-
     rows = pd.DataFrame(run.dealt, columns=["client", "name", "label", "rows"])
     share = rows["rows"] / rows.groupby("client")["rows"].transform("sum")
     return float((share > 0.05).groupby(rows["client"]).sum().mean())

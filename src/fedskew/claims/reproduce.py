@@ -12,8 +12,7 @@ from fedskew.claims.quantities import Measured, measured
 from fedskew.claims.verdicts import Results
 from fedskew.core.component import parse
 from fedskew.data.dataset import Dataset
-from fedskew.engine.choose import EngineChoice, next_work, on_threads
-from fedskew.engine.choose import measured as measured_seconds
+from fedskew.engine.choose import EngineChoice, measured as measured_seconds, next_work, on_threads
 from fedskew.execution.build import assemble
 from fedskew.execution.run import register
 from fedskew.experiment.combinations import with_method

@@ -15,8 +15,7 @@ from fedskew.core.component import shown
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.core.limits import NOUNS, expected
 from fedskew.experiment.combinations import COMBINATIONS, Combination
-from fedskew.experiment.components import KINDS, classes_of
-from fedskew.experiment.components import check as check_promises
+from fedskew.experiment.components import KINDS, check as check_promises, classes_of
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.references import paper_of
 from fedskew.report.console import Console

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
+from fedskew.api.caller import CommandLine
 from fedskew.api.diagnose import diagnose as measure
 from fedskew.cli.output import print_json
-from fedskew.cli.request import CommandLine
 from fedskew.cli.verbs import keywords_of
 from fedskew.core.text import count, percent
 from fedskew.diagnosis.questions import LEAVES

@@ -20,10 +20,10 @@ from fedskew.advice.evidence import (
     read_file,
     summary,
 )
+from fedskew.api.caller import CommandLine
 from fedskew.api.execute import complete
 from fedskew.api.runs import Runs
 from fedskew.cli.output import print_columns, print_json
-from fedskew.cli.request import CommandLine
 from fedskew.core.errors import BadInput, require
 from fedskew.core.files import write_whole
 from fedskew.core.text import percent

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedskew.api import models as functions
+from fedskew.api.caller import CommandLine
 from fedskew.cli.output import number, print_json, save_figure, warn
-from fedskew.cli.request import CommandLine, one_run
+from fedskew.cli.request import one_run
 from fedskew.cli.verbs import keywords_of
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.files import replacing

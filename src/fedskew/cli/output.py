@@ -18,22 +18,13 @@ from rich.table import Table
 from fedskew.core.errors import FedskewError, visible
 from fedskew.core.files import replacing
 from fedskew.core.text import listed
+from fedskew.report import series
 from fedskew.report.answer import how_sure, measuring, profiles, remarks, unfinished, warnings
+from fedskew.report.budgets import budget_from
 from fedskew.report.console import Console, say
 from fedskew.report.experiments import between_sites, measured_rows, titled, tuning
 from fedskew.report.files import against, readable
 from fedskew.report.plots import on_ranks, ranking
-from fedskew.report.series import (
-    PLAIN,
-    RECALL,
-    Layout,
-    Results,
-    budget_from,
-    by_site,
-    curves_by_run,
-    decided,
-    readable_by_site,
-)
 from fedskew.report.tables import covered, on_verdicts, verdict_rule
 from fedskew.report.words import SPREADS, heading
 from fedskew.store.runs import RunRecord, RunStore
@@ -59,12 +50,12 @@ def clean(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def summary_json(results: Results) -> dict[str, object]:
+def summary_json(results: series.Results) -> dict[str, object]:
     """Return the summary table, the curves of its runs (whole, by layer and by class), and the method's decisions by client."""
-    curves, parts, of_clients = curves_by_run(results), results.parts, decided(results)
+    curves, parts, of_clients = series.curves_by_run(results), results.parts, series.decided(results)
     return {
         "methods": results.summary.to_dict("records"),
-        "sites": by_site(results).to_dict("records"),
+        "sites": series.by_site(results).to_dict("records"),
         "runs": [
             {
                 "run": r.id,
@@ -82,13 +73,15 @@ def summary_json(results: Results) -> dict[str, object]:
     }
 
 
-def results_from(store: RunStore, records: Sequence[RunRecord], parsed: argparse.Namespace) -> Results:
+def results_from(store: RunStore, records: Sequence[RunRecord], parsed: argparse.Namespace) -> series.Results:
     """Return the numbers of the runs, within the budget and in the layout of tables that the options ask for."""
     options = vars(parsed)
     columns = filter(None, (name.strip() for name in options.get("columns", "").split(",")))
-    layout = Layout(tuple(columns), options.get("interval", PLAIN.spread), options.get("compared_by", PLAIN.by))
+    layout = series.Layout(
+        tuple(columns), options.get("interval", series.PLAIN.spread), options.get("compared_by", series.PLAIN.by)
+    )
     budget = options.get("budget")
-    return Results(store, records, budget_from(budget) if budget else None, layout)
+    return series.Results(store, records, budget_from(budget) if budget else None, layout)
 
 
 SEVERAL = "`fedskew compare --algorithms METHOD --seeds 5` gives one"
@@ -100,7 +93,7 @@ FIRST_LEFT_OUT, LAST_LEFT_OUT = ("MB", "drift"), ("worst client %", "personal %"
 """Columns that a narrow terminal leaves out, in this order. Measures that only some runs have come between, differences last."""
 
 
-def print_summary(results: Results, title: str = "") -> None:
+def print_summary(results: series.Results, title: str = "") -> None:
     """Print a title and the table with one row for each method.
 
     No cell is broken into lines. On a narrow terminal, columns that the options do not name are left out.
@@ -121,9 +114,9 @@ def print_summary(results: Results, title: str = "") -> None:
     print_columns(by_title, ("method", "verdict"))
     for line in notes(results, list(by_title)):
         console.print(line, style="dim")
-    if by_site := readable_by_site(results):
+    if by_site := series.readable_by_site(results):
         console.print(f"\nby site: {heading(results.measure)}, each site's model on its rows", style="bold")
-        wide = too_wide(by_site, [title for title in reversed(by_site) if RECALL in title], console.width)
+        wide = too_wide(by_site, [title for title in reversed(by_site) if series.RECALL in title], console.width)
         shown = {title: cells[:SHOWN_SITES] for title, cells in by_site.items() if title not in wide}
         print_columns(shown, ("site", "faults"))
     if hidden:
@@ -174,28 +167,27 @@ def too_wide(columns: Mapping[str, Sequence[str]], order: Sequence[str], room: i
     return hidden
 
 
-def notes(results: Results, titles: Sequence[str]) -> list[str]:
+def notes(results: series.Results, titles: Sequence[str]) -> list[str]:
     """Return notes that explain the numbers of the table with the columns ``titles``."""
     frame, records, layout, measure = results.summary, results.records, results.layout, results.measure
     fewest, seeds = int(frame["seeds"].min()), int(frame["seeds"].max())
     over = f"{seeds if fewest == seeds else f'{fewest} to {seeds}'} {frame['observed'].iloc[0]}s"
-    what = (
-        f"mean and {SPREADS[layout.spread].title} over {over}"
-        + f"; {covered(frame, measure)}" * (layout.spread == "ci95")
-        if seeds > 1
-        else "one run between sites: no interval"
-        if any(map(between_sites, records))
-        else f"only one seed: no interval; {SEVERAL if records[0].comparison is None else 'add --seeds 5'}"
-        if seeds
-        else "no run has finished"
-    )
+    if seeds > 1:
+        what = f"mean and {SPREADS[layout.spread].title} over {over}"
+        what += f"; {covered(frame, measure)}" if layout.spread == "ci95" else ""
+    elif any(map(between_sites, records)):
+        what = "one run between sites: no interval"
+    elif seeds:
+        what = f"only one seed: no interval; {SEVERAL if records[0].comparison is None else 'add --seeds 5'}"
+    else:
+        what = "no run has finished"
     measures = [m for m in results.columns("table") if heading(m) in titles]
     of_clients, several = [m.title for m in measures if m.of_clients], int(frame["comparisons"].iloc[0]) > 1
-    decided = layout.has("verdict") and (several or frame["margin"].notna().any())
+    has_verdicts = layout.has("verdict") and (several or frame["margin"].notna().any())
     sentences = [
         f"{measure.label} {results.read_after()}",
         what,
-        f"verdicts: {verdict_rule(frame, measure)}" if decided else "",
+        f"verdicts: {verdict_rule(frame, measure)}" if has_verdicts else "",
         f"{listed(of_clients)}: on each client's {measured_rows(records)}" if of_clients else "",
         *dict.fromkeys(m.remark for m in measures),
     ]
@@ -217,7 +209,7 @@ def print_notices(records: Sequence[RunRecord]) -> None:
         console.print(line, style="dim")
 
 
-def print_ranks(results: Results) -> None:
+def print_ranks(results: series.Results) -> None:
     """Print the mean ranks of the methods, if the runs have several data sets."""
     ranked = ranking(results)
     if ranked is None:

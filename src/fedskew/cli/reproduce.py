@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from fedskew.api.caller import CommandLine
 from fedskew.api.execute import complete
 from fedskew.claims.document import Document, load
 from fedskew.claims.export import exported, read
@@ -15,7 +16,7 @@ from fedskew.claims.page import html, markdown, sections
 from fedskew.claims.reproduce import PlannedRun, estimate, missing, plan, restore, results
 from fedskew.claims.verdicts import Judged, Results, as_json, tally, verdicts
 from fedskew.cli.output import print_json
-from fedskew.cli.request import CommandLine, jobs_of
+from fedskew.cli.request import jobs_of
 from fedskew.core.errors import require
 from fedskew.core.files import write_whole
 from fedskew.core.text import count

@@ -1,16 +1,12 @@
-"""The command line as the caller of the Python functions: their arguments from parsed options, and who sees their progress."""
-
-from __future__ import annotations
+"""From parsed options to the arguments of the Python functions."""
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedskew.api.caller import Caller, Started
 from fedskew.api.runs import Runs, model_of, runs_of
 from fedskew.cli.verbs import keywords_of
 from fedskew.core.component import literal
-from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.machine import cores
 from fedskew.execution.plan import check_processes
 from fedskew.execution.torchrun import launcher
@@ -18,10 +14,6 @@ from fedskew.experiment.combinations import experiment_from as with_keywords
 from fedskew.experiment.config import Experiment, read
 from fedskew.experiment.keywords import Settings
 from fedskew.report.console import say
-from fedskew.report.progress import ProgressFace
-
-if TYPE_CHECKING:
-    from fedskew.execution.run import Ended
 
 
 def experiment_from(parsed: argparse.Namespace) -> Experiment:
@@ -71,24 +63,3 @@ def jobs_of(parsed: argparse.Namespace) -> int:
     jobs: int = cores() if parsed.jobs is None else parsed.jobs
     check_processes(jobs)
     return jobs
-
-
-class CommandLine(Caller):
-    """A verb: it also shows progress as plain lines, and keeps the error that decides the exit code."""
-
-    lines = True
-    without_baselines = "--no-baselines"
-    same_call = "the same command"
-    failure: FedskewError | None = None
-
-    def warn(self, line: str) -> None:
-        say(f"fedskew: {line}", error=True)
-
-    def begin(self, started: Started) -> ProgressFace:
-        return self.face()
-
-    def resume_call(self, started: Started) -> str:
-        return f"`{started.runs.store.resume_command(*started.words)}`" if started.words else self.same_call
-
-    def end(self, started: Started, results: Sequence[Ended], worst: FedskewError | None, printed: bool) -> None:
-        self.failure = worst

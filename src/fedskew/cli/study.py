@@ -2,9 +2,10 @@
 
 import argparse
 
+from fedskew.api.caller import CommandLine
 from fedskew.api.study import study as decide
 from fedskew.cli.output import print_json
-from fedskew.cli.request import CommandLine, jobs_of, settings_from
+from fedskew.cli.request import jobs_of, settings_from
 from fedskew.cli.verbs import keywords_of
 from fedskew.experiment.config import read
 from fedskew.experiment.keywords import StudyOptions

@@ -10,10 +10,10 @@ from typing import Any
 from rich.table import Table
 
 from fedskew.api import functions
-from fedskew.api.caller import Started
+from fedskew.api.caller import CommandLine, Started
 from fedskew.api.runs import Runs
 from fedskew.cli import output
-from fedskew.cli.request import CommandLine, experiment_from, jobs_of
+from fedskew.cli.request import experiment_from, jobs_of
 from fedskew.cli.verbs import keywords_of
 from fedskew.core.component import label, plain
 from fedskew.core.text import count
@@ -22,12 +22,11 @@ from fedskew.execution.torchrun import on_ranks
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.keywords import ComparisonOptions, TuningOptions
 from fedskew.loop.plan import System
+from fedskew.report.budgets import budget_from, check_rounds
 from fedskew.report.console import Console
 from fedskew.report.experiments import name_of
 from fedskew.report.progress import Board, Part, ProgressFace, face_for
-from fedskew.report.series import budget_from, check_rounds
-from fedskew.report.words import duration, heading, value
-from fedskew.report.words import plain as plain_value
+from fedskew.report.words import duration, heading, plain as plain_value, value
 from fedskew.studies.tune import Tuned, space_from, words
 
 

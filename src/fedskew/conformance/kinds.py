@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedskew.algorithms import FedAvg
-from fedskew.conformance import kinds as slots
-from fedskew.conformance import promises
+from fedskew.conformance import kinds as slots, promises
 from fedskew.conformance.hooks import Broken, expect_same, shapes
 from fedskew.conformance.miniature import (
     CLASSES,

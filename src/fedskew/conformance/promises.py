@@ -32,8 +32,7 @@ from fedskew.loop.plan import Local, Planner, SeededPlanner
 from fedskew.loop.round import close_round, fresh, prepare, start
 from fedskew.loop.work import Engine, Outcome, Work
 from fedskew.skew.partition import Ints
-from fedskew.slots import SOLVERS as CATALOGUE
-from fedskew.slots import Poisson, ServerSgd, Uniform
+from fedskew.slots import SOLVERS as CATALOGUE, Poisson, ServerSgd, Uniform
 from fedskew.store import checkpoints
 
 RESUMED_AFTER = 2

@@ -11,9 +11,7 @@ from typing import ClassVar, Literal, Protocol, final
 import torch
 from torch import Tensor
 
-from fedskew.core.contract import Contract as Contract
-from fedskew.core.contract import Setup
-from fedskew.core.contract import Solver as Solver
+from fedskew.core.contract import Contract as Contract, Setup, Solver as Solver
 from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree

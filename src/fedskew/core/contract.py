@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedskew.core.records import Cohort, Info, Privacy, ServerView
-from fedskew.core.sites import Harmonisation as Harmonisation
-from fedskew.core.sites import OutputHarmonisation as OutputHarmonisation
-from fedskew.core.sites import RowHarmonisation as RowHarmonisation
+from fedskew.core.sites import (
+    Harmonisation as Harmonisation,
+    OutputHarmonisation as OutputHarmonisation,
+    RowHarmonisation as RowHarmonisation,
+)
 from fedskew.core.trees import ParameterSpace, Tree
 
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.seeding import Seed
-from fedskew.core.task import Batch as Batch
-from fedskew.core.task import Task
+from fedskew.core.task import Batch as Batch, Task
 from fedskew.core.trees import Dispersion, Tree, weighted_sum
 
 

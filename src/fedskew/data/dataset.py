@@ -16,10 +16,7 @@ import numpy as np
 from fedskew.core.errors import BadInput, NoRoom, first_line, require, suggestion
 from fedskew.core.seeding import stream
 from fedskew.data.preprocessing import Preprocessing
-from fedskew.data.targets import TARGETS, target_of
-from fedskew.data.targets import Ints as Ints
-from fedskew.data.targets import Numbered as Numbered
-from fedskew.data.targets import Rows as Rows
+from fedskew.data.targets import TARGETS, Ints as Ints, Numbered as Numbered, Rows as Rows, target_of
 
 Baselines: TypeAlias = Mapping[str, Mapping[str, float]]
 

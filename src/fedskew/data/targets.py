@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -94,26 +95,24 @@ def tenths(y: Rows) -> Numbered:
     """Return the tenth (n,) in which each target lies, from 0 on, and the tenths' names. Equal targets are in the same tenth."""
     edges = np.unique(np.quantile(y, np.arange(1, 10) / 10))
     numbers, tenth = np.unique(np.searchsorted(edges, y), return_inverse=True)
-    ends = ["", *(f"{edge:.4g}" for edge in edges), ""]
-    names = [
-        f"{ends[i]} to {ends[i + 1]}"
-        if ends[i] and ends[i + 1]
-        else f"above {ends[i]}"
-        if ends[i]
-        else f"up to {ends[i + 1]}"
-        for i in numbers.tolist()
-    ]
-    return tenth.astype(np.int64), tuple(names)
+    ends = [f"{edge:.4g}" for edge in edges]
+    between = [f"{low} to {high}" for low, high in pairwise(ends)]
+    names = [f"up to {ends[0]}", *between, f"above {ends[-1]}"]
+    return tenth.astype(np.int64), tuple(names[i] for i in numbers.tolist())
 
 
 def label_sets(y: Rows, names: tuple[str, ...]) -> Numbered:
-    """Return the stratum (n,) of each row, and the strata's names. Each set of labels is a stratum. Rare sets share one."""
+    """Return the stratum (n,) of each row, and the strata's names. Each of the `SETS` most frequent sets of labels is a stratum.
+
+    All other sets share one more.
+    """
     sets, set_of, count = np.unique(y, axis=0, return_inverse=True, return_counts=True)
-    rank = np.empty(len(sets), dtype=np.int64)
     order = np.argsort(-count, kind="stable")
-    rank[order] = np.arange(len(sets))
-    called = [" + ".join(names[i] for i in np.flatnonzero(sets[at])) or "no label" for at in order[:SETS]]
-    return np.minimum(rank, SETS)[set_of.reshape(-1)], (*called, *(["other labels"] if len(sets) > SETS else []))
+    rank = np.argsort(order, kind="stable")
+    names_of_sets = [" + ".join(names[i] for i in np.flatnonzero(sets[at])) or "no label" for at in order[:SETS]]
+    if len(sets) > SETS:
+        names_of_sets.append("other labels")
+    return np.minimum(rank, SETS)[set_of.reshape(-1)], tuple(names_of_sets)
 
 
 def main_symbols(y: Rows, names: tuple[str, ...]) -> Numbered:

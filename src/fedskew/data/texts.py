@@ -348,9 +348,9 @@ def of_symbols(
 
 def accuracy_of_pairs(train: tuple[Ints, Ints], test: tuple[Ints, Ints], symbols: int) -> float:
     """Return the accuracy on the test rows of predicting the symbol that most often follows the current one in training."""
-    (x, y), (now, then) = ((part[0][part[1] != END], part[1][part[1] != END]) for part in (train, test))
     from scipy import sparse
 
+    (x, y), (now, then) = ((symbol[after != END], after[after != END]) for symbol, after in (train, test))
     pairs = sparse.coo_array((np.ones(len(y)), (x, y)), shape=(symbols, symbols)).tocsr()
     after = np.asarray(pairs.argmax(axis=1)).ravel()
     return float((then == after[now]).mean())

@@ -143,12 +143,13 @@ def repairs(
             target = target.setdefault(name, {})
         target.update(entries)
 
-    wrong = [(part, *usual_factor(part.factor)) for of_client in of_clients for part in of_client if part.factor]
-    near = [part for part in wrong if part[2] and abs(math.log(part[1] / part[0].factor)) < NEAR_UNIT]
-    near = [
-        part for part in near if part[0].column != (source.label or "target") or abs(math.log(part[1])) > math.log(FAR)
-    ]
-    for part, factor, units in near[:MOST_REPAIRS]:
+    wrong: list[tuple[Difference, float, str]] = []
+    for part in (part for of_client in of_clients for part in of_client if part.factor):
+        factor, units = usual_factor(part.factor)
+        near = units and abs(math.log(factor / part.factor)) < NEAR_UNIT
+        if near and (part.column != (source.label or "target") or abs(math.log(factor)) > math.log(FAR)):
+            wrong.append((part, factor, units))
+    for part, factor, units in wrong[:MOST_REPAIRS]:
         change = f"divide it by {factor:.4g}" if factor > 1 else f"multiply it by {1 / factor:.4g}"
         sentences.append(f"{part.client}'s column {part.column} may be in another unit ({units}): {change}.")
         rows = (source.column, part.client) if source.column else ()

@@ -19,21 +19,12 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.images import Digits
 from fedskew.data.datasets.table import check_roles, client_roles, names_of
 from fedskew.data.preprocessing import TEXT_WIDTH
+from fedskew.data.tables import survey
 from fedskew.data.tables.files import files_of, format_of, stem
 from fedskew.data.tables.guard import summary
 from fedskew.data.tables.mapping import mapping_path
 from fedskew.data.tables.schema import merged
 from fedskew.data.tables.summaries import text_encoder
-from fedskew.data.tables.survey import (
-    MOST_BYTES,
-    Roles,
-    Survey,
-    check_dropped,
-    like_persons,
-    many_numbers,
-    round_down,
-    survey,
-)
 from fedskew.data.targets import Rows
 from fedskew.diagnosis.facts import of_inputs
 from fedskew.diagnosis.questions import CLASSES, FEWEST
@@ -43,8 +34,7 @@ from fedskew.measure.heterogeneity.columns import Fact, WordFact, copied
 from fedskew.measure.heterogeneity.faces import MOST_ROWS
 from fedskew.measure.heterogeneity.rows import Floats, Ints, flat, standardised
 from fedskew.measure.heterogeneity.symbols import counts_of
-from fedskew.skew.compose import KNOWN as KNOWN_SKEWS
-from fedskew.skew.compose import skews_of
+from fedskew.skew.compose import KNOWN as KNOWN_SKEWS, skews_of
 from fedskew.skew.values import quantile_bins
 
 OnProgress = Callable[[str, float], None]
@@ -124,10 +114,10 @@ class DiagnosisOptions:
         return FEWEST if self.fewest is None else self.fewest
 
     @property
-    def roles(self) -> Roles:
+    def roles(self) -> survey.Roles:
         """The columns that are no inputs."""
         clients, dropped = client_roles(self.client, self.client_from), names_of(self.drop)
-        return Roles(self.column, *clients, dropped, person=self.person, numeric=bool(self.target), once=True)
+        return survey.Roles(self.column, *clients, dropped, person=self.person, numeric=bool(self.target), once=True)
 
     def source(self, names: Sequence[str], rows: int = 0, **facts: Any) -> Source:
         """Return where the rows of clients with these names come from. ``facts`` are further fields of `Source`."""
@@ -229,14 +219,14 @@ def client_rows(options: DiagnosisOptions, on_progress: OnProgress = lambda stag
 
 def from_files(options: DiagnosisOptions, on_progress: OnProgress = lambda stage, fraction: None) -> ClientRows:
     """Read clients' rows from CSV, JSON lines, Parquet or Arrow files. Memory use does not grow with the files."""
-    rows = survey(
+    rows = survey.survey(
         options.paths,
         options.roles,
         most=MOST_ROWS,
         seed=options.seed,
         on_progress=lambda share, number: on_progress(f"reading, {number:,} rows", share),
     )
-    check_dropped(options.roles.drop, [rows])
+    survey.check_dropped(options.roles.drop, [rows])
     require(
         not options.target or bool(np.ptp(rows.y) > 0),
         f"diagnose: all targets in {options.target!r} are {rows.y[0]:g}; name a column whose values differ",
@@ -246,7 +236,7 @@ def from_files(options: DiagnosisOptions, on_progress: OnProgress = lambda stage
     source = options.source(
         rows.clients,
         fitting_rows(rows),
-        notes=(*rows.notes, *many_numbers(rows, options.label), *like_persons(rows)),
+        notes=(*rows.notes, *survey.many_numbers(rows, options.label), *survey.like_persons(rows)),
         column_notes=encode.notes,
         clients=rows.clients,
     )
@@ -264,10 +254,10 @@ def from_files(options: DiagnosisOptions, on_progress: OnProgress = lambda stage
     )
 
 
-def fitting_rows(rows: Survey) -> int:
+def fitting_rows(rows: survey.Survey) -> int:
     """Return how many rows fit into a run's memory; 0 if all fit."""
     number = int(rows.counts.sum())
-    return round_down(max(1, number * MOST_BYTES // rows.bytes)) if rows.bytes > MOST_BYTES else 0
+    return survey.round_down(max(1, number * survey.MOST_BYTES // rows.bytes)) if rows.bytes > survey.MOST_BYTES else 0
 
 
 def from_experiment(experiment: Dealing, title: str, own_data: Dataset | None = None) -> ClientRows:

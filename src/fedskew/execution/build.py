@@ -23,8 +23,7 @@ from fedskew.core.trees import leaves, num_bytes
 from fedskew.data.dataset import Dataset
 from fedskew.data.targets import refusal
 from fedskew.engine import Sequential, Stacked
-from fedskew.execution.deal import ClientData, client_data, partition_facts
-from fedskew.execution.deal import server_rows as rows_of_server
+from fedskew.execution.deal import ClientData, client_data, partition_facts, server_rows as rows_of_server
 from fedskew.execution.initial import Initial, initial
 from fedskew.execution.prepare import Frozen, prepared
 from fedskew.experiment.combinations import suited

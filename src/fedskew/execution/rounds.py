@@ -9,16 +9,9 @@ from fedskew.core.records import Server
 from fedskew.core.trees import Tree, num_bytes
 from fedskew.data.dataset import Dataset
 from fedskew.engine.states import AnyStates, ClientStates, opened
+from fedskew.execution import measurements
 from fedskew.execution.build import Assembly, assemble
 from fedskew.execution.initial import shapes
-from fedskew.execution.measurements import (
-    inexactness_rows,
-    measured_clients,
-    measured_every,
-    model_rows,
-    round_rows,
-    update_rows,
-)
 from fedskew.execution.site import Site
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.settings import Auto
@@ -38,10 +31,10 @@ def rounds_of(
     assembly: Assembly, site: Site, server: Server, states: States
 ) -> Iterator[tuple[Server, list[Row], float]]:
     """Yield the server, the round's measurements and its seconds: once for the current round, then after each new round."""
-    fed, experiment, clients = assembly.federation, assembly.experiment, measured_clients(assembly)
-    every = measured_every(assembly)
+    fed, experiment, clients = assembly.federation, assembly.experiment, measurements.measured_clients(assembly)
+    every = measurements.measured_every(assembly)
     started = server.round > assembly.initial.round
-    yield server, [] if started else model_rows(assembly, site, server, states, clients), 0.0
+    yield server, [] if started else measurements.model_rows(assembly, site, server, states, clients), 0.0
     while server.round < experiment.training.rounds:
         began = time.perf_counter()
         after = server.round + 1
@@ -49,12 +42,14 @@ def rounds_of(
         outcome = site.play_round(fed, server, states, measure_local=due and experiment.evaluation.local_models)
         server = outcome.server
         with span("measures"):
-            rows = round_rows(assembly, outcome, 0.0)
+            rows = measurements.round_rows(assembly, outcome, 0.0)
         if due:
             with span("evaluation"):
-                rows += model_rows(assembly, site, server, states, clients)
+                rows += measurements.model_rows(assembly, site, server, states, clients)
             with span("measures"):
-                rows += inexactness_rows(assembly, site.engine, outcome) + update_rows(assembly, outcome)
+                rows += measurements.inexactness_rows(assembly, site.engine, outcome) + measurements.update_rows(
+                    assembly, outcome
+                )
         rows += site.fault_rows()
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]

@@ -23,9 +23,10 @@ from fedskew.execution.patience import patience_of
 from fedskew.execution.plan import Latest, Plan
 from fedskew.execution.rounds import checkpoint_due, checkpoint_of, resume, rounds_of
 from fedskew.execution.site import LocalClients, Site
-from fedskew.execution.sites import RowValues, measured_at_sites, reported_by_sites
+from fedskew.execution.sites import measured_at_sites, reported_by_sites
 from fedskew.execution.torchrun import group_of_run, in_step, lead
 from fedskew.experiment.config import Experiment, from_toml
+from fedskew.loop.evaluate import RowValues
 from fedskew.loop.work import Engine
 from fedskew.measure.history import Watch
 from fedskew.measure.registry import Measure

@@ -5,8 +5,6 @@ model. The rows are the sites' test rows. If it is unknown which site a test row
 client holds out. So all methods are measured on the same rows.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -20,16 +18,7 @@ from fedskew.core.task import ConstantAnswer, joint, pooled_names
 from fedskew.core.trees import Tree
 from fedskew.data.dataset import Dataset
 from fedskew.execution.build import Assembly
-from fedskew.loop.evaluate import (
-    CHUNK,
-    RowValues,
-    evaluate_constant,
-    outputs_of,
-    over_rows,
-    per_row,
-    row_values,
-    scored_outputs,
-)
+from fedskew.loop import evaluate
 from fedskew.loop.personal import measures_personal, personal_models
 from fedskew.loop.work import Engine, States
 from fedskew.skew.compose import mixture
@@ -121,15 +110,15 @@ def answered(
         spans = [slice(lo, hi) for lo, hi in pairwise(at.offsets.tolist())]
         parts = [*zip(fed.tasks_of(one), models, spans, strict=True)]
     if joint(fed.task) or pooled_names(fed.task):
-        outputs = torch.cat([outputs_of(task, w, at.x[span]) for task, w, span in parts])
-        return scored_outputs(fed.task, outputs.split(CHUNK), at.y, pool=False)[0], outputs
-    scores = [per_row(task, w, at.x[span], at.y[span]) for task, w, span in parts]
+        outputs = torch.cat([evaluate.outputs_of(task, w, at.x[span]) for task, w, span in parts])
+        return evaluate.scored_outputs(fed.task, outputs.split(evaluate.CHUNK), at.y, pool=False)[0], outputs
+    scores = [evaluate.per_row(task, w, at.x[span], at.y[span]) for task, w, span in parts]
     return {name: torch.cat([part[name] for part in scores]) for name in scores[0]}, None
 
 
 def measured_at_sites(
     assembly: Assembly, engine: Engine, server: Server, states: States, measured: Ints
-) -> tuple[list[Row], RowValues | None]:
+) -> tuple[list[Row], evaluate.RowValues | None]:
     """Return the metrics over all rows at the sites and at each site, as rows, and the values of the rows."""
     at = rows_at_sites(assembly, server.round, measured)
     if at is None:
@@ -140,8 +129,8 @@ def measured_at_sites(
     def metrics(span: slice, pool: bool) -> dict[str, float]:
         y, part, pooled = at.y[span], {name: values[span] for name, values in scores.items()}, dict[str, float]()
         if outputs is not None:
-            part, pooled = scored_outputs(task, outputs[span].split(CHUNK), y, pool)
-        values = over_rows(task, part, pooled) | {"rows": float(len(y))}
+            part, pooled = evaluate.scored_outputs(task, outputs[span].split(evaluate.CHUNK), y, pool)
+        values = evaluate.over_rows(task, part, pooled) | {"rows": float(len(y))}
         if rarest is not None and "accuracy" in part:
             values[RAREST] = float(part["accuracy"][y == rarest].mean())
         return values
@@ -151,20 +140,20 @@ def measured_at_sites(
         whole["answers"] = float(len(outputs.argmax(-1).unique()))
     if isinstance(kind, ConstantAnswer):
         y, fitted, sites = assembly.dataset.y, kind.fitted(assembly.dataset.y), assembly.data.sites
-        whole["constant"] = evaluate_constant(task, fitted.constant(y, task.num_outputs), at.y).get(
+        whole["constant"] = evaluate.evaluate_constant(task, fitted.constant(y, task.num_outputs), at.y).get(
             kind.primary, math.nan
         )
         if not mixture(assembly.experiment.skew).pooled:
             own = [fitted.constant(y[sites.rows(k)] if len(sites.rows(k)) else y, task.num_outputs) for k in at.sites]
             each = torch.stack(own).repeat_interleave(torch.as_tensor(np.diff(at.offsets)), dim=0).to(at.y.device)
-            values = over_rows(task, *scored_outputs(task, each.split(CHUNK), at.y))
+            values = evaluate.over_rows(task, *evaluate.scored_outputs(task, each.split(evaluate.CHUNK), at.y))
             whole["constant_of_sites"] = values.get(kind.primary, math.nan)
     by_site = {
         int(k): metrics(slice(lo, hi), len(at.sites) <= MOST_POOLED)
         for k, (lo, hi) in zip(at.sites, pairwise(at.offsets.tolist()), strict=True)
     }
     every: list[tuple[int | None, dict[str, float]]] = [(None, whole), *by_site.items()]
-    return rows_of_sites(assembly, every), row_values(task, kind.primary, scores, outputs, at.y, at.units)
+    return rows_of_sites(assembly, every), evaluate.row_values(task, kind.primary, scores, outputs, at.y, at.units)
 
 
 def reported_by_sites(store: RunStore, run: int, assembly: Assembly, round_: int) -> list[Row]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from fedskew import slots
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build, canonical, from_table, parse
 from fedskew.core.errors import BadInput, require, suggestion
@@ -18,21 +19,6 @@ from fedskew.skew import Natural, Pooled
 from fedskew.skew.compose import Skew
 from fedskew.skew.concept import Concept
 from fedskew.skew.feature import FeatureSkew
-from fedskew.slots import (
-    Adagrad,
-    Adam,
-    All,
-    Combat,
-    Distillation,
-    Everyone,
-    Momentum,
-    Norm,
-    Personal,
-    Prior,
-    SiteBias,
-    SiteScale,
-    Yogi,
-)
 
 
 @dataclass(frozen=True)
@@ -101,26 +87,28 @@ def steps_between_averages(steps: int) -> dict[str, object]:
     """Return the settings of local SGD: a number of steps on independent batches, then a uniform average of all clients."""
     return {
         "algorithm": "fedavg:weighting=uniform",
-        "selection": Everyone(),
+        "selection": slots.Everyone(),
         "local__steps": steps,
         "local__batches": "independent",
     }
 
 
-def server_combination(idea: str, optimiser: type[Momentum | Adagrad | Adam | Yogi]) -> Combination:
+def server_combination(
+    idea: str, optimiser: type[slots.Momentum | slots.Adagrad | slots.Adam | slots.Yogi]
+) -> Combination:
     return Combination(idea, "update path", optimiser, lambda _, server: {"server": server}, optimiser.cites)
 
 
-def site_combination(harmonisation: type[SiteScale | Combat | SiteBias | Prior]) -> Combination:
+def site_combination(harmonisation: type[slots.SiteScale | slots.Combat | slots.SiteBias | slots.Prior]) -> Combination:
     idea, cites = f"FedAvg, and {harmonisation.idea}", getattr(harmonisation, "cites", ("fedavg",))
     return Combination(idea, "data", harmonisation, lambda _, options: {"harmonisation": options}, cites)
 
 
 COMBINATIONS: Mapping[str, Combination] = {
-    "fedavgm": server_combination("FedAvg with momentum on the server", Momentum),
-    "fedadagrad": server_combination("FedAvg with Adagrad on the server", Adagrad),
-    "fedadam": server_combination("FedAvg with Adam on the server", Adam),
-    "fedyogi": server_combination("FedAvg with Yogi on the server", Yogi),
+    "fedavgm": server_combination("FedAvg with momentum on the server", slots.Momentum),
+    "fedadagrad": server_combination("FedAvg with Adagrad on the server", slots.Adagrad),
+    "fedadam": server_combination("FedAvg with Adam on the server", slots.Adam),
+    "fedyogi": server_combination("FedAvg with Yogi on the server", slots.Yogi),
     "fedcm": Combination(
         "local steps mix the fresh gradient with the previous round's mean direction",
         "update path",
@@ -131,9 +119,9 @@ COMBINATIONS: Mapping[str, Combination] = {
     "feddf": Combination(
         "FedAvg, then ensemble distillation on the server's rows",
         "aggregation",
-        Distillation,
+        slots.Distillation,
         lambda _, refine: {"refine": refine},
-        Distillation.cites,
+        slots.Distillation.cites,
     ),
     "data-sharing": Combination(
         "FedAvg where every client also holds part of a public, class-balanced share of the rows",
@@ -142,15 +130,15 @@ COMBINATIONS: Mapping[str, Combination] = {
         lambda _, options: {"shared_data": SharedData(beta=options.beta, alpha=options.alpha)},
         ("data-sharing",),
     ),
-    "fedavg-site-scale": site_combination(SiteScale),
-    "fedavg-combat": site_combination(Combat),
-    "fedavg-site-bias": site_combination(SiteBias),
-    "fedavg-prior": site_combination(Prior),
+    "fedavg-site-scale": site_combination(slots.SiteScale),
+    "fedavg-combat": site_combination(slots.Combat),
+    "fedavg-site-bias": site_combination(slots.SiteBias),
+    "fedavg-prior": site_combination(slots.Prior),
     "centralised": Combination(
         "all rows in one place: the bound without federation",
         "nothing (a baseline)",
         NoOptions,
-        lambda experiment, _: {"skew": in_one_place(experiment), "selection": Everyone()},
+        lambda experiment, _: {"skew": in_one_place(experiment), "selection": slots.Everyone()},
         ("sgd",),
     ),
     "parallel-sgd": Combination(
@@ -171,14 +159,14 @@ COMBINATIONS: Mapping[str, Combination] = {
         "each client keeps the last layers to itself",
         "personalisation",
         Head,
-        lambda _, options: {"sharing": Personal(head=options.head)},
+        lambda _, options: {"sharing": slots.Personal(head=options.head)},
         ("fedper",),
     ),
     "fedbn": Combination(
         "each client keeps its normalisation layers to itself",
         "personalisation",
         NoOptions,
-        lambda *_: {"sharing": Norm()},
+        lambda *_: {"sharing": slots.Norm()},
         ("fedbn",),
     ),
     "fedavg-ft": Combination(
@@ -192,7 +180,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "every client trains alone and nothing is sent: the bound without cooperation",
         "nothing (a baseline)",
         NoOptions,
-        lambda *_: {"sharing": Personal(layers=("*",))},
+        lambda *_: {"sharing": slots.Personal(layers=("*",))},
         ("fedavg",),
     ),
 }
@@ -200,7 +188,9 @@ COMBINATIONS: Mapping[str, Combination] = {
 
 def has_own_models(experiment: Experiment) -> bool:
     """True if the method itself gives each client its own model. Fine-tuning does not count."""
-    return type(experiment.algorithm).personal is not Algorithm.personal or not isinstance(experiment.sharing, All)
+    return type(experiment.algorithm).personal is not Algorithm.personal or not isinstance(
+        experiment.sharing, slots.All
+    )
 
 
 def with_method(experiment: Experiment, spec: object) -> Experiment:

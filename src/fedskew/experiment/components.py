@@ -6,8 +6,7 @@ from itertools import chain
 from operator import itemgetter
 
 from fedskew.conformance import kinds
-from fedskew.conformance.promises import Verdict
-from fedskew.conformance.promises import check as check_method
+from fedskew.conformance.promises import Verdict, check as check_method
 from fedskew.core.component import build, canonical, fitted, likeness, parse
 from fedskew.core.errors import BadInput
 from fedskew.core.user_code import MARK, load, module_of

@@ -49,8 +49,7 @@ from fedskew.measure.privacy import check_installed
 from fedskew.measure.registry import DECLARED, MEASURES, PLACES, Measure, Measures, measures_of
 from fedskew.models import MODELS
 from fedskew.models.own import adapted
-from fedskew.skew.compose import KNOWN as KNOWN_SKEWS
-from fedskew.skew.compose import skews_of
+from fedskew.skew.compose import KNOWN as KNOWN_SKEWS, skews_of
 from fedskew.tasks import TASKS
 
 KNOWN_METRICS = Catalogue("metrics", {}, contract.Metric, optional=tuple(DECLARED))

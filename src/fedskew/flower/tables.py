@@ -16,8 +16,7 @@ from fedskew.data.dataset import numbered
 from fedskew.data.datasets.table import TableData, held_out, names_of
 from fedskew.data.preprocessing import Array, Symbols, Tabular, Texts
 from fedskew.data.tables.summaries import Summary
-from fedskew.data.targets import TARGETS
-from fedskew.data.targets import Rows as Arrays
+from fedskew.data.targets import TARGETS, Rows as Arrays
 from fedskew.data.texts import SiteWords, merged_vocabulary, site_words
 from fedskew.execution.build import Assembly
 from fedskew.execution.prepare import fitted

@@ -9,15 +9,7 @@ from torch import Tensor
 from torch.func import grad
 
 from fedskew.core.algorithm import Algorithm, local_loss
-from fedskew.core.contract import (
-    Availability,
-    Codec,
-    Contract,
-    Refinement,
-    Selection,
-    ServerOptimiser,
-    Solver,
-)
+from fedskew.core.contract import Availability, Codec, Contract, Refinement, Selection, ServerOptimiser, Solver
 from fedskew.core.records import Batch, Info, Server, ServerView
 from fedskew.core.seeding import Seed
 from fedskew.core.sites import Floats

@@ -22,6 +22,7 @@ from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.metrics import METRICS, TaskMetric
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import Tensor
 
 
@@ -89,6 +90,10 @@ class Measure:
     def stored(self) -> bool:
         """True if a run stores it under its own name."""
         return self.name in self.of
+
+    def rows_in(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of measurements that hold it."""
+        return frame[(frame["split"] == self.split) & frame["name"].isin(self.of)]
 
     @property
     def figure(self) -> str:

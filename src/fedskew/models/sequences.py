@@ -6,8 +6,6 @@ Rows of symbols are ids (B, T), with `END` after a row's last symbol. Outputs ar
 the inputs of the output layer, averaged over the places with a symbol. More `END` in a row changes neither outputs nor features.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

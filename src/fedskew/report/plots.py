@@ -20,6 +20,7 @@ from fedskew.core.text import listed
 from fedskew.measure.registry import Measure, budgets, primary_of
 from fedskew.measure.statistics import Ranks, rank_methods
 from fedskew.report import draw, series
+from fedskew.report.budgets import unit_of
 from fedskew.report.console import png
 from fedskew.report.experiments import kinds_of_rows, measured_rows, observations, own_clients, titled, without_seeds
 from fedskew.report.series import Results
@@ -112,8 +113,8 @@ def by_bytes(results: Results, most_points: int = 0) -> Picture:
 
 
 def curve(results: Results, measure: Measure, most_points: int = 0, along: str = "rounds") -> Picture:
-    """The figure of a measure over the rounds, or ``along`` another cost of a `series.Budget`."""
-    table, axis = series.curves(results, measure, along), "round" if along == "rounds" else series.unit_of(along)[0]
+    """The figure of a measure over the rounds, or ``along`` another cost of a `budgets.Budget`."""
+    table, axis = series.curves(results, measure, along), "round" if along == "rounds" else unit_of(along)[0]
     if not len(table):
         measured = [m.figure for m in results.measures.shown("curve") if results.has(m)]
         raise BadInput(f"none of these runs has measured {measure.label}; they have {listed(measured)}")

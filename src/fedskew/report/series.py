@@ -1,10 +1,8 @@
-"""The results of runs: what is stored of them, up to a budget, as the summary and as series over rounds, clients and parts."""
+"""The results of runs: what is stored of them, as the summary and as series over rounds, clients and parts."""
 
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,191 +14,18 @@ import numpy as np
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.text import listed, plainly
-from fedskew.measure.registry import OF_MODELS, Measure, Measures, View, budgets, measures_of, primary_of
+from fedskew.measure.registry import OF_MODELS, Measure, Measures, View, measures_of, primary_of
 from fedskew.measure.statistics import t_quantile
-from fedskew.report.experiments import (
-    Name,
-    distinct,
-    names,
-    observations,
-    own_clients,
-    parsed,
-    pooled,
-    shares_no_model,
-    titled,
-)
-from fedskew.report.tables import OBSERVATION, by_method, methods, per_seed, rows_with, summarise
+from fedskew.report import experiments
+from fedskew.report.budgets import Budget, TargetCost, spending, target_from, unit_of, within_budget
+from fedskew.report.tables import OBSERVATION, by_method, methods, per_seed, summarise
 from fedskew.report.words import MISSING, plain, ranges
 from fedskew.store.runs import Measurement, RunRecord, RunStore
 from fedskew.store.test_rows import Split
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
     from pandas.core.groupby import SeriesGroupBy
-
-
-@dataclass(frozen=True)
-class Budget:
-    """A budget: the ``amount`` of a cost (``of``). None stands for the smallest total of the finished runs."""
-
-    of: str
-    amount: float | None = None
-
-    def __str__(self) -> str:
-        return self.of if self.amount is None else f"{self.of}={self.amount:g}"
-
-
-def budget_from(text: str) -> Budget:
-    """Parse ``bytes`` or ``bytes=5e6``; raises `BadInput` for anything else."""
-    of, equals, amount = text.partition("=")
-    require(
-        ("test", of) not in Measures().stored,
-        f"budget: {of} is reached, not spent; --columns rounds_to_70,bytes_to_70 shows what each method spends to reach 70",
-    )
-    require(of in budgets(), f"budget: unknown {of!r}; {suggestion(of, budgets())}")
-    if not equals:
-        return Budget(of)
-    try:
-        value = float(amount)
-    except ValueError:
-        raise BadInput(f"budget: {amount!r} is not a number; write {of}=100") from None
-    require(0 < value < math.inf, f"budget: {of} must be a finite number above 0, got {amount}")
-    return Budget(of, value)
-
-
-def check_rounds(budget: Budget | None, rounds: int) -> None:
-    """Raise `BadInput` if runs of this number of rounds cannot spend the budget. Other costs are known only after training."""
-    if budget and budget.of == "rounds" and budget.amount is not None:
-        require(
-            budget.amount <= rounds,
-            f"budget: these runs have only {rounds} of {budget.amount:g} rounds; write rounds={rounds} or less",
-        )
-
-
-ROUNDING = 1 + 1e-9
-"""Factor on budgets. With it, a sum that equals the budget except for rounding is within it."""
-
-
-def within_budget(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
-    """Return the measurements of the rounds within the budget. The head of this module says how the budget is lowered.
-
-    Raises `BadInput` if a finished run spent less than the budget, or if lowering it finds no measured models.
-    """
-    spent = spending(frame, budget)
-    finished = frame.loc[frame["status"] == "finished", "run"].unique()
-    of_finished = spent[spent.index.get_level_values("run").isin(finished)]
-    least = float(of_finished.groupby("run").last().min())
-    amount = least if budget.amount is None else budget.amount
-    require(
-        not least * ROUNDING < amount,
-        f"budget: a run spent only {exact(least)} of {exact(amount)} {budget.of}; "
-        f"write {budget.of}={exact(least)} or less",
-    )
-    possible = measured_everywhere(frame, of_finished, least)
-    lowered = possible[possible <= amount * ROUNDING]
-    if not len(lowered):
-        more = f"write {budget.of}={exact(possible[0])} or more, or " if len(possible) else ""
-        raise BadInput(
-            f"budget: up to {budget.of}={exact(amount)} there is no amount at which every run has a measured model; "
-            f"{more}run again with --set evaluation.every=1"
-        )
-    last = spent[spent <= lowered[-1] * ROUNDING].reset_index().groupby("run")["round"].max()
-    return frame[frame["round"] <= frame["run"].map(last).fillna(0)]
-
-
-def exact(value: float) -> str:
-    """Format the number with six digits; with all digits if six are not exact."""
-    return f"{value:g}" if float(f"{value:g}") == value else f"{value:.15g}"
-
-
-def spending(frame: pd.DataFrame, budget: Budget) -> pd.Series[float]:
-    """Return the amount that each run has spent up to and including each round, indexed by (run, round)."""
-    costs = frame[(frame["split"] == "round") & frame["name"].isin(budgets()[budget.of])]
-    require(len(costs) > 0, f"these runs have not measured {budget.of}")
-    spent = costs.groupby(["run", "round"])["value"].sum()
-    if budget.of == "rounds":
-        spent = spent * 0 + 1
-    return spent.groupby("run").cumsum()
-
-
-def unit_of(cost: str) -> tuple[str, float]:
-    """Return the unit in which views show a cost, and the factor on its amounts."""
-    return ("MB", 1e-6) if cost == "bytes" else (cost, 1.0)
-
-
-@dataclass(frozen=True)
-class TargetCost:
-    """A column such as ``bytes_to_70``: the cost (``of``, as in a `Budget`) until the model first reaches a ``level``.
-
-    Shares (0..1) are reached in percent: 70 is 0.7. ``primary`` is the measure that reaches it, at rounds in which it was measured.
-    """
-
-    of: str
-    level: float
-    primary: Measure
-
-    @cached_property
-    def measure(self) -> Measure:
-        """The column. It has one value for each run: infinity if the run never reaches the level."""
-        level = f"{self.level:g} {self.primary.unit}".strip()
-        title, factor = unit_of(self.of)
-        edge = "most" if self.primary.better == "lower" else "least"
-        return Measure(
-            "target", f"{self.of}_to_{self.level:g}", f"{self.of} until {self.primary.label} is {level}", factor=factor,
-            title=f"{title} to {level}", reduce="max", better="lower",
-            remark=f"to {level}: until the first measured round with a {self.primary.label} of at {edge} {level}; "
-            "a seed that never reaches it leaves no mean",
-        )  # fmt: skip
-
-    def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the column's value of each run whose models and costs were measured, as rows of a ``frame``."""
-        models = rows_with(frame, self.primary)
-        sign = -1 if self.primary.better == "lower" else 1
-        level = self.level / 100 if self.primary.unit == "%" else self.level
-        reached = models[sign * models["value"] >= sign * level - abs(level) * (ROUNDING - 1)]
-        met = reached.groupby("run")["round"].min()
-        spent = spending(frame, Budget(self.of)).reset_index()
-        before = spent[spent["round"] <= spent["run"].map(met)].groupby("run")["value"].max()
-        # a model that reaches the level before it is trained has spent nothing
-        values = before.reindex(spent["run"].unique(), fill_value=0.0).mask(
-            lambda v: ~v.index.isin(met.index), math.inf
-        )
-        runs = models[models["run"].isin(values.index)].drop_duplicates("run")
-        return runs.assign(split="target", name=self.measure.name, value=runs["run"].map(values))
-
-
-TARGET = re.compile(r"([a-z]+)[_\- ]to[_\- ](-?\d+(?:\.\d+)?)")
-
-
-def target_from(column: str, primary: Measure) -> TargetCost | None:
-    """Parse ``bytes_to_70``; None for other columns. Raises `BadInput` for a share that is no percentage above 1."""
-    parts = TARGET.fullmatch(column.lower())
-    if not parts or parts[1] not in budgets():
-        return None
-    level = float(parts[2])
-    require(
-        primary.unit != "%" or 1 < level <= 100,
-        f"columns: {column}: {primary.title} is in percent here; write {parts[1]}_to_70",
-    )
-    return TargetCost(parts[1], level, primary)
-
-
-def measured_everywhere(frame: pd.DataFrame, spent: pd.Series[float], most: float) -> NDArray[np.floating]:
-    """Return all amounts, up to ``most``, at which each run's last round within the amount has a measured model.
-
-    ``spent`` comes from `spending`. The amounts are ascending, one for each such set of last rounds.
-    """
-    import pandas as pd
-
-    models = frame.loc[frame["split"].isin(OF_MODELS), ["run", "round"]]
-    measured = pd.Series(spent.index.isin(pd.MultiIndex.from_frame(models)), index=spent.index)
-    amounts = np.unique(spent[measured & (spent <= most * ROUNDING)].to_numpy())
-    everywhere = np.ones(len(amounts), dtype=bool)
-    for run, spent_by_run in spent.groupby("run"):
-        last = np.searchsorted(spent_by_run.to_numpy(), amounts * ROUNDING, side="right")
-        everywhere &= np.concatenate([[False], measured[run].to_numpy()])[last]
-    return amounts[everywhere]
 
 
 @dataclass(frozen=True)
@@ -258,12 +83,12 @@ class Results:
     @cached_property
     def records(self) -> list[RunRecord]:
         """The runs. Runs of one name differ in their seeds only."""
-        return titled(self.runs) if self.for_readers else distinct(self.runs)
+        return experiments.titled(self.runs) if self.for_readers else experiments.distinct(self.runs)
 
     @cached_property
-    def names(self) -> dict[str, Name]:
+    def names(self) -> dict[str, experiments.Name]:
         """The methods' names for readers, by their names in these results."""
-        return dict(zip((record.name for record in self.records), names(self.runs), strict=True))
+        return dict(zip((record.name for record in self.records), experiments.names(self.runs), strict=True))
 
     @cached_property
     def methods(self) -> list[str]:
@@ -302,7 +127,7 @@ class Results:
         """
         import pandas as pd
 
-        observed = observations(self.records)
+        observed = experiments.observations(self.records)
         rows = [(r.id, r.name, *observed[r.id], r.status) for r in self.records]
         about = pd.DataFrame(rows, columns=["run", *OBSERVATION, "status"]).drop_duplicates("run")
         of_views = (m for m in self.measures.all if m.views or m.budget)
@@ -310,7 +135,10 @@ class Results:
         frame = self.store.measurements(about["run"].tolist(), per_client=False, names=viewed).drop(columns="client")
         frame = frame.merge(about, on="run")
         frame = frame.astype({"split": "category", "name": "category"})  # several comparisons of each follow
-        for without, parts in ((pooled, ["clients", "personal"]), (shares_no_model, ["test", "clients"])):
+        for without, parts in (
+            (experiments.pooled, ["clients", "personal"]),
+            (experiments.shares_no_model, ["test", "clients"]),
+        ):
             runs = frame["run"].isin([record.id for record in self.records if without(record)])
             frame = frame[~(runs & frame["split"].isin(parts))]
         return within_budget(frame, self.budget) if self.budget else frame
@@ -511,9 +339,9 @@ def curves(results: Results, measure: Measure, along: str = "rounds") -> pd.Data
     unit, factor = unit_of(along)
     columns = ["method", "round", *([unit] if along != "rounds" else []), "mean", "low", "high", "runs", "stopped"]
     frame = results.frame
-    rows = rows_with(frame, measure).dropna(subset="value") if results.has(measure) else frame[:0]
+    rows = measure.rows_in(frame).dropna(subset="value") if results.has(measure) else frame[:0]
     if along != "rounds":
-        rows = rows[~rows["run"].isin([record.id for record in results.records if pooled(record)])]
+        rows = rows[~rows["run"].isin([record.id for record in results.records if experiments.pooled(record)])]
     if rows.empty:  # most measures have no values, and the code below would take long all the same
         return pd.DataFrame(columns=columns)
     ordered = rows.assign(method=pd.Categorical(rows["method"], categories=results.methods))
@@ -543,7 +371,7 @@ def curves_by_run(results: Results) -> pd.DataFrame:
     import pandas as pd
 
     frame, measures = results.frame, results.measures.shown("curve")
-    values = {m.key: rows_with(frame, m).groupby(["run", "round"])["value"].sum(min_count=1) for m in measures}
+    values = {m.key: m.rows_in(frame).groupby(["run", "round"])["value"].sum(min_count=1) for m in measures}
     table = pd.DataFrame({key: column for key, column in values.items() if len(column)})
     models = frame.loc[frame["split"].isin(OF_MODELS), ["run", "round"]].drop_duplicates()
     return (table[table.index.isin(pd.MultiIndex.from_frame(models))] if len(models) else table).reset_index()
@@ -560,7 +388,11 @@ def per_client(results: Results) -> pd.DataFrame:
     import pandas as pd
 
     measure, store = results.measure, results.store
-    compared = [r for r in results.records if r.status == "finished" and not (pooled(r) or shares_no_model(r))]
+    compared = [
+        r
+        for r in results.records
+        if r.status == "finished" and not (experiments.pooled(r) or experiments.shares_no_model(r))
+    ]
     records = {record.id: record for record in compared}
     rows = store.last(records, [f"global-model/{measure.name}"], per_client=True, until=results.until)
     table = with_names(store, rows).astype({"value": float}).dropna(subset="value")
@@ -599,7 +431,7 @@ def values_at_sites(results: Results) -> pd.DataFrame:
     Columns are run, client_name, name, value and method. Names are rows (on which a model is measured), the primary measure, and
     recall_of_rarest, if the targets are classes. Empty if the data do not name the sites.
     """
-    records = {r.id: r for r in results.records if r.status == "finished" and own_clients(r)}
+    records = {r.id: r for r in results.records if r.status == "finished" and experiments.own_clients(r)}
     rows = results.store.last(
         records, [f"sites/{name}" for name in ("rows", results.measure.name, "recall_of_rarest")], per_client=True
     )
@@ -683,6 +515,6 @@ def decided(results: Results) -> pd.DataFrame:
 
 def dealing(record: RunRecord) -> str:
     """Return a text that is equal for runs with the same clients: data set, skews, and the partition seed if it matters."""
-    table = parsed(record)
-    seed = None if own_clients(record) else record.partition_seed
+    table = experiments.parsed(record)
+    seed = None if experiments.own_clients(record) else record.partition_seed
     return json.dumps([table.get("dataset"), table.get("skew", []), seed])

@@ -1,7 +1,5 @@
 """What a study found, for the terminal and as a page: six questions, and the decision."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -16,24 +14,12 @@ from numpy.typing import NDArray
 from fedskew.core.files import write_whole
 from fedskew.core.text import capital, count, listed
 from fedskew.measure.statistics import decided, holm, mean_interval, paired_p
-from fedskew.report import diagnosis as diagnosed
-from fedskew.report import words
+from fedskew.report import diagnosis as diagnosed, tables, words
 from fedskew.report.answer import difference, how_sure
 from fedskew.report.experiments import name_of, observations
 from fedskew.report.plots import differences
 from fedskew.report.series import RECALL, Results, readable_by_site, values_at_sites
 from fedskew.report.style import rendered, shorten
-from fedskew.report.tables import (
-    ByRow,
-    Seeds,
-    by_method,
-    covered,
-    on_verdicts,
-    over_rows,
-    splits,
-    values_of_rows,
-    verdict_rule,
-)
 from fedskew.store.test_rows import Stored, number_of
 
 WIDTH, LINES, MOST_SITES, FEWEST_REMEDIES, NAME = 80, 29, 5, 2, 18
@@ -70,9 +56,9 @@ class Findings:
         return {row["method"]: row for row in words.rows_of(self.results.summary)}
 
     @cached_property
-    def by_row(self) -> ByRow:
+    def by_row(self) -> tables.ByRow:
         """The values of the rows at the sites."""
-        return by_method(self.results.store, self.results.records, "sites")
+        return tables.by_method(self.results.store, self.results.records, "sites")
 
     @property
     def references(self) -> list[str]:
@@ -134,9 +120,9 @@ class Findings:
         return self.over(self.costs[-1])
 
     @cached_property
-    def site_values(self) -> dict[tuple[str, Seeds, str], float]:
+    def site_values(self) -> dict[tuple[str, tables.Seeds, str], float]:
         """The primary metric by arm, seeds and site."""
-        observed, values = observations(self.results.records), dict[tuple[str, Seeds, str], list[float]]()
+        observed, values = observations(self.results.records), dict[tuple[str, tables.Seeds, str], list[float]]()
         for row in values_at_sites(self.results).to_dict("records"):
             if row["name"] == self.results.measure.name:
                 values.setdefault((row["method"], observed[row["run"]], row["client_name"]), []).append(row["value"])
@@ -154,13 +140,13 @@ class Findings:
     def at_sites(self, name: str, other: str) -> dict[str, words.Row]:
         """Return by site the difference of an arm from another: mean, half-width and the verdict, corrected over the sites."""
         ours, theirs, by_name = self.by_row.get(name, {}), self.by_row.get(other, {}), dict[str, words.Row]()
-        drawn, values = splits(self.results.records, "sites"), self.site_values
-        gaps = values_of_rows(ours, theirs, sorted(ours.keys() & theirs.keys())) if self.is_mean_of_rows else []
+        drawn, values = tables.splits(self.results.records, "sites"), self.site_values
+        gaps = tables.values_of_rows(ours, theirs, sorted(ours.keys() & theirs.keys())) if self.is_mean_of_rows else []
         for site in dict.fromkeys(site for _, _, site in values):
             seeds = [key for arm, key, where in values if (arm, where) == (name, site) and (other, key, site) in values]
             at_site = [values[name, key, site] - values[other, key, site] for key in seeds]
             parts = [of_site(gap, site) for gap in gaps] if len(gaps) == len(at_site) else []
-            whole = over_rows([part for part in parts if len(part.values) > 1], at_site, drawn)
+            whole = tables.over_rows([part for part in parts if len(part.values) > 1], at_site, drawn)
             if whole:
                 by_name[site] = {"difference": whole.mean, "difference_half": whole.half(), "p": whole.p()}
             elif len(at_site) > 1:
@@ -298,7 +284,7 @@ class Findings:
         import pandas as pd
 
         best = [{**self.rows[name], "method": title_of(name)} for name in self.by_mean[:1]]
-        undecided = on_verdicts(pd.DataFrame(best), self.results.measure) if best else []
+        undecided = tables.on_verdicts(pd.DataFrame(best), self.results.measure) if best else []
         lost = [
             f"{row['runs'] - row['finished']} of {row['runs']} runs of {title_of(arm)} did not finish; its mean is over the "
             "others, so it is not decided"
@@ -331,12 +317,12 @@ def title_of(name: str) -> str:
 def values(findings: Findings) -> dict[str, object]:
     """Return the findings as plain values, for ``--json``."""
     of_page = {name: getattr(findings, name) for name in ("decision", "settings", "commands", "diagnosis")}
-    tables = {
+    of_tables = {
         "arms": findings.results.summary.to_dict("records"),
         "sites": findings.sites(),
         "groups": findings.of_groups(),
     }
-    return {**of_page, **tables, "sentences": findings.sentences(), "sure": findings.sure()}
+    return {**of_page, **of_tables, "sentences": findings.sentences(), "sure": findings.sure()}
 
 
 def printed(findings: Findings) -> list[str]:
@@ -422,8 +408,8 @@ def page(findings: Findings) -> str:
         columns=diagnosed.column_figure(findings.diagnosis),
         most_clients=diagnosed.MOST_CLIENTS,
         differences=differences(results).on_page(),
-        covered=covered(results.summary, results.measure),
-        rule=verdict_rule(results.summary, results.measure),
+        covered=tables.covered(results.summary, results.measure),
+        rule=tables.verdict_rule(results.summary, results.measure),
     )
 
 

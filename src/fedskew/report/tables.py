@@ -13,28 +13,8 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.core.text import Folds, capital, listed
+from fedskew.measure import statistics
 from fedskew.measure.registry import OF_MODELS, Measure
-from fedskew.measure.statistics import (
-    LEVEL,
-    MOST_SEEDS,
-    Estimate,
-    Verdict,
-    alike,
-    cliffs_delta,
-    decided,
-    equal_seeds_to_decide,
-    equivalence_p,
-    hedges_g,
-    holm,
-    mean_interval,
-    over_clients,
-    over_common_rows,
-    over_seeds_and_rows,
-    over_splits,
-    paired_p,
-    smallest,
-    spread_with,
-)
 from fedskew.report import words
 from fedskew.report.experiments import client_rows, folds_of, observations, parsed, split_of
 from fedskew.store import test_rows
@@ -91,19 +71,19 @@ class Splits:
     clients: int
     rows: float
 
-    def over(self, values: Sequence[float], table: NDArray[np.float64] | None) -> Estimate:
+    def over(self, values: Sequence[float], table: NDArray[np.float64] | None) -> statistics.Estimate:
         """The mean of the seeds' ``values``, with the interval of the rows' values ``table`` (seeds, units) where it is known.
 
         Few test rows say too little of their covariance: with fewer than `FEWEST_ROWS` rows, or `FEWEST_TESTED` a split, the
         interval is from `over_splits`.
         """
         if table is not None and self.clients and table.shape[1] >= FEWEST_CLIENTS:
-            return over_clients(table, self.clients)
+            return statistics.over_clients(table, self.clients)
         if table is not None and not self.clients:
             tested = np.isfinite(table).sum(1)
             if tested.min() >= FEWEST_TESTED and tested.mean() * (1 + 1 / self.ratio) >= FEWEST_ROWS:
-                return over_common_rows(table, self.ratio)
-        return over_splits(values, self.ratio, self.clients - 1 if self.clients else math.inf)
+                return statistics.over_common_rows(table, self.ratio)
+        return statistics.over_splits(values, self.ratio, self.clients - 1 if self.clients else math.inf)
 
     def tested(self, seeds: int) -> float:
         """The effective number of test rows of this number of seeds: a mean over as many rows has the same variance.
@@ -183,7 +163,7 @@ def by_method(store: RunStore, records: Sequence[RunRecord], split: test_rows.Sp
 
 def estimate(
     by_row: ByRow, method: str, first: str, values: Mapping[Any, float], drawn: Splits | None = None
-) -> Estimate | None:
+) -> statistics.Estimate | None:
     """Estimate the mean of a method's ``values`` by seeds; with ``first``, they are differences from that method.
 
     The interval covers seeds and test rows, or the test rows that seeds have ``drawn``. Returns None for fewer than two seeds,
@@ -193,7 +173,7 @@ def estimate(
     return over_rows(rows, list(values.values()), drawn)
 
 
-def over_rows(rows: Sequence[Stored], values: Sequence[float], drawn: Splits | None) -> Estimate | None:
+def over_rows(rows: Sequence[Stored], values: Sequence[float], drawn: Splits | None) -> statistics.Estimate | None:
     """Estimate the mean of the seeds' ``values``, from the values of their ``rows`` (empty: not known). None as in `estimate`."""
     if len(values) < 2:
         return None
@@ -201,7 +181,7 @@ def over_rows(rows: Sequence[Stored], values: Sequence[float], drawn: Splits | N
         return drawn.over(values, table_of(rows))
     if not rows or len({len(row.values) for row in rows}) > 1 or len(rows[0].values) < 2:
         return None
-    return over_seeds_and_rows(np.stack([row.values for row in rows]))
+    return statistics.over_seeds_and_rows(np.stack([row.values for row in rows]))
 
 
 def values_of_rows(
@@ -292,13 +272,15 @@ def summarise(
             whole = estimate(by_row, method, order[0], paired.to_dict(), drawn)
             on_rows = tested_rows(records, drawn, len(paired), measure.split) if measure.unit == "%" else 0.0
             cells = crossed[method] - crossed[order[0]] if {method, order[0]} <= {*crossed} else None
-            row |= {"pairs": len(paired), **compared(paired, whole, limit, on_rows, LEVEL / (len(order) - 1), cells)}
-            row["cliffs_delta"] = cliffs_delta(*(part.loc[paired.index].tolist() for part in (values, first)))
+            level = statistics.LEVEL / (len(order) - 1)
+            row |= {"pairs": len(paired), **compared(paired, whole, limit, on_rows, level, cells)}
+            both = [part.loc[paired.index].tolist() for part in (values, first)]
+            row["cliffs_delta"] = statistics.cliffs_delta(*both)
         rows.append(row)
     table = pd.DataFrame(rows)
     table["comparisons"], table["margin"] = int(table["p"].notna().sum()), stated
     for p in ("p", "p_equivalent"):
-        table[p] = holm(table[p].tolist())
+        table[p] = statistics.holm(table[p].tolist())
     table["verdict"] = ["" if row["method"] == order[0] else verdict(row) for row in words.rows_of(table)]
     return table
 
@@ -320,7 +302,7 @@ DIFFERENCE = (
 
 def compared(
     paired: pd.Series[float],
-    whole: Estimate | None,
+    whole: statistics.Estimate | None,
     limit: float,
     tested: float,
     level: float,
@@ -333,19 +315,19 @@ def compared(
     """
     values = paired.tolist()
     row = dict.fromkeys(DIFFERENCE, NAN) | spread("difference", paired)
-    if len(values) > 1 and row["difference"] != 0 and alike(paired.to_numpy()):
-        row["difference_half"], row["seeds_to_decide"] = NAN, equal_seeds_to_decide(level)
-    row["effect"], row["p"] = hedges_g(values), paired_p(values)
+    if len(values) > 1 and row["difference"] != 0 and statistics.alike(paired.to_numpy()):
+        row["difference_half"], row["seeds_to_decide"] = NAN, statistics.equal_seeds_to_decide(level)
+    row["effect"], row["p"] = statistics.hedges_g(values), statistics.paired_p(values)
     if math.isfinite(limit):
-        row["p_equivalent"] = equivalence_p(values, limit, tested)
+        row["p_equivalent"] = statistics.equivalence_p(values, limit, tested)
     if len(values) > 1:
-        row["flips"] = (whole or over_splits(values, 0.0)).flips()
+        row["flips"] = (whole or statistics.over_splits(values, 0.0)).flips()
     if whole:
         row["rows_to_decide"] = whole.rows_to_decide(level)
     if whole and table is not None:
-        row["repeats_to_decide"] = smallest(
-            range(table.shape[1], MOST_SEEDS + 1),
-            lambda seeds: abs(whole.mean) > whole.half(level) * spread_with(seeds, table),
+        row["repeats_to_decide"] = statistics.smallest(
+            range(table.shape[1], statistics.MOST_SEEDS + 1),
+            lambda seeds: abs(whole.mean) > whole.half(level) * statistics.spread_with(seeds, table),
         )
     if whole and whole.half():
         row["difference_half"], row["p"] = whole.half(), max(whole.p(), row["p"])
@@ -356,11 +338,11 @@ def compared(
     return row
 
 
-def verdict(row: words.Row) -> Verdict | Literal[""]:
+def verdict(row: words.Row) -> statistics.Verdict | Literal[""]:
     """The verdict of a row of the summary on its difference from the first method."""
     if not row["pairs"]:
         return ""
-    return "equivalent" if row["p_equivalent"] < LEVEL else decided(row["p"], row["difference"])
+    return "equivalent" if row["p_equivalent"] < statistics.LEVEL else statistics.decided(row["p"], row["difference"])
 
 
 def filled(table: pd.DataFrame) -> pd.DataFrame:
@@ -392,7 +374,7 @@ def per_seed(frame: pd.DataFrame, measures: Sequence[Measure]) -> pd.DataFrame:
 
 def per_run(frame: pd.DataFrame, measure: Measure) -> pd.Series[float]:
     """The measure of each run, its rounds reduced to one number."""
-    runs = rows_with(frame, measure).sort_values("round", kind="stable").groupby("run")
+    runs = measure.rows_in(frame).sort_values("round", kind="stable").groupby("run")
     if measure.reduce == "last":
         return runs.tail(1).set_index("run")["value"] * measure.factor
     if measure.reduce == "sum":
@@ -417,11 +399,6 @@ def repeats(frame: pd.DataFrame, records: Sequence[RunRecord], measure: Measure)
     return {method: table for method, table in tables.items() if np.isfinite(table).all()}
 
 
-def rows_with(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """The rows of ``frame`` that hold the measure."""
-    return frame[(frame["split"] == measure.split) & frame["name"].isin(measure.of)]
-
-
 def last_rounds(frame: pd.DataFrame) -> dict[str, list[int]]:
     """By method: the last round of each finished run whose models were measured."""
     models = frame[(frame["status"] == "finished") & frame["split"].isin(OF_MODELS)]
@@ -437,7 +414,7 @@ def of_method(seeds: pd.DataFrame, method: str) -> pd.DataFrame:
 def spread(key: str, values: pd.Series[float]) -> dict[str, float]:
     """Mean of the numbers that exist, half-width of its interval, standard deviation, standard error; NaN for none."""
     existing = [value for value in values.tolist() if not math.isnan(value)]
-    mean, half = mean_interval(existing) if existing else (NAN, NAN)
+    mean, half = statistics.mean_interval(existing) if existing else (NAN, NAN)
     std = stdev(existing) if len(existing) > 1 else NAN
     return {key: mean, f"{key}_half": half, f"{key}_std": std, f"{key}_sem": std / math.sqrt(len(existing) or 1)}
 

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -22,6 +24,10 @@ from fedskew.core.text import count
 from fedskew.data.dataset import Dataset, Ints, places_of
 from fedskew.data.find import reading
 from fedskew.data.preprocessing import Array, Cells, Preprocessing, Symbols, Tabular, Text, Texts, Unseen
+from fedskew.data.tables.columns import cells_of, numbers, strings, to_pandas, unseen
+from fedskew.data.tables.files import Reading, files_of, typed
+from fedskew.data.tables.mapping import holds_strings
+from fedskew.data.tables.survey import joined
 from fedskew.data.targets import PADDING, TARGETS, Rows
 from fedskew.data.texts import UNKNOWN, encoded, windows
 from fedskew.execution.rounds import state_of
@@ -33,11 +39,6 @@ from fedskew.models.mixed import Mixed
 from fedskew.serving.calibrate import Calibration, temperature_of
 from fedskew.serving.export import Trained, answered, has_personal, name_one, of_clients, shares_all, trained
 from fedskew.store.runs import RunStore
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
-
 
 SHARED = "which the shared model answers"
 """What happens to rows of other sites where clients have personal models."""
@@ -116,8 +117,6 @@ class TrainedModel:
 
     def table(self, rows: pd.DataFrame | Rows) -> tuple[pd.DataFrame, list[Unseen]]:
         """Return the answers for rows of `read` or `blocks`, and what no training row held."""
-        import pandas as pd
-
         answers, unseen = self.answers(self.inputs(rows), self.sites_of(rows)), self.unseen(rows)
         outside = ["; ".join(what for strange, what in unseen if strange[i]) for i in range(len(answers))]
         index = rows.index if isinstance(rows, pd.DataFrame) else None
@@ -128,11 +127,6 @@ class TrainedModel:
 
         The cells of a CSV stay text in the latter. Arrays and a text are one part.
         """
-        import pandas as pd
-
-        from fedskew.data.tables.columns import to_pandas
-        from fedskew.data.tables.files import Reading
-
         if not self.names or path.suffix == ".txt":
             rows = self.read(path)
             yield rows, rows if isinstance(rows, pd.DataFrame) else None
@@ -144,8 +138,6 @@ class TrainedModel:
 
     def tables(self, path: Path) -> Iterator[pa.Table]:
         """Yield the rows of a file in parts, read as in training. Raises `BadInput`, also after the last part."""
-        from fedskew.data.tables.files import Reading, files_of
-
         require(not path.is_dir(), f"predict {path}: it is a folder; give one file")
         preprocessing, mappings = self.preprocessing, self.trained.learned.mappings
         reading = Reading(files_of([path]), training=mappings, client=self.client)
@@ -192,8 +184,6 @@ class TrainedModel:
         Columns: ``class``, ``as NAME`` for each answer, ``rows``, and ``recall`` and ``precision`` of the class (0..1; NaN where
         no row has the class, or the answer). Raises `BadInput` for a model that predicts no classes.
         """
-        import pandas as pd
-
         require(self.trained.kind.target == "classes", "confusion: the model predicts no classes")
         frame, classes = self.measurable(self.read(rows)), self.trained.learned.classes
         true, answers = self.targets(frame), self.answers(self.inputs(frame), self.sites_of(frame)).argmax(1)
@@ -224,8 +214,6 @@ class TrainedModel:
 
         Columns: ``column``, ``fall`` and its ``deviation`` over the ``repeats``. Raises `BadInput` for rows without columns.
         """
-        import pandas as pd
-
         frame, measure = self.read(rows), Measures().primary(self.trained.kind.primary)
         if isinstance(frame, np.ndarray):
             raise BadInput("importance: the model reads arrays, which have no columns")
@@ -244,10 +232,6 @@ class TrainedModel:
         Columns: ``column``, ``stability_index``, its ``p`` value by chance, and ``outside``, the share of the rows with a value
         that no training row had. Raises `BadInput` if the model reads no table.
         """
-        import pandas as pd
-
-        from fedskew.data.tables.columns import unseen
-
         preprocessing, frame = self.preprocessing, self.read(rows)
         if not isinstance(preprocessing, Tabular) or isinstance(frame, np.ndarray):
             raise BadInput("monitor: the model reads no table; only columns of tables are compared")
@@ -265,8 +249,6 @@ class TrainedModel:
 
     def targets(self, rows: pd.DataFrame) -> Rows:
         """The targets (n, ...) in the rows. Raises `BadInput` unless they are of the kind that the model predicts."""
-        from fedskew.data.tables.columns import numbers
-
         name, *others = self.target
         kind, learned = self.trained.kind.target, self.trained.learned
         if kind != "classes":
@@ -316,12 +298,6 @@ class TrainedModel:
 
     def frame(self, rows: object) -> pd.DataFrame:
         """Rows as a data frame, changed as for training. A file whose name ends in .txt is one text."""
-        import pandas as pd
-        import pyarrow as pa
-
-        from fedskew.data.tables.columns import to_pandas
-        from fedskew.data.tables.survey import joined
-
         if isinstance(rows, pd.DataFrame):
             return self.mended(rows)
         if (
@@ -345,12 +321,6 @@ class TrainedModel:
 
     def mended(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Rows that come from no file, changed as for training. Raises `BadInput` for cells that cannot be changed."""
-        import pyarrow as pa
-
-        from fedskew.data.tables.columns import to_pandas
-        from fedskew.data.tables.files import typed
-        from fedskew.data.tables.mapping import holds_strings
-
         mapping, line = self.trained.learned.mappings.of("these rows", "", [*map(str, rows)], self.client)
         if line:
             self.warn(line)
@@ -394,8 +364,6 @@ class TrainedModel:
 
     def last_symbols(self, symbols: Symbols, rows: pd.DataFrame) -> Rows:
         """The last symbols (n, length) of each text."""
-        from fedskew.data.tables.columns import strings
-
         x, encode = np.full((len(rows), *self.trained.learned.shape), PADDING, dtype=np.int64), symbols.encoder()
         for row, text in zip(x, strings(rows[symbols.column]), strict=True):
             last = encode(text)[-len(row) :]
@@ -404,8 +372,6 @@ class TrainedModel:
 
     def sequences(self, symbols: Symbols, rows: pd.DataFrame) -> tuple[Tensor, Rows]:
         """The symbols of all texts in rows, and the symbol after each, as a run cuts its test texts. Raises `BadInput`."""
-        from fedskew.data.tables.columns import strings
-
         texts, encode, [length] = strings(rows[symbols.column]), symbols.encoder(), self.trained.learned.shape
         strange = symbols.unknown("".join(texts))
         require(
@@ -454,8 +420,6 @@ class TrainedModel:
 
     def unseen(self, rows: pd.DataFrame | Rows) -> list[Unseen]:
         """What no training row held, with the name of the column."""
-        from fedskew.data.tables.columns import strings, unseen
-
         preprocessing = self.preprocessing
         if isinstance(rows, np.ndarray):
             assert isinstance(preprocessing, Array)
@@ -500,8 +464,6 @@ class TrainedModel:
 
 def inputs_of(preprocessing: Tabular | Texts, model: Architecture, rows: pd.DataFrame) -> Rows:
     """The inputs (n, ...) of a model's network, from the columns of a table."""
-    from fedskew.data.tables.columns import cells_of
-
     if isinstance(preprocessing, Tabular):
         return preprocessing(cells_of(rows, preprocessing))
     texts = words_of(rows[preprocessing.column]).tolist()
@@ -510,8 +472,6 @@ def inputs_of(preprocessing: Tabular | Texts, model: Architecture, rows: pd.Data
 
 def words_of(cells: pd.Series[Any]) -> pd.Series[Any]:
     """Texts and classes as training reads them from a table: without spaces around them, and 1 for 1.0."""
-    from fedskew.data.tables.columns import strings
-
     return strings(cells).str.strip().str.replace(r"^(-?\d+)\.0+$", r"\1", regex=True)
 
 

@@ -173,8 +173,8 @@ class Reading:
     notes: list[str] = field(default_factory=list)
     dropped: set[str] = field(default_factory=set)  # columns of ``drop`` that a file had
     unused: list[str] = field(default_factory=list)  # error messages: no cell is a word that a file's TOML file maps
-    tallies: dict[Path, dict[str, CellTally]] = field(default_factory=dict)  # of files with cells that are not plain
-    spelt: dict[Path, dict[str, str]] = field(default_factory=dict)  # how these spell numbers and times, by column
+    # how files with cells that are not plain spell numbers and times, by column
+    spelt: dict[Path, dict[str, str]] = field(default_factory=dict)
     fraction: float = 0.0  # share of the bytes that is read so far
 
     def tables(self) -> Iterator[tuple[Path, pa.Table]]:
@@ -182,15 +182,14 @@ class Reading:
         total = max(1, sum(path.stat().st_size for path in self.files))
         before, columns = 0, None
         for path in self.files:
-            size, rows, mapping = path.stat().st_size, 0, Mapping()
-            seen: dict[str, set[str]] = {}
+            size, rows = path.stat().st_size, 0
+            cells: FileCells | None = None
             try:
-                types: dict[str, pa.DataType] = {}
                 for part, fraction in self.parts(path) if size else ():
                     if not self.raw:
                         part = with_plain_names(part, path)
-                        mapping = mapping if rows else self.mapping(path, part.column_names)
-                        part = self.mapped(mapping, part, path, seen, types)
+                        cells = cells or FileCells(self, path, part.column_names)
+                        part = cells.agreed(part)
                     columns = columns or set(part.column_names)
                     if set(part.column_names) != columns:
                         raise BadInput(self.differing(path, columns, set(part.column_names)))
@@ -206,58 +205,22 @@ class Reading:
             except (OSError, EOFError, pa.ArrowException) as error:
                 reason = " ".join(str(error).split())[:200]
                 raise BadInput(f"{path}: cannot be read as {format_of(path)}: {reason}") from None
-            if rows:
-                self.notes += [] if self.raw else headerless(path)
-                self.note_unused(mapping, path, seen)
-                self.note_spellings(path, types)
-            else:
+            if not rows:
                 self.empty.append(path.name)
+            elif cells:
+                self.notes += headerless(path)
+                cells.note_unused()
+                cells.note_spellings()
             before += size
-
-    def mapped(
-        self, mapping: Mapping, part: pa.Table, path: Path, seen: dict[str, set[str]], types: dict[str, pa.DataType]
-    ) -> pa.Table:
-        """Return the table with the agreed columns and words, without spaces around words, except in the column ``text``.
-
-        Texts become numbers or times if all are. ``types`` are the columns' types in the previous block.
-        """
-
-        def read(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-            if name == self.text != "" or not holds_strings(column.type):
-                return column
-            column = pc.if_else(
-                pc.is_in(column, pa.array(sorted(self.missing), column.type)), pa.scalar(None, column.type), column
-            )
-            if name in self.words:
-                return column
-            cells = typed(column, types.get(name, pa.string()))
-            if path not in self.tallies and holds_strings(cells.type) and may_be_spelt(cells):
-                self.tallies[path] = self.tally(mapping, path)
-            if spelling := self.spelling(path, name):
-                cells = typed(in_plain(column, spelling), types.get(name, pa.string()))
-            types[name] = cells.type
-            return cells
-
-        cells = [part[name] if name == self.text != "" else trimmed(part[name]) for name in part.column_names]
-        part, tallied = pa.Table.from_arrays(cells, names=part.column_names), path in self.tallies
-        agreed = mapping(part, path, seen, read)
-        # the cells of one column may say how to read an earlier column
-        agreed = agreed if tallied or path not in self.tallies else mapping(part, path, seen, read)
-        dropped = self.drop.intersection(agreed.column_names)
-        self.dropped |= dropped
-        return agreed.drop_columns(sorted(dropped))
 
     def mapping(self, path: Path, columns: Sequence[str]) -> Mapping:
         """Return the mapping of the file's TOML file, or else what ``training`` says, with a note."""
         if mapping_path(path).is_file():
             return mapping_of(path)
         mapping, line = self.training.of(path.name, stem(path), columns, self.client)
-        self.notes += [line] * bool(line)
+        if line:
+            self.notes.append(line)
         return mapping
-
-    def spelling(self, path: Path, name: str) -> str:
-        """Return how the file spells the numbers or times of a column. A spelling in ``spellings`` goes first."""
-        return self.spellings.get(name, "") or self.spelt.get(path, {}).get(name, "")
 
     def common_spellings(self) -> dict[str, str]:
         """Return, by column, the special spelling on which the files agree. Files with plain cells do not count."""
@@ -267,27 +230,6 @@ class Reading:
                 by_column.setdefault(name, set()).update([spelling] if spelling else [])
         return self.spellings | {name: min(spellings) for name, spellings in by_column.items() if len(spellings) == 1}
 
-    def tally(self, mapping: Mapping, path: Path) -> dict[str, CellTally]:
-        """Read the whole file to learn how it spells numbers and times."""
-        tallies: dict[str, CellTally] = {}
-
-        def read(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-            if holds_strings(column.type) and name not in {*self.words, self.text or None}:
-                tallies.setdefault(name, CellTally()).add(column)
-            return column
-
-        for part, _ in Reading([path]).parts(path):
-            structs.replace(mapping, units={})(with_plain_names(part, path), path, {}, read)
-        self.spelt[path] = decide(tallies, format_of(path) == "csv" and first_line(path)[0] == ";")
-        return tallies
-
-    def note_spellings(self, path: Path, types: dict[str, pa.DataType]) -> None:
-        """Note how specially spelt numbers and times are read, and which texts look like numbers or times."""
-        for name, tally in self.tallies.get(path, {}).items():
-            line = note(name, tally, self.spelling(path, name), holds_strings(types.get(name, pa.null())))
-            if line and name not in self.drop:
-                self.notes.append(f"{path.name}: {line}")
-
     def differing(self, path: Path, columns: set[str], others: set[str]) -> str:
         """Say how the columns of a file differ from the first file's columns, and what to write."""
         differ = ", ".join(sorted(columns ^ others))[:200]
@@ -296,16 +238,6 @@ class Reading:
             return f"{start}{mapping_path(self.files[0]).name} write absent = [{quoted(min(others - columns))}] if it has none"
         rename = entry("rename", min(others - columns, default="ITS-NAME"), lacks[0])
         return f"{start}{mapping_path(path).name} write {rename}; or absent = [{quoted(lacks[0])}] if it has none"
-
-    def note_unused(self, mapping: Mapping, path: Path, seen: dict[str, set[str]]) -> None:
-        """Note words to map that a file does not hold."""
-        for table, words in mapping.expected.items() if mapping_path(path).is_file() else ():
-            present = seen[table.partition(".")[2]]
-            left = [word for word in words if word.strip() not in present]
-            for word in left[:1]:
-                near = suggestion(word, sorted(present)[:20])
-                line = f"{mapping_path(path)}: [{table}]: no cell of {path.name} is {word!r}; {near}"
-                (self.unused if left == words else self.notes).append(line)
 
     def parts(self, path: Path) -> Iterator[tuple[pa.Table, float]]:
         """Yield tables, each with the share of the file that is read so far. All columns of CSV files are text."""
@@ -368,6 +300,85 @@ class Reading:
             raise
         if not self.raw and (suspect or ends_in_quotes(path)):
             self.notes += check_quotes(path, delimiter, words, self.text, before)
+
+
+class FileCells:
+    """The cells of one file of a reading: how they are read, and what the blocks so far have shown."""
+
+    def __init__(self, reading: Reading, path: Path, columns: Sequence[str]) -> None:
+        self.reading, self.path, self.mapping = reading, path, reading.mapping(path, columns)
+        self.present: dict[str, set[str]] = {}  # words of the columns whose words are mapped
+        self.types: dict[str, pa.DataType] = {}  # of the columns in the previous block
+        self.tallies: dict[str, CellTally] | None = None  # of all cells of the file, if some are not plain
+
+    def agreed(self, part: pa.Table) -> pa.Table:
+        """Return the table with the agreed columns and words, without spaces around words, except in the column ``text``.
+
+        Texts become numbers or times if all are.
+        """
+        text, plain = self.reading.text, self.tallies is None
+        cells = [part[name] if name == text != "" else trimmed(part[name]) for name in part.column_names]
+        part = pa.Table.from_arrays(cells, names=part.column_names)
+        agreed = self.mapping(part, self.path, self.present, self.typed)
+        if plain and self.tallies is not None:
+            # the cells of one column said how to read an earlier column
+            agreed = self.mapping(part, self.path, self.present, self.typed)
+        dropped = self.reading.drop.intersection(agreed.column_names)
+        self.reading.dropped |= dropped
+        return agreed.drop_columns(sorted(dropped))
+
+    def typed(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return a column's cells as numbers or times, if all texts are and the column does not hold words."""
+        reading, before = self.reading, self.types.get(name, pa.string())
+        if name == reading.text != "" or not holds_strings(column.type):
+            return column
+        missing = pa.array(sorted(reading.missing), column.type)
+        column = pc.if_else(pc.is_in(column, missing), pa.scalar(None, column.type), column)
+        if name in reading.words:
+            return column
+        cells = typed(column, before)
+        if self.tallies is None and holds_strings(cells.type) and may_be_spelt(cells):
+            self.tally()
+        if spelling := self.spelling(name):
+            cells = typed(in_plain(column, spelling), before)
+        self.types[name] = cells.type
+        return cells
+
+    def spelling(self, name: str) -> str:
+        """Return how the file spells the numbers or times of a column. A spelling in ``spellings`` goes first."""
+        return self.reading.spellings.get(name, "") or self.reading.spelt.get(self.path, {}).get(name, "")
+
+    def tally(self) -> None:
+        """Read the whole file to learn how it spells numbers and times."""
+        tallies = self.tallies = dict[str, CellTally]()
+
+        def add(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+            if holds_strings(column.type) and name not in {*self.reading.words, self.reading.text or None}:
+                tallies.setdefault(name, CellTally()).add(column)
+            return column
+
+        for part, _ in Reading([self.path]).parts(self.path):
+            structs.replace(self.mapping, units={})(with_plain_names(part, self.path), self.path, {}, add)
+        semicolons = format_of(self.path) == "csv" and first_line(self.path)[0] == ";"
+        self.reading.spelt[self.path] = decide(tallies, semicolons)
+
+    def note_spellings(self) -> None:
+        """Note how specially spelt numbers and times are read, and which texts look like numbers or times."""
+        for name, tally in (self.tallies or {}).items():
+            line = note(name, tally, self.spelling(name), holds_strings(self.types.get(name, pa.null())))
+            if line and name not in self.reading.drop:
+                self.reading.notes.append(f"{self.path.name}: {line}")
+
+    def note_unused(self) -> None:
+        """Note words to map that the file does not hold."""
+        where = mapping_path(self.path)
+        for table, words in self.mapping.expected.items() if where.is_file() else ():
+            present = self.present[table.partition(".")[2]]
+            absent = [word for word in words if word.strip() not in present]
+            for word in absent[:1]:
+                near = suggestion(word, sorted(present)[:20])
+                line = f"{where}: [{table}]: no cell of {self.path.name} is {word!r}; {near}"
+                (self.reading.unused if absent == words else self.reading.notes).append(line)
 
 
 def excel_table(path: Path, sheet: str) -> pa.Table:

@@ -3,8 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from dataclasses import field as default
+from dataclasses import dataclass, field as default
 
 import numpy as np
 import pandas as pd

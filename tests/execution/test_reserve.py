@@ -13,7 +13,16 @@ from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.execution.build import assemble, check_needs
-from fedskew.execution.deal import dealt_rows, finished, server_rows, shared_rows
+from fedskew.execution.deal import (
+    class_balanced,
+    deal_others,
+    dealt_rows,
+    finished,
+    level,
+    server_rows,
+    share_out,
+    shared_rows,
+)
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.settings import SharedData
 from fedskew.loop.round import start
@@ -21,7 +30,6 @@ from fedskew.measure.heterogeneity import label_distance
 from fedskew.skew import SKEWS, Natural
 from fedskew.skew.compose import mixture
 from fedskew.skew.partition import Partition, deal
-from fedskew.skew.reserve import class_balanced, deal_others, level, share_out
 from fedskew.store.runs import RunStore
 from tests.execution.test_experiment import DATA, numbers, small
 

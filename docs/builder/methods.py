@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from fedskew.advice.evidence import cells, packaged
 from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.components import algorithm_rows, options_of
-from fedskew.conformance.cost import LEGEND, measured
+from fedskew.conformance.cost import LEGEND, measure_cost
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.component import shown
+from fedskew.core.component import compact
 from fedskew.core.text import title
 from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.references import references
@@ -108,7 +108,7 @@ def page(name: str, cls: type[Algorithm]) -> str:
         for word, p in zip(names, head.paragraphs, strict=True)
     ]
     reduces = "; ".join(f"`{own or 'as it is'}` is `{other}`" for own, other in cls.reduces_to.items())
-    cost = {**measured(cls()).row(), "changes": cls.changes}
+    cost = {**measure_cost(cls()).row(), "changes": cls.changes}
     parts = [
         f"# {title(name)} (`{name}`)",
         f"{sentence(cls.idea)}. {cited(cls.cites)}",
@@ -286,7 +286,7 @@ def options(cls: type) -> str:
     rows = [
         {
             "name": f.name,
-            "default": f"`{shown(f.default)}`",
+            "default": f"`{compact(f.default)}`",
             "usual values": cls.ranges.get(f.name, choices(cls, f.name)),
         }
         for f in dataclasses.fields(cls)

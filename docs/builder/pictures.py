@@ -17,7 +17,7 @@ from fedskew.core.component import build
 from fedskew.measure import registry
 from fedskew.skew import SKEWS
 from fedskew.skew.concept import Concept
-from fedskew.skew.feature import FeatureSkew, drawn, transformed
+from fedskew.skew.feature import FeatureSkew, draw_all, transformed
 from fedskew.skew.partition import Ints
 from fedskew.skew.values import ByValues, quantile_bins
 
@@ -148,7 +148,7 @@ def of_features(skew: FeatureSkew) -> bytes:
     flat = fs.load("digits").x[:1]
     x = windows if "Sensor" in type(skew).__name__ else flat
     rows = np.repeat(x, 4, axis=0)
-    seen = transformed([skew], drawn([skew], rows, 4, 1), rows, np.arange(4), 1)
+    seen = transformed([skew], draw_all([skew], rows, 4, 1), rows, np.arange(4), 1)
     figure = Figure(figsize=(6, 1.6), layout="constrained")
     for client, (panel, row) in enumerate(zip(figure.subplots(1, 4), seen, strict=True)):
         panel.plot(row.T, linewidth=1) if row.ndim == 2 else panel.imshow(row.reshape(8, 8), cmap="gray_r")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedskew.claims.document import Claim, Region, evidence_for, judge, kendall
-from fedskew.claims.quantities import curve, measured, quantity
+from fedskew.claims.quantities import curve, quantity, read_run
 from fedskew.claims.verdicts import corrected
 from fedskew.core.errors import BadInput
 from fedskew.measure.statistics import decided, paired_p
@@ -48,7 +48,7 @@ def store_of(folder: Path, curves: dict[str, list[list[float]]]) -> dict[str, li
                 rows += [(1, "local-model", "loss", 2.0), (None, "round", "drift", value * 10)]
                 store.write_round(run, round_, rows)
             store.update(run, status="finished")
-            runs.setdefault(name, []).append(measured(store, store.run(run)))
+            runs.setdefault(name, []).append(read_run(store, store.run(run)))
     return runs
 
 
@@ -217,7 +217,7 @@ def test_layers_are_read_by_their_numbers(tmp_path) -> None:
     for round_ in (1, 2):
         rows = [(layer, "layer", "cosine", 0.1 * layer + round_) for layer in range(3)]
         store.write_round(number, round_, [*rows, (7, "local-model", "loss", 5.0), (None, "round", "cosine", 0.5)])
-    run = measured(store, store.run(number))
+    run = read_run(store, store.run(number))
     assert [part.tolist() for part in curve("first-layer-cosine", run)] == [[1, 2], [1.0, 2.0]]
     assert curve("last-layer-cosine", run)[1].tolist() == [1.2, 2.2]
     assert quantity("last-layer-cosine", run) == pytest.approx(1.7)

@@ -192,7 +192,7 @@ def test_an_estimate_that_takes_too_long_times_one_arm_of_each_data_set_and_mode
 def test_scoring_time_of_some_rows_is_scaled_to_all_rows(monkeypatch) -> None:
     sizes, clock, data = [], iter([10.0, 10.25]), Experiment().dataset.load()
     monkeypatch.setattr(reproduce, "SCORED", 2)
-    monkeypatch.setattr(reproduce, "measured_seconds", lambda *_, **__: 1.0)
+    monkeypatch.setattr(reproduce, "estimate_seconds", lambda *_, **__: 1.0)
     monkeypatch.setattr(reproduce, "evaluate", lambda task, w, x, y: sizes.append((len(x), len(y))))
     monkeypatch.setattr(reproduce, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     rows = len(data.y) + len(data.y_test)

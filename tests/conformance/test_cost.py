@@ -13,7 +13,7 @@ from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.components import algorithm_rows
 from fedskew.cli.main import main
 from fedskew.conformance import miniature
-from fedskew.conformance.cost import measured, units
+from fedskew.conformance.cost import measure_cost, units
 from fedskew.core.algorithm import Algorithm, GradFn, local_loss
 from fedskew.core.component import build
 from fedskew.core.records import Batch, Info, ServerView, View
@@ -68,13 +68,13 @@ def figures(row: dict[str, object]) -> tuple[object, ...]:
 @pytest.mark.parametrize("spec", FIGURES)
 def test_measured_figures_are_the_papers(spec: str) -> None:
     listed = {row["name"]: row for row in algorithm_rows()}
-    row = listed[spec] if spec in listed else measured(build("algorithm", ALGORITHMS, spec)).row()
+    row = listed[spec] if spec in listed else measure_cost(build("algorithm", ALGORITHMS, spec)).row()
     assert figures(row) == FIGURES[spec]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_method_is_measured(name: str) -> None:
-    cost = measured(ALGORITHMS[name]())
+    cost = measure_cost(ALGORITHMS[name]())
     assert cost.gradients >= 1
     assert cost.forwards >= 0
     assert cost.down
@@ -120,7 +120,7 @@ class Busy(Algorithm):
 
 
 def test_every_cost_is_counted() -> None:
-    cost = measured(Busy())
+    cost = measure_cost(Busy())
     assert cost.client_state == "1 + C s"
     assert cost.server_state == "3 + K s"
     assert cost.down == "1 + C·d s + 2s to all candidates"
@@ -138,7 +138,7 @@ def test_the_miniatures_sizes_differ() -> None:
 
 
 def test_measuring_all_takes_under_two_seconds_and_is_not_repeated() -> None:
-    measured.cache_clear()
+    measure_cost.cache_clear()
     began = time.process_time()
     rows = algorithm_rows()
     first = time.process_time() - began
@@ -150,8 +150,8 @@ def test_measuring_all_takes_under_two_seconds_and_is_not_repeated() -> None:
 
 def test_measuring_leaves_the_threads_as_they_are() -> None:
     before = torch.get_num_threads()
-    measured.cache_clear()
-    measured(ALGORITHMS["fedavg"]())
+    measure_cost.cache_clear()
+    measure_cost(ALGORITHMS["fedavg"]())
     assert torch.get_num_threads() == before
 
 

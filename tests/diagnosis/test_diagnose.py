@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedskew.cli.main import main
-from fedskew.core.component import build, parse, shown
+from fedskew.core.component import build, compact, parse
 from fedskew.data.datasets.heart import CSV
 from fedskew.data.datasets.table import TableData
 from fedskew.diagnosis.diagnose import diagnosis
@@ -208,7 +208,7 @@ def test_shares_of_sets_of_labels_are_the_rates_of_each_label():
 def test_diagnosis_uses_one_thread(monkeypatch):
     """Threads that wait for each other took seven times as long on a busy machine."""
     seen = []
-    monkeypatch.setattr("fedskew.diagnosis.diagnose.measured", lambda *a: seen.extend(threadpool_info()) or {})
+    monkeypatch.setattr("fedskew.diagnosis.diagnose.diagnose_rows", lambda *a: seen.extend(threadpool_info()) or {})
     with threadpool_limits(2):
         diagnosis(ClientRows(Source("x"), *[np.zeros((2, 1))] * 4, ("a", "b")))
     assert seen
@@ -269,7 +269,7 @@ def test_the_advised_command_runs(quick, capsys, tmp_path):
 @given(st.lists(st.text("ab01 ,[]\"'\\=:.#\né", min_size=1, max_size=8), max_size=3))
 def test_any_text_can_be_written_as_an_option(values):
     options = {f"o{i}": value for i, value in enumerate(values)} | {"all": values}
-    spec = "table:" + ",".join(f"{name}={shown(value)}" for name, value in options.items())
+    spec = "table:" + ",".join(f"{name}={compact(value)}" for name, value in options.items())
     assert parse(spec, "here") == ("table", options)
 
 

@@ -46,7 +46,7 @@ def test_round_costs_one_start_and_the_longest_clients_steps_for_each_block(
     monkeypatch: pytest.MonkeyPatch, option: EngineChoice, expected: float
 ) -> None:
     monkeypatch.setattr(trial, "once", takes)
-    assert trial.measured(FED, work_of(), option) == pytest.approx(expected)
+    assert trial.estimate_seconds(FED, work_of(), option) == pytest.approx(expected)
 
 
 def test_a_disturbed_run_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_a_long_run_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_hopeless_first_step_ends_a_trial(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     calls = []
     monkeypatch.setattr(trial, "once", lambda *_: calls.append(1) or seconds)
-    assert trial.measured(FED, work_of(), EngineChoice(Stacked()), limit=1.0) == seconds * 12
+    assert trial.estimate_seconds(FED, work_of(), EngineChoice(Stacked()), limit=1.0) == seconds * 12
     assert len(calls) == 1
 
 
@@ -85,7 +85,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], lis
             tried.append(option.label)
             return seconds[option.label]
 
-        monkeypatch.setattr(trial, "measured", measured)
+        monkeypatch.setattr(trial, "estimate_seconds", measured)
         return tried
 
     return prepared

@@ -12,7 +12,7 @@ from fedskew.core.records import channels_last
 from fedskew.execution.build import assemble
 from fedskew.execution.sites import rarest_class
 from fedskew.experiment.config import from_toml
-from fedskew.serving.export import of_client
+from fedskew.serving.export import of_clients
 from fedskew.store import test_rows
 from tests.data.datasets.test_real import loaded
 
@@ -55,7 +55,7 @@ def answers_by_hand(runs: fs.Runs, site: int) -> np.ndarray:
     """The answers of a site's own model on the site's test rows."""
     record = runs.records[0]
     assembly = assemble(from_toml(record.experiment), loaded("heart"))
-    w = of_client(runs.store, record.id, assembly.dataset, site)
+    w = of_clients(runs.store, record.id, assembly.dataset)(site)
     at = np.flatnonzero(assembly.dataset.groups_test == site)
     with torch.no_grad():
         return assembly.federation.task.logits(w, channels_last(assembly.x_test[at])).argmax(-1).numpy()

@@ -6,7 +6,7 @@ import pytest
 
 from fedskew.report import progress
 from fedskew.report.console import Console
-from fedskew.report.progress import Board, Lines, Part, ProgressFace, Terminal, board_of_one, drawn, face_for
+from fedskew.report.progress import Board, Lines, Part, ProgressFace, Terminal, board_of_one, face_for, render_board
 
 
 class Clock:
@@ -31,7 +31,7 @@ def rounds(total: int, face: ProgressFace | None = None) -> Board:
 
 def text_of(board: Board) -> list[str]:
     screen = io.StringIO()
-    Console(file=screen, width=100).print(drawn(board))
+    Console(file=screen, width=100).print(render_board(board))
     return [" ".join(line.split()) for line in screen.getvalue().splitlines()]
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedskew.api.functions import run
-from fedskew.claims.quantities import curve, measured, quantity
+from fedskew.claims.quantities import curve, quantity, read_run
 from fedskew.cli.main import main
 from fedskew.core.errors import FedskewError
 from fedskew.data.dataset import Dataset
@@ -118,7 +118,7 @@ def test_a_new_measure_is_computed_stored_and_in_every_view(
     with Feed(store, [sink]) as feed:
         feed.send(records)
     assert {"round/longest", "clients/accuracy_range"} <= sink.names
-    known = measured(store, records[0])
+    known = read_run(store, records[0])
     assert quantity("longest", known) == pytest.approx(lengths.mean())
     assert quantity("first-longest", known) == pytest.approx(lengths[1])
     assert curve("longest", known)[1].tolist() == pytest.approx(lengths.tolist())

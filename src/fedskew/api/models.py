@@ -11,10 +11,8 @@ from fedskew.core.errors import require
 from fedskew.execution.initial import RUN, after_round, hash_of
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.keywords import Format, Kind
-from fedskew.serving.export import SUFFIX, check_alone, has_personal, write_folder
-from fedskew.serving.export import export as write_file
-from fedskew.serving.predict import TrainedModel, number_of, warn_python
-from fedskew.serving.predict import load as load_trained
+from fedskew.serving.export import SUFFIX, check_alone, export as write_file, has_personal, write_folder
+from fedskew.serving.predict import TrainedModel, load as load_trained, number_of, warn_python
 from fedskew.store.runs import RunStore
 from fedskew.studies.landscape import Grid, Landscape, landscape as landscape_of
 

@@ -97,7 +97,7 @@ class Measured:
         return pd.DataFrame({k: pd.Series(values, rounds) for k, (rounds, values) in clients.items()}).sort_index()
 
 
-def measured(store: RunStore, record: RunRecord) -> Measured:
+def read_run(store: RunStore, record: RunRecord) -> Measured:
     """Read a run's measurements from the store."""
     points: dict[tuple[str, str, int | None], list[tuple[int, float]]] = {}
     for m in [*store.curves([record.id]), *store.curves([record.id], OF_CLIENTS, per_client=True)]:

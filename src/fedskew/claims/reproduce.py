@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedskew.claims.document import Document
-from fedskew.claims.quantities import Measured, measured
+from fedskew.claims.quantities import Measured, read_run
 from fedskew.claims.verdicts import Results
 from fedskew.core.component import parse
 from fedskew.data.dataset import Dataset
-from fedskew.engine.choose import EngineChoice, measured as measured_seconds, next_work, on_threads
+from fedskew.engine.choose import EngineChoice, estimate_seconds, next_work, on_threads
 from fedskew.execution.build import assemble
 from fedskew.execution.run import register
 from fedskew.experiment.combinations import with_method
@@ -141,7 +141,7 @@ def a_round(experiment: Experiment, dataset: Dataset) -> float:
     assembly = assemble(experiment, dataset, timing=True)
     fed, option = assembly.federation, EngineChoice(assembly.engine, experiment.training.threads or 1)
     work = next_work(fed, start(fed, assembly.cold))
-    training = 0.0 if work is None else measured_seconds(fed, work, option, limit=PATIENCE)
+    training = 0.0 if work is None else estimate_seconds(fed, work, option, limit=PATIENCE)
     with on_threads(option.threads):
         x, y = assembly.x_test[:SCORED], assembly.y_test[:SCORED]
         began = time.perf_counter()
@@ -157,5 +157,5 @@ def results(store: RunStore, planned: Sequence[PlannedRun]) -> Results:
     for p in planned:
         record = stored.get(p.experiment.hash())
         if record is not None and record.status in DONE and record.rounds_done > 0:
-            by_arm.setdefault(p.arm, {})[p.seed] = measured(store, record)
+            by_arm.setdefault(p.arm, {})[p.seed] = read_run(store, record)
     return by_arm

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedskew.cli.output import print_json
-from fedskew.conformance.cost import LEGEND, measured
+from fedskew.conformance.cost import LEGEND, measure_cost
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.component import shown
+from fedskew.core.component import compact
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.core.limits import NOUNS, expected
 from fedskew.experiment.combinations import COMBINATIONS, Combination
@@ -58,10 +58,10 @@ def cost_of(method: type[Algorithm] | Combination, options: type) -> Row:
         return {}
     try:
         if isinstance(method, type):
-            return measured(method(), ServerSgd()).row()
+            return measure_cost(method(), ServerSgd()).row()
         experiment = method.apply(Experiment(), options())
         # if a part of the model stays with the clients, the size of messages depends on the model
-        return measured(experiment.algorithm, experiment.server).row() if experiment.sharing == All() else {}
+        return measure_cost(experiment.algorithm, experiment.server).row() if experiment.sharing == All() else {}
     except FedskewError:
         return {}
 
@@ -83,7 +83,7 @@ def options_of(cls: type) -> str:
     types = get_type_hints(cls, include_extras=True)
     texts = []
     for field in dataclasses.fields(cls):
-        default = "" if field.default in (dataclasses.MISSING, None) else shown(field.default)
+        default = "" if field.default in (dataclasses.MISSING, None) else compact(field.default)
         words = expected(types[field.name], only_limits=True)
         limited = words not in NOUNS.values()
         texts.append(f"{field.name}={default}" + f" ({words})" * limited)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedskew.cli.output import number, print_json
 from fedskew.cli.request import experiment_from
-from fedskew.core.component import shown
+from fedskew.core.component import compact
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.core.text import count
 from fedskew.data import DATASETS
@@ -200,7 +200,7 @@ def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, 
         "clients; leave out shared_data, pooled, shuffled and unseen",
     )
     labels = data.labels.at(0)
-    skews = [f"from-folder:path={shown(str(parsed.export))}"]
+    skews = [f"from-folder:path={compact(str(parsed.export))}"]
     skews += [
         text
         for part, text in zip(experiment.skew, experiment.labels("skew"), strict=True)

@@ -40,7 +40,7 @@ def trained_on(record: RunRecord, rows: Path) -> bool:
     return isinstance(path, str) and rows.resolve().is_relative_to(Path(path).resolve())
 
 
-def measured(model: TrainedModel, rows: pd.DataFrame | Rows) -> dict[str, float]:
+def metrics_on(model: TrainedModel, rows: pd.DataFrame | Rows) -> dict[str, float]:
     """The metrics on the rows, if they have targets of the kind that the model predicts. If not, a warning says why."""
     try:
         return model.metrics(rows) if model.has_targets(rows) else {}
@@ -130,7 +130,7 @@ def predict(parsed: argparse.Namespace) -> None:
             warn(unseen_line(number, total, what))
         if total > MOST_MEASURED and model.has_targets(rows):
             warn(f"no metrics: {count(total, 'row')} are more than {MOST_MEASURED:,}; measure a part of them")
-        metrics = measured(model, pd.concat(to_measure)) if to_measure else {}
+        metrics = metrics_on(model, pd.concat(to_measure)) if to_measure else {}
     if parsed.json:
         print_json({"run": record.id, "rows": total, "output": str(output or ""), "metrics": metrics})
     elif output is not None:

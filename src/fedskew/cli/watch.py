@@ -89,16 +89,16 @@ def watch(parsed: argparse.Namespace) -> None:
         following = follow(store, parsed.runs_wanted, parsed.every, feed)
         seen = next(following)
         if console.is_terminal and not parsed.json:
-            with Live(drawn(seen), console=console, auto_refresh=False) as live:
+            with Live(table_of_runs(seen), console=console, auto_refresh=False) as live:
                 for seen in following:
-                    live.update(drawn(seen), refresh=True)
+                    live.update(table_of_runs(seen), refresh=True)
             return
         if parsed.to:
             *_, seen = [seen, *following]
     if parsed.json:
         print_json([s.row() for s in seen])
     else:
-        console.print(drawn(seen))
+        console.print(table_of_runs(seen))
 
 
 def follow(store: RunStore, runs: Sequence[str], pause: float, feed: Feed | None = None) -> Iterator[list[Seen]]:
@@ -140,7 +140,7 @@ def watched_runs(store: RunStore, words: Sequence[str]) -> list[Seen]:
     ]
 
 
-def drawn(seen: Sequence[Seen]) -> RenderableType:
+def table_of_runs(seen: Sequence[Seen]) -> RenderableType:
     """Return a table with a row for each run, then the remaining time and the warnings."""
     primary = {primary_of([s.record]) for s in seen}
     measures = [m for m in seen[0].values if m in primary or any(math.isfinite(s.values[m]) for s in seen)]

@@ -145,7 +145,7 @@ class Counted:
 
 @lru_cache(maxsize=256)
 @miniature.one_thread()
-def measured(algorithm: Algorithm, server_optimiser: ServerOptimiser = SERVER) -> Cost:
+def measure_cost(algorithm: Algorithm, server_optimiser: ServerOptimiser = SERVER) -> Cost:
     """Measure the cost of the second round, in which all states exist."""
     tally = Tally()
     fed = miniature.federation(

@@ -400,7 +400,7 @@ def skew_deals(skew: object) -> None:
         holds(bool(((labels >= 0) & (labels < EIGHT_CLASSES)).all()), "a label is outside the classes")
 
 
-def drawn(skew: object, seed: int) -> list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
+def draws_of(skew: object, seed: int) -> list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
     """Return everything that a skew draws for the clients with this seed."""
     x, y, rng = *rows_for(skew), np.random.default_rng(seed)
     if isinstance(skew, Dealer):
@@ -414,7 +414,7 @@ def drawn(skew: object, seed: int) -> list[np.ndarray[tuple[int, ...], np.dtype[
 
 def skew_follows_the_seed(skew: object) -> None:
     """gives the same partition for the same seed"""
-    first, second = drawn(skew, 1), drawn(skew, 1)
+    first, second = draws_of(skew, 1), draws_of(skew, 1)
     same = len(first) == len(second) and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
     holds(same, "seed 1 gives two partitions; take all random numbers from rng")
 

@@ -313,7 +313,9 @@ def reduces(subject: Subject, options: str, other: str) -> None:
         solver, planner = SOLVERS[name], SeededPlanner(LOCAL[kind], seed=7)
         if not (trains_with(ours, solver) and trains_with(theirs, solver)):
             continue
-        fed = replace(subject.federation, algorithm=ours, solver=solver, planner=planner, selection=drawn(rate))
+        fed = replace(
+            subject.federation, algorithm=ours, solver=solver, planner=planner, selection=cohort_selection(rate)
+        )
         for outcome, x in zip(play(fed, Sequential()), models(theirs, subject.server, name, kind, rate), strict=True):
             try:
                 expect_same({"x": outcome.server.x}, {"x": x})
@@ -321,7 +323,7 @@ def reduces(subject: Subject, options: str, other: str) -> None:
                 raise Broken(f"round {outcome.server.round}, solver {name}, {kind}: {broken}") from None
 
 
-def drawn(rate: float) -> Selection:
+def cohort_selection(rate: float) -> Selection:
     """Return a selection that draws each client with this probability; for 0, one that draws five clients a round."""
     return Poisson(rate=rate) if rate else Uniform(clients=5)
 
@@ -330,7 +332,9 @@ def drawn(rate: float) -> Selection:
 def models(method: Algorithm, server: ServerOptimiser, solver: str, kind: str, rate: float) -> list[Tensor]:
     """Return the global model after each round. It is cached, because many methods reduce to the same method."""
     planner = SeededPlanner(LOCAL[kind], seed=7)
-    fed = federation(method, server_optimiser=server, solver=SOLVERS[solver], planner=planner, selection=drawn(rate))
+    fed = federation(
+        method, server_optimiser=server, solver=SOLVERS[solver], planner=planner, selection=cohort_selection(rate)
+    )
     return [outcome.server.x for outcome in play(fed, Sequential())]
 
 

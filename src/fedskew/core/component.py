@@ -379,7 +379,7 @@ def label(component: object, catalogue: Classes, with_first: bool = False) -> st
     defaults = {f.name: f.default for f in dataclasses.fields(component) if f.default is not dataclasses.MISSING}
     first = next((f.name for f in dataclasses.fields(component)), None) if with_first else None
     options = [
-        f"{key}={shown(value)}"
+        f"{key}={compact(value)}"
         for key, value in table.items()
         if key != "name" and (key == first or key not in defaults or msgspec.to_builtins(defaults[key]) != value)
     ]
@@ -392,12 +392,12 @@ def without_brackets(text: str) -> str:
     return inner if inner == text else without_brackets(inner)
 
 
-def shown(value: object) -> str:
+def compact(value: object) -> str:
     """Format a value for a compact form. Text that would be parsed as another value is quoted."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return "[" + ",".join(shown(v) for v in value) + "]"
+        return "[" + ",".join(compact(v) for v in value) + "]"
     if isinstance(value, str) and (SPECIAL.search(without_brackets(value)) or literal(value.strip()) != value):
         return json.dumps(value, ensure_ascii=False)
     return str(value)

@@ -62,10 +62,10 @@ def diagnosis(
     """Diagnose rows in one place; return the values that `diagnose` returns."""
     # The matrices are small. On a busy machine several threads would wait minutes for each other.
     with threadpool_limits(1):
-        return measured(rows, seed, on_progress, runs)
+        return diagnose_rows(rows, seed, on_progress, runs)
 
 
-def measured(rows: ClientRows, seed: int, on_progress: OnProgress, runs: Path | None) -> dict[str, Any]:
+def diagnose_rows(rows: ClientRows, seed: int, on_progress: OnProgress, runs: Path | None) -> dict[str, Any]:
     facts, names = [*rows.facts], rows.names
     tested, targets = list[Tested](), rows.rows_of_targets
     if rows.kind == "symbols":

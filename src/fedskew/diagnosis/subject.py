@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.component import build, label, shown, with_options
+from fedskew.core.component import build, compact, label, with_options
 from fedskew.core.errors import require
 from fedskew.core.limits import NonNegativeInt, PositiveInt
 from fedskew.core.text import count
@@ -139,8 +139,8 @@ class DiagnosisOptions:
         if len(self.paths) > 1 and not whole:
             return ""
         options = ("label", "target", "client", "client_from", "person", "drop")
-        spec = f"table:path={shown(str(folder if whole else self.paths[0]))}"
-        spec += "".join(f",{option}={shown(value)}" for option in options if (value := getattr(self, option)))
+        spec = f"table:path={compact(str(folder if whole else self.paths[0]))}"
+        spec += "".join(f",{option}={compact(value)}" for option in options if (value := getattr(self, option)))
         return shlex.join(["--dataset", f"{spec},rows={rows}" if rows else spec, "--skew", "natural"])
 
 

@@ -60,13 +60,13 @@ def choose(fed: Federation, work: Work, threads: Sequence[int]) -> tuple[EngineC
     options = [EngineChoice(engine, threads[0]) for engine in engines]
     seconds: dict[EngineChoice, float] = {}
     for option in options:
-        seconds[option] = measured(fed, work, option, min(seconds.values(), default=np.inf))
+        seconds[option] = estimate_seconds(fed, work, option, min(seconds.values(), default=np.inf))
     best = min(options, key=seconds.__getitem__)
     spent = max(time.perf_counter() - began, MIN_SECONDS)
     if len(threads) > 1 and fed.rounds * seconds[best] > MIN_RATIO * spent:
         threaded = [replace(o, threads=threads[-1]) for o in options if seconds[o] < 2 * seconds[best]]
         for option in threaded:
-            seconds[option] = measured(fed, work, option, seconds[best])
+            seconds[option] = estimate_seconds(fed, work, option, seconds[best])
         fastest = min(threaded, key=seconds.__getitem__)
         if seconds[fastest] < (1 - MIN_GAIN) * seconds[best]:
             best = fastest
@@ -93,7 +93,7 @@ def next_work(fed: Federation, server: Server) -> Work | None:
     return None
 
 
-def measured(fed: Federation, work: Work, option: EngineChoice, limit: float = np.inf) -> float:
+def estimate_seconds(fed: Federation, work: Work, option: EngineChoice, limit: float = np.inf) -> float:
     """Estimate the seconds of a round's local training, from a few steps of the clients with the most steps.
 
     If the first step shows that the option takes longer than ``limit`` seconds, it is not timed further.

@@ -133,7 +133,7 @@ def assemble(
     counts = data.label_counts()
     intercepts = intercepts_of(experiment.harmonisation, task, counts, counts.sum(0), x0)
     federation = federation_of(experiment, (task, *others), x, y, partition, server_data, moving, intercepts)
-    cohort = len(drawn(experiment, len(partition)))
+    cohort = len(first_cohort(experiment, len(partition)))
     for part in (federation, federation.tuning):
         if part and isinstance(part.planner, SeededPlanner):
             part.planner.check_memory(partition.sizes, cohort)
@@ -364,7 +364,7 @@ def with_clients(experiment: Experiment, setup: Setup, num_clients: int) -> Setu
     return dataclasses.replace(setup, clients=num_clients, cohort=experiment.selection.largest(num_clients))
 
 
-def drawn(experiment: Experiment, num_clients: int) -> Ints:
+def first_cohort(experiment: Experiment, num_clients: int) -> Ints:
     """Return the cohort of the first round, as client numbers."""
     return experiment.selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0))
 

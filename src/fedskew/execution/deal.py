@@ -76,13 +76,13 @@ def client_data(experiment: Dealing, dataset: Dataset, dealt: Partition | None =
     dealt = dealt or dealt_rows(experiment, dataset)
     partition, sites = finished(experiment, dataset, dealt), seen_of(experiment, dealt)
     owner, number = owners(dealt, len(dataset.y)), len(dealt)
-    changes_of = feature.drawn(skews.features, rows_of(dataset, dataset.x), number, seed)
+    changes_of = feature.draw_all(skews.features, rows_of(dataset, dataset.x), number, seed)
     styled = restyled(skews, changes_of, dataset, owner, seed)
     x, x_test, preprocessing = reworded(styled, partition.indices, styled is not dataset)
     rows = rows_of(dataset, x)
     seen = feature.transformed(skews.features, changes_of, rows, owner, seed)
     seen = np.concatenate([seen, x[:, -1:]], axis=1) if dataset.sensitive else seen
-    changes = concept.drawn(skews.concepts, x, dataset.num_classes, number, seed)
+    changes = concept.draw_all(skews.concepts, x, dataset.num_classes, number, seed)
     unseen = unseen_clients(experiment, dealt)
     test_owner, maps = test_owners(skews, dataset, sites), None
     if isinstance(experiment.harmonisation, RowHarmonisation):

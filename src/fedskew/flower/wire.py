@@ -184,10 +184,12 @@ def check_signature(tree: Tree, expected: Signature) -> None:
     actual = signature(tree)
     for name in [*expected, *actual]:
         if actual.get(name) != expected.get(name):
-            raise Rejected("wrong_shape", f"{name}: {shown(actual.get(name))} instead of {shown(expected.get(name))}")
+            raise Rejected(
+                "wrong_shape", f"{name}: {leaf_text(actual.get(name))} instead of {leaf_text(expected.get(name))}"
+            )
 
 
-def shown(leaf: tuple[tuple[int, ...], torch.dtype] | None) -> str:
+def leaf_text(leaf: tuple[tuple[int, ...], torch.dtype] | None) -> str:
     return f"{list(leaf[0])} {leaf[1]}" if leaf else "nothing"
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedskew.core.errors import require
 from fedskew.core.limits import PositiveInt
-from fedskew.models.initial import Normalisation, drawn, normalisation, require_images, require_rows
+from fedskew.models.initial import Normalisation, normalisation, require_images, require_rows, with_drawn_parameters
 
 
 class ConvNet(nn.Module):
@@ -67,7 +67,7 @@ class Cnn:
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_images("cnn", shape, 4)
-        return drawn(lambda: ConvNet(shape, (32, 64), 2, (self.hidden,), classes, self.norm), generator)
+        return with_drawn_parameters(lambda: ConvNet(shape, (32, 64), 2, (self.hidden,), classes, self.norm), generator)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class LeNet:
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_images("lenet", shape, 16)
-        return drawn(lambda: ConvNet(shape, (6, 16), 0, (120, 84), classes, self.norm), generator)
+        return with_drawn_parameters(lambda: ConvNet(shape, (6, 16), 0, (120, 84), classes, self.norm), generator)
 
 
 class Cnn1dNet(nn.Module):
@@ -124,7 +124,9 @@ class Cnn1d:
         require_rows("cnn1d", shape, 2, "(channels, samples)")
         require(shape[1] >= 32, f"model cnn1d needs at least 32 samples, there are {shape[1]}")
         channels, samples = shape
-        return drawn(lambda: Cnn1dNet(channels, samples, self.filters, self.hidden, classes, self.norm), generator)
+        return with_drawn_parameters(
+            lambda: Cnn1dNet(channels, samples, self.filters, self.hidden, classes, self.norm), generator
+        )
 
 
 class ResidualBlock(nn.Module):
@@ -186,4 +188,4 @@ class ResNet:
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_images("resnet18", shape, 8)
-        return drawn(lambda: ResNetNet(shape[0], self.width, self.groups, classes), generator)
+        return with_drawn_parameters(lambda: ResNetNet(shape[0], self.width, self.groups, classes), generator)

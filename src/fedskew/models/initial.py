@@ -15,7 +15,7 @@ COPIES = 4
 """Minimum number of copies of a model in a round: the global model, a client's model, its gradient and its update."""
 
 
-def drawn(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Module:
+def with_drawn_parameters(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Module:
     """Build a module with ``make`` and draw its parameters from ``generator``.
 
     Raises `BadInput` if the module cannot be built, or if this machine has too little memory for a round of training.

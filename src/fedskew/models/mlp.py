@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.core.limits import Widths
-from fedskew.models.initial import Normalisation, drawn, normalisation
+from fedskew.models.initial import Normalisation, normalisation, with_drawn_parameters
 
 
 class SoftmaxNet(nn.Module):
@@ -33,7 +33,7 @@ class Softmax:
     idea: ClassVar[str] = "softmax regression: one linear layer, a convex problem"
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-        net = drawn(lambda: SoftmaxNet(prod(shape), classes, self.bias), generator)
+        net = with_drawn_parameters(lambda: SoftmaxNet(prod(shape), classes, self.bias), generator)
         if self.zero_init:
             for p in net.parameters():
                 nn.init.zeros_(p)
@@ -69,4 +69,4 @@ class Mlp:
     has_features: ClassVar[bool] = True
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-        return drawn(lambda: MlpNet([prod(shape), *self.hidden], classes, self.norm), generator)
+        return with_drawn_parameters(lambda: MlpNet([prod(shape), *self.hidden], classes, self.norm), generator)

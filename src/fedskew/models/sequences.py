@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedskew.core.errors import require
 from fedskew.core.limits import NonNegativeInt, PositiveInt, Widths
-from fedskew.models.initial import drawn, require_rows
+from fedskew.models.initial import require_rows, with_drawn_parameters
 
 END = -1
 """The id that fills a row after its last symbol."""
@@ -127,7 +127,7 @@ class SymbolLstm:
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_symbols("symbol-lstm", shape, classes)
-        net = drawn(lambda: SymbolLstmNet(classes, self.embedding, self.hidden, self.layers), generator)
+        net = with_drawn_parameters(lambda: SymbolLstmNet(classes, self.embedding, self.hidden, self.layers), generator)
         return with_embedding(net, generator)
 
 
@@ -155,7 +155,8 @@ class Transformer:
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_symbols("transformer", shape, classes)
         return with_embedding(
-            drawn(lambda: TransformerNet(classes, self.width, self.layers, self.heads), generator), generator
+            with_drawn_parameters(lambda: TransformerNet(classes, self.width, self.layers, self.heads), generator),
+            generator,
         )
 
 
@@ -184,7 +185,7 @@ class Lstm:
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_rows("lstm", shape, 2, "(channels, samples)")
-        return drawn(lambda: WindowLstmNet(shape[0], self.hidden, self.layers, classes), generator)
+        return with_drawn_parameters(lambda: WindowLstmNet(shape[0], self.hidden, self.layers, classes), generator)
 
 
 class TextModel:
@@ -246,7 +247,7 @@ class TextCnn(TextModel):
             shape[0] >= max(self.widths),
             f"model text-cnn: texts of {shape[0]} tokens are shorter than a filter of {max(self.widths)}; lower widths",
         )
-        net = drawn(
+        net = with_drawn_parameters(
             lambda: TextCnnNet(max(self.vocabulary, 1), self.embedding, self.filters, self.widths, classes), generator
         )
         return embedded(net, 0.25, generator)
@@ -284,7 +285,9 @@ class TextMean(TextModel):
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_rows(self.key, shape, 1, "token ids")
-        net = drawn(lambda: TextMeanNet(max(self.vocabulary, 1), self.embedding, self.hidden, classes), generator)
+        net = with_drawn_parameters(
+            lambda: TextMeanNet(max(self.vocabulary, 1), self.embedding, self.hidden, classes), generator
+        )
         return embedded(net, 0.05, generator)
 
 

@@ -13,7 +13,7 @@ from fedskew.measure.statistics import Components, shared_by_rows, variance_comp
 from fedskew.report.experiments import own_clients, pooled, shares_no_model, titled
 from fedskew.report.series import Results
 from fedskew.report.tables import by_method, repeats, same_rows, splits
-from fedskew.report.words import Row, gap, heading, plain, rows_of, shown, value, within
+from fedskew.report.words import Row, cell_text, gap, heading, plain, rows_of, value, within
 from fedskew.store.records import Json, Sign
 from fedskew.store.runs import RunRecord
 
@@ -114,7 +114,7 @@ def alone(measure: Measure, row: Row) -> str:
     if row["seeds"] < 2:
         return f"{reached} {number(measure, row)} {after}. With one seed nothing can be said about certainty."
     over = f"mean and 95\u00a0% interval over {count(row['seeds'], row['observed'])}; it covers the {row['covers']}"
-    return f"{reached} {shown(measure, row)}\u00a0{measure.unit}".strip() + f" {after}: {over}."
+    return f"{reached} {cell_text(measure, row)}\u00a0{measure.unit}".strip() + f" {after}: {over}."
 
 
 def too_few(rows: Sequence[Row]) -> str:

@@ -138,7 +138,7 @@ def settings(records: Sequence[RunRecord]) -> list[Setting]:
                 table[section].pop(key, None)
     sections = dict.fromkeys(key for table in tables.values() for key in table if table[key])
     lines = {
-        key: setting(key.replace("_", " "), records, [shown(tables[record.id].get(key)) for record in records])
+        key: setting(key.replace("_", " "), records, [value_text(tables[record.id].get(key)) for record in records])
         for key in sections
     }
     return [
@@ -178,16 +178,16 @@ def provenance(records: Sequence[RunRecord]) -> list[Setting]:
     for of_run in facts:  # seeds with other test rows have the same notes
         of_run["data"] = {k: v for k, v in of_run.get("data", {}).items() if k != "notes"} or None
     lines = [
-        setting(key, records, [shown(of_run.get(key)) for of_run in facts])
+        setting(key, records, [value_text(of_run.get(key)) for of_run in facts])
         for key in ("data", "notes", "parameters", "versions")
         if any(of_run.get(key) for of_run in facts)
     ]
     engines = {r.id: r.facts["engine"] for r in records if isinstance(r.facts.get("engine"), dict)}
     if engines:
-        lines.append(setting("engine", records, [shown(engines.get(r.id, {}).get("name")) for r in records]))
+        lines.append(setting("engine", records, [value_text(engines.get(r.id, {}).get("name")) for r in records]))
         seconds = next(iter(engines.values())).get("estimated_seconds_a_round")
         if isinstance(seconds, dict):
-            tried = listed([f"{name} {shown(value)} s a round" for name, value in seconds.items()])
+            tried = listed([f"{name} {value_text(value)} s a round" for name, value in seconds.items()])
             lines.append(Setting("engine trial", [SettingValue(tried, "")]))
     return lines
 
@@ -278,10 +278,10 @@ def settings_of(text: str) -> Mapping[str, str]:
     settings = {}
     for section, value in without_seeds(text).items():
         if not isinstance(value, dict):
-            settings[section] = shown(value)
+            settings[section] = value_text(value)
             continue
         for key, part in value.items():
-            settings[section if key == "name" else f"{section}.{key}"] = shown(part)
+            settings[section if key == "name" else f"{section}.{key}"] = value_text(part)
     return {
         key: text
         for key, text in settings.items()
@@ -302,11 +302,11 @@ def differing_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
     return differing
 
 
-def shown(value: object) -> str:
+def value_text(value: object) -> str:
     """Format a TOML or JSON value in one line: ``label-dirichlet (alpha = 0.1, min_rows = 10)``."""
     if isinstance(value, dict):
         inner = ", ".join(
-            f"{key} = ({shown(part)})" if isinstance(part, dict) else f"{key} = {shown(part)}"
+            f"{key} = ({value_text(part)})" if isinstance(part, dict) else f"{key} = {value_text(part)}"
             for key, part in value.items()
             if key != "name" and part != ""
         )
@@ -314,7 +314,7 @@ def shown(value: object) -> str:
             return inner or "–"
         return f"{value['name']} ({inner})" if inner else str(value["name"])
     if isinstance(value, list):
-        parts = list(map(shown, value))
+        parts = list(map(value_text, value))
         return " + ".join(parts) if any(isinstance(v, dict) for v in value) else listed(parts) or "none"
     if isinstance(value, bool):
         return str(value).lower()

@@ -87,7 +87,7 @@ def readable(results: Results) -> pd.DataFrame:
     layout, measure, summary = results.layout, results.measure, results.summary
     rows, measures = words.rows_of(summary), results.columns("table")
     table: dict[str, object] = {"method": [str(results.names[row["method"]]) for row in rows]}
-    table |= {words.heading(m): [words.shown(m, row, layout.spread) for row in rows] for m in measures}
+    table |= {words.heading(m): [words.cell_text(m, row, layout.spread) for row in rows] for m in measures}
     if any(m.of_clients for m in measures):
         table["clients' rows"] = summary["client_rows"]
     if layout.has("seeds"):

@@ -73,7 +73,7 @@ def page(results: Results, live: str = "") -> str:
         sites=site_rows(results),
         remarks=list(dict.fromkeys(m.remark for m in columns if m.remark)) + remarks(records),
         spread=words.SPREADS[spread].title,
-        shown=partial(words.shown, spread=spread),
+        cell_text=partial(words.cell_text, spread=spread),
         difference=partial(words.difference, measure, show=words.points, spread=spread),
         unfinished=[record for record in records if record.status != "finished"],
         legend=legend(results.methods),

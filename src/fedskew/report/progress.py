@@ -116,7 +116,10 @@ class Terminal(ProgressFace):
 
     def start(self, board: Board) -> None:
         self.live = Live(
-            console=Console(stderr=True), refresh_per_second=4, transient=True, get_renderable=lambda: drawn(board)
+            console=Console(stderr=True),
+            refresh_per_second=4,
+            transient=True,
+            get_renderable=lambda: render_board(board),
         )
         self.live.start()
 
@@ -127,7 +130,7 @@ class Terminal(ProgressFace):
         self.live.stop()
 
 
-def drawn(board: Board) -> RenderableType:
+def render_board(board: Board) -> RenderableType:
     table = Table.grid(padding=(0, 1))
     for part in board.parts.values():
         bar = ProgressBar(part.total or None, part.done, width=14, pulse=not part.total)

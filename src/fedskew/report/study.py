@@ -236,7 +236,7 @@ class Findings:
         return {
             "": [title_of(row["method"]) for row in rows],
             f"{measure.name.replace('_', ' ')} {measure.unit}".strip() + less: [
-                words.shown(measure, row) for row in rows
+                words.cell_text(measure, row) for row in rows
             ],
             f"vs {title_of(self.costs[0])}": [words.difference(measure, row) if row["verdict"] else "" for row in rows],
             "verdict": [words.MISSING if row["method"] == BASELINE else row["verdict"] for row in rows],

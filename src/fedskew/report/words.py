@@ -90,7 +90,7 @@ def interval(
     return f"{show(mean)} ± {half(show(half_width).lstrip('+'), half_width)}"
 
 
-def shown(measure: Measure, row: Row, spread: str = "ci95") -> str:
+def cell_text(measure: Measure, row: Row, spread: str = "ci95") -> str:
     """Format a measure in a row of the summary with its spread: ``92.5 ± 1.2``; shares in percent, without the percent sign.
 
     A measure of rounds that is always zero counts as missing, such as the distance between models if there is one client. For a

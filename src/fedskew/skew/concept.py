@@ -217,7 +217,7 @@ class Labels:
         return y
 
 
-def drawn(concepts: Sequence[Concept], x: Floats, num_classes: int, num_clients: int, seed: int) -> list[Parameters]:
+def draw_all(concepts: Sequence[Concept], x: Floats, num_classes: int, num_clients: int, seed: int) -> list[Parameters]:
     """Draw the parameters of each skew for the clients."""
     return [
         skew.draw(x, num_classes, num_clients, stream(seed, "concepts", place, 0))

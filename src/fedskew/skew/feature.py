@@ -34,7 +34,7 @@ class FeatureSkew(Protocol):
         ...
 
 
-def drawn(features: Sequence[FeatureSkew], x: Floats, num_clients: int, seed: int) -> list[Parameters]:
+def draw_all(features: Sequence[FeatureSkew], x: Floats, num_clients: int, seed: int) -> list[Parameters]:
     """Draw the parameters of each skew for the clients."""
     return [skew.draw(x, num_clients, stream(seed, "features", place, 0)) for place, skew in enumerate(features)]
 

@@ -126,7 +126,7 @@ class RunFacts(TypedDict, total=False):
     engine: ChosenEngine
     measures: list[
         Json
-    ]  # of the user's own metrics, and what the method decides, see `fedskew.measure.registry.declare`
+    ]  # of the user's own metrics, and what the method decides, see `fedskew.measure.registry.measures_of`
     metrics: list[Json]  # the metrics of a user's own task, see `TaskMetric.given`
     primary: str  # the name of the task's primary metric
     defaults: Json  # the default options by section; reports hide options with these values

@@ -50,7 +50,7 @@ def play(
         listener(progress)
         started = progress.run not in round_of
         values = newest.setdefault(progress.name, {})
-        values |= {} if label else measured(progress)
+        values |= {} if label else values_text(progress)
         board.advance(
             label or progress.name,
             progress.round - round_of.get(progress.run, 0),
@@ -78,7 +78,7 @@ def tuning_text(progress: Progress) -> str:
     return f"{name_of(progress.name)}, seed {progress.seed}: round {progress.round}/{progress.rounds}"
 
 
-def measured(progress: Progress) -> dict[str, str]:
+def values_text(progress: Progress) -> dict[str, str]:
     """Format the values of this round, by the measure's key."""
     return {m.key: f"{m.title} {value(m, progress.values[m.key])}" for m in progress.measures}
 

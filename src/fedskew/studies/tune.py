@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeGuard
 
 from msgspec import Meta
 
-from fedskew.core.component import literal, parse, shown, split
+from fedskew.core.component import compact, literal, parse, split
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
 from fedskew.core.limits import NonNegativeInt, OpenShare
 from fedskew.core.user_code import MARK
@@ -78,7 +78,7 @@ def at(base: Experiment, method: str, setting: Setting) -> Experiment:
     changes = {
         key.rpartition(".")[2]: value for key, value in setting.items() if key.rpartition(".")[0] in names_of(method)
     }
-    text = ",".join(f"{key}={shown(value)}" for key, value in (options | changes).items())
+    text = ",".join(f"{key}={compact(value)}" for key, value in (options | changes).items())
     spec = f"{name}:{text}" if changes else method
     table = with_method(base, spec).table()
     for key, value in setting.items():
@@ -100,7 +100,7 @@ def names_of(method: str) -> tuple[str, ...]:
 
 def words(setting: Setting) -> str:
     """Format a setting: ``solver.lr=0.1, fedprox.mu=1``."""
-    return ", ".join(f"{key}={shown(value)}" for key, value in setting.items())
+    return ", ".join(f"{key}={compact(value)}" for key, value in setting.items())
 
 
 @dataclass(frozen=True)

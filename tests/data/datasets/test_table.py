@@ -106,7 +106,6 @@ def test_run_on_a_table_shows_dropped_rows(tmp_path, monkeypatch, capsys):
 
 def test_table_that_does_not_fit_is_refused_with_a_number_of_rows(tmp_path, monkeypatch):
     monkeypatch.setattr("fedskew.data.tables.survey.MOST_BYTES", 30_000)
-    monkeypatch.setattr("fedskew.diagnosis.subject.MOST_BYTES", 30_000)
     monkeypatch.setattr(files, "BLOCK", 4000)
     path = write(frame(5000), tmp_path / "t.csv")
     with pytest.raises(BadInput, match=r"loaded into memory; take some of them, rows=[1-9]00, chosen at random"):

@@ -413,7 +413,7 @@ def decide(tallies: dict[str, CellTally], semicolons: bool) -> dict[str, str]:
     return spelling_of
 
 
-def shown(cell: str, spelling: str) -> str:
+def as_read(cell: str, spelling: str) -> str:
     """Return the cell as `plain` reads it. Of a time at midnight, return only the date."""
     return str(plain(pd.Series([cell]), spelling)[0]).removesuffix("T00:00:00.000000").removesuffix(".000000")
 
@@ -423,9 +423,9 @@ def note(name: str, tally: CellTally, spelling: str, is_text: bool) -> str:
     cell = tally.shown.get("time" if spelling in TIMES else spelling or "look", "")
     if spelling and cell:
         if spelling in CLOCKS:
-            return f"column {name!r}: {cell!r} is read as {float(shown(cell, spelling)):g} seconds of the day"
+            return f"column {name!r}: {cell!r} is read as {float(as_read(cell, spelling)):g} seconds of the day"
         cure = "write dates as 2020-01-31" if spelling in TIMES else "write numbers as 1200.5"
-        return f"column {name!r}: {cell!r} is read as {shown(cell, spelling)}; if it is not, {cure}"
+        return f"column {name!r}: {cell!r} is read as {as_read(cell, spelling)}; if it is not, {cure}"
     if not is_text or spelling or max(tally.looks.values(), default=0) < tally.rows / 2:
         return ""
     if tally.orders:

@@ -67,7 +67,7 @@ def check_types(name: str, parts: Parts) -> None:
     if odd.type == "text":
         raise BadInput(misfit(where, name, odd.words, most))
     raise BadInput(
-        f"{where}: column {name!r} holds {shown(odd)}, but at other sites {shown(other)}; change its cells, or in "
+        f"{where}: column {name!r} holds {content_of(odd)}, but at other sites {content_of(other)}; change its cells, or in "
         f"NAME.columns.toml write {entry(f'words.{key(name)}', 'CELL', 'WORD')}"
     )
 
@@ -90,7 +90,7 @@ def misfit(where: str, name: str, words: Iterable[str], usual: str) -> str:
     return f"{where}: column {name!r} holds words{such}, but at other sites {KINDS.get(usual, usual)}; {cure}"
 
 
-def shown(part: ColumnSummary) -> str:
+def content_of(part: ColumnSummary) -> str:
     """Describe what the column holds, with one of its words."""
     kind = KINDS.get(part.type, part.type)
     return f"{kind}, such as {next(iter(part.words))!r}" if part.words else kind

@@ -125,6 +125,15 @@ def test_each_row_gets_the_personal_model_of_its_site(method: str, rows: Path, t
     assert lines[-1].startswith("run 1: the export is the model that all clients share, without their personal models")
 
 
+def test_a_run_between_sites_has_only_the_shared_model(rows: Path, tmp_path: Path) -> None:
+    runs, lines = run(rows, "none", tmp_path, algorithm="ditto"), list[str]()
+    runs.store.add_facts(1, {"flower": {}})
+    new = pd.read_csv(rows).drop(columns="ill")
+    model = load(runs.store, 1, warn=lines.append)
+    assert lines == ["run 1: the sites keep their personal models; all rows get the model that they share"]
+    assert model.predict(new).equals(model.predict(new.assign(clinic="south")))
+
+
 @pytest.mark.parametrize("harmonisation", HARMONISATIONS)
 def test_the_folder_answers_as_predict(harmonisation: str, rows: Path, tmp_path: Path, capsys) -> None:
     runs = run(rows, harmonisation, tmp_path / "runs")

@@ -36,6 +36,7 @@ from fedskew.loop.evaluate import CHUNK, over_rows, scored_outputs
 from fedskew.measure.registry import Measures
 from fedskew.models.encoder import Encoder
 from fedskew.models.mixed import Mixed
+from fedskew.report.experiments import between_sites
 from fedskew.serving.calibrate import Calibration, temperature_of
 from fedskew.serving.export import Trained, answered, has_personal, name_one, of_clients, shares_all, trained
 from fedskew.store.runs import RunStore
@@ -527,6 +528,9 @@ def load(
     """
     number, experiment = number_of(store, run, client), from_toml(store.run(run).experiment, f"run {run}")
     by_site = number is None and has_personal(experiment)
+    if by_site and between_sites(store.run(run)):
+        warn(f"run {run}: the sites keep their personal models; all rows get the model that they share")
+        by_site = False
     column, one_network = getattr(experiment.dataset, "client", ""), not isinstance(experiment.model, Mixed)
     alone = by_site and bool(column) and one_network and not shares_all(experiment)
     basis = trained(store, run, warn, dataset, 0 if alone else number)
@@ -546,7 +550,8 @@ def with_personal(
     """
     learned, run = model.trained.learned, model.run
     names = store.partition(run).drop_duplicates("client")["client_name"]
-    sites = msgspec.structs.replace(learned.by_site, names=tuple(names), column=column, unknown=SHARED)
+    unknown = ", ".join(filter(None, [learned.by_site.unknown, SHARED]))
+    sites = msgspec.structs.replace(learned.by_site, names=tuple(names), column=column, unknown=unknown)
     of_clients_ = cache(lambda: of_clients(store, run, dataset))
 
     def personal(site: int) -> Tensor:

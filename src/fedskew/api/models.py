@@ -29,7 +29,8 @@ def load_model(
 
     ``run`` is a number, a tag or `Runs`; by default the newest final model of a study, or else the latest run. The model
     preprocesses rows as in training. Where clients have personal models, a row whose client is named gets this client's; with
-    ``client`` (number or name), all rows get the model of one client. ``warn`` is called with one line if the newest checkpoint is damaged and an older one is used.
+    ``client`` (number or name), all rows get the model of one client. ``warn`` is called with one line if the newest checkpoint
+    is damaged and an older one is used.
 
     If ``calibrated``, the probabilities of classes are recalibrated on held-out rows: a temperature divides the outputs.
     ``calibration`` of the result has the ``temperature``, the ``errors`` (expected calibration error of the test rows before and

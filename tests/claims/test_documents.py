@@ -143,7 +143,7 @@ def test_a_reproduction_runs_once_goes_on_and_gives_verdicts(tmp_path) -> None:
     assert cell.document == 0.5
     assert 0.2 < cell.mean < 1
     page = markdown(document, "quick", known)
-    assert "| one | 0.500 | " in page
+    assert "| one | 0.5 | " in page
     assert "**holds** · longer is better (p. 1)" in page
 
 
@@ -182,6 +182,11 @@ def test_an_estimate_that_takes_too_long_times_one_arm_of_each_data_set_and_mode
     expected = seeds * 3.0 * sum(e.training.rounds for e in arms.values())
     assert estimate(plan(more, "quick"), jobs=1) == pytest.approx(expected)
     assert len(timed) == 2
+    monkeypatch.setattr(reproduce, "PATIENCE", 60.0)
+    timed.clear()
+    surveying = dataclasses.replace(document, arms={**document.arms, "fedbs": {"algorithm": "fedbs"}})
+    estimate(plan(surveying, "quick"), jobs=1)
+    assert sorted(timed) == sorted(document.arms)
     absent = dataclasses.replace(document, arms={**document.arms, "last": {"dataset": "mnist"}})
     monkeypatch.setenv("FEDSKEW_DATA", "/nowhere")
     monkeypatch.setenv("HOME", "/nowhere")

@@ -12,8 +12,9 @@ from fedskew.claims.export import exported, page, read
 from fedskew.claims.figures import measure_of, over_rounds, pictures
 from fedskew.claims.page import captions, html, markdown, texts_of
 from fedskew.claims.quantities import Measured, quantity, words_for
-from fedskew.claims.verdicts import Results
+from fedskew.claims.verdicts import Results, interval
 from fedskew.core.errors import BadInput
+from fedskew.report.html import in_grey
 from fedskew.store.records import RunRecord
 
 
@@ -81,8 +82,29 @@ def test_a_panel_circles_lowest_points_and_draws_the_first_clients() -> None:
 
 
 def test_runs_without_a_measure_of_clients_have_no_figure_of_it() -> None:
-    without = {"ours, low": {0: dataclasses.replace(run(0, [0.1]), series={})}}
-    assert [picture.key for picture in pictures(TABLE, without)] == ["figure-1-1", "figure-1-2"]
+    without = {arm: {0: dataclasses.replace(run(0, [0.1]), series={})} for arm in TABLE.arms[:2]}
+    assert [picture.key for picture in pictures(TABLE, without)] == ["figure-1-1", "figure-1-2", "figure-1-5"]
+
+
+def test_a_panel_that_compares_arms_needs_runs_of_two() -> None:
+    alone = {"ours, low": RESULTS["ours, low"]}
+    assert [picture.key for picture in pictures(TABLE, alone)] == ["figure-1-3", "figure-1-4", "figure-1-6"]
+
+
+def test_accuracy_of_clients_and_cosines_have_a_linear_axis() -> None:
+    wide = {"ours, low": {0: run(0, [0.001, 0.002, 0.3, 0.5, 0.9])}}
+    for panel, tick in ((PANELS[2], "50 %"), (PANELS[3], "0.5")):
+        (picture,) = pictures(dataclasses.replace(TABLE, panels=(panel,)), wide)
+        axes = picture.draw("").axes[0]
+        assert axes.get_yscale() == "linear"
+        assert axes.yaxis.get_major_formatter()(0.5, 0) == tick or not axes.yaxis.get_major_formatter()(0.5, 0)
+
+
+def test_clients_without_names_are_numbered_from_1_in_all_figures() -> None:
+    dealt = [(k, str(k), label, 2) for k in (0, 1) for label in ("cat", "dog")]
+    of_seed = {0: dataclasses.replace(run(0, [0.1]), dealt=dealt)}
+    (picture,) = pictures(dataclasses.replace(TABLE, panels=PANELS[4:5]), {"other, low": of_seed})
+    assert [text.get_text() for text in picture.draw("").axes[0].get_yticklabels()] == ["1", "2"]
 
 
 def test_band_is_the_range_or_the_interval() -> None:
@@ -107,6 +129,12 @@ def test_bands_of_a_quantity_without_a_range_are_not_cut() -> None:
     (picture,) = pictures(dataclasses.replace(TABLE, panels=(panel,)), RESULTS)
     assert picture.label == "first layer cosine"
     assert measure_of("first-layer-cosine").low == -np.inf
+
+
+def test_only_our_mean_is_black_and_a_number_that_all_seeds_share_has_no_interval() -> None:
+    grey = '<span class="half">{}</span>'.format
+    assert in_grey(f"0.94 → {interval(0.5, 0.1)}") == f"{grey('0.94 →')} 0.500 {grey('± 0.100')}"
+    assert in_grey(interval(2.5, 0.0)) == interval(2.5, np.nan) == "2.50"
 
 
 def test_words_for_quantities() -> None:
@@ -153,7 +181,7 @@ def test_matrix_has_arms_by_the_parts_of_their_names() -> None:
     (titles, rows), missing = texts_of(dataclasses.replace(TABLE, matrix=True, arms=TABLE.arms[:2], panels=()), RESULTS)
     assert (titles, missing) == (["low"], [])
     assert [row[0] for row in rows] == ["ours", "other"]
-    assert rows[0][1].startswith("0.900 → 0.6")
+    assert rows[0][1].startswith("0.9 → 0.6")
 
 
 def test_a_comparison_has_quantities_as_rows_and_the_statistic_of_the_second_arm_and_the_first() -> None:
@@ -162,11 +190,11 @@ def test_a_comparison_has_quantities_as_rows_and_the_statistic_of_the_second_arm
     (titles, rows), missing = texts_of(table, RESULTS)
     assert (titles, missing) == (["ours, low", "other, low", "difference"], ["never run"])
     # ours ends at 0.5 and 0.7; the other arm, which has seed 0 only, at 0.3
-    assert [row[3] for row in rows] == ["0.200 → -0.200", "-0.100"]
-    assert rows[0][:2] == ["accuracy", "0.500 → 0.60 ± 1.27"]
+    assert [row[3] for row in rows] == ["0.2 → -0.200", "-0.100"]
+    assert rows[0][:2] == ["accuracy", "0.5 → 0.60 ± 1.27"]
     assert rows[1][0] == "accuracy at 50 % of the rounds"
     ratio = dataclasses.replace(table, compare="ratio")
-    assert texts_of(ratio, RESULTS)[0][1][0][3] == "1.40 → 0.600"
+    assert texts_of(ratio, RESULTS)[0][1][0][3] == "1.4 → 0.600"
     alone = dataclasses.replace(table, arms=("never run", "other, low"))
     assert texts_of(alone, RESULTS)[0][0] == ["other, low"]
 
@@ -188,6 +216,11 @@ def test_page_has_tables_figures_and_claims() -> None:
     assert "Not run: never run." in whole
     assert "accuracy at 50 % of the rounds" in whole
     assert "No claim is about this part." in whole
+    runs = document().scale("quick").seeds * 3
+    assert f"Of these {runs} runs, 3 have finished." in whole
+    assert "<code>dualmetric:measured=updated</code>" in whole  # in the list of what the document leaves open
+    compared = dataclasses.replace(document(), tables=(dataclasses.replace(TABLE, compare="difference"),))
+    assert "The document's number stands before the arrow" in markdown(compared, "quick", RESULTS)
     text = markdown(document(), "quick", RESULTS, place=lambda picture: f"![{picture.key}]")
     assert [line for line in text.splitlines() if line.startswith("![")] == [f"![figure-1-{n}]" for n in range(1, 7)]
 

@@ -106,7 +106,7 @@ def test_the_page_says_how_many_of_the_planned_runs_it_rests_on(tmp_path) -> Non
     claims = len(document.claims)
     assert f"| quick | 2 of {planned} | {claims} | 0 | 0 | {once} | {claims - once} |" in index
     assert f"**{claims} claims: 0 hold, 0 fail, {once} undecided, {claims - once} not run.**" in text
-    left = ", ".join(
+    left = "; ".join(
         arm for table in document.tables if table.name == "output-14.4.1" for arm in table.arms if arm not in arms
     )
     assert f"Not run: {left}." in text

@@ -107,7 +107,7 @@ def test_figures_hold_the_values_that_the_pointer_shows(page: str) -> None:
         ("cat", "81.0 ± 4.1\xa0%"),
         ("dog", "79.0 ± 4.1\xa0%"),
     ]
-    by_layer = values_of(page, "agreement by layer")  # mean of rounds 1 and 2
+    by_layer = values_of(page, "cosine by layer")  # mean of rounds 1 and 2
     assert [(head, lines[0][2]) for _, _, head, lines in by_layer["tips"]] == [
         ("hidden", "0.300 ± 0.000"),
         ("out", "0.500 ± 0.000"),

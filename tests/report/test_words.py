@@ -77,6 +77,7 @@ def test_numbers_as_people_read_them() -> None:
         "0.00", "2.50", "0.0123", "12\u202f345", "1.00e-09", "–",
     ]  # fmt: skip
     assert words.figures(0.0031, like=0.92) == "0.003"
+    assert words.figures(-0.0001, like=0.35) == "0.000"  # without a sign
     assert words.points(-0.0123) == "−1.23"
     assert words.half("0.0", 1e-5) == "<0.1"
     assert (words.half("0.0", 0.0), words.half("0.2", 0.002)) == ("0.0", "0.2")

@@ -7,7 +7,7 @@ from functools import partial
 import pandas as pd
 
 from fedskew.claims.document import ClaimTable, Panel
-from fedskew.claims.quantities import Measured, Series, curve, measures, words_for
+from fedskew.claims.quantities import AT_MOST_ONE, Measured, Series, curve, measures, words_for
 from fedskew.claims.verdicts import Results, cells
 from fedskew.core.text import count
 from fedskew.measure.registry import Measure, measures_of
@@ -16,7 +16,7 @@ from fedskew.report.draw import of_partition
 from fedskew.report.plots import tips_of_curves
 from fedskew.report.series import over_seeds
 from fedskew.report.style import Picture, tips_along
-from fedskew.report.words import figures, with_interval
+from fedskew.report.words import with_interval
 
 Lines = Mapping[str, Mapping[int, Series]]
 """Rounds and values by line and seed."""
@@ -25,20 +25,20 @@ BANDS = {"interval": "95 % interval", "range": "range"}
 
 
 def pictures(table: ClaimTable, results: Results) -> list[Picture]:
-    """Return the figures of a table's panels that have runs."""
+    """Return the figures of a table's panels that have runs. A panel that compares arms needs runs of two."""
     kinds: dict[str, Callable[[str, ClaimTable, Panel, Results], Picture]] = {
         "curves": curves, "bars": bars, "clients": clients, "partition": partition,
     }  # fmt: skip
     return [
         kinds[panel.kind](f"{table.name}-{number}", table, panel, results)
         for number, panel in enumerate(table.panels, 1)
-        if any(draws(panel, run) for arm in table.drawn(panel) for run in results.get(arm, {}).values())
+        if sum(draws(panel, results.get(arm, {})) for arm in table.drawn(panel)) >= min(2, len(table.drawn(panel)))
     ]
 
 
-def draws(panel: Panel, run: Measured) -> bool:
-    """Return if a run has what a panel draws."""
-    return panel.kind != "clients" or bool(run.of_clients(panel.of))
+def draws(panel: Panel, runs: Mapping[int, Measured]) -> bool:
+    """Return if one of an arm's runs has what a panel draws."""
+    return any(panel.kind != "clients" or run.of_clients(panel.of) for run in runs.values())
 
 
 def curves(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture:
@@ -123,7 +123,7 @@ def bars(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture
     groups = list(dict.fromkeys(frame["group"]))
     frame["place"] = frame["group"].map(groups.index)
     measure, order = measure_of(panel.of), list(dict.fromkeys(frame["bar"]))
-    printed = " The short lines are the document’s numbers." if frame["document"].notna().any() else ""
+    printed = " Dotted lines are the document’s numbers." if frame["document"].notna().any() else ""
     return Picture(
         key=key,
         heading=panel.title or measure.label,
@@ -132,7 +132,7 @@ def bars(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture
             tips_along, frame.rename(columns={"bar": "method"}), "place", order, "mean",
             head=lambda row: row["group"],
             text=lambda row: with_interval(measure, row["mean"], row["half"])
-            + (f", document {figures(row['document'])}" if math.isfinite(row["document"]) else ""),
+            + (f", document {row['document']:g}" if math.isfinite(row["document"]) else ""),
         ),
         caption=f"Means over the seeds, with their 95 % interval.{printed}",
         label=measure.label,
@@ -144,6 +144,8 @@ def partition(key: str, table: ClaimTable, panel: Panel, results: Results) -> Pi
     (arm,) = table.drawn(panel)
     seed, run = min(results[arm].items())
     rows = pd.DataFrame(run.dealt, columns=["client", "client_name", "label", "rows"])
+    if (rows["client_name"] == rows["client"].astype(str)).all():  # no names: numbers from 1, as in the other figures
+        rows["client_name"] = (rows["client"] + 1).astype(str)
     picture = of_partition(rows, rows["client"].nunique())
     words = {
         "key": key,
@@ -154,5 +156,6 @@ def partition(key: str, table: ClaimTable, panel: Panel, results: Results) -> Pi
 
 
 def measure_of(name: str) -> Measure:
-    """Return the measure of this name in claims. For any other quantity return a measure that has only a label."""
-    return measures().get(name) or Measure("", name, "", label=words_for(name), low=-math.inf)
+    """Return the measure of this name in claims. For any other quantity return a measure that has only a label and its maximum."""
+    high = 1.0 if name in AT_MOST_ONE else math.inf
+    return measures().get(name) or Measure("", name, "", label=words_for(name), low=-math.inf, high=high)

@@ -15,7 +15,6 @@ from fedskew.claims.verdicts import RULE, Judged, Results, TableCell, cells, com
 from fedskew.core.text import capital, count
 from fedskew.report.html import in_grey
 from fedskew.report.style import Picture, rendered
-from fedskew.report.words import figures
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -43,7 +42,10 @@ def sections(document: Document, results: Results, extras: Mapping[str, Numbers]
     parts = []
     for table in document.tables:
         (columns, rows), missing = texts_of(table, results)
-        remarks = [f"Not run: {', '.join(missing)}."] if missing else []
+        partly = 0 < len(missing) < len(table.arms)
+        remarks = [f"Not run: {'; '.join(missing)}."] if partly else []
+        if any("→" in text for row in rows for text in row):
+            remarks.append("The document's number stands before the arrow, ours after it.")
         figures_of_table = pictures(table, results)
         if table.extra in extras:
             extra, numbers = EXTRAS[table.extra], extras[table.extra]
@@ -112,7 +114,7 @@ def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:
         texts = [arm]
         for m, cell in of_arm.items():
             if m in printed:
-                texts.append("–" if cell.document is None else figures(cell.document))
+                texts.append("–" if cell.document is None else f"{cell.document:g}")
             texts.append(interval(cell.mean, cell.half))
         grid.append(texts)
     return (titles, grid), missing
@@ -121,13 +123,16 @@ def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:
 def beside(cell: TableCell) -> str:
     """Format the document's number before ours."""
     ours = interval(cell.mean, cell.half)
-    return ours if cell.document is None else f"{figures(cell.document)} → {ours}"
+    return ours if cell.document is None else f"{cell.document:g} → {ours}"
 
 
-def about(document: Document, scale: str, rule: str) -> str:
-    """Say which command made the runs, on what data, and how claims are decided."""
+def about(document: Document, scale: str, results: Results, rule: str) -> str:
+    """Say which command makes the runs, how many have finished, on what data, and how claims are decided."""
     at_scale = document.scale(scale)
     how = f"`fedskew reproduce {document.name} --scale {scale}`: {count(at_scale.seeds, 'seed')} for every arm, the same ones."
+    planned, finished = at_scale.seeds * len(document.arms), sum(map(len, results.values()))
+    if finished < planned:
+        how += f" Of these {count(planned, 'run')}, {finished} have finished."
     if at_scale.surrogate:
         how += f" Surrogate: {at_scale.surrogate}; the document's numbers are shown, and only its claims are judged."
     return f"{how} {rule}".strip()
@@ -143,7 +148,7 @@ def markdown(
 ) -> str:
     """Make a Markdown page. ``rule`` says how claims are decided; ``place`` returns the text that shows a figure."""
     of_document = sections(document, results, extras or {})
-    parts = [f"# {document.title}", about(document, scale, rule), f"**{tally(verdicts(document, results))}.**"]
+    parts = [f"# {document.title}", about(document, scale, results, rule), f"**{tally(verdicts(document, results))}.**"]
     for section in of_document:
         titles, rows = section.grid
         lines = ["| | " + " | ".join(titles) + " |", "| --- |" + " ---: |" * len(titles)]
@@ -180,7 +185,7 @@ def html(document: Document, scale: str, results: Results, extras: Mapping[str, 
         {"in_grey": in_grey, "marked": marked},
         title=document.title,
         scale=scale,
-        about=about(document, scale, ""),
+        about=about(document, scale, results, ""),
         rule=RULE,
         tally=tally(judged),
         sections=sections(document, results, extras),

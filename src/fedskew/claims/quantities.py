@@ -268,6 +268,9 @@ CURVES: dict[str, Callable[[Measured], Series]] = {
 }
 """Curves that are not measures."""
 
+AT_MOST_ONE = {"first-layer-cosine", "last-layer-cosine", "client-range", "intra-rule", "inter-rule"}
+"""The curves whose values are at most 1."""
+
 
 def later_half(values: Floats) -> Floats:
     return values[len(values) // 2 :]

@@ -19,6 +19,7 @@ from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, from_table_of_sections
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.round import start
+from fedskew.loop.work import overrides
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import DONE, stored_runs
 
@@ -110,21 +111,27 @@ def estimate(
 ) -> float:
     """Estimate the seconds of all runs, roughly, from a few timed steps and scored rows of each arm.
 
-    After `PATIENCE` seconds it times only the first arm of each data set and model. The others count by their rounds and epochs.
+    After `PATIENCE` seconds it times only the first arm of each data set and model. The others count by their rounds and epochs,
+    and so do those whose method surveys the clients before they train: this may take minutes.
     """
     first = {p.arm: p.experiment for p in reversed(planned)}
+
+    def surveys(arm: str) -> bool:
+        return overrides(first[arm].algorithm, "before")
+
     began = time.perf_counter()
     sources = {repr(e.dataset): e.dataset for e in first.values()}
     with ThreadPoolExecutor() as pool:  # NumPy and Pillow compute on several cores
         data = dict(zip(sources, pool.map(lambda source: source.load(), sources.values()), strict=True))
     seconds: dict[str, float] = {}
     an_epoch: dict[str, float] = {}  # by data set and model, of the arm timed last
-    for number, (arm, experiment) in enumerate(first.items(), 1):
+    for number, arm in enumerate(sorted(first, key=surveys), 1):
+        experiment = first[arm]
         kind, epochs = (
             repr((experiment.dataset, experiment.model)),
             experiment.training.rounds * experiment.local.epochs,
         )
-        if kind not in an_epoch or time.perf_counter() - began < PATIENCE:
+        if kind not in an_epoch or (not surveys(arm) and time.perf_counter() - began < PATIENCE):
             seconds[arm] = experiment.training.rounds * a_round(experiment, data[repr(experiment.dataset)])
             an_epoch[kind] = seconds[arm] / max(epochs, 1)
         seconds.setdefault(arm, an_epoch[kind] * epochs)

@@ -60,10 +60,11 @@ class TableCell:
 
 
 def interval(mean: float, half: float) -> str:
-    """Format ``0.912 ± 0.013``, both with the decimals of the larger one."""
-    like = max(abs(mean), half) if math.isfinite(half) else mean
-    text = figures(mean, like)
-    return f"{text} ± {figures(half, like)}" if math.isfinite(half) else text
+    """Format ``0.912 ± 0.013``, both with the decimals of the larger one. A half-width of 0 or NaN is left out."""
+    if not (math.isfinite(half) and half > 0):
+        return figures(mean)
+    like = max(abs(mean), half)
+    return f"{figures(mean, like)} ± {figures(half, like)}"
 
 
 def verdicts(document: Document, results: Results) -> list[Judged]:
@@ -116,7 +117,8 @@ def compared(table: ClaimTable, measure: str, results: Results) -> TableCell:
     )
     values = [claim.statistic([results[arm][seed] for arm in arms]) for seed in shared_seeds(results, arms)]
     support = evidence_for(claim, values, claim.printed(table.printed))
-    return TableCell(support.in_document, support.mean, support.half)
+    document = support.in_document
+    return TableCell(None if document is None else float(f"{document:.3g}"), support.mean, support.half)
 
 
 def over_seeds(measure: str, runs: Mapping[int, Measured]) -> tuple[float, float]:
@@ -151,7 +153,8 @@ def tally(judged: list[Judged]) -> str:
 
 
 RULE = (
-    "Our numbers are means over the seeds ± half the width of the 95 % interval. A claim *holds* if paired tests at 5 % show "
+    "Our numbers are means over the seeds ± half the width of the 95 % interval; ± is left out where all seeds give the same "
+    "number, or only one has run. A claim *holds* if paired tests at 5 % show "
     "that its number lies within the claimed region (Fisher's test of signs for 11 to 16 seeds, else t tests). It *fails* if they "
     "show that it lies outside. Otherwise it is *undecided*. "
     "p is corrected for all claims of the document by Holm's method. A number that is counted, such as megabytes, needs no test: "

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import product
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -445,12 +446,17 @@ def standardised_pixels(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32
         deviation = np.sqrt((share * (value - mean) ** 2).sum())
         moments[:, channel] = np.array([mean, deviation])[:, None, None]
     preprocessing = as_array(train, divisor=255, mean=moments[0], scale=moments[1])
-    return in_parts(preprocessing, train), in_parts(preprocessing, test), preprocessing
+    return looked_up(preprocessing, train), looked_up(preprocessing, test), preprocessing
 
 
-def in_parts(preprocessing: Array, pixels: Pixels) -> NDArray[np.float32]:
-    """Return the inputs of these images, computed for a few at a time: their float64 numbers stay in a processor's cache."""
+def looked_up(preprocessing: Array, pixels: Pixels) -> NDArray[np.float32]:
+    """Return the inputs of these images (n, channels, height, width): each of a channel's 256 bytes is computed once.
+
+    The indices of a few images at a time stay in a processor's cache.
+    """
+    inputs = preprocessing(np.arange(256, dtype=np.uint8)[:, None, None, None])[..., 0, 0]
     result = np.empty(pixels.shape, dtype=np.float32)
-    for images in range(0, len(pixels), 16):
-        result[images : images + 16] = preprocessing(pixels[images : images + 16])
+    for channel, images in product(range(pixels.shape[1]), range(0, len(pixels), 64)):
+        part = slice(images, images + 64)
+        result[part, channel] = inputs[:, channel].take(pixels[part, channel])
     return result

@@ -78,7 +78,7 @@ def draw_curves(
     with styled():
         figure, axes = blank(250)
         share = measure.unit == "%"
-        logarithmic = not share and spans_a_decade(table["mean"])
+        logarithmic = not share and math.isinf(measure.high) and spans_a_decade(table["mean"])
         bottom, top = limits(table, share, logarithmic)
         faint = min(0.15, 0.6 / len(order))
         for index, method in enumerate(order):
@@ -94,7 +94,7 @@ def draw_curves(
                 axes.fill_between(rows[axis], low, high, color=style["color"], alpha=faint, linewidth=0)
             stops = rows[rows["stopped"] > 0]
             axes.plot(stops[axis], stops["mean"], "x", color=style["color"], markersize=9, markeredgewidth=2.2)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=axis == "round", nbins=7))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=axis == "round", nbins=7, steps=[1, 2, 5, 10]))
         if table[axis].nunique() == 1:
             axes.set_xlim(table[axis].iloc[0] - 1, table[axis].iloc[0] + 1)
         axes.set_xlabel(axis)
@@ -208,7 +208,7 @@ def label_classes(axes: Axes, labels: Sequence[str]) -> None:
         axes.set_xticks([])
         axes.set_title(f"{len(labels)} labels, from {shorten(labels[0], 14)} to {shorten(labels[-1], 14)}", fontsize=9)
         return
-    names = [shorten(label, 14) for label in labels]
+    names = [shorten(label, 18) for label in labels]
     crowded = max(map(len, names)) * 6 > 290 / len(names)
     axes.set_xticks(range(len(names)), names, rotation=90 if crowded else 0, fontsize=9)
 

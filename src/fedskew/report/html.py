@@ -111,11 +111,15 @@ def board_page(results: Results) -> str:
 
 
 def in_grey(text: str) -> Markup:
-    """Format ``92.5 ± 1.2`` as HTML, with everything after the mean in grey."""
+    """Format ``92.5 ± 1.2`` as HTML, with all but the mean in grey. A document's number may stand before: ``94 → 92.5 ± 1.2``."""
     from markupsafe import Markup
 
-    first, _, rest = text.partition(" ")
-    return Markup('{} <span class="half">{}</span>' if rest else "{}").format(first, rest)
+    document, arrow, ours = text.rpartition("→ ")
+    mean, _, half = ours.partition(" ")
+    grey = '<span class="half">{}</span>'
+    return Markup((f"{grey} " if arrow else "{}") + "{}" + (f" {grey}" if half else "{}")).format(
+        document + arrow.rstrip(), mean, half
+    )
 
 
 def legend(methods: Sequence[str]) -> list[dict[str, str]]:

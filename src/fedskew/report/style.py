@@ -105,9 +105,9 @@ def shorten(text: str, length: int) -> str:
 
 def share_axis(axes: Axes) -> None:
     """Show shares as percent on the vertical axis."""
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import FuncFormatter
 
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
 
 
 def finish(figure: Figure, axes: Axes, label: str) -> None:

@@ -177,7 +177,7 @@ def figures(value: float, like: float | None = None) -> str:
     size = math.floor(math.log10(abs(like))) if like else 0
     if not -3 <= size <= 6:
         return f"{value:.2e}"
-    return f"{value:,.{max(2 - size, 0)}f}".replace(",", "\u202f")
+    return f"{value:z,.{max(2 - size, 0)}f}".replace(",", "\u202f")
 
 
 def ranges(numbers: Sequence[int]) -> str:

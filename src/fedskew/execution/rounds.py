@@ -47,9 +47,8 @@ def rounds_of(
             with span("evaluation"):
                 rows += measurements.model_rows(assembly, site, server, states, clients)
             with span("measures"):
-                rows += measurements.inexactness_rows(assembly, site.engine, outcome) + measurements.update_rows(
-                    assembly, outcome
-                )
+                rows += measurements.inexactness_rows(assembly, site.engine, outcome)
+                rows += measurements.update_rows(assembly, outcome)
         rows += site.fault_rows()
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]

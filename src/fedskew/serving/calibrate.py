@@ -1,4 +1,4 @@
-"""Probabilities that fit to the share of right predictions: a temperature, and the calibration error."""
+"""Probabilities that fit to the share of right predictions: a temperature."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from torch.nn.functional import cross_entropy
 
 from fedskew.data.targets import Ints, Rows
 from fedskew.report.style import blank, styled
+from fedskew.tasks.ranking import BINS, calibration_error
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-BINS = 15
-"""Number of bins of the probability of the predicted class."""
 
 
 class Calibration(NamedTuple):
@@ -29,7 +27,8 @@ class Calibration(NamedTuple):
     @property
     def errors(self) -> tuple[float, float]:
         """The expected calibration errors of the test rows before and after."""
-        return calibration_error(self.before, self.y), calibration_error(self.after, self.y)
+        before, after = (calibration_error(p.max(1), p.argmax(1) == self.y) for p in (self.before, self.after))
+        return before, after
 
     def plot(self) -> Figure:
         """Draw how often predictions are right, by their probability, before and after."""
@@ -41,13 +40,6 @@ class Calibration(NamedTuple):
                 CalibrationDisplay.from_predictions(p.argmax(1) == self.y, p.max(1), n_bins=BINS, name=name, ax=axes)
             axes.set(xlabel="probability of the predicted class", ylabel="share of right predictions")
         return figure
-
-
-def calibration_error(probabilities: Rows, y: Ints) -> float:
-    """Return the mean distance of probability and share of right predictions (n, K), over bins weighted by their rows."""
-    confidence, right = probabilities.max(1), probabilities.argmax(1) == y
-    at = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
-    return float(np.abs(np.bincount(at, right - confidence)).sum() / len(y))
 
 
 def temperature_of(outputs: Tensor, y: Tensor) -> float:

@@ -174,6 +174,7 @@ class TableData(Redrawn):
         With ``once``, only the first row of each person counts.
         """
         # imported here, because other data sets need no pandas and PyArrow
+        from fedskew.data.tables.files import files_of
         from fedskew.data.tables.survey import Roles, check_dropped, survey
 
         roles = Roles(
@@ -189,9 +190,8 @@ class TableData(Redrawn):
             once=once,
         )
         path, most, training = self.test if test else self.path, self.rows or None, self.mappings() if test else None
-        rows = survey(
-            [Path(path)], roles, preprocessing=preprocessing, most=most, fair=False, test=test, training=training
-        )
+        files = files_of([Path(path)], test)
+        rows = survey(files, roles, preprocessing=preprocessing, most=most, fair=False, training=training)
         if not test:
             check_dropped(roles.drop, [rows])
         return with_labels(rows, self.label_columns, path) if self.labels else rows

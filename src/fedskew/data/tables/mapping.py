@@ -407,9 +407,10 @@ def decide(tallies: dict[str, CellTally], semicolons: bool) -> dict[str, str]:
     spelling_of = {}
     for name, tally in tallies.items():
         fits = [sign for sign in NUMBERS if tally.mostly(sign)]
-        times = () if tally.orders or not tally.rows else tally.times
         sign = usual if len(fits) > 1 else "".join(fits)
-        spelling_of[name] = times[0] if times else sign if tally.shown.keys() & {sign, "gap"} else ""
+        spelling_of[name] = sign if tally.shown.keys() & {sign, "gap"} else ""
+        if tally.times and tally.rows and not tally.orders:
+            spelling_of[name] = tally.times[0]
     return spelling_of
 
 

@@ -173,7 +173,6 @@ def survey(
     most: int | None = None,
     fair: bool = True,
     seed: int = 0,
-    test: bool = False,
     training: Mappings | None = None,
     on_progress: Callable[[float, int], None] = lambda fraction, rows: None,
 ) -> Survey:
@@ -182,13 +181,13 @@ def survey(
     At most ``most`` rows are kept. If ``fair``, each client has equally many of them, except clients with fewer rows; a single
     file then needs a column of clients. Otherwise they are a random sample of all rows. Rows without a value in a column that
     `Roles` names are dropped and counted; an empty text counts as none. Cells are read as ``preprocessing`` reads them.
-    With ``test``, files of test rows are read, see `files_of`; ``training`` maps those without a TOML file.
+    ``training`` maps files without a TOML file.
     ``on_progress(fraction of bytes, rows)`` is called as files are read.
 
     Raises `BadInput` for missing or unreadable files and columns, for labels that are numbers and not classes, and for rows that
     do not fit into memory.
     """
-    files = files_of(paths, test)
+    files = files_of(paths)
     check_clients(files, roles.client, fair)
     spellings = preprocessing.spellings if preprocessing else {}
     reading = Reading(files, roles.as_written(preprocessing), roles.text, spellings, drop=frozenset(roles.drop))

@@ -204,9 +204,10 @@ def chance(hits: Floats, rows: Ints) -> Floats:
     # Shares of rare words are not normal. Binomial tails are upper bounds: draws without replacement have no wider tails.
     near = p <= LEVEL
     share = np.broadcast_to(hits.sum(-1, keepdims=True) / rows.sum(), p.shape)[near]
-    many, few = np.rint(hits)[near], np.broadcast_to(rows, p.shape)[near]
-    above = np.where(many > 0, bdtrc(np.maximum(many - 1, 0), few, share), 1.0)
-    p[near] = np.maximum(p[near], np.minimum(1, 2 * np.minimum(bdtr(many, few, share), above)))
+    k, n = np.rint(hits)[near], np.broadcast_to(rows, p.shape)[near]
+    at_least = np.where(k > 0, bdtrc(np.maximum(k - 1, 0), n, share), 1.0)
+    at_most = bdtr(k, n, share)
+    p[near] = np.maximum(p[near], np.minimum(1, 2 * np.minimum(at_most, at_least)))
     return p
 
 

@@ -10,11 +10,14 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
-from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.core.text import count, listed
 from fedskew.data.dataset import Dataset
+from fedskew.report import answer, files, html, plots, series
 from fedskew.report.console import self_showing
 from fedskew.report.experiments import name_of
+from fedskew.report.tables import filled
+from fedskew.report.words import SPREADS
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.store.test_rows import TABLES, Split
 
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
 
-    from fedskew.report.series import Results
     from fedskew.report.shown import MethodTable
 
 
@@ -105,19 +107,14 @@ class Runs:
 
     def unfinished(self) -> list[str]:
         """Return a line for each run that did not finish."""
-        from fedskew.report.answer import unfinished
+        return answer.unfinished(self.records)
 
-        return unfinished(self.records)
-
-    def results(self, columns: Sequence[str] = (), interval: Interval = "ci95", by: Split = "test") -> Results:
+    def results(self, columns: Sequence[str] = (), interval: Interval = "ci95", by: Split = "test") -> series.Results:
         """Return the numbers of the runs. Raises `BadInput` for an unknown interval or split, and if ``columns`` is no list."""
-        from fedskew.report.series import Layout, Results
-        from fedskew.report.words import SPREADS
-
         require(not isinstance(columns, str), f"columns: write them as a list, [{columns!r}]")
         require(interval in SPREADS, f"interval: unknown {interval!r}; known are {', '.join(SPREADS)}")
         require(by in TABLES, f"by: unknown {by!r}; known are {', '.join(TABLES)}")
-        return Results(self.store, self.records, layout=Layout(tuple(columns), interval, by))
+        return series.Results(self.store, self.records, layout=series.Layout(tuple(columns), interval, by))
 
     @plainly
     def table(
@@ -129,18 +126,15 @@ class Runs:
         ``interval`` change what it prints; ``full`` prints all columns with values. ``by="sites"`` compares the methods
         at the sites, where each row is answered by the model that its site would use.
         """
-        from fedskew.report.tables import filled
-
         results = self.results(columns, interval, by)
         return filled(results.summary) if full else self.shown(results)
 
-    def shown(self, results: Results | None = None) -> MethodTable:
-        from fedskew.report.files import readable
+    def shown(self, results: series.Results | None = None) -> MethodTable:
         from fedskew.report.shown import MethodTable
 
         results = results or self.results()
         dropped = ["clients' rows", *([] if results.layout.columns else ["seeds"])]
-        return MethodTable.of(results.summary, readable(results).drop(columns=dropped, errors="ignore"))
+        return MethodTable.of(results.summary, files.readable(results).drop(columns=dropped, errors="ignore"))
 
     @plainly
     def sites(self) -> pd.DataFrame:
@@ -148,9 +142,7 @@ class Runs:
 
         It is empty if the data do not name the sites. See `fedskew.report.series.by_site`.
         """
-        from fedskew.report.series import by_site
-
-        return by_site(self.results().titled)
+        return series.by_site(self.results().titled)
 
     @plainly
     def curves(self, measure: str = "") -> pd.DataFrame:
@@ -159,17 +151,14 @@ class Runs:
         Columns are method, round, mean, low, high, runs, stopped. For what methods decide about clients, such as ``mu``, there is a
         row for each client that took part: method, run, round, client (its number), client_name, value.
         """
-        from fedskew.core.errors import suggestion
-        from fedskew.report.series import curves, decided
-
         results = self.results()
         curved, measure = {m.key: m for m in results.measures.shown("curve")}, measure or results.measure.key
         possible = [*curved, *(m.name for m in results.measures.decided)]
         require(measure in possible, f"there is no curve of {measure!r}; {suggestion(measure, possible)}")
         if measure not in curved:
-            rows = decided(results)
+            rows = series.decided(results)
             return rows[rows["name"] == measure].drop(columns="name").reset_index(drop=True)
-        frame = curves(results, curved[measure])
+        frame = series.curves(results, curved[measure])
         if curved[measure].unit == "%":  # no share is above 1
             frame[["low", "high"]] = frame[["low", "high"]].clip(0, 1)
         return frame
@@ -184,33 +173,25 @@ class Runs:
 
         ``along`` is the horizontal axis of a curve: rounds, steps, u, bytes or seconds.
         """
-        from fedskew.report.plots import plot
-
-        return self_showing(plot(self.results(interval=interval), what, along))
+        return self_showing(plots.plot(self.results(interval=interval), what, along))
 
     @plainly
     def report(self, path: str | Path, by: Split = "test") -> Path:
         """Write the self-contained HTML report. ``by`` is as in `table`."""
-        from fedskew.report.html import write_report
-
-        return write_report(self.results(by=by), Path(path))
+        return html.write_report(self.results(by=by), Path(path))
 
     @plainly
     def latex(self, columns: Sequence[str] = (), interval: Interval = "ci95") -> str:
         """Return the table of methods in LaTeX."""
-        from fedskew.report.files import latex
-
-        return latex(self.results(columns, interval))
+        return files.latex(self.results(columns, interval))
 
     @plainly
     def csv(
         self, folder: str | Path | None = None, columns: Sequence[str] = (), interval: Interval = "ci95"
     ) -> str | list[Path]:
         """Return the table of methods as CSV. With a ``folder``, write all tables and the numbers of all figures there."""
-        from fedskew.report.files import csv, numbers, write_tables
-
         results = self.results(columns, interval)
-        return csv(numbers(results)) if folder is None else write_tables(results, Path(folder))
+        return files.csv(files.numbers(results)) if folder is None else files.write_tables(results, Path(folder))
 
     @plainly
     def model(self, client: int | None = None) -> nn.Module:

@@ -100,10 +100,13 @@ def positions(z: Tensor) -> Tensor:
     return torch.stack([(place * rate).sin(), (place * rate).cos()], -1).flatten(1)
 
 
-def with_embedding(net: nn.Module, generator: torch.Generator) -> nn.Module:
-    """Draw the module's embedding from N(0, 1), PyTorch's default, and return the module."""
-    with torch.no_grad():
-        cast(nn.Embedding, net.embedding).weight.normal_(generator=generator)
+def draw_embedding(net: nn.Module, generator: torch.Generator, bound: float | None = None) -> nn.Module:
+    """Draw a network's embedding from U(-bound, bound), with 0 for padding; without ``bound`` from N(0, 1). Return the network."""
+    weights = cast(nn.Embedding, net.embedding).weight.detach()
+    if bound is None:
+        weights.normal_(generator=generator)
+    else:
+        weights.uniform_(-bound, bound, generator=generator)[0] = 0
     return net
 
 
@@ -128,7 +131,7 @@ class SymbolLstm:
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_symbols("symbol-lstm", shape, classes)
         net = with_drawn_parameters(lambda: SymbolLstmNet(classes, self.embedding, self.hidden, self.layers), generator)
-        return with_embedding(net, generator)
+        return draw_embedding(net, generator)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,10 +157,8 @@ class Transformer:
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_symbols("transformer", shape, classes)
-        return with_embedding(
-            with_drawn_parameters(lambda: TransformerNet(classes, self.width, self.layers, self.heads), generator),
-            generator,
-        )
+        net = with_drawn_parameters(lambda: TransformerNet(classes, self.width, self.layers, self.heads), generator)
+        return draw_embedding(net, generator)
 
 
 class WindowLstmNet(nn.Module):
@@ -250,7 +251,7 @@ class TextCnn(TextModel):
         net = with_drawn_parameters(
             lambda: TextCnnNet(max(self.vocabulary, 1), self.embedding, self.filters, self.widths, classes), generator
         )
-        return embedded(net, 0.25, generator)
+        return draw_embedding(net, generator, bound=0.25)
 
 
 class TextMeanNet(nn.Module):
@@ -288,11 +289,4 @@ class TextMean(TextModel):
         net = with_drawn_parameters(
             lambda: TextMeanNet(max(self.vocabulary, 1), self.embedding, self.hidden, classes), generator
         )
-        return embedded(net, 0.05, generator)
-
-
-def embedded(net: nn.Module, bound: float, generator: torch.Generator) -> nn.Module:
-    """Draw a network's embedding from U(-bound, bound), with 0 for padding, and return the network."""
-    table = next(part for part in net.modules() if isinstance(part, nn.Embedding)).weight.detach()
-    table.uniform_(-bound, bound, generator=generator)[0] = 0
-    return net
+        return draw_embedding(net, generator, bound=0.05)

@@ -338,6 +338,7 @@ def decided_by(
         name: {"method": name, found.results.measure.key: mean, "verdict": verdict, "difference": gap, **every, **half}
         for name, (mean, verdict, gap) in rows.items()
     }
+    found.__dict__["over_baseline"] = 0.1, 0.01
     found.__dict__["over_alone"] = {
         name: {"method": name, "verdict": verdict, "difference": gap, **every} for name, (verdict, gap) in joint.items()
     }
@@ -492,16 +493,57 @@ def test_a_site_has_its_own_metric_where_this_is_no_mean_over_rows(studied: tupl
     assert any(text.startswith("No table by group: the accuracy") for text in found.sure())
 
 
-@pytest.mark.parametrize(("baseline", "says"), [(0.9, True), (0.1, False), (np.nan, False)])
-def test_a_model_that_is_no_better_than_one_answer_is_named(
-    studied: tuple[Path, Decided], baseline: float, says: bool
+@pytest.mark.parametrize(
+    ("gap", "says"),
+    [
+        ((-0.1, 0.01), "no"),
+        ((-0.1, np.nan), "no"),
+        ((0.1, 0.2), "not reliably"),
+        ((0.1, 0.05), ""),
+        ((np.nan, np.nan), ""),
+    ],
+)
+def test_a_model_that_is_not_reliably_better_than_one_answer_is_named(
+    studied: tuple[Path, Decided], gap: tuple[float, float], says: str
 ) -> None:
     found = replace(studied[1].findings)
     assert 0.5 <= found.baseline < 1, "two classes"
     assert found.arms(found.references)["verdict"][-1] == "–", "only FedAvg is the reference"
-    found.__dict__["baseline"] = baseline
-    assert ("one answer at each site is no worse: 90.0" in " ".join(found.sentences())) == says
-    assert ("One answer at each site" in "\n".join(printed(found))) == np.isfinite(baseline)
+    runs = [run.id for run in found.results.runs if run.name == found.decision]
+    stored = {
+        name: np.mean([m.value for m in found.results.store.last(runs, [f"sites/{name}"])])
+        for name in ("accuracy", "constant_of_sites")
+    }
+    assert found.over_baseline[0] == pytest.approx(stored["accuracy"] - stored["constant_of_sites"])
+    found.__dict__.update({"over_baseline": gap, "baseline": 0.9})
+    sentence = f"Without a model, one answer at each site is {says} worse: 90.0\u00a0%."
+    assert (sentence in " ".join(found.sentences())) == bool(says)
+    assert ("Without a model" in " ".join(found.sentences())) == bool(says)
+    found.__dict__["baseline"] = np.nan
+    assert "One answer at each site" not in "\n".join(printed(found))
+
+
+def test_sites_with_one_class_of_two_are_named_and_one_row_gives_no_interval(short, tmp_path: Path) -> None:
+    """A site alone is tested on its own rows, where one answer is then always right: this is no reason not to join."""
+    frame = clinics(rows=60)
+    frame = frame[(frame["clinic"] != "west") | (frame["outcome"] == "ill")]
+    few = clinics(3, rows=2).assign(clinic="tiny")
+    pd.concat([frame, few]).to_csv(tmp_path / "visits.csv", index=False)
+    options = {"label": "outcome", "client": "clinic", "rounds": 1, "minutes": 60, "jobs": 1, "model": "softmax"}
+    found = fs.study(tmp_path / "visits.csv", runs=tmp_path / "runs", progress=False, **options).findings
+    says = "west has only 1 of 2 classes: alone, a site is tested on these only, where one answer is right for 100 % of the rows."
+    assert found.sentences()[-1] == says, "and tiny has too few rows to say so"
+    rows = found.at_sites(FIRST, ALONE)
+    assert rows["tiny"]["verdict"] == "undecided"
+    assert np.isnan([rows["tiny"]["difference_half"], rows["tiny"]["p"]]).all(), "one test row in each split"
+    assert all(row["difference_half"] != 0 for row in rows.values())
+    wrong = replace(found)
+    wrong.__dict__["over_alone"] = {name: {**row, "verdict": "lower"} for name, row in found.over_alone.items()}
+    assert wrong.sentences()[0].startswith(
+        "Do not join for rows of each site's own classes: sites that train alone reach"
+    )
+    assert says in " ".join(line.strip() for line in printed(wrong))
+    assert len(printed(wrong)) <= 29
 
 
 def test_the_next_step_is_to_mend_the_data(tmp_path: Path, short) -> None:

@@ -230,7 +230,7 @@ class Results:
                                                   rows``, ``seeds and folds of clients``, or ``seeds`` under a budget and without
                                                   stored rows
         ``client_rows``                           ``training`` or ``held-out``: the rows on which its clients are measured
-        ``observed``                              what numbers are averaged over: seed, or partition if each has several seeds
+        ``observed``                              what numbers are averaged over: seed, or partition if each has the same seeds
         ``pairs``                                 (partition seed, seed) that this and the first method both finished
         ``difference``, ``difference_half``       primary measure minus the first method's over these pairs; no half-width where
                                                   they do not vary

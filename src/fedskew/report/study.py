@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.files import write_whole
-from fedskew.core.text import capital, count, listed
+from fedskew.core.text import capital, count, listed, percent
 from fedskew.measure.statistics import decided, holm, mean_interval, paired_p
 from fedskew.report import diagnosis as diagnosed, tables, words
 from fedskew.report.answer import difference, how_sure
@@ -32,6 +32,12 @@ NO_SITES = "no table: the clients are dealt, or the data do not say from which s
 
 BASELINE = "One answer at each site"
 """Row of the costs without a model: the best constant answer of each site's own rows."""
+
+FEWEST_ROWS = 20
+"""With fewer training rows a site's test rows may be of a class that these lack."""
+
+CONSTANT = "constant_of_sites"
+"""The measurement of this row."""
 
 Cells = dict[str, list[str]]
 """Cells of a table by heading."""
@@ -146,14 +152,17 @@ class Findings:
             seeds = [key for arm, key, where in values if (arm, where) == (name, site) and (other, key, site) in values]
             at_site = [values[name, key, site] - values[other, key, site] for key in seeds]
             parts = [of_site(gap, site) for gap in gaps] if len(gaps) == len(at_site) else []
-            whole = tables.over_rows([part for part in parts if len(part.values) > 1], at_site, drawn)
-            if whole:
+            tested = [of_site(stored, site) for stored in ours.values()]
+            if at_site and any(len(part.values) < 2 for part in tested):  # its splits test the same few rows again
+                by_name[site] = {"difference": float(np.mean(at_site)), "difference_half": math.nan, "p": math.nan}
+            elif whole := tables.over_rows(parts, at_site, drawn):
                 by_name[site] = {"difference": whole.mean, "difference_half": whole.half(), "p": whole.p()}
             elif len(at_site) > 1:
                 mean, half = mean_interval(at_site)
                 by_name[site] = {"difference": mean, "difference_half": half, "p": paired_p(at_site)}
         for row, p in zip(by_name.values(), holm([row["p"] for row in by_name.values()]), strict=True):
             row["verdict"] = decided(p, row["difference"])
+            row["difference_half"] = row["difference_half"] or math.nan  # equal differences have no standard error
         return by_name
 
     def reached(self, name: str) -> str:
@@ -167,24 +176,65 @@ class Findings:
         runs = [
             record.id for record in self.results.runs if record.name == self.costs[0] and record.status == "finished"
         ]
-        values = [m.value for m in self.results.store.last(runs, ["sites/constant_of_sites"])]
+        values = [m.value for m in self.results.store.last(runs, [f"sites/{CONSTANT}"])]
         return float(np.mean(values)) if values else math.nan
+
+    @cached_property
+    def over_baseline(self) -> tuple[float, float]:
+        """By how much the decided arm is better than `baseline`: mean and half-width over partitions; NaN if this is not known."""
+        measure, runs = self.results.measure, [run for run in self.results.runs if run.name == self.decision]
+        stored = {
+            (m.run, m.name): m.value
+            for m in self.results.store.last([run.id for run in runs], [f"sites/{measure.name}", f"sites/{CONSTANT}"])
+        }
+        gaps: dict[int, list[float]] = {}
+        for run in runs:
+            if (run.id, CONSTANT) in stored and (run.id, measure.name) in stored:
+                gap = stored[run.id, measure.name] - stored[run.id, CONSTANT]
+                gaps.setdefault(run.partition_seed, []).append(gap if measure.ahead == "higher" else -gap)
+        return (
+            mean_interval([float(np.mean(of_partition)) for of_partition in gaps.values()])
+            if gaps
+            else (math.nan, math.nan)
+        )
+
+    @cached_property
+    def few_classes(self) -> str:
+        """Say which sites have one or two of more classes, as their rows show nothing of the others; empty if none has."""
+        runs = [record for record in self.results.runs if record.name == self.costs[0]]
+        if not runs or runs[0].facts.get("sites", {}).get("rarest") is None:
+            return ""
+        rows = self.results.store.partition(runs[0].id).pivot_table("rows", "client_name", "label", "sum", fill_value=0)
+        number = (rows > 0).sum(axis=1)
+        few = rows[number.le(2) & number.lt(rows.shape[1]) & rows.sum(axis=1).ge(FEWEST_ROWS)]
+        if few.empty:
+            return ""
+        whose = f"{few.index[0]} has" if len(few) == 1 else f"{len(few)} of {len(rows)} sites have"
+        usual = percent(float(few.max(axis=1).sum() / few.to_numpy().sum()))
+        return (
+            f"{whose} only {number[few.index].max()} of {rows.shape[1]} classes: alone, a site is tested on these only, where "
+            f"one answer is right for {usual} of the rows."
+        )
 
     def sentences(self) -> list[str]:
         """Return the decision: what to mend first, whether to join, and the arm to use."""
         measure, name, rows = self.results.measure, self.decision, self.rows
+        few_limit = " for rows of each site's own classes" * bool(self.few_classes)
         use = f"{title_of(name)}, tuned ({self.settings[name]}): {self.reached(name)}"
         use += f", {difference(measure, rows[name])} against {title_of(self.costs[0])}" * (name != self.costs[0])
         use += "; no remedy is reliably better" * (name == self.costs[0])
         if self.ahead and self.ahead[0] != name:
             use += f"; {title_of(self.ahead[0])} is ahead of it, but not reliably"
-        sign = 1 if measure.ahead == "higher" else -1
-        if sign * (rows[name][measure.key] - self.baseline) <= 0:
-            use += f". Without a model, one answer at each site is no worse: {words.plain(measure, self.baseline)}"
+        mean, half = self.over_baseline
+        if mean <= (half if math.isfinite(half) else 0.0):  # not so for NaN
+            worse = "no" if mean <= 0 else "not reliably"
+            reached = words.with_interval(measure, self.baseline, math.nan)
+            use += f". Without a model, one answer at each site is {worse} worse: {reached}"
+        few = [self.few_classes] if self.few_classes else []
         text = (
-            [f"Do not join: {self.joining}", f"If they join all the same, use {use}."]
+            [f"Do not join{few_limit}: {self.joining}", *few, f"If they join all the same, use {use}."]
             if self.apart
-            else [f"Use {use}.", self.joining]
+            else [f"Use {use}.", self.joining, *few]
         )
         if self.diagnosis["repairs"]:
             text.insert(

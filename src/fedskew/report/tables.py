@@ -239,9 +239,8 @@ def summarise(
     seeds, read_after, crossed = per_seed(frame, measures), last_rounds(frame), repeats(frame, records, measure)
     order, stated, drawn = methods(records), margin(records), splits(records, measure.split)
     limit = stated / 100 if measure.unit == "%" else stated
-    alone = all(
-        seeds == (r.partition_seed, r.seed) for r, seeds in zip(records, observations(records).values(), strict=True)
-    )
+    observed = set(observations(records).values())
+    of_partitions = len(observed) > 1 and len({seed for _, seed in observed}) == 1
     rows = []
     for method in order:
         runs = [record for record in records if record.name == method]
@@ -263,7 +262,7 @@ def summarise(
         row |= {
             "covers": (drawn.covers if drawn else ROWS_TOO) if whole else SEEDS,
             "pairs": len(numbers),
-            "observed": "seed" if alone else "partition",
+            "observed": "partition" if of_partitions else "seed",
             **dict.fromkeys((*DIFFERENCE, "cliffs_delta"), NAN),
         }
         if method != order[0]:

@@ -134,7 +134,7 @@ def test_bands_of_a_quantity_without_a_range_are_not_cut() -> None:
 def test_only_our_mean_is_black_and_a_number_that_all_seeds_share_has_no_interval() -> None:
     grey = '<span class="half">{}</span>'.format
     assert in_grey(f"0.94 → {interval(0.5, 0.1)}") == f"{grey('0.94 →')} 0.500 {grey('± 0.100')}"
-    assert in_grey(interval(2.5, 0.0)) == interval(2.5, np.nan) == "2.50"
+    assert in_grey(interval(2.5, 0.0)) == interval(2.5, 1e-14) == interval(2.5, np.nan) == "2.50"
 
 
 def test_words_for_quantities() -> None:

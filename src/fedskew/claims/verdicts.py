@@ -61,7 +61,7 @@ class TableCell:
 
 def interval(mean: float, half: float) -> str:
     """Format ``0.912 ± 0.013``, both with the decimals of the larger one. A half-width of 0 or NaN is left out."""
-    if not (math.isfinite(half) and half > 0):
+    if not (math.isfinite(half) and half > 1e-9 * abs(mean)):  # rounding errors of equal numbers
         return figures(mean)
     like = max(abs(mean), half)
     return f"{figures(mean, like)} ± {figures(half, like)}"

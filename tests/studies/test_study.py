@@ -111,7 +111,7 @@ def test_arms_of_a_table() -> None:
     assert len(names) == 11, "and two methods that were best in the nearest measured cases"
     of_labels = {**found_by("heart"), "dominant": "label"}
     arms, _ = arms_of(Experiment(dataset="heart"), fs.load("heart"), of_labels)
-    assert [arm.name for arm in arms[4:6]] == ["FedAvg + site-bias", "FedAvg + site-scale"], "the fitting one is first"
+    assert [arm.name for arm in arms[4:6]] == ["FedAvg + site-bias", "FedAvg + prior"], "the fitting ones are first"
     arms, _ = arms_of(Experiment(dataset="heart"), fs.load("heart"), {**of_labels, "dominant": "concept"})
     assert [arm.name for arm in arms[4:6]] == ["fedavg-ft", "FedAvg + site-bias"]
     assert reasons == []
@@ -378,9 +378,9 @@ def test_a_harmonisation_goes_before_a_method_that_is_not_reliably_better(
 
 def test_differences_from_any_arm_are_paired(studied: tuple[Path, Decided]) -> None:
     findings = studied[1].findings
-    over = findings.over("FedAvg + site-scale")
-    assert over[FIRST]["difference"] == pytest.approx(-findings.rows["FedAvg + site-scale"]["difference"])
-    assert "FedAvg + site-scale" not in over
+    over = findings.over("FedAvg + site-bias")
+    assert over[FIRST]["difference"] == pytest.approx(-findings.rows["FedAvg + site-bias"]["difference"])
+    assert "FedAvg + site-bias" not in over
     assert ALONE not in over
 
 
@@ -396,7 +396,7 @@ def test_an_arm_that_diverged_is_not_decided_and_its_runs_are_counted(studied: t
 @pytest.mark.parametrize(("p", "verdicts"), [(1.0, {"undecided"}), (0.0, {"higher", "lower"})])
 def test_verdicts_at_the_sites_are_corrected(studied: tuple[Path, Decided], monkeypatch, p: float, verdicts) -> None:
     monkeypatch.setattr("fedskew.report.study.holm", lambda values: [p] * len(values))
-    rows = studied[1].findings.at_sites("FedAvg + site-scale", ALONE)
+    rows = studied[1].findings.at_sites("FedAvg + site-bias", ALONE)
     assert len(rows) == 3
     assert {row["verdict"] for row in rows.values()} <= verdicts
 

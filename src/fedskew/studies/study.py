@@ -47,6 +47,15 @@ TUNING_SEEDS = (1000, 1001)
 PLANS = ((1.0, 99), (0.7, 99), (0.7, 4), (0.4, 4), (0.4, 2), (0.2, 2))
 """From the longest plan to the shortest: share of the experiment's rounds, and number of remedies."""
 
+FINE_TUNED = "fedavg-ft"
+USUAL_REMEDIES = ("site-bias", "prior", FINE_TUNED, "site-scale", "combat")
+REMEDIES = {
+    "feature": ("site-scale", "site-bias", FINE_TUNED, "combat", "prior"),
+    "concept": (FINE_TUNED, "site-bias", "prior", "site-scale", "combat"),
+}
+"""The remedies by the dominant face, the most promising first: columns change where they differ, else outputs. A model of its own
+answers a rule of its own."""
+
 PARTITIONS, MANY = (20, 10, 6), 5.0
 """Numbers of partitions. Only with more than this many minutes there are more than the fewest: six equal differences decide."""
 
@@ -95,18 +104,13 @@ class Schedule:
     seeds: int = 1  # training seeds on each partition
 
 
-def harmonised(name: str) -> Arm:
-    """Return FedAvg with this harmonisation."""
-    return Arm(f"{HARMONISED}{name}", f"fedavg-{name}")
+def remedy(name: str) -> Arm:
+    """Return fine-tuned FedAvg, or FedAvg with this harmonisation."""
+    return Arm(name, name) if name == FINE_TUNED else Arm(f"{HARMONISED}{name}", f"fedavg-{name}")
 
 
 def arms_of(base: Experiment, data: Dataset, diagnosis: Mapping[str, Any]) -> tuple[list[Arm], list[str]]:
     """Return the arms that can run on these data, the most promising remedies first, and why the others cannot."""
-    scale, bias, tuned = harmonised("site-scale"), harmonised("site-bias"), Arm("fedavg-ft", "fedavg-ft")
-    # columns are changed where they differ, else outputs; a model of one's own answers another rule
-    first = {"feature": (scale, bias, tuned), "concept": (tuned, bias, scale)}.get(
-        diagnosis["dominant"], (bias, scale, tuned)
-    )
     near = [case["method"] for case in diagnosis["advice"]["nearest"]]
     excluded = {FIRST, *COMBINATIONS}
     methods = [name for name in dict.fromkeys([*near, *COMMON]) if parse(name, "algorithm")[0] not in excluded]
@@ -115,8 +119,7 @@ def arms_of(base: Experiment, data: Dataset, diagnosis: Mapping[str, Any]) -> tu
         Arm(POOLED, changes={"skew": (*base.skew, Pooled()), "selection": Everyone()}),
         Arm(SHUFFLED, changes={"skew": (*base.skew, Shuffled())}),
         Arm(ALONE, "local-only"),
-        *first,
-        *map(harmonised, ("combat", "prior")),
+        *map(remedy, REMEDIES.get(diagnosis["dominant"], USUAL_REMEDIES)),
         *(Arm(method, method) for method in methods[:2]),
     ]
     able, reasons = list[Arm](), list[str]()

@@ -1,5 +1,6 @@
 """What every data set must satisfy, and its fingerprint."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -252,3 +253,40 @@ def test_numbers_of_numpy_are_options(tmp_path) -> None:
     runs = fs.compare(["fedavg"], seeds=np.arange(2), rounds=np.int64(1), lr=np.float64(0.1), data=dataset(groups=SITES),
                       model="softmax", runs=tmp_path, progress=False)  # fmt: skip
     assert [record.seed for record in runs.records] == [0, 1]
+
+
+def images(scale: np.ndarray, test: float = 1.0, y: np.ndarray | None = None) -> Dataset:
+    """Forty images of two clients, whose largest values are ``scale`` (40,), and ten test images."""
+    x = np.linspace(0, 1, 160, dtype=np.float32).reshape(40, 1, 2, 2)
+    y = np.arange(40) % 2 if y is None else y
+    names = () if y.dtype.kind == "f" else ("a", "b")
+    groups = np.arange(40) // 30
+    return Dataset(
+        x=x * scale.reshape(-1, 1, 1, 1), y=y, x_test=x[-10:] * test, y_test=y[:10], classes=names, groups=groups
+    )
+
+
+@pytest.mark.parametrize(
+    ("scale", "test", "what"),
+    [
+        (np.ones(40), 255, "the test rows reach 2"),
+        (np.full(40, 255.0), 1, "the test rows reach 0"),
+        (np.where(np.arange(40) < 30, 1.0, 255.0), 1, "the rows of client 1 reach 2"),
+    ],
+)
+def test_images_on_two_scales_are_named(scale: np.ndarray, test: float, what: str) -> None:
+    with pytest.warns(UserWarning, match=f"{what}.*give all images on one scale, such as 0 to 1"):
+        images(scale, test)
+
+
+def test_whole_numbers_as_floats_are_named_as_numbers_to_predict() -> None:
+    with pytest.warns(UserWarning, match="y holds 2 whole numbers as floats, which are taken as numbers to predict"):
+        images(np.ones(40), y=np.arange(40) % 2 + 1.0)
+
+
+def test_images_on_one_scale_and_measured_numbers_give_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        images(np.ones(40))
+        images(np.full(40, 255.0), 255)
+        images(np.ones(40), y=np.linspace(0, 1, 40))

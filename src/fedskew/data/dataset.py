@@ -1,6 +1,9 @@
 """`Dataset`: the training rows, the test rows, and optionally the natural client of each training row."""
 
+from __future__ import annotations
+
 import hashlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -86,6 +89,9 @@ class Dataset:
         if self.target not in ("", *TARGETS):
             raise BadInput(f"{name}: unknown target {self.target!r}; {suggestion(self.target, TARGETS)}")
         target = self.target or target_of(f"{name}: ", self.y, len(self.classes), self.vocabulary)
+        if not self.source:
+            for line in assumed(self, target):
+                warnings.warn(line, UserWarning, stacklevel=3)
         object.__setattr__(self, "target", target)
         if self.persons is not None:
             object.__setattr__(self, "persons", numbered_persons(name, self.persons, lengths))
@@ -317,6 +323,36 @@ def places_of(values: Iterable[object], names: Sequence[str]) -> Ints:
     """Return the place (n,) of each value among the ``names``; -1 for a value that is not among them."""
     places = {name: at for at, name in enumerate(names)}
     return np.array([places.get(str(value), -1) for value in values], dtype=np.int64)
+
+
+FAR, FEW = 50.0, 20
+"""Images whose largest values differ by this factor have another scale. With more values, whole numbers are no classes."""
+
+
+def assumed(data: Dataset, target: str) -> Iterator[str]:
+    """Yield a line on what was assumed of a program's arrays: one scale of all images, and that numbers are no classes."""
+    values = len(np.unique(data.y)) if target == "number" and not data.target and data.y.ndim == 1 else 0
+    if 0 < values <= FEW and np.all(data.y == np.round(data.y)):
+        yield (
+            f"{data.name}: y holds {values} whole numbers as floats, which are taken as numbers to predict; for classes give "
+            "integers from 0 and classes=(...)"
+        )
+    if data.x.ndim != 4 or not len(data.x) or not len(data.x_test):
+        return
+    sizes, test = (np.abs(x).reshape(len(x), -1).max(1).astype(np.float64) for x in (data.x, data.x_test))
+    groups = np.zeros(len(sizes), np.int64) if data.groups is None else data.groups
+    parts = {
+        f"rows of client {data.group_names[k] if data.group_names else k}": sizes[groups == k]
+        for k in np.unique(groups)
+    }
+    for what, part in {**(parts if len(parts) > 1 else {}), "test rows": test}.items():
+        usual, here = np.median(sizes), np.median(part)
+        if max(usual, here) > FAR * min(usual, here) > 0:
+            yield (
+                f"{data.name}: the {what} reach {here:.3g}, and training rows usually {usual:.3g}; give all images on one scale, "
+                "such as 0 to 1"
+            )
+            return
 
 
 def numbered_persons(name: str, persons: Sequence[Iterable[object]], lengths: Sequence[int]) -> tuple[Ints, Ints]:

@@ -26,7 +26,7 @@ from fedskew.studies.runner import DONE, stored_runs
 SCORED = 256
 """Maximum number of rows that are scored to estimate the time for all rows."""
 
-PATIENCE = 6.0
+PATIENCE = 4.0
 """Seconds, with those for loading data, after which an estimate times no further arm of a data set and model."""
 
 

@@ -236,7 +236,12 @@ def from_files(options: DiagnosisOptions, on_progress: OnProgress = lambda stage
     source = options.source(
         rows.clients,
         fitting_rows(rows),
-        notes=(*rows.notes, *survey.many_numbers(rows, options.label), *survey.like_persons(rows)),
+        notes=(
+            *rows.notes,
+            *survey.many_numbers(rows, options.label),
+            *survey.like_persons(rows),
+            *survey.copied_rows(rows),
+        ),
         column_notes=encode.notes,
         clients=rows.clients,
     )

@@ -343,3 +343,17 @@ def test_a_model_with_inputs_of_the_names_of_answers_predicts(tmp_path, capsys):
     head = capsys.readouterr().out.splitlines()[0].split(",")
     assert head[:5] == ["prediction", "outside", "site", "y", "prediction_of_run_1"]
     assert head[-1] == "outside_of_run_1"
+
+
+def test_one_file_under_two_names_is_named(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"x": rng.normal(size=90), "y": rng.integers(0, 2, 90), "site": np.repeat(["a", "b", "c"], 30)}
+    )
+    copied = pd.concat([frame, frame[:30].assign(site="d")])
+    few = frame.assign(x=rng.integers(0, 4, 90))  # equal rows by chance
+    for name, rows, says in (("copied", copied, True), ("frame", frame, False), ("few", few, False)):
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+        data = TableData(path=str(tmp_path / f"{name}.csv"), label="y", client="site").load()
+        assert ("30 of 30 rows of a are also rows of d: test rows of one are then training rows" in data.notes) == says
+        assert ("are also rows of" in data.notes) == says

@@ -367,10 +367,10 @@ class TableData(Redrawn):
 
     def without_tested_persons(self, split: Split) -> tuple[Split, list[str]]:
         """Leave out training rows of persons with test rows. Return the split, and notes on all of its rows."""
-        from fedskew.data.tables.survey import like_persons, many_numbers
+        from fedskew.data.tables.survey import copied_rows, like_persons, many_numbers
 
         rows = split.rows
-        notes = [*rows.notes, *many_numbers(rows, self.label), *like_persons(rows), *split.notes]
+        notes = [*rows.notes, *many_numbers(rows, self.label), *like_persons(rows), *copied_rows(rows), *split.notes]
         if split.person is None or split.test_person is None:
             return split, notes
         alone = ~np.isin(split.person, split.test_person)

@@ -527,6 +527,9 @@ def grown(counts: Ints, shape: tuple[int, int]) -> Ints:
     return np.pad(counts, [(0, more[0]), (0, more[1])]) if any(more) else counts
 
 
+MOST_COPIED = 100
+"""With more clients, rows are not compared between clients."""
+
 PERSON = re.compile(r"patient|person|subject|participant|proband|customer|user|member|(^|[^a-z])(p|m)?id$")
 """Part of the name of a column that may identify persons, in lower case."""
 
@@ -552,6 +555,33 @@ def like_persons(survey: Survey) -> list[str]:
                 f"person={name} (diagnose: --person {name}); then a person is never in training and test rows"
             )
     return notes
+
+
+def copied_rows(survey: Survey) -> list[str]:
+    """Return a note if half of the rows of a client, or more, are also rows of another one: one file under two names, perhaps.
+
+    A client counts if it has `FEW_LABELS` rows and hardly any of them twice, so that equal rows are no chance.
+    """
+    if not 2 <= len(survey.clients) <= MOST_COPIED or not survey.table.num_columns:
+        return []
+    rows = survey.table.to_pandas().assign(**{"": list(map(str, survey.y.tolist()))})
+    code = pd.util.hash_pandas_object(rows, index=False).to_numpy()
+    own = [np.unique(code[survey.client == k]) for k in range(len(survey.clients))]
+    sizes = np.bincount(survey.client, minlength=len(own))
+    for k in np.flatnonzero(sizes >= FEW_LABELS):
+        if len(own[k]) < 0.9 * sizes[k]:
+            continue
+        shared = [
+            0 if other == k else len(np.intersect1d(own[k], own[other], assume_unique=True))
+            for other in range(len(own))
+        ]
+        if 2 * max(shared) >= sizes[k]:
+            name, other = survey.clients[k], survey.clients[int(np.argmax(shared))]
+            return [
+                f"{max(shared)} of {sizes[k]} rows of {name} are also rows of {other}: test rows of one are then training rows of "
+                "the other, and results are too good; if these are the same rows under two names, leave one out"
+            ]
+    return []
 
 
 def decides(code: Ints, values: int, others: pa.Table, y: NDArray[Any]) -> int:

@@ -207,3 +207,18 @@ def test_the_verb_names_the_rule_in_one_line(rows: Path, tmp_path: Path, capsys)
     assert main(["predict", "1", str(tmp_path / "new.csv"), "--runs", str(tmp_path)]) == 0
     [line] = [line for line in capsys.readouterr().err.splitlines() if "unknown site" in line]
     assert "answered by the shared model, with intercept 0" in line
+
+
+def test_the_folder_of_sites_that_were_files_says_that_it_knows_no_site(rows: Path, tmp_path: Path, capsys) -> None:
+    frame = pd.read_csv(rows)
+    (tmp_path / "sites").mkdir()
+    for name, part in frame.groupby("clinic"):
+        part.drop(columns="clinic").to_csv(tmp_path / "sites" / f"{name}.csv", index=False)
+    options = {"model": "softmax", "rounds": 1, "progress": False, "runs": tmp_path / "runs"}
+    data = f"table:{tmp_path / 'sites'},label=ill"
+    runs = fs.run(dataset=data, skew="natural", harmonisation="site-scale", **options)
+    folder = fs.export(runs, tmp_path / "model")
+    frame.drop(columns=["ill", "clinic"]).to_csv(tmp_path / "new.csv", index=False)
+    answers(folder, tmp_path / "new.csv")
+    line = "no column names the site: rows of unknown sites are standardised with the means and deviations of all sites"
+    assert line in capsys.readouterr().err

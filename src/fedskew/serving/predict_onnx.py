@@ -14,8 +14,9 @@ words = [part.name for part in session.get_inputs() if part.type == "tensor(stri
 rows = pd.read_csv(sys.argv[1], dtype=dict.fromkeys([*words, facts["text"]], str))
 if facts["agreed"]:
     print(facts["agreed"], file=sys.stderr)
-if facts["site"] and facts["site"] not in rows:
-    print(f"no column {facts['site']!r}: rows of unknown sites are {facts['unknown']}", file=sys.stderr)
+if facts["unknown"] and facts["site"] not in rows:
+    column = repr(facts["site"]) if facts["site"] else "names the site"
+    print(f"no column {column}: rows of unknown sites are {facts['unknown']}", file=sys.stderr)
     rows[facts["site"]] = ""
 inputs = {}
 for part in session.get_inputs():

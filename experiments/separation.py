@@ -173,7 +173,7 @@ def table(store: RunStore, made: Mapping[str, list[RunRecord] | FedskewError]) -
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for method, runs in made.items():
         if isinstance(runs, list):
-            first, *rest = (words.shown(measures[key], rows[runs[0].name]) for key in COLUMNS.values())
+            first, *rest = (words.cell_text(measures[key], rows[runs[0].name]) for key in COLUMNS.values())
             cells = [runs[0].name.split(" @ ")[1], first, against(results.measure, rows[runs[0].name]), *rest]
         else:
             cells = [words.MISSING, f"not run: {runs}", *[""] * len(COLUMNS)]

@@ -66,7 +66,9 @@ def test_type_checkers_see_wrong_keywords(tmp_path) -> None:
     file.write_text("\n".join(lines))
     # PyTorch and pandas take mypy a minute
     config = tmp_path / "mypy.ini"
-    seen = ",".join(f"fedskew.experiment.{name}" for name in ("results", "runs", "config", "keywords"))
+    seen = ",".join(
+        f"fedskew.{name}" for name in ("api.functions", "api.runs", "experiment.config", "experiment.keywords")
+    )
     config.write_text(f"[mypy]\nfollow_imports = skip\n[mypy-fedskew,{seen}]\nfollow_imports = silent\n")
     out, _, _ = api.run([str(file), "--config-file", str(config), "--cache-dir", str(tmp_path)])
     assert sorted({int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line}) == [2, 3, 4], out

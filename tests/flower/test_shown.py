@@ -124,7 +124,7 @@ def test_the_page_for_a_board_says_what_left_each_site_and_what_protects_it(stor
 
 def test_the_page_for_a_board_states_clipping_and_noise(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
-    experiment = small("dp-fedavg:q=0.5,clip=0.05,noise=2", selection="poisson:rate=0.5", rounds=2)
+    experiment = small("dp-fedavg:q=1,clip=0.05,noise=2", selection="poisson:rate=1", rounds=2)
     serve(Direct(nodes_of(experiment, tmp_path)), configuration(experiment, tmp_path), VERSIONS)
     store = RunStore(tmp_path / "runs")
     board = text_of(board_page(Results(store, store.runs())))

@@ -178,8 +178,7 @@ def test_an_export_says_that_it_takes_mended_rows(files: Runs, tmp_path: Path) -
     assert lines == [f"{folder}: {agreed}"]
     assert f"Take care: {agreed}." in (folder / "README.md").read_text()
     csv(visits(5, 1).drop(columns=["clinic", "ill"]), tmp_path)
-    found = subprocess.run(
-        [sys.executable, folder / "predict.py", tmp_path / "new.csv"], capture_output=True, text=True
-    )
+    words = [sys.executable, folder / "predict.py", tmp_path / "new.csv"]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0
     assert found.stderr == f"{agreed}\n"

@@ -112,7 +112,10 @@ def test_each_row_gets_the_personal_model_of_its_site(method: str, rows: Path, t
     assert model.evaluate(rows)["accuracy"] == (answered["prediction"] == pd.read_csv(rows)["ill"]).mean()
     strangers = new.assign(clinic="south")
     if method in ("fedper", "local-only"):
-        with pytest.raises(BadInput, match=r"^run 1: no model for rows of a site that took no part .*; write --client"):
+        with pytest.raises(
+            BadInput,
+            match=r"^run 1: its clients share no model, and column 'clinic' of a row names none of them; write",
+        ):
             model.predict(strangers)
         return
     answered = model.predict(strangers, warn=lines.append)

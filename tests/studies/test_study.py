@@ -12,6 +12,7 @@ import torch
 
 import fedskew as fs
 from fedskew.api import execute
+from fedskew.api.caller import Caller
 from fedskew.api.runs import model_of
 from fedskew.api.study import Decided, Execution, words_of
 from fedskew.cli.main import main
@@ -544,6 +545,26 @@ def test_sites_with_one_class_of_two_are_named_and_one_row_gives_no_interval(sho
     )
     assert says in " ".join(line.strip() for line in printed(wrong))
     assert len(printed(wrong)) <= 29
+
+
+@pytest.mark.parametrize(
+    ("dataset", "arm", "predict", "export"),
+    [
+        ("heart", Arm(FIRST), "NEW_ROWS.csv", ""),
+        ("heart", Arm(ALONE, "local-only"), "NEW_ROWS.csv", " --client NAME"),
+        ("digits", Arm("FedAvg + prior", "fedavg-prior"), "NEW_ROWS.npy --client NAME", ""),
+        ("digits", Arm("fedavg-ft", "fedavg-ft"), "NEW_ROWS.npy --client NAME", " --client NAME"),
+        ("digits", Arm("scaffold", "scaffold"), "NEW_ROWS.npy", ""),
+    ],
+)
+def test_the_next_commands_name_a_client_where_rows_do_not(
+    dataset: str, arm: Arm, predict: str, export: str, tmp_path: Path
+) -> None:
+    """The decided arm's quality is of rows whose client is known: by a column of the rows, or by --client."""
+    base, store = Experiment(dataset=dataset), RunStore(tmp_path / "runs")
+    execution = Execution(base, fs.load(dataset), {"paste": []}, store, 1, Caller(False), None)
+    lines = [line.removesuffix(f" --runs {tmp_path}/runs") for line in execution.commands(arm, [], final=True)]
+    assert lines == [f"fedskew predict {predict}", f"fedskew export{export}"]
 
 
 def test_the_next_step_is_to_mend_the_data(tmp_path: Path, short) -> None:

@@ -26,7 +26,7 @@ from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.keywords import StudyKeywords, StudyOptions, TableColumns, declared, take
 from fedskew.report.series import Layout, Results
-from fedskew.report.study import Findings, printed, title_of, write_study
+from fedskew.report.study import HARMONISED, Findings, printed, title_of, write_study
 from fedskew.serving.export import has_personal
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import Facts, stored_runs
@@ -223,8 +223,12 @@ class Execution:
         """Return the next commands. ``used`` is the arm to train for use, unless it is ``final`` already."""
         folder = [] if str(self.store.folder) == "runs" else ["--runs", str(self.store.folder)]
         file = "NEW_ROWS.npy" if isinstance(self.rows.preprocessing, Array) else "NEW_ROWS.csv"
-        whose = ["--client", "NAME"] if has_personal(used.experiment(self.base)) else []
-        lines = [shlex.join(["fedskew", *command, *folder]) for command in (["predict", file], ["export", *whose])]
+        whose, personal = ["--client", "NAME"], has_personal(used.experiment(self.base))
+        in_rows = bool(getattr(self.base.dataset, "client", ""))  # a column of the rows names their client
+        by_site = personal or used.name.startswith(HARMONISED)
+        predict = ["predict", file, *(whose if by_site and not in_rows else [])]
+        export = ["export", *(whose if personal else [])]
+        lines = [shlex.join(["fedskew", *command, *folder]) for command in (predict, export)]
         if not final:
             again = "# first the same call with final=True, or the same command with --final"
             lines.insert(0, shlex.join(["fedskew", *words_, "--final", *folder]) if words_ else again)

@@ -557,7 +557,7 @@ def with_personal(
     def personal(site: int) -> Tensor:
         if site >= 0:
             return of_clients_()(site)
-        lack = f"run {run}: no model for rows of a site that took no part in training, or is not named in column {column!r}"
+        lack = f"run {run}: its clients share no model, and column {column!r} of a row names none of them"
         require(not alone, f"{lack}; {name_one(store, run)}")
         return model.trained.w
 

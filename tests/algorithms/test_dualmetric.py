@@ -159,56 +159,47 @@ def averaged(x: float, mu: list[float]) -> float:
     return sum(moved) / 2
 
 
-def test_golden_four_rounds() -> None:
-    """Means 3 and 6, two steps of 0.2: the model goes 1 -> 2.25 -> 3.06 -> 3.57.
+GOLDEN = {
+    # accuracies of clients   1/4, 0    1/2, 0    1/2, 1/4     1/2, 1/4
+    # change, local           -         -         0, 1/4       0, 0
+    # lead                    -         -         1/8, -1/8    1/8, -1/8
+    "received": (
+        [(1, 1), (1, 1), (1 * 1.15, 0.995 * 0.85), (1 * 1.15, 1 * 0.85)],
+        [(-1, -1), (0.5, 0.0), (0.5, 0.25), (0.5, 0.25)],
+    ),
+    # models 1.72 and 2.79, 2.73 and 3.59, 3.10 and 4.17 after their steps; mu moves by them in the next round
+    # accuracies of clients   1/4, 0    1/2, 1/4    1/2, 1/4
+    # change, local           -         1/4, 1/4    0, 0
+    # lead                    -         1/8, -1/8   1/8, -1/8
+    "updated": (
+        [(1, 1), (1, 1), (0.995 * 1.15, 0.995 * 0.85), (1 * 1.15, 1 * 0.85)],
+        [(0.25, 0.0), (0.5, 0.25), (0.5, 0.25), (0.5, 0.25)],
+    ),
+}
+"""By the measured model: the factors of both mu in each round, and the clients' accuracies after it."""
 
-    accuracies of clients   1/4, 0    1/2, 0    1/2, 1/4     1/2, 1/4
-    on the server's rows    1/5       2/5       3/5          4/5
-    change, local           -         -         0, 1/4       0, 0
-    change, global          -         -         1/5          1/5
-    lead                    -         -         1/8, -1/8    1/8, -1/8
-    """
-    factors = [(1, 1), (1, 1), (1 * 1.15, 0.995 * 0.85), (1 * 1.15, 1 * 0.85)]
-    fed = above([[0, 2, 4, 6], [3, 5, 7, 9]], [0.5, 1.5, 2.5, 3.5, 4.5], DualMetric(mu=0.05))
+
+@pytest.mark.parametrize("measured", GOLDEN)
+def test_golden_four_rounds(measured: str) -> None:
+    """Means 3 and 6, two steps of 0.2: the model goes 1 -> 2.25 -> 3.06 -> 3.57; the server's rows 1/5, 2/5, 3/5, 4/5."""
+    factors, accuracies = GOLDEN[measured]
+    method = DualMetric(mu=0.05, measured=None if measured == "received" else measured)
+    fed = above([[0, 2, 4, 6], [3, 5, 7, 9]], [0.5, 1.5, 2.5, 3.5, 4.5], method)
     x, mu, states, server = 1.0, [0.05, 0.05], ClientStates(), None
-    accuracies = [(-1, -1), (0.5, 0.0), (0.5, 0.25), (0.5, 0.25)]
     for t in range(4):
         outcome = play(fed, [1.0], t + 1, server=server, states=states)[-1]
         server = outcome.server
         mu = [m * f for m, f in zip(mu, factors[t], strict=True)]
         x = averaged(x, mu)
         assert_close(server.x, [x])
-        assert_close(outcome.done.uploads.report["mu"], mu)
+        assert_close(outcome.decisions["client/mu"], mu)
         assert_close(state_of(states, "mu", 2, f64(0.0)), mu)
         assert_close(state_of(states, "accuracy", 2, f64(0.0)), accuracies[t])
         assert_close(server.state["accuracy"], [0.0, 0.4, 0.6, 0.8][t])
+        if measured == "updated":
+            assert outcome.decisions["client/rule"].tolist() == [[0, 0], [0, 0], [3, 3], [2, 2]][t]
     assert_close(server.state["d_global"], 0.2)
     assert_close(server.state["mean"], 0.375)
-    assert_close(f64(mu), [0.05 * 1.15**2, 0.05 * 0.995 * 0.85**2])
-
-
-def test_golden_four_rounds_of_the_updated_models() -> None:
-    """As above, with accuracies of the clients' models: 1.72 and 2.79, 2.73 and 3.59, 3.10 and 4.17 after their steps.
-
-    accuracies of clients   1/4, 0    1/2, 1/4    1/2, 1/4
-    change, local           -         1/4, 1/4    0, 0
-    lead                    -         1/8, -1/8   1/8, -1/8
-    mu moves by them in the next round, by the global change of 1/5.
-    """
-    factors = [(1, 1), (1, 1), (0.995 * 1.15, 0.995 * 0.85), (1 * 1.15, 1 * 0.85)]
-    method = DualMetric(mu=0.05, measured="updated")
-    fed = above([[0, 2, 4, 6], [3, 5, 7, 9]], [0.5, 1.5, 2.5, 3.5, 4.5], method)
-    x, mu, states, server = 1.0, [0.05, 0.05], ClientStates(), None
-    for t, accuracies in enumerate([(0.25, 0.0), (0.5, 0.25), (0.5, 0.25), (0.5, 0.25)]):
-        outcome = play(fed, [1.0], t + 1, server=server, states=states)[-1]
-        server = outcome.server
-        mu = [m * f for m, f in zip(mu, factors[t], strict=True)]
-        x = averaged(x, mu)
-        assert_close(server.x, [x])
-        assert_close(outcome.decisions["client/mu"], mu)
-        assert outcome.decisions["client/rule"].tolist() == [[0, 0], [0, 0], [3, 3], [2, 2]][t]
-        assert_close(state_of(states, "accuracy", 2, f64(0.0)), accuracies)
-        assert_close(server.state["mean"], sum(accuracies) / 2)
 
 
 def test_only_the_measured_models_rows_are_read() -> None:

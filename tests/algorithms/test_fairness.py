@@ -1,9 +1,6 @@
 """FairFed and F3: group fairness on two groups of people, against counts and rounds worked out by hand."""
 
-import itertools
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +9,10 @@ from torch import Tensor, nn
 
 from fedskew.algorithms import F3, F3Gradient, FairFed, FedAvg
 from fedskew.core.errors import BadInput
-from fedskew.core.records import Batch
+from fedskew.core.records import Batch, Cohort
 from fedskew.core.rows import accuracy, check_groups, counts, odds, opportunity, parity
 from fedskew.core.task import ModelTask
 from fedskew.core.trees import ParameterSpace
-from fedskew.data.datasets.adult import Adult
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.loop.federation import Federation
@@ -126,8 +122,6 @@ def test_fairfed_without_any_weight_left_averages_by_samples() -> None:
     fed = federation(huge)
     before = play(fed, X0, 1)[0]
     none = before.server._replace(state={"omega": torch.full((4,), -1e9, dtype=torch.float64)})
-    from fedskew.core.records import Cohort
-
     cohort = Cohort(before.work.view.info, before.done.uploads)
     step, _ = huge.aggregate(none, cohort)
     assert_close(step, FedAvg().aggregate(none, cohort)[0])
@@ -191,37 +185,3 @@ def test_data_without_groups_are_refused() -> None:
         BadInput, match=r"fairfed compares two groups of people, but the data set names no.*--dataset adult"
     ):
         assemble(experiment, experiment.dataset.load())
-
-
-# the census
-
-
-HERE = (Path(os.environ.get("FEDSKEW_DATA", "/nowhere")) / "adult.data.gz").is_file()
-needs_data = pytest.mark.skipif(not HERE and not os.environ.get("CI"), reason="UCI Adult is not here")
-
-
-@pytest.mark.slow
-@needs_data
-def test_adult_counts() -> None:
-    data = Adult().load()
-    assert (len(data.y), int(data.y.sum())) == (32561, 7841)
-    assert (len(data.y_test), int(data.y_test.sum())) == (16281, 3846)
-    assert data.x[:, -1].sum() == 21790, "men in the training part"
-    assert np.abs(data.x[:, :5].astype(float).mean(0)).max() < 1e-5
-    assert set(np.unique(data.x[:, 5:])) == {0, 1}
-    assert len(np.unique(data.groups)) == 9
-    for groups, sensitive in itertools.product(("people", "workclass", "education"), ("sex", "race")):
-        other = Adult(groups=groups, sensitive=sensitive).load()
-        assert len(np.unique(other.groups)) == {"people": 10, "workclass": 9, "education": 16}[groups]
-        # 5 numbers; 9 + 16 + 7 + 15 + 6 words; race (5) or sex (2), whichever is not sensitive; the sensitive one
-        assert other.x.shape[1] == 5 + 53 + {"sex": 5, "race": 2}[sensitive] + 1
-
-
-def test_a_damaged_file_gives_a_one_line_error(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("FEDSKEW_DATA", str(tmp_path))
-    with pytest.raises(BadInput, match=r"data set adult: no file adult\.data or adult\.data\.gz in"):
-        Adult().load()
-    for name in ("adult.data.gz", "adult.test.gz"):
-        (tmp_path / name).write_bytes(b"\x1f\x8bnonsense")
-    with pytest.raises(BadInput, match="damaged or another file"):
-        Adult().load()

@@ -12,11 +12,7 @@ from fedskew.slots import Momentum, ServerSgd, Sgd
 from tests.reference import (
     Batches,
     assert_close,
-    f64,
     full_gradient,
-    local_models,
-    matrices,
-    matrix_clients,
     ragged,
     real_batches,
     sized_pair,
@@ -26,7 +22,6 @@ from tests.reference import (
 )
 from tests.small import RAGGED, X0, Linear, Quadratic, exact_clients, play
 
-BOTH = ["samples", "uniform"]
 FULL_BATCH = Local(epochs=1, batch_size="all")
 
 
@@ -49,23 +44,6 @@ def test_golden_two_rounds_with_a_server_rate() -> None:
     #          x = 1.45625 + (0.25 * -0.2766875 + 0.75 * 0.988) / 2 = 1.45625 + 0.3359140625
     outcomes = play(sized_pair(FedAvg(), server=ServerSgd(lr=0.5)), [1.0], 2)
     assert_close(trajectory(outcomes)[:, 0], [1.45625, 1.7921640625])
-
-
-@pytest.mark.parametrize("weighting", BOTH)
-@pytest.mark.parametrize("rate", [1.0, 0.6])
-def test_quadratic_closed_form(weighting: str, rate: float) -> None:
-    """w_k = b_k + (I - eta A_k)^tau_k (w - b_k), over several rounds, with unequal A, tau and n."""
-    a, b = matrices(3)
-    steps, sizes, lr = (1, 4, 7), (1, 2, 4), 0.2
-    fed = matrix_clients(a, b, steps, FedAvg(weighting=weighting), lr=lr, sizes=sizes, server=ServerSgd(lr=rate))
-    p = f64(sizes if weighting == "samples" else (1, 1, 1))
-    p = p / p.sum()
-    w = f64([2.0, -1.0])
-    for outcome in play(fed, w, 4):
-        ends = [b[k] + torch.linalg.matrix_power(torch.eye(2) - lr * a[k], steps[k]) @ (w - b[k]) for k in range(3)]
-        assert_close(local_models(outcome), torch.stack(ends))
-        w = w + rate * (p @ (torch.stack(ends) - w))
-        assert_close(outcome.server.x, w)
 
 
 @pytest.mark.parametrize("sizes", [[99], [33, 33, 33], RAGGED, [1] * 99], ids=len)

@@ -172,13 +172,6 @@ ROWS = [[1.0, 0.0], [1.0, 2.0], [1.0, 1.0], [1.0, 5.0], [2.0, 2.0], [2.0, 2.0], 
 MOVED = {0: 0.0, 1: 0.2, 2: 0.8 / 3}
 
 
-def three(method, selection=None):
-    fed = exact_clients(Quadratic(), ROWS, (1, 1, 1), method, lr=0.1, sizes=[2, 2, 3])
-    if selection:
-        object.__setattr__(fed, "selection", selection)
-    return fed
-
-
 def mixed(weights: dict[int, float]) -> float:
     return 1 + sum(w * MOVED[k] for k, w in weights.items()) / sum(weights.values())
 
@@ -203,7 +196,8 @@ GOLDEN = [
 
 @pytest.mark.parametrize(("options", "weights"), GOLDEN, ids=lambda v: ",".join(map(str, v)))
 def test_golden_round(options, weights) -> None:
-    outcome = play(three(FedBS(**options)), [1.0], 1)[0]
+    fed = exact_clients(Quadratic(), ROWS, (1, 1, 1), FedBS(**options), lr=0.1, sizes=[2, 2, 3])
+    outcome = play(fed, [1.0], 1)[0]
     assert outcome.work.clients.tolist() == list(weights)
     assert_close(outcome.server.x, [mixed(weights)])
 

@@ -7,20 +7,8 @@ from fedskew.algorithms import FedDyn
 from fedskew.engine.states import ClientStates
 from fedskew.loop.round import start
 from fedskew.slots import ServerSgd, Sgd
-from tests.reference import (
-    assert_close,
-    f64,
-    local_models,
-    matrices,
-    matrix_clients,
-    optimum,
-    ragged,
-    run,
-    sized_pair,
-    state_of,
-    trajectory,
-)
-from tests.small import RAGGED, X0, play
+from tests.reference import assert_close, f64, matrices, matrix_clients, optimum, run, sized_pair, state_of, trajectory
+from tests.small import play
 
 WEIGHTINGS = ["uniform", "samples"]
 
@@ -56,14 +44,6 @@ def test_golden_two_rounds(weighting: str) -> None:
     assert_close(trajectory(outcomes)[:, 0], x)
     assert_close(torch.cat([o.server.state["h"] for o in outcomes]), h)
     assert_close(state_of(states, "g_k", 2, f64([0.0]))[:, 0], g_k)
-
-
-@pytest.mark.parametrize("rate", [1.0, 0.6])
-def test_round_zero_takes_the_mean_movement_twice(rate: float) -> None:
-    for weighting, pi in (("uniform", f64([1] * 7) / 7), ("samples", f64(RAGGED) / sum(RAGGED))):
-        outcome = play(ragged(FedDyn(weighting=weighting), server=ServerSgd(lr=rate)), X0, 1)[0]
-        expected = X0 + rate * (2 * (pi @ local_models(outcome)) - 2 * X0)
-        assert_close(outcome.server.x, expected)
 
 
 def test_weight_decay_belongs_to_the_objective() -> None:

@@ -22,6 +22,7 @@ from fedskew.loop.sharing import PART
 from fedskew.models.mixed import MixedNet
 from fedskew.slots import Everyone, Uniform
 from fedskew.tasks.classification import Classification
+from tests.reference import assert_close
 from tests.small import TASK, X0, TinyNet, exact_clients, own_rows, play, ragged
 
 
@@ -78,13 +79,11 @@ GOLDEN = {"squared": [1.71, 2.29], "absolute": [1.755, 2.245]}
 def test_golden_two_rounds(engine, distance) -> None:
     fed, states = pair(FedMd(steps=1, distance=distance)), ClientStates()
     first = play(fed, [2.0], 1, engine, states=states)[-1]
-    torch.testing.assert_close(own(states)[:, 0], torch.tensor([1.8, 2.2], dtype=torch.float64), rtol=1e-12, atol=0)
+    assert_close(own(states)[:, 0], [1.8, 2.2])
     scores, inputs = first.server.state["scores"], PUBLIC.x[first.server.state["rows"]]
-    torch.testing.assert_close(scores, 2 * inputs, rtol=1e-12, atol=0)
+    assert_close(scores, 2 * inputs)
     server = play(fed, None, 2, engine, server=first.server, states=states)[-1].server
-    torch.testing.assert_close(
-        own(states)[:, 0], torch.tensor(GOLDEN[distance], dtype=torch.float64), rtol=1e-12, atol=0
-    )
+    assert_close(own(states)[:, 0], GOLDEN[distance])
     assert float(server.x) == 2.0, "no model reaches the server"
     loss = evaluate_personal(fed, engine, server, states, np.arange(2))["loss"]
     assert loss.shape == (2,)
@@ -96,17 +95,15 @@ def mixed_tasks(*nets: nn.Module) -> tuple[ModelTask, ...]:
     return tuple(ModelTask(Classification(), net.using(g), space, 3) for g in range(len(nets)))
 
 
-def two_architectures(algorithm, **changes) -> tuple[Federation, Tensor, list[nn.Module]]:
+def two_architectures(algorithm) -> tuple[Federation, Tensor, list[nn.Module]]:
     """The ragged clients. Every other one has a linear model of its own."""
     flat = nn.Linear(6, 3).double()
     nets = [TinyNet().double(), Logits(flat)]
     first, *others = mixed_tasks(*nets)
     generator = torch.Generator().manual_seed(5)
     x0 = torch.randn(first.space.size, generator=generator, dtype=torch.float64) / 2
-    fed = replace(
-        ragged(algorithm, local=Local(epochs=1, batch_size="all")), task=first, others=tuple(others), **changes
-    )
-    return fed, x0, nets
+    fed = ragged(algorithm, local=Local(epochs=1, batch_size="all"))
+    return replace(fed, task=first, others=tuple(others)), x0, nets
 
 
 class Logits(nn.Module):
@@ -160,7 +157,7 @@ def test_architectures_learn_from_each_other_as_in_plain_torch(engine, distance)
     first = TASK.space.size
     for k, model in enumerate(own(states)):
         mine, foreign = (slice(None, first), slice(first, None))[:: 1 if k % 2 == 0 else -1]
-        torch.testing.assert_close(model[mine], expected[k], rtol=1e-11, atol=1e-12)
+        assert_close(model[mine], expected[k], 1e-11)
         assert torch.equal(model[foreign], x0[foreign]), "the other architecture's place is untouched"
 
 
@@ -172,8 +169,8 @@ def test_measures_are_each_clients_own_architectures() -> None:
     for k, model in enumerate(own(states)):
         at = torch.as_tensor(fed.partition.rows(k))
         expected = nn.functional.cross_entropy(fed.tasks[k % 2].logits(model, fed.x[at]), fed.y[at])
-        torch.testing.assert_close(losses[k], expected, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(outcome.done.scores["loss"][k] / len(at), expected, rtol=1e-12, atol=1e-12)
+        assert_close(losses[k], expected)
+        assert_close(outcome.done.scores["loss"][k] / len(at), expected)
 
 
 def trained(algorithm, rounds: int = 4, **changes) -> Tensor:

@@ -224,7 +224,7 @@ def test_scaffold(option: str, weighting: str, selection) -> None:
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_feddyn(weighting: str, selection) -> None:
     alpha = 0.4
-    fed = ragged(FedDyn(alpha=alpha, weighting=weighting), selection=selection)
+    fed = ragged(FedDyn(alpha=alpha, weighting=weighting), selection=selection, server=ServerSgd(lr=0.6))
     g_k, h = torch.zeros(K, len(X0)).double(), torch.zeros_like(X0)
     pi = f64(RAGGED) / sum(RAGGED) if weighting == "samples" else f64([1] * K) / K
 
@@ -239,7 +239,7 @@ def test_feddyn(weighting: str, selection) -> None:
         for k, model in zip(cohort, models, strict=True):
             g_k[k] -= alpha * (model - x)
             h.sub_(alpha * pi[k] * (model - x))
-        return weights(weighting, cohort) @ models - h / alpha
+        return x + 0.6 * (weights(weighting, cohort) @ models - h / alpha - x)
 
     compare(fed, train, step, rounds=4)
 

@@ -9,9 +9,11 @@ from tests.methods import ROUNDS, federation, run
 from tests.small import RAGGED
 
 EPOCHS = Local(epochs=2, batch_size=8)
+THREE_STEPS = Local(steps=3, batch_size=8)
 
 REDUCTIONS = [  # method, the method that it becomes, local work, solver
-    ("fednova:mu=0.3", "fedprox:mu=0.3", Local(steps=3, batch_size=8), "sgd"),
+    ("fednova:mu=0.3", "fedprox:mu=0.3", THREE_STEPS, "sgd"),
+    *((f"fednova:weighting={w}", f"fedavg:weighting={w}", THREE_STEPS, "sgd") for w in ("uniform", "unbiased", "own")),
     ("fedlc:tau=0,n_min=1.0,weighting=uniform", "fedavg:weighting=uniform", EPOCHS, "adamw"),
     ("fedpa:burn_in_rounds=4", "fedavg", EPOCHS, "momentum"),
     ("fedpa:rho=0.5,burn_in_rounds=4", "fedavg", EPOCHS, "adamw"),
@@ -60,26 +62,15 @@ def test_weightings_are_equal_for_equal_sizes(method: str, other: str) -> None:
     assert_same_steps(method, other, "sgd", local=EPOCHS, sizes=[8, 8, 8], selection=Everyone())
 
 
+ALONE = [
+    *("fedavg:weighting=uniform", "fedavg:weighting=unbiased", "fedprox:mu=0", "moon:mu=0", "fednova", "fedbs"),
+    *("scaffold", "scaffold:option=I", "scaffold:weighting=samples", "afl:gamma=0.5", "drfa:gamma=0.5"),
+    *("fedga", "fedga-generalisation"),
+]
+
+
 @pytest.mark.parametrize(
-    ("method", "other"),
-    [
-        *[
-            (spec, "fedavg")
-            for spec in (
-                *(
-                    "fedprox:mu=0",
-                    "scaffold",
-                    "scaffold:option=I",
-                    "scaffold:weighting=samples",
-                    "fednova",
-                    "moon:mu=0",
-                ),
-                *("fedavg:weighting=uniform", "fedavg:weighting=unbiased", "afl:gamma=0.5", "drfa:gamma=0.5", "fedbs"),
-                *("fedga", "fedga-generalisation"),
-            )
-        ],
-        ("fednova:mu=0.5", "fedprox:mu=0.5"),
-    ],
+    ("method", "other"), [*((spec, "fedavg") for spec in ALONE), ("fednova:mu=0.5", "fedprox:mu=0.5")]
 )
 @pytest.mark.parametrize("server", [ServerSgd(lr=0.4), Momentum(beta=0.5), Adam(lr=0.1)], ids=repr)
 def test_one_client_trains_as_under_fedavg(method: str, other: str, server) -> None:

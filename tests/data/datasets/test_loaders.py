@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedskew.core.errors import BadInput
+from fedskew.data.datasets.adult import Adult
 from fedskew.data.datasets.labelled_texts import AgNews, BitextRetail, Newsgroups
 from fedskew.data.datasets.uci_har import CHANNELS, FOLDER, UciHar
 from tests.archives import tar_of
@@ -81,6 +82,15 @@ def test_bitext_retail_and_wrong_columns(folder):
     write(path, "instruction,category,intent\na,b,c\nd,e\n")
     with pytest.raises(BadInput, match="a row is shorter than the header"):
         BitextRetail().load()
+
+
+def test_a_missing_and_a_damaged_file_of_adult_give_one_line_errors(folder):
+    with pytest.raises(BadInput, match=r"data set adult: no file adult\.data or adult\.data\.gz in"):
+        Adult().load()
+    for name in ("adult.data.gz", "adult.test.gz"):
+        (folder / name).write_bytes(b"\x1f\x8bnonsense")
+    with pytest.raises(BadInput, match="damaged or another file"):
+        Adult().load()
 
 
 # UCI-HAR

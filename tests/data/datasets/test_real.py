@@ -229,6 +229,20 @@ def test_uci_har_clients_and_channels():
     assert np.array_equal(plain.y, signals.y)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sensitive", ["sex", "race"])
+@pytest.mark.parametrize(("groups", "clients"), [("people", 10), ("workclass", 9), ("education", 16)])
+def test_adult_has_the_published_clients_and_columns(groups, clients, sensitive):
+    real_data()
+    data = DATASETS["adult"](groups=groups, sensitive=sensitive).load()
+    assert len(np.unique(data.groups)) == clients
+    # 5 numbers; 9 + 16 + 7 + 15 + 6 words; race (5) or sex (2), whichever is not sensitive; the sensitive one
+    assert data.x.shape[1] == 5 + 53 + {"sex": 5, "race": 2}[sensitive] + 1
+    assert np.abs(data.x[:, :5].astype(float).mean(0)).max() < 1e-5
+    assert set(np.unique(data.x[:, 5:])) == {0, 1}
+    assert sensitive == "race" or data.x[:, -1].sum() == 21790, "men in the training part"
+
+
 # digits
 
 

@@ -11,13 +11,14 @@ import torch
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
+from fedskew.execution import facts
 from fedskew.execution.build import Assembly
 from fedskew.execution.learned import kept
 from fedskew.execution.rounds import state_of
 from fedskew.loop.personal import personal_models
 from fedskew.models.intercept import positions
 from fedskew.serving.export import trained
-from fedskew.serving.predict import load
+from fedskew.serving.predict import load, number_of
 from tests.serving.test_folder import answers
 
 NAMES = ("east", "north", "west")
@@ -126,6 +127,53 @@ def test_each_row_gets_the_personal_model_of_its_site(method: str, rows: Path, t
     assert "a site that took no part in training, which the shared model answers, such as 'south'" in lines[-1]
     fs.export(runs, tmp_path / "model", warn=lines.append)
     assert lines[-1].startswith("run 1: the export is the model that all clients share, without their personal models")
+
+
+def test_the_client_column_names_no_client_where_a_skew_deals_the_rows_anew(rows: Path, tmp_path: Path) -> None:
+    """Clients dealt anew are called 0, 1, 2, as these clinics are. They hold rows of other clinics, too."""
+    frame = pd.read_csv(rows)
+    frame["clinic"] = frame["clinic"].map(NAMES.index)
+    frame.to_csv(numbered := tmp_path / "numbered.csv", index=False)
+    anew: list[dict[str, object]] = [
+        {"skew": "label-dirichlet:alpha=0.3", "clients": 3, "algorithm": "ditto"},
+        {"skew": ["natural", "shuffled"], "algorithm": "ditto"},
+        {"skew": "label-dirichlet:alpha=0.3", "clients": 3, "harmonisation": "site-scale"},
+        {"skew": ["natural", "shuffled"], "harmonisation": "prior"},
+    ]
+    for settings in anew:
+        lines: list[str] = []
+        runs = run(numbered, **{"harmonisation": "none", "folder": tmp_path / "runs", **settings})
+        model = load(runs.store, runs.ids[0])
+        found = model.predict(new := frame.drop(columns="ill"), warn=lines.append)
+        assert found.equals(model.predict(new.drop(columns="clinic"), warn=lines.append)), settings
+        assert any("120 rows of 120: of an unknown site (no column names it" in line for line in lines)
+    runs = run(numbered, "site-scale", tmp_path / "runs", skew=["natural", "shuffled"])
+    assert kept(runs.store, runs.ids[0]).sites.column == "clinic"  # the maps belong to the clinics before the shuffle
+
+
+def test_clients_whose_names_the_store_lacks_have_their_own_models(rows: Path, tmp_path: Path, monkeypatch) -> None:
+    """The store has the names of the first 1,000 clients. Rows of later ones got the model of another client, or the shared one."""
+    frame = pd.read_csv(rows).drop(columns="ill")
+    runs = run(rows, "none", tmp_path, algorithm="ditto")
+    whole = load(runs.store, 1).predict(frame)
+    monkeypatch.setattr(facts, "SHOWN_CLIENTS", 1)
+    runs = run(rows, "none", tmp_path, algorithm="ditto")
+    assert len(runs.store.partition(2)["client_name"].unique()) == 1
+    assert load(runs.store, 2).predict(frame, warn=about_no_site).equals(whole)
+    at = frame["clinic"] == "west"
+    assert runs.predict(frame[at], client="west")["prediction"].equals(whole.loc[at, "prediction"])
+    assert main(["export", "2", "--client", "all", "--output", str(tmp_path / "out"), "--runs", str(tmp_path)]) == 0
+    assert len([*(tmp_path / "out").iterdir()]) == len(NAMES)
+
+
+def test_a_client_called_by_a_number_is_not_another_client_by_number(rows: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(rows)
+    frame["clinic"] = frame["clinic"].map({"east": 10, "north": 20, "west": 2})
+    frame.to_csv(numbered := tmp_path / "numbered.csv", index=False)
+    runs = run(numbered, "none", tmp_path / "runs", algorithm="ditto")
+    assert [number_of(runs.store, 1, name) for name in ("2", "10", "20")] == [0, 1, 2]
+    with pytest.raises(BadInput, match="no client '1'; they are 2, 10, 20"):
+        load(runs.store, 1, "1")
 
 
 def test_a_run_between_sites_has_only_the_shared_model(rows: Path, tmp_path: Path) -> None:

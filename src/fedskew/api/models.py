@@ -59,7 +59,7 @@ def export(
     form = format or by_suffix.get(place.suffix if place else "") or "folder"
     require(form in get_args(Format), f"export: format must be {', '.join(get_args(Format))}, got {form!r}")
     run = trained.one("export")
-    whose = number_of(trained.store, run, client)
+    whose = number_of(trained.store, run, client, trained.data)
     if whose is None and has_personal(from_toml(trained.store.run(run).experiment, f"run {run}")):
         cure = "write --client NAME (client=NAME in Python) for one of these"
         warn(f"run {run}: the export is the model that all clients share, without their personal models; {cure}")

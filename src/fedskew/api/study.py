@@ -21,6 +21,7 @@ from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import OwnData
 from fedskew.data.preprocessing import Array
+from fedskew.execution.deal import client_column
 from fedskew.execution.plan import check_processes, threads_of
 from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
@@ -224,7 +225,7 @@ class Execution:
         folder = [] if str(self.store.folder) == "runs" else ["--runs", str(self.store.folder)]
         file = "NEW_ROWS.npy" if isinstance(self.rows.preprocessing, Array) else "NEW_ROWS.csv"
         whose, personal = ["--client", "NAME"], has_personal(used.experiment(self.base))
-        in_rows = bool(getattr(self.base.dataset, "client", ""))  # a column of the rows names their client
+        in_rows = bool(client_column(self.base))  # a column of the rows names their client
         by_site = personal or used.name.startswith(HARMONISED)
         predict = ["predict", file, *(whose if by_site and not in_rows else [])]
         export = ["export", *(whose if personal else [])]

@@ -158,8 +158,8 @@ def export(parsed: argparse.Namespace) -> None:
             parsed.format in (None, "folder"),
             "export: --client all writes folders; name one client to write a file",
         )
-        clients = sorted({*run.store.partition(run.ids[0])["client"]})
-        places = {int(client): output and output / f"client-{client}" for client in clients}
+        clients = range(run.records[0].facts["partition"]["clients"])
+        places = {client: output and output / f"client-{client}" for client in clients}
     for client, place in places.items():
         path = functions.export(run, place, parsed.format, client, warn)
         Console().print(f"wrote {path}", soft_wrap=True)

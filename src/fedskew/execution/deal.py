@@ -109,6 +109,16 @@ def client_data(experiment: Dealing, dataset: Dataset, dealt: Partition | None =
     )
 
 
+def client_column(experiment: Experiment, sites: bool = False) -> str:
+    """Return the column of a table whose values are the names of the clients; empty if skews deal rows to other clients.
+
+    With ``sites``, it is about the clients before rows are pooled or shuffled.
+    """
+    skews = mixture(experiment.skew)
+    natural = skews.by_groups and (sites or not (skews.pooled or skews.shuffled))
+    return getattr(experiment.dataset, "client", "") if natural else ""
+
+
 def test_owners(skews: Mixture, dataset: Dataset, sites: Partition) -> Ints | None:
     """Return the number of each test row's natural client (n_test,) in ``sites``; -1 if it is not there. None if unknown.
 

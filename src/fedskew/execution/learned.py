@@ -17,7 +17,7 @@ from fedskew.core.sites import Floats, OutputHarmonisation, SiteMaps
 from fedskew.data.datasets.table import TableData
 from fedskew.data.preprocessing import Array, Preprocessing, Tabular
 from fedskew.execution.build import Assembly
-from fedskew.execution.deal import ClientData
+from fedskew.execution.deal import ClientData, client_column
 from fedskew.execution.prepare import fitted
 from fedskew.experiment.config import Experiment
 from fedskew.slots import Unharmonised
@@ -173,7 +173,7 @@ def sites_of(experiment: Experiment, data: ClientData) -> Sites:
     return Sites(
         names=() if private else sites.names,
         unknown=harmonisation.unknown + (" (the server's own rows stand for them)" if of_server else ""),
-        column=getattr(experiment.dataset, "client", ""),
+        column=client_column(experiment, sites=data.maps is not None),
         intercept=() if intercept is None else with_zeros(intercept),
         **({} if data.maps is None else {name: values.tolist() for name, values in data.maps._asdict().items()}),
     )

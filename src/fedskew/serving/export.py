@@ -214,6 +214,13 @@ def with_trained_intercepts(
     return replace(learned, sites=replace(learned.by_site, intercept=with_zeros(intercepts)))
 
 
+def names_of_clients(store: RunStore, run: int, dataset: Dataset | None = None) -> tuple[str, ...]:
+    """Return the names of a run's clients, by number. The store has the first names, the data have all."""
+    names = tuple(store.partition(run).drop_duplicates("client")["client_name"])
+    clients = store.run(run).facts.get("partition", {}).get("clients", len(names))
+    return names if len(names) == clients else state_of(store, run, dataset)[0].partition.names
+
+
 def name_one(store: RunStore, run: int) -> str:
     """What to write for a client's model."""
     names = store.partition(run)["client_name"].unique()
@@ -375,7 +382,7 @@ def card(store: RunStore, run: int, client: int | None, without_graph: str, agre
             record=record,
             name=name_of(record.name),
             client=client,
-            whose="the global model" if client is None else f"the personal model of client {names[client]}",
+            whose="the global model" if client is None else f"the personal model of client {names.get(client, client)}",
             data=record.facts.get("data", {}),
             dealt=record.facts.get("partition", {}),
             versions=record.facts.get("versions", {}),

@@ -30,6 +30,7 @@ from fedskew.data.tables.mapping import holds_strings
 from fedskew.data.tables.survey import joined
 from fedskew.data.targets import PADDING, TARGETS, Rows
 from fedskew.data.texts import UNKNOWN, encoded, windows
+from fedskew.execution.deal import client_column
 from fedskew.execution.rounds import state_of
 from fedskew.experiment.config import Architecture, from_toml
 from fedskew.loop.evaluate import CHUNK, over_rows, scored_outputs
@@ -38,7 +39,16 @@ from fedskew.models.encoder import Encoder
 from fedskew.models.mixed import Mixed
 from fedskew.report.experiments import between_sites
 from fedskew.serving.calibrate import Calibration, temperature_of
-from fedskew.serving.export import Trained, answered, has_personal, name_one, of_clients, shares_all, trained
+from fedskew.serving.export import (
+    Trained,
+    answered,
+    has_personal,
+    name_one,
+    names_of_clients,
+    of_clients,
+    shares_all,
+    trained,
+)
 from fedskew.store.runs import RunStore
 
 SHARED = "which the shared model answers"
@@ -526,15 +536,15 @@ def load(
 
     If ``calibrated``, a temperature makes its probabilities fit to the rows that the clients, or the client, hold out.
     """
-    number, experiment = number_of(store, run, client), from_toml(store.run(run).experiment, f"run {run}")
+    number, experiment = number_of(store, run, client, dataset), from_toml(store.run(run).experiment, f"run {run}")
     by_site = number is None and has_personal(experiment)
     if by_site and between_sites(store.run(run)):
         warn(f"run {run}: the sites keep their personal models; all rows get the model that they share")
         by_site = False
-    column, one_network = getattr(experiment.dataset, "client", ""), not isinstance(experiment.model, Mixed)
+    column, one_network = client_column(experiment), not isinstance(experiment.model, Mixed)
     alone = by_site and bool(column) and one_network and not shares_all(experiment)
     basis = trained(store, run, warn, dataset, 0 if alone else number)
-    name = "" if number is None else store.client_names([run]).get((run, number), "")
+    name = "" if number is None else "".join(names_of_clients(store, run, dataset)[number:][:1])
     model = TrainedModel(run, basis, lambda: dataset or experiment.dataset.load(), client=name, warn=warn)
     if by_site:
         model = with_personal(model, store, column, dataset, alone)
@@ -549,9 +559,9 @@ def with_personal(
     They are computed when a row of a known site needs them, from the run's data.
     """
     learned, run = model.trained.learned, model.run
-    names = store.partition(run).drop_duplicates("client")["client_name"]
+    names = names_of_clients(store, run, dataset)
     unknown = ", ".join(filter(None, [learned.by_site.unknown, SHARED]))
-    sites = msgspec.structs.replace(learned.by_site, names=tuple(names), column=column, unknown=unknown)
+    sites = msgspec.structs.replace(learned.by_site, names=names, column=column, unknown=unknown)
     of_clients_ = cache(lambda: of_clients(store, run, dataset))
 
     def personal(site: int) -> Tensor:
@@ -585,17 +595,15 @@ def calibration(model: TrainedModel, store: RunStore, dataset: Dataset | None, c
     return Calibration(temperature, before, after, assembly.y_test.cpu().numpy())
 
 
-def number_of(store: RunStore, run: int, client: int | str | None) -> int | None:
-    """A client's number, from its name or the number itself."""
+def number_of(store: RunStore, run: int, client: int | str | None, dataset: Dataset | None = None) -> int | None:
+    """A client's number, from its name or the number itself. Where names are numbers, a text is a name."""
     if client is None or isinstance(client, int):
         return client
-    clients = store.partition(run).drop_duplicates("client")
-    names = dict(zip(clients["client_name"], clients["client"], strict=True))
+    names = names_of_clients(store, run, dataset)
     if client in names:
-        return int(names[client])
-    require(
-        client.isdigit(), f"run {run}: there is no client {client!r}; they are {', '.join(map(str, list(names)[:20]))}"
-    )
+        return names.index(client)
+    number = client.isdigit() and not any(name.isdigit() for name in names)
+    require(number, f"run {run}: there is no client {client!r}; they are {', '.join(names[:20])}")
     return int(client)
 
 

@@ -71,21 +71,11 @@ def test_vocabulary_has_words_of_the_training_part_only():
 
 
 @pytest.mark.parametrize(
-    ("train", "test", "y", "y_test", "expected"),
-    [
-        (["a", " "], ["b"], [0, 1], [0], "tiny: 1 texts of the training part are empty, the first one is row 2"),
-        (
-            ["a", "b"],
-            ["b", "c", ""],
-            [0, 1],
-            [0, 1, 1],
-            "tiny: 1 texts of the test part are empty, the first one is row 3",
-        ),
-    ],
+    ("train", "test", "part"), [(["a", " "], ["b", "c"], "training"), (["a", "b"], ["b", ""], "test")]
 )
-def test_bad_texts_give_one_line_errors(train, test, y, y_test, expected):
-    with pytest.raises(BadInput, match=expected):
-        dataset(train, test, y, y_test)
+def test_empty_texts_give_one_line_errors(train, test, part):
+    with pytest.raises(BadInput, match=f"tiny: 1 texts of the {part} part are empty, the first one is row 2"):
+        dataset(train, test)
 
 
 TEXTS = st.lists(

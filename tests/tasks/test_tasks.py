@@ -141,9 +141,7 @@ def test_label_skews_deal_tenths_of_the_target(air) -> None:
             "target=word,client=station",
             "column 'word' is the target and holds words, such as 'a'; name a column of numbers",
         ),
-        ("client=station", "needs one of label=COLUMN for classes, target=COLUMN for numbers"),
         ("label=word,target=pm25", "needs one of label=COLUMN for classes, target=COLUMN for numbers"),
-        ("target=pm25,client=pm25", "column 'pm25' cannot be both the label and the client"),
     ],
 )
 def test_tables_with_bad_targets_give_one_line(air, options, message) -> None:

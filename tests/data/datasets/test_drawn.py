@@ -22,9 +22,6 @@ def test_softmax_follows_the_listing():
     assert np.array_equal(data.x_test, features)
     assert np.array_equal(data.y_test, labels)
     assert np.array_equal(ours.permutation(12000), permutation), "the listing goes on with the same generator"
-    loaded = SyntheticSoftmax(test="train").load()
-    assert np.array_equal(loaded.x, features)
-    assert np.array_equal(loaded.y, labels)
 
 
 def test_softmax_fresh_rows_are_drawn_after_the_training_rows():

@@ -1,6 +1,7 @@
 """Columns that are left out, dates in a format of the user's, and the user's own grouping into clients: all verbs read the same."""
 
 import re
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -96,11 +97,28 @@ def test_a_column_to_drop_that_no_file_has_is_one_line(tmp_path, drop):
             call()
 
 
-def test_a_column_with_a_role_cannot_be_left_out(tmp_path):
-    with pytest.raises(BadInput, match="column 'ill' cannot be both the label and the column to drop; leave out one"):
-        TableData(path="t.csv", label="ill", drop="ill")
-    with pytest.raises(BadInput, match="column 'ward' cannot be both the client and the column to drop; leave out one"):
-        DiagnosisOptions(paths=[tmp_path], label="ill", client="ward", drop=("age", "ward"))
+LABEL = {"label": "y"}
+SURVIVAL = {"time": "t", "event": "e"}
+
+
+@pytest.mark.parametrize(
+    ("target", "role", "other"),
+    [
+        *((LABEL, *pair) for pair in combinations(["label", "client", "person", "text", "drop"], 2)),
+        *((SURVIVAL, *pair) for pair in combinations(["time", "event", "client"], 2)),
+    ],
+)
+def test_a_column_has_one_role(tmp_path, target, role, other):
+    options = target | dict.fromkeys((role, other), "a")
+    words = f"column 'a' cannot be both the {role} and the {other.replace('drop', 'column to drop')}; leave out one"
+    with pytest.raises(BadInput, match=words):
+        TableData(path="t.csv", **options)
+    if target is LABEL and "text" not in options:
+        with pytest.raises(BadInput, match=words):
+            DiagnosisOptions(paths=[tmp_path], **options)
+
+
+def test_drop_is_for_files():
     with pytest.raises(BadInput, match="client_from, person and drop are for files"):
         DiagnosisOptions(dataset="digits", drop="age")
 

@@ -5,16 +5,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+from torch import Tensor
+
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.flower.node import Node
+from fedskew.flower.server import serve
 from fedskew.flower.tables import rows_of, write_rows
 from fedskew.flower.wire import Kind, Request
+from fedskew.store import checkpoints
+from fedskew.store.runs import RunStore
 
 Spoil = Callable[[int, Kind, int, bytes], bytes | None]
 """From client, kind, round and reply to the bytes that arrive, or None for no reply."""
 
 RUN = "0" * 32
+VERSIONS = {"flwr": "none"}
+
+
+def unspoilt(client: int, kind: Kind, round_: int, data: bytes) -> bytes:
+    return data
 
 
 @dataclass
@@ -22,7 +33,7 @@ class Direct:
     """A channel whose nodes, with numbers 100, 101, ..., reply at once. ``waited``: seconds spent on those that do not."""
 
     clients: Sequence[Node]
-    spoil: Spoil = lambda client, kind, round_, data: data
+    spoil: Spoil = unspoilt
     seen: list[tuple[int, Kind, bytes, bytes]] = field(default_factory=list)
     sent: dict[int, bytes] = field(default_factory=dict)
     waited: float = 0.0
@@ -79,3 +90,37 @@ def nodes_of(experiment: Experiment, folder: Path) -> list[Node]:
 def configuration(experiment: Experiment, folder: Path, **options: Any) -> dict[str, Any]:
     deployment = {f"deployment.{key}": value for key, value in {"wait": 1.0, **options}.items()}
     return {"recipe": experiment.toml(), "runs": str(folder / "runs"), "resume": 0, **deployment}
+
+
+def served(experiment: Experiment, folder: Path, spoil: Spoil = unspoilt, **options: Any) -> tuple[Direct, RunStore]:
+    """Serve run 1 of a store to a node for each client; return the channel and the store."""
+    channel = Direct(nodes_of(experiment, folder), spoil)
+    serve(channel, configuration(experiment, folder, **options), VERSIONS)
+    return channel, RunStore(folder / "runs")
+
+
+def restarted(channel: Direct, options: dict[str, Any], round_: int) -> None:
+    """Serve until the server dies as an answer of this round arrives, and go on from its last checkpoint."""
+
+    def dying(client: int, kind: Kind, at: int, data: bytes) -> bytes:
+        if at == round_:
+            raise KeyboardInterrupt
+        return data
+
+    channel.spoil = dying
+    with pytest.raises(KeyboardInterrupt):
+        serve(channel, options, VERSIONS)
+    channel.spoil = unspoilt
+    serve(channel, {**options, "resume": 1}, VERSIONS)
+
+
+def final(store: RunStore, number: int = 1) -> dict[str, Tensor]:
+    """The tensors of a run's last checkpoint."""
+    path = checkpoints.latest(store.run_folder(number))
+    assert path
+    return checkpoints.load(path)[0]
+
+
+def clients_of(store: RunStore) -> list[float]:
+    """The number of clients in each round of run 1."""
+    return store.measurements([1]).query("split == 'round' and name == 'clients'")["value"].tolist()

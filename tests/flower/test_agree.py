@@ -22,9 +22,8 @@ from fedskew.flower.wire import Reply, unpack
 from fedskew.serving.predict import inputs_of, load
 from fedskew.store.runs import RunStore
 from tests.data.tables.test_schema import same
-from tests.flower.test_deployed import VERSIONS, final
 from tests.flower.test_tables import MODELS, TARGETS, columns, deployment
-from tests.flower_nodes import Direct, configuration
+from tests.flower_nodes import VERSIONS, Direct, configuration, final, restarted
 
 
 def agreeing(
@@ -58,21 +57,9 @@ def test_a_run_on_agreed_columns_equals_its_simulation_on_the_pooled_rows(
     simulated = run(pooled, runs=tmp_path / "simulated")
     experiment, nodes = agreeing(tmp_path, option, model, fewest=fewest)
     experiment = experiment.replace(checkpoint__every=1)
-    channel, options = Direct(nodes), configuration(experiment, tmp_path, agree=True, most_rows=90)
-    dead = {"on": True}
-
-    def spoil(client: int, kind: str, round_: int, data: bytes) -> bytes:
-        if dead["on"] and round_ == 2:
-            raise KeyboardInterrupt
-        return data
-
-    channel.spoil = spoil
-    with pytest.raises(KeyboardInterrupt):
-        serve(channel, options, VERSIONS)
-    dead["on"] = False
-    serve(channel, {**options, "resume": 1}, VERSIONS)
+    restarted(Direct(nodes), configuration(experiment, tmp_path, agree=True, most_rows=90), 2)
     store = RunStore(tmp_path / "runs")
-    weights = [final(store, 1)["x"], final(simulated.store, simulated.ids[0])["x"]]
+    weights = [final(store)["x"], final(simulated.store)["x"]]
     known = [load(s, 1).trained.learned.preprocessing for s in (store, simulated.store)]
     assert torch.allclose(*weights, rtol=0, atol=1e-6)
     assert (torch.equal(*weights) and known[0] == known[1]) or (fewest == 1 and kind == "classes")

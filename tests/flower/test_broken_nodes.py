@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -24,8 +24,19 @@ from fedskew.flower.wire import Fault, Kind, Reply, pack, unpack
 from fedskew.loop.round import play_round, start
 from fedskew.measure.registry import Measures
 from fedskew.store.runs import RunStore
-from tests.flower.test_deployed import VERSIONS, final
-from tests.flower_nodes import Direct, Spoil, configuration, nodes_of, small
+from tests.flower_nodes import (
+    VERSIONS,
+    Direct,
+    Spoil,
+    clients_of,
+    configuration,
+    final,
+    nodes_of,
+    restarted,
+    served,
+    small,
+    unspoilt,
+)
 
 
 def scaled(data: bytes, change: Callable[[torch.Tensor], torch.Tensor]) -> bytes:
@@ -81,13 +92,14 @@ def simulated(experiment: Experiment, away: list[int]) -> torch.Tensor:
 
 def deployed(experiment: Experiment, folder: Path, spoil: Spoil, **options: object) -> tuple[torch.Tensor, list, list]:
     """Return the model, the faults as (round, client, name, number), and the number of clients in each round."""
-    channel = Direct(nodes_of(experiment, folder), spoil)
-    number = serve(channel, configuration(experiment, folder, **{"measure": False, **options}), VERSIONS)
-    store = RunStore(folder / "runs")
-    assert store.run(number).status == "finished"
-    frame = store.measurements([number])
-    faults = frame[frame.split == "fault"][["round", "client", "name", "value"]].values.tolist()
-    return final(store, number)["x"], faults, frame[(frame.name == "clients") & (frame.split == "round")].value.tolist()
+    _, store = served(experiment, folder, spoil, **{"measure": False, **options})
+    assert store.run(1).status == "finished"
+    return final(store)["x"], faults_of(store), clients_of(store)
+
+
+def faults_of(store: RunStore) -> list[list[Any]]:
+    """The faults of run 1, as [round, client, name, number]."""
+    return store.measurements([1]).query("split == 'fault'")[["round", "client", "name", "value"]].values.tolist()
 
 
 def test_each_fault_is_rejected_and_counted_and_the_round_goes_on(tmp_path: Path) -> None:
@@ -137,10 +149,10 @@ def test_a_stopped_node_costs_one_timeout_once(tmp_path: Path) -> None:
     experiment = small(rounds=6)
     nodes = nodes_of(experiment, tmp_path)
     channel = Direct([*nodes, replace(nodes[0], client=4)], Stopped(range(2, 9)))
-    number = serve(channel, configuration(experiment, tmp_path, measure=False, timeout=7.0), VERSIONS)
-    frame = RunStore(tmp_path / "runs").measurements([number])
-    assert frame[(frame.name == "clients") & (frame.split == "round")].value.tolist() == [4, 4, 3, 3, 3, 3]
-    assert frame[frame.split == "fault"][["round", "client", "name", "value"]].values.tolist() == [[3, 3, "missing", 1]]
+    serve(channel, configuration(experiment, tmp_path, measure=False, timeout=7.0), VERSIONS)
+    store = RunStore(tmp_path / "runs")
+    assert clients_of(store) == [4, 4, 3, 3, 3, 3]
+    assert faults_of(store) == [[3, 3, "missing", 1]]
     assert channel.waited == 7.0
 
 
@@ -153,32 +165,23 @@ def test_a_node_that_was_set_aside_takes_part_again_when_it_answers(tmp_path: Pa
         return [100, 101, 102, 103]
 
     channel.nodes = nodes
-    number = serve(channel, configuration(experiment, tmp_path, measure=False, timeout=0.05), VERSIONS)
-    frame = RunStore(tmp_path / "runs").measurements([number])
-    assert frame[(frame.name == "clients") & (frame.split == "round")].value.tolist() == [4, 3, 3, 4, 4]
+    serve(channel, configuration(experiment, tmp_path, measure=False, timeout=0.05), VERSIONS)
+    assert clients_of(RunStore(tmp_path / "runs")) == [4, 3, 3, 4, 4]
     assert "site 3: no answer in 0.05 s; it is set aside until it answers again" in caplog.text
 
 
 def test_a_client_that_was_silent_in_a_survey_is_asked_again_in_the_next_round(tmp_path: Path) -> None:
-    experiment = small("drfa", rounds=3)
-
     def spoil(client: int, kind: Kind, round_: int, data: bytes) -> bytes | None:
         return None if (client, kind, round_) == (2, "survey", 1) else data
 
-    channel = Direct(nodes_of(experiment, tmp_path), spoil)
-    number = serve(channel, configuration(experiment, tmp_path, measure=False, labels=True), VERSIONS)
-    frame = RunStore(tmp_path / "runs").measurements([number], per_client=False)
-    assert frame[frame.name == "available"].value.tolist() == [4, 3, 4]
+    _, store = served(small("drfa", rounds=3), tmp_path, spoil, measure=False, labels=True)
+    assert store.measurements([1]).query("name == 'available'")["value"].tolist() == [4, 3, 4]
 
 
 def test_too_few_clients_stop_the_run_and_resume_continues_it(tmp_path: Path) -> None:
     experiment = small("scaffold", rounds=4).replace(checkpoint__every=1)
-    broken = {"on": True}
-
-    def spoil(client: int, kind: Kind, round_: int, data: bytes) -> bytes | None:
-        return None if broken["on"] and client > 0 and round_ == 2 else data
-
-    channel = Direct(nodes_of(experiment, tmp_path), spoil)
+    channel = Direct(nodes_of(experiment, tmp_path))
+    channel.spoil = lambda client, kind, round_, data: None if client > 0 and round_ == 2 else data
     options = configuration(experiment, tmp_path, labels=True)
     with pytest.raises(TooFew, match="round 3: 1 of 4 clients gave a usable answer, but 2 are needed"):
         serve(channel, options, VERSIONS)
@@ -186,30 +189,19 @@ def test_too_few_clients_stop_the_run_and_resume_continues_it(tmp_path: Path) ->
     assert (store.run(1).status, store.run(1).rounds_done) == ("failed", 2)
     with pytest.raises(BadInput, match="on Flower's nodes"):
         execute(store, 1)
-    broken["on"] = False
+    channel.spoil = unspoilt
     assert serve(channel, {**options, "resume": 1}, VERSIONS) == 1
     theirs = run(experiment, runs=tmp_path / "simulated")
-    assert torch.equal(final(store, 1)["x"], final(theirs.store, 1)["x"])
+    assert torch.equal(final(store)["x"], final(theirs.store)["x"])
 
 
 def test_a_restarted_server_finds_the_states_of_its_checkpoint_on_the_nodes(tmp_path: Path) -> None:
     """Rounds 4 and 5 are played, lost with the server, and played again from the checkpoint after round 3."""
     experiment = small("scaffold", rounds=7).replace(checkpoint__every=3)
-
-    def spoil(client: int, kind: Kind, round_: int, data: bytes) -> bytes | None:
-        if dead["on"] and round_ == 5:
-            raise KeyboardInterrupt
-        return data
-
-    dead = {"on": True}
-    channel = Direct(nodes_of(experiment, tmp_path), spoil)
-    options = configuration(experiment, tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        serve(channel, options, VERSIONS)
-    dead["on"] = False
-    serve(channel, {**options, "resume": 1}, VERSIONS)
+    channel = Direct(nodes_of(experiment, tmp_path))
+    restarted(channel, configuration(experiment, tmp_path), 5)
     theirs = run(experiment, runs=tmp_path / "simulated")
-    assert torch.equal(final(RunStore(tmp_path / "runs"), 1)["x"], final(theirs.store, 1)["x"])
+    assert torch.equal(final(RunStore(tmp_path / "runs"))["x"], final(theirs.store)["x"])
     kept = sorted(path.name for path in channel.clients[0].folder.iterdir())
     assert len(kept) == 1
     assert len(list((channel.clients[0].folder / kept[0]).iterdir())) <= 6

@@ -21,30 +21,18 @@ from fedskew.flower.server import serve
 from fedskew.flower.tables import read_rows
 from fedskew.flower.wire import Reply, pack, unpack
 from fedskew.slots import Uncompressed
-from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
-from tests.flower_nodes import Direct, configuration, nodes_of, request, small
-
-VERSIONS = {"flwr": "none"}
-
-
-def final(store: RunStore, number: int) -> dict[str, torch.Tensor]:
-    path = checkpoints.latest(store.run_folder(number))
-    assert path
-    return checkpoints.load(path)[0]
+from tests.flower_nodes import VERSIONS, Direct, configuration, final, nodes_of, request, served, small
 
 
 def same_as_simulated(experiment: Experiment, folder: Path, **options: object) -> Direct:
     """Check that the models are bitwise equal, and all stored numbers except seconds and measures of uncoded updates."""
     simulated = run(experiment, runs=folder / "simulated")
-    channel, encoded = Direct(nodes_of(experiment, folder)), type(experiment.codec) is not Uncompressed
-    number = serve(channel, configuration(experiment, folder, **options), VERSIONS)
-    store = RunStore(folder / "runs")
-    theirs, ours = final(simulated.store, simulated.ids[0]), final(store, number)
-    assert torch.equal(ours["x"], theirs["x"])
+    (channel, store), encoded = served(experiment, folder, **options), type(experiment.codec) is not Uncompressed
+    assert torch.equal(final(store)["x"], final(simulated.store)["x"])
     frames, sites = [], []
-    for s, n in ((simulated.store, simulated.ids[0]), (store, number)):
-        frame = s.measurements([n])
+    for each in (simulated.store, store):
+        frame = each.measurements([1])
         left_out = frame.name.isin(["seconds", "rejected", *(AFTER_A_CODEC if encoded else ())])
         at_sites = frame["split"] == "sites"
         sites.append(frame[at_sites].set_index(["round", "client", "name"])["value"])
@@ -136,10 +124,8 @@ def test_a_node_sends_row_counts_once_and_then_only_the_methods_vectors(
     method: str, numbers: int, tmp_path: Path
 ) -> None:
     """The method's card says how many vectors. No row, no label, no state leaves the node."""
-    experiment = small(method, rounds=2)
-    channel = Direct(nodes_of(experiment, tmp_path))
-    serve(channel, configuration(experiment, tmp_path, measure=False), VERSIONS)
-    assert not [e for e in RunStore(tmp_path / "runs").run(1).facts.get("warnings", []) if "class" in e["line"]]
+    channel, store = served(small(method, rounds=2), tmp_path, measure=False)
+    assert not [e for e in store.run(1).facts.get("warnings", []) if "class" in e["line"]]
     size = 650  # softmax regression on the digits: 64 x 10 + 10
     assert {kind for _, kind, _, _ in channel.seen} == {"meet", "train"}
     for node, kind, _, data in channel.seen:
@@ -218,8 +204,6 @@ def test_a_method_from_a_file_is_refused(tmp_path: Path) -> None:
     experiment = small(f"{path}::Mine")
     with pytest.raises(BadInput, match="offer it from a package"):
         serve(Direct([]), configuration(experiment, tmp_path), VERSIONS)
-    node = nodes_of(small(), tmp_path)[0]
-    assert "names a file of code" in unpack(node.answer(pack(request(experiment))), Reply)[0].reason
 
 
 def test_init_writes_an_app_that_flower_builds_and_the_rows(tmp_path: Path) -> None:

@@ -13,11 +13,9 @@ import pytest
 from fedskew.cli.main import parser
 from fedskew.core.errors import FedskewError
 from fedskew.flower.events import LOG, MOST_CONNECTIONS, event, observed
-from fedskew.flower.server import serve
 from fedskew.flower.superlink import free_port
 from fedskew.flower.wire import pack
-from tests.flower.test_deployed import VERSIONS
-from tests.flower_nodes import Direct, configuration, nodes_of, request, small
+from tests.flower_nodes import nodes_of, request, served, small
 
 
 def page(port: int, path: str) -> tuple[int, str]:
@@ -55,7 +53,7 @@ def test_a_node_counts_its_answers_and_reports_its_health(tmp_path: Path, capsys
 
 
 def test_a_server_counts_faults_and_rounds(tmp_path: Path) -> None:
-    experiment, port, seen = small(rounds=2), free_port(), []
+    port, seen = free_port(), []
 
     def spoil(client: int, kind: str, round_: int, data: bytes) -> bytes | None:
         if kind == "train" and round_ == 1:
@@ -63,7 +61,7 @@ def test_a_server_counts_faults_and_rounds(tmp_path: Path) -> None:
             return data[:-1] if client == 2 else data
         return data
 
-    serve(Direct(nodes_of(experiment, tmp_path), spoil), configuration(experiment, tmp_path, status=port), VERSIONS)
+    served(small(rounds=2), tmp_path, spoil, status=port)
     assert 'fedskew_events_total{client="2",fault="garbage"} 1.0\n' in seen[-1]
 
 

@@ -20,9 +20,8 @@ from fedskew.flower.tables import read_rows, write_rows
 from fedskew.flower.wire import Reply, pack, unpack
 from fedskew.report.html import board_page
 from fedskew.report.series import Results
-from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
-from tests.flower_nodes import RUN, Direct, configuration, nodes_of, request, small
+from tests.flower_nodes import RUN, VERSIONS, Direct, configuration, final, nodes_of, request, served, small
 
 MODELS = ["global-model", "personal-model"]
 
@@ -32,20 +31,17 @@ def test_models_and_clients_scores_equal_the_simulation_s(harmonisation: str, tm
     """Test rows differ: the server changes them by its own rows, because means of sites stay at the sites."""
     experiment = small(harmonisation=harmonisation, rounds=2)
     simulated = run(experiment, runs=tmp_path / "simulated")
-    channel = Direct(nodes_of(experiment, tmp_path))
-    number = serve(channel, configuration(experiment, tmp_path, labels=True), {"flwr": "none"})
-    store = RunStore(tmp_path / "runs")
-    models, scores = [], []
-    for s, n in ((simulated.store, 1), (store, number)):
-        models.append(checkpoints.load(checkpoints.latest(s.run_folder(n)))[0]["x"])
-        frame = s.measurements([n], per_client=True)
+    channel, store = served(experiment, tmp_path, labels=True)
+    scores = []
+    for each in (simulated.store, store):
+        frame = each.measurements([1], per_client=True)
         frame = frame[frame["split"].isin(MODELS)].sort_values(["round", "client", "split", "name"])
         scores.append(frame.reset_index(drop=True))
-    assert torch.equal(*models)
+    assert torch.equal(final(simulated.store)["x"], final(store)["x"])
     assert set(scores[0]["split"]) == {*MODELS[: 1 + (harmonisation != "site-scale")]}
     assert scores[0].drop(columns=["run", "value"]).equals(scores[1].drop(columns=["run", "value"]))
     np.testing.assert_allclose(scores[0]["value"], scores[1]["value"], atol=1e-6)
-    learned = kept(store, number)
+    learned = kept(store, 1)
     assert learned is not None
     assert learned.by_site.names == (tuple(f"site {k}" for k in range(4)) if harmonisation == "prior" else ())
     assert ("the server's own rows stand for them" in learned.by_site.unknown) == (harmonisation == "site-scale")
@@ -76,29 +72,22 @@ def test_combat_of_nodes_that_send_sums_equals_the_simulation_s(
     experiment = small(harmonisation=f"combat{options}", rounds=2, dtype="float64", **data)
     simulated = run(experiment, runs=tmp_path / "simulated")
     channel = Direct(sharing(nodes_of(experiment, tmp_path), fewest=1))
-    number = serve(channel, configuration(experiment, tmp_path), {"flwr": "none"})
-    store = RunStore(tmp_path / "runs")
-    learned = [kept(s, n).by_site for s, n in ((simulated.store, 1), (store, number))]
+    serve(channel, configuration(experiment, tmp_path), VERSIONS)
+    stores = simulated.store, RunStore(tmp_path / "runs")
+    learned = [kept(store, 1).by_site for store in stores]
     assert learned[1].names == ("site 0", "site 1", "site 2", "site 3")
     assert learned[0].unknown == learned[1].unknown == "left as they are"
     for one, other in zip(*(site.maps for site in learned), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
     assert np.ptp(learned[1].maps.factor[:-1], axis=0).max() > 0.1
-    models = [
-        checkpoints.load(checkpoints.latest(s.run_folder(n)))[0]["x"]
-        for s, n in ((simulated.store, 1), (store, number))
-    ]
-    torch.testing.assert_close(*models, rtol=1e-12, atol=1e-12)
-    scores = [
-        s.curves([n], ["test/loss", "global-model/loss"], per_client=True)
-        for s, n in ((simulated.store, 1), (store, number))
-    ]
+    torch.testing.assert_close(*(final(store)["x"] for store in stores), rtol=1e-12, atol=1e-12)
+    scores = [store.curves([1], ["test/loss", "global-model/loss"], per_client=True) for store in stores]
     assert [m.value for m in scores[0]] == pytest.approx([m.value for m in scores[1]], rel=1e-12)
     assert kinds(channel).count("harmonise") == 8, "each of four nodes sends its sums and gets its change, once"
-    left = store.run(number).facts["left"]["harmonise"]
+    left = stores[1].run(1).facts["left"]["harmonise"]
     width, protected = learned[1].maps.factor.shape[1], len(learned[1].protected)
     assert left == {"mean": width, "squares": width, "products": protected * width}
-    board = board_page(Results(store, store.runs()))
+    board = board_page(Results(stores[1], stores[1].runs()))
     assert "Once, for the harmonisation, with its owner’s consent (--share-summary)" in board
     assert "constant if one of them has fewer rows" in board
 
@@ -143,22 +132,14 @@ def answer(node: Node, **facts: Any) -> dict[str, torch.Tensor]:
 def test_a_resumed_run_asks_for_no_sums_again_and_goes_on_exactly(tmp_path: Path) -> None:
     experiment = small(harmonisation="combat", rounds=3).replace(checkpoint__every=1)
     nodes = sharing(nodes_of(experiment, tmp_path), fewest=5)
-    whole = serve(Direct(nodes), configuration(experiment, tmp_path / "whole"), {"flwr": "none"})
-    stop = iter([False, True])
+    serve(Direct(nodes), configuration(experiment, tmp_path / "whole"), VERSIONS)
+    stop, options = iter([False, True]), configuration(experiment, tmp_path / "parts")
     with pytest.raises(Interrupted):
-        serve(
-            Direct(nodes),
-            configuration(experiment, tmp_path / "parts"),
-            {"flwr": "none"},
-            stop=lambda: next(stop, True),
-        )
+        serve(Direct(nodes), options, VERSIONS, stop=lambda: next(stop, True))
     channel = Direct(nodes)
-    options = {**configuration(experiment, tmp_path / "parts"), "resume": 1}
-    serve(channel, options, {"flwr": "none"})
+    serve(channel, {**options, "resume": 1}, VERSIONS)
     assert "harmonise" not in kinds(channel)
-    stores = [RunStore(tmp_path / name / "runs") for name in ("whole", "parts")]
-    models = [checkpoints.load(checkpoints.latest(store.run_folder(whole)))[0]["x"] for store in stores]
-    assert torch.equal(*models)
+    assert torch.equal(*(final(RunStore(tmp_path / name / "runs"))["x"] for name in ("whole", "parts")))
 
 
 @pytest.mark.parametrize(
@@ -179,5 +160,5 @@ def test_what_nodes_cannot_do_is_refused_in_one_line(
 ) -> None:
     experiment = small(harmonisation=harmonisation, rounds=1, **settings)
     with pytest.raises(BadInput, match=words) as error:
-        serve(Direct(nodes_of(experiment, tmp_path)), configuration(experiment, tmp_path), {"flwr": "none"})
+        served(experiment, tmp_path)
     assert "\n" not in str(error.value)

@@ -27,8 +27,7 @@ from fedskew.flower.wire import Kind, Reply, Request, unpack
 from fedskew.loop.round import play_round, start
 from fedskew.measure.privacy import epsilon
 from fedskew.store.runs import RunStore
-from tests.flower.test_deployed import VERSIONS, final
-from tests.flower_nodes import Direct, Spoil, configuration, nodes_of, small
+from tests.flower_nodes import VERSIONS, Direct, configuration, final, nodes_of, served, small
 
 CLIP, NOISE, CLIENTS = 0.05, 2.0, 4
 
@@ -57,17 +56,11 @@ def updates(channel: Direct, round_: int) -> dict[int, Tensor]:
     return {reply.client: tree["delta"]["values"] for reply, tree in replies if reply.round == round_}
 
 
-def served(experiment: Experiment, folder: Path, spoil: Spoil | None = None) -> Direct:
-    channel = Direct(nodes_of(experiment, folder), *([spoil] if spoil else []))
-    serve(channel, configuration(experiment, folder), VERSIONS)
-    return channel
-
-
 def test_sampling_and_noise_come_from_the_servers_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator with the same secret gives the same model to the last bit."""
     secret, experiment = bytes(range(32)), private()
     known(monkeypatch, secret)
-    channel = served(experiment, tmp_path)
+    channel, store = served(experiment, tmp_path)
     assembly = assemble(experiment, experiment.dataset.load())
     ends = []
     for hidden in (Secret(secret), None):
@@ -78,7 +71,7 @@ def test_sampling_and_noise_come_from_the_servers_secret(tmp_path: Path, monkeyp
             server = outcome.server
             cohorts.append(outcome.work.clients.tolist())
         ends.append((server.x, cohorts))
-    x = final(RunStore(tmp_path / "runs"), 1)["x"]
+    x = final(store)["x"]
     assert torch.equal(x, ends[0][0])
     assert [sorted(updates(channel, t)) for t in range(4)] == ends[0][1] != ends[1][1]
     assert not torch.equal(x, ends[1][0])
@@ -87,7 +80,7 @@ def test_sampling_and_noise_come_from_the_servers_secret(tmp_path: Path, monkeyp
 def test_the_noise_has_the_stated_size_and_does_not_follow_from_the_recipe(tmp_path: Path) -> None:
     """The step of the model minus all updates is the noise."""
     experiment = private()
-    channel = served(experiment, tmp_path)
+    channel, _ = served(experiment, tmp_path)
     at = models(channel)
     for t in range(4):
         sent = updates(channel, t)
@@ -99,10 +92,7 @@ def test_the_noise_has_the_stated_size_and_does_not_follow_from_the_recipe(tmp_p
 
 
 def test_two_servers_with_one_recipe_draw_differently(tmp_path: Path) -> None:
-    ends = []
-    for name in "ab":
-        served(private(), tmp_path / name)
-        ends.append(final(RunStore(tmp_path / name / "runs"), 1)["x"])
+    ends = [final(served(private(), tmp_path / name)[1])["x"] for name in "ab"]
     assert (ends[0] - ends[1]).norm() > CLIP
 
 

@@ -16,8 +16,7 @@ from fedskew.flower.wire import Kind, Reply, unpack
 from fedskew.report.html import board_page, page
 from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
-from tests.flower.test_deployed import VERSIONS
-from tests.flower_nodes import Direct, configuration, nodes_of, small
+from tests.flower_nodes import VERSIONS, Direct, configuration, nodes_of, served, small
 
 SITES = ["Cleveland", "Budapest", "site 2", "Long <Beach>"]
 """The owner of client 2 gave no name."""
@@ -87,14 +86,13 @@ def test_a_site_is_named_with_its_rounds_and_faults(store: RunStore, capsys) -> 
 def test_the_record_names_every_number_that_left_a_site(method: str, tmp_path: Path) -> None:
     """The messages have the same names and sizes, and no others."""
     experiment = small(method, 2, codec="top-k:share=0.1") if method == "scaffold" else small(method, 2)
-    channel = Direct(nodes_of(experiment, tmp_path), lambda client, kind, round_, data: data)
-    serve(channel, configuration(experiment, tmp_path, labels=True), VERSIONS)
+    channel, store = served(experiment, tmp_path, labels=True)
     sent: dict[str, dict[str, int]] = {}
     for _, kind, _, data in channel.seen:
         sizes = {path: leaf.numel() for path, leaf in leaves(unpack(data, Reply)[1])}
         sent.setdefault(kind, {}).update(sizes)
     assert sent.pop("meet") == {}
-    assert RunStore(tmp_path / "runs").run(1).facts["left"] == sent
+    assert store.run(1).facts["left"] == sent
     assert {"train", "measure"} | ({"survey"} if method == "drfa" else set()) == sent.keys()
 
 
@@ -125,8 +123,7 @@ def test_the_page_for_a_board_says_what_left_each_site_and_what_protects_it(stor
 def test_the_page_for_a_board_states_clipping_and_noise(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
     experiment = small("dp-fedavg:q=1,clip=0.05,noise=2", selection="poisson:rate=1", rounds=2)
-    serve(Direct(nodes_of(experiment, tmp_path)), configuration(experiment, tmp_path), VERSIONS)
-    store = RunStore(tmp_path / "runs")
+    _, store = served(experiment, tmp_path)
     board = text_of(board_page(Results(store, store.runs())))
     [epsilon] = store.last([1], ["round/epsilon"])
     assert "is cut to length 0.05 before it leaves" in board

@@ -16,8 +16,7 @@ from fedskew.flower.wire import Kind
 from fedskew.measure.statistics import mean_interval
 from fedskew.store.runs import RunStore
 from tests.flower.test_broken_nodes import FAULTS
-from tests.flower.test_deployed import VERSIONS
-from tests.flower_nodes import Direct, configuration, nodes_of, small
+from tests.flower_nodes import VERSIONS, Direct, configuration, nodes_of, small
 
 ROUNDS, SHARE, MIB = 200, 0.1, 1 << 20
 

@@ -25,8 +25,7 @@ from fedskew.flower.tables import check_table
 from fedskew.flower.wire import Reply, pack, unpack
 from fedskew.serving.predict import load
 from fedskew.store.runs import RunStore
-from tests.flower.test_deployed import VERSIONS, final
-from tests.flower_nodes import Direct, configuration, request
+from tests.flower_nodes import VERSIONS, Direct, configuration, final, request
 from tests.models.encoders import needs_text
 from tests.texts import tiny_encoder
 
@@ -102,7 +101,7 @@ def test_a_sites_file_gives_the_numbers_of_the_simulation(kind: str, tmp_path: P
     experiment, nodes = deployment(tmp_path, TARGETS[kind], MODELS.get(kind, "mlp:hidden=[4]"))
     store = deployed(experiment, nodes, tmp_path)
     simulated = run(experiment, runs=tmp_path / "simulated")
-    assert torch.equal(final(store, 1)["x"], final(simulated.store, simulated.ids[0])["x"])
+    assert torch.equal(final(store)["x"], final(simulated.store)["x"])
     frames = [s.measurements([1], per_client=False) for s in (store, simulated.store)]
     test = [frame[frame["split"] == "test"][["round", "name", "value"]].values.tolist() for frame in frames]
     assert test[0] == test[1]
@@ -144,7 +143,7 @@ def test_a_pretrained_model_must_be_allowed_and_the_same_at_the_site(
     channel = Direct(nodes)
     serve(channel, configuration(experiment.replace(clients__number=3), tmp_path), VERSIONS)
     simulated = run(experiment, runs=tmp_path / "simulated")
-    assert torch.equal(final(RunStore(tmp_path / "runs"), 1)["x"], final(simulated.store, simulated.ids[0])["x"])
+    assert torch.equal(final(RunStore(tmp_path / "runs"))["x"], final(simulated.store)["x"])
     sent = next(data for client, kind, data, _ in channel.seen if (client, kind) == (0, "train"))
     reply, _ = unpack(replace(nodes[0], limits=Limits()).answer(sent), Reply)
     assert (

@@ -12,8 +12,8 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.flower.server import serve
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
-from tests.flower.test_deployed import VERSIONS, same_as_simulated
-from tests.flower_nodes import Direct, configuration, nodes_of, small
+from tests.flower.test_deployed import same_as_simulated
+from tests.flower_nodes import VERSIONS, Direct, configuration, nodes_of, small
 
 
 def begun(method: str, rounds: int, init: str, folder: Path) -> Experiment:

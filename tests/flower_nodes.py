@@ -1,19 +1,24 @@
 """Nodes in this process, for tests of the server and the nodes without Flower between them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from torch import Tensor
 
+from fedskew.core.records import Info
+from fedskew.engine.sequential import Sequential
+from fedskew.engine.states import ClientStates
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.flower.node import Node
 from fedskew.flower.server import serve
 from fedskew.flower.tables import rows_of, write_rows
 from fedskew.flower.wire import Kind, Request
+from fedskew.loop.round import play_round, start
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 
@@ -97,6 +102,26 @@ def served(experiment: Experiment, folder: Path, spoil: Spoil = unspoilt, **opti
     channel = Direct(nodes_of(experiment, folder), spoil)
     serve(channel, configuration(experiment, folder, **options), VERSIONS)
     return channel, RunStore(folder / "runs")
+
+
+@dataclass(frozen=True)
+class Away:
+    """An availability that leaves out given clients in each round."""
+
+    gone: Sequence[Collection[int]]
+
+    def available(self, clients: Info, round_: int, seed: int) -> np.ndarray:
+        return ~np.isin(np.asarray(clients.index), list(self.gone[round_]))
+
+
+def without(experiment: Experiment, gone: Sequence[Collection[int]]) -> Tensor:
+    """The model after rounds in the simulator in which these clients are away."""
+    assembly = assemble(experiment, experiment.dataset.load())
+    fed = replace(assembly.federation, availability=Away(gone))
+    server, states = start(fed, assembly.x0), ClientStates()
+    for _ in gone:
+        server = play_round(fed, Sequential(), server, states).server
+    return server.x
 
 
 def restarted(channel: Direct, options: dict[str, Any], round_: int) -> None:

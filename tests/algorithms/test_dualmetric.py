@@ -166,6 +166,7 @@ GOLDEN = {
     "received": (
         [(1, 1), (1, 1), (1 * 1.15, 0.995 * 0.85), (1 * 1.15, 1 * 0.85)],
         [(-1, -1), (0.5, 0.0), (0.5, 0.25), (0.5, 0.25)],
+        [[0, 0], [0, 0], [2, 3], [2, 2]],
     ),
     # models 1.72 and 2.79, 2.73 and 3.59, 3.10 and 4.17 after their steps; mu moves by them in the next round
     # accuracies of clients   1/4, 0    1/2, 1/4    1/2, 1/4
@@ -174,15 +175,16 @@ GOLDEN = {
     "updated": (
         [(1, 1), (1, 1), (0.995 * 1.15, 0.995 * 0.85), (1 * 1.15, 1 * 0.85)],
         [(0.25, 0.0), (0.5, 0.25), (0.5, 0.25), (0.5, 0.25)],
+        [[0, 0], [0, 0], [3, 3], [2, 2]],
     ),
 }
-"""By the measured model: the factors of both mu in each round, and the clients' accuracies after it."""
+"""By the measured model: the factors of both mu in each round, the clients' accuracies after it, and the rules that fired."""
 
 
 @pytest.mark.parametrize("measured", GOLDEN)
 def test_golden_four_rounds(measured: str) -> None:
     """Means 3 and 6, two steps of 0.2: the model goes 1 -> 2.25 -> 3.06 -> 3.57; the server's rows 1/5, 2/5, 3/5, 4/5."""
-    factors, accuracies = GOLDEN[measured]
+    factors, accuracies, rules = GOLDEN[measured]
     method = DualMetric(mu=0.05, measured=None if measured == "received" else measured)
     fed = above([[0, 2, 4, 6], [3, 5, 7, 9]], [0.5, 1.5, 2.5, 3.5, 4.5], method)
     x, mu, states, server = 1.0, [0.05, 0.05], ClientStates(), None
@@ -196,8 +198,7 @@ def test_golden_four_rounds(measured: str) -> None:
         assert_close(state_of(states, "mu", 2, f64(0.0)), mu)
         assert_close(state_of(states, "accuracy", 2, f64(0.0)), accuracies[t])
         assert_close(server.state["accuracy"], [0.0, 0.4, 0.6, 0.8][t])
-        if measured == "updated":
-            assert outcome.decisions["client/rule"].tolist() == [[0, 0], [0, 0], [3, 3], [2, 2]][t]
+        assert outcome.decisions["client/rule"].tolist() == rules[t]
     assert_close(server.state["d_global"], 0.2)
     assert_close(server.state["mean"], 0.375)
 

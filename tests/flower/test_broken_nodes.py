@@ -7,21 +7,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
-import numpy as np
 import pytest
 import torch
 
 from fedskew.api.functions import run
 from fedskew.core.errors import BadInput, TooFew
-from fedskew.core.records import Info
-from fedskew.engine.sequential import Sequential
-from fedskew.engine.states import ClientStates
-from fedskew.execution.build import assemble
 from fedskew.execution.run import execute
 from fedskew.experiment.config import Experiment
 from fedskew.flower.server import serve
 from fedskew.flower.wire import Fault, Kind, Reply, pack, unpack
-from fedskew.loop.round import play_round, start
 from fedskew.measure.registry import Measures
 from fedskew.store.runs import RunStore
 from tests.flower_nodes import (
@@ -36,6 +30,7 @@ from tests.flower_nodes import (
     served,
     small,
     unspoilt,
+    without,
 )
 
 
@@ -72,24 +67,6 @@ FAULTS: dict[str, Callable[[bytes], bytes | None]] = {
 }
 
 
-@dataclass(frozen=True)
-class Away:
-    client: int
-
-    def available(self, clients: Info, round_: int, seed: int) -> np.ndarray:
-        return np.asarray(clients.index) != self.client
-
-
-def simulated(experiment: Experiment, away: list[int]) -> torch.Tensor:
-    """Return the model after the same rounds in the simulator. The client is not reachable in any round."""
-    assembly = assemble(experiment, experiment.dataset.load())
-    fed, states = assembly.federation, ClientStates()
-    server = start(fed, assembly.x0)
-    for client in away:
-        server = play_round(replace(fed, availability=Away(client)), Sequential(), server, states).server
-    return server.x
-
-
 def deployed(experiment: Experiment, folder: Path, spoil: Spoil, **options: object) -> tuple[torch.Tensor, list, list]:
     """Return the model, the faults as (round, client, name, number), and the number of clients in each round."""
     _, store = served(experiment, folder, spoil, **{"measure": False, **options})
@@ -115,7 +92,7 @@ def test_each_fault_is_rejected_and_counted_and_the_round_goes_on(tmp_path: Path
     x, faults, clients = deployed(experiment, tmp_path, spoil, longest=1e3)
     assert faults == [[2 + i, 2, fault, 2.0] for i, fault in enumerate(FAULTS)]  # asked twice
     assert clients == [4, *[3] * len(FAULTS)]
-    assert torch.equal(x, simulated(experiment, [-1, *[2] * len(FAULTS)]))
+    assert torch.equal(x, without(experiment, [{}, *[{2}] * len(FAULTS)]))
 
 
 def test_one_node_does_not_decide_the_model_by_default(tmp_path: Path) -> None:
@@ -129,7 +106,7 @@ def test_one_node_does_not_decide_the_model_by_default(tmp_path: Path) -> None:
     x, faults, clients = deployed(experiment, tmp_path, spoil, attempts=1)
     assert faults == [[r, 1, "too_long", 1] for r in (1, 2, 3, 4)]
     assert clients == [3, 3, 3, 3]
-    assert torch.equal(x, simulated(experiment, [1] * 4))
+    assert torch.equal(x, without(experiment, [{1}] * 4))
 
 
 @dataclass

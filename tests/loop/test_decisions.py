@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedskew.algorithms import Afl, DualMetric, FedAvg, FedBS, FedGA, FedPBS, Ifca, Krum, QFedAvg
+from fedskew.algorithms import Afl, FedAvg, FedBS, FedGA, FedPBS, Ifca, Krum, QFedAvg
 from fedskew.api.functions import run
 from fedskew.api.runs import Runs
 from fedskew.core.algorithm import Algorithm, Solver
@@ -173,17 +173,6 @@ def test_fedpbs_and_fedbs() -> None:
     decided = play(fed, [1.0], 1)[0].decisions
     assert decided["client/variance"].tolist() == [0.0, 16.0]
     assert_close(decided["client/weight"], f64([1.0, np.exp(-1)]) / (1 + np.exp(-1)))
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_dualmetric_says_which_rule_fired(engine: object) -> None:
-    outcomes = play(ragged(DualMetric()), X0, 4, engine)
-    assert all((o.decisions["client/rule"] == 0).all() for o in outcomes[:2])
-    assert all((o.decisions["client/mu"] == 0.01).all() for o in outcomes[:2])
-    later = outcomes[2].decisions
-    fired = later["client/rule"] > 0
-    assert fired.any()
-    assert torch.equal(fired, later["client/mu"] != 0.01)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -23,7 +23,7 @@ from fedskew.loop.personal import adaptation_curve, evaluate_personal, measures_
 from fedskew.loop.plan import Local, SeededPlanner, System
 from fedskew.loop.round import start
 from fedskew.loop.sharing import Intercepts
-from fedskew.slots import Everyone, Random, Sgd, TopK, Uniform
+from fedskew.slots import Random, Sgd, TopK, Uniform
 from fedskew.tasks.classification import Classification
 from tests.execution.test_experiment import DATA, numbers, small
 from tests.reference import PAIR, apart, assert_close, f64, network, torch_sgd, train_plain
@@ -265,18 +265,3 @@ def test_tuning_changes_nothing_else(tmp_path) -> None:
 def test_a_tuning_that_diverges_is_reported(tmp_path) -> None:
     with pytest.raises(Diverged, match="personal model is no longer finite; most likely cause: adapt_lr 1e\\+30"):
         run(small(evaluation={"adapt_steps": 8, "adapt_lr": 1e30}), data=DATA, runs=tmp_path)
-
-
-def test_show_and_compare_print_personal_accuracy(tmp_path, capsys, monkeypatch) -> None:
-    from fedskew.cli.main import main
-
-    monkeypatch.setenv("COLUMNS", "200")
-
-    runs = run(small(evaluation={"adapt_steps": 1}), data=DATA, runs=tmp_path)
-    assert main(["show", str(runs.ids[0]), "--runs", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
-    assert "worst personal" in shown
-    assert "personal %" in shown
-    bare = run(small(selection=Everyone()), data=DATA, runs=tmp_path)
-    main(["show", str(bare.ids[0]), "--runs", str(tmp_path)])
-    assert "personal" not in capsys.readouterr().out.replace("adapt", "")

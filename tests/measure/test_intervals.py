@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -118,17 +120,16 @@ def test_seeds_that_decide() -> None:
     assert Crossed(mean=0.5, seeds=3, rows=10, by_seed=0.0, by_row=1.0, residual=0.0).seeds_to_decide() == 0
 
 
-def differences(rng: np.random.Generator, seeds: int, rows: int, true: float) -> np.ndarray:
+def differences(rng: np.random.Generator, seeds: int, true: float, effect: Callable[[float], np.ndarray]) -> np.ndarray:
     """Right minus right (-1, 0, 1) of two methods with accuracies 80 % and ``true`` more, (seeds, rows).
 
-    Rows are easy or hard for both methods, and some for one of them on every seed. Each seed moves each method's accuracy, and half
-    of what is its own on a row.
+    Rows are easy or hard for both methods, and some for one of them on every seed, by ``effect(deviation)`` (rows,). Each seed
+    moves each method's accuracy, and half of what is its own on a row.
     """
-    hard = 0.8 * rng.normal(size=rows)
-    right = []
+    hard, right = effect(0.8), []
     for accuracy in (0.8, 0.8 + true):
         threshold = stats.norm.ppf(accuracy + SEED_NOISE * rng.normal(size=(seeds, 1)))
-        own = 0.42 * rng.normal(size=rows) + 0.43 * rng.normal(size=(seeds, rows))
+        own = effect(0.42) + 0.43 * rng.normal(size=(seeds, len(hard)))
         right.append((hard + own < threshold).astype(float))
     return right[1] - right[0]
 
@@ -140,7 +141,7 @@ def decisions(rows: int, true: float, repeats: int, seeds: int = 5) -> tuple[flo
     """
     rng, counts = np.random.default_rng(rows), np.zeros(4)
     for _ in range(repeats):
-        values = differences(rng, seeds, rows, true)
+        values = differences(rng, seeds, true, lambda deviation: deviation * rng.normal(size=rows))
         mean, alone = mean_interval(values.mean(1).tolist())
         for at, half in ((0, over_seeds_and_rows(values).half()), (2, alone)):
             counts[at : at + 2] += abs(mean - true) <= half, abs(mean) > half

@@ -1,34 +1,22 @@
 """Intervals over persons with several test rows: simulated coverage with the rows of a person as one unit, and without."""
 
+from functools import partial
+
 import numpy as np
 import pytest
-from scipy import stats
 
 from fedskew.measure.statistics import over_seeds_and_rows
 from fedskew.store.test_rows import by_unit
-
-SEED_NOISE = 0.01
-"""Standard deviation of a method's true accuracy over seeds."""
+from tests.measure.test_intervals import differences
 
 SAME = 0.7
 """The share of the variance of a row, over rows, that all rows of a person have in common."""
 
 
-def differences(rng: np.random.Generator, seeds: int, person: np.ndarray, true: float) -> np.ndarray:
-    """Right minus right (-1, 0, 1) of two methods with accuracies 80 % and ``true`` more, (seeds, rows).
-
-    Persons and rows are easy or hard for both methods, and some for one of them on every seed.
-    """
-
-    def effects(size: float) -> np.ndarray:
-        of_persons, of_rows = rng.normal(size=person.max() + 1)[person], rng.normal(size=len(person))
-        return size * (SAME**0.5 * of_persons + (1 - SAME) ** 0.5 * of_rows)
-
-    hard, right = effects(0.8), []
-    for accuracy in (0.8, 0.8 + true):
-        threshold = stats.norm.ppf(accuracy + SEED_NOISE * rng.normal(size=(seeds, 1)))
-        right.append((hard + effects(0.42) + 0.43 * rng.normal(size=(seeds, len(person))) < threshold).astype(float))
-    return right[1] - right[0]
+def of_persons(rng: np.random.Generator, person: np.ndarray, deviation: float) -> np.ndarray:
+    """How easy each row is, of which the rows of a person have a part in common."""
+    common, own = rng.normal(size=person.max() + 1)[person], rng.normal(size=len(person))
+    return deviation * (SAME**0.5 * common + (1 - SAME) ** 0.5 * own)
 
 
 def decisions(
@@ -42,7 +30,7 @@ def decisions(
     for _ in range(repeats):
         sizes = np.full(persons, 5) if alike else rng.integers(1, 10, persons)
         person = np.repeat(np.arange(persons), sizes)
-        values = differences(rng, seeds, person, true)
+        values = differences(rng, seeds, true, partial(of_persons, rng, person))
         by_person = np.stack([by_unit(own, person)[1] for own in values])
         for at, found in ((0, over_seeds_and_rows(by_person)), (2, over_seeds_and_rows(values))):
             counts[at : at + 2] += abs(found.mean - true) <= found.half(), abs(found.mean) > found.half()

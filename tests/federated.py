@@ -1,12 +1,13 @@
 """Sites of a diagnosis without pooling, and all that leaves them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from fedskew.diagnosis.diagnose import by_bytes
 from fedskew.diagnosis.questions import Answer, Question
 from fedskew.diagnosis.server import federated
 from fedskew.diagnosis.site import AnsweringSite
@@ -96,3 +97,18 @@ def recorded(sites: dict[str, AnsweringSite]) -> tuple[Recorder, list[tuple[str,
         step = answer.pop("step")
         found += [named_leaf(step, path) for path, _ in leaves(answer) if path]
     return made, found
+
+
+def lying(
+    sites: dict[str, AnsweringSite], step: str, change: Callable[[Answer], Answer]
+) -> Callable[[dict[str, Question]], dict[str, Answer]]:
+    """Ask the sites, and change the answer of genf in this step."""
+    honest = by_bytes(sites)
+
+    def ask(questions: dict[str, Question]) -> dict[str, Answer]:
+        answers = dict(honest(questions))
+        if answers["genf"].step == step:
+            answers["genf"] = change(answers["genf"])
+        return answers
+
+    return ask

@@ -13,12 +13,12 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.tables.guard import guarded, summary
 from fedskew.data.tables.schema import merged
-from fedskew.diagnosis.diagnose import by_bytes, rehearse, sites_of_files
+from fedskew.diagnosis.diagnose import rehearse, sites_of_files
 from fedskew.diagnosis.questions import LEAVES, Answer, PackedArray, Question, arrays, numbers_of
 from fedskew.diagnosis.server import federated
 from fedskew.diagnosis.site import AnsweringSite
 from fedskew.diagnosis.subject import DiagnosisOptions, Source
-from tests.federated import HOSPITALS, Recorder, frame, number_sites, recorded, wide_sites
+from tests.federated import HOSPITALS, Recorder, frame, lying, number_sites, recorded, wide_sites
 
 
 @pytest.fixture(scope="module")
@@ -244,20 +244,13 @@ def test_one_site_or_one_class_is_refused():
     ],
 )
 def test_wrong_answer_is_refused_with_the_site(array, words):
+    def change(answer):
+        numbers = {**answer.numbers, "sum": array}
+        return msgspec.structs.replace(answer, numbers={name: held for name, held in numbers.items() if held})
+
     sites = wide_sites(2)
-    honest = by_bytes(sites)
-
-    def ask(questions):
-        answers = dict(honest(questions))
-        if answers["genf"].step == "scale":
-            numbers = {**answers["genf"].numbers, "sum": array}
-            answers["genf"] = msgspec.structs.replace(
-                answers["genf"], numbers={name: held for name, held in numbers.items() if held is not None}
-            )
-        return answers
-
     with pytest.raises(BadInput) as error:
-        federated(list(sites), ask, Source("wrong"))
+        federated(list(sites), lying(sites, "scale", change), Source("wrong"))
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 

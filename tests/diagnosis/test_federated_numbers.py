@@ -12,7 +12,7 @@ from fedskew.diagnosis.questions import Question, arrays, numbers_of
 from fedskew.diagnosis.server import federated
 from fedskew.diagnosis.site import AnsweringSite
 from fedskew.diagnosis.subject import Source
-from tests.federated import number_sites, wide_sites
+from tests.federated import lying, number_sites, wide_sites
 from tests.planted import NUMBERS, planted_numbers
 
 
@@ -119,17 +119,12 @@ def test_survival_times_are_refused_in_one_line():
     ],
 )
 def test_a_wrong_histogram_is_refused_with_the_site(counts, words):
+    def change(answer):
+        return msgspec.structs.replace(answer, numbers=arrays({"histogram": counts}))
+
     sites = number_sites(2)
-    honest = by_bytes(sites)
-
-    def ask(questions):
-        answers = dict(honest(questions))
-        if answers["genf"].step == "targets":
-            answers["genf"] = msgspec.structs.replace(answers["genf"], numbers=arrays({"histogram": counts}))
-        return answers
-
     with pytest.raises(BadInput, match=words):
-        federated(list(sites), ask, Source("wrong"))
+        federated(list(sites), lying(sites, "targets", change), Source("wrong"))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 from fedskew.core.errors import BadInput, FedskewError, TooFew
 from fedskew.data.datasets.table import TableData
 from fedskew.diagnosis.diagnose import rehearse
-from fedskew.diagnosis.questions import Answer, Question, Step, arrays
+from fedskew.diagnosis.questions import Answer, Question, arrays
 from fedskew.diagnosis.site import AnsweringSite, targets_in
 from fedskew.diagnosis.subject import Source
 from fedskew.flower.diagnosis import (
@@ -204,20 +204,6 @@ def test_an_answer_that_does_not_fit_ends_the_diagnosis_in_one_line(
     with pytest.raises(BadInput, match=f"site 1.*({reason})") as caught:
         diagnosed(Direct(sites(tmp_path), spoil), 3, QUICK)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["answer", "number"])
-def test_an_answer_of_other_shapes_or_values_names_the_site(name: str, tmp_path: Path) -> None:
-    def spoil(client: int, kind: str, round_: int, data: bytes) -> bytes:
-        if (client, kind, round_) != (2, "diagnose", get_args(Step).index("scale")):
-            return data
-        answer = msgspec.msgpack.decode(carried_bytes(unpack(data, Reply)[1]))
-        total = answer["numbers"]["sum"]
-        total["data"] = np.full(len(total["data"]) // 8, np.nan).tobytes() if name == "number" else b""
-        return reply_of(data, tensors=carried(msgspec.msgpack.encode(answer)))
-
-    with pytest.raises(BadInput, match=r"site 2: sum (has 0 bytes|holds values that are not finite)"):
-        diagnosed(Direct(sites(tmp_path), spoil), 3, QUICK)
 
 
 def test_the_result_or_the_reason_is_in_a_file(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ def test_page_is_whole_and_needs_no_network(text: str) -> None:
     assert outline.open == []
     assert {"answer", "faces", "columns", "advice", "partition", "measures"} <= set(outline.ids)
     assert all(reference.startswith("#") for reference in outline.references)
+    assert "@import" not in text
+    assert "prefers-color-scheme: dark" in text
 
 
 def test_faces_and_columns_are_pictures_with_values(text: str) -> None:

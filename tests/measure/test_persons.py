@@ -14,7 +14,7 @@ SAME = 0.7
 
 
 def of_persons(rng: np.random.Generator, person: np.ndarray, deviation: float) -> np.ndarray:
-    """How easy each row is, of which the rows of a person have a part in common."""
+    """How easy each row is. The rows of a person have a part of it in common."""
     common, own = rng.normal(size=person.max() + 1)[person], rng.normal(size=len(person))
     return deviation * (SAME**0.5 * common + (1 - SAME) ** 0.5 * own)
 

@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from fedskew.core.errors import FedskewError
+from fedskew.api.caller import Caller
+from fedskew.api.execute import complete
+from fedskew.core.errors import BadInput, FedskewError
 from fedskew.execution.run import Ended, register
 from fedskew.experiment.config import Experiment
 from fedskew.store.runs import RunStore
-from fedskew.studies.runner import stored_runs, to_execute, worst_error
+from fedskew.studies.runner import records_of, stored_runs, to_execute, worst_error
 
 EXPERIMENTS = [Experiment(name="a"), Experiment(name="b"), Experiment(name="c")]
 
@@ -49,6 +53,29 @@ def test_a_run_with_a_chosen_engine_is_found_by_the_experiment_that_was_requeste
     store.add_facts(register(store, filled), {"asked": EXPERIMENTS[2].hash()})
     assert to_execute(store, EXPERIMENTS[2:], "one") == {3: None}
     assert filled.hash() not in stored_runs(store, [filled])
+
+
+@pytest.mark.parametrize("changed", ["rows.csv", "rows.columns.toml"])
+def test_runs_on_rows_that_have_changed_do_not_count(changed: str, tmp_path: Path) -> None:
+    """Else a study that says to mend the data would print the old numbers for the mended data."""
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"age": rng.normal(50, 9, 60), "ill": rng.choice(["no", "yes"], 60), "site": ["a", "b"] * 30})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    table = {"name": "table", "path": str(tmp_path / "rows.csv"), "label": "ill", "client": "site"}
+    experiments = [Experiment(dataset=table, training__rounds=1, engine="sequential")]
+    store = RunStore(tmp_path / "runs")
+    assert complete(store, experiments, "first", 1, Caller(False)) == 1
+    assert complete(store, experiments, "the same rows", 1, Caller(False)) == 0
+    (tmp_path / "rows.columns.toml").write_text("[units.site.a]\nage = 2.0\n")
+    if changed == "rows.csv":
+        (tmp_path / "rows.columns.toml").unlink()
+        rows.assign(age=rows["age"] ** 2).to_csv(tmp_path / "rows.csv", index=False)
+    assert complete(store, experiments, "other rows", 1, Caller(False)) == 1
+    assert complete(store, experiments, "the same rows", 1, Caller(False)) == 0
+    assert records_of(store, experiments)[0].id == 2
+    (tmp_path / "rows.csv").write_text(rows.head(50).to_csv(index=False))
+    with pytest.raises(BadInput, match="the rows have changed since they were read; repeat the command"):
+        records_of(store, experiments)
 
 
 def test_an_experiment_that_is_named_twice_is_run_once(store: RunStore) -> None:

@@ -209,14 +209,34 @@ DONE = ("finished", "diverged")
 def stored_runs(store: RunStore, experiments: Sequence[Experiment]) -> dict[str, RunRecord]:
     """Return the stored runs of these experiments, by hash.
 
-    If an experiment has several runs, a finished or diverged run is returned, or else the oldest.
+    If an experiment has several runs, a finished or diverged run is returned, or else the oldest. Runs on rows of the user's
+    files that have changed since then do not count.
     """
+    sources = {experiment.hash(): experiment.dataset for experiment in experiments}
     runs: dict[str, RunRecord] = {}
-    for record in store.requested([experiment.hash() for experiment in experiments]):
+    loaded: dict[str, str] = {}
+    for record in store.requested(list(sources)):
         key = record.facts.get("asked", record.experiment_hash)
+        trained_on = record.facts.get("data", {}).get("fingerprint")
+        source = sources[key]
+        if trained_on and Path(getattr(source, "path", "")).is_absolute():
+            if repr(source) not in loaded:
+                loaded[repr(source)] = source.load().fingerprint()
+            if trained_on != loaded[repr(source)]:
+                continue
         if key not in runs or (record.status in DONE and runs[key].status not in DONE):
             runs[key] = record
     return runs
+
+
+def records_of(store: RunStore, experiments: Sequence[Experiment]) -> list[RunRecord]:
+    """Return the stored runs of experiments that were executed, in their order. Raises `BadInput` if their rows have changed."""
+    stored = stored_runs(store, experiments)
+    require(
+        all(experiment.hash() in stored for experiment in experiments),
+        "the rows have changed since they were read; repeat the command",
+    )
+    return [stored[experiment.hash()] for experiment in experiments]
 
 
 Planner = Callable[[Sequence[Experiment]], Sequence[Plan]]

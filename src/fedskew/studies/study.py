@@ -25,7 +25,7 @@ from fedskew.skew.partition import Pooled, Shuffled
 from fedskew.slots import Everyone
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.store.test_rows import units_at_sites
-from fedskew.studies.runner import Facts, no_facts, stored_runs
+from fedskew.studies.runner import Facts, no_facts, records_of
 from fedskew.studies.tune import Search, Setting, Tuned, at, grid, judged, space_of, words
 
 FIRST = "fedavg"
@@ -198,8 +198,7 @@ class Study:
         """Execute what the store lacks; return all runs. The first notes the seconds of a run."""
         began = time.perf_counter()
         number = self.execute(experiments, None if self.nested else self.rows, label, facts)
-        seconds, stored = time.perf_counter() - began, stored_runs(self.store, experiments)
-        records = [stored[experiment.hash()] for experiment in experiments]
+        seconds, records = time.perf_counter() - began, records_of(self.store, experiments)
         if number:
             self.store.add_facts(records[0].id, {"pace": seconds / number})
             records[0] = self.store.run(records[0].id)

@@ -27,7 +27,7 @@ from fedskew.experiment.combinations import has_own_models, suited, with_method
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections
 from fedskew.measure.registry import Measure, Measures
 from fedskew.store.runs import RunRecord, RunStore
-from fedskew.studies.runner import DONE, Executor, stored_runs, to_execute, worst_error
+from fedskew.studies.runner import DONE, Executor, records_of, to_execute, worst_error
 
 if TYPE_CHECKING:
     import optuna
@@ -153,9 +153,7 @@ class Tuner:
 
     def records(self, setting: Setting, seeds: Sequence[int]) -> list[RunRecord]:
         """Return the stored runs of a setting on these seeds."""
-        experiments = [self.experiment(setting, seed) for seed in seeds]
-        stored = stored_runs(self.executor.store, experiments)
-        return [stored[experiment.hash()] for experiment in experiments]
+        return records_of(self.executor.store, [self.experiment(setting, seed) for seed in seeds])
 
     def judged(self, setting: Setting, records: Sequence[RunRecord]) -> Tried:
         """Score a setting by its runs."""

@@ -159,6 +159,23 @@ def test_a_site_that_sells_half_as_much_is_in_no_other_unit(tmp_path, factor, re
 
 
 @pytest.mark.parametrize("federated", [False, True])
+@pytest.mark.parametrize(
+    ("levels", "deviation"),
+    [((290, 560, 640, 850), lambda level: 75), ((270, 480, 590, 850), lambda level: 0.12 * level)],
+)
+def test_a_small_shop_among_shops_of_many_sizes_is_in_no_other_unit(tmp_path, levels, deviation, federated):
+    """Either all shops vary alike from week to week, or a shop varies as much more as it sells more."""
+    rng, level = np.random.default_rng(0), np.repeat(levels, 200)
+    frame = pd.DataFrame({"shop": np.repeat([*"abcd"], 200), "sold": rng.normal(100, 10, 800)})
+    frame["last_week"] = rng.normal(level, deviation(level))
+    frame.to_csv(tmp_path / "shops.csv", index=False)
+    options = {"target": "sold", "client": "shop", "federated": federated, "progress": False}
+    diagnosis = fs.diagnose(tmp_path / "shops.csv", **options)
+    assert "unit" not in diagnosis["columns"][0]["text"]
+    assert diagnosis["repairs"] == [note for note in diagnosis["notes"] if "[units]" in note] == []
+
+
+@pytest.mark.parametrize("federated", [False, True])
 def test_targets_in_another_unit_are_mended_under_their_own_name(tmp_path, federated):
     path, _ = write(planted(visits()), tmp_path, one_file=True)
     options = {"target": "glucose", "client": "hospital", "drop": ["weight", "sex", "ill"], "federated": federated}

@@ -2,9 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from statistics import median
 
 UNIT, CLOSE = 1.5, 0.1
 """A factor between two units is at least `UNIT`. The logarithms of the factors of mean and deviation may differ by `CLOSE`."""
+
+DISTINCT = 6
+"""The logarithm of a factor between units is this many times the median distance of the other clients' means: about 4 deviations"""
 
 FACTORS = {
     1.609: "miles and km",
@@ -37,7 +41,8 @@ def are_codes(whole: bool, low: float, high: float) -> bool:
 def unit_factor(mean: float, rest: float, deviation: float, spread: float, rows: int) -> float:
     """Return the factor between two columns that seem to have different units; 0 if mean and deviation give different factors.
 
-    The first column has ``mean``, ``deviation`` and ``rows``; the second has mean ``rest`` and deviation ``spread``.
+    The first column has ``mean``, ``deviation`` and ``rows``; the second has mean ``rest`` and deviation ``spread``, `within` its
+    clients.
     """
     if not spread or not deviation or abs(rest) < spread / 2 or mean * rest <= 0:
         return 0.0
@@ -47,17 +52,28 @@ def unit_factor(mean: float, rest: float, deviation: float, spread: float, rows:
     return math.exp(by_mean) if far else 0.0
 
 
+def within(rows: Sequence[float], deviations: Sequence[float]) -> float:
+    """Return the deviation of all rows from the means of their own clients, whether or not these differ."""
+    return math.hypot(
+        *(math.sqrt(n / sum(rows)) * deviation for n, deviation in zip(rows, deviations, strict=True) if n)
+    )
+
+
 def from_most(mean: float, others: Sequence[float], factor: float) -> bool:
     """Whether ``mean`` is about ``factor`` times the middle one, or each of the two middle ones, of the sorted ``others``.
 
-    If so, this client is the odd one. Without this test one client in another unit would make all others look odd.
+    If so, this client is the odd one. Without this test one client in another unit would make all others look odd. Most others
+    must also differ from each other by far less: shops of many sizes have no other unit.
     """
     finite = sorted(other for other in others if math.isfinite(other))
     middle = finite[(len(finite) - 1) // 2], finite[len(finite) // 2]
-    return all(
-        mean * other_mean > 0 and abs(math.log(mean / other_mean / factor)) <= math.log(UNIT) / 2
+    if any(
+        mean * other_mean <= 0 or abs(math.log(mean / other_mean / factor)) > math.log(UNIT) / 2
         for other_mean in middle
-    )
+    ):
+        return False
+    apart = [abs(math.log(other / middle[0])) if other * mean > 0 else math.inf for other in finite]
+    return abs(math.log(factor)) >= DISTINCT * median(apart)
 
 
 def usual_factor(factor: float) -> tuple[float, str]:

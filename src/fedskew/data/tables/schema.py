@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.text import count
-from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor
+from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor, within
 from fedskew.data.preprocessing import TEXT_WIDTH, Column, Number, Tabular, Text, Words
 from fedskew.data.tables.columns import Columns
 from fedskew.data.tables.mapping import MOSTLY_NUMBERS, entry, key, quoted
@@ -213,7 +213,8 @@ def other_units(name: str, of_sites: Parts) -> Iterator[str]:
         if here.rows < FEWEST or not rest:
             continue
         others = pooled(rest)
-        factor = unit_factor(here.mean, others.mean, here.deviation, others.deviation, here.rows)
+        spread = within([other.rows for other in rest], [other.deviation for other in rest])
+        factor = unit_factor(here.mean, others.mean, here.deviation, spread, here.rows)
         if factor and from_most(here.mean, [other.mean for other in rest], factor):
             usual, units = usual_factor(factor)
             yield (

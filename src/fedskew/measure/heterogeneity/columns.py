@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from scipy.special import bdtr, bdtrc, ndtr, ndtri
 
 from fedskew.core.text import percent
-from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor
+from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor, within
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, members, table
 
 LEVEL = 0.01
@@ -74,7 +74,10 @@ NONE = GroupMoments(0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Tested(NamedTuple):
-    """The tests of one fact; arrays are (clients,). ``groups(k)`` returns the numbers of client k and of all others."""
+    """The tests of one fact; arrays are (clients,). ``groups(k)`` returns the numbers of client k and of all others.
+
+    The others' deviation is from their own means.
+    """
 
     column: str
     kind: Kind
@@ -358,7 +361,8 @@ def of_numbers(
 
     def groups(k: int) -> tuple[GroupMoments, GroupMoments]:
         mine = (np.arange(len(counts)) == k).astype(float)
-        return of_clients.of(mine), of_clients.of(everyone - mine)
+        spread = within(np.delete(rows, k).tolist(), np.delete(of_clients.deviation, k).tolist())
+        return of_clients.of(mine), of_clients.of(everyone - mine)._replace(deviation=spread)
 
     others = every.rows - rows
     offset = np.where(rows > 0, of_clients.mean - every.mean, 0.0)

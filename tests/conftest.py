@@ -62,6 +62,14 @@ def few_figures(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def one_core() -> Iterator[None]:
+    """Tests execute their runs in this process unless they name ``jobs``: to start others takes longer than most runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedskew.execution.plan.cores", lambda: 1)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Use an empty cache: tests do not use the user's engine choices, trusted code and frozen layers' results."""
     with pytest.MonkeyPatch.context() as patch:

@@ -1,11 +1,14 @@
 """Planning: a run is dealt and assembled once, ``engine = "auto"`` is settled, and the plan is what executes."""
 
+from inspect import signature
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedskew.api.functions import compare, run
+from fedskew.api.execute import start
+from fedskew.api.functions import compare, resume, run, tune
+from fedskew.api.study import study
 from fedskew.cli.train import trial_times
 from fedskew.core import machine
 from fedskew.engine.choose import EngineChoice
@@ -14,6 +17,7 @@ from fedskew.execution import build, deal, plan
 from fedskew.execution.build import assemble
 from fedskew.execution.plan import Trial, settle
 from fedskew.experiment.config import Experiment
+from fedskew.studies.compare import cross
 from tests.execution.test_experiment import DATA, numbers, small
 
 AUTO = small(rounds=1).replace(engine="auto", training__threads=0)
@@ -112,3 +116,12 @@ def test_a_processor_that_is_slower_in_half_precision_is_named(monkeypatch, tmp_
         run(experiment, data=DATA, runs=tmp_path)
         assert capsys.readouterr().err.count("precision bf16: slower on this processor, ") == lines
     machine.slow_bf16.cache_clear()
+
+
+def test_runs_go_side_by_side_on_all_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    planned = cross(small(rounds=1), ["fedavg", "fedprox"], [0])
+    monkeypatch.setattr(plan, "cores", lambda: 3)
+    assert plan.processes(None) == 3
+    assert start(planned, DATA, tmp_path).jobs == 2  # no more than runs
+    assert start(planned, DATA, tmp_path, jobs=1).jobs == 1
+    assert [signature(verb).parameters["jobs"].default for verb in (compare, resume, tune, study)] == [None] * 4

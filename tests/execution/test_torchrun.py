@@ -16,9 +16,11 @@ import pytest
 from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.machine import launcher
 from fedskew.engine.group import Lost
+from fedskew.execution import plan
 from fedskew.execution.run import register
-from fedskew.execution.torchrun import in_step, launcher
+from fedskew.execution.torchrun import in_step
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.store.runs import RunStore
 from fedskew.studies import runner
@@ -281,11 +283,9 @@ def test_after_a_lost_rank_no_other_run_begins(tmp_path: Path, monkeypatch: pyte
 def test_jobs_and_torchrun_exclude_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fedskew.cli import request
-
-    monkeypatch.setattr(request, "launcher", lambda: (0, 2))
+    monkeypatch.setattr(plan, "launcher", lambda: (0, 2))
     assert main(["compare", "--jobs", "2", "--runs", str(tmp_path)]) == 2
-    assert "fedskew: --jobs: under torchrun runs go one after the other; leave it out" in capsys.readouterr().err
+    assert "fedskew: jobs: under torchrun runs go one after the other; leave it out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("workers", [0, 1])

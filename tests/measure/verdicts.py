@@ -165,11 +165,15 @@ def rules(setting: Setting, values: Floats) -> tuple[Estimate, Estimate, float]:
 
 
 class Shares(NamedTuple):
-    """Shares of the comparisons, by the rule of the tables and by the one before."""
+    """Shares of the comparisons, by the rule of the tables and by the one before.
+
+    ``decided_knowing`` is that of a test that knows the variance of a comparison's mean, which no comparison tells.
+    """
 
     true: float
     decided: float
     decided_before: float
+    decided_knowing: float
     equivalent: float
     equivalent_before: float
     covered: float
@@ -178,8 +182,10 @@ class Shares(NamedTuple):
 def shares(setting: Setting, made: Generator, gap: float, noise: float, repeats: int) -> Shares:
     drawn = list(comparisons(setting, made, gap, noise, repeats))
     true = float(np.mean([exact for _, exact in drawn])) if gap else 0.0
-    counts = np.zeros(5)
-    for values, _ in drawn:
+    differences = np.array([np.nanmean(values) for values, _ in drawn])
+    needed = -ndtri(LEVEL / 2) * differences.std(ddof=1)
+    counts = np.zeros(6)
+    for (values, _), difference in zip(drawn, differences, strict=True):
         new, before, rows = rules(setting, values)
         means, margin = np.nanmean(values, axis=1).tolist(), abs(true) or MARGIN
         within = [equivalence_p(means, margin, rows), new.p_within(margin)]
@@ -187,6 +193,7 @@ def shares(setting: Setting, made: Generator, gap: float, noise: float, repeats:
         counts += (
             abs(new.mean) > new.half(LEVEL),
             abs(before.mean) > before.half(LEVEL),
+            abs(difference) > needed,
             np.nanmax(within) < LEVEL,
             np.nanmax(old) < LEVEL,
             abs(new.mean - true) <= new.half(LEVEL),
@@ -219,6 +226,7 @@ class Line(NamedTuple):
     true: float
     decided: float
     decided_before: float
+    decided_knowing: float
 
 
 def line(setting: Setting, methods: str, repeats: int) -> Line:
@@ -233,14 +241,16 @@ def line(setting: Setting, methods: str, repeats: int) -> Line:
         differing.true,
         differing.decided,
         differing.decided_before,
+        differing.decided_knowing,
     )
 
 
 if __name__ == "__main__":
     repeats, only = (int(sys.argv[1]) if len(sys.argv) > 1 else 3000), sys.argv[2:]
     print(
-        "| which rows | rows | methods | false verdicts | false equivalence | before | difference, points | decided | before |\n"
-        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+        "| which rows | rows | methods | false verdicts | false equivalence | before | difference, points | decided | before"
+        " | knowing |\n"
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     )
     for setting, methods in LINES:
         if not only or setting.kind in only:

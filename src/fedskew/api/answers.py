@@ -82,7 +82,7 @@ class Tuning(Shown):
         ]
         return pd.DataFrame(rows)
 
-    def start(self, seeds: Sequence[int], jobs: int = 1, partitions: Sequence[int] = ()) -> Started:
+    def start(self, seeds: Sequence[int], jobs: int | None = None, partitions: Sequence[int] = ()) -> Started:
         """Plan and store the comparison of the methods at their best settings."""
         planned = cross(self.base, list(self.methods), seeds, partitions=partitions)
         started = start(at_best(self.base, self.methods, planned), self.data, self.folder, jobs)
@@ -91,7 +91,7 @@ class Tuning(Shown):
                 started.runs.store.add_facts(number, {"tuned": self.methods[plan.experiment.name].facts()})
         return started
 
-    def compare(self, seeds: int | Sequence[int] = 5, jobs: int = 1, progress: ShowProgress = True) -> Runs:
+    def compare(self, seeds: int | Sequence[int] = 5, jobs: int | None = None, progress: ShowProgress = True) -> Runs:
         """Compare the methods on new seeds, each at its best setting."""
         return execute(self.start(seeds_from(seeds, self.base.training.seed), jobs), caller_of(progress))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedskew.api.caller import Caller, Started
 from fedskew.api.runs import Runs
 from fedskew.data.dataset import Dataset
-from fedskew.execution.plan import check_processes, prepare
+from fedskew.execution.plan import prepare, processes
 from fedskew.execution.run import Listener, Progress, register
 from fedskew.experiment.config import Experiment
 from fedskew.report.sinks import Sink, tracked
@@ -16,11 +16,14 @@ from fedskew.studies.runner import Facts, no_facts, register_all, to_execute, wo
 
 
 def start(
-    planned: Sequence[Experiment], data: Dataset | None, folder: str | Path, jobs: int = 1, comparison: bool = True
+    planned: Sequence[Experiment],
+    data: Dataset | None,
+    folder: str | Path,
+    jobs: int | None = None,
+    comparison: bool = True,
 ) -> Started:
     """Plan the experiments and store them, as one comparison or as a single run. Nothing is stored if a plan is refused."""
-    check_processes(jobs)
-    jobs = min(jobs, len(planned))
+    jobs = min(processes(jobs), len(planned))
     plans, dataset = prepare(planned, data, jobs)
     store = RunStore(folder)
     if comparison:
@@ -60,7 +63,7 @@ def complete(
     store: RunStore,
     experiments: Sequence[Experiment],
     title: str,
-    jobs: int,
+    jobs: int | None,
     caller: Caller,
     dataset: Dataset | None = None,
     facts: Facts = no_facts,
@@ -72,7 +75,6 @@ def complete(
     """
     waiting = to_execute(store, experiments, title, facts=facts)
     if waiting:
-        check_processes(jobs)
-        jobs = min(jobs, len(waiting))
+        jobs = min(processes(jobs), len(waiting))
         execute(Started(Runs(store, tuple(waiting)), waiting, dataset, jobs, ()), caller, label=label)
     return len(waiting)

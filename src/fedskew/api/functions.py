@@ -14,7 +14,7 @@ from fedskew.core.errors import Interrupted, require
 from fedskew.core.user_code import name_of
 from fedskew.data.dataset import Dataset
 from fedskew.execution.deal import dealt_rows
-from fedskew.execution.plan import check_processes
+from fedskew.execution.plan import processes
 from fedskew.execution.run import Ended, Listener, Progress
 from fedskew.experiment import config
 from fedskew.experiment.combinations import experiment_from
@@ -113,7 +113,7 @@ def compare(
     *,
     data: Dataset | None = None,
     runs: str | Path = "runs",
-    jobs: int = 1,
+    jobs: int | None = None,
     progress: ShowProgress | Caller = True,
     listener: Listener = lambda _: None,
     to: str | Sequence[str] = (),
@@ -127,8 +127,8 @@ def compare(
     tuned first, as `tune` does, and the best settings are compared.
 
     The first argument may also be an `Experiment`, followed by the methods. Without methods it runs the default ones.
-    ``jobs`` is the number of processes. If a method gives each client its own model, fine-tuned FedAvg and ``local-only`` are
-    added, unless ``baselines`` is False. `run` explains the other keywords.
+    ``jobs`` is the number of processes, by default one for each core. If a method gives each client its own model, fine-tuned
+    FedAvg and ``local-only`` are added, unless ``baselines`` is False. `run` explains the other keywords.
     """
     caller, sinks = caller_of(progress), sinks_from(to, "to")
     base = experiment if isinstance(experiment, Experiment) else None
@@ -211,7 +211,7 @@ def resume(
     *,
     data: Dataset | None = None,
     runs: str | Path = "runs",
-    jobs: int = 1,
+    jobs: int | None = None,
     progress: ShowProgress | Caller = True,
     trust: bool = False,
     rounds: int | None = None,
@@ -236,9 +236,8 @@ def resume(
     if not waiting:
         return every
     Runs(store, tuple(waiting)).confirm(trust)
-    check_processes(jobs)
     newest = f"c{records[0].comparison}" if records[0].comparison else str(records[0].id)
-    started = Started(every, dict.fromkeys(waiting), data, min(jobs, len(waiting)), words or (newest,))
+    started = Started(every, dict.fromkeys(waiting), data, min(processes(jobs), len(waiting)), words or (newest,))
     return execute(started, caller)
 
 
@@ -250,7 +249,7 @@ def tune(
     experiment: Experiment | None = None,
     data: Dataset | None = None,
     runs: str | Path = "runs",
-    jobs: int = 1,
+    jobs: int | None = None,
     progress: ShowProgress | Caller = True,
     **keywords: Unpack[TuneKeywords],
 ) -> Tuning:
@@ -287,14 +286,13 @@ def best_settings(
     search: Search,
     store: RunStore,
     data: Dataset | None,
-    jobs: int,
+    jobs: int | None,
     caller: Caller,
     seeds: Sequence[int] = (),
 ) -> Tuning:
     """Find the best setting of each method. None of the ``seeds`` of a later comparison may be a seed of the search."""
     from fedskew.api.answers import Tuning
 
-    check_processes(jobs)
     face = caller.face()
 
     def on_end(result: Ended) -> None:
@@ -306,7 +304,7 @@ def best_settings(
         def on_progress(progress: Progress) -> None:
             board.advance("", 0, tuning_text(progress))
 
-        executor = Executor(store, data, jobs, on_progress, on_end, stopper)
+        executor = Executor(store, data, processes(jobs), on_progress, on_end, stopper)
         try:
             return Tuning(base, tuned_methods(executor, base, methods, search, seeds), data, store.folder)
         except Interrupted as error:

@@ -22,7 +22,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import OwnData
 from fedskew.data.preprocessing import Array
 from fedskew.execution.deal import client_column
-from fedskew.execution.plan import check_processes, threads_of
+from fedskew.execution.plan import processes, threads_of
 from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.keywords import StudyKeywords, StudyOptions, TableColumns, declared, take
@@ -71,7 +71,7 @@ def study(
     experiment: Experiment | None = None,
     data: Dataset | None = None,
     runs: str | Path = "runs",
-    jobs: int = 0,
+    jobs: int | None = None,
     progress: ShowProgress | Caller = True,
     **keywords: Unpack[StudyKeywords],
 ) -> Decided:
@@ -79,15 +79,14 @@ def study(
 
     It diagnoses how the clients differ, measures what this costs and what helps, and says for whom and how sure. It plans within
     the ``minutes``. All runs are in the folder ``runs``, so that the same call continues after an interruption. ``jobs`` is the
-    number of processes; 0: one for each core. With ``final``, the decided method is then trained on all rows; `load_model` and
-    `export` take this model by default.
+    number of processes, by default one for each core. With ``final``, the decided method is then trained on all rows;
+    `load_model` and `export` take this model by default.
     """
     words_ = [] if experiment or data else words_of(path, cast(dict[str, Any], keywords), jobs)
     settings = cast(dict[str, Any], keywords)
-    options, caller, jobs = take(settings, StudyOptions), caller_of(progress), jobs or cores()
+    options, caller, jobs = take(settings, StudyOptions), caller_of(progress), processes(jobs)
     caller.lines = True  # its minutes are too long for a silent log
     columns = {name: options[name] for name in TableColumns.__annotations__ if name in options}
-    check_processes(jobs)
     if path is not None:
         require("dataset" not in settings and data is None, "study: give a file or a data set, not both")
         settings["dataset"] = {"name": "table", "path": str(path), **columns}
@@ -114,7 +113,7 @@ def study(
     return Execution(base, rows, diagnosis, RunStore(runs), jobs, caller, simpler).decided(options, words_)
 
 
-def words_of(path: str | Path | None, keywords: Mapping[str, object], jobs: int) -> list[str]:
+def words_of(path: str | Path | None, keywords: Mapping[str, object], jobs: int | None) -> list[str]:
     """Return the words of a command line with these keywords; empty if one of them is an object, which only Python has."""
     known, words_ = declared(StudyKeywords), ["study", *([] if path is None else [str(path)])]
     for name, value in keywords.items():
@@ -129,7 +128,7 @@ def words_of(path: str | Path | None, keywords: Mapping[str, object], jobs: int)
         elif name != "final" and value is not False:
             texts = [f"{each:g}" if isinstance(each, float) else str(each) for each in values]
             words_ += option if value is True else [*option, ",".join(texts)]
-    return [*words_, *(["--jobs", str(jobs)] if jobs not in (0, cores()) else [])]
+    return [*words_, *(["--jobs", str(jobs)] if jobs not in (None, cores()) else [])]
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from fedskew.claims.page import html, markdown, sections
 from fedskew.claims.reproduce import PlannedRun, estimate, missing, plan, restore, results
 from fedskew.claims.verdicts import Judged, Results, as_json, tally, verdicts
 from fedskew.cli.output import print_json
-from fedskew.cli.request import jobs_of
 from fedskew.core.errors import require
 from fedskew.core.files import write_whole
 from fedskew.core.text import count
+from fedskew.execution.plan import processes
 from fedskew.execution.torchrun import on_ranks
 from fedskew.report.console import Console
 from fedskew.report.progress import board_of_one
@@ -44,7 +44,7 @@ def reproduce(parsed: argparse.Namespace) -> int:
     try:
         if left:
             title = f"reproduce {document.name} {parsed.scale}"
-            complete(store, [p.experiment for p in left], title, min(jobs_of(parsed), len(left)), CommandLine())
+            complete(store, [p.experiment for p in left], title, parsed.jobs, CommandLine())
     finally:
         finished = results(store, planned)
         if parsed.export and finished:
@@ -90,7 +90,7 @@ def announced(
     if planned:
         console.print(f"{document.title}, {parsed.scale}: {count(len(planned), 'run')}, {len(left)} to do")
     if left:
-        jobs = min(jobs_of(parsed), len(left))
+        jobs = min(processes(parsed.jobs), len(left))
         with board_of_one("estimating") as board:
             seconds = estimate(left, jobs, board.stage)
         console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")

@@ -7,9 +7,6 @@ from fedskew.api.runs import Runs, model_of, runs_of
 from fedskew.cli.verbs import keywords_of
 from fedskew.core.component import literal
 from fedskew.core.errors import BadInput, require
-from fedskew.core.machine import cores
-from fedskew.execution.plan import check_processes
-from fedskew.execution.torchrun import launcher
 from fedskew.experiment.combinations import experiment_from as with_keywords
 from fedskew.experiment.config import Experiment, read
 from fedskew.experiment.keywords import Settings
@@ -53,13 +50,3 @@ def one_run(parsed: argparse.Namespace, verb: str) -> Runs:
         say(f"fedskew: {text}", error=True)
     runs.confirm(parsed.trust)
     return runs
-
-
-def jobs_of(parsed: argparse.Namespace) -> int:
-    """Return the number of runs at the same time. Under ``torchrun`` it is one."""
-    if launcher()[1] > 1:
-        require(parsed.jobs in (None, 1), "--jobs: under torchrun runs go one after the other; leave it out")
-        return 1
-    jobs: int = cores() if parsed.jobs is None else parsed.jobs
-    check_processes(jobs)
-    return jobs

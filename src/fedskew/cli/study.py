@@ -5,7 +5,7 @@ import argparse
 from fedskew.api.caller import CommandLine
 from fedskew.api.study import study as decide
 from fedskew.cli.output import print_json
-from fedskew.cli.request import jobs_of, settings_from
+from fedskew.cli.request import settings_from
 from fedskew.cli.verbs import keywords_of
 from fedskew.experiment.config import read
 from fedskew.experiment.keywords import StudyOptions
@@ -18,9 +18,7 @@ def study(parsed: argparse.Namespace) -> None:
     options = {**settings_from(parsed), **keywords_of(parsed, StudyOptions)}
     experiment = read(parsed.path) if parsed.path and parsed.path.suffix == ".toml" else None
     path = None if experiment else parsed.path
-    decided = decide(
-        path, experiment=experiment, runs=parsed.runs, jobs=jobs_of(parsed), progress=CommandLine(), **options
-    )
+    decided = decide(path, experiment=experiment, runs=parsed.runs, jobs=parsed.jobs, progress=CommandLine(), **options)
     page = decided.report(parsed.report or decided.runs.store.folder / "study.html")
     if parsed.json:
         print_json({**values(decided.findings), "report": str(page)})

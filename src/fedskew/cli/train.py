@@ -13,7 +13,7 @@ from fedskew.api import functions
 from fedskew.api.caller import CommandLine, Started
 from fedskew.api.runs import Runs
 from fedskew.cli import output
-from fedskew.cli.request import experiment_from, jobs_of
+from fedskew.cli.request import experiment_from
 from fedskew.cli.verbs import keywords_of
 from fedskew.core.component import label, plain
 from fedskew.core.text import count
@@ -91,7 +91,7 @@ def compare(parsed: argparse.Namespace) -> int:
             [options[name]] = options[name]
     caller = TrainingVerb(parsed.folds)
     runs = functions.compare(
-        base, parsed.algorithms or (), runs=parsed.runs, jobs=jobs_of(parsed), progress=caller, **options
+        base, parsed.algorithms or (), runs=parsed.runs, jobs=parsed.jobs, progress=caller, **options
     )
     return present(runs, parsed, caller)
 
@@ -103,7 +103,7 @@ def tune(parsed: argparse.Namespace) -> None:
         parsed.algorithms or ["fedavg"],
         experiment=experiment_from(parsed),
         runs=parsed.runs,
-        jobs=jobs_of(parsed),
+        jobs=parsed.jobs,
         progress=TrainingVerb(),
         **tuning_of(parsed),
     )
@@ -127,7 +127,7 @@ def resume(parsed: argparse.Namespace) -> int:
     runs = functions.resume(
         parsed.runs_wanted,
         runs=parsed.runs,
-        jobs=jobs_of(parsed),
+        jobs=parsed.jobs,
         progress=caller,
         trust=parsed.trust,
         rounds=parsed.rounds,

@@ -64,6 +64,24 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+START = "start the same command on every machine with `torchrun ... -m fedskew ...`"
+
+
+def launcher() -> tuple[int, int]:
+    """Return this process's rank and the number of ranks from ``torchrun``'s environment variables; (0, 1) without it.
+
+    Raises `BadInput` if the variables are not valid.
+    """
+    values = {name: os.environ.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))}
+    variables = ", ".join(f"{name}={value}" for name, value in values.items())
+    require(all(value.isdecimal() for value in values.values()), f"{variables}: whole numbers are needed; {START}")
+    rank, size = map(int, values.values())
+    require(rank < size, f"{variables}: ranks go from 0 to WORLD_SIZE - 1; {START}, or unset RANK")
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    require(size == 1 or not missing, f"{variables}, but {' and '.join(missing)} not set; {START}, or unset WORLD_SIZE")
+    return rank, size
+
+
 @cache
 def slow_bf16(side: int = 512) -> str:
     """Return a line if matrix products in bfloat16 take longer here than in float32; else "".

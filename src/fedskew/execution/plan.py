@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.errors import require
-from fedskew.core.machine import cores, slow_bf16
+from fedskew.core.machine import cores, launcher, slow_bf16
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import OwnData
 from fedskew.engine.choose import EngineChoice, choose, next_work
@@ -73,7 +73,6 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
     ``dataset`` replaces the experiments' data set. For each name, a trial on the first experiment chooses the engine of all,
     for ``jobs`` runs at a time. Raises `BadInput` before anything is stored.
     """
-    check_processes(jobs)
     if dataset is not None:
         fingerprint_only = OwnData(fingerprint=dataset.fingerprint())
         experiments = [e.replace(dataset=fingerprint_only) for e in experiments]
@@ -132,14 +131,22 @@ def remarks_on(plans: Iterable[Plan | None]) -> list[str]:
     return remarks
 
 
-def check_processes(count: int) -> None:
-    """Raise `BadInput` for less than one process, and for more than this machine's memory probably holds."""
+def processes(jobs: int | None) -> int:
+    """Return how many runs are executed at the same time: ``jobs``, or by default one for each core, under ``torchrun`` one.
+
+    Raises `BadInput` for less than one process, and for more than this machine's memory probably holds.
+    """
+    if launcher()[1] > 1:
+        require(jobs in (None, 1), "jobs: under torchrun runs go one after the other; leave it out")
+        return 1
+    count = cores() if jobs is None else jobs
     require(count >= 1, f"jobs must be at least 1, got {count}")
     most = PER_CORE * cores()
     require(
         count <= most,
         f"{count} processes at a time are too many for this machine; use at most {most}, {PER_CORE} for each core",
     )
+    return count
 
 
 def threads_of(jobs: int) -> int:

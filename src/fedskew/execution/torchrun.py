@@ -14,7 +14,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from fedskew.core.errors import BadInput, FedskewError, NoRoom, require
+from fedskew.core.errors import BadInput, FedskewError, NoRoom
+from fedskew.core.machine import launcher
 from fedskew.core.records import Server
 from fedskew.core.trees import num_bytes
 from fedskew.engine.group import TIME_LIMIT, Distributed, Group, Lost, collective
@@ -29,24 +30,7 @@ from fedskew.store.checkpoints import to_device
 PART = 1 << 26
 """Number of bytes of client states that rank 0 sends at a time."""
 
-START = "start the same command on every machine with `torchrun ... -m fedskew ...`"
-
 T = TypeVar("T")
-
-
-def launcher() -> tuple[int, int]:
-    """Return this process's rank and the number of ranks from ``torchrun``'s environment variables; (0, 1) without it.
-
-    Raises `BadInput` if the variables are not valid.
-    """
-    values = {name: os.environ.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))}
-    variables = ", ".join(f"{name}={value}" for name, value in values.items())
-    require(all(value.isdecimal() for value in values.values()), f"{variables}: whole numbers are needed; {START}")
-    rank, size = map(int, values.values())
-    require(rank < size, f"{variables}: ranks go from 0 to WORLD_SIZE - 1; {START}, or unset RANK")
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    require(size == 1 or not missing, f"{variables}, but {' and '.join(missing)} not set; {START}, or unset WORLD_SIZE")
-    return rank, size
 
 
 def on_ranks(verb: Callable[[Namespace], int | None]) -> Callable[[Namespace], int]:

@@ -223,12 +223,12 @@ def test_no_more_lines_than_thirty_with_the_page(studied: tuple[Path, Decided], 
 
 
 def test_the_command_to_use_the_decision_has_the_options_of_the_study(studied: tuple[Path, Decided]) -> None:
-    words = words_of("v.csv", {"label": "ill", "rounds": 2, "skew": ["natural", "shuffled"], "final": True}, 0)
+    words = words_of("v.csv", {"label": "ill", "rounds": 2, "skew": ["natural", "shuffled"], "final": True}, None)
     assert words == ["study", "v.csv", "--label", "ill", "--rounds", "2", "--skew", "natural", "--skew", "shuffled"]
-    assert words_of(None, {"evaluation__every": 3, "minutes": 1.5}, 0) == [
+    assert words_of(None, {"evaluation__every": 3, "minutes": 1.5}, None) == [
         *("study", "--set", "evaluation.every=3", "--minutes", "1.5")
     ]
-    assert words_of("v.csv", {"model": object()}, 0) == []
+    assert words_of("v.csv", {"model": object()}, None) == []
 
 
 def test_partitions_draw_their_own_test_rows_and_tuning_sees_none_of_them(studied: tuple[Path, Decided]) -> None:

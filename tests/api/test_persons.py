@@ -80,7 +80,8 @@ def test_a_diagnosis_counts_each_person_once_at_a_client(path: Path, capsys: pyt
     found = json.loads(capsys.readouterr().out)
     assert sum(found["sizes"]) == PERSONS
     assert (
-        f"each person counts once, with the first row: {PERSONS * (VISITS - 1)} later rows not used" in found["notes"]
+        f"differences count each person once, by the first row: {PERSONS * (VISITS - 1)} later rows not used for them"
+        in found["notes"]
     )
     assert ",person=patient" in found["advice"]["command"]
     assert main([*command, "--json"]) == 0

@@ -175,7 +175,9 @@ def test_rows_that_a_skew_deals_are_studied_without_sites(dealt: Decided, tmp_pa
     assert "Decision: Use " in text
     assert any("NEW_ROWS.npy" in command for command in dealt.findings.commands)
     assert "For whom: no table: the clients are dealt" in text
-    assert "No table: the clients are dealt" in dealt.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    page = dealt.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "No table: the clients are dealt" in page
+    assert "4 clients · 1797 rows" in page, "training and test rows"
 
 
 def test_all_arms_of_dealt_rows_are_measured_on_the_same_rows(dealt: Decided) -> None:
@@ -355,7 +357,17 @@ def test_the_decision_is_the_best_of_those_that_are_higher(studied: tuple[Path, 
         "Use x, tuned (learning rate 0.1): 84.0 ± 2.0\u00a0% accuracy at the sites, +4.00 ± 1.00 points over 6 paired partitions "
         "(p\u00a0=\u00a00.01) against FedAvg."
     )
-    assert joining.startswith("Joining helps: +14.00 ± 1.00 points")
+    assert joining.startswith(
+        "Joining helps: +14.00 ± 1.00 points over 6 paired partitions (p\u00a0=\u00a00.01) over sites"
+    )
+
+
+def test_joining_says_if_less_is_better(studied: tuple[Path, Decided]) -> None:
+    """+1.66 RMSE over sites that train alone was read as a gain."""
+    found = decided_by(studied[1], ROWS, {FIRST: ("undecided", 0.1), "x": ("undecided", 0.14)})
+    found = replace(found, results=replace(found.results))
+    found.results.__dict__["measure"] = replace(studied[1].findings.results.measure, better="lower")
+    assert "(less is better) over sites that train alone" in found.joining
 
 
 SITE_BIAS, PRIOR = "FedAvg + site-bias", "FedAvg + prior"

@@ -282,7 +282,9 @@ def from_experiment(experiment: Dealing, title: str, own_data: Dataset | None = 
     notes = [partition.note] if partition.note else []
     if data.persons is not None:
         first = np.sort(np.unique(np.stack([client, data.persons[0][rows]]), axis=1, return_index=True)[1])
-        notes += [f"each person counts once at a client: {count(len(rows) - len(first), 'row')} not used"]
+        notes += [
+            f"differences count each person once at a client: {count(len(rows) - len(first), 'row')} not used for them"
+        ]
         rows, client = rows[first], client[first]
     notes += ["concepts change over the rounds; measured as in the first one"] if dealt.labels.change else []
     x, texts = dealt.x[rows], None

@@ -295,7 +295,10 @@ class TableColumns(TypedDict, total=False):
     client_from: Annotated[
         str, Keyword("COLUMN:FILE", "groups of a column's values as clients: a CSV with the columns value and client")
     ]
-    person: Annotated[str, Keyword("COLUMN", "column with the person of each row; each person counts once at a client")]
+    person: Annotated[
+        str,
+        Keyword("COLUMN", "column with the person of each row, whose rows stay together; differences count each once"),
+    ]
     drop: Annotated[str | Sequence[str], Keyword("COLUMN", "column to leave out; may be repeated", repeated=True)]
 
 

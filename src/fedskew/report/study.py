@@ -243,6 +243,11 @@ class Findings:
         return text
 
     @property
+    def less(self) -> str:
+        """What to say after a number if less is better."""
+        return " (less is better)" if self.results.measure.ahead == "lower" else ""
+
+    @property
     def apart(self) -> bool:
         """Whether every arm that joins is worse than sites that train alone."""
         joint = self.over_alone if self.costs[-1] in self.rows else {}
@@ -260,7 +265,7 @@ class Findings:
         joint = self.over_alone
         if name not in joint or alone not in self.rows:
             return "Whether joining helps was not measured."
-        gained, apart = difference(measure, joint[name]), list[str]()
+        gained, apart = f"{difference(measure, joint[name])}{self.less}", list[str]()
         if self.apart:
             text, usual = f"sites that train alone reach {self.reached(alone)}", measure.behind
             text += f"; the best that joins, {title_of(name)}, reaches {self.reached(name)}, {gained}"
@@ -278,14 +283,13 @@ class Findings:
     def arms(self, names: Sequence[str]) -> Cells:
         """Return the table of some arms."""
         measure, rows = self.results.measure, [self.rows[name] for name in names if name in self.rows]
-        less = " (less is better)" if measure.ahead == "lower" else ""
         if BASELINE in names:
             rows.append(
                 {"method": BASELINE, measure.key: self.baseline, f"{measure.key}_half": math.nan, "verdict": ""}
             )
         return {
             "": [title_of(row["method"]) for row in rows],
-            f"{measure.name.replace('_', ' ')} {measure.unit}".strip() + less: [
+            f"{measure.name.replace('_', ' ')} {measure.unit}".strip() + self.less: [
                 words.cell_text(measure, row) for row in rows
             ],
             f"vs {title_of(self.costs[0])}": [words.difference(measure, row) if row["verdict"] else "" for row in rows],
@@ -400,7 +404,7 @@ def printed(findings: Findings) -> list[str]:
     sure = fitting("How sure: ", findings.sure(), 4)
     room = LINES - len(lines) - len(sure)
     remedy, chosen = findings.shown_remedy, findings.shown_remedy == findings.decision
-    head = f"For whom (remedy: {title_of(remedy)}{'' if chosen else ', tried and not chosen'})"
+    head = f"For whom (remedy: {title_of(remedy)}{'' if chosen else ', tried and not chosen'}){findings.less}"
     whom = [head, *shortened(sites, room - FEWEST_REMEDIES - 1)] if sites else wrapped("For whom: ", NO_SITES)
     room -= len(whom)
     if len(helps) > room:

@@ -336,7 +336,7 @@ class StreamedRows:
         yield from reading.notes
         yield from self.kinds.notes()
         if self.later:
-            yield f"each person counts once, with the first row: {count(self.later, 'later row')} not used"
+            yield f"differences count each person once, by the first row: {count(self.later, 'later row')} not used for them"
         if reading.malformed:
             yield f"{count(reading.malformed, 'line')} dropped: too few or too many cells"
         if reading.empty:

@@ -184,9 +184,10 @@ def test_the_program_prints_the_answers_of_predict(target: str, leave_out: str, 
     assert_same_answers(runs, tmp_path / "test.csv", runs.predict(tmp_path / "test.csv"))
 
 
-@pytest.mark.slow
-def test_the_program_of_images_prints_the_answers_of_predict(tmp_path: Path) -> None:
-    runs, rows = fs.run(dataset="digits", runs=tmp_path, **QUICK), np.random.default_rng(0).integers(0, 17, (5, 64))
+@pytest.mark.parametrize("method", [pytest.param("fedavg", marks=SLOW), "fedavg-prior"])
+def test_the_program_of_images_prints_the_answers_of_predict(method: str, tmp_path: Path) -> None:
+    runs = fs.run(dataset="digits", skew="label-dirichlet", algorithm=method, runs=tmp_path, **QUICK)
+    rows = np.random.default_rng(0).integers(0, 17, (5, 64))
     pd.DataFrame(rows).to_csv(tmp_path / "digits.csv", index=False)
     assert_same_answers(runs, tmp_path / "digits.csv", runs.predict(rows))
 

@@ -17,7 +17,7 @@ if facts["agreed"]:
 if facts["unknown"] and facts["site"] not in rows:
     column = repr(facts["site"]) if facts["site"] else "names the site"
     print(f"no column {column}: rows of unknown sites are {facts['unknown']}", file=sys.stderr)
-    rows[facts["site"]] = ""
+    rows = rows.assign(**{facts["site"]: ""}) if facts["site"] else rows
 inputs = {}
 for part in session.get_inputs():
     if facts["text"]:

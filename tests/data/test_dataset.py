@@ -291,3 +291,15 @@ def test_images_on_one_scale_and_measured_numbers_give_no_warning() -> None:
         images(np.full(40, 255.0), 255)
         images(np.ones(40), y=np.linspace(0, 1, 40))
     assert not seen
+
+
+def test_classes_that_count_from_one_are_warned_of() -> None:
+    y = {"y": np.array([1, 2, 2, 1, 1]), "y_test": np.array([1, 2])}
+    with pytest.warns(
+        UserWarning, match=r"^mine: y holds 1 to 2 and never 0, so no row is of class 'a'; classes count from 0, in"
+    ):
+        Dataset(**valid(**y))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Dataset(**valid(**y, classes=("0", "1", "2")))  # these names are right
+        Dataset(**valid(**y | {"y_test": np.array([0, 2])}))

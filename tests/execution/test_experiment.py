@@ -315,3 +315,22 @@ def test_forgetting_is_the_fall_of_each_class_below_its_highest_so_far(tmp_path)
     assert np.allclose(stored.to_numpy(), expected.to_numpy(), atol=1e-15)
     mean = frame[(frame["split"] == "test") & (frame["name"] == "forgetting")].set_index("round")["value"]
     assert np.allclose(mean, expected.mean(axis=1), atol=1e-15)
+
+
+def test_targets_that_float32_would_round_away_are_refused(tmp_path: Path) -> None:
+    """Times in seconds since 1970: float32 knows every 128th of them."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 2)).astype(np.float32)
+    y = 1.6e9 + 1000 * (x[:, 0].astype(np.float64) + 0.1 * rng.standard_normal(60))
+    data, options = (
+        Dataset(x=x, y=y, x_test=x, y_test=y),
+        {"clients": 2, "rounds": 1, "runs": tmp_path, "progress": False},
+    )
+    with pytest.raises(
+        BadInput, match=r"about 1\d{9} and deviate by .*, which float32 would round away; .*--dtype float64"
+    ):
+        run(data=data, **options)
+    precise = run(data=data, dtype="float64", **options).measurements()
+    near = run(data=dataclasses.replace(data, y=y - 1.6e9, y_test=y - 1.6e9), dtype="float64", **options).measurements()
+    rmse = [rows.query("split == 'test' and name == 'rmse' and round == 1")["value"].item() for rows in (precise, near)]
+    assert rmse[0] == pytest.approx(rmse[1], rel=1e-6)

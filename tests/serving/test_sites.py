@@ -181,7 +181,10 @@ def test_a_run_between_sites_has_only_the_shared_model(rows: Path, tmp_path: Pat
     runs.store.add_facts(1, {"flower": {}})
     new = pd.read_csv(rows).drop(columns="ill")
     model = load(runs.store, 1, warn=lines.append)
-    assert lines == ["run 1: the sites keep their personal models; all rows get the model that they share"]
+    assert lines == [
+        "run 1: the sites keep their personal models; all rows get the model that they share",
+        "run 1: the sites keep their NAME.columns.toml; rows of a site need its lines in such a file of their own",
+    ]
     assert model.predict(new).equals(model.predict(new.assign(clinic="south")))
 
 

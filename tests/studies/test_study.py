@@ -546,6 +546,9 @@ def test_sites_with_one_class_of_two_are_named_and_one_row_gives_no_interval(sho
     found = fs.study(tmp_path / "visits.csv", runs=tmp_path / "runs", progress=False, **options).findings
     says = "west has only 1 of 2 classes: alone, a site is tested on these only, where one answer is right for 100 % of the rows."
     assert found.sentences()[-1] == says, "and tiny has too few rows to say so"
+    counts = [[9, 1] if name == "tiny" else [40, 1] for name in found.diagnosis["client_names"]]
+    tested = replace(found, diagnosis={**found.diagnosis, "label_counts": counts})
+    assert not tested.few_classes, "the only row of a class may be tested or held out"
     rows = found.at_sites(FIRST, ALONE)
     assert rows["tiny"]["verdict"] == "undecided"
     assert np.isnan([rows["tiny"]["difference_half"], rows["tiny"]["p"]]).all(), "one test row in each split"

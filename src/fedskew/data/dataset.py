@@ -330,7 +330,14 @@ FAR, FEW = 50.0, 20
 
 
 def assumed(data: Dataset, target: str) -> Iterator[str]:
-    """Yield a line on what was assumed of a program's arrays: one scale of all images, and that numbers are no classes."""
+    """Yield a line on what was assumed of a program's arrays: classes from 0, no classes in numbers, one scale of all images."""
+    if data.classes != (*map(str, range(len(data.classes))),) and target == "classes":
+        least = min(int(data.y.min()), int(data.y_test.min()))
+        if least > 0:
+            yield (
+                f"{data.name}: y holds {least} to {data.y.max()} and never 0, so no row is of class {data.classes[0]!r}; classes "
+                "count from 0, in the order of their names"
+            )
     values = len(np.unique(data.y)) if target == "number" and not data.target and data.y.ndim == 1 else 0
     if 0 < values <= FEW and np.all(data.y == np.round(data.y)):
         yield (

@@ -30,6 +30,7 @@ from fedskew.models.mixed import MixedNet
 from fedskew.models.own import OwnModel
 from fedskew.models.sequences import TextModel
 from fedskew.report.progress import Board, Lines, Part
+from fedskew.tasks.regression import Regression
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -72,7 +73,9 @@ def prepared(
     model, x, x_test = fitted(network_of(experiment.model, experiment.harmonisation), dataset, x, x_test)
     shape = tuple(x.shape[1:])
     bf16 = experiment.training.precision == "bf16"
-    tasks = tasks_of(experiment.task.fitted(dataset.y), model, shape, dataset.num_categories, dtype, device, bf16)
+    kind = experiment.task.fitted(dataset.y)
+    check_digits(kind, dtype)
+    tasks = tasks_of(kind, model, shape, dataset.num_categories, dtype, device, bf16)
     task = tasks[0]
     require(
         not dataset.vocabulary or task.ids or isinstance(model, (Encoder, Mixed, OwnModel)),
@@ -88,6 +91,21 @@ def prepared(
         train, test = of_frozen(task, torch.cat([train, test])).split([len(x), len(x_test)])
         tasks = (rest_of(task),)
     return Prepared(tasks, task.space.flatten(net).to(device, dtype), train, test, frozen)
+
+
+MOST_ROUNDED = 0.01
+"""Largest distance of neighbouring numbers at the mean of the targets, in their standard deviations."""
+
+
+def check_digits(kind: TaskKind, dtype: torch.dtype) -> None:
+    """Raise `BadInput` if numbers of this type have too few digits to tell the targets apart, such as times in seconds."""
+    if not isinstance(kind, Regression) or kind.center is None or kind.scale is None:
+        return
+    require(
+        abs(kind.center) * torch.finfo(dtype).eps <= MOST_ROUNDED * kind.scale,
+        f"task regression: the targets are about {kind.center:.10g} and deviate by {kind.scale:.3g}, which {str(dtype)[6:]} would "
+        "round away; subtract a constant from all of them, or write --dtype float64",
+    )
 
 
 def check_places(name: str, task: ModelTask, dataset: Dataset, *parts: Rows) -> None:

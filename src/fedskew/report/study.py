@@ -34,7 +34,7 @@ BASELINE = "One answer at each site"
 """Row of the costs without a model: the best constant answer of each site's own rows."""
 
 FEWEST_ROWS = 20
-"""With fewer training rows a site's test rows may be of a class that these lack."""
+"""A site with fewer rows has few classes by chance."""
 
 CONSTANT = "constant_of_sites"
 """The measurement of this row."""
@@ -204,15 +204,16 @@ class Findings:
         runs = [record for record in self.results.runs if record.name == self.costs[0]]
         if not runs or runs[0].facts.get("sites", {}).get("rarest") is None:
             return ""
-        rows = self.results.store.partition(runs[0].id).pivot_table("rows", "client_name", "label", "sum", fill_value=0)
-        number = (rows > 0).sum(axis=1)
-        few = rows[number.le(2) & number.lt(rows.shape[1]) & rows.sum(axis=1).ge(FEWEST_ROWS)]
-        if few.empty:
+        # a run's partition lacks the rows that are tested or held out
+        names, rows = self.diagnosis["client_names"], np.array(self.diagnosis["label_counts"])
+        number, classes = (rows > 0).sum(axis=1), int(rows.any(axis=0).sum())
+        few = np.flatnonzero((number <= 2) & (number < classes) & (rows.sum(axis=1) >= FEWEST_ROWS))
+        if not len(few):
             return ""
-        whose = f"{few.index[0]} has" if len(few) == 1 else f"{len(few)} of {len(rows)} sites have"
-        usual = percent(float(few.max(axis=1).sum() / few.to_numpy().sum()))
+        whose = f"{names[few[0]]} has" if len(few) == 1 else f"{len(few)} of {len(rows)} sites have"
+        usual = percent(float(rows[few].max(axis=1).sum() / rows[few].sum()))
         return (
-            f"{whose} only {number[few.index].max()} of {rows.shape[1]} classes: alone, a site is tested on these only, where "
+            f"{whose} only {number[few].max()} of {classes} classes: alone, a site is tested on these only, where "
             f"one answer is right for {usual} of the rows."
         )
 

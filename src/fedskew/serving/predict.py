@@ -545,6 +545,10 @@ def load(
     alone = by_site and bool(column) and one_network and not shares_all(experiment)
     basis = trained(store, run, warn, dataset, 0 if alone else number)
     name = "" if number is None else "".join(names_of_clients(store, run, dataset)[number:][:1])
+    if between_sites(store.run(run)) and isinstance(basis.learned.preprocessing, Tabular):
+        warn(
+            f"run {run}: the sites keep their NAME.columns.toml; rows of a site need its lines in such a file of their own"
+        )
     model = TrainedModel(run, basis, lambda: dataset or experiment.dataset.load(), client=name, warn=warn)
     if by_site:
         model = with_personal(model, store, column, dataset, alone)

@@ -210,3 +210,15 @@ def test_another_spelling_of_a_class_is_noted(tmp_path, classes, words):
     for notes in found:
         assert any("if both mean the same" in note for note in notes) == bool(words)
         assert any(words in note for note in notes) or not words
+
+
+def test_clients_of_one_file_with_classes_in_two_languages_are_noted(tmp_path):
+    sites = np.repeat(["a", "b", "c"], 20)
+    classes = ["yes", "no"] * 10 + ["ja", "nein"] * 20
+    frame = pd.DataFrame({"x": np.arange(60) * 1.5, "site": sites, "y": classes})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    says = "a: column 'y' holds 'no', 'yes', but at other sites 'ja', 'nein'; if they mean the same, map each word"
+    assert any(note.startswith(says) for note in survey([tmp_path / "rows.csv"], "y", "site").notes)
+    frame["y"] = ["yes", "no"] * 30
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    assert not any("map each word" in note for note in survey([tmp_path / "rows.csv"], "y", "site").notes)

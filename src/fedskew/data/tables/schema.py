@@ -124,13 +124,14 @@ def other_words(name: str, of_sites: Mapping[str, Collection[str]]) -> Iterator[
             f"{where}: column {name!r} holds {spelt(pairs)}; if {both} mean the same, write "
             f"{entry(f'words.{key(name)}', *first, *others)} in one site's NAME.columns.toml"
         )
+    if not of_pairs:
+        yield from other_language(name, of_sites)
+
+
+def other_language(name: str, of_sites: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Yield a line if some sites have as many words as the others, but no word in common with them."""
     sets = Counter(frozenset(words) for words in of_sites.values() if len(words) > 1)
-    if (
-        not of_pairs
-        and len(sets) == 2
-        and len({len(words) for words in sets}) == 1
-        and not frozenset.intersection(*sets)
-    ):
+    if len(sets) == 2 and len({len(words) for words in sets}) == 1 and not frozenset.intersection(*sets):
         few, most = sorted(sets, key=lambda words: sets[words])
         where = next(where for where, words in of_sites.items() if {*words} == few)
         yield (

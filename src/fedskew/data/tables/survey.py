@@ -21,7 +21,7 @@ from fedskew.data.tables.columns import numbers
 from fedskew.data.tables.files import Reading, assumed, files_of, stem
 from fedskew.data.tables.guard import NUMBERED, SPELLING, RowSteps, countable, is_text, marks_of, number_rows
 from fedskew.data.tables.mapping import MOSTLY_NUMBERS, Mappings, entry, holds_strings, mapping_path, replaced
-from fedskew.data.tables.schema import misfit, other_words, spelt_twice
+from fedskew.data.tables.schema import misfit, other_language, other_words, spelt_twice
 
 CELLS = 100
 """Number of cells of a file that are kept for each column of words."""
@@ -353,13 +353,16 @@ class StreamedRows:
 
 def notes_on_words(roles: Roles, clients: tuple[str, ...], classes: tuple[str, ...], counts: Ints) -> Iterator[str]:
     """Yield notes on classes and clients that may be spelt in two ways. ``counts`` is (clients, classes)."""
+    of_clients = {
+        client: [classes[at] for at in np.flatnonzero(rows)]
+        for client, rows in zip(clients, counts, strict=True)
+        if not roles.numeric
+    }
     if roles.client:
         yield from spelt_twice(roles.label, classes)
         yield from spelt_twice(roles.client, clients)
+        yield from other_language(roles.label, of_clients)
     elif not roles.numeric:
-        of_clients = {
-            client: [classes[at] for at in np.flatnonzero(rows)] for client, rows in zip(clients, counts, strict=True)
-        }
         yield from other_words(roles.label, of_clients)
         yield from dict.fromkeys(line for words in of_clients.values() for line in spelt_twice(roles.label, words))
 

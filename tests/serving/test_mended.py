@@ -182,3 +182,37 @@ def test_an_export_says_that_it_takes_mended_rows(files: Runs, tmp_path: Path) -
     found = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0
     assert found.stderr == f"{agreed}\n"
+
+
+def test_words_that_were_truth_values_or_numbers_in_their_file_are_known(tmp_path: Path) -> None:
+    """A file with True and False alone, beside files with yes and no: training had the words true and false."""
+    (tmp_path / "sites").mkdir()
+    rng, of_sites = np.random.default_rng(0), {"a": ("True", "False"), "b": ("yes", "no"), "c": ("007", "12")}
+    for site, words in of_sites.items():
+        at = rng.integers(0, 2, 40)
+        frame = pd.DataFrame({"x": rng.normal(size=40), "s": np.array(words)[at], "y": np.array(["ill", "well"])[at]})
+        frame.to_csv(tmp_path / "sites" / f"{site}.csv", index=False)
+    options = {"model": "softmax", "lr": 1.0, "rounds": 10, "progress": False, "runs": tmp_path / "runs"}
+    model = fs.load_model(fs.run(dataset=f"table:{tmp_path / 'sites'},label=y", **options))
+    assert model.preprocessing.columns[1].known == ("12", "7", "false", "no", "true", "yes")
+    for site in of_sites:
+        found = model.predict(path := tmp_path / "sites" / f"{site}.csv", warn=lambda line: None)
+        assert not found["outside"].str.contains("unknown").any(), site
+        assert model.evaluate(path)["accuracy"] == 1
+    typed = pd.read_csv(tmp_path / "sites" / "a.csv")
+    assert typed["s"].dtype == bool
+    assert model.evaluate(typed)["accuracy"] == 1
+
+
+def test_boolean_labels_and_clients_of_a_typed_file_are_those_of_new_rows(tmp_path: Path) -> None:
+    """Parquet and data frames hold truth values: the classes were true and false, and new rows had True and False."""
+    rng = np.random.default_rng(0)
+    x, private = rng.normal(size=(80, 2)), rng.random(80) < 0.5
+    frame = pd.DataFrame({"p": x[:, 0], "q": x[:, 1], "private": private, "y": x[:, 0] > 0})
+    frame.to_parquet(tmp_path / "rows.parquet")
+    options = {"model": "softmax", "rounds": 1, "progress": False, "runs": tmp_path / "runs", "algorithm": "ditto"}
+    runs = fs.run(dataset=f"table:{tmp_path / 'rows.parquet'},label=y,client=private", **options)
+    model, lines = fs.load_model(runs), list[str]()
+    assert set(model.predict(frame, warn=lines.append)["prediction"]) <= {"False", "True"}
+    assert not any("site" in line for line in lines)
+    assert model.evaluate(frame) == model.evaluate(tmp_path / "rows.parquet")

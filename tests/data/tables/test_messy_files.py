@@ -357,3 +357,27 @@ def test_one_file_under_two_names_is_named(tmp_path):
         data = TableData(path=str(tmp_path / f"{name}.csv"), label="y", client="site").load()
         assert ("30 of 30 rows of a are also rows of d: test rows of one are then training rows" in data.notes) == says
         assert ("are also rows of" in data.notes) == says
+
+
+def test_test_rows_that_are_training_rows_are_noted(tmp_path):
+    """The same file as test=FILE, or each row twice in one file: the test rows were trained on without a word."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=60), "site": ["a", "b"] * 30, "y": rng.choice(["ill", "well"], 60)})
+    first, second, twice = (tmp_path / f"{name}.csv" for name in ("first", "second", "twice"))
+    frame[:40].to_csv(first, index=False)
+    frame[30:].to_csv(second, index=False)
+    pd.concat([frame, frame]).to_csv(twice, index=False)
+    says = "test rows are also training rows, with the same target: results are too good; give each row once"
+    table = {"label": "y", "client": "site"}
+    assert f"10 of 30 {says}" in TableData(path=str(first), test=str(second), **table).load().notes
+    assert says in TableData(path=str(twice), **table).load().notes
+    assert says not in TableData(path=str(twice), whole=True, **table).load().notes, "of a final model they all train"
+    assert says not in TableData(path=str(first), **table).load().notes
+    frame[:40].assign(y=frame["y"][:40].map({"ill": "well", "well": "ill"})).to_csv(second, index=False)
+    assert says not in TableData(path=str(first), test=str(second), **table).load().notes, "another target"
+    frame = frame.assign(x=rng.integers(0, 3, 60))
+    frame.to_csv(first, index=False)
+    assert says not in TableData(path=str(first), **table).load().notes, "rows of few values are equal by chance"
+    texts = [f"word{at} of a text" for at in range(60)]
+    frame.assign(x=texts).to_csv(first, index=False)
+    assert f"60 of 60 {says}" in TableData(path=str(first), test=str(first), text="x", **table).load().notes

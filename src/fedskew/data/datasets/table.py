@@ -241,6 +241,7 @@ class TableData(Redrawn):
     def load(self, preprocessing: Tabular | Texts | None = None) -> Dataset:
         """Load the rows by the ``preprocessing`` that sites agreed on. Without it, fit one to these rows."""
         from fedskew.data.tables.columns import Columns
+        from fedskew.data.tables.survey import copied_tests
 
         agreed = preprocessing if isinstance(preprocessing, Tabular) else None
         rows = self.surveyed(self.client_roles[0], agreed) if agreed else self.all_rows()
@@ -258,6 +259,8 @@ class TableData(Redrawn):
         if self.text:
             texts, test_texts = (part[self.text].to_pylist() for part in (table, split.table))
             words = preprocessing if isinstance(preprocessing, Texts) else Texts(length=self.length)
+            if not self.whole:
+                notes += copied_tests(np.array(texts, object), y, np.array(test_texts, object), split.y)
             return of_texts(
                 files,
                 (texts, y),
@@ -277,9 +280,12 @@ class TableData(Redrawn):
             missing = [name for name in agreed.names if name not in table.column_names]
             require(not missing, f"{self.path}: has no column {', '.join(missing)}, on which the sites agreed")
         encode = Columns(agreed, ()) if agreed else self.encoding(table, clients, kinds)
+        x, x_test = encode(table), encode(split.table)
+        if not self.whole:
+            notes += copied_tests(x, y, x_test, split.y)
         return files.build(
-            (encode(table), y),
-            (encode(split.table), split.y),
+            (x, y),
+            (x_test, split.y),
             split.classes,
             columns=encode.inputs,
             clients=clients,

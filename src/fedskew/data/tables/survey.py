@@ -476,8 +476,13 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def words(part: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
-    """Return a column's values as text, each by itself. 1.0 becomes 1; 01 stays 01. Raises `BadInput` for types such as lists."""
+    """Return a column's values as text, each by itself. 1.0 becomes 1; 01 stays 01. Raises `BadInput` for types such as lists.
+
+    Boolean values are True and False, as Python and pandas write them.
+    """
     column = part[name]
+    if pa.types.is_boolean(column.type):
+        column = pc.if_else(column, "True", "False")
     if pa.types.is_floating(column.type):
         whole = pc.and_(pc.equal(column, pc.round(column)), pc.less(pc.abs(column), 2**53))
         numbers_in = pc.if_else(whole, column, 0).cast(pa.int64())
@@ -585,6 +590,29 @@ def copied_rows(survey: Survey) -> list[str]:
                 "the other, and results are too good; if these are the same rows under two names, leave one out"
             ]
     return []
+
+
+MOST_TESTED = 0.1
+"""Share of the test rows from which on `copied_tests` says that they are training rows, too."""
+
+
+def copied_tests(trained: NDArray[Any], y: NDArray[Any], tested: NDArray[Any], y_test: NDArray[Any]) -> list[str]:
+    """Return a note if many test rows are also training rows with the same target.
+
+    Rows are texts (n,) or numbers (n, d). Equal rows are no chance if hardly any training row is there twice, or if one column
+    alone tells the rows apart.
+    """
+    frames = [pd.concat(map(pd.DataFrame, part), axis=1) for part in ((trained, y), (tested, y_test))]
+    code, tests = (pd.util.hash_pandas_object(frame, index=False).to_numpy() for frame in frames)
+    copies, different = int(np.isin(tests, code).sum()), len(np.unique(code))
+    if copies < MOST_TESTED * len(tests) or different < FEW_LABELS:
+        return []
+    if different < 0.9 * len(code) and max(frames[0].nunique()) < 0.9 * different:
+        return []
+    return [
+        f"{copies} of {count(len(tests), 'test row')} are also training rows, with the same target: results are too good; give "
+        "each row once"
+    ]
 
 
 def decides(code: Ints, values: int, others: pa.Table, y: NDArray[Any]) -> int:

@@ -204,7 +204,7 @@ def test_words_that_were_truth_values_or_numbers_in_their_file_are_known(tmp_pat
     assert model.evaluate(typed)["accuracy"] == 1
 
 
-def test_boolean_labels_and_clients_of_a_typed_file_are_those_of_new_rows(tmp_path: Path) -> None:
+def test_boolean_labels_and_clients_of_a_typed_file_equal_the_values_of_new_rows(tmp_path: Path) -> None:
     """Parquet and data frames hold truth values: the classes were true and false, and new rows had True and False."""
     rng = np.random.default_rng(0)
     x, private = rng.normal(size=(80, 2)), rng.random(80) < 0.5

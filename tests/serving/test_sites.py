@@ -100,9 +100,14 @@ def test_rows_of_a_site_are_answered_as_in_training_and_others_by_the_rule(
     np.testing.assert_allclose(unknown[[*CLASSES]], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["ditto", "fedavg-ft", "fedper", "local-only"])
-def test_each_row_gets_the_personal_model_of_its_site(method: str, rows: Path, tmp_path: Path, capsys) -> None:
-    runs = run(rows, "none", tmp_path / "runs", algorithm=method)
+PERSONAL = [*((method, "none") for method in ("ditto", "fedavg-ft", "fedper", "local-only")), ("fedper", "site-scale")]
+
+
+@pytest.mark.parametrize(("method", "harmonisation"), PERSONAL)
+def test_each_row_gets_the_personal_model_of_its_site(
+    method: str, harmonisation: str, rows: Path, tmp_path: Path, capsys
+) -> None:
+    runs = run(rows, harmonisation, tmp_path / "runs", algorithm=method)
     new, lines = pd.read_csv(rows).drop(columns="ill"), list[str]()
     model = load(runs.store, 1)
     answered = model.predict(new, warn=about_no_site)

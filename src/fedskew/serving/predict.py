@@ -31,6 +31,7 @@ from fedskew.data.tables.survey import joined
 from fedskew.data.targets import PADDING, TARGETS, Rows
 from fedskew.data.texts import UNKNOWN, encoded, windows
 from fedskew.execution.deal import client_column
+from fedskew.execution.learned import kept
 from fedskew.execution.rounds import state_of
 from fedskew.experiment.config import Architecture, from_toml
 from fedskew.loop.evaluate import CHUNK, over_rows, scored_outputs
@@ -562,7 +563,9 @@ def with_personal(
 
     They are computed when a row of a known site needs them, from the run's data.
     """
-    learned, run = model.trained.learned, model.run
+    run = model.run
+    # what holds at all sites; a model without a shared one was loaded for one of them
+    learned = kept(store, run) or model.trained.learned
     names = names_of_clients(store, run, dataset)
     unknown = ", ".join(filter(None, [learned.by_site.unknown, SHARED]))
     sites = msgspec.structs.replace(learned.by_site, names=names, column=column, unknown=unknown)

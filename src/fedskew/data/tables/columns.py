@@ -124,7 +124,8 @@ def cells_for(part: Column, values: Values) -> Cells:
     if part.text:
         spelt_out = getattr(part, "known", ())
         words = strings(values).str.strip()
-        words = words.replace(as_typed(words, {*spelt_out, *getattr(part, "others", ())}))
+        if changed := as_typed(words, {*spelt_out, *getattr(part, "others", ())}):
+            words = words.map(lambda word: changed.get(word, word))
         return words.mask(words.isin(MISSING.difference(spelt_out)), "").to_numpy(dtype=object)
     if isinstance(part, Number) and part.spelling and values.dtype.kind not in "iufbM":
         values = plain(values.astype(object).where(values.notna(), "").astype(str), part.spelling)

@@ -138,7 +138,7 @@ def records(
 def tuned(store: RunStore, dataset: str, method: str, jobs: int) -> float:
     """The rate with the best accuracy on the clients' held-out rows; one at which a seed diverges does not count."""
     spec, changes = METHODS[method]
-    search = Search(space={"solver.lr": RATES[dataset]}, seeds=TUNING_SEEDS[dataset])
+    search = Search(by="clients", space={"solver.lr": RATES[dataset]}, seeds=TUNING_SEEDS[dataset])
     found = tune(Executor(store, jobs=jobs), base(dataset).replace(**changes), spec, search)
     return float(found.best.setting["solver.lr"])
 

@@ -183,7 +183,8 @@ def test_wrong_searches_are_refused(tmp_path) -> None:
 )
 def test_personal_models_are_judged_where_there_are_some(tmp_path, method: str, space) -> None:
     chosen = base(sharing="personal") if "sharing.head" in space else base()
-    search = Search(space={"solver.lr": (0.1,), **space}, seeds=(7,), by="personal")
+    by = None if "evaluation.adapt_steps" not in space else "personal"  # fine-tuning is no part of the method
+    search = Search(space={"solver.lr": (0.1,), **space}, seeds=(7,), by=by)
     found = tune(Executor(RunStore(tmp_path), DATA), chosen.replace(training__rounds=1), method, search).best
     frame = RunStore(tmp_path).measurements(found.runs, per_client=False)
     own = frame[(frame["split"] == "personal") & (frame["name"] == "accuracy_mean") & (frame["round"] == 1)]
@@ -279,3 +280,47 @@ def test_an_option_of_an_own_method_is_tuned_beside_fedavg(tmp_path, key, monkey
         str(tmp_path / "cli"),
     ]
     assert main([*command, *rest]) == 0
+
+
+def test_each_method_is_tuned_by_the_models_that_it_gives(tmp_path) -> None:
+    """Without a shared model all settings had one score, of the untrained model, and the first one was taken."""
+    options = {
+        "data": DATA,
+        "rounds": 2,
+        "runs": tmp_path,
+        "progress": False,
+        "tuning_seeds": [7],
+        "skew": "iid",
+        "clients": 4,
+    }
+    space = {"solver.lr": [1e-6, 0.3]}
+    for method in ("local-only", "ditto"):
+        found = fs.tune([method], grid=space, **options)
+        assert found.best[method] == {"solver.lr": 0.3}
+        frame = RunStore(tmp_path).measurements(found.methods[method].best.runs, per_client=False)
+        own = frame.query("split == 'personal' and name == 'accuracy_mean' and round == 2")["value"].item()
+        assert found.table()["accuracy"][0] == own
+    found = fs.tune(["ditto"], grid=space, by="clients", **options)
+    shared = fs.tune(["fedavg"], grid=space, **options)
+    assert [t.score for t in found.methods["ditto"].tried] == [t.score for t in shared.methods["fedavg"].tried]
+
+
+def test_a_table_of_settings_names_the_measure(tmp_path) -> None:
+    """Settings for numbers were shown with RMSE below zero, and called accuracy."""
+    y, y_test = (part[:, 0].astype("float64") for part in (DATA.x, DATA.x_test))
+    data = fs.Dataset(x=DATA.x, y=y, x_test=DATA.x_test, y_test=y_test)
+    options = {
+        "data": data,
+        "rounds": 1,
+        "runs": tmp_path,
+        "progress": False,
+        "tuning_seeds": [7],
+        "skew": "iid",
+        "clients": 2,
+    }
+    found = fs.tune(["fedavg"], grid={"solver.lr": [1e-6, 0.03]}, **options)
+    table = found.table()
+    assert [*table] == ["method", "setting", "rmse", "seconds", "ended"]
+    assert 0 < table["rmse"][0] < table["rmse"][1]
+    assert table["setting"][0] == "solver.lr=0.03"
+    assert repr(found).startswith("held-out RMSE of each setting, the best first")

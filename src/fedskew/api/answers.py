@@ -15,6 +15,7 @@ from fedskew.api.runs import Runs, Shown
 from fedskew.conformance.promises import Verdict
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
+from fedskew.measure.registry import Measure
 from fedskew.report.console import self_showing
 from fedskew.skew.partition import Partition
 from fedskew.studies.compare import cross, seeds_from
@@ -66,7 +67,15 @@ class Tuning(Shown):
     methods: Mapping[str, Tuned]
     data: Dataset | None
     folder: Path
-    heading = "held-out accuracy of each setting, the best first"
+
+    @property
+    def measure(self) -> Measure:
+        """The primary measure, by which settings are chosen."""
+        return next(iter(self.methods.values())).measure
+
+    @property
+    def heading(self) -> str:  # type: ignore[override]
+        return f"held-out {self.measure.title} of each setting, the best first"
 
     @property
     def best(self) -> dict[str, Setting]:
@@ -74,13 +83,16 @@ class Tuning(Shown):
         return {name: tuned.best.setting for name, tuned in self.methods.items()}
 
     def table(self) -> pd.DataFrame:
-        """Return one row for each setting: method, setting, accuracy, seconds, ended; the best of each method first."""
+        """Return one row for each setting, the best of each method first.
+
+        Columns are method, setting, the primary measure (such as accuracy), seconds, ended.
+        """
         rows = [
-            {"method": name, "setting": words(t.setting), "accuracy": t.score, "seconds": t.seconds, "ended": t.ended}
+            (name, words(t.setting), tuned.reached(t), t.seconds, t.ended)
             for name, tuned in self.methods.items()
             for t in sorted(tuned.tried, key=lambda t: -t.score)
         ]
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows, columns=["method", "setting", self.measure.name, "seconds", "ended"])
 
     def start(self, seeds: Sequence[int], jobs: int | None = None, partitions: Sequence[int] = ()) -> Started:
         """Plan and store the comparison of the methods at their best settings."""

@@ -30,7 +30,6 @@ from fedskew.models.mixed import MixedNet
 from fedskew.models.own import OwnModel
 from fedskew.models.sequences import TextModel
 from fedskew.report.progress import Board, Lines, Part
-from fedskew.tasks.regression import Regression
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -73,9 +72,8 @@ def prepared(
     model, x, x_test = fitted(network_of(experiment.model, experiment.harmonisation), dataset, x, x_test)
     shape = tuple(x.shape[1:])
     bf16 = experiment.training.precision == "bf16"
-    kind = experiment.task.fitted(dataset.y)
-    check_digits(kind, dtype)
-    tasks = tasks_of(kind, model, shape, dataset.num_categories, dtype, device, bf16)
+    check_digits(dataset, dtype)
+    tasks = tasks_of(experiment.task.fitted(dataset.y), model, shape, dataset.num_categories, dtype, device, bf16)
     task = tasks[0]
     require(
         not dataset.vocabulary or task.ids or isinstance(model, (Encoder, Mixed, OwnModel)),
@@ -97,14 +95,15 @@ MOST_ROUNDED = 0.01
 """Largest distance of neighbouring numbers at the mean of the targets, in their standard deviations."""
 
 
-def check_digits(kind: TaskKind, dtype: torch.dtype) -> None:
+def check_digits(dataset: Dataset, dtype: torch.dtype) -> None:
     """Raise `BadInput` if numbers of this type have too few digits to tell the targets apart, such as times in seconds."""
-    if not isinstance(kind, Regression) or kind.center is None or kind.scale is None:
+    if dataset.target != "number" or not len(dataset.y):
         return
+    mean, deviation = float(dataset.y.mean(dtype=np.float64)), float(dataset.y.std(dtype=np.float64))
     require(
-        abs(kind.center) * torch.finfo(dtype).eps <= MOST_ROUNDED * kind.scale,
-        f"task regression: the targets are about {kind.center:.10g} and deviate by {kind.scale:.3g}, which {str(dtype)[6:]} would "
-        "round away; subtract a constant from all of them, or write --dtype float64",
+        abs(mean) * torch.finfo(dtype).eps <= MOST_ROUNDED * deviation,
+        f"{dataset.name}: the targets are about {mean:.10g} and deviate by {deviation:.3g}, which {str(dtype)[6:]} would round "
+        "away; subtract a constant from all of them, or write --dtype float64",
     )
 
 

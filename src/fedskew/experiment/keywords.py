@@ -242,7 +242,8 @@ class TuningOptions(TypedDict, total=False):
         Literal["clients", "personal"],
         Keyword(
             "MODEL",
-            "whose held-out rows count: clients (the global model on them, default) or personal (their own models)",
+            "which models count on held-out rows: clients (the global model) or personal (their own models); default: personal for "
+            "methods that train them",
         ),
     ]
 

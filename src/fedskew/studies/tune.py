@@ -45,14 +45,14 @@ class Search:
     rates are tried. With 0 ``trials``, every point of the grid is tried. Otherwise Optuna tries this many settings: numbers
     between the smallest and the largest on a logarithmic scale. It ends bad trials early. ``held_out`` is the share (0..1) of
     each client's rows to score on, if the experiment holds none out. ``by`` is "clients" to score the global model on the
-    clients' rows, or "personal" to score personal models.
+    clients' rows, or "personal" to score personal models, the default for methods that train some.
     """
 
     space: Mapping[str, tuple[object, ...]]
     seeds: Annotated[tuple[int, ...], Meta(min_length=1)] = (1000, 1001)
     trials: NonNegativeInt = 0
     held_out: OpenShare = 0.2
-    by: Literal["clients", "personal"] = "clients"
+    by: Literal["clients", "personal"] | None = None
 
     def __post_init__(self) -> None:
         require(len(set(self.seeds)) == len(self.seeds), "seeds must be different numbers")
@@ -112,6 +112,11 @@ class Tuner:
     method: str
     search: Search
 
+    @property
+    def by(self) -> str:
+        """Whose scores count, as in `Search`."""
+        return self.search.by or ("personal" if has_own_models(at(self.base, self.method, {})) else "clients")
+
     def experiment(self, setting: Setting, seed: int) -> Experiment:
         experiment = at(self.base, self.method, setting).replace(training__seed=seed, clients__partition_seed=seed)
         return experiment.replace(name=f"{self.method} @ {words(setting)}") if setting else experiment
@@ -121,13 +126,13 @@ class Tuner:
         setting_of = {(e := self.experiment(s, seed)).hash(): (e, s) for seed in seeds for s in settings}
         experiments = [experiment for experiment, _ in setting_of.values()]
         require(
-            self.search.by == "clients" or all(map(personal, experiments)),
+            self.by == "clients" or all(map(personal, experiments)),
             f"tune: {self.method} trains no personal models; leave out --by personal",
         )
 
         def facts(experiment: Experiment) -> dict[str, object]:
             setting = setting_of[experiment.hash()][1]
-            return {"tuning": {"method": self.method, "setting": setting, "by": self.search.by}}
+            return {"tuning": {"method": self.method, "setting": setting, "by": self.by}}
 
         return to_execute(self.executor.store, experiments, f"tune {self.method}", self.planned, facts)
 
@@ -157,12 +162,12 @@ class Tuner:
 
     def judged(self, setting: Setting, records: Sequence[RunRecord]) -> Tried:
         """Score a setting by its runs."""
-        return judged(self.executor.store, self.base.measure, self.search.by, setting, records)
+        return judged(self.executor.store, self.base.measure, self.by, setting, records)
 
     @property
     def scored(self) -> str:
         """The measure that the search scores: the primary metric on held-out rows, as a mean over the clients."""
-        return f"{self.search.by}/{self.base.measure.name}_mean"
+        return f"{self.by}/{self.base.measure.name}_mean"
 
     @property
     def sign(self) -> int:

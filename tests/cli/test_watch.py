@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
+import fedskew as fs
 from fedskew.cli import watch
 from fedskew.cli.main import main
 from fedskew.store.lock import held
@@ -143,3 +144,15 @@ def test_report_watch_writes_a_page_that_reloads_until_the_runs_end(store, tmp_p
     assert "; 1 of 2 runs have ended, about 4 s of training left</p>" in pages[0]
     assert "<progress" not in file.read_text(encoding="utf-8")
     assert "<body>" in file.read_text(encoding="utf-8")
+
+
+def test_no_number_of_an_untrained_server_model_is_shown(tmp_path, capsys) -> None:
+    """Clients that train alone share nothing: ``watch`` and progress showed the accuracy of the model before training."""
+    seen: list[str] = []
+    options = {"rounds": 1, "clients": 3, "runs": tmp_path, "engine": "sequential", "progress": False}
+    fs.run(algorithm="local-only", listener=lambda progress: seen.extend(progress.values), **options)
+    assert seen == ["drift"]
+    assert main(["watch", "1", "--runs", str(tmp_path), "--json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["accuracy"], row["worst_client"]) == (None, None)
+    assert row["drift"] == 0

@@ -114,7 +114,7 @@ def unseen_rows(assembly: Assembly, engine: Engine, server: Server) -> list[Row]
     Returns an empty list if there are no unseen clients, or if clients share nothing, so that a new client gets no model.
     """
     fed, unseen, name = assembly.federation, assembly.data.unseen, assembly.experiment.task.primary
-    if unseen is None or (fed.own_part is not None and not len(fed.own_part.others)):
+    if unseen is None or fed.shares_nothing:
         return []
     clients = at_most(np.arange(len(unseen)), assembly)
     curve = adaptation_curve(fed, engine, server, unseen, adaptation_of(assembly.experiment), clients)

@@ -276,7 +276,7 @@ def measure_last(
 
 def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seconds: float) -> Progress:
     totals = {(split, name): value for client, split, name, value in rows if client is None}
-    untrained = () if assembly.federation.contract.shares_model else ("test", "clients")
+    untrained = ("test", "clients") if assembly.federation.shares_nothing else ()
     live = [m for m in assembly.experiment.measures.shown("live") if m.split not in untrained]
     measures = [m for m in live if (m.split, m.name) in totals]
     values = {m.key: totals[m.split, m.name] for m in measures}

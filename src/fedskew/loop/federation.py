@@ -77,6 +77,11 @@ class Federation:
         object.__setattr__(self, "info", describe(self))
 
     @property
+    def shares_nothing(self) -> bool:
+        """True if clients keep their whole models, so that the server's model stays as it began."""
+        return self.own_part is not None and not len(self.own_part.others)
+
+    @property
     def tasks(self) -> tuple[Task, ...]:
         """The task of each architecture."""
         return self.task, *self.others

@@ -5,11 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
+from fedskew.execution import facts
 from fedskew.measure.statistics import over_common_rows, over_seeds_and_rows
 from fedskew.report.experiments import provenance
 from fedskew.report.files import texts_of
@@ -173,3 +175,18 @@ def test_a_store_of_an_older_version_has_no_sites(fixed: fs.Runs, tmp_path: Path
     store = RunStore(tmp_path / "old")
     store.db.execute("DROP TABLE site_rows")
     assert by_method(store, [], "sites") == {}
+
+
+def test_a_client_without_a_stored_name_is_not_mixed_with_the_one_of_that_name(tmp_path: Path, monkeypatch) -> None:
+    """Sites 1 and 2 are clients 0 and 1. Where the store had no name for client 1, it was called 1, too: two sites became one."""
+    rng, sites = np.random.default_rng(0), np.repeat([1, 2], 30)
+    y = np.where((rng.normal(size=60) > 0) & (sites == 1), "ill", "well")
+    frame = pd.DataFrame({"x": rng.normal(size=60), "site": sites, "y": y})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    options = {"rounds": 1, "model": "softmax", "runs": tmp_path / "runs", "progress": False}
+    whole = fs.run(dataset=f"table:{tmp_path / 'rows.csv'},label=y,client=site", **options).sites()
+    monkeypatch.setattr(facts, "SHOWN_CLIENTS", 1)
+    few = fs.run(dataset=f"table:{tmp_path / 'rows.csv'},label=y,client=site", **options).sites()
+    assert whole["accuracy"].nunique() == 2
+    assert few["accuracy"].tolist() == whole["accuracy"].tolist()
+    assert (whole["site"].tolist(), few["site"].tolist()) == (["1", "2"], ["1", "client 1"])

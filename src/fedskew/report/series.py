@@ -414,14 +414,19 @@ def per_client(results: Results) -> pd.DataFrame:
 
 
 def with_names(store: RunStore, rows: Sequence[Measurement], pooled: Mapping[int, list[str]] = NONE) -> pd.DataFrame:
-    """Return values of clients as a table with the column client_name. ``pooled`` has names of the sites of pooled rows by run."""
+    """Return values of clients as a table with the column client_name. ``pooled`` has names of the sites of pooled rows by run.
+
+    The store has the names of the first clients of a run only. Another one is called by its number, as ``client 1000``.
+    """
     import pandas as pd
 
     table = pd.DataFrame(rows, columns=Measurement._fields)
     client_names = store.client_names(table["run"].unique().tolist())
     client_names |= {(run, site): name for run, names_ in pooled.items() for site, name in enumerate(names_)}
-    clients = zip(table["run"], table["client"], strict=True)
-    table["client_name"] = [client_names.get(client, str(client[1])) for client in clients]
+    clients, named = zip(table["run"], table["client"], strict=True), {run for run, _ in client_names}
+    table["client_name"] = [
+        client_names.get((run, client), f"client {client}" if run in named else str(client)) for run, client in clients
+    ]
     return table
 
 

@@ -18,7 +18,7 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.loop.plan import System
 from fedskew.slots import Blocks, DayNight, Random
 from fedskew.store.runs import RunStore
-from tests.execution.test_experiment import DATA, assert_resumes_exactly, numbers, small
+from tests.execution.test_experiment import DATA, assert_resumes_exactly, small
 
 torch.set_num_threads(1)
 
@@ -141,15 +141,6 @@ def test_all_methods_of_a_comparison_have_the_same_rounds(tmp_path) -> None:
 @pytest.mark.parametrize("method", ["scaffold", "fedavgm:beta=0.5"])
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str) -> None:
     assert_resumes_exactly(harsh(method), tmp_path)
-
-
-def test_engines_agree(tmp_path) -> None:
-    frames = []
-    for engine in ("stacked", "sequential"):
-        experiment = harsh("scaffold", engine=engine, training={"rounds": 4, "threads": 1, "dtype": "float64"})
-        frames.append(numbers(run(experiment, data=DATA, runs=tmp_path / engine)))
-    assert [row[:4] for row in frames[0]] == [row[:4] for row in frames[1]]
-    assert np.allclose([row[4] for row in frames[0]], [row[4] for row in frames[1]], rtol=1e-10, atol=1e-12)
 
 
 # rounds without clients, from the store to the page

@@ -175,19 +175,10 @@ def test_without_rank_0_the_others_end_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_torchrun_starts_the_same_command_in_every_process(tmp_path: Path, toml: Path) -> None:
     """One run of the comparison diverges. All ranks continue with the next run."""
-    words = ["--standalone", "--nproc-per-node", "2", "-m", "fedskew", "compare", str(toml), "--runs", str(tmp_path)]
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "fedskew", "compare"]
+    options = ["--seeds", "1", "--algorithms", "fedprox:mu=1e30", "scaffold"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            *words,
-            "--seeds",
-            "1",
-            "--algorithms",
-            "fedprox:mu=1e30",
-            "scaffold",
-        ],
+        [sys.executable, *words, str(toml), *options, "--runs", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=SECONDS,

@@ -43,6 +43,14 @@ def stored(runs: Runs, name: str) -> float:
     return float(found.value.iloc[-1])
 
 
+def assert_metrics_are_stored(runs: Runs, rows: Path) -> dict[str, float]:
+    """The metrics of the run's model on these rows are those that the run stored; return them."""
+    measured = fs.load_model(runs).evaluate(rows)
+    assert len(measured) > 1
+    assert measured == {name: stored(runs, name) for name in measured}
+    return measured
+
+
 def test_predictions_of_the_test_file_give_the_stored_accuracy(made: tuple[Path, Runs]) -> None:
     folder, runs = made
     answers = runs.predict(folder / "test.csv")
@@ -51,9 +59,7 @@ def test_predictions_of_the_test_file_give_the_stored_accuracy(made: tuple[Path,
     assert answers.columns.tolist() == [PREDICTION, "probability_no", "probability_yes", OUTSIDE]
     assert answers[["probability_no", "probability_yes"]].sum(axis=1).to_numpy() == pytest.approx(np.ones(40), abs=1e-6)
     model = fs.load_model(1, runs=folder / "runs")
-    found = model.evaluate(folder / "test.csv")
-    assert {"loss", "accuracy"} <= set(found)
-    assert found == {name: stored(runs, name) for name in found}
+    assert {"loss", "accuracy"} <= set(assert_metrics_are_stored(runs, folder / "test.csv"))
     frame = pd.read_csv(folder / "test.csv", index_col=False).set_index(np.arange(100, 140))
     assert model.predict(frame).equals(answers.set_index(frame.index))
 
@@ -87,9 +93,8 @@ def scans(folder: Path, target: str) -> tuple[Path, Runs]:
 @pytest.mark.parametrize("target", ["labels=sick|old", "time=days,event=died"])
 def test_targets_of_several_columns_give_the_stored_metrics(target: str, tmp_path: Path) -> None:
     rows, runs = scans(tmp_path, target)
-    found = fs.load_model(1, runs=tmp_path / "runs").evaluate(rows)
-    assert found == {name: stored(runs, name) for name in found}
-    assert {"f1_micro", "auc"} <= set(found) or "c_index" in found
+    measured = assert_metrics_are_stored(runs, rows)
+    assert {"f1_micro", "auc"} <= set(measured) or "c_index" in measured
 
 
 def test_labels_are_answered_by_name_and_probability(tmp_path: Path) -> None:
@@ -157,9 +162,7 @@ def test_messy_texts_give_the_stored_metrics_for_each_kind_of_target(target: str
     data = f"table:path={tmp_path / 'train.csv'},test={tmp_path / 'test.csv'},{target},text=note"
     model = "text-cnn:filters=4,embedding=4"
     runs = fs.run(dataset=data, model=model, skew="iid", clients=2, runs=tmp_path / "runs", **QUICK)
-    found = fs.load_model(1, runs=tmp_path / "runs").evaluate(tmp_path / "test.csv")
-    assert len(found) > 1
-    assert found == {name: stored(runs, name) for name in found}
+    assert_metrics_are_stored(runs, tmp_path / "test.csv")
     assert len(runs.predict(tmp_path / "test.csv")) == 40
 
 
@@ -177,9 +180,8 @@ def test_named_texts_are_predicted_from_a_table_of_their_texts(
     frame.to_csv(tmp_path / "test.csv", index=False)
     settings = {**QUICK, "skew": "iid", "clients": 2, "rounds": 1}
     runs = fs.run(dataset=name, model="text-cnn:filters=4,embedding=4", runs=tmp_path / "runs", **settings)
-    found = fs.load_model(1, runs=tmp_path / "runs").evaluate(tmp_path / "test.csv")
-    assert found == {name: stored(runs, name) for name in found}
-    assert (runs.predict(tmp_path / "test.csv")[PREDICTION] == frame[target]).mean() == found["accuracy"]
+    measured = assert_metrics_are_stored(runs, tmp_path / "test.csv")
+    assert (runs.predict(tmp_path / "test.csv")[PREDICTION] == frame[target]).mean() == measured["accuracy"]
 
 
 def plays(folder: Path, options: str = "") -> tuple[pd.DataFrame, Runs]:
@@ -202,10 +204,8 @@ def test_texts_of_symbols_are_predicted_and_give_the_stored_metrics(options: str
     frame, runs = plays(tmp_path, options)
     path = tmp_path / f"test.{kind}"
     frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path)
-    model = fs.load_model(1, runs=tmp_path / "runs")
-    found = model.evaluate(path)
-    assert {"accuracy", "perplexity"} < {*found}
-    assert found == {name: stored(runs, name) for name in found}
+    model = fs.load_model(runs)
+    assert {"accuracy", "perplexity"} < {*assert_metrics_are_stored(runs, path)}
     answers = model.predict(path)
     assert answers[PREDICTION].isin(model.trained.learned.classes).all()
     assert answers.equals(model.predict({"text": [text[-60:] for text in frame["text"]]})) or options

@@ -604,19 +604,10 @@ def test_notes_on_how_cells_were_read_come_before_any_run(tmp_path: Path, capsys
 
 def test_json_and_wrong_requests(studied: tuple[Path, Decided], short, capsys, monkeypatch) -> None:
     folder, decided = studied
-    words = [
-        "study",
-        str(folder / "visits.csv"),
-        "--label",
-        "outcome",
-        "--client",
-        "clinic",
-        "--runs",
-        str(folder / "runs"),
-    ]
-    assert main([*words, "--rounds", "2", "--minutes", "60", "--jobs", "1", "--json"]) == 0
+    command = f"study {folder}/visits.csv --label outcome --client clinic --runs {folder}/runs --rounds 2 --jobs 1"
+    assert main([*command.split(), "--minutes", "60", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
-    assert main([*words, "--rounds", "2", "--minutes", "60", "--jobs", "1", "--final"]) == 0
+    assert main([*command.split(), "--minutes", "60", "--final"]) == 0
     last = capsys.readouterr().out.splitlines()[-3:]
     assert last[0] == f"Run {decided.final.ids[0]} is trained on all rows: FedAvg"
     assert last[2].startswith("Next: fedskew predict NEW_ROWS.csv")
@@ -627,9 +618,8 @@ def test_json_and_wrong_requests(studied: tuple[Path, Decided], short, capsys, m
         (["--minutes", "0.1", "--rounds", "3"], "the shortest plan takes about"),
         (["--dataset", "heart"], "give a file or a data set, not both"),
     ):
-        assert main([*words, "--rounds", "2", "--jobs", "1", *more]) == 2
-        err = capsys.readouterr().err
-        assert message in err
+        assert main([*command.split(), *more]) == 2
+        assert message in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["study", str(folder / "visits.csv"), str(folder / "visits.csv"), "--label", "outcome"])
     assert "for several files give their folder" in " ".join(capsys.readouterr().err.split())

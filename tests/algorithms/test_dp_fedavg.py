@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fedskew.algorithms import DpFedAvg, FedAvg
 from fedskew.api.functions import compare, run as run_experiment
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Cohort, Privacy, Upload
 from fedskew.core.seeding import torch_stream
@@ -24,6 +23,7 @@ from fedskew.core.trees import pick
 from fedskew.loop.round import start
 from fedskew.measure.privacy import ORDERS, divergence, epsilon
 from fedskew.slots import Poisson
+from tests.commands import output_of
 from tests.execution.test_experiment import DATA, assert_resumes_exactly, small
 from tests.reference import Only, assert_close, f64, ragged
 from tests.small import X0, Linear, exact_clients, play
@@ -256,7 +256,7 @@ def test_the_loss_of_all_rounds_so_far_is_stored_after_each(tmp_path) -> None:
     assert float(runs.table()["epsilon"].iloc[0]) == stored["value"].iloc[-1]
 
 
-def test_tables_and_the_report_show_it_where_there_is_one(tmp_path, capsys) -> None:
+def test_tables_and_the_report_show_it_where_there_is_one(tmp_path) -> None:
     base = small(selection="poisson:rate=0.7")
     methods = ["fedavg", "dp-fedavg:noise=2.0,q=0.7", "dp-fedavg:noise=0.0,q=0.7"]
     runs = compare(base, methods, seeds=1, data=DATA, runs=tmp_path)
@@ -265,14 +265,12 @@ def test_tables_and_the_report_show_it_where_there_is_one(tmp_path, capsys) -> N
     html = runs.report(tmp_path / "page.html").read_text()
     assert ">epsilon<" in html
     assert f'<td data-label="epsilon">{loss:.2f}</td>' in html
-    assert main(["show", "c1", "--runs", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
+    printed = output_of("show", "c1", "--runs", tmp_path)
     assert "epsilon" in printed
     assert f"{loss:.2f}" in printed
     plain = run_experiment(small(), data=DATA, runs=tmp_path / "plain")
     assert "epsilon" not in plain.report(tmp_path / "plain.html").read_text().lower()
-    assert main(["show", "--runs", str(tmp_path / "plain")]) == 0
-    assert "epsilon" not in capsys.readouterr().out
+    assert "epsilon" not in output_of("show", "--runs", tmp_path / "plain")
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path) -> None:

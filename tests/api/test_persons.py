@@ -17,6 +17,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.flower.tables import check_table, summary_of
 from fedskew.loop.evaluate import GROUPS, pooled_by_row
 from fedskew.store import test_rows
+from tests.commands import error_of, output_of
 from tests.data.test_persons import PERSONS, VISITS, write_visits
 from tests.tables import survey
 
@@ -70,28 +71,24 @@ def test_resume_and_predict_with_persons(path: Path, tmp_path: Path, capsys: pyt
     assert main(["tune", *command, "--rounds", "1", "--grid", "solver.lr=0.01,0.1"]) == 0
     wrong = ["--dataset", source(path).replace("=patient", "=pateint"), "--skew", "natural"]
     for verb in ("run", "skew"):
-        assert main([verb, *wrong]) == 2
-        assert "no column 'pateint'; did you mean 'patient'?" in " ".join(capsys.readouterr().err.split())
+        assert "no column 'pateint'; did you mean 'patient'?" in " ".join(error_of(verb, *wrong).split())
 
 
-def test_a_diagnosis_counts_each_person_once_at_a_client(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_diagnosis_counts_each_person_once_at_a_client(path: Path) -> None:
     command = ["diagnose", str(path), "--label", "ill", "--client", "hospital"]
-    assert main([*command, "--person", "patient", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(output_of(*command, "--person", "patient", "--json"))
     assert sum(found["sizes"]) == PERSONS
     assert (
         f"differences count each person once, by the first row: {PERSONS * (VISITS - 1)} later rows not used for them"
         in found["notes"]
     )
     assert ",person=patient" in found["advice"]["command"]
-    assert main([*command, "--json"]) == 0
-    notes = json.loads(capsys.readouterr().out)["notes"]
+    notes = json.loads(output_of(*command, "--json"))["notes"]
     assert [note for note in notes if "--person patient" in note]
     data = fs.load(source(path))
     assert data.persons is not None
     assert sum(fs.diagnose(dataset=data, progress=False)["sizes"]) == len(np.unique(data.persons[0]))
-    assert main([*command, "--person", "hospital"]) == 2
-    assert "'hospital' cannot be both the client and the person" in capsys.readouterr().err
+    assert "'hospital' cannot be both the client and the person" in error_of(*command, "--person", "hospital")
 
 
 def test_fewest_is_about_persons(path: Path) -> None:

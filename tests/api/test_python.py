@@ -13,10 +13,10 @@ from torch import nn
 import fedskew as fs
 from fedskew.algorithms import FedProx
 from fedskew.api.runs import Runs
-from fedskew.cli.main import main
 from fedskew.cli.output import clean
 from fedskew.core.errors import BadInput, Interrupted
 from fedskew.report.experiments import name_of
+from tests.commands import output_of
 
 QUICK = {
     "dataset": "digits", "rounds": 2, "epochs": 1, "clients": 3, "engine": "sequential",
@@ -158,13 +158,13 @@ def test_own_data_stay_with_the_runs(tmp_path) -> None:
     assert fs.export(runs, tmp_path / "m.pt").is_file(), "the ending decides the format"
 
 
-def test_diagnose_gives_what_the_command_line_prints(tmp_path, capsys) -> None:
+def test_diagnose_gives_what_the_command_line_prints(tmp_path) -> None:
     lines = [f"{i % 5 < 3 * (i % 2)},{i % 7},{'north' if i % 2 else 'south'}" for i in range(60)]
     file = tmp_path / "visits.csv"
     file.write_text("\n".join(["ill,age,hospital", *lines]) + "\n")
     found = fs.diagnose(file, label="ill", client="hospital")
-    assert main(["diagnose", str(file), "--label", "ill", "--client", "hospital", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["faces"] == json.loads(json.dumps(clean(found["faces"])))
+    out = output_of("diagnose", file, "--label", "ill", "--client", "hospital", "--json")
+    assert json.loads(out)["faces"] == json.loads(json.dumps(clean(found["faces"])))
     assert repr(found).startswith("The clients differ mostly by label")
     assert "<table" in found._repr_html_()
     assert found.report(tmp_path / "page.html").is_file()
@@ -221,12 +221,11 @@ def test_methods_are_classes_and_objects(tmp_path) -> None:
     assert accuracy[1] == accuracy[2]
 
 
-def test_check_and_cite(compared, capsys) -> None:
+def test_check_and_cite(compared) -> None:
     kept = fs.check("fedavg")
     assert kept
     assert repr(kept).endswith("\nfedavg: keeps its promises (algorithm)")
-    assert main(["cite", "c1", "--runs", str(compared.store.folder)]) == 0
-    assert capsys.readouterr().out == fs.cite(compared) + "\n"
+    assert output_of("cite", "c1", "--runs", compared.store.folder) == fs.cite(compared) + "\n"
 
 
 def test_landscape_has_a_picture(compared) -> None:
@@ -235,7 +234,7 @@ def test_landscape_has_a_picture(compared) -> None:
     assert set(found.sheets) == {"test set", "client 0", "client 1"}
 
 
-def test_table_and_clients(tmp_path, capsys) -> None:
+def test_table_and_clients(tmp_path) -> None:
     lines = [f"{i % 2},{i * 7 % 23},{'north' if i < 12 else 'south'}" for i in range(24)]
     (tmp_path / "visits.csv").write_text("\n".join(["ill,age,hospital", *lines]) + "\n")
     data = fs.table(tmp_path / "visits.csv", label="ill", client="hospital")
@@ -244,8 +243,8 @@ def test_table_and_clients(tmp_path, capsys) -> None:
     assert dealt.table()["rows"].sum() == len(data.y)
     assert dealt.plot().axes
     table = f"table:path={tmp_path / 'visits.csv'},label=ill,client=hospital"
-    assert main(["skew", "--dataset", table, "--held-out", "0", "--json"]) == 0
-    by_client = {client["client"]: client["rows"] for client in json.loads(capsys.readouterr().out)["by_client"]}
+    out = output_of("skew", "--dataset", table, "--held-out", "0", "--json")
+    by_client = {client["client"]: client["rows"] for client in json.loads(out)["by_client"]}
     assert by_client == dict(zip(dealt.partition.names, dealt.partition.sizes, strict=True))
     assert fs.clients("digits", "label-shards:shards=2", number=5).table().shape == (5, 12)
 

@@ -12,6 +12,7 @@ from fedskew.claims.extras import EXTRAS, bound, draw_bound, drift_bound
 from fedskew.claims.reproduce import estimate, plan
 from fedskew.cli.main import main
 from fedskew.data.datasets.synthetic import SyntheticSoftmax
+from tests.commands import output_of
 
 torch.set_num_threads(1)
 
@@ -104,12 +105,11 @@ def test_the_books_objective_has_the_stated_smoothness() -> None:
         assert taken * 0.1 <= 2, "the convex bound needs a rate of at most 2 / L"
 
 
-def test_the_command_draws_the_exercise(tmp_path, capsys, monkeypatch) -> None:
+def test_the_command_draws_the_exercise(tmp_path, monkeypatch) -> None:
     found = drift_bound(steps=2)
     monkeypatch.setattr("fedskew.claims.extras.drift_bound", lambda: found)
     words = ["reproduce", "drift-demo", "--only", "exercise-14.4.3", "--runs", str(tmp_path)]
-    assert main(words) == 0
-    sorted_row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("sorted by label"))
+    sorted_row = next(line for line in output_of(*words).splitlines() if line.startswith("sorted by label"))
     assert sorted_row.split()[3:5] == ["2", f"{float(found['sorted by label'].farthest[-1]):.3g}"]
     assert 'aria-label="sorted by label' in (tmp_path / "drift-demo-quick-exercise-14.4.3.html").read_text()
 

@@ -19,6 +19,7 @@ from fedskew.experiment.config import from_toml
 from fedskew.measure.registry import MEASURES, OF_MODELS, measures_of
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import to_execute
+from tests.commands import error_of
 
 
 def two_arms() -> Document:
@@ -257,10 +258,9 @@ def test_a_rounded_number_is_written_the_same_after_reading(value: float, text: 
     assert text == "null" or json.dumps(export.rounded(float(text))) == text
 
 
-def test_an_export_of_nothing_is_refused(tmp_path, capsys) -> None:
+def test_an_export_of_nothing_is_refused(tmp_path) -> None:
     folder = ["--runs", str(tmp_path), "--as-stored", "--export", str(tmp_path / "x.json")]
-    assert main(["reproduce", "dualmetric", *folder]) == BadInput.exit_code
-    assert "holds no finished run" in capsys.readouterr().err
+    assert "holds no finished run" in error_of("reproduce", "dualmetric", *folder)
     assert not (tmp_path / "x.json").exists()
 
 

@@ -11,6 +11,7 @@ from fedskew.execution.run import execute, register
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from tests.flower_nodes import small
+from tests.stored import numbers
 
 KILLS, LONGEST = 50, 1.5
 
@@ -19,12 +20,6 @@ def carry_out(folder: str, number: int) -> None:
     store = RunStore(Path(folder))
     execute(store, number)
     store.close()
-
-
-def numbers(store: RunStore, number: int) -> list[tuple[object, ...]]:
-    frame = store.measurements([number])
-    frame = frame[frame.name != "seconds"].sort_values(["round", "client", "split", "name"])
-    return list(frame.drop(columns="run").fillna(-1).itertuples(index=False, name=None))
 
 
 @pytest.mark.slow

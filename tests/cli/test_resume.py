@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from fedskew.cli.main import main
+from fedskew.store.runs import RunStore
+from tests.commands import output_of
+from tests.stored import numbers
 
 
 def start_run(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -34,16 +37,6 @@ def wait_for_round(folder: Path, run: int, round_: int) -> None:
     raise AssertionError(f"round {round_} was not reached in a minute")
 
 
-def stored(folder: Path, run: int) -> list[tuple]:
-    db = sqlite3.connect(folder / "fedskew.db")
-    rows = db.execute(
-        "SELECT round, client, split, name, value FROM measurements WHERE run=? AND name<>'seconds' ORDER BY 1, 2, 3, 4",
-        (run,),
-    ).fetchall()
-    db.close()
-    return rows
-
-
 LONG = ["run", "--algorithm", "scaffold", "--rounds", "150", "--epochs", "1", "--engine", "stacked"]
 LONG += ["--set", "training.threads=1", "--set", "checkpoint.every=7"]
 
@@ -53,7 +46,7 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> list[tuple]:
     """Return the measurements of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole")
     assert main([*LONG, "--runs", str(folder)]) == 0
-    return stored(folder, 1)
+    return numbers(RunStore(folder))
 
 
 @pytest.mark.parametrize(
@@ -63,19 +56,19 @@ def test_a_stopped_run_is_resumed_to_the_same_numbers(
     tmp_path: Path, whole_run: list[tuple], how: signal.Signals, code: int
 ) -> None:
     process = start_run(tmp_path, *LONG)
-    wait_for_round(tmp_path, 1, 3)
+    wait_for_round(tmp_path, 1, 8)  # after the first checkpoint
     process.send_signal(how)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     if how != signal.SIGKILL:
         assert "fedskew resume 1" in err
     assert main(["resume", "--runs", str(tmp_path)]) == 0
-    assert stored(tmp_path, 1) == whole_run
+    assert numbers(RunStore(tmp_path)) == whole_run
     assert whole_run
 
 
 @pytest.mark.slow
-def test_an_interrupted_comparison_is_resumed_and_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_comparison_is_resumed_and_complete(tmp_path: Path) -> None:
     words = ["compare", "--algorithms", "fedavg", "scaffold", "--seeds", "1", "--rounds", "60", "--epochs", "1"]
     process = start_run(tmp_path, *words, "--engine", "stacked", "--jobs", "1")
     wait_for_round(tmp_path, 1, 2)
@@ -83,5 +76,5 @@ def test_an_interrupted_comparison_is_resumed_and_complete(tmp_path: Path, capsy
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert f"`fedskew resume c1 --runs {tmp_path}` continues" in err
-    assert main(["resume", "c1", "--json", "--jobs", "1", "--runs", str(tmp_path)]) == 0
-    assert [r["status"] for r in json.loads(capsys.readouterr().out)["runs"]] == ["finished"] * 2
+    out = output_of("resume", "c1", "--json", "--jobs", "1", "--runs", tmp_path)
+    assert [r["status"] for r in json.loads(out)["runs"]] == ["finished"] * 2

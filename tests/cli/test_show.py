@@ -10,6 +10,7 @@ from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.experiment.config import Experiment
 from fedskew.store.runs import RunStore
+from tests.commands import line_of, output_of
 from tests.report import mixed_store
 
 SMALL = ["--model", "softmax", "--clients", "3", "--epochs", "1", "--engine", "stacked"]
@@ -41,36 +42,27 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert main(list(words)) == 0
-    return capsys.readouterr().out
-
-
-def test_show_prints_each_measured_round_once(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, "show", "1", "--runs", str(store)).splitlines()
+def test_show_prints_each_measured_round_once(store: Path) -> None:
+    lines = output_of("show", "1", "--runs", store).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("round "))
     assert [line.split()[0] for line in lines[start + 1 : start + 6]] == ["0", "2", "4", "5", "class"]
     assert any(line.startswith("layer (round 5)") for line in lines)
 
 
-def test_show_prints_the_result_before_everything_else(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, "show", "1", "--runs", str(store)).splitlines()
+def test_show_prints_the_result_before_everything_else(store: Path) -> None:
+    lines = output_of("show", "1", "--runs", store).splitlines()
     assert lines[0] == "run 1: FedAvg, finished, 5 of 5 rounds"
     assert lines[1].startswith("method")
     assert lines[2].startswith("FedAvg")
     assert not any(line.startswith("[") for line in lines)
 
 
-def test_show_prints_the_experiment_on_request(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        printed(capsys, "show", "1", "--toml", "--runs", str(store)).strip()
-        == RunStore(store).run(1).experiment.strip()
-    )
+def test_show_prints_the_experiment_on_request(store: Path) -> None:
+    assert output_of("show", "1", "--toml", "--runs", store).strip() == RunStore(store).run(1).experiment.strip()
 
 
-def test_show_as_json_has_the_curves(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    [one] = json.loads(printed(capsys, "show", "1", "--json", "--runs", str(store)))["runs"]
+def test_show_as_json_has_the_curves(store: Path) -> None:
+    [one] = json.loads(output_of("show", "1", "--json", "--runs", store))["runs"]
     assert [row["round"] for row in one["curves"]] == [0, 2, 4, 5]
     stored = RunStore(store).measurements([1]).query("split == 'test' and name == 'accuracy'")["value"].tolist()
     assert [row["accuracy"] for row in one["curves"]] == stored
@@ -79,8 +71,8 @@ def test_show_as_json_has_the_curves(store: Path, capsys: pytest.CaptureFixture[
     assert {part["part"] for part in one["parts"] if part["split"] == "class"} == set(map(str, range(10)))
 
 
-def test_the_printed_command_repeats_a_comparison(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = printed(capsys, "show", "c1", "--runs", str(store))
+def test_the_printed_command_repeats_a_comparison(store: Path) -> None:
+    out = output_of("show", "c1", "--runs", store)
     assert out.startswith("FedAvg vs FedAdam lr = 0.1\n")
     line = next(line for line in out.splitlines() if line.startswith("repeat: "))
     words = shlex.split(line.removeprefix("repeat: ").partition(";")[0])
@@ -92,18 +84,16 @@ def test_the_printed_command_repeats_a_comparison(store: Path, capsys: pytest.Ca
     assert [(r.name, r.seed, r.experiment) for r in again] == [(r.name, r.seed, r.experiment) for r in first]
 
 
-def test_a_report_with_another_interval_is_another_file(tmp_path: Path, capsys) -> None:
+def test_a_report_with_another_interval_is_another_file(tmp_path: Path) -> None:
     store = mixed_store(tmp_path)
     for options, name in (([], "c1.html"), (["--interval", "std"], "c1-std.html")):
-        assert main(["report", "c1", "--runs", str(store.folder), *options]) == 0
-        assert capsys.readouterr().out == f"report: {store.folder / name}\n"
+        assert output_of("report", "c1", "--runs", store.folder, *options) == f"report: {store.folder / name}\n"
 
 
-def test_the_table_shows_the_tuned_settings(tmp_path: Path, capsys) -> None:
+def test_the_table_shows_the_tuned_settings(tmp_path: Path) -> None:
     store = mixed_store(tmp_path)
     tried = [{"setting": f"solver.lr={lr}", "best": lr == 0.3} for lr in (0.1, 0.3)]
     for record in store.runs():
         if record.name == "fedavg":
             store.add_facts(record.id, {"tuned": {"candidates": tried}})
-    assert main(["show", "c1", "--runs", str(store.folder)]) == 0
-    assert "tuned on held-out rows: FedAvg solver.lr=0.3" in " ".join(capsys.readouterr().out.split())
+    assert "tuned on held-out rows: FedAvg solver.lr=0.3" in line_of("show", "c1", "--runs", store.folder)

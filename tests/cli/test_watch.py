@@ -12,6 +12,7 @@ from fedskew.cli import watch
 from fedskew.cli.main import main
 from fedskew.store.lock import held
 from fedskew.store.runs import RunStore
+from tests.commands import line_of, output_of
 
 
 @pytest.fixture
@@ -32,18 +33,16 @@ def store(tmp_path) -> Iterator[RunStore]:
         yield made
 
 
-def test_json_has_newest_numbers_and_seconds_left(store, capsys) -> None:
-    assert main(["watch", "1-2", "--runs", str(store.folder), "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)
+def test_json_has_newest_numbers_and_seconds_left(store) -> None:
+    first, second = json.loads(output_of("watch", "1-2", "--runs", store.folder, "--json"))
     assert (first["status"], first["round"], first["seconds_left"]) == ("finished", 2, 0.0)
     assert (second["accuracy"], second["worst_client"], second["drift"]) == (0.5, 0.1, 1.5)
     assert (second["round"], second["rounds"], second["seconds_a_round"], second["seconds_left"]) == (3, 5, 2.0, 4.0)
     assert second["warnings"] == ["divergence grows"]
 
 
-def test_watch_prints_once_into_a_pipe(store, capsys) -> None:
-    assert main(["watch", "1-2", "--runs", str(store.folder)]) == 0
-    out = capsys.readouterr().out
+def test_watch_prints_once_into_a_pipe(store) -> None:
+    out = output_of("watch", "1-2", "--runs", store.folder)
     assert "\x1b" not in out
     assert out.count("SCAFFOLD") == 2  # its line, and its warning
     assert "3/5" in out
@@ -52,18 +51,16 @@ def test_watch_prints_once_into_a_pipe(store, capsys) -> None:
     assert "warning: diverging in 1 of 1 run of SCAFFOLD: run 2, divergence grows" in out
 
 
-def test_planned_runs_are_estimated_at_the_pace_of_the_others(store, capsys) -> None:
+def test_planned_runs_are_estimated_at_the_pace_of_the_others(store) -> None:
     for _ in range(2):
         store.add_run(name="fedprox", experiment="", experiment_hash="", seed=7, partition_seed=7, rounds=5)
-    assert main(["watch", "1-4", "--runs", str(store.folder)]) == 0
-    assert "about 24 s of training left" in capsys.readouterr().out
+    assert "about 24 s of training left" in output_of("watch", "1-4", "--runs", store.folder)
 
 
-def test_a_run_without_a_round_has_no_numbers(tmp_path, capsys) -> None:
+def test_a_run_without_a_round_has_no_numbers(tmp_path) -> None:
     store = RunStore(tmp_path)
     store.add_run(name="fedavg", experiment="", experiment_hash="", seed=0, partition_seed=0, rounds=3)
-    assert main(["watch", "--runs", str(tmp_path)]) == 0
-    assert "0/3" in (out := capsys.readouterr().out)
+    assert "0/3" in (out := output_of("watch", "--runs", tmp_path))
     assert "–" in out
     assert "0 of 1 runs have ended\n" in out
 
@@ -112,11 +109,10 @@ def test_watch_ends_with_a_line_after_a_run_lost_its_process(store, monkeypatch,
     assert ("its process is gone" in screen.getvalue()) == (status == "running")
 
 
-def test_a_lost_run_between_sites_is_continued_by_flower(store, monkeypatch, capsys) -> None:
+def test_a_lost_run_between_sites_is_continued_by_flower(store, monkeypatch) -> None:
     store.add_facts(2, {"flower": {}})
     monkeypatch.setattr(watch, "owner", lambda *_: "")
-    assert main(["watch", "2", "--runs", str(store.folder)]) == 0
-    assert "on run 2; `flwr run APP --run-config resume=2` continues" in " ".join(capsys.readouterr().out.split())
+    assert "on run 2; `flwr run APP --run-config resume=2` continues" in line_of("watch", "2", "--runs", store.folder)
 
 
 def test_runs_that_were_planned_just_now_are_waited_for(tmp_path, monkeypatch) -> None:

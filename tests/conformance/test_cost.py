@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.components import algorithm_rows
-from fedskew.cli.main import main
 from fedskew.conformance import miniature
 from fedskew.conformance.cost import measure_cost, units
 from fedskew.core.algorithm import Algorithm, GradFn, local_loss
@@ -19,6 +18,7 @@ from fedskew.core.component import build
 from fedskew.core.records import Batch, Info, ServerView, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
+from tests.commands import line_of, output_of
 
 # the figures of the literature; client state, server state beyond the model, down, up, compute
 FIGURES = {
@@ -155,13 +155,11 @@ def test_measuring_leaves_the_threads_as_they_are() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_list_algorithms_shows_the_cost(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "algorithms", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+def test_list_algorithms_shows_the_cost() -> None:
+    rows = {row["name"]: row for row in json.loads(output_of("list", "algorithms", "--json"))}
     assert figures(rows["moon"]) == FIGURES["moon"]
     assert rows["scaffold"]["gradients"] == 1
     assert set(ALGORITHMS) <= set(rows)
-    assert main(["list", "algorithms"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+    text = line_of("list", "algorithms")
     assert "cost: client keeps 1, server 1; down 2, up 2; a step 1" in text
     assert "forward passes besides" in text

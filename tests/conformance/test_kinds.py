@@ -9,7 +9,6 @@ import pytest
 from torch import Tensor, nn
 
 import fedskew as fs
-from fedskew.cli.main import main
 from fedskew.conformance.hooks import Broken
 from fedskew.conformance.kinds import KINDS, check, data_are_whole
 from fedskew.core.errors import BadInput
@@ -19,6 +18,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.experiment.components import KINDS as OWN, classes_of, section_of
 from fedskew.experiment.config import COMPONENTS
 from fedskew.slots import Momentum, Uncompressed
+from tests.commands import error_of, output_of
 
 QUICK = {
     "dataset": "digits", "task": "classification",
@@ -231,31 +231,24 @@ def test_the_kind_is_found_by_what_a_class_has(file: Path) -> None:
         section_of("fedprx")
 
 
-def test_the_verb_checks_every_kind(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "./mine.py"]) == 0
-    assert "First: selection, fedskew check ./mine.py::First" in capsys.readouterr().out
-    assert main(["check", "./mine.py::First"]) == 0
-    assert "./mine.py::First: keeps its promises (selection)" in capsys.readouterr().out
-    assert main(["check", "./mine.py::Net", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
+def test_the_verb_checks_every_kind(file: Path) -> None:
+    assert "First: selection, fedskew check ./mine.py::First" in output_of("check", "./mine.py")
+    assert "./mine.py::First: keeps its promises (selection)" in output_of("check", "./mine.py::First")
+    printed = json.loads(output_of("check", "./mine.py::Net", "--json"))
     assert (printed["kind"], len(printed["promises"])) == ("model", len(KINDS["model"]))
     file.write_text(FILE.replace("clients[:2]", "clients[:3]"))
-    assert main(["check", "./mine.py::First"]) == 1
-    assert "`largest` says 2" in capsys.readouterr().out
+    assert "`largest` says 2" in output_of("check", "./mine.py::First", code=1)
     for wrong, words in (
         ("Slip", "did you mean 'largest'"),
         ("Other", "is no component"),
         ("Firs", "did you mean 'First'"),
     ):
-        assert main(["check", f"./mine.py::{wrong}"]) == 2
-        error = capsys.readouterr().err
+        error = error_of("check", f"./mine.py::{wrong}")
         assert words in error
         assert error.count("\n") == 1
     file.write_text("LARGEST = 2\n")
-    assert main(["check", "./mine.py"]) == 2
-    assert "check ./mine.py: the file defines no class; write one" in capsys.readouterr().err
-    assert main(["check", "./none.py::First"]) == 2
-    assert capsys.readouterr().err.endswith("none.py: No such file or directory; check the path\n")
+    assert "check ./mine.py: the file defines no class; write one" in error_of("check", "./mine.py")
+    assert error_of("check", "./none.py::First").endswith("none.py: No such file or directory; check the path\n")
 
 
 def test_a_model_s_check_says_on_which_rows() -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS, DpFedAvg
-from fedskew.cli.main import main
 from fedskew.conformance.promises import PROMISES, Subject, Verdict, check, examined
 from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver
 from fedskew.core.records import Batch, Carry, Cohort, Privacy, ServerView, Upload, View
@@ -18,6 +17,7 @@ from fedskew.core.seeding import normals
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.slots import Adam, ServerSgd
+from tests.commands import error_of, output_of
 
 NUMBER = {promise.__name__: promise.__doc__ for promise in PROMISES}
 
@@ -226,14 +226,11 @@ def test_a_false_reduction_is_found_and_a_true_one_is_not() -> None:
     assert "no-such-method" in found["takes the steps of no-such-method with scale=2"]
 
 
-def test_check_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "fedprox:mu=0.3"]) == 0
-    out = capsys.readouterr().out
+def test_check_on_the_command_line() -> None:
+    out = output_of("check", "fedprox:mu=0.3")
     assert len([line for line in out.splitlines() if line.startswith("ok ")]) == len(PROMISES) + 2
     assert "fedprox:mu=0.3: keeps its promises" in out
-    assert main(["check", "fedadam", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
+    printed = json.loads(output_of("check", "fedadam", "--json"))
     assert (printed["component"], printed["kind"]) == ("fedadam", "algorithm")
     assert all(row["kept"] for row in printed["promises"])
-    assert main(["check", "fedpro"]) == 2
-    assert "did you mean 'fedprox'?" in capsys.readouterr().err
+    assert "did you mean 'fedprox'?" in error_of("check", "fedpro")

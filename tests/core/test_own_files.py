@@ -18,6 +18,7 @@ from fedskew.report.html import write_report
 from fedskew.report.series import Results
 from fedskew.skew.exported import FromFolder
 from fedskew.store.runs import RunStore
+from tests.commands import error_of
 from tests.flower_nodes import small
 from tests.report import mixed_store
 from tests.tables import survey
@@ -26,10 +27,9 @@ SKEW = ["skew", "--clients", "3", "--skew", "iid"]
 
 
 @pytest.mark.parametrize("name", ["README.md", "partition.npz", "partition.json", "rows.npz"])
-def test_an_export_replaces_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_an_export_replaces_no_file(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
-    assert main([*SKEW, "--export", str(tmp_path)]) == BadInput.exit_code
-    assert f"already holds {name}" in capsys.readouterr().err
+    assert f"already holds {name}" in error_of(*SKEW, "--export", tmp_path)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 
 
@@ -117,15 +117,13 @@ LEAVING = """
 """
 
 
-def test_user_code_cannot_exit_with_code_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_code_cannot_exit_with_code_zero(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(textwrap.dedent(LEAVING.format(first="sys.exit(0)")))
     words = ["run", "--algorithm", f"{path}::Mine", "--runs", str(tmp_path / "runs"), "--rounds", "1"]
-    assert main(words) == BadInput.exit_code
-    assert "mine.py, line 5: SystemExit: 0" in capsys.readouterr().err
+    assert "mine.py, line 5: SystemExit: 0" in error_of(*words)
     path.write_text(textwrap.dedent(LEAVING.format(first="")))
-    assert main(words) == 1
-    assert "ended the program with sys.exit(0)" in capsys.readouterr().err
+    assert "ended the program with sys.exit(0)" in error_of(*words, code=1)
 
 
 def test_a_run_whose_method_ends_the_program_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from fedskew.core import user_code as trust
 from fedskew.core.errors import BadInput
 from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, from_toml
 from fedskew.store.runs import RunStore
+from tests.commands import error_of
 from tests.flower_nodes import small
 
 METHOD = """
@@ -68,11 +69,8 @@ def store(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("store", "words"), IMPORTING, indirect=["store"])
-def test_code_that_a_store_names_runs_when_it_is_confirmed(
-    store: RunStore, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    assert main(words) == BadInput.exit_code
-    said = capsys.readouterr().err.lstrip()
+def test_code_that_a_store_names_runs_when_it_is_confirmed(store: RunStore, words: list[str]) -> None:
+    said = error_of(*words).lstrip()
     assert not Path("ran").exists()
     assert said.startswith("fedskew: run 1: ")
     assert said.endswith(

@@ -17,6 +17,7 @@ from fedskew.cli.main import main
 from fedskew.core.errors import FedskewError
 from fedskew.data import DATASETS, find as download
 from fedskew.data.find import CHUNK, Files, Remote, fetch, folders
+from tests.commands import error_of, output_of
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 5 * CHUNK + 17, dtype=np.uint8).tobytes()
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -220,9 +221,8 @@ def test_folder_that_cannot_be_made_gives_a_one_line_error(server, folder):
 # the verb
 
 
-def test_list_shows_every_data_set(capsys):
-    assert main(["data", "list", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+def test_list_shows_every_data_set():
+    rows = {row["name"]: row for row in json.loads(output_of("data", "list", "--json"))}
     assert set(rows) == {name for name in DATASETS if name not in ("own", "hf", "table", "text", "leaf")}
     assert rows["cifar-10"]["bytes"] == 170052171
     assert rows["cifar-10"]["here"] == "not here; `fedskew data get cifar-10`"
@@ -230,8 +230,7 @@ def test_list_shows_every_data_set(capsys):
     assert rows["femnist"]["natural_clients"] == "writers"
     assert all(row["licence"] and row["citation"] for row in rows.values())
     assert {name for name, row in rows.items() if not row["classes"]} == {"parkinsons", "beijing-air", "tcga-brca"}
-    assert main(["data", "list"]) == 0
-    text = capsys.readouterr().out
+    text = output_of("data", "list")
     assert all(name in text for name in rows)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     assert " ".join(rows["fashion-mnist"]["citation"].split()) in " ".join(text.split())
@@ -247,7 +246,7 @@ def test_files_have_plain_names_and_secure_sources(name):
         assert Path(remote.file).name == remote.file != ""
 
 
-def test_get_downloads_once_and_verify_finds_damage(server, folder, capsys, monkeypatch):
+def test_get_downloads_once_and_verify_finds_damage(server, folder, monkeypatch):
     class Thing:
         files = server.files()
 
@@ -255,16 +254,13 @@ def test_get_downloads_once_and_verify_finds_damage(server, folder, capsys, monk
             return DATASETS["digits"]().load()
 
     monkeypatch.setitem(verb.NAMED, "thing", Thing)
-    assert main(["data", "get", "thing"]) == 0
-    assert str(folder / "thing.bin") in (out := capsys.readouterr().out)
+    assert str(folder / "thing.bin") in (out := output_of("data", "get", "thing"))
     assert "SHA-256 as published" in out
-    assert main(["data", "get", "thing"]) == 0
-    assert "here already" in capsys.readouterr().out
-    assert main(["data", "verify", "thing"]) == 0
-    assert "right: SHA-256 as published; 1,438 training and 359 test rows read" in capsys.readouterr().out
+    assert "here already" in output_of("data", "get", "thing")
+    out = output_of("data", "verify", "thing")
+    assert "right: SHA-256 as published; 1,438 training and 359 test rows read" in out
     (folder / "thing.bin").write_bytes(CONTENT[:-1])
-    assert main(["data", "verify", "thing"]) == 1
-    assert "wrong" in capsys.readouterr().out
+    assert "wrong" in output_of("data", "verify", "thing", code=1)
 
 
 @pytest.mark.parametrize(
@@ -275,17 +271,14 @@ def test_get_downloads_once_and_verify_finds_damage(server, folder, capsys, monk
         (["verify", "imagenet"], "unknown data set 'imagenet'"),
     ],
 )
-def test_wrong_requests_give_one_line_errors(arguments, words, capsys):
-    assert main(["data", *arguments]) == 2
-    error = capsys.readouterr().err
+def test_wrong_requests_give_one_line_errors(arguments, words):
+    error = error_of("data", *arguments)
     assert words in error
     assert error.count("\n") == 1
 
 
-def test_data_set_without_files_needs_no_download(capsys):
-    assert main(["data", "get", "digits"]) == 0
-    assert "always here" in capsys.readouterr().out
+def test_data_set_without_files_needs_no_download():
+    assert "always here" in output_of("data", "get", "digits")
     assert main(["data", "verify", "digits"]) == 0
-    assert main(["data", "path", "digits"]) == 0
-    assert str(folders()[0]) in capsys.readouterr().out
+    assert str(folders()[0]) in output_of("data", "path", "digits")
     assert main(["data", "verify"]) == 0

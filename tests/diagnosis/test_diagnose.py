@@ -30,6 +30,7 @@ from fedskew.diagnosis.targets import holdings
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity.faces import FACES
 from fedskew.report.diagnosis import page
+from tests.commands import error_of, line_of, output_of
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
@@ -46,9 +47,8 @@ def quick(monkeypatch):
 COMMAND = ["diagnose", "--dataset", "digits", "--skew", "label-dirichlet", "--clients", "8"]
 
 
-def test_the_terminal_stays_within_eighty_columns(quick, capsys):
-    assert main(COMMAND) == 0
-    out = capsys.readouterr().out
+def test_the_terminal_stays_within_eighty_columns(quick):
+    out = output_of(*COMMAND)
     assert out.startswith("The clients differ mostly by label")
     assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("fedskew compare"))
     assert "0 alike, at most 0.88 where these 8 clients have nothing in common" in " ".join(out.split())
@@ -56,11 +56,10 @@ def test_the_terminal_stays_within_eighty_columns(quick, capsys):
         assert word in out
 
 
-def test_names_in_brackets_are_printed_as_they_are(quick, capsys, tmp_path):
+def test_names_in_brackets_are_printed_as_they_are(quick, tmp_path):
     rows = [f"{k % 3},{k % 2},[site {k % 4}]" for k in range(120)]
     (tmp_path / "rows.csv").write_text("\n".join(["[dose],ill,site", *rows]) + "\n", encoding="utf-8")
-    assert main(["diagnose", str(tmp_path / "rows.csv"), "--label", "ill", "--client", "site"]) == 0
-    out = capsys.readouterr().out
+    out = output_of("diagnose", tmp_path / "rows.csv", "--label", "ill", "--client", "site")
     assert "[site 0]" in out
     assert "\\[" not in out
 
@@ -82,15 +81,14 @@ def test_neither_pytorch_nor_scikit_learn_is_loaded_by_a_diagnosis_with_its_page
     assert (tmp_path / "page.html").is_file()
 
 
-def test_the_terminal_shows_faces_clients_and_columns(quick, capsys, snapshot):
+def test_the_terminal_shows_faces_clients_and_columns(quick, snapshot):
     """Columns that differ are named with their client; routine notes are one line."""
-    assert main(["diagnose", str(CSV), "--label", "num", "--client", "hospital"]) == 0
-    assert capsys.readouterr().out.partition("What to try")[0] == snapshot
+    out = output_of("diagnose", CSV, "--label", "num", "--client", "hospital")
+    assert out.partition("What to try")[0] == snapshot
 
 
-def test_json_and_page_hold_the_same(quick, capsys, tmp_path):
-    assert main([*COMMAND, "--json", "--html", str(tmp_path / "d.html")]) == 0
-    result = json.loads(capsys.readouterr().out)
+def test_json_and_page_hold_the_same(quick, tmp_path):
+    result = json.loads(output_of(*COMMAND, "--json", "--html", tmp_path / "d.html"))
     assert result["dominant"] == "label"
     assert [face["face"] for face in result["faces"]] == list(FACES)
     assert result["clients"] == 8 == len(result["label_counts"])
@@ -101,7 +99,7 @@ def test_json_and_page_hold_the_same(quick, capsys, tmp_path):
     assert f"{result['faces'][0]['value']:.2f}" in page
 
 
-def test_files_on_the_command_line(quick, capsys, tmp_path):
+def test_files_on_the_command_line(quick, tmp_path):
     rng = np.random.default_rng(0)
     rows = [
         "a,b,site,out",
@@ -109,39 +107,34 @@ def test_files_on_the_command_line(quick, capsys, tmp_path):
     ]
     rows += ["1,2,,y"]
     (tmp_path / "d.csv").write_text("\n".join(rows) + "\n")
-    assert main(["diagnose", str(tmp_path / "d.csv"), "--label", "out", "--client", "site"]) == 0
-    out = capsys.readouterr().out
+    out = output_of("diagnose", tmp_path / "d.csv", "--label", "out", "--client", "site")
     assert "Nothing differs beyond chance" in out
     assert "1 of 601 rows dropped: no value in 'site'" in out
 
 
-def test_columns_that_follow_the_labels_are_one_line_on_terminal_and_page(quick, capsys, tmp_path):
+def test_columns_that_follow_the_labels_are_one_line_on_terminal_and_page(quick, tmp_path):
     command = ["diagnose", "--dataset", "digits", "--skew", "label-dirichlet:alpha=0.3"]
-    assert main([*command, "--html", str(tmp_path / "d.html")]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = line_of(*command, "--html", tmp_path / "d.html")
     line = r"What differs most, and for whom (- label is .*? )*\d+ columns differ no more than the labels explain, such as 'input"
     assert re.search(line, out)
     assert "columns differ no more than the labels explain, such as" in (tmp_path / "d.html").read_text()
 
 
-def test_a_named_data_set_is_compared_in_its_own_units(quick, capsys):
-    assert main(["diagnose", "--dataset", "heart", "--skew", "natural", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_a_named_data_set_is_compared_in_its_own_units(quick):
+    found = json.loads(output_of("diagnose", "--dataset", "heart", "--skew", "natural", "--json"))
     assert found["columns"][0]["text"] == "chol is missing in 100 % of Switzerland's rows, elsewhere in 10 %"
     said = [one["text"] for own in found["by_client"] for one in own]
     assert not [text for text in said if "mean -" in text or "e-" in text]
 
 
-def test_numbers_as_labels_are_called_classes(quick, capsys):
-    assert main(["diagnose", str(CSV), "--label", "age", "--client", "hospital"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+def test_numbers_as_labels_are_called_classes(quick):
+    out = line_of("diagnose", CSV, "--label", "age", "--client", "hospital")
     assert "note: 'age' has 50 different numbers, and each one is a class of its own" in out
     assert "did you mean target=age (--target age), which predicts numbers?" in out
 
 
-def test_numbers_as_targets_are_compared_by_tenths_and_residuals(quick, capsys):
-    assert main(["diagnose", str(CSV), "--target", "age", "--client", "hospital", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_numbers_as_targets_are_compared_by_tenths_and_residuals(quick):
+    found = json.loads(output_of("diagnose", CSV, "--target", "age", "--client", "hospital", "--json"))
     assert found["target"] == "number"
     assert found["sizes"] == [294, 303, 200, 123]
     assert found["holdings"]["columns"] == ["mean", "10 %", "median", "90 %"]
@@ -149,8 +142,7 @@ def test_numbers_as_targets_are_compared_by_tenths_and_residuals(quick, capsys):
     assert "by tenths" in found["faces"][0]["meaning"]
     assert "target=age,client=hospital" in found["advice"]["command"]
     assert "(beijing-air and parkinsons;" in found["advice"]["caution"]
-    assert main(["diagnose", str(CSV), "--target", "age", "--client", "hospital"]) == 0
-    assert "targets are numbers" in " ".join(capsys.readouterr().out.split())
+    assert "targets are numbers" in line_of("diagnose", CSV, "--target", "age", "--client", "hospital")
 
 
 def test_a_data_set_of_any_target_is_diagnosed(quick, tmp_path):
@@ -229,21 +221,20 @@ def test_diagnosis_uses_one_thread(monkeypatch):
         (["--dataset", "digits", "--skew", "natural"], "has no natural clients"),
     ],
 )
-def test_bad_requests_give_one_line_errors(arguments, words, capsys, tmp_path, monkeypatch):
+def test_bad_requests_give_one_line_errors(arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "iid" in arguments:
         (tmp_path / "a.csv").write_text("x,y\n1,2\n")
     for name, values in {"same": "22", "word": ("1", "hot"), "far": ("1", "inf"), "none": ("", "")}.items():
         (tmp_path / f"{name}.csv").write_text("x,y,k\n" + "".join(f"{i},{v},{i % 2}\n" for i, v in enumerate(values)))
-    assert main(["diagnose", *arguments]) == 2
-    message = capsys.readouterr().err
+    message = error_of("diagnose", *arguments)
     assert words in message
     assert message.count("\n") == 1
 
 
-def test_the_advised_command_runs(quick, capsys, tmp_path):
-    assert main(["diagnose", "--dataset", "digits", "--skew", "iid", "--clients", "5", "--json"]) == 0
-    command = json.loads(capsys.readouterr().out)["advice"]["command"]
+def test_the_advised_command_runs(quick, tmp_path):
+    out = output_of("diagnose", "--dataset", "digits", "--skew", "iid", "--clients", "5", "--json")
+    command = json.loads(out)["advice"]["command"]
     assert command == "fedskew compare --dataset digits --skew iid --clients 5 --tuned --algorithms fedavg"
     short = "--tuning-seeds 9 --rounds 1 --seeds 1 --epochs 1 --jobs 1 --engine stacked --runs"
     assert main([*command.split()[1:], *short.split(), str(tmp_path)]) == 0
@@ -274,31 +265,29 @@ def test_the_advised_command_names_files_and_skews():
     assert result == "--dataset uci-har:form=features --skew label-classes:k=3 --skew feature-noise:level=0.5"
 
 
-def test_the_advised_command_of_several_files_names_their_folder_or_says_what_to_fill_in(capsys, tmp_path):
+def test_the_advised_command_of_several_files_names_their_folder_or_says_what_to_fill_in(tmp_path):
     rng, folder = np.random.default_rng(0), tmp_path / "sites"
     folder.mkdir()
     for name in "ab":
         rows = [f"{x:.3f},{'ny'[y]}" for x, y in zip(rng.normal(size=60), rng.integers(0, 2, 60), strict=True)]
         (folder / f"{name}.csv").write_text("\n".join(["x,out", *rows]) + "\n")
     files = [str(folder / f"{name}.csv") for name in "ab"]
-    assert main(["diagnose", *files, "--label", "out"]) == 0
-    assert f"--dataset table:path={folder},label=out --skew natural" in capsys.readouterr().out
+    out = output_of("diagnose", *files, "--label", "out")
+    assert f"--dataset table:path={folder},label=out --skew natural" in out
     assert build("dataset", {"table": TableData}, f"table:path={folder},label=out").load().group_names == ("a", "b")
     (folder / "c.csv").write_text((folder / "a.csv").read_text())
-    assert main(["diagnose", *files, "--label", "out", "--federated"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = line_of("diagnose", *files, "--label", "out", "--federated")
     assert "write yours for DATASET, such as table:path=FOLDER,label=COLUMN" in said
     assert "fedskew compare --dataset DATASET " in said
 
 
-def test_a_column_in_another_unit_is_the_first_thing_to_correct(quick, capsys, tmp_path):
+def test_a_column_in_another_unit_is_the_first_thing_to_correct(quick, tmp_path):
     rng = np.random.default_rng(0)
     site, out = np.arange(400) % 4, rng.integers(0, 2, 400)
     height = rng.normal(67, 4, 400) * np.where(site == 2, 2.54, 1)
     lines = [f"{h:.2f},s{s},{'ny'[o]}" for h, s, o in zip(height, site, out, strict=True)]
     (tmp_path / "d.csv").write_text("\n".join(["height,site,out", *lines]) + "\n")
-    assert main(["diagnose", str(tmp_path / "d.csv"), "--label", "out", "--client", "site"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+    text = line_of("diagnose", tmp_path / "d.csv", "--label", "out", "--client", "site")
     first = "First mend the data - s2's column height may be in another unit (inches and cm): divide it by 2.54."
     assert (
         f"{first} If so, write in d.columns.toml, beside the table: [units.site.s2] height = 0.393701 d.csv: 4 clients"

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 import fedskew as fs
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.tables.guard import guarded, summary
 from fedskew.data.tables.schema import merged
@@ -18,6 +17,7 @@ from fedskew.diagnosis.questions import LEAVES, Answer, PackedArray, Question, a
 from fedskew.diagnosis.server import federated
 from fedskew.diagnosis.site import AnsweringSite
 from fedskew.diagnosis.subject import DiagnosisOptions, Source
+from tests.commands import error_of, output_of
 from tests.federated import HOSPITALS, Recorder, frame, lying, number_sites, recorded, wide_sites
 
 
@@ -274,24 +274,20 @@ def test_a_site_answers_nonsense_with_a_refusal_of_one_line():
 # the command, and Python
 
 
-def test_the_command_and_python_give_the_same(table, capsys):
+def test_the_command_and_python_give_the_same(table):
     found = fs.diagnose(str(table), label="ill", client="hospital", federated=True, fewest=3, progress=False)
-    assert (
-        main(
-            ["diagnose", str(table), "--label", "ill", "--client", "hospital", "--federated", "--fewest", "3", "--json"]
-        )
-        == 0
+    out = output_of(
+        "diagnose", table, "--label", "ill", "--client", "hospital", "--federated", "--fewest", "3", "--json"
     )
-    printed = msgspec.json.decode(capsys.readouterr().out)
+    printed = msgspec.json.decode(out)
     for one, other in zip(printed["faces"], found["faces"], strict=True):
         assert one["each"] == other["each"]
         assert one["p"] == other["p"]
     assert "no count that leaves a site is of fewer than 3 rows" in printed["notes"][0]
 
 
-def test_the_list_names_every_number(capsys):
-    assert main(["diagnose", "--list", "--json"]) == 0
-    assert msgspec.json.decode(capsys.readouterr().out) == [leaf._asdict() for leaf in LEAVES]
+def test_the_list_names_every_number():
+    assert msgspec.json.decode(output_of("diagnose", "--list", "--json")) == [leaf._asdict() for leaf in LEAVES]
 
 
 @pytest.mark.parametrize(
@@ -306,6 +302,5 @@ def test_the_list_names_every_number(capsys):
         (["--label", "ill", "--federated", "--fewest", "0"], "fewest must be at least 1"),
     ],
 )
-def test_wrong_options_are_refused(table, capsys, options, words):
-    assert main(["diagnose", str(table), "--client", "hospital", *options]) == 2
-    assert words in capsys.readouterr().err
+def test_wrong_options_are_refused(table, options, words):
+    assert words in error_of("diagnose", table, "--client", "hospital", *options)

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 import fedskew as fs
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.tables.schema import alike
 from fedskew.report.diagnosis import page
+from tests.commands import output_of
 from tests.tables import survey
 
 SITES = ("north", "east", "south", "west")
@@ -100,10 +100,9 @@ def test_pasted_lines_give_the_rows_of_sites_that_agree(tmp_path, one_file):
     pd.testing.assert_frame_equal(*tables, rtol=1e-5)
 
 
-def test_the_repairs_come_first_in_the_terminal_and_on_the_page(tmp_path, capsys):
+def test_the_repairs_come_first_in_the_terminal_and_on_the_page(tmp_path):
     path, columns = write(planted(visits()), tmp_path, one_file=True)
-    assert main(["diagnose", str(path), "--label", "ill", "--client", "hospital"]) == 0
-    out = capsys.readouterr().out
+    out = output_of("diagnose", path, "--label", "ill", "--client", "hospital")
     assert out.index("First mend the data") < out.index("\n[units.hospital.south]\n") < out.index("face")
     html = page(fs.diagnose(path, **columns, progress=False))
     assert html.index('id="mend"') < html.index('id="faces"')
@@ -111,10 +110,9 @@ def test_the_repairs_come_first_in_the_terminal_and_on_the_page(tmp_path, capsys
     assert "If so, write in <code>visits.columns.toml</code>" in html
 
 
-def test_nothing_to_mend_prints_and_shows_nothing(tmp_path, capsys):
+def test_nothing_to_mend_prints_and_shows_nothing(tmp_path):
     path, columns = write(visits(), tmp_path, one_file=True)
-    assert main(["diagnose", str(path), "--label", "ill", "--client", "hospital"]) == 0
-    assert "First mend" not in capsys.readouterr().out
+    assert "First mend" not in output_of("diagnose", path, "--label", "ill", "--client", "hospital")
     assert 'id="mend"' not in page(fs.diagnose(path, **columns, progress=False))
 
 

@@ -17,6 +17,7 @@ from fedskew.execution.run import execute, register
 from fedskew.experiment.config import Experiment
 from fedskew.store.runs import RunStore
 from fedskew.studies.landscape import Grid, landscape
+from tests.stored import numbers
 
 CLIENTS = 9
 COHORTS = st.lists(st.lists(st.integers(0, CLIENTS - 1), unique=True), max_size=8)
@@ -171,10 +172,6 @@ def test_a_run_with_states_on_disk_equals_one_in_memory_after_a_kill(tmp_path: P
     def kill(progress: object) -> None:
         if progress.round == 5:
             raise Killed
-
-    def numbers(store: RunStore, number: int) -> list:
-        rows = store.db.execute("SELECT * FROM measurements WHERE run = ? AND name != 'seconds'", (number,))
-        return sorted(map(str, (tuple(row)[1:] for row in rows)))
 
     memory = run(made("memory"), runs=tmp_path / "memory")
     store = RunStore(tmp_path / "disk")

@@ -18,6 +18,7 @@ from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.models.mlp import MlpNet
 from fedskew.store.runs import RunStore
+from tests import stored
 
 torch.set_num_threads(1)
 
@@ -55,11 +56,7 @@ def small(method: str = "fedavg", rounds: int = 4, **changes) -> Experiment:
 
 
 def numbers(runs) -> list[tuple]:
-    """Return all stored numbers except times."""
-    frame = runs.measurements().query("name != 'seconds'")
-    frame = frame.assign(client=frame["client"].fillna(-1).astype(int))
-    rows = frame[["round", "client", "split", "name", "value"]].itertuples(index=False)
-    return sorted(tuple(row) for row in rows)
+    return [row for run in runs.ids for row in stored.numbers(runs.store, run)]
 
 
 def assert_resumes_exactly(experiment: Experiment, folder: Path) -> None:

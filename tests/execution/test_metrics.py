@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fedskew.api.functions import run
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.execution.build import check_needs
@@ -16,6 +15,7 @@ from fedskew.measure.registry import Measures, measures_of
 from fedskew.report.html import page
 from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
+from tests.commands import output_of
 
 FILE = """
 from dataclasses import dataclass
@@ -75,9 +75,7 @@ def measured(metric: object, folder: Path) -> RunStore:
     return run(experiment, data=data, runs=folder / "runs").store
 
 
-def test_metrics_of_each_split_are_measured_and_shown_without_their_code(
-    mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_metrics_of_each_split_are_measured_and_shown_without_their_code(mine: str, tmp_path: Path) -> None:
     store = measured([f"{mine}Right", f"{mine}WorstOf", f"{mine}WorstOf:place=2", f"{mine}Longest"], tmp_path)
     frame = store.measurements([1])
 
@@ -96,8 +94,7 @@ def test_metrics_of_each_split_are_measured_and_shown_without_their_code(
     records = store.runs()
     assert Results(store, records).summary.iloc[0]["right"] == pytest.approx(values("test", "accuracy")[-1])
     assert 'aria-label="longest over rounds"' in page(Results(store, records))
-    assert main(["show", "1", "--runs", str(store.folder), "--json"]) == 0
-    assert "worst_of_place_2" in json.loads(capsys.readouterr().out)["methods"][0]
+    assert "worst_of_place_2" in json.loads(output_of("show", "1", "--runs", store.folder, "--json"))["methods"][0]
 
 
 def test_a_stored_measure_names_no_function_to_import(mine: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.loop.plan import System
 from fedskew.slots import Blocks, DayNight, Random
 from fedskew.store.runs import RunStore
+from tests.commands import line_of, output_of
 from tests.execution.test_experiment import DATA, assert_resumes_exactly, small
 
 torch.set_num_threads(1)
@@ -159,14 +160,12 @@ def test_rounds_without_clients_are_stored_without_drift_and_change_nothing(tmp_
     assert float(runs.table()["drift"].iloc[0]) == pytest.approx(np.mean(list(drift.values())))
 
 
-def test_a_run_without_any_answers_has_no_result(tmp_path, capsys) -> None:
+def test_a_run_without_any_answers_has_no_result(tmp_path) -> None:
     words = ["--rounds", "2", "--epochs", "1", "--runs", str(tmp_path), "--seeds", "2", "--jobs", "1"]
-    assert main(["compare", "--algorithms", "fedavg", "scaffold", "--system", "dropout=1.0", *words]) == 1
-    out = " ".join(capsys.readouterr().out.split())
+    out = line_of("compare", "--algorithms", "fedavg", "scaffold", "--system", "dropout=1.0", *words, code=1)
     assert "no client took part in any of 2 rounds, mostly because none answered. The model was never trained" in out
     assert "try a lower system.dropout" in out
-    assert main(["show", "c1", "--json", "--runs", str(tmp_path)]) == 0
-    methods = json.loads(capsys.readouterr().out)["methods"]
+    methods = json.loads(output_of("show", "c1", "--json", "--runs", tmp_path))["methods"]
     assert [(row["accuracy"], row["drift"]) for row in methods] == [(None, None)] * 2
     assert "The model was never trained" in (tmp_path / "c1.html").read_text(encoding="utf-8")
 
@@ -201,15 +200,14 @@ def test_a_run_in_which_nobody_takes_part_is_an_error_with_the_cause(tmp_path, s
         fs.resume(1, data=DATA, runs=tmp_path)
 
 
-def test_a_run_with_some_empty_rounds_warns_in_every_view(tmp_path, capsys) -> None:
+def test_a_run_with_some_empty_rounds_warns_in_every_view(tmp_path) -> None:
     runs = run(deaf(selection="poisson:rate=0.1", rounds=12), data=DATA, runs=tmp_path)
     empty = sum(count == 0 for count in by_round(runs, "clients").values())
     line = f"no client took part in {empty} of 12 rounds, mostly because none was selected"
     assert 0 < empty < 12
     [warned] = [one for one in runs.records[0].facts["warnings"] if one["kind"] == "no clients"]
     assert (warned["measured"], warned["round"]) == (line, 12)
-    assert main(["show", "1", "--runs", str(tmp_path)]) == 0
-    assert line in " ".join(capsys.readouterr().out.split())
+    assert line in line_of("show", "1", "--runs", tmp_path)
     assert line in Path(runs.report(tmp_path / "report.html")).read_text(encoding="utf-8")
 
 

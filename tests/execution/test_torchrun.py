@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from fedskew.api.functions import run
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.machine import launcher
 from fedskew.engine.group import Lost
@@ -24,6 +23,8 @@ from fedskew.execution.torchrun import in_step
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.store.runs import RunStore
 from fedskew.studies import runner
+from tests import stored
+from tests.commands import error_of
 
 SECONDS = 100
 """How long the ranks of a test may take."""
@@ -47,13 +48,8 @@ def long(states: str = "auto") -> Experiment:
     return quick(rounds=150, states=states).replace(evaluation={"every": 50, "adapt_steps": 1})
 
 
-Numbers = dict[tuple, float]
-
-
-def numbers(store: RunStore, number: int) -> Numbers:
-    """Return all measurements except seconds."""
-    rows = store.db.execute("SELECT * FROM measurements WHERE run = ? AND name != 'seconds'", (number,))
-    return {tuple(row)[1:-1]: tuple(row)[-1] for row in rows}
+def numbers(store: RunStore, number: int) -> dict[tuple, float]:
+    return {row[:-1]: row[-1] for row in stored.numbers(store, number)}
 
 
 class Ranks:
@@ -204,12 +200,10 @@ def test_a_wrong_environment_gives_a_one_line_error(
     message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert main(["run", "--runs", str(tmp_path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = error_of("run", "--runs", tmp_path).splitlines()
     assert line.startswith(f"fedskew: {message}; start the same command on every machine with `torchrun")
 
 
@@ -271,12 +265,10 @@ def test_after_a_lost_rank_no_other_run_begins(tmp_path: Path, monkeypatch: pyte
     assert [str(ended.error) for ended in results] == ["run 1"]
 
 
-def test_jobs_and_torchrun_exclude_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_jobs_and_torchrun_exclude_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "launcher", lambda: (0, 2))
-    assert main(["compare", "--jobs", "2", "--runs", str(tmp_path)]) == 2
-    assert "fedskew: jobs: under torchrun runs go one after the other; leave it out" in capsys.readouterr().err
+    err = error_of("compare", "--jobs", "2", "--runs", tmp_path)
+    assert "fedskew: jobs: under torchrun runs go one after the other; leave it out" in err
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -21,6 +21,8 @@ from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.references import citations
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
+from tests.commands import error_of, output_of
+from tests.stored import numbers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "own-method.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
@@ -58,9 +60,8 @@ def accuracies(runs: object) -> list[float]:
 # the page
 
 
-def test_the_pages_method_keeps_its_promises(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "./mine.py::Carried"]) == 0
-    out = capsys.readouterr().out
+def test_the_pages_method_keeps_its_promises(mine: Path) -> None:
+    out = output_of("check", "./mine.py::Carried")
     assert "ok     takes the steps of fedavg with beta=0" in out
     assert "broken" not in out
 
@@ -168,9 +169,7 @@ def test_the_stored_toml_repeats_it(mine: Path, tmp_path: Path) -> None:
     toml = str(tmp_path / "a" / "1" / "experiment.toml")
     assert main(["run", toml, "--runs", str(tmp_path / "b")]) == 0
     assert main(["run", toml, "--set", "algorithm.beta=0.9", "--runs", str(tmp_path / "c")]) == 0
-    a, b, c = (
-        RunStore(tmp_path / f).measurements([1]).query("name != 'seconds'")["value"].tolist() for f in ("a", "b", "c")
-    )
+    a, b, c = (numbers(RunStore(tmp_path / f)) for f in "abc")
     assert a == b
     assert a != c
 
@@ -178,16 +177,12 @@ def test_the_stored_toml_repeats_it(mine: Path, tmp_path: Path) -> None:
 # a file that is not what it was
 
 
-def test_a_changed_file_is_refused_before_anything_happens(
-    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_file_is_refused_before_anything_happens(mine: Path, tmp_path: Path) -> None:
     assert main(["run", "--algorithm", "./mine.py::Carried", *QUICK, "--runs", "runs"]) == 0
     toml = "runs/1/experiment.toml"
     marker = tmp_path / "executed"
     mine.write_text(MINE + f"\nopen({str(marker)!r}, 'w').close()\n")
-    capsys.readouterr()
-    assert main(["run", toml]) == 2
-    err = capsys.readouterr().err
+    err = error_of("run", toml)
     assert err.count("\n") == 1
     assert f"{mine} has changed (hash {own.digest(MINE.encode())} before, now" in err
     assert "put the old file back, or start a new run" in err
@@ -209,13 +204,12 @@ def test_without_a_hash_the_file_is_taken_as_it_is(mine: Path) -> None:
     assert type(again.algorithm) is not type(e.algorithm)
 
 
-def test_a_missing_file_is_named(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_named(mine: Path) -> None:
     toml = Experiment(algorithm="./mine.py::Carried").toml()
     mine.unlink()
     with pytest.raises(BadInput, match=re.escape(f"run 7: algorithm: cannot read {mine}: No such file")):
         from_toml(toml, "run 7")
-    assert main(["run", "--algorithm", "./mine.py::Carried"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert error_of("run", "--algorithm", "./mine.py::Carried").count("\n") == 1
 
 
 HEAD = MINE.partition("@dataclass")[0]
@@ -242,12 +236,9 @@ UNDECORATED = HEAD + "class Carried(Algorithm):\n    beta: float = 0.5\n"
         ("x = 1\n\nprint(1 / 0)\n", "mine.py::Carried", "line 3: ZeroDivisionError"),
     ],
 )  # fmt: skip
-def test_a_wrong_file_is_refused_in_one_line(
-    mine: Path, capsys: pytest.CaptureFixture[str], text: str, spec: str, message: str
-) -> None:
+def test_a_wrong_file_is_refused_in_one_line(mine: Path, text: str, spec: str, message: str) -> None:
     mine.write_text(text)
-    assert main(["check", spec]) == 2
-    err = capsys.readouterr().err
+    err = error_of("check", spec)
     assert message in err
     assert err.count("\n") == 1
     assert not list(mine.parent.glob("runs"))
@@ -283,10 +274,9 @@ def test_labels_are_short_and_citations_name_unknown_keys(mine: Path) -> None:
     assert "moon" in {w.reference.key for w in works}
 
 
-def test_check_reports_a_broken_promise(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_a_broken_promise(mine: Path) -> None:
     mine.write_text(MINE.replace("self.beta * scratch", "0.5 * scratch"))
-    assert main(["check", "mine.py::Carried"]) == 1
-    out = capsys.readouterr().out
+    out = output_of("check", "mine.py::Carried", code=1)
     assert re.findall(r"^broken +(.*?)(?:: .*)?$", out, re.M) == ["takes the steps of fedavg with beta=0"]
     assert "1 of 12 promises broken" in out
 

@@ -14,6 +14,7 @@ from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.references import ITSELF, citations, paper_of, parsed, references
 from fedskew.store.runs import RunStore
+from tests.commands import output_of
 
 TEXT = (files("fedskew") / "references.bib").read_text(encoding="utf-8")
 EVERY = [(section, name, cls) for section, catalogue in COMPONENTS.items() for name, cls in catalogue.items()]
@@ -108,15 +109,14 @@ def test_named_combinations_cite_their_papers() -> None:
     assert cited(base.replace(name="local-sgd")) == {"fedskew", "fedavg", "drift-demo"}
 
 
-def test_cite_prints_bibtex_of_stored_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cite_prints_bibtex_of_stored_runs(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     register(store, with_method(Experiment(**BARE), "fedyogi"))
     register(store, Experiment(algorithm="feddyn", **BARE))
     store.close()
 
     def keys(*words: str) -> list[str]:
-        assert main(["cite", *words, "--runs", str(tmp_path)]) == 0
-        out = capsys.readouterr().out
+        out = output_of("cite", *words, "--runs", tmp_path)
         if "--json" in words:
             return [row["key"] for row in json.loads(out)["references"]]
         assert {entry.bibtex for entry in parsed(out).values()} <= {e.bibtex for e in references().values()}

@@ -15,6 +15,7 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.flower import superlink as reach
 from fedskew.flower.superlink import Trust, check_superlink
+from tests.commands import error_of
 from tests.flower.certificates import make_certificate
 
 
@@ -97,13 +98,13 @@ def test_a_file_without_a_certificate_is_refused(tmp_path: Path) -> None:
             check_superlink("127.0.0.1:1", Trust(False, path))
 
 
-def test_a_node_checks_the_superlink_of_its_options(tmp_path: Path, capsys) -> None:
+def test_a_node_checks_the_superlink_of_its_options(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", x=np.zeros((2, 3)), y=np.zeros(2, int))
     with serving() as port:
         pass
     words = ["flower", "node", "--client", "0", "--rows", str(tmp_path / "rows.npz")]
-    assert main([*words, "--superlink", f"127.0.0.1:{port}", "--", "--insecure"]) == 1
-    assert "nothing listens there; start flower-superlink" in capsys.readouterr().err
+    err = error_of(*words, "--superlink", f"127.0.0.1:{port}", "--", "--insecure", code=1)
+    assert "nothing listens there; start flower-superlink" in err
     assert Trust.of_options(["--insecure", "--port", "1"]) == Trust(True)
     assert Trust.of_options(["--root-certificates", "ca.pem"]) == Trust(False, Path("ca.pem"))
     assert Trust.of_options(["--root-certificates=ca.pem"]) == Trust(False, Path("ca.pem"))

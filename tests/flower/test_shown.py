@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fedskew.cli.main import main
 from fedskew.core.trees import leaves
 from fedskew.experiment.config import from_toml
 from fedskew.flower.server import serve
@@ -16,6 +15,7 @@ from fedskew.flower.wire import Kind, Reply, unpack
 from fedskew.report.html import board_page, page
 from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
+from tests.commands import line_of, output_of
 from tests.flower_nodes import VERSIONS, Direct, configuration, nodes_of, served, small
 
 SITES = ["Cleveland", "Budapest", "site 2", "Long <Beach>"]
@@ -40,12 +40,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
     return RunStore(folder / "runs")
 
 
-def test_a_run_between_sites_has_no_skew_and_is_not_repeated_by_a_simulation(store: RunStore, capsys) -> None:
+def test_a_run_between_sites_has_no_skew_and_is_not_repeated_by_a_simulation(store: RunStore) -> None:
     record = store.run(1)
     assert from_toml(record.experiment).labels("skew") == ["natural"]
     assert record.facts["partition"]["skews"] == "natural"
-    assert main(["show", "--runs", str(store.folder)]) == 0
-    shown, written = " ".join(capsys.readouterr().out.split()), page(Results(store, [record]))
+    shown, written = line_of("show", "--runs", store.folder), page(Results(store, [record]))
     assert "run 1: SCAFFOLD between sites, finished" in shown
     again = f"flower init app-1 --recipe {store.folder}/1/experiment.toml --runs {store.folder}; flwr run app-1 --run-config "
     settings = "'deployment.fewest=0.75 deployment.labels=true deployment.wait=1.0'"
@@ -57,9 +56,8 @@ def test_a_run_between_sites_has_no_skew_and_is_not_repeated_by_a_simulation(sto
             assert simulated not in text.replace("rows dealt at random", "").replace("rows dealt to train on", "")
 
 
-def test_the_sites_of_a_run_have_their_rows_and_scores(store: RunStore, capsys) -> None:
-    assert main(["show", "--json", "--runs", str(store.folder)]) == 0
-    sites = json.loads(capsys.readouterr().out)["sites"]
+def test_the_sites_of_a_run_have_their_rows_and_scores(store: RunStore) -> None:
+    sites = json.loads(output_of("show", "--json", "--runs", store.folder))["sites"]
     population = store.run(1).facts["flower"]["population"]
     # Budapest did not report what the last model reaches
     assert [site["site"] for site in sites] == [name for name in SITES if name != "Budapest"]
@@ -67,9 +65,8 @@ def test_the_sites_of_a_run_have_their_rows_and_scores(store: RunStore, capsys) 
     assert all(0 < site["accuracy"] <= 1 for site in sites)
 
 
-def test_a_site_is_named_with_its_rounds_and_faults(store: RunStore, capsys) -> None:
-    assert main(["show", "--runs", str(store.folder)]) == 0
-    shown, written = capsys.readouterr().out, page(Results(store, store.runs()))
+def test_a_site_is_named_with_its_rounds_and_faults(store: RunStore) -> None:
+    shown, written = output_of("show", "--runs", store.folder), page(Results(store, store.runs()))
     table = [line for line in shown.splitlines() if line.startswith(tuple(SITES))]
     rows = [str(sizes[0]) for sizes in store.run(1).facts["flower"]["population"]]
     words = [line.replace(name, "").split()[:6] for name, line in zip(SITES, table, strict=True)]
@@ -96,10 +93,10 @@ def test_the_record_names_every_number_that_left_a_site(method: str, tmp_path: P
     assert {"train", "measure"} | ({"survey"} if method == "drfa" else set()) == sent.keys()
 
 
-def test_the_page_for_a_board_says_what_left_each_site_and_what_protects_it(store: RunStore, capsys) -> None:
+def test_the_page_for_a_board_says_what_left_each_site_and_what_protects_it(store: RunStore) -> None:
     path = store.folder / "out" / "mine.html"
-    assert main(["report", "--runs", str(store.folder), "--output", str(path)]) == 0
-    assert capsys.readouterr().out.split() == ["report:", str(path), str(path.with_name("mine-sites.html"))]
+    out = output_of("report", "--runs", store.folder, "--output", path)
+    assert out.split() == ["report:", str(path), str(path.with_name("mine-sites.html"))]
     board = text_of(path.with_name("mine-sites.html").read_text())
     for line in (
         "What left the sites: SCAFFOLD on digits",

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedskew.cli.main import main
 from fedskew.core.errors import FedskewError, Interrupted
 from fedskew.flower.superlink import SuperLink
+from tests.commands import error_of
 
 
 def saying(monkeypatch: pytest.MonkeyPatch, *texts: str) -> tuple[SuperLink, list[tuple[str, ...]]]:
@@ -50,21 +50,18 @@ def test_the_last_line_is_not_flowers_hint(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_folder_that_cannot_be_written_is_named_before_flower_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, asked = saying(monkeypatch)
     (tmp_path / "file").touch()
-    assert main(["flower", "diagnose", "--clients", "2", "--runs", str(tmp_path / "file" / "runs")]) == 1
-    assert "cannot be written" in capsys.readouterr().err
+    err = error_of("flower", "diagnose", "--clients", "2", "--runs", tmp_path / "file" / "runs", code=1)
+    assert "cannot be written" in err
     assert not asked
 
 
 @pytest.mark.parametrize("name", ["fewest=50", "diagnosis=1", "summary=1"])
-def test_a_limit_that_has_an_option_of_its_own_is_not_lost(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_limit_that_has_an_option_of_its_own_is_not_lost(name: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,label\n1,a\n2,b\n")
     table = f"{tmp_path / 'a.csv'},label=label"
     command = ["flower", "node", "--client", "0", "--table", table, "--superlink", "here:1", "--limit", name]
-    assert main(command) == 2
-    assert f"--limit {name.partition('=')[0]}: use the separate option instead" in capsys.readouterr().err
+    assert f"--limit {name.partition('=')[0]}: use the separate option instead" in error_of(*command)

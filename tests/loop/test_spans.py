@@ -13,6 +13,7 @@ from fedskew.execution.measurements import measured_every
 from fedskew.experiment.config import Experiment
 from fedskew.report.answer import measuring
 from fedskew.store.runs import RunStore
+from tests.commands import output_of
 
 
 @pytest.fixture
@@ -57,10 +58,9 @@ def test_a_span_does_nothing_without_profiling():
     assert span("training") is span("store")
 
 
-def test_a_profiled_run_prints_the_seconds_of_each_span(tmp_path, capsys):
+def test_a_profiled_run_prints_the_seconds_of_each_span(tmp_path):
     command = ["run", "--rounds", "2", "--engine", "sequential", "--runs", str(tmp_path), "--profile"]
-    assert main(command) == 0
-    output = capsys.readouterr().out
+    output = output_of(*command)
     record = RunStore(tmp_path).run(1)
     assert {"local training", "evaluation", "aggregation", "measures", "planning the round", "store"} <= set(
         record.facts["profile"]

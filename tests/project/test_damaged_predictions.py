@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from fedskew.cli.main import main
 from fedskew.execution.learned import CHECKSUM
+from tests.commands import error_of
 from tests.hostile import rows
 
 FILE = Path("runs/1/preprocessing.json")
@@ -105,11 +106,9 @@ def changed(change: Change) -> None:
     FILE.write_text(json.dumps(learned))
 
 
-def refused(capsys: pytest.CaptureFixture[str], says: str) -> None:
+def refused(says: str) -> None:
     for words in ("predict 1 t.csv", "export 1 --format safetensors"):
-        capsys.readouterr()
-        assert main(words.split(" ")) == 2
-        err = capsys.readouterr().err
+        err = error_of(*words.split(" "))
         assert err.count("\n") == 1
         assert "run" in err
         assert says in err, err
@@ -117,38 +116,38 @@ def refused(capsys: pytest.CaptureFixture[str], says: str) -> None:
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_of_what_training_fitted_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_change_of_what_training_fitted_is_refused(name: str) -> None:
     changed(CHANGES[name])
-    refused(capsys, "differs from the checkpoint's")
+    refused("differs from the checkpoint's")
 
 
 @pytest.mark.usefixtures("earlier_run")
 @pytest.mark.parametrize("name", WRONG)
-def test_parts_that_do_not_fit_are_refused_without_a_checksum(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_that_do_not_fit_are_refused_without_a_checksum(name: str) -> None:
     change, says = WRONG[name]
     changed(change)
-    refused(capsys, says)
+    refused(says)
 
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("what", ["link", "pipe", "folder"])
-def test_a_device_or_a_pipe_is_not_read(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_or_a_pipe_is_not_read(what: str) -> None:
     """A link to `/dev/zero` was read for ever."""
     [checkpoint] = Path("runs/1").glob("round-*.safetensors")
     for path in (FILE, checkpoint):
         before = path.read_bytes()
         path.unlink()
         {"link": lambda path: path.symlink_to("/dev/zero"), "pipe": os.mkfifo, "folder": Path.mkdir}[what](path)
-        refused(capsys, "it is no regular file")
+        refused("it is no regular file")
         path.rmdir() if what == "folder" else path.unlink()
         path.write_bytes(before)
 
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize(("old", "new"), [("bias = true", "bias = false"), ('dtype = "float32"', 'dtype = "float64"')])
-def test_a_change_of_the_stored_model_is_refused(old: str, new: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_change_of_the_stored_model_is_refused(old: str, new: str) -> None:
     with closing(sqlite3.connect("runs/fedskew.db")) as db, db:
         text = db.execute("SELECT experiment FROM runs").fetchone()[0]
         assert old in text
         db.execute("UPDATE runs SET experiment=?", (text.replace(old, new),))
-    refused(capsys, "differs from the checkpoint's")
+    refused("differs from the checkpoint's")

@@ -13,6 +13,7 @@ from fedskew.report.html import page
 from fedskew.report.plots import plot, ranking
 from fedskew.report.series import Results, per_client
 from fedskew.store.runs import RunStore
+from tests.commands import output_of
 
 
 def add(
@@ -135,7 +136,7 @@ def test_the_untrained_model_is_not_a_methods_result(tmp_path, requested: str, e
 
 
 @pytest.mark.slow
-def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, capsys, monkeypatch) -> None:
+def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, monkeypatch) -> None:
     """``early`` wins after one round, ``late`` at the end. There are two data sets, and one has more rounds."""
     monkeypatch.setattr("fedskew.report.files.FORMATS", ("png",))
     made = RunStore(tmp_path)
@@ -158,10 +159,8 @@ def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, capsy
     text = page(Results(made, records, one))
     assert "rounds within the budget only: rounds=1." in text
     assert text != page(Results(made, records))
-    assert main(["show", "1-4", "--runs", str(tmp_path), "--budget", "rounds=1"]) == 0
-    assert "1.00  early" in capsys.readouterr().out
-    assert main(["show", "1", "--runs", str(tmp_path), "--budget", "rounds=1"]) == 0
-    assert "0.9000" not in capsys.readouterr().out
+    assert "1.00  early" in output_of("show", "1-4", "--runs", tmp_path, "--budget", "rounds=1")
+    assert "0.9000" not in output_of("show", "1", "--runs", tmp_path, "--budget", "rounds=1")
     words = ["report", "1-4", "--runs", str(tmp_path), "--budget", "rounds=1", "--output", str(tmp_path / "p.html")]
     assert main([*words, "--figures", str(tmp_path / "f"), "--tables", str(tmp_path / "t")]) == 0
     assert '"early, dataset=d0",1,0.1,1' in (tmp_path / "t" / "clients.csv").read_text()

@@ -14,6 +14,7 @@ from fedskew.report.html import page
 from fedskew.report.plots import plot
 from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
+from tests.commands import output_of
 from tests.report import add
 
 MU = {"split": "client", "name": "mu", "note": "strength of the proximal term", "views": []}
@@ -38,18 +39,15 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     return store
 
 
-def test_show_prints_the_last_decision_about_each_client(store: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "2", "--runs", str(store.folder)]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+def test_show_prints_the_last_decision_about_each_client(store: RunStore) -> None:
+    lines = [line.split() for line in output_of("show", "2", "--runs", store.folder).splitlines()]
     at = lines.index(["client", "round", "mu", "rule_number"])
     assert lines[at + 1 : at + 3] == [["north", "3", "0.5", "2"], ["south", "2", "0.02", "2"]]
     assert ["rule_number:", "1", "intra,", "2", "inter"] in lines
-    assert main(["show", "2", "--runs", str(store.folder), "--json"]) == 0
-    [run] = json.loads(capsys.readouterr().out)["runs"]
+    [run] = json.loads(output_of("show", "2", "--runs", store.folder, "--json"))["runs"]
     assert run["decided"][0] == {"round": 1, "client": 0, "client_name": "north", "name": "mu", "value": 0.01}
     assert len(run["decided"]) == 6
-    assert main(["show", "1", "--runs", str(store.folder)]) == 0
-    assert "rule_number" not in capsys.readouterr().out
+    assert "rule_number" not in output_of("show", "1", "--runs", store.folder)
 
 
 def test_the_report_draws_a_line_for_each_client(store: RunStore, tmp_path: Path) -> None:

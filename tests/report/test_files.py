@@ -6,11 +6,11 @@ import json
 import pytest
 from PIL import Image
 
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.report.files import markdown, readable, write_figures, write_tables
 from fedskew.report.series import Layout, Results
 from fedskew.store.runs import RunStore
+from tests.commands import output_of
 from tests.report import mixed_store
 
 
@@ -32,10 +32,9 @@ def test_a_bar_in_a_cell_of_markdown_is_escaped() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line_writes_every_figure_in_three_forms_and_the_same_bytes_again(store, tmp_path, capsys) -> None:
+def test_the_command_line_writes_every_figure_in_three_forms_and_the_same_bytes_again(store, tmp_path) -> None:
     words = ["report", "9", "--runs", str(store.folder), "--output", str(tmp_path / "page.html"), "--json"]
-    assert main([*words, "--figures", str(tmp_path / "f"), "--tables", str(tmp_path / "t")]) == 0
-    files = json.loads(capsys.readouterr().out)["files"]
+    files = json.loads(output_of(*words, "--figures", tmp_path / "f", "--tables", tmp_path / "t"))["files"]
     assert {str(p) for d in "ft" for p in (tmp_path / d).iterdir()} == set(files)
     assert str(tmp_path / "t" / "methods.tex") in files
     again = write_figures(Results(store, [store.run(9)]), tmp_path / "again")

@@ -11,6 +11,7 @@ from fedskew.cli.main import main
 from fedskew.report import experiments, html, plots
 from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
+from tests.commands import output_of
 
 TEXT = """
 name = "fedavg"
@@ -45,7 +46,7 @@ def store_of(folder: Path, seeds: int) -> RunStore:
 
 
 @pytest.mark.parametrize("verb", ["list", "watch c1", "show c1", "report c1", "resume c1"])
-def test_number_of_queries_does_not_grow_with_the_runs(verb: str, tmp_path, monkeypatch, capsys) -> None:
+def test_number_of_queries_does_not_grow_with_the_runs(verb: str, tmp_path, monkeypatch) -> None:
     counts, query = [], RunStore.query
     for seeds in (2, 7):
         store_of(tmp_path / str(seeds), seeds)
@@ -58,7 +59,7 @@ def test_number_of_queries_does_not_grow_with_the_runs(verb: str, tmp_path, monk
     assert counts[0] == counts[1]
 
 
-def test_list_parses_one_text_for_each_method_and_show_each_text_once(tmp_path, monkeypatch, capsys) -> None:
+def test_list_parses_one_text_for_each_method_and_show_each_text_once(tmp_path, monkeypatch) -> None:
     texts: list[str] = []
     parse = experiments.toml_table
     monkeypatch.setattr(experiments, "toml_table", lambda text, where: texts.append(text) or parse(text, where))
@@ -83,10 +84,9 @@ def test_verbs_of_stored_runs_load_no_pytorch(tmp_path) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
-def test_a_table_of_thousands_of_rows_is_aligned_like_a_short_one(tmp_path, capsys) -> None:
+def test_a_table_of_thousands_of_rows_is_aligned_like_a_short_one(tmp_path) -> None:
     store_of(tmp_path, 6)
-    assert main(["list", "--runs", str(tmp_path)]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
+    head, *lines = output_of("list", "--runs", tmp_path).splitlines()
     assert {len(line) for line in lines} == {len(head)}
 
 

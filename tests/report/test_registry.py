@@ -23,6 +23,7 @@ from fedskew.report.plots import plot
 from fedskew.report.series import Results
 from fedskew.report.sinks import Feed
 from fedskew.store.runs import RunRecord, RunStore
+from tests.commands import line_of, output_of
 from tests.pages import loaded
 
 LONGEST = Measure(
@@ -80,7 +81,7 @@ def new(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("new")
 def test_a_new_measure_is_computed_stored_and_in_every_view(
-    store: RunStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("fedskew.report.files.FORMATS", ("svg",))
@@ -92,13 +93,11 @@ def test_a_new_measure_is_computed_stored_and_in_every_view(
     row = Results(store, records).summary.iloc[0]
     assert row["longest"] == pytest.approx(lengths.mean())
     assert 0 <= row["gap"] <= 1
-    assert main(["show", "1", "--runs", str(store.folder)]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = line_of("show", "1", "--runs", store.folder)
     assert shown.count("longest update") == 3  # a column of the rounds, one of the summary, and the remark
     assert "gap %" in shown
     for watched in (["watch", "1"], ["watch", "1", "--json"]):
-        assert main([*watched, "--runs", str(store.folder)]) == 0
-        assert "longest" in capsys.readouterr().out
+        assert "longest" in output_of(*watched, "--runs", store.folder)
     # report
     text = page(Results(store, records))
     assert '<th scope="col">longest update<small>m, round mean</small></th>' in text

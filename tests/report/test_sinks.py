@@ -20,6 +20,7 @@ from fedskew.report import sinks
 from fedskew.report.sinks import SINKS, Feed
 from fedskew.store.lock import held
 from fedskew.store.runs import RunRecord, RunStore
+from tests.commands import error_of
 
 EXPERIMENT = '[solver]\nname = "sgd"\nlr = 0.1\n'
 
@@ -183,10 +184,10 @@ def test_wandb_receives_settings_and_measurements(store: RunStore, monkeypatch) 
 
 
 @pytest.mark.parametrize("package", SINKS)
-def test_a_missing_package_gives_a_one_line_error(store: RunStore, monkeypatch, capsys, package: str) -> None:
+def test_a_missing_package_gives_a_one_line_error(store: RunStore, monkeypatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    assert main(["watch", "2", "--to", package, "--runs", str(store.folder)]) == BadInput.exit_code
-    assert f"pip install '.[{package}]' in the clone" in capsys.readouterr().err
+    err = error_of("watch", "2", "--to", package, "--runs", store.folder)
+    assert f"pip install '.[{package}]' in the clone" in err
 
 
 def test_exception_of_a_package_gives_one_line(store: RunStore) -> None:

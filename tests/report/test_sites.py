@@ -19,6 +19,7 @@ from fedskew.report.html import page as page_of
 from fedskew.report.series import Layout, Results, readable_by_site
 from fedskew.report.tables import by_method, splits, values_of_rows
 from fedskew.store.runs import RunStore
+from tests.commands import output_of
 
 METHODS = ["fedavg", "local-only", "ditto"]
 
@@ -124,19 +125,16 @@ def test_no_column_has_numbers_of_personal_models_only(fixed: fs.Runs) -> None:
     assert "sites" not in [measure.key for measure in alone.columns("table")], "it is the accuracy"
 
 
-def test_the_command_line_and_the_page_show_sites_by_name(fixed: fs.Runs, capsys, tmp_path: Path) -> None:
+def test_the_command_line_and_the_page_show_sites_by_name(fixed: fs.Runs, tmp_path: Path) -> None:
     folder = str(fixed.store.folder)
-    assert main(["show", "--runs", folder, "--by", "sites"]) == 0
-    shown = capsys.readouterr().out
+    shown = output_of("show", "--runs", folder, "--by", "sites")
     assert "by site: accuracy at the sites %" in shown
     assert "Switzerland" in shown
     assert main(["report", "--runs", folder, "--by", "sites", "--output", str(tmp_path / "p.html")]) == 0
     page = (tmp_path / "p.html").read_text(encoding="utf-8")
     assert "Difference from FedAvg" in page
     assert '<th scope="row">Long Beach</th>' in page
-    capsys.readouterr()
-    assert main(["list", "--runs", folder]) == 0
-    assert all("–" not in line for line in capsys.readouterr().out.splitlines() if "Local only" in line)
+    assert all("–" not in line for line in output_of("list", "--runs", folder).splitlines() if "Local only" in line)
 
 
 def test_the_page_begins_with_the_comparison_and_the_sites(redrawn: fs.Runs) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.measure.registry import primary_of
 from fedskew.report.budgets import Budget, budget_from
@@ -15,6 +14,7 @@ from fedskew.report.html import page
 from fedskew.report.plots import pictures, plot
 from fedskew.report.series import Layout, Results, curves
 from fedskew.store.runs import RunStore
+from tests.commands import line_of, output_of
 
 MB = 1_000_000.0
 
@@ -67,16 +67,13 @@ def test_a_seed_that_never_reaches_the_target_leaves_no_mean_but_a_count(store: 
     assert numbers(several)["bytes_to_70_never"].tolist() == [0, 1]
 
 
-def test_every_view_says_that_a_seed_never_reaches_the_target(
-    store: RunStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_view_says_that_a_seed_never_reaches_the_target(store: RunStore) -> None:
     words = ["--columns", "accuracy,rounds_to_70", "--runs", str(store.folder)]
-    assert main(["show", "1-4", *words]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = line_of("show", "1-4", *words)
     assert "never in 1 of 2" in shown
     assert "to 70 %: until the first measured round with a test accuracy of at least 70 %" in shown
-    assert main(["show", "1-4", "--json", *words]) == 0
-    assert [m["rounds_to_70_never"] for m in json.loads(capsys.readouterr().out)["methods"]] == [0, 1]
+    out = output_of("show", "1-4", "--json", *words)
+    assert [m["rounds_to_70_never"] for m in json.loads(out)["methods"]] == [0, 1]
     assert '>never <span class="half">in 1 of 2</span></td>' in page(results(store, "accuracy", "rounds_to_70"))
     assert r"dear & never in 1 of 2 \\" in latex(results(store, "rounds_to_70"))
 

@@ -13,6 +13,7 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.execution.rounds import state_of
 from fedskew.serving.calibrate import temperature_of
+from tests.commands import output_of
 
 QUICK = {"rounds": 2, "progress": False, "engine": "sequential"}
 
@@ -117,7 +118,7 @@ def test_a_personal_model_is_calibrated_on_its_own_rows(tmp_path):
 # confusion
 
 
-def test_answers_by_class_by_hand(trained, capsys):
+def test_answers_by_class_by_hand(trained):
     """Columns that decide have these answers: three rows of yes, one of them missed, and one row of no."""
     rows = pd.DataFrame({"strong": [3.0, 3.0, -3.0, -3.0], "weak": 0.0, "noise": 0.0, "site": "a"})
     rows["ill"] = ["yes", "yes", "yes", "no"]
@@ -131,8 +132,8 @@ def test_answers_by_class_by_hand(trained, capsys):
     table = model.confusion(table_of(trained))
     right = model.evaluate(table_of(trained))["accuracy"]
     assert (table.recall * table.rows).sum() / table.rows.sum() == pytest.approx(right)
-    assert main(["confusion", "1", str(table_of(trained)), "--runs", str(trained.store.folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == table.to_dict("records")
+    out = output_of("confusion", "1", table_of(trained), "--runs", trained.store.folder, "--json")
+    assert json.loads(out) == table.to_dict("records")
 
 
 # importance
@@ -179,12 +180,10 @@ def test_a_loss_that_grows_is_a_fall_too(tmp_path):
         fs.load_model(runs).confusion(tmp_path / "t.csv")
 
 
-def test_the_verb_prints_the_table(trained, capsys):
+def test_the_verb_prints_the_table(trained):
     command = ["importance", "1", str(table_of(trained)), "--runs", str(trained.store.folder)]
-    assert main(command) == 0
-    assert capsys.readouterr().out.split()[:4] == ["column", "fall", "deviation", "strong"]
-    assert main([*command, "--json"]) == 0
-    assert [row["column"] for row in json.loads(capsys.readouterr().out)] == ["strong", "weak", "noise"]
+    assert output_of(*command).split()[:4] == ["column", "fall", "deviation", "strong"]
+    assert [row["column"] for row in json.loads(output_of(*command, "--json"))] == ["strong", "weak", "noise"]
 
 
 def test_arrays_and_rows_without_targets_are_one_line(tmp_path, trained):

@@ -8,12 +8,13 @@ from safetensors.torch import load_file
 
 from fedskew.api.functions import run
 from fedskew.cli.main import main
-from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.errors import BadInput
 from fedskew.data.datasets.own import from_torch
 from fedskew.execution.run import register
 from fedskew.experiment.config import Experiment
 from fedskew.serving.export import export, program
 from fedskew.store.runs import RunStore
+from tests.commands import error_of
 
 
 @pytest.fixture(scope="module")
@@ -88,17 +89,14 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["safetensors", "torchscript", pytest.param("onnx", marks=pytest.mark.slow)])
-def test_a_place_that_cannot_be_written_gives_a_one_line_error(
-    stored: RunStore, form: str, tmp_path: Path, capsys
-) -> None:
+def test_a_place_that_cannot_be_written_gives_a_one_line_error(stored: RunStore, form: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     if form == "onnx":
         pytest.importorskip("onnxscript")
     for place in (tmp_path / "folder", tmp_path / "file" / "model", Path()):
         words = ["export", "1", "--runs", str(stored.folder), "--format", form, "--output", str(place)]
-        assert main(words) == FedskewError.exit_code
-        assert capsys.readouterr().err.startswith(f"fedskew: export {place}: cannot be written: ")
+        assert error_of(*words, code=1).startswith(f"fedskew: export {place}: cannot be written: ")
 
 
 def test_a_file_is_written_through_and_may_be_read_by_others(stored: RunStore, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 import fedskew as fs
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.serving.predict import stability
+from tests.commands import output_of
 
 
 def test_the_index_of_words_by_hand():
@@ -87,12 +87,10 @@ def test_the_column_that_moved_comes_first_and_unseen_values_are_counted(runs):
     assert table.outside["age"] == (frame.age > visits(runs).age.max()).mean()
 
 
-def test_the_verb_prints_the_table(runs, capsys):
+def test_the_verb_prints_the_table(runs):
     command = ["monitor", "1", str(runs.store.folder.parent / "visits.csv"), "--runs", str(runs.store.folder)]
-    assert main(command) == 0
-    assert capsys.readouterr().out.split()[:4] == ["column", "stability_index", "p", "outside"]
-    assert main([*command, "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 3
+    assert output_of(*command).split()[:4] == ["column", "stability_index", "p", "outside"]
+    assert len(json.loads(output_of(*command, "--json"))) == 3
 
 
 def test_a_model_of_arrays_is_one_line(tmp_path: Path):

@@ -17,6 +17,7 @@ from fedskew.data.datasets.images import Digits, carried
 from fedskew.data.texts import cut
 from fedskew.execution.learned import FILE
 from fedskew.serving.predict import OUTSIDE, PREDICTION
+from tests.commands import error_of
 from tests.data.datasets.test_real import real_data
 from tests.data.test_preprocessing import visits
 
@@ -306,8 +307,7 @@ def test_predict_writes_the_rows_with_their_answers(made: tuple[Path, Runs], tmp
     written = pd.read_csv(out) if kind == "csv" else pd.read_parquet(out)
     assert written.columns.tolist()[:7] == frame.columns.tolist()
     assert written[PREDICTION].tolist() == runs.predict(frame)[PREDICTION].tolist()
-    assert main(["predict", "1", str(out), "--runs", str(folder / "runs")]) == 2
-    assert "has a column 'prediction' already; rename it" in capsys.readouterr().err
+    assert "has a column 'prediction' already; rename it" in error_of("predict", "1", out, "--runs", folder / "runs")
 
 
 def test_numbers_on_the_training_file_say_so(made: tuple[Path, Runs], capsys) -> None:

@@ -12,7 +12,8 @@ from fedskew.execution.run import execute, register
 from fedskew.flower.server import serve
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
-from tests.flower_nodes import Direct, configuration, nodes_of, small
+from tests.flower_nodes import VERSIONS, Direct, configuration, nodes_of, small
+from tests.stored import numbers
 
 
 def test_resume_from_an_older_checkpoint_warns_and_changes_no_number(
@@ -59,8 +60,7 @@ def test_rounds_that_a_power_cut_took_are_played_again(tmp_path: Path, states: s
         line = "round 0: there is no checkpoint of the 5 rounds that were done, so the run starts again"
     execute(store, number)
     assert [entry["line"] for entry in store.run(number).facts["warnings"] if line in entry["line"]]
-    query = "SELECT round, client, split, name, value FROM measurements WHERE name != 'seconds' ORDER BY 1, 2, 3, 4"
-    assert store.query(query) == whole.store.query(query)
+    assert numbers(store) == numbers(whole.store)
     assert [path.name for path in sorted(checkpoints.checkpoints_in(store.run_folder(number)))][
         -1
     ] == checkpoints.file_name(6)
@@ -119,7 +119,7 @@ def test_nothing_of_the_environment_reaches_store_nodes_or_report(
     experiment = small(rounds=1)
     nodes = nodes_of(experiment, tmp_path)
     options = configuration(experiment, tmp_path) | {"key": secret, "tls.password": secret}
-    number = serve(Direct(nodes), options, {"flwr": "none"})
+    number = serve(Direct(nodes), options, VERSIONS)
     folder = tmp_path / "runs"
     run(experiment, runs=folder)
     for one in (number, number + 1):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.store.runs import RunStore
+from tests.commands import error_of, output_of
 from tests.store import ROUND, add, refused
 
 UNUSABLE = {
@@ -103,17 +103,16 @@ def test_run_numbers_of_a_deleted_store_are_not_used_again(tmp_path):
     assert [add(store), add(store)] == [8, 9]
 
 
-def test_one_damaged_record_leaves_the_others_to_be_read(store, capsys):
+def test_one_damaged_record_leaves_the_others_to_be_read(store):
     """The hostile requests have more kinds of damage."""
     first, second = add(store), add(store, "scaffold")
     store.db.execute("UPDATE runs SET facts='[]' WHERE id=?", (first,))
-    assert main(["list", "runs", "--runs", str(store.folder)]) == 0
-    out = capsys.readouterr().out
+    out = output_of("list", "runs", "--runs", store.folder)
     assert "damaged" in out
     assert "SCAFFOLD" in out
     assert store.run(second).name == "scaffold"
-    assert main(["show", "1", "--runs", str(store.folder)]) == 1
-    assert capsys.readouterr().err.startswith("fedskew: run 1: its record in the store is damaged: ")
+    err = error_of("show", "1", "--runs", store.folder, code=1)
+    assert err.startswith("fedskew: run 1: its record in the store is damaged: ")
 
 
 AS_UNPRIVILEGED_USER = """
@@ -150,7 +149,6 @@ def test_a_store_that_may_not_be_written_can_be_read(writer):
         shutil.rmtree(folder)
 
 
-def test_a_store_that_is_only_read_is_not_made(tmp_path, capsys):
-    assert main(["list", "runs", "--runs", str(tmp_path / "none")]) == 0
-    assert "no runs yet" in capsys.readouterr().out
+def test_a_store_that_is_only_read_is_not_made(tmp_path):
+    assert "no runs yet" in output_of("list", "runs", "--runs", tmp_path / "none")
     assert not (tmp_path / "none").exists()

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 import fedskew as fs
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.experiment.config import Experiment
 from fedskew.measure.registry import Measures
@@ -16,6 +15,7 @@ from fedskew.report.answer import how_sure, sources
 from fedskew.report.experiments import repeat_command
 from fedskew.report.tables import by_method, on_verdicts, splits
 from fedskew.studies.compare import cross
+from tests.commands import error_of, line_of
 
 METHODS = ["fedavg", "fedprox:mu=1"]
 
@@ -56,9 +56,7 @@ def last(runs: fs.Runs) -> list[dict[str, float]]:
     return frame.to_dict("records")
 
 
-def test_show_and_report_state_the_shares_of_the_variance(
-    runs: fs.Runs, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_show_and_report_state_the_shares_of_the_variance(runs: fs.Runs, tmp_path: Path) -> None:
     results = runs.results()
     values = np.array([r["value"] for r in last(runs)]).reshape(3, 2, 2).transpose(2, 0, 1)
     found = sources(results)
@@ -67,8 +65,7 @@ def test_show_and_report_state_the_shares_of_the_variance(
     shares, flip = how_sure(results)
     assert shares.endswith("method x partition (analysis of variance, 2 methods x 3 partitions x 2 seeds)")
     assert flip.startswith("a repeat of this size orders fedprox:mu=1 and fedavg the other way with probability")
-    assert main(["show", "c1", "--runs", str(runs.store.folder)]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = line_of("show", "c1", "--runs", runs.store.folder)
     assert "mean and 95 % interval over 3 partitions" in out
     assert "2 methods x 3 partitions x 2 seeds" in out
     assert "2 methods x 3 partitions x 2 seeds" in runs.report(tmp_path / "page.html").read_text(encoding="utf-8")
@@ -109,11 +106,8 @@ def test_the_command_that_repeats_them(runs: fs.Runs) -> None:
         (["--partitions", "1000", "1001", "--tuned"], "seed [1000] is also a seed of the comparison"),
     ],
 )
-def test_wrong_partitions_are_one_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert main(["compare", "--dataset", "heart", "--runs", str(tmp_path / "runs"), *words]) == 2
-    err = capsys.readouterr().err
+def test_wrong_partitions_are_one_line(words: list[str], message: str, tmp_path: Path) -> None:
+    err = error_of("compare", "--dataset", "heart", "--runs", tmp_path / "runs", *words)
     assert message in err
     assert len(err.strip().splitlines()) == 1
 

@@ -16,6 +16,7 @@ from fedskew.store.runs import RunStore
 from fedskew.studies import evidence
 from fedskew.studies.evidence import experiment_of, run_protocol
 from fedskew.studies.runner import Executor, to_execute
+from tests.commands import error_of, line_of, output_of
 
 HEART = next(case for case in protocol.CASES if case.title == "heart:redraw=false, natural")
 METHODS = ("fedavg", "scaffold", "krum", "fedper")
@@ -121,19 +122,17 @@ def test_a_run_that_diverged_counts_as_its_untrained_model(tmp_path: Path) -> No
 COMPARE = ["compare", "--dataset", "heart", "--rounds", "1", "--held-out", "0.2", "--seeds", "2", "--jobs", "1"]
 
 
-def test_a_comparison_becomes_a_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_becomes_a_case(tmp_path: Path) -> None:
     runs = ["--runs", str(tmp_path)]
     assert main([*COMPARE, "--algorithms", "fedavg", "scaffold", "--report", str(tmp_path / "r.html"), *runs]) == 0
-    assert main(["evidence", "add", "c1", *runs]) == 0
-    assert "c1: heart, natural, 2 gains over fedavg added" in " ".join(capsys.readouterr().out.split())
+    assert "c1: heart, natural, 2 gains over fedavg added" in line_of("evidence", "add", "c1", *runs)
     case = next(case for case in known(tmp_path) if case.command)
     assert case.command.startswith("fedskew compare ")
     assert {(line.method, line.measure, line.seeds) for line in case.methods} == {
         ("scaffold", "test", 2),
         ("scaffold", "own", 2),
     }
-    assert main(["evidence", *runs]) == 0
-    assert "heart" in capsys.readouterr().out
+    assert "heart" in output_of("evidence", *runs)
     assert main(["evidence", "page", "--output", str(tmp_path / "page.html"), *runs]) == 0
     assert case.command in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert main(["evidence", "check", "--json", *runs]) == 0
@@ -148,9 +147,6 @@ def test_a_comparison_becomes_a_case(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["run", "--algorithms", "fedavgg"], "'fedavgg' is not a method of the protocol"),
     ],
 )
-def test_wrong_words_are_refused(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_words_are_refused(words: list[str], message: str, tmp_path: Path) -> None:
     RunStore(tmp_path).close()
-    assert main(["evidence", *words, "--runs", str(tmp_path)]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(error_of("evidence", *words, "--runs", tmp_path).split())

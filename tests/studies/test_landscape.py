@@ -13,7 +13,6 @@ from torch import nn
 
 import fedskew as fs
 from fedskew.api.functions import run
-from fedskew.cli.main import main
 from fedskew.cli.verbs import LANDSCAPE
 from fedskew.core.errors import BadInput
 from fedskew.core.trees import ParameterSpace
@@ -36,6 +35,7 @@ from fedskew.studies.landscape import (
     through,
     through_path,
 )
+from tests.commands import error_of, output_of
 
 A = torch.tensor(np.diag([1.0, 4.0, 9.0]))
 CENTRE = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
@@ -171,21 +171,19 @@ def test_the_plane_shows_that_a_client_lowers_its_own_loss(store: RunStore) -> N
     assert store.run(1).status == "finished"
 
 
-def test_the_command_draws_and_says_what_is_wrong(store: RunStore, tmp_path, capsys) -> None:
+def test_the_command_draws_and_says_what_is_wrong(store: RunStore, tmp_path) -> None:
     words = ["landscape", "1", "--runs", str(store.folder), "--points", "3"]
-    assert main([*words, "--output", str(tmp_path / "plane.svg"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["kind"] == "plane"
+    assert json.loads(output_of(*words, "--output", tmp_path / "plane.svg", "--json"))["kind"] == "plane"
     assert "<svg" in (tmp_path / "plane.svg").read_text()
-    assert main([*words, "--kind", "line", "--output", str(tmp_path / "line.png")]) == 0
-    assert "sharpness: the training loss rises by" in capsys.readouterr().out
+    out = output_of(*words, "--kind", "line", "--output", tmp_path / "line.png")
+    assert "sharpness: the training loss rises by" in out
     for wrong, message in (
         (["--clients", "0", "10"], "there is no client 10; they are 0 to 9"),
         (["--clients", "3"], "name two"),
         (["--output", "plane.doc"], "it must end in svg, png, pdf"),
         (["--points", "2"], "points must be at least 3"),
     ):
-        assert main([*words, *wrong]) == 2
-        assert message in capsys.readouterr().err
+        assert message in error_of(*words, *wrong)
     for reach in (0, math.inf, math.nan):
         with pytest.raises(BadInput, match="landscape: reach must be a finite number above 0"):
             fs.landscape(fs.open(store.folder)[1], "line", reach=reach)

@@ -28,6 +28,7 @@ from fedskew.store.runs import RunStore
 from fedskew.store.test_rows import Stored
 from fedskew.studies import study as steps
 from fedskew.studies.study import ALONE, COSTS, FIRST, POOLED, SHUFFLED, Arm, Timing, arms_of, groups_of, schedule
+from tests.commands import error_of, output_of
 from tests.studies.planted import federation
 
 ARMS_OF_COSTS = [Arm(name) for name in COSTS]
@@ -605,10 +606,8 @@ def test_notes_on_how_cells_were_read_come_before_any_run(tmp_path: Path, capsys
 def test_json_and_wrong_requests(studied: tuple[Path, Decided], short, capsys, monkeypatch) -> None:
     folder, decided = studied
     command = f"study {folder}/visits.csv --label outcome --client clinic --runs {folder}/runs --rounds 2 --jobs 1"
-    assert main([*command.split(), "--minutes", "60", "--json"]) == 0
-    values = json.loads(capsys.readouterr().out)
-    assert main([*command.split(), "--minutes", "60", "--final"]) == 0
-    last = capsys.readouterr().out.splitlines()[-3:]
+    values = json.loads(output_of(*command.split(), "--minutes", "60", "--json"))
+    last = output_of(*command.split(), "--minutes", "60", "--final").splitlines()[-3:]
     assert last[0] == f"Run {decided.final.ids[0]} is trained on all rows: FedAvg"
     assert last[2].startswith("Next: fedskew predict NEW_ROWS.csv")
     assert values["decision"] == decided.findings.decision
@@ -618,13 +617,11 @@ def test_json_and_wrong_requests(studied: tuple[Path, Decided], short, capsys, m
         (["--minutes", "0.1", "--rounds", "3"], "the shortest plan takes about"),
         (["--dataset", "heart"], "give a file or a data set, not both"),
     ):
-        assert main([*command.split(), *more]) == 2
-        assert message in capsys.readouterr().err
+        assert message in error_of(*command.split(), *more)
     with pytest.raises(SystemExit):
         main(["study", str(folder / "visits.csv"), str(folder / "visits.csv"), "--label", "outcome"])
     assert "for several files give their folder" in " ".join(capsys.readouterr().err.split())
-    assert main(["study", "--dataset", "heart", "--label", "outcome"]) == 2
-    assert "label is for a file" in capsys.readouterr().err
+    assert "label is for a file" in error_of("study", "--dataset", "heart", "--label", "outcome")
 
 
 def test_a_second_ctrl_c_says_that_the_same_command_continues(monkeypatch, capsys) -> None:

@@ -16,6 +16,7 @@ from fedskew.store.runs import RunStore
 from fedskew.studies.runner import Executor
 from fedskew.studies.tune import Search, Tried, Tuned, Tuner, at, grid, space_from, tune, tuned_methods
 from fedskew.tasks.classification import Classification
+from tests.commands import error_of, output_of
 from tests.execution.test_experiment import blobs
 
 torch.set_num_threads(1)
@@ -215,17 +216,15 @@ def test_optuna_prunes_bad_trials_and_reuses_stored_ones(tmp_path) -> None:
     assert tune(Executor(RunStore(tmp_path / "other"), DATA), base(), "fedavg", search).best.score == found.best.score
 
 
-def test_the_command_line_tunes_and_compares_at_the_best(tmp_path, capsys) -> None:
+def test_the_command_line_tunes_and_compares_at_the_best(tmp_path) -> None:
     common = ["--rounds", "2", "--epochs", "1", "--engine", "sequential", "--model", "softmax", "--jobs", "1"]
     common += ["--set", "training.threads=1", "--set", "evaluation.local_models=false"]
     words = ["--algorithms", "fedavg", "fedprox", "--grid", "solver.lr=1e-7,0.1", "--tuning-seeds", "7", *common]
-    assert main(["tune", *words, "--runs", str(tmp_path), "--json"]) == 0
-    results = json.loads(capsys.readouterr().out)
+    results = json.loads(output_of("tune", *words, "--runs", tmp_path, "--json"))
     assert [m["setting"] for m in results] == [{"solver.lr": 0.1}] * 2
     assert len(results[0]["settings"]) == 2
     before = len(RunStore(tmp_path).runs())
-    assert main(["compare", "--tuned", *words, "--seeds", "1", "--runs", str(tmp_path)]) == 0
-    assert "solver.lr=0.1" in capsys.readouterr().err
+    assert "solver.lr=0.1" in error_of("compare", "--tuned", *words, "--seeds", "1", "--runs", tmp_path, code=0)
     runs = RunStore(tmp_path).runs()[before:]
     assert [r.name for r in runs] == ["fedavg", "fedprox"]
     assert [r.facts["tuned"]["setting"] for r in runs] == [{"solver.lr": 0.1}] * 2

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import fedskew
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.targets import TARGETS
 from fedskew.execution.build import assemble, check_needs
@@ -24,6 +23,7 @@ from fedskew.store.runs import RunRecord, RunStore
 from fedskew.studies.runner import Executor
 from fedskew.studies.tune import Search, tune
 from fedskew.tasks import TASKS
+from tests.commands import output_of
 
 torch.set_num_threads(1)
 SOURCE = Path(fedskew.__file__).parent
@@ -56,7 +56,7 @@ def played(store: RunStore, planned: Experiment) -> int:
     return run
 
 
-def test_the_target_decides_the_task_and_its_metric_everything_else(air, tmp_path, capsys) -> None:
+def test_the_target_decides_the_task_and_its_metric_everything_else(air, tmp_path) -> None:
     store = RunStore(tmp_path)
     made = experiment(air)
     assert made.task == TASKS["regression"]()
@@ -78,8 +78,7 @@ def test_the_target_decides_the_task_and_its_metric_everything_else(air, tmp_pat
     assert re.search("lower test RMSE|lowest mean test RMSE", said)
     assert shown[:4] == ["rmse", "mae", "r2", "worst_client_rmse"]
     assert not {"accuracy", "worst_client"} & set(shown)
-    assert main(["watch", "1-2", "--runs", str(tmp_path)]) == 0
-    heads = capsys.readouterr().out.splitlines()[0]
+    heads = output_of("watch", "1-2", "--runs", tmp_path).splitlines()[0]
     assert "RMSE" in heads
     assert "accuracy" not in heads
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data import DATASETS
 from fedskew.data.datasets.images import Cifar10, Cifar100, FashionMnist, Mnist
 from fedskew.data.datasets.leaf import Femnist
 from tests.archives import cifar_archive, idx_bytes, tar_of
+from tests.commands import output_of
 
 # MNIST
 
@@ -29,14 +29,12 @@ def mnist_by_hand(folder: Path, side: int = 28) -> None:
         (folder / f"{name}.gz").write_bytes(gzip.compress(idx_bytes(array)))
 
 
-def test_files_placed_by_hand_are_found_and_verified(folder, capsys):
+def test_files_placed_by_hand_are_found_and_verified(folder):
     mnist_by_hand(folder)
     assert Mnist().load().shape == (1, 28, 28)
     assert not DATASETS["fashion-mnist"].files.here(), "it has the same file names, in a folder of its own"
-    assert main(["data", "path", "mnist"]) == 0
-    assert capsys.readouterr().out.split() == [str(folder / f"{name}.gz") for name in NAMES]
-    assert main(["data", "verify", "mnist"]) == 1
-    assert "does not have the published SHA-256" in capsys.readouterr().out
+    assert output_of("data", "path", "mnist").split() == [str(folder / f"{name}.gz") for name in NAMES]
+    assert "does not have the published SHA-256" in output_of("data", "verify", "mnist", code=1)
 
 
 def test_images_of_another_size_give_one_line_errors(folder):

@@ -8,11 +8,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.table import TableData
 from fedskew.diagnosis.diagnose import rehearse, sites_of_files
 from fedskew.diagnosis.subject import DiagnosisOptions, Source
+from tests.commands import line_of
 from tests.tables import fitted_to, survey
 
 
@@ -153,9 +153,9 @@ def test_a_file_with_words_where_others_have_numbers_is_noted(tmp_path, cells, w
         assert any(words in note for note in notes) or not words
 
 
-def test_the_note_is_none_of_the_routine_ones(tmp_path, capsys):
-    assert main(["diagnose", str(three(tmp_path, "z", WORDS)), "--label", "y"]) == 0
-    assert "note: b.csv: column 'z' holds words, such as 'high'" in " ".join(capsys.readouterr().out.split())
+def test_the_note_is_none_of_the_routine_ones(tmp_path):
+    out = line_of("diagnose", three(tmp_path, "z", WORDS), "--label", "y")
+    assert "note: b.csv: column 'z' holds words, such as 'high'" in out
 
 
 @pytest.mark.parametrize("cells", [WORDS, DATES])

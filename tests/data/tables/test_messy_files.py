@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 import fedskew
-from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.table import TableData
 from fedskew.data.preprocessing import Tabular
@@ -19,6 +18,7 @@ from fedskew.diagnosis.diagnose import sites_of_files
 from fedskew.diagnosis.subject import DiagnosisOptions, from_files
 from fedskew.execution.learned import Learned
 from fedskew.serving.predict import TrainedModel
+from tests.commands import output_of
 from tests.tables import survey
 
 ROWS = 60
@@ -333,14 +333,13 @@ def test_a_label_of_a_question_mark_is_missing(tmp_path):
     assert found.notes == ("20 of 60 rows dropped: no value in 'y'",)
 
 
-def test_a_model_with_inputs_of_the_names_of_answers_predicts(tmp_path, capsys):
+def test_a_model_with_inputs_of_the_names_of_answers_predicts(tmp_path):
     noise = np.random.default_rng(0).normal(size=(60, 2))
     rows = [f"{a:.3f},{b:.3f},{'ab'[i % 2]},{i // 2 % 2}" for i, (a, b) in enumerate(noise)]
     (tmp_path / "t.csv").write_text("\n".join(["prediction,outside,site,y", *rows]))
     data = f"table:path={tmp_path}/t.csv,label=y,client=site"
     fedskew.run(dataset=data, skew="natural", rounds=1, runs=tmp_path / "runs")
-    assert main(["predict", "1", str(tmp_path / "t.csv"), "--runs", str(tmp_path / "runs")]) == 0
-    head = capsys.readouterr().out.splitlines()[0].split(",")
+    head = output_of("predict", "1", tmp_path / "t.csv", "--runs", tmp_path / "runs").splitlines()[0].split(",")
     assert head[:5] == ["prediction", "outside", "site", "y", "prediction_of_run_1"]
     assert head[-1] == "outside_of_run_1"
 

@@ -31,7 +31,19 @@ from fedskew.report.study import HARMONISED, Findings, printed, title_of, write_
 from fedskew.serving.export import has_personal
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import Facts, stored_runs
-from fedskew.studies.study import COSTS, FIRST, SHORT, Arm, Schedule, Study, Timing, arms_of, groups_of, schedule
+from fedskew.studies.study import (
+    COSTS,
+    FIRST,
+    PASSES,
+    SHORT,
+    Arm,
+    Schedule,
+    Study,
+    Timing,
+    arms_of,
+    groups_of,
+    schedule,
+)
 from fedskew.studies.tune import Setting, words
 
 if TYPE_CHECKING:
@@ -148,9 +160,13 @@ class Execution:
         return complete(self.store, experiments, label, self.jobs, self.caller, rows, facts, label)
 
     def timed(self) -> tuple[Timing, Experiment]:
-        """Execute a short run of FedAvg. Return its times, and the base with the engine that suits it."""
-        threads = self.base.training.threads or threads_of(self.jobs)  # as when all jobs run
+        """Execute a short run of FedAvg. Return the times of a whole one, and the base with the engine that suits it."""
+        threads, local = self.base.training.threads or threads_of(self.jobs), self.base.local  # as when all jobs run
         short = Arm(FIRST).experiment(self.base.replace(training__rounds=SHORT, training__threads=threads))
+        pictures = self.rows.x.ndim > 2 and local.steps is None and local.batch_size != "all"
+        part = min(1.0, PASSES / (local.epochs * len(self.rows.y))) if pictures else 1.0
+        if part < 1:
+            short = short.replace(local__epochs=local.epochs * part)
         stored = stored_runs(self.store, [short]).get(short.hash())
         if stored is None or "study" not in stored.facts:
             rows = self.rows if isinstance(self.base.dataset, OwnData) else None
@@ -161,7 +177,7 @@ class Execution:
             ]
             rest = time.perf_counter() - began
             rounds = sum(m.value for m in self.store.curves([run], ["round/seconds"]))
-            times = {"a_round": rounds / SHORT, "a_run": max(rest - rounds, 0.0)}
+            times = {"a_round": rounds / SHORT / part, "a_run": max(rest - rounds, 0.0)}
             self.store.add_facts(run, {"asked": short.hash(), "study": times})
             stored = self.store.run(run)
         ready = from_toml(stored.experiment)

@@ -38,6 +38,9 @@ COSTS = (FIRST, POOLED, SHUFFLED, ALONE)
 SHORT, FIXED = 3, 15.0
 """Rounds of the timed run, and seconds for what is no training: reading, the diagnosis, starting workers, the page."""
 
+PASSES = 10_000
+"""A timed round on pictures or signals trains on this many rows, each epoch counted; a whole one may take minutes."""
+
 SLOWER = 1.4
 """An average arm takes this many times as long as FedAvg: some fine-tune, others send more."""
 
@@ -154,7 +157,8 @@ def schedule(
         return replace(plan, minutes=math.ceil(needed / 60))
     raise BadInput(
         f"study: the shortest plan takes about {needed / 60:.1f} minutes ({count(len(fitting), 'arm')}, {count(fewer, 'round')}, "
-        f"{partitions} partitions); write --minutes {math.ceil(needed / 60)}, a smaller --model, or fewer --rounds than {rounds}"
+        f"{partitions} partitions); write --minutes {math.ceil(needed / 60)}, a smaller --model, fewer rows or fewer "
+        f"--rounds than {rounds}"
     )
 
 

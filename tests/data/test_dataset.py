@@ -303,3 +303,20 @@ def test_classes_that_count_from_one_are_warned_of() -> None:
         warnings.simplefilter("error")
         Dataset(**valid(**y, classes=("0", "1", "2")))  # these names are right
         Dataset(**valid(**y | {"y_test": np.array([0, 2])}))
+
+
+def test_data_frames_with_other_columns_in_the_test_rows_are_refused() -> None:
+    """Their cells were taken by place: a model trained on a, b, c was tested on c, b, a."""
+    x = pd.DataFrame(np.arange(15.0).reshape(5, 3), columns=list("abc"))
+    says = "the columns of x are a, b, c, and of x_test c, b, a; give both the same, in one order"
+    with pytest.raises(BadInput, match=says):
+        Dataset(**valid(x=x, x_test=x[:2][["c", "b", "a"]].copy()))
+    data = Dataset(**valid(x=x, x_test=x[:2]))
+    assert data.columns == ("a", "b", "c")
+    assert Dataset(**valid(x=x, x_test=x[:2].to_numpy())).columns == ("a", "b", "c")
+
+
+def test_rows_in_reverse_order_can_be_read() -> None:
+    x = np.arange(15.0).reshape(5, 3)
+    backwards = Dataset(**valid(x=x[::-1], x_test=x[1::-1, ::-1]))
+    assert torch.as_tensor(backwards.x).tolist() == x[::-1].tolist()

@@ -4,6 +4,7 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -201,3 +202,17 @@ def test_runs_that_cannot_go_on_say_why(changes: dict, rounds: int, message: str
     RunStore(tmp_path).update(1, status="diverged")
     with pytest.raises(BadInput, match="run 1: it is diverged; resume it first"):
         resume(1, rounds=rounds, data=DATA, runs=tmp_path)
+
+
+def test_a_run_does_not_go_on_with_other_rows(tmp_path: Path) -> None:
+    """The states of its clients belong to their rows: in a changed file these may be the rows of other clients."""
+    frame = pd.DataFrame({"x": DATA.x[:, 0], "site": DATA.groups, "y": DATA.y})
+    frame.to_csv(path := tmp_path / "rows.csv", index=False)
+    options = {"dataset": f"table:{path},label=y,client=site", "skew": "natural", "engine": "sequential"}
+    options |= {"model": "softmax", "algorithm": "scaffold", "runs": tmp_path / "runs", "progress": False}
+    run(rounds=2, **options)
+    assert run(rounds=3, init="1:2", **options).records[0].rounds_done == 3
+    frame.assign(site=1 - frame["site"]).to_csv(path, index=False)
+    with pytest.raises(BadInput, match=r"rows\.csv has changed since that run; start from its model, without :ROUND"):
+        run(rounds=4, init="1:2", **options)
+    assert run(rounds=3, init="1", **options).ids

@@ -171,6 +171,39 @@ def test_clients_whose_names_the_store_lacks_have_their_own_models(rows: Path, t
     assert len([*(tmp_path / "out").iterdir()]) == len(NAMES)
 
 
+@pytest.mark.parametrize("change", ["clinic", "age", "fewer"])
+def test_personal_models_are_refused_if_the_rows_of_training_have_changed(
+    change: str, rows: Path, tmp_path: Path
+) -> None:
+    """They were made of the rows that the file holds now: with exchanged clinics, each clinic got the model of another one."""
+    frame = pd.read_csv(rows)
+    frame.to_csv(path := tmp_path / "visits.csv", index=False)
+    runs = run(path, "none", tmp_path / "runs", algorithm="fedavg-ft")
+    new = frame.drop(columns="ill")
+    load(runs.store, 1).predict(new, warn=about_no_site)
+    exchanged = {"east": "west", "west": "east", "north": "north"}
+    changed = {
+        "clinic": frame.assign(clinic=frame["clinic"].map(exchanged)),
+        "age": frame.assign(age=frame["age"] ** 2),
+        "fewer": frame[:-1],
+    }
+    changed[change].to_csv(path, index=False)
+    model, says = (
+        load(runs.store, 1),
+        r"^run 1: visits\.csv has changed since the training, and its rows are needed here",
+    )
+    for asked in (
+        lambda: model.predict(new),
+        lambda: model.monitor(new),
+        lambda: load(runs.store, 1, calibrated=True),
+        lambda: load(runs.store, 1, "east"),
+    ):
+        with pytest.raises(BadInput, match=says):
+            asked()
+    plain = run(rows, "none", tmp_path / "runs")
+    assert len(load(plain.store, 2).predict(new)) == len(new), "a shared model needs no rows"
+
+
 def test_a_client_called_by_a_number_is_not_another_client_by_number(rows: Path, tmp_path: Path) -> None:
     frame = pd.read_csv(rows)
     frame["clinic"] = frame["clinic"].map({"east": 10, "north": 20, "west": 2})

@@ -211,7 +211,13 @@ def arrays_of(name: str, fields: Dataset) -> dict[str, Any]:
     Targets (n, 1) become (n,), words become numbers of their classes, and whole numbers as floats become integers if there are
     classes. Raises `BadInput` for anything else that is no array of numbers, and for one-hot labels.
     """
-    columns = tuple(map(str, fields.columns if len(fields.columns) else getattr(fields.x, "columns", ())))
+    frames = [[*map(str, getattr(rows, "columns", ()))] for rows in (fields.x, fields.x_test)]
+    columns = tuple(map(str, fields.columns if len(fields.columns) else frames[0]))
+    require(
+        frames[0] == frames[1] or not all(frames),
+        f"{name}: the columns of x are {', '.join(frames[0])[:80]}, and of x_test {', '.join(frames[1])[:80]}; give both the same, "
+        "in one order",
+    )
     x, x_test = (
         rows_of(f"{name}: {part} rows", rows) for part, rows in (("training", fields.x), ("test", fields.x_test))
     )
@@ -246,7 +252,7 @@ def array_of(what: str, value: Any) -> Rows:
     except (ValueError, TypeError) as error:
         raise BadInput(f"{what} must be an array: {first_line(error)}") from None
     require(array.ndim > 0, f"{what} must be an array, not {type(value).__name__}")
-    return array
+    return array if min(array.strides, default=0) >= 0 else array.copy()  # PyTorch cannot read an array backwards
 
 
 def rows_of(what: str, value: Any) -> Rows:

@@ -122,7 +122,7 @@ def assemble(
     rows = data.dataset, data.x, data.x_test
     (task, *others), x0, x, x_test, frozen = prepared(experiment, *rows, dtype, device, timing)
     check_needs(experiment, dataclasses.replace(setup, stacks=task.stacks))
-    begun = initial(experiment, task, x0)
+    begun = initial(experiment, task, x0, dataset)
     y = targets_of(data.labels.at(0), dtype, device)
     # If the clients are on other machines, x has no rows. The server's own rows then come from the data set.
     own_x, own_y = x, y

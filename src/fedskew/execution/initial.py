@@ -13,6 +13,7 @@ from torch import Tensor
 from fedskew.core.errors import BadInput, require
 from fedskew.core.task import ModelTask
 from fedskew.core.trees import Tree, leaves
+from fedskew.data.dataset import Dataset
 from fedskew.data.find import digest
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.store import checkpoints
@@ -47,14 +48,15 @@ def after_round(store: RunStore, run: int, round_: int) -> Path:
     require("slots" not in tree["clients"], f"init: run {run} has client states on disk; start from its model, {run}")
     table = from_toml(record.experiment, f"run {run}").table()
     path = folder / f"after-{round_:06d}.safetensors"
-    checkpoints.write(path, tree, {**facts, "same": {section: table.get(section) for section in SAME}})
+    same = {section: table.get(section) for section in SAME} | {"rows": record.facts["data"]["fingerprint"]}
+    checkpoints.write(path, tree, {**facts, "same": same})
     return path
 
 
-def initial(experiment: Experiment, task: ModelTask, x0: Tensor) -> Initial:
+def initial(experiment: Experiment, task: ModelTask, x0: Tensor, dataset: Dataset) -> Initial:
     """Return what the experiment starts from: ``x0`` (P,), unless `training.init` names a file.
 
-    Raises `BadInput` if the file is missing or has changed, or if it does not fit the model or the clients.
+    Raises `BadInput` if the file is missing or has changed, or if it does not fit the model, the clients or their rows.
     """
     training = experiment.training
     if training.init is None:
@@ -78,6 +80,10 @@ def initial(experiment: Experiment, task: ModelTask, x0: Tensor) -> Initial:
     require(
         not others,
         f"{what}: it goes on with that run's clients, but {' and '.join(others)} differ; start from its model, without :ROUND",
+    )
+    require(
+        facts["same"].get("rows") in (None, dataset.fingerprint()),
+        f"{what}: {dataset.name} has changed since that run; start from its model, without :ROUND",
     )
     require(
         facts["round"] < training.rounds,

@@ -128,10 +128,23 @@ def resume(
     return server, (kind or ClientStates).restore(clients["ids"].cpu().numpy(), clients.get("states", {}))
 
 
+def data_of(store: RunStore, run: int, dataset: Dataset | None = None) -> Dataset:
+    """Return the data on which a run was trained: ``dataset`` if given. Raises `BadInput` if they have changed since."""
+    record = store.run(run)
+    data = dataset or from_toml(record.experiment, f"run {run}").dataset.load()
+    before = record.facts.get("data", {}).get("fingerprint")
+    require(
+        before in (None, data.fingerprint()),
+        f"run {run}: {data.name} has changed since the training, and its rows are needed here; bring them back as they were, or "
+        "train a new run",
+    )
+    return data
+
+
 def state_of(store: RunStore, run: int, dataset: Dataset | None = None) -> tuple[Assembly, Server, States]:
     """Return assembly, server and client states of a run's newest checkpoint.
 
-    ``dataset`` is needed if the run's data came from a Python program.
+    ``dataset`` is needed if the run's data came from a Python program. Raises `BadInput` if the data have changed since.
     """
     record = store.run(run)
     require(
@@ -140,6 +153,6 @@ def state_of(store: RunStore, run: int, dataset: Dataset | None = None) -> tuple
     )
     experiment = from_toml(record.experiment, f"run {run}")
     require(not isinstance(experiment.engine, Auto), f"run {run} has not chosen its engine yet")
-    assembly = assemble(experiment, dataset or experiment.dataset.load())
+    assembly = assemble(experiment, data_of(store, run, dataset))
     server, states = resume(store, run, assembly, to_show=store.used(run))
     return assembly, server, states

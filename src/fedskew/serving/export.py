@@ -31,7 +31,7 @@ from fedskew.execution.deal import client_data
 from fedskew.execution.facts import tell_where
 from fedskew.execution.learned import FILE, Learned, kept, learned_of, with_zeros
 from fedskew.execution.prepare import network_of, size_of, tasks_of
-from fedskew.execution.rounds import state_of
+from fedskew.execution.rounds import data_of, state_of
 from fedskew.experiment.config import Architecture, Experiment, from_toml
 from fedskew.experiment.keywords import Format
 from fedskew.loop.personal import measures_personal, personal_models
@@ -159,7 +159,7 @@ def trained(
     )
     learned = kept(store, run, checkpoint[1])
     if learned is None or client is not None:
-        dataset = dataset or experiment.dataset.load()
+        dataset = data_of(store, run, dataset)
         learned = learned or learned_of(experiment, client_data(experiment, dataset))
     kind = with_options(experiment.task, learned.task, f"run {run}: {FILE}: task")
     model = with_options(experiment.model, learned.model, f"run {run}: {FILE}: model")

@@ -32,7 +32,7 @@ from fedskew.data.targets import PADDING, TARGETS, Rows
 from fedskew.data.texts import UNKNOWN, encoded, windows
 from fedskew.execution.deal import client_column
 from fedskew.execution.learned import kept
-from fedskew.execution.rounds import state_of
+from fedskew.execution.rounds import data_of, state_of
 from fedskew.experiment.config import Architecture, from_toml
 from fedskew.loop.evaluate import CHUNK, over_rows, scored_outputs
 from fedskew.measure.registry import Measures
@@ -550,7 +550,7 @@ def load(
         warn(
             f"run {run}: the sites keep their NAME.columns.toml; rows of a site need its lines in such a file of their own"
         )
-    model = TrainedModel(run, basis, lambda: dataset or experiment.dataset.load(), client=name, warn=warn)
+    model = TrainedModel(run, basis, lambda: data_of(store, run, dataset), client=name, warn=warn)
     if by_site:
         model = with_personal(model, store, column, dataset, alone)
     return replace(model, calibration=calibration(model, store, dataset, number)) if calibrated else model

@@ -219,6 +219,6 @@ def an_empty_first_round_is_only_counted(fed: Federation, site: LocalClients, x0
 
 
 def same(one: Any, two: Any) -> bool:
-    """Return True if two trees have bitwise equal numbers."""
+    """Return True if two trees have bitwise equal numbers of the same types."""
     a, b = dict(leaves(one)), dict(leaves(two))
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    return a.keys() == b.keys() and all(a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]) for name in a)

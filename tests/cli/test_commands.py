@@ -14,14 +14,9 @@ from fedskew.cli.main import main, parser
 from fedskew.cli.request import experiment_from
 from fedskew.experiment.config import Experiment
 from fedskew.report.console import Console
+from tests.commands import line_of, output_of
 
 QUICK = ["--rounds", "2", "--epochs", "1", "--engine", "stacked", "--set", "training.threads=1"]
-
-
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = main(list(words))
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +130,8 @@ def test_run_imports_no_slow_library_before_its_first_round(tmp_path: Path) -> N
 
 
 @pytest.mark.first
-def test_compare_prints_a_table_and_writes_a_report(compared: Path, capsys) -> None:
-    code, out, _ = call(capsys, "show", "c1", "--runs", str(compared))
-    assert code == 0
+def test_compare_prints_a_table_and_writes_a_report(compared: Path) -> None:
+    out = output_of("show", "c1", "--runs", compared)
     assert "FedAvg" in out
     assert "SCAFFOLD" in out
     assert "2 seeds" in out
@@ -145,35 +139,25 @@ def test_compare_prints_a_table_and_writes_a_report(compared: Path, capsys) -> N
     assert "<svg" in page
 
 
-def test_show_and_list_print_json(compared: Path, capsys) -> None:
-    code, out, _ = call(capsys, "show", "c1", "--runs", str(compared), "--json")
-    table = json.loads(out)
-    assert code == 0
+def test_show_and_list_print_json(compared: Path) -> None:
+    table = json.loads(output_of("show", "c1", "--runs", compared, "--json"))
     assert [m["method"] for m in table["methods"]] == ["fedavg", "scaffold"]
     assert 0 <= table["methods"][0]["accuracy"] <= 1
     assert [r["status"] for r in table["runs"]] == ["finished"] * 4
-    code, out, _ = call(capsys, "list", "runs", "--runs", str(compared), "--json")
-    assert [r["id"] for r in json.loads(out)] == [1, 2, 3, 4]
-    code, out, _ = call(capsys, "list", "datasets")
-    assert code == 0
-    assert ".[hf]" in out, "brackets are no markup"
-    code, out, _ = call(capsys, "list", "algorithms", "--json")
-    assert {"fedavg", "fedprox", "scaffold", "fednova", "feddyn", "moon"} <= {r["name"] for r in json.loads(out)}
+    assert [r["id"] for r in json.loads(output_of("list", "runs", "--runs", compared, "--json"))] == [1, 2, 3, 4]
+    assert ".[hf]" in output_of("list", "datasets"), "brackets are no markup"
+    known = {r["name"] for r in json.loads(output_of("list", "algorithms", "--json"))}
+    assert {"fedavg", "fedprox", "scaffold", "fednova", "feddyn", "moon"} <= known
 
 
-def test_run_with_json_prints_nothing_else_on_standard_output(tmp_path: Path, capsys) -> None:
-    code, out, _ = call(capsys, "run", *QUICK, "--runs", str(tmp_path), "--json")
-    result = json.loads(out)
-    assert code == 0
+def test_run_with_json_prints_nothing_else_on_standard_output(tmp_path: Path) -> None:
+    result = json.loads(output_of("run", *QUICK, "--runs", tmp_path, "--json"))
     assert Path(result["report"]).is_file()
 
 
 def test_divergence_exits_with_3_and_names_its_cause(tmp_path, capsys) -> None:
-    code, out, err = call(
-        capsys, "run", "--lr", "1e15", "--rounds", "5", "--engine", "stacked", "--runs", str(tmp_path)
-    )
-    assert code == 3
-    assert "most likely cause: the client learning rate 1e+15" in out + err
+    out = output_of("run", "--lr", "1e15", "--rounds", 5, "--engine", "stacked", "--runs", tmp_path, code=3)
+    assert "most likely cause: the client learning rate 1e+15" in out + capsys.readouterr().err
     assert "diverged after round" in out
 
 
@@ -187,15 +171,14 @@ def test_reproduce_prints_verdicts_and_writes_a_page_once(tmp_path: Path, capsys
     quick.base["training"]["rounds"] = 3
     monkeypatch.setattr(reproduce, "load", lambda name: dataclasses.replace(whole, scales={"quick": quick}))
     words = ["reproduce", "contradictions", "--runs", str(tmp_path), "--jobs", "1"]
-    code, out, err = call(capsys, *words)
-    assert code == 0
-    assert "4 runs, 4 to do" in " ".join(err.split())
+    assert "Weights by rows are more accurate than equal weights. (all but fedpbs)" in line_of(*words)
+    err = " ".join(capsys.readouterr().err.split())
+    assert "4 runs, 4 to do" in err
     assert "this will take about" in err
-    assert "Weights by rows are more accurate than equal weights. (all but fedpbs)" in " ".join(out.split())
     assert "uniform weights" in (tmp_path / "contradictions-quick.html").read_text()
-    code, out, err = call(capsys, *words, "--json")
-    assert "4 runs, 0 to do" in " ".join(err.split())
-    assert {c["verdict"] for c in json.loads(out)["claims"]} <= {"holds", "fails", "undecided"}
+    found = json.loads(output_of(*words, "--json"))
+    assert "4 runs, 0 to do" in " ".join(capsys.readouterr().err.split())
+    assert {c["verdict"] for c in found["claims"]} <= {"holds", "fails", "undecided"}
 
 
 @pytest.mark.parametrize(

@@ -30,15 +30,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         runs=folder,
     )
-    words = [
-        "compare",
-        *SMALL,
-        "--algorithms",
-        "fedavg",
-        "fedadam:lr=0.1",
-        *["--seeds", "2", "--rounds", "1", "--jobs", "1"],
-    ]
-    assert main([*words, "--runs", str(folder)]) == 0
+    command = f"compare --algorithms fedavg fedadam:lr=0.1 --seeds 2 --rounds 1 --jobs 1 --runs {folder}"
+    assert main([*command.split(), *SMALL]) == 0
     return folder
 
 

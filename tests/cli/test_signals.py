@@ -16,6 +16,7 @@ from fedskew.store.runs import RunStore
 from fedskew.studies import runner as workers
 from fedskew.studies.progress import stop_on_signal
 from tests.cli.test_resume import wait_for_round
+from tests.waiting import wait_until
 
 COMPARE = ["compare", "--algorithms", "fedavg", "scaffold", "--seeds", "1", "--rounds", "2000", "--epochs", "1"]
 COMPARE += ["--engine", "stacked", "--jobs", "2", "--set", "training.threads=1"]
@@ -117,10 +118,7 @@ def test_ended_comparison_leaves_no_process_or_file(tmp_path: Path, how: str) ->
     else:
         os.killpg(process.pid, signal.SIGHUP)
     process.wait(60)
-    end = time.monotonic() + 20
-    while executed(store) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert executed(store) == []
+    wait_until(lambda: not executed(store), 20)
     assert list((tmp_path / "temporary").iterdir()) == []
     assert b"Traceback" not in b"".join(printed)
     if how != "kill":

@@ -11,12 +11,12 @@ from hypothesis import given, settings, strategies as st
 
 from fedskew.api.functions import run
 from fedskew.core.errors import FedskewError
-from fedskew.core.trees import leaves
 from fedskew.engine.states import ClientStates, DiskStates, opened
 from fedskew.execution.run import execute, register
 from fedskew.experiment.config import Experiment
 from fedskew.store.runs import RunStore
 from fedskew.studies.landscape import Grid, landscape
+from tests.invariants import same
 from tests.stored import numbers
 
 CLIENTS = 9
@@ -46,12 +46,6 @@ def states_of(clients: np.ndarray, draw: int) -> dict:
     }
 
 
-def same(a: dict, b: dict) -> None:
-    for (path, ours), (_, theirs) in zip(leaves(a), leaves(b), strict=True):
-        assert ours.dtype == theirs.dtype
-        assert torch.equal(ours, theirs), path
-
-
 EVERYBODY = np.arange(CLIENTS)
 
 
@@ -64,7 +58,7 @@ def test_disk_equals_memory_and_goes_back_to_its_checkpoint(tmp_path_factory, fi
     def play(cohorts: list, draw: int) -> None:
         for i, cohort in enumerate(cohorts):
             clients = np.sort(np.asarray(cohort, dtype=np.int64))
-            same(disk.get(clients, fresh), memory.get(clients, fresh))
+            assert same(disk.get(clients, fresh), memory.get(clients, fresh))
             for states in (memory, disk):
                 states.put(clients, states_of(clients, draw + i))
 
@@ -73,9 +67,9 @@ def test_disk_equals_memory_and_goes_back_to_its_checkpoint(tmp_path_factory, fi
     disk.saved()
     at_checkpoint = memory.get(EVERYBODY, fresh)
     play(then, 50)
-    same(disk.get(EVERYBODY, fresh), memory.get(EVERYBODY, fresh))
+    assert same(disk.get(EVERYBODY, fresh), memory.get(EVERYBODY, fresh))
     # a run that ends here takes up what the checkpoint has, whatever was written after it
-    same(opened(path, CLIENTS, tree).get(EVERYBODY, fresh), at_checkpoint)
+    assert same(opened(path, CLIENTS, tree).get(EVERYBODY, fresh), at_checkpoint)
 
 
 def test_the_file_holds_at_most_two_checkpoints_of_records(tmp_path: Path) -> None:
@@ -106,7 +100,7 @@ def test_partial_reads_and_writes_are_completed(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(os, "preadv", lambda file, parts, place: reading(file, [parts[0][:3]], place))
     states = {"v": torch.arange(12.0).view(3, 4)}
     disk.put(np.arange(3), states)
-    same(disk.get(np.arange(3), lambda: {"v": torch.zeros(4)}), states)
+    assert same(disk.get(np.arange(3), lambda: {"v": torch.zeros(4)}), states)
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the end", "everything", "another's record", "an older record"])

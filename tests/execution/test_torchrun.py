@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from fedskew.store.runs import RunStore
 from fedskew.studies import runner
 from tests import stored
 from tests.commands import error_of
+from tests.waiting import wait_until
 
 SECONDS = 100
 """How long the ranks of a test may take."""
@@ -89,11 +89,11 @@ class Ranks:
         return "\n".join(f"{file.name}:\n{file.read_text()}" for file in files)
 
     def wait_for_round(self, store: RunStore, number: int, round_: int) -> None:
-        end = time.monotonic() + SECONDS
-        while not store.runs() or store.run(number).rounds_done < round_:
-            assert time.monotonic() < end, self.printed()
+        def reached() -> bool:
             assert self.processes[0].poll() is None, self.printed()
-            time.sleep(0.05)
+            return bool(store.runs()) and store.run(number).rounds_done >= round_
+
+        wait_until(reached, SECONDS, self.printed)
 
 
 @pytest.fixture

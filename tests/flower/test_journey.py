@@ -4,8 +4,7 @@ import json
 import os
 import re
 import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from fedskew.flower.superlink import end, free_port
 from fedskew.store.runs import RunStore
 from tests.flower.certificates import CERTIFIED, blocks
 from tests.flower.test_recipe import Session
+from tests.waiting import wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "between-sites.md").read_text(encoding="utf-8")
 FILES = ("hungary.columns.toml", "switzerland.columns.toml", "veterans.columns.toml", "recipe.toml")
@@ -130,11 +130,8 @@ def test_a_killed_process_costs_at_most_the_round(session: Session) -> None:
     assert (clients >= 3).all()
 
 
-def await_rounds(rounds: object, number: int, seconds: float = 600) -> None:
-    limit = time.monotonic() + seconds
-    while rounds() < number:  # type: ignore[operator]
-        assert time.monotonic() < limit, f"{rounds()} of {number} rounds"  # type: ignore[operator]
-        time.sleep(0.3)
+def await_rounds(rounds: Callable[[], int], number: int) -> None:
+    wait_until(lambda: rounds() >= number, 600, lambda: f"{rounds()} of {number} rounds")
 
 
 def test_the_page_names_a_file_for_each_block() -> None:

@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,6 +19,7 @@ from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from tests.flower.test_reach import serving
 from tests.flower_nodes import nodes_of, small
+from tests.waiting import wait_until
 
 METHODS = ("fedavg", "scaffold", "moon")
 """The other methods are compared in test_deployed.py, without Flower: it carries the same bytes."""
@@ -34,16 +33,9 @@ def experiment_of(method: str) -> Experiment:
     return small(method, model="mlp:hidden=[16]", rounds=5).replace(name=method, evaluation__every=5)
 
 
-def await_true(check: Callable[[], object], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 def weights(folder: Path) -> torch.Tensor:
     """Wait until the only run of a store has ended, and return its model."""
-    await_true(lambda: [r for r in RunStore(folder).runs() if r.status not in ("planned", "running")], 900)
+    wait_until(lambda: [r for r in RunStore(folder).runs() if r.status not in ("planned", "running")], 900)
     store = RunStore(folder)
     record = store.runs()[0]
     assert (record.status, record.message) == ("finished", "")
@@ -76,7 +68,7 @@ def test_no_process_outlives_a_killed_parent(tmp_path: Path) -> None:
         assert parent.stdout
         child = int(parent.stdout.readline())
         parent.kill()
-    await_true(lambda: not alive(child), 60)
+    wait_until(lambda: not alive(child))
 
 
 def test_flowers_client_runs_in_a_fork_of_a_loaded_process() -> None:
@@ -105,7 +97,7 @@ def test_a_stopped_node_leaves_no_file_behind(tmp_path: Path) -> None:
         link = Loopback(tmp_path, {"TMPDIR": name}, "", port, None)
         process = link.start_node(node)
         try:
-            await_true(lambda: list(Path(name).rglob("fork")), 60)
+            wait_until(lambda: list(Path(name).rglob("fork")))
         finally:
             process.terminate()
             process.wait(60)

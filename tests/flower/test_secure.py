@@ -1,6 +1,5 @@
 """TLS and node keys: a SuperLink refuses unknown keys, and a node wrong certificates. `test_recipe.py` has the right ones."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +10,12 @@ pytest.importorskip("flwr")
 from fedskew.flower.superlink import CONNECTION, loopback
 from tests.flower.certificates import make_certificate, make_key
 from tests.flower_nodes import nodes_of, small
+from tests.waiting import wait_until
 
 
-def await_line(log: Path, words: str, seconds: float = 120) -> None:
+def await_line(log: Path, words: str) -> None:
     """Wait until a process writes these words."""
-    end = time.monotonic() + seconds
-    while words not in log.read_text(errors="replace").lower():
-        assert time.monotonic() < end, log.read_text()[-2000:]
-        time.sleep(0.5)
+    wait_until(lambda: words in log.read_text(errors="replace").lower(), 120, lambda: log.read_text()[-2000:])
 
 
 @pytest.mark.slow

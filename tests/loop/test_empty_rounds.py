@@ -20,7 +20,7 @@ from fedskew.execution.plan import try_engines
 from fedskew.loop.round import play_round, start
 from fedskew.slots import SERVER_OPTIMISERS, Adam, Everyone, Momentum
 from tests.execution.test_experiment import DATA, small
-from tests.invariants import NoClients
+from tests.invariants import NoClients, same
 from tests.reference import assert_close, f64, sized_pair
 from tests.small import X0, play, ragged
 
@@ -49,12 +49,6 @@ class Breeze(Algorithm):
         assert cohort.uploads.delta.shape == (cohort.size, len(server.x))
         assert cohort.size or (cohort.uploads.extras, cohort.uploads.report) == ({}, {})
         return self.mean_delta(server, cohort) + 0.5, {"calls": server.state["calls"] + 1}
-
-
-def same(one: Any, two: Any) -> bool:
-    return one.keys() == two.keys() and all(
-        same(one[k], two[k]) if isinstance(one[k], dict) else torch.equal(one[k], two[k]) for k in one
-    )
 
 
 SERVERS = {name: made() for name, made in SERVER_OPTIMISERS.items()} | {"corrected": Adam(bias_correction=True)}

@@ -3,7 +3,6 @@
 import importlib.util
 import math
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +20,7 @@ from fedskew.report.sinks import SINKS, Feed
 from fedskew.store.lock import held
 from fedskew.store.runs import RunRecord, RunStore
 from tests.commands import error_of
+from tests.waiting import wait_until
 
 EXPERIMENT = '[solver]\nname = "sgd"\nlr = 0.1\n'
 
@@ -315,10 +315,10 @@ def test_mlflow_has_the_stores_numbers(store: RunStore, tmp_path: Path, monkeypa
 def test_wandb_offline_has_the_stores_numbers(store: RunStore, tmp_path: Path) -> None:
     with Feed(store, [build("sink", SINKS, f"wandb:mode=offline,folder={tmp_path}")]) as feed:
         feed.send([store.run(1)])
-    end = time.monotonic() + 20  # its own process writes the file, a little later
-    while (found := histories(tmp_path))[-1:] != ["exit"] and time.monotonic() < end:
-        time.sleep(0.1)
-    assert found == [(0, 0.0), (1, 0.25), (2, 0.5), "exit"]
+    # its own process writes the file, a little later
+    wait_until(
+        lambda: histories(tmp_path) == [(0, 0.0), (1, 0.25), (2, 0.5), "exit"], 20, lambda: str(histories(tmp_path))
+    )
 
 
 def histories(folder: Path) -> list[Any]:

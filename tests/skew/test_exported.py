@@ -11,6 +11,7 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment, from_toml
+from tests.commands import error_of, output_of
 
 SWAP = ["label-dirichlet:alpha=0.5", "feature-noise", "concept-swap:clusters=2"]
 
@@ -30,19 +31,11 @@ def test_one_skew_is_a_table_several_are_a_list_and_both_read_back() -> None:
     assert Experiment(skew=["label-sorted"]) == one
 
 
-def call(capsys, *words: str) -> tuple[int, str, str]:
-    code = main(list(words))
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
-
-
-def test_from_folder_deals_the_exported_rows(tmp_path, capsys) -> None:
+def test_from_folder_deals_the_exported_rows(tmp_path) -> None:
     folder = tmp_path / "clients"
     words = ["--skew", "label-dirichlet:alpha=0.3", "--skew", "quantity-lognormal", "--held-out", "0.2"]
     extra = ["--skew", "feature-affine", "--skew", "concept-swap:at_round=2"]
-    code, out, _ = call(capsys, "skew", *words, *extra, "--export", str(folder), "--json", "--partition-seed", "4")
-    assert code == 0
-    printed = json.loads(out)
+    printed = json.loads(output_of("skew", *words, *extra, "--export", folder, "--json", "--partition-seed", 4))
     skews = [*words[1::2][:2], *extra[1::2]]
     first = Experiment(skew=skews, clients={"held_out": 0.2, "partition_seed": 4})
     data = first.dataset.load()
@@ -74,29 +67,27 @@ def test_from_folder_deals_the_exported_rows(tmp_path, capsys) -> None:
         )
     with pytest.raises(BadInput, match="server_data"):
         client_data(back.replace(server_data__share=0.1), data)
-    assert call(capsys, "skew", "--export", str(folder))[0] == 2, "a folder is not written over"
+    assert main(["skew", "--export", str(folder)]) == 2, "a folder is not written over"
     (folder / "partition.npz").write_bytes(b"something else")
     with pytest.raises(BadInput, match="cannot read"):
         client_data(back, data)
 
 
-def test_the_command_in_an_exported_readme_runs(tmp_path, capsys, monkeypatch) -> None:
+def test_the_command_in_an_exported_readme_runs(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my data").mkdir()
     rows = [f"{i * i % 17},{'ab'[i % 2]},{i % 3}" for i in range(60)]
     Path("my data/t.csv").write_text("\n".join(["size,the client,2020", *rows]) + "\n")
     words = ["--dataset", 'table:path=my data/t.csv,label="2020",client=the client', "--skew", "natural"]
-    code, out, _ = call(capsys, "skew", *words, "--export", "out, 2", "--json")
-    assert code == 0
+    out = output_of("skew", *words, "--export", "out, 2", "--json")
     line = next(line for line in Path("out, 2/README.md").read_text().splitlines() if "fedskew run" in line)
-    code, again, _ = call(capsys, "skew", *shlex.split(line)[2:], "--json")
-    assert code == 0
+    again = output_of("skew", *shlex.split(line)[2:], "--json")
     assert json.loads(again)["by_client"] == json.loads(out)["by_client"]
 
 
-def test_a_damaged_partition_is_refused(tmp_path, capsys) -> None:
+def test_a_damaged_partition_is_refused(tmp_path) -> None:
     folder = tmp_path / "clients"
-    assert call(capsys, "skew", "--skew", "iid", "--export", str(folder))[0] == 0
+    assert main(["skew", "--skew", "iid", "--export", str(folder)]) == 0
     experiment = Experiment(skew=f"from-folder:path={folder}")
     data = experiment.dataset.load()
     with np.load(folder / "partition.npz") as z:
@@ -120,10 +111,8 @@ def test_a_damaged_partition_is_refused(tmp_path, capsys) -> None:
 
 def test_skew_prints_a_table_of_at_most_80_columns(capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    code, out, err = call(
-        capsys, "skew", "--clients", "30", "--skew", "label-shards", "--skew", "feature-rotation:side=8"
-    )
-    assert (code, err) == (0, "")
+    out = output_of("skew", "--clients", 30, "--skew", "label-shards", "--skew", "feature-rotation:side=8")
+    assert capsys.readouterr().err == ""
     assert "and 6 more" in out
     assert "label distance by chance alone" in out
     assert "test set: features as the data set has them" in out
@@ -141,9 +130,8 @@ def test_skew_prints_a_table_of_at_most_80_columns(capsys, monkeypatch) -> None:
         ),
     ],
 )
-def test_bad_requests_are_one_line_and_exit_code_two(words, message: str, capsys, tmp_path, monkeypatch) -> None:
+def test_bad_requests_are_one_line_and_exit_code_two(words, message: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = call(capsys, "skew", *words)
-    assert code == 2
+    err = error_of("skew", *words)
     assert message in err
     assert len(err.strip().splitlines()) == 1

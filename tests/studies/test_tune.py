@@ -266,19 +266,8 @@ def test_an_option_of_an_own_method_is_tuned_beside_fedavg(tmp_path, key, monkey
     records = [record for record in RunStore(tmp_path / "runs").runs() if "LayerProx" in record.name]
     assert sorted(fs.from_toml(record.experiment).algorithm.mu for record in records) == [0.0, 9.0]
     command = ["tune", "--algorithms", "fedavg", name, "--grid", f"{key.format(file=f'{tmp_path}/mine.py')}=0,9"]
-    rest = [
-        "--dataset",
-        "digits",
-        "--rounds",
-        "1",
-        "--clients",
-        "2",
-        "--tuning-seeds",
-        "1000",
-        "--runs",
-        str(tmp_path / "cli"),
-    ]
-    assert main([*command, *rest]) == 0
+    rest = f"--dataset digits --rounds 1 --clients 2 --tuning-seeds 1000 --runs {tmp_path / 'cli'}"
+    assert main([*command, *rest.split()]) == 0
 
 
 def test_each_method_is_tuned_by_the_models_that_it_gives(tmp_path) -> None:

@@ -152,7 +152,7 @@ def columns(parsed: argparse.Namespace) -> None:
 def export(parsed: argparse.Namespace) -> None:
     """Write the model of the newest checkpoint to a folder or a file, or every client's model to a folder."""
     run, output = one_run(parsed, "export"), parsed.output
-    places = {parsed.client: output}
+    places, names = {parsed.client: output}, dict[object, str]()
     if parsed.client == "all":
         require(
             parsed.format in (None, "folder"),
@@ -160,9 +160,11 @@ def export(parsed: argparse.Namespace) -> None:
         )
         clients = range(run.records[0].facts["partition"]["clients"])
         places = {client: output and output / f"client-{client}" for client in clients}
+        of_clients = run.store.partition(run.records[0].id)
+        names = dict(zip(of_clients["client"], of_clients["client_name"], strict=True))
     for client, place in places.items():
         path = functions.export(run, place, parsed.format, client, warn)
-        Console().print(f"wrote {path}", soft_wrap=True)
+        Console().print(f"wrote {path}{f': client {names[client]}' if client in names else ''}", soft_wrap=True)
 
 
 PICTURES = ("svg", "png", "pdf")

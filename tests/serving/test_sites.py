@@ -224,6 +224,11 @@ def test_a_run_between_sites_has_only_the_shared_model(rows: Path, tmp_path: Pat
         "run 1: the sites keep their NAME.columns.toml; rows of a site need its lines in such a file of their own",
     ]
     assert model.predict(new).equals(model.predict(new.assign(clinic="south")))
+    for asked in (lambda: model.monitor(new), lambda: load(runs.store, 1, calibrated=True, warn=lines.append)):
+        with pytest.raises(BadInput, match=r"^run 1: the rows of training are at the sites, and are needed here"):
+            asked()
+    with pytest.raises(BadInput, match=r"^run 1: the sites keep their own models; leave out --client"):
+        load(runs.store, 1, "east", warn=lines.append)
 
 
 @pytest.mark.parametrize("harmonisation", HARMONISATIONS)

@@ -43,7 +43,7 @@ from fedskew.models.encoder import Encoder
 from fedskew.models.intercept import positions
 from fedskew.models.mixed import MixedNet
 from fedskew.models.own import OwnNet
-from fedskew.report.experiments import measured_rows, name_of, repeat_command, settings
+from fedskew.report.experiments import between_sites, measured_rows, name_of, repeat_command, settings
 from fedskew.report.series import Results
 from fedskew.report.style import rendered
 from fedskew.report.words import rows_of, value, with_interval
@@ -257,6 +257,9 @@ def of_clients(store: RunStore, run: int, dataset: Dataset | None) -> Callable[[
         measures_personal(fed) or assembly.data.maps is not None,
         f"run {run}: its clients have no personal models; leave out --client (client=NAME in Python)",
     )
+
+    at_sites = measures_personal(fed) and between_sites(store.run(run))
+    require(not at_sites, f"run {run}: the sites keep their own models; leave out --client (client=NAME in Python)")
 
     def of_client(client: int) -> Tensor:
         clients = len(fed.clients)

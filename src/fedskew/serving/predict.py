@@ -550,10 +550,16 @@ def load(
         warn(
             f"run {run}: the sites keep their NAME.columns.toml; rows of a site need its lines in such a file of their own"
         )
-    model = TrainedModel(run, basis, lambda: data_of(store, run, dataset), client=name, warn=warn)
+    model = TrainedModel(run, basis, lambda: training_rows(store, run, dataset), client=name, warn=warn)
     if by_site:
         model = with_personal(model, store, column, dataset, alone)
-    return replace(model, calibration=calibration(model, store, dataset, number)) if calibrated else model
+    return replace(model, calibration=calibration(model, store, number)) if calibrated else model
+
+
+def training_rows(store: RunStore, run: int, dataset: Dataset | None) -> Dataset:
+    """Return the data of a run. Raises `BadInput` if they have changed or are at sites, since the server's rows are others."""
+    require(not between_sites(store.run(run)), f"run {run}: the rows of training are at the sites, and are needed here")
+    return data_of(store, run, dataset)
 
 
 def with_personal(
@@ -582,9 +588,9 @@ def with_personal(
     return replace(model, trained=model.trained._replace(learned=learned), personal=personal)
 
 
-def calibration(model: TrainedModel, store: RunStore, dataset: Dataset | None, client: int | None) -> Calibration:
+def calibration(model: TrainedModel, store: RunStore, client: int | None) -> Calibration:
     """Fit a temperature to held-out rows. Raises `BadInput` if the model has no probabilities of classes, or no row is held out."""
-    kind, (assembly, server, _) = model.trained.kind, state_of(store, model.run, dataset)
+    kind, (assembly, server, _) = model.trained.kind, state_of(store, model.run, model.training())
     fed, test_owner = assembly.federation, assembly.data.test_owner
     require(
         isinstance(kind, Probabilistic) and kind.target == "classes" and assembly.frozen is None,

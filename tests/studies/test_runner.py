@@ -73,7 +73,9 @@ def test_runs_on_rows_that_have_changed_do_not_count(changed: str, tmp_path: Pat
     assert complete(store, experiments, "other rows", 1, Caller(False)) == 1
     assert complete(store, experiments, "the same rows", 1, Caller(False)) == 0
     assert records_of(store, experiments)[0].id == 2
+    loaded = experiments[0].dataset.load()
     (tmp_path / "rows.csv").write_text(rows.head(50).to_csv(index=False))
+    assert records_of(store, experiments, loaded)[0].id == 2, "rows that are loaded already are not read again"
     with pytest.raises(BadInput, match="the rows have changed since they were read; repeat the command"):
         records_of(store, experiments)
 

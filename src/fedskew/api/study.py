@@ -167,7 +167,7 @@ class Execution:
         part = min(1.0, PASSES / (local.epochs * len(self.rows.y))) if pictures else 1.0
         if part < 1:
             short = short.replace(local__epochs=local.epochs * part)
-        stored = stored_runs(self.store, [short]).get(short.hash())
+        stored = stored_runs(self.store, [short], self.rows).get(short.hash())
         if stored is None or "study" not in stored.facts:
             rows = self.rows if isinstance(self.base.dataset, OwnData) else None
             started = start([short], rows, self.store.folder, comparison=False)

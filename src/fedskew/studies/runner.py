@@ -206,8 +206,10 @@ DONE = ("finished", "diverged")
 """Final statuses. A run that diverged is not repeated, because it would diverge again."""
 
 
-def stored_runs(store: RunStore, experiments: Sequence[Experiment]) -> dict[str, RunRecord]:
-    """Return the stored runs of these experiments, by hash.
+def stored_runs(
+    store: RunStore, experiments: Sequence[Experiment], dataset: Dataset | None = None
+) -> dict[str, RunRecord]:
+    """Return the stored runs of these experiments, by hash. All use ``dataset``, if given; else each loads its own.
 
     If an experiment has several runs, a finished or diverged run is returned, or else the oldest. Runs on rows of the user's
     files that have changed since then do not count.
@@ -221,7 +223,7 @@ def stored_runs(store: RunStore, experiments: Sequence[Experiment]) -> dict[str,
         source = sources[key]
         if trained_on and Path(getattr(source, "path", "")).is_absolute():
             if repr(source) not in loaded:
-                loaded[repr(source)] = source.load().fingerprint()
+                loaded[repr(source)] = (dataset or source.load()).fingerprint()
             if trained_on != loaded[repr(source)]:
                 continue
         if key not in runs or (record.status in DONE and runs[key].status not in DONE):
@@ -229,9 +231,9 @@ def stored_runs(store: RunStore, experiments: Sequence[Experiment]) -> dict[str,
     return runs
 
 
-def records_of(store: RunStore, experiments: Sequence[Experiment]) -> list[RunRecord]:
+def records_of(store: RunStore, experiments: Sequence[Experiment], dataset: Dataset | None = None) -> list[RunRecord]:
     """Return the stored runs of experiments that were executed, in their order. Raises `BadInput` if their rows have changed."""
-    stored = stored_runs(store, experiments)
+    stored = stored_runs(store, experiments, dataset)
     require(
         all(experiment.hash() in stored for experiment in experiments),
         "the rows have changed since they were read; repeat the command",
@@ -261,12 +263,14 @@ def to_execute(
     title: str,
     planner: Planner = plan_later,
     facts: Facts = no_facts,
+    dataset: Dataset | None = None,
 ) -> dict[int, Plan | None]:
     """Return the runs to execute, by number, until all experiments are done.
 
-    A stored run has no plan and continues. What the store lacks becomes a new comparison, with these ``facts``.
+    A stored run has no plan and continues. What the store lacks becomes a new comparison, with these ``facts``. All use
+    ``dataset``, if given.
     """
-    stored = stored_runs(store, experiments)
+    stored = stored_runs(store, experiments, dataset)
     runs: dict[int, Plan | None] = {r.id: None for r in stored.values() if r.status not in DONE}
     new = list({key: e for e in experiments if (key := e.hash()) not in stored}.values())
     if new:

@@ -200,9 +200,9 @@ class Study:
 
     def complete(self, experiments: Sequence[Experiment], label: str, facts: Facts = no_facts) -> list[RunRecord]:
         """Execute what the store lacks; return all runs. The first notes the seconds of a run."""
-        began = time.perf_counter()
-        number = self.execute(experiments, None if self.nested else self.rows, label, facts)
-        seconds, records = time.perf_counter() - began, records_of(self.store, experiments)
+        began, rows = time.perf_counter(), None if self.nested else self.rows
+        number = self.execute(experiments, rows, label, facts)
+        seconds, records = time.perf_counter() - began, records_of(self.store, experiments, rows)
         if number:
             self.store.add_facts(records[0].id, {"pace": seconds / number})
             records[0] = self.store.run(records[0].id)

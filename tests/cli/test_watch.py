@@ -142,13 +142,12 @@ def test_report_watch_writes_a_page_that_reloads_until_the_runs_end(store, tmp_p
     assert "<body>" in file.read_text(encoding="utf-8")
 
 
-def test_no_number_of_an_untrained_server_model_is_shown(tmp_path, capsys) -> None:
+def test_no_number_of_an_untrained_server_model_is_shown(tmp_path) -> None:
     """Clients that train alone share nothing: ``watch`` and progress showed the accuracy of the model before training."""
     seen: list[str] = []
     options = {"rounds": 1, "clients": 3, "runs": tmp_path, "engine": "sequential", "progress": False}
     fs.run(algorithm="local-only", listener=lambda progress: seen.extend(progress.values), **options)
     assert seen == ["drift"]
-    assert main(["watch", "1", "--runs", str(tmp_path), "--json"]) == 0
-    [row] = json.loads(capsys.readouterr().out)
+    [row] = json.loads(output_of("watch", "1", "--runs", tmp_path, "--json"))
     assert (row["accuracy"], row["worst_client"]) == (None, None)
     assert row["drift"] == 0

@@ -19,7 +19,7 @@ from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.files import UNFINISHED
 from fedskew.data.datasets.heart import CSV
 from fedskew.serving.predict import PREDICTION
-from tests.commands import error_of
+from tests.commands import error_of, output_of
 from tests.disk import largest_file
 from tests.serving.test_predict import QUICK, stored, trained_on
 
@@ -110,12 +110,11 @@ def test_an_export_that_does_not_fit_on_the_disk_leaves_the_earlier_one(tmp_path
     assert not [*tmp_path.glob(f"{UNFINISHED}*")]
 
 
-def test_client_all_writes_a_folder_for_each_client(tmp_path: Path, capsys) -> None:
+def test_client_all_writes_a_folder_for_each_client(tmp_path: Path) -> None:
     trained_on(tmp_path, algorithm="ditto")
     command = ["export", "1", "--client", "all", "--output", str(tmp_path / "sites"), "--runs", str(tmp_path / "runs")]
-    assert main(command) == 0
     folders = [tmp_path / "sites" / f"client-{at}" for at in range(2)]
-    printed = capsys.readouterr().out.splitlines()
+    printed = output_of(*command).splitlines()
     assert printed == [f"wrote {folder}: client {at}" for at, folder in enumerate(folders)], "and the client's name"
     weights = [(folder / "model.safetensors").read_bytes() for folder in folders]
     assert weights[0] != weights[1]
@@ -155,16 +154,15 @@ def test_the_folder_of_a_site_has_its_own_model_and_result(
 
 
 @pytest.mark.parametrize("method", ["local-only", "fedper", "fedmd"])
-def test_a_run_without_a_shared_model_says_what_to_write(method: str, tmp_path: Path, capsys) -> None:
+def test_a_run_without_a_shared_model_says_what_to_write(method: str, tmp_path: Path) -> None:
     options = {"server_data": 0.2} if method == "fedmd" else {}
     fs.run(dataset="heart", skew="natural", algorithm=method, runs=tmp_path, **{**QUICK, **options})
     pd.read_csv(CSV).drop(columns="hospital").to_csv(tmp_path / "new.csv", index=False)
     for verb in (["export", "1"], ["predict", "1", str(tmp_path / "new.csv")]):
-        assert main([*verb, "--runs", str(tmp_path)]) == 2
         said = (
             "write --client NAME (client=NAME in Python) for the model of one: Budapest, Cleveland, Long Beach, Switz"
         )
-        assert said in capsys.readouterr().err
+        assert said in error_of(*verb, "--runs", tmp_path)
 
 
 SLOW = pytest.mark.slow

@@ -80,6 +80,18 @@ def test_every_round_is_sent_once_and_every_run_is_ended(store: RunStore) -> Non
     assert other[-1] == (99, "diverged")
 
 
+def test_numbers_of_a_model_that_is_not_trained_are_not_sent(store: RunStore) -> None:
+    store.add_facts(1, {"shares_model": False})
+    sink = Recorder()
+    with Feed(store, [sink]) as feed:
+        feed.send([store.run(1)])
+    assert [values for _, round_, values in sink.received if 0 <= round_ < 99] == [
+        {"round/drift": 2.0},
+        {},
+        {"round/drift": 2.0},
+    ]
+
+
 def test_tensorboard_has_the_stores_numbers_even_if_they_are_sent_twice(store: RunStore, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

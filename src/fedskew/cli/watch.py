@@ -18,7 +18,7 @@ from fedskew.core.text import listed
 from fedskew.measure.registry import Measure, measures_of, primary_of
 from fedskew.report.answer import warnings
 from fedskew.report.console import Console
-from fedskew.report.experiments import between_sites, display_name, measured_rows, shares_no_model, titled
+from fedskew.report.experiments import between_sites, display_name, measured_rows, titled, untrained
 from fedskew.report.sinks import Feed, sinks_from
 from fedskew.report.words import duration, heading, plain
 from fedskew.store.lock import owner
@@ -133,14 +133,13 @@ def watched_runs(store: RunStore, words: Sequence[str]) -> list[Seen]:
         Seen(
             record=record,
             values={
-                m: math.nan if m.split in untrained else newest.get((record.id, m.split, m.name), math.nan)
+                m: math.nan if m.split in untrained(record) else newest.get((record.id, m.split, m.name), math.nan)
                 for m in measures
             },
             pace=fmean(seconds.get(record.id, [math.nan])),
             owner=owner(store, record.id) if record.status in OPEN else "",
         )
         for record in records
-        for untrained in [("test", "clients") if shares_no_model(record) else ()]
     ]
 
 

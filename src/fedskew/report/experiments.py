@@ -106,6 +106,11 @@ def shares_no_model(record: RunRecord) -> bool:
     return not record.facts.get("shares_model", True) or parsed(record).get("sharing", {}).get("layers") == ["*"]
 
 
+def untrained(record: RunRecord) -> tuple[str, ...]:
+    """Return the splits whose numbers are the initial model's, because the clients share none."""
+    return ("test", "clients") if shares_no_model(record) else ()
+
+
 def own_clients(record: RunRecord) -> bool:
     """True if the data or a stored partition define the clients. ``clients.number`` and the partition seed are then unused."""
     return bool(skews(record) & OWN_CLIENTS) and "shuffled" not in skews(record)

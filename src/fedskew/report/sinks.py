@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from fedskew.core.component import build
 from fedskew.core.errors import BadInput, FedskewError, first_line, require
-from fedskew.report.experiments import parsed
+from fedskew.report.experiments import parsed, untrained
 from fedskew.store.runs import RunRecord, RunStore
 
 ENDED = ("finished", "diverged", "interrupted", "failed")
@@ -65,7 +65,8 @@ class Feed:
                 values = self.store.curves([run])
                 self.open(record)
             for round_, group in groupby(values, key=lambda measurement: measurement.round):
-                by_name = {f"{m.split}/{m.name}": m.value for m in group if math.isfinite(m.value)}
+                trained = [m for m in group if math.isfinite(m.value) and m.split not in untrained(record)]
+                by_name = {f"{m.split}/{m.name}": m.value for m in trained}
                 for sink, page in self.pages[run]:
                     with explained(sink):
                         page.write(round_, by_name)

@@ -12,8 +12,10 @@ import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError, Interrupted
 from fedskew.experiment.config import Experiment
+from fedskew.report.progress import ProgressFace
 from fedskew.store.runs import RunStore
-from fedskew.studies.runner import Executor
+from fedskew.studies.progress import play
+from fedskew.studies.runner import Executor, to_execute
 from fedskew.studies.tune import Search, Tried, Tuned, Tuner, at, grid, space_from, tune, tuned_methods
 from fedskew.tasks.classification import Classification
 from tests.commands import error_of, output_of
@@ -44,6 +46,19 @@ def test_a_planted_problem_is_solved(tmp_path) -> None:
     assert tuned.best.score > tuned.tried[0].score + 0.2
     assert tuned.edges == []
     assert tuned.facts()["tried"] == 3
+
+
+@pytest.mark.parametrize(("label", "printed"), [("tuning", ["run 1"]), ("arms", ["run 1", "run 2"])])
+def test_settings_that_diverge_while_tuning_have_one_line(tmp_path, label: str, printed: list[str]) -> None:
+    class Face(ProgressFace):
+        def print(self, line: str, style: str) -> None:
+            lines.append(line)
+
+    lines, store = [], RunStore(tmp_path)
+    runs = to_execute(store, [base(solver__lr=1e38, training__seed=seed) for seed in (0, 1)], "")
+    play(store, runs, DATA, 1, Face(), "", label=label)
+    assert [line.partition(":")[0] for line in lines] == printed
+    assert ["tuning tries other settings" in line for line in lines] == [label == "tuning"] * len(lines)
 
 
 def test_the_choice_is_by_the_held_out_rows_of_the_last_round(tmp_path) -> None:

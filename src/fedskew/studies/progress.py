@@ -45,6 +45,7 @@ def play(
     """Execute stored runs with live progress. ``command`` continues them after an interruption; ``label`` as for `board_of`."""
     board, round_of = board_of(store, runs, face, label), dict[int, int]()
     newest: dict[str, dict[str, str]] = {}
+    expected: list[int] = []  # runs that diverged while settings were tried
 
     def on_progress(progress: Progress) -> None:
         listener(progress)
@@ -62,9 +63,12 @@ def play(
     def on_end(result: Ended) -> None:
         if result.error:
             number = f"run {result.run}: "
-            tuning = isinstance(result.error, Diverged) and label.endswith("tuning")
-            more = "; tuning tries other settings, too" if tuning else ""
-            face.print(number + str(result.error).removeprefix(number) + more, "yellow" if tuning else "red")
+            text = number + str(result.error).removeprefix(number)
+            if not (isinstance(result.error, Diverged) and label.endswith("tuning")):
+                face.print(text, "red")
+            elif not expected:
+                expected.append(result.run)
+                face.print(f"{text}; tuning tries other settings, too (more such runs have no line)", "yellow")
 
     with stop_on_signal() as stopper, board:
         try:

@@ -322,6 +322,8 @@ def test_the_final_model_trains_on_all_rows_and_predict_takes_it(studied: tuple[
     assert final.facts["partition"]["rows"] == 240
     assert final.facts["final"]["expected"].endswith("accuracy at the sites")
     assert final.facts["final"]["arm"] == decided.findings.decision
+    expected = f"the final model of a study, trained on all rows: expected {final.facts['final']['expected']}"
+    assert " ".join(expected.split()) in " ".join(output_of("show", final.id, "--runs", folder / "runs").split())
     stored = decided.runs.store.measurements([final.id])
     assert set(stored["split"]) <= {"round", "client"}, "numbers on rows that it trained on are removed"
     assert model_of("latest", folder / "runs").ids == (final.id,)

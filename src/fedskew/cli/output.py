@@ -177,6 +177,8 @@ def notes(results: series.Results, titles: Sequence[str]) -> list[str]:
         what += f"; {covered(frame, measure)}" if layout.spread == "ci95" else ""
     elif any(map(between_sites, records)):
         what = "one run between sites: no interval"
+    elif final := records[0].facts.get("final"):
+        what = f"the final model of a study, trained on all rows: expected {final['expected']}"
     elif seeds:
         what = f"only one seed: no interval; {SEVERAL if records[0].comparison is None else 'add --seeds 5'}"
     else:

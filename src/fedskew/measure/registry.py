@@ -230,6 +230,10 @@ class Measures:
         return self.stored[split, metric]
 
 
+USUAL = Measures()
+"""The measures of runs without any of the user, as most are; a list of thousands of runs makes them once."""
+
+
 def measures_of(facts: Iterable[Mapping[str, Any]]) -> Measures:
     """Return the measures of runs with these facts. No code of a user is imported.
 
@@ -249,8 +253,8 @@ def measures_of(facts: Iterable[Mapping[str, Any]]) -> Measures:
                 of_users[measure.split, measure.name] = measure
         for metric in msgspec.convert(of_run.get("metrics", ()), tuple[TaskMetric, ...]):
             measures = of_metric((row for row in ROWS if "metrics" in row), metric)
-            of_users |= {(m.split, m.name): m for m in measures if (m.split, m.name) not in Measures().stored}
-    return Measures(tuple(of_users.values()))
+            of_users |= {(m.split, m.name): m for m in measures if (m.split, m.name) not in USUAL.stored}
+    return Measures(tuple(of_users.values())) if of_users else USUAL
 
 
 class Recorded(Protocol):

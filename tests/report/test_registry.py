@@ -71,12 +71,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "MEASURES", (*MEASURES, LONGEST, RANGE))
+        patch.setattr(registry, "USUAL", registry.Measures())
         return run(experiment, data=data, runs=tmp_path_factory.mktemp("new")).store
 
 
 @pytest.fixture
 def new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "MEASURES", (*MEASURES, LONGEST, RANGE))
+    monkeypatch.setattr(registry, "USUAL", registry.Measures())
 
 
 @pytest.mark.usefixtures("new")

@@ -5,12 +5,15 @@ import importlib.util
 import json
 import sys
 
+import pandas as pd
 import pytest
 import torch
 
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError, Interrupted
+from fedskew.data.dataset import Dataset
+from fedskew.data.datasets.table import TableData
 from fedskew.experiment.config import Experiment
 from fedskew.report.progress import ProgressFace
 from fedskew.store.runs import RunStore
@@ -46,6 +49,29 @@ def test_a_planted_problem_is_solved(tmp_path) -> None:
     assert tuned.best.score > tuned.tried[0].score + 0.2
     assert tuned.edges == []
     assert tuned.facts()["tried"] == 3
+
+
+def test_a_file_is_not_read_again_for_each_setting(tmp_path, monkeypatch) -> None:
+    def load(self: TableData) -> Dataset:
+        loads.append(self.path)
+        return real(self)
+
+    real, loads = TableData.load, []
+    monkeypatch.setattr(TableData, "load", load)
+    rows = pd.DataFrame({"x": [0.5, 1.5, 1.0, 3.5] * 10, "site": ["a", "b"] * 20, "ill": [0, 0, 1, 1] * 10})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    changes = {
+        "dataset": f"table:path={tmp_path}/rows.csv,label=ill,client=site",
+        "skew": "natural",
+        "model": "softmax",
+    }
+    counts = []
+    for grid_ in ([0.1, 0.2], [0.1, 0.2, 0.3, 0.4]):
+        loads.clear()
+        options = {**changes, "grid": {"lr": grid_}, "rounds": 1, "jobs": 1, "progress": False}
+        fs.tune(["fedavg"], runs=tmp_path / str(len(grid_)), **options)
+        counts.append(len(loads))
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize(("label", "printed"), [("tuning", ["run 1"]), ("arms", ["run 1", "run 2"])])

@@ -156,9 +156,10 @@ class Tuner:
         if error and not isinstance(error, Diverged):
             raise error
 
-    def records(self, setting: Setting, seeds: Sequence[int]) -> list[RunRecord]:
-        """Return the stored runs of a setting on these seeds."""
-        return records_of(self.executor.store, [self.experiment(setting, seed) for seed in seeds])
+    def records(self, settings: Sequence[Setting], seeds: Sequence[int]) -> list[list[RunRecord]]:
+        """Return the stored runs of each setting on these seeds. Their rows are read once."""
+        stored = records_of(self.executor.store, [self.experiment(s, seed) for s in settings for seed in seeds])
+        return [stored[at : at + len(seeds)] for at in range(0, len(stored), len(seeds))]
 
     def judged(self, setting: Setting, records: Sequence[RunRecord]) -> Tried:
         """Score a setting by its runs."""
@@ -243,7 +244,7 @@ def try_setting(tuner: Tuner, trial: optuna.Trial, setting: Setting) -> Tried:
     store, records = tuner.executor.store, []
     for number, seed in enumerate(tuner.search.seeds):
         runs = tuner.registered([setting], [seed])
-        [record] = tuner.records(setting, [seed])
+        [[record]] = tuner.records([setting], [seed])
         behind = Behind(tuner, trial, record.id, number * tuner.base.training.rounds)
         if not behind() and runs:
             try:
@@ -399,7 +400,7 @@ def tune(executor: Executor, base: Experiment, method: str, search: Search) -> T
         return Tuned(method, tuple(by_optuna(tuner, space)), base.measure)
     settings = grid(space)
     tuner.execute(tuner.registered(settings, search.seeds), executor.stop)
-    tried = tuple(tuner.judged(setting, tuner.records(setting, search.seeds)) for setting in settings)
+    tried = tuple(map(tuner.judged, settings, tuner.records(settings, search.seeds)))
     return Tuned(method, tried, base.measure)
 
 

@@ -167,7 +167,7 @@ def rules(setting: Setting, values: Floats) -> tuple[Estimate, Estimate, float]:
 class Shares(NamedTuple):
     """Shares of the comparisons, by the rule of the tables and by the one before.
 
-    ``decided_knowing`` is the share of a test that knows the variance of a comparison's mean, which no comparison tells.
+    ``decided_knowing`` is for a test that knows the variance of the mean difference. A real test has to estimate it.
     """
 
     true: float

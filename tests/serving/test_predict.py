@@ -45,7 +45,7 @@ def stored(runs: Runs, name: str) -> float:
 
 
 def assert_metrics_are_stored(runs: Runs, rows: Path) -> dict[str, float]:
-    """The metrics of the run's model on these rows are those that the run stored; return them."""
+    """Check that the run's model has the stored metrics on these rows; return them."""
     measured = fs.load_model(runs).evaluate(rows)
     assert len(measured) > 1
     assert measured == {name: stored(runs, name) for name in measured}

@@ -600,7 +600,7 @@ def copied_tests(trained: NDArray[Any], y: NDArray[Any], tested: NDArray[Any], y
     """Return a note if many test rows are also training rows with the same target.
 
     Rows are texts (n,) or numbers (n, d). Equal rows are no chance if hardly any training row is there twice, or if one column
-    alone tells the rows apart.
+    has a different value in nearly every row.
     """
     frames = [pd.concat(map(pd.DataFrame, part), axis=1) for part in ((trained, y), (tested, y_test))]
     code, tests = (pd.util.hash_pandas_object(frame, index=False).to_numpy() for frame in frames)

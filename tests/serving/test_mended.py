@@ -185,7 +185,7 @@ def test_an_export_says_that_it_takes_mended_rows(files: Runs, tmp_path: Path) -
 
 
 def test_words_that_were_truth_values_or_numbers_in_their_file_are_known(tmp_path: Path) -> None:
-    """A file with True and False alone, beside files with yes and no: training had the words true and false."""
+    """A file with True and False alone, or with 007, beside files with yes and no: training had true, false and 7."""
     (tmp_path / "sites").mkdir()
     rng, of_sites = np.random.default_rng(0), {"a": ("True", "False"), "b": ("yes", "no"), "c": ("007", "12")}
     for site, words in of_sites.items():
@@ -194,7 +194,7 @@ def test_words_that_were_truth_values_or_numbers_in_their_file_are_known(tmp_pat
         frame.to_csv(tmp_path / "sites" / f"{site}.csv", index=False)
     options = {"model": "softmax", "lr": 1.0, "rounds": 10, "progress": False, "runs": tmp_path / "runs"}
     model = fs.load_model(fs.run(dataset=f"table:{tmp_path / 'sites'},label=y", **options))
-    assert model.preprocessing.columns[1].known == ("12", "7", "false", "no", "true", "yes")
+    assert model.preprocessing.columns[1].known == ("007", "12", "False", "True", "no", "yes")
     for site in of_sites:
         found = model.predict(path := tmp_path / "sites" / f"{site}.csv", warn=lambda line: None)
         assert not found["outside"].str.contains("unknown").any(), site

@@ -380,3 +380,60 @@ def test_test_rows_that_are_training_rows_are_noted(tmp_path):
     texts = [f"word{at} of a text" for at in range(60)]
     frame.assign(x=texts).to_csv(first, index=False)
     assert f"60 of 60 {says}" in TableData(path=str(first), test=str(first), text="x", **table).load().notes
+
+
+def test_a_code_is_one_word_at_every_site_and_in_every_part_of_a_file(tmp_path, monkeypatch):
+    """01 was 1 in a file, or a block of a large file, that held numbers only, and stayed 01 elsewhere."""
+    cells = {"a": ["01", "02"], "b": ["01", "A3"], "c": ["02", "B4"]}
+    for site, codes in cells.items():
+        rows = [f"{i * 1.5},{codes[i % 2]},{i % 2}" for i in range(40)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["x,code,y", *rows]))
+    assert set(survey([tmp_path], "y").table["code"].to_pylist()) == {"01", "02", "A3", "B4"}
+    (tmp_path / "a.csv").write_text(
+        "\n".join(["x,code,site,y", *(f"{i},{f'0{i % 7}' if i < 90 else 'A'},s,{i % 2}" for i in range(99))])
+    )
+    monkeypatch.setattr("fedskew.data.tables.files.BLOCK", 256)
+    found = survey([tmp_path / "a.csv"], "y", "site").table["code"]
+    assert found.type == "string"
+    assert set(found.to_pylist()) == {*(f"0{i}" for i in range(7)), "A"}
+
+
+TIMES = pd.DatetimeIndex([f"2021-{month:02}-{day:02} 13:00" for month in range(1, 5) for day in range(3, 13)])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "says"),
+    [
+        (["true", "false"] * 20, ["1", "0"] * 20, ""),
+        (
+            [*TIMES.strftime("%Y-%m-%dT%H:%MZ")],
+            [*TIMES.astype(str)],
+            "times with a zone in some files, without in others",
+        ),
+        (
+            [*TIMES.strftime("%Y%m%d")],
+            [*TIMES.strftime("%Y-%m-%d")],
+            "a.csv: column 'v' holds numbers, but at other sites times; write dates as 2020-01-31, or in NAME.columns.toml "
+            '[dates] and on the next line v = "%Y%m%d"; until then they count as words',
+        ),
+    ],
+)
+def test_truth_values_and_times_of_other_types_at_a_site_are_joined_or_noted(tmp_path, a, b, says):
+    """A column was words without a note if sites had true beside 1, times with a zone beside others, or 20210304."""
+    for site, cells in zip("abc", (a, b, b), strict=True):
+        rows = [f"{i * 1.5},{cell},{i % 2}" for i, cell in enumerate(cells)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["x,v,y", *rows]))
+    data = TableData(path=str(tmp_path), label="y").load()
+    assert says in data.notes
+    if says.startswith("a.csv"):
+        (tmp_path / "a.columns.toml").write_text('[dates]\nv = "%Y%m%d"\n')
+        data = TableData(path=str(tmp_path), label="y").load()
+    assert data.columns == ("x", "v")
+
+
+def test_one_column_in_files_of_two_formats_is_one_kind(tmp_path):
+    """Times of Parquet count in nanoseconds, and of CSV in microseconds: together they were words."""
+    frame = pd.DataFrame({"day": TIMES, "y": ["no", "yes"] * 20})
+    frame.to_parquet(tmp_path / "a.parquet")
+    frame.to_csv(tmp_path / "b.csv", index=False)
+    assert TableData(path=str(tmp_path), label="y").load().columns == ("day",)

@@ -1,7 +1,7 @@
 """Facts of rows that are compared between clients: numbers, words and missing values of columns, and words of texts."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, TypeAlias
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedskew.data.preprocessing import MISSING, TEXT_WIDTH, Cells, Column, Number, Tabular, Text, Unseen, Words
-from fedskew.data.tables.files import typed
 from fedskew.data.tables.mapping import plain
 from fedskew.data.texts import by_frequency, words
 
@@ -122,26 +121,13 @@ def cells_of(frame: pd.DataFrame, preprocessing: Tabular) -> dict[str, Cells]:
 def cells_for(part: Column, values: Values) -> Cells:
     """Return a column's cells (n,) in the form that its preprocessing reads: words, numbers, or times as seconds in UTC."""
     if part.text:
-        spelt_out = getattr(part, "known", ())
         words = strings(values).str.strip()
-        if changed := as_typed(words, {*spelt_out, *getattr(part, "others", ())}):
-            words = words.map(lambda word: changed.get(word, word))
-        return words.mask(words.isin(MISSING.difference(spelt_out)), "").to_numpy(dtype=object)
+        return words.mask(words.isin(MISSING.difference(getattr(part, "known", ()))), "").to_numpy(dtype=object)
     if isinstance(part, Number) and part.spelling and values.dtype.kind not in "iufbM":
         values = plain(values.astype(object).where(values.notna(), "").astype(str), part.spelling)
     if isinstance(part, Number) and part.time and not pd.api.types.is_numeric_dtype(values):
         values = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
     return numbers(values)
-
-
-def as_typed(words: Values, known: Collection[str]) -> dict[str, str]:
-    """Return words that are not ``known``, with the known word that training made of them.
-
-    A file in which a column held numbers or truth values alone had 1 for 01, and true for True.
-    """
-    others = words[~words.isin(known)].unique() if known else ()
-    as_read = {word: typed(pa.chunked_array([[word]]), pa.string()).cast(pa.string())[0].as_py() for word in others}
-    return {word: text for word, text in as_read.items() if text in known}
 
 
 def unseen(part: Column, values: Values) -> list[Unseen]:

@@ -168,6 +168,11 @@ class Reading:
     training: Mappings = field(default_factory=Mappings)
     client: str = ""  # of all rows, if it is known
     raw: bool = False  # keep names and cells as the file has them: no mapping, no check of quotes, CSV cells stay text
+    untyped: frozenset[str] = (
+        frozenset()
+    )  # CSV columns whose numbers and times stay text; they may be spelt in another way
+    # by CSV column: whether its cells became numbers or times (False) or stayed text (True), or both
+    are_texts: dict[str, set[bool]] = field(default_factory=dict)
     malformed: int = 0  # lines of CSV files with too few or too many cells
     empty: list[str] = field(default_factory=list)  # names of files without rows
     notes: list[str] = field(default_factory=list)
@@ -342,6 +347,10 @@ class FileCells:
         if spelling := self.spelling(name):
             cells = typed(in_plain(column, spelling), before)
         self.types[name] = cells.type
+        if not pa.types.is_null(cells.type):
+            reading.are_texts.setdefault(name, set()).add(holds_strings(cells.type))
+        if name in reading.untyped:
+            return in_plain(column, spelling) if spelling else column
         return cells
 
     def spelling(self, name: str) -> str:

@@ -33,7 +33,7 @@ FEWEST = 10
 """Minimum number of rows of a site for a comparison of its unit."""
 
 NUMBER = re.compile(r"[-+]?[\d.,]+")
-KINDS = {"number": "numbers", "time": "times", "text": "words"}
+KINDS = {"number": "numbers", "time": "times", "time with a zone": "times", "text": "words"}
 
 Parts = Mapping[str, ColumnSummary]
 """One column's summary, by site."""
@@ -72,22 +72,26 @@ def check_types(name: str, parts: Parts) -> None:
     )
 
 
-def misfit(where: str, name: str, words: Iterable[str], usual: str) -> str:
+def misfit(where: str, name: str, words: Iterable[str], usual: str, held: str = "text") -> str:
     """Say that a site's column holds words where others have numbers or times, and what to write.
 
-    ``words`` are some of them; there may be none. ``usual`` is what other sites hold, as in `ColumnSummary.type`.
+    ``words`` are some of them; there may be none. ``usual`` is what other sites hold, and ``held`` what this one does, as in
+    `ColumnSummary.type`.
     """
     words = list(words)
     decimal = next((word for word in words if re.fullmatch(r"[-+]?\d+,\d+", word)), "")
     other = next((word for word in words if not re.fullmatch(r"[-+]?\d+([.,]\d+)?", word)), "WORD")
-    if usual == "time":
-        cure = f"write dates as 2020-01-31, or in NAME.columns.toml {entry('dates', name, '%d/%m/%Y')}"
+    if usual != "number":
+        form = "%Y%m%d" if held == "number" else "%d/%m/%Y"
+        cure = f"write dates as 2020-01-31, or in NAME.columns.toml {entry('dates', name, form)}"
     elif decimal:
         cure = f"write {decimal.replace(',', '.')}, or separate its cells by semicolons, not commas"
+    elif held != "text":
+        cure = "write numbers at all sites, or dates such as 2020-01-31"
     else:
         cure = f"in NAME.columns.toml write {entry(f'words.{key(name)}', other, '')}; then this word is a missing value"
     such = f", such as {decimal or other!r}" if words else ""
-    return f"{where}: column {name!r} holds words{such}, but at other sites {KINDS.get(usual, usual)}; {cure}"
+    return f"{where}: column {name!r} holds {KINDS.get(held, held)}{such}, but at other sites {KINDS.get(usual, usual)}; {cure}"
 
 
 def content_of(part: ColumnSummary) -> str:

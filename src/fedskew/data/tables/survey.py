@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,8 @@ class Kinds:
                 if cells := column.drop_null()[:CELLS].to_pylist():
                     files[where] = cells
             elif countable(kind.type) and not pa.types.is_null(kind.type):
-                files[where] = "time" if pa.types.is_timestamp(kind.type) or pa.types.is_date(kind.type) else "number"
+                zoned = pa.types.is_timestamp(kind.type) and kind.type.tz
+                files[where] = "time with a zone" if zoned else kind_of_cells(kind.type)
 
     def marked(self, table: pa.Table, spellings: Mapping[str, str]) -> pa.Table:
         """Return the table with marks in its schema: which columns number the rows of each file, and the spellings."""
@@ -56,17 +57,28 @@ class Kinds:
         return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))
 
     def notes(self) -> Iterator[str]:
-        """Yield a line for each file whose words do not fit to the numbers or times of most other files with this column."""
+        """Yield a line for each file whose cells do not fit to the numbers or times of most other files with this column."""
         for name, files in self.held.items():
             kinds = Counter(kind for kind in files.values() if isinstance(kind, str))
             words = {where: kind for where, kind in files.items() if isinstance(kind, list)}
             if not kinds or len(words) > kinds.total():
                 continue
             usual = kinds.most_common(1)[0][0]
+            for where, kind in files.items():
+                if isinstance(kind, str) and kind != usual and {kind, usual} <= {"time", "time with a zone"}:
+                    yield f"column {name!r}: times with a zone in some files, without in others; those without are taken as UTC"
+                    break
+                if isinstance(kind, str) and kind != usual:
+                    yield f"{misfit(where, name, (), usual, kind)}; until then they count as words"
             for where, cells in words.items():
                 odd = odd_cells(cells, usual)
-                if usual == "time" or len(odd) > (1 - MOSTLY_NUMBERS) * len(cells):
+                if usual != "number" or len(odd) > (1 - MOSTLY_NUMBERS) * len(cells):
                     yield f"{misfit(where, name, odd, usual)}; until then they count as words or missing values"
+
+
+def kind_of_cells(kind: pa.DataType) -> str:
+    """Return ``time`` or ``number`` for the type of a countable column without texts."""
+    return "time" if pa.types.is_timestamp(kind) or pa.types.is_date(kind) else "number"
 
 
 def odd_cells(cells: list[str], kind: str) -> list[str]:
@@ -190,13 +202,23 @@ def survey(
     files = files_of(paths)
     check_clients(files, roles.client, fair)
     spellings = preprocessing.spellings if preprocessing else {}
-    reading = Reading(files, roles.as_written(preprocessing), roles.text, spellings, drop=frozenset(roles.drop))
-    reading.training = training or reading.training
-    rows = StreamedRows(roles, RowSample(most, fair, stream(seed, "diagnose", 1)))
-    for path, part in reading.tables():
-        rows.add(path, part)
-        on_progress(reading.fraction, rows.read)
-    rows.check(reading)
+
+    def read(untyped: frozenset[str]) -> tuple[Reading, StreamedRows]:
+        reading = Reading(files, roles.as_written(preprocessing), roles.text, spellings, drop=frozenset(roles.drop))
+        reading.training, reading.untyped = training or reading.training, untyped
+        rows = StreamedRows(roles, RowSample(most, fair, stream(seed, "diagnose", 1)))
+        for path, part in reading.tables():
+            rows.add(path, part)
+            on_progress(reading.fraction, rows.read)
+        rows.check(reading)
+        return reading, rows
+
+    reading, rows = read(frozenset())
+    if mixed := frozenset(name for name, are_texts in reading.are_texts.items() if len(are_texts) > 1):
+        # 01 is 01 also in a part of the rows that holds numbers only
+        kinds = rows.kinds
+        reading, rows = read(mixed)
+        rows.kinds = kinds
     return rows.survey(reading)
 
 
@@ -463,26 +485,36 @@ class RowSample:
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Join tables. A column with different types becomes floating point if all types are numbers, else text."""
+    """Join tables. A column with different types becomes numbers if all are numbers or truth values, times in UTC, or text."""
     if len(tables) == 1:
         return tables[0]
     names = tables[0].column_names
-    fields = []
-    for name in names:
-        types = {t.schema.field(name).type for t in tables} - {pa.null()}
-        numbers = all(pa.types.is_integer(t) or pa.types.is_floating(t) for t in types)
-        fields.append((name, types.pop() if len(types) == 1 else pa.float64() if numbers and types else pa.string()))
-    return pa.concat_tables([t.select(names).cast(pa.schema(fields), safe=False) for t in tables]).combine_chunks()
+    kinds = {name: {table.schema.field(name).type for table in tables} - {pa.null()} for name in names}
+    schema = pa.schema([(name, types.pop() if len(types) == 1 else common(types)) for name, types in kinds.items()])
+
+    def as_common(table: pa.Table) -> pa.Table:
+        for name in names:
+            if pa.types.is_boolean(table.schema.field(name).type) and pa.types.is_string(schema.field(name).type):
+                table = replaced(table, name, spelt_out(table[name]))
+        return table.select(names).cast(schema, safe=False)
+
+    return pa.concat_tables(map(as_common, tables)).combine_chunks()
+
+
+def spelt_out(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return truth values as True and False, as Python and pandas write them."""
+    return pc.if_else(column, "True", "False")
+
+
+def common(types: Collection[pa.DataType]) -> pa.DataType:
+    """Return the type of a column whose parts have these types."""
+    kinds = {"text" if is_text(kind) or not countable(kind) else kind_of_cells(kind) for kind in types}
+    return {"number": pa.float64(), "time": pa.timestamp("us", "UTC")}.get("".join(kinds), pa.string())
 
 
 def words(part: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
-    """Return a column's values as text, each by itself. 1.0 becomes 1; 01 stays 01. Raises `BadInput` for types such as lists.
-
-    Boolean values are True and False, as Python and pandas write them.
-    """
-    column = part[name]
-    if pa.types.is_boolean(column.type):
-        column = pc.if_else(column, "True", "False")
+    """Return a column's values as text, each by itself. 1.0 becomes 1; 01 stays 01. Raises `BadInput` for types such as lists."""
+    column = spelt_out(part[name]) if pa.types.is_boolean(part.schema.field(name).type) else part[name]
     if pa.types.is_floating(column.type):
         whole = pc.and_(pc.equal(column, pc.round(column)), pc.less(pc.abs(column), 2**53))
         numbers_in = pc.if_else(whole, column, 0).cast(pa.int64())

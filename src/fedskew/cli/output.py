@@ -152,7 +152,7 @@ def widths(columns: Mapping[str, Sequence[str]], whole: bool = False) -> list[in
     """Return the width of each column in characters, with a space. With ``whole``, headings stay on one line."""
     headings = {column: [column] if whole else column.split() for column in columns if column != "verdict"}
     return [
-        1 + max(map(cell_len, [*map(visible, cells), *headings.get(column, [])]), default=0)
+        1 + max(map(cell_len, {*map(visible, {*cells}), *headings.get(column, [])}), default=0)
         for column, cells in columns.items()
     ]
 
@@ -160,10 +160,12 @@ def widths(columns: Mapping[str, Sequence[str]], whole: bool = False) -> list[in
 def too_wide(columns: Mapping[str, Sequence[str]], order: Sequence[str], room: int) -> list[str]:
     """Return the columns that must be left out, so that the others fit."""
     hidden: list[str] = []
+    width_of = dict(zip(columns, widths(columns), strict=True))
     for column in (name for name in order if name in columns):
-        if sum(widths({name: cells for name, cells in columns.items() if name not in hidden})) - 1 <= room:
+        if sum(width_of.values()) - 1 <= room:
             break
         hidden.append(column)
+        del width_of[column]
     return hidden
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from fedskew.cli.watch import follow, going_on, progress
 from fedskew.core.errors import FedskewError, require
 from fedskew.core.files import write_whole
 from fedskew.core.text import count
-from fedskew.measure.registry import primary_of
+from fedskew.measure.registry import Measure, primary_of
 from fedskew.report.console import Console, say
 from fedskew.report.experiments import (
     between_sites,
@@ -62,20 +62,21 @@ def list_runs(parsed: argparse.Namespace) -> None:
     store = RunStore(parsed.runs, read_only=True)
     # without seeds most experiments are equal texts, and each text is parsed once
     records = [dataclasses.replace(record, experiment=SEEDS.sub("", record.experiment)) for record in store.runs()]
-    scores = newest(store, records)
+    measures = {record.id: primary_of([record]) for record in records}
+    scores = newest(store, records, measures)
     if parsed.json:
         rows = []
         for r in records:
             facts = {k: v for k, v in dataclasses.asdict(r).items() if k != "experiment"}
-            rows.append(facts | {"validation_" * is_trial(r) + primary_of([r]).key: scores[r.id]})
+            rows.append(facts | {"validation_" * is_trial(r) + measures[r.id].key: scores[r.id]})
         output.print_json(rows)
         return
     console = Console()
     if not records:
         console.print(f"no runs yet in {store.folder}; start some with `fedskew run` or `fedskew compare`")
         return
-    metrics = {primary_of([record]).name for record in records}
-    rows = [row_of(record, scores[record.id], len(metrics) == 1) for record in records]
+    of_one_metric = len({measure.name for measure in measures.values()}) == 1
+    rows = [row_of(record, measures[record.id], scores[record.id], of_one_metric) for record in records]
     columns = {title: [row[title] for row in rows] for title in rows[0] if any(row[title] for row in rows)}
     for title in output.too_wide(columns, HIDDEN, console.width):
         del columns[title]
@@ -84,15 +85,15 @@ def list_runs(parsed: argparse.Namespace) -> None:
         console.print(line)
 
 
-def newest(store: RunStore, records: Sequence[RunRecord]) -> dict[int, float]:
-    """Return, by run, the newest value of its primary measure; NaN if there is none, or if the measurements are lost.
+def newest(store: RunStore, records: Sequence[RunRecord], measures: Mapping[int, Measure]) -> dict[int, float]:
+    """Return, by run, the newest value of its measure; NaN if there is none, or if the measurements are lost.
 
     For a trial of tuning, this is the measure on held-out rows that chooses the settings; without a shared model, at the sites.
     """
     scores = dict.fromkeys((record.id for record in records), math.nan)
     runs: dict[str, list[int]] = {}
     for record in records:
-        measure = primary_of([record])
+        measure = measures[record.id]
         if is_trial(record):
             split = record.facts["tuning"].get("by", "clients")
             runs.setdefault(f"{split}/{measure.name}_mean", []).append(record.id)
@@ -117,9 +118,8 @@ def data_of(record: RunRecord) -> str:
     return Path(path).name or name if name == OWN_DATA else name
 
 
-def row_of(record: RunRecord, score: float, of_one_metric: bool) -> dict[str, str]:
+def row_of(record: RunRecord, measure: Measure, score: float, of_one_metric: bool) -> dict[str, str]:
     """Return the run as a row of the list. The measure is named if the listed runs have different measures."""
-    measure = primary_of([record])
     result = plain(measure, score) if of_one_metric else f"{measure.title} {value(measure, score)}"
     ended = record.status == "finished" or not record.rounds
     date = f"{datetime.fromisoformat(record.created).astimezone():%Y-%m-%d %H:%M}" if record.created else ""

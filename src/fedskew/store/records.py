@@ -4,11 +4,11 @@ import json
 import sqlite3
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict, cast
 
 import msgspec
 
@@ -211,7 +211,8 @@ def record_from(row: Sequence[object]) -> RunRecord:
         for moment in (record.created, record.updated):
             require(datetime.fromisoformat(moment).tzinfo is not None, f"the time {moment} has no time zone")
         measures_of([facts])
-        return replace(record, facts=values["facts"])  # with the keys that `RunFacts` does not list
+        cast(Json, record.facts).update(facts)  # the keys that `RunFacts` does not list
+        return record
     except (FedskewError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = str(error).replace("`", "").replace("$.", "").replace(" - at ", " at ")
         reason = f"its record in the store is damaged: {reason}"

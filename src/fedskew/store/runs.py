@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ADD_MEASUREMENTS = "INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)"
-WANTED = "m.split || '/' || m.name IN (SELECT value FROM json_each(:measures))"
+WANTED = """(m.split, m.name) IN (
+  SELECT substr(value, 1, instr(value, '/') - 1), substr(value, instr(value, '/') + 1) FROM json_each(:measures)
+)"""
 CURVES = f"""
 SELECT m.run, m.round, m.client, m.split, m.name, m.value
 FROM json_each(:after) AS w JOIN measurements AS m ON m.run = CAST(w.key AS INTEGER) AND m.round > w.value

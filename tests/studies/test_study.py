@@ -526,6 +526,16 @@ def test_a_site_has_its_own_metric_where_this_is_no_mean_over_rows(studied: tupl
     assert any(text.startswith("No table by group: the accuracy") for text in found.sure())
 
 
+def test_a_group_that_some_partitions_do_not_test_has_the_mean_of_the_others(studied: tuple[Path, Decided]) -> None:
+    findings = studied[1].findings
+    first, *others = findings.by_row[FIRST].values()
+    alone = np.setdiff1d(first.units, np.concatenate([stored.units for stored in others]))[:3]
+    assert len(alone) == 3
+    cells = replace(findings, groups={"rare": alone, "absent": alone[:0]}).of_groups()
+    mean = first.values[np.isin(first.units, alone)].mean()
+    assert cells["FedAvg %"] == [f"{100 * mean:.1f}", "–"]
+
+
 @pytest.mark.parametrize(
     ("gap", "says"),
     [

@@ -328,10 +328,11 @@ class Findings:
         cells: Cells = {"group": [*self.groups], "rows": [str(len(ids)) for ids in self.groups.values()]}
         for arm in arms:
             stored = [*self.by_row.get(arm, {}).values()]
-            means = [
-                np.mean([of.values[np.isin(ids_of(of), ids)].mean() for of in stored]) for ids in self.groups.values()
-            ]
-            cells[f"{title_of(arm)} {measure.unit}".strip()] = [words.plain(measure, float(mean)) for mean in means]
+            tested = [[of.values[np.isin(ids_of(of), ids)] for of in stored] for ids in self.groups.values()]
+            # some partitions may test no row of a small group
+            of_splits = [[float(part.mean()) for part in parts if len(part)] for parts in tested]
+            means = [float(np.mean(each)) if each else math.nan for each in of_splits]
+            cells[f"{title_of(arm)} {measure.unit}".strip()] = [words.plain(measure, mean) for mean in means]
         return cells if self.groups and self.is_mean_of_rows else {}
 
     def sure(self) -> list[str]:

@@ -4,6 +4,7 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -216,3 +217,42 @@ def test_a_run_does_not_go_on_with_other_rows(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"rows\.csv has changed since that run; start from its model, without :ROUND"):
         run(rounds=4, init="1:2", **options)
     assert run(rounds=3, init="1", **options).ids
+
+
+def visits(path: Path) -> str:
+    """Write rows of noise; return the data set."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({**{f"c{i}": rng.normal(size=90) for i in range(40)}, "site": [*"stu"] * 30})
+    frame.assign(y=rng.permutation(["ill", "well"] * 45)).to_csv(path, index=False)
+    return f"table:path={path},label=y,client=site"
+
+
+def test_no_seed_tests_rows_on_which_the_first_model_has_trained(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Each seed drew its own test rows, most of them training rows of the first model: noise was predicted with 67 %."""
+    options = {"runs": tmp_path / "runs", "progress": False, "rounds": 1, "model": "mlp"}
+    data = visits(tmp_path / "rows.csv")
+    first = run(dataset=data, **options | {"rounds": 20})
+    runs = compare(["fedavg"], dataset=data, seeds=3, jobs=1, lr=1e-9, init=1, **options | {"progress": True})
+    assert "it has trained on rows that other seeds hold out" in " ".join(capsys.readouterr().err.split())
+    start = {m.value for m in runs.store.curves(runs.ids, ["test/accuracy"]) if m.round == 0}
+    assert start == {m.value for m in first.store.curves([1], ["test/accuracy"]) if m.round == 20}
+    with pytest.raises(BadInput, match="it has trained on rows that would test; write split_seed=0 in the data"):
+        run(dataset=f"{data},split_seed=3", init=1, **options)
+    whole = run(dataset=f"{data},whole=true", **options).ids[0]
+    with pytest.raises(BadInput, match="it has trained on rows that would test; start from a run with test rows"):
+        run(dataset=data, init=whole, **options)
+
+
+def test_a_first_model_with_inputs_or_classes_in_another_order_is_refused(tmp_path: Path) -> None:
+    """Shapes fit, so a model with 95 % began with 12 % if the file had its columns, or classes, in another order."""
+    options = {"runs": tmp_path / "runs", "progress": False, "rounds": 1, "model": "softmax"}
+    data = visits(tmp_path / "rows.csv")
+    run(dataset=data, **options)
+    frame = pd.read_csv(tmp_path / "rows.csv")
+    for name, rows, says in (
+        ("columns", frame[frame.columns[::-1]], "input 'c39'"),
+        ("classes", frame.replace("ill", "zill"), "class 'well'"),
+    ):
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+        with pytest.raises(BadInput, match=f"{says} has another place there"):
+            run(dataset=f"table:path={tmp_path / name}.csv,label=y,client=site", init=1, **options)

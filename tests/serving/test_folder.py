@@ -196,6 +196,16 @@ def assert_same_answers(runs: fs.Runs, rows: Path, own: pd.DataFrame) -> None:
     assert found == pytest.approx(expected.to_numpy(), rel=1e-5, abs=1e-6)
 
 
+def test_none_is_a_word_in_the_program_as_in_training(tmp_path: Path) -> None:
+    """pandas reads None as a missing value: the program gave other answers without a word."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"drinks": rng.choice(["None", "some", "many", "NA", "?"], 90), "x": rng.normal(size=90)})
+    frame = frame.assign(y=np.where(frame["drinks"] == "None", "well", "ill"))
+    frame.to_csv(path := tmp_path / "t.csv", index=False)
+    runs = fs.run(dataset=f"table:{path},label=y", runs=tmp_path / "runs", **QUICK | {"model": "softmax", "lr": 1.0})
+    assert_same_answers(runs, path, runs.predict(path))
+
+
 def test_the_program_is_short_and_ends_at_a_cell_that_is_no_number(tmp_path: Path) -> None:
     folder = fs.export(trained_on(tmp_path, leave_out="note"), tmp_path / "model")
     assert len((folder / "predict.py").read_text().splitlines()) <= 36

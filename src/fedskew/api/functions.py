@@ -101,7 +101,7 @@ def run(
     Raises `fedskew.FedskewError` with a one-line message.
     """
     caller, sinks = caller_of(progress), sinks_from(to, "to")
-    planned, data = asked("run", experiment, data, keywords, runs)
+    planned, data = asked("run", experiment, data, keywords, runs, caller.warn)
     return execute(start([planned], data, runs, comparison=False), caller, listener, sinks=sinks)
 
 
@@ -137,7 +137,7 @@ def compare(
         algorithms = cast(Sequence[object], experiment)
     settings = cast(dict[str, Any], keywords)
     options, tuning = take(settings, ComparisonOptions), take(settings, TuningOptions)
-    base, data = asked("compare", base, data, settings, runs)
+    base, data = asked("compare", base, data, settings, runs, caller.warn)
     methods = methods_of(base, algorithms, options.get("baselines", True), caller)
     tuned, folds = options.get("tuned"), str(options.get("folds", ""))
     require(
@@ -166,6 +166,7 @@ def asked(
     data: Dataset | None,
     keywords: Mapping[str, object],
     runs: str | Path,
+    warn: Callable[[str], None],
 ) -> tuple[Experiment, Dataset | None]:
     """Return the experiment of a call, and its data if the caller gave a `Dataset`. ``runs`` is the folder of the run store."""
     require(
@@ -186,7 +187,7 @@ def asked(
     if experiment.training.init:
         from fedskew.api.models import with_initial  # loads pandas
 
-        experiment = with_initial(verb, experiment, runs)
+        experiment = with_initial(verb, experiment, runs, warn)
     return experiment, data
 
 
@@ -261,7 +262,7 @@ def tune(
     """
     caller, settings = caller_of(progress), cast(dict[str, Any], keywords)
     search = search_of(take(settings, TuningOptions))
-    base, data = asked("tune", experiment, data, settings, runs)
+    base, data = asked("tune", experiment, data, settings, runs, caller.warn)
     require(not isinstance(algorithms, str), f"tune: write the methods as a list, [{algorithms!r}]")
     methods = [name_of(method, "tune")[0] if isinstance(method, type) else method for method in algorithms]
     store = RunStore(runs)

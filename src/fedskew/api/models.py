@@ -1,6 +1,7 @@
 """Python functions on the trained model of a run: `fedskew.load_model`, `export` and `landscape`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -8,6 +9,7 @@ from fedskew.api.caller import Caller, caller_of
 from fedskew.api.runs import Runs, model_of, plainly, runs_of
 from fedskew.core.component import from_table
 from fedskew.core.errors import require
+from fedskew.data.splits import Redrawn
 from fedskew.execution.initial import RUN, after_round, hash_of
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.keywords import Format, Kind
@@ -69,7 +71,9 @@ def export(
     return write_file(trained.store, run, form, place, warn, trained.data, whose)
 
 
-def with_initial(verb: str, experiment: Experiment, runs: str | Path) -> Experiment:
+def with_initial(
+    verb: str, experiment: Experiment, runs: str | Path, warn: Callable[[str], None] = warn_python
+) -> Experiment:
     """Return the experiment with the file that `training.init` means, and its hash. A run's number is looked up in ``runs``."""
     init = experiment.training.init
     if init is None or experiment.training.init_hash:
@@ -80,10 +84,42 @@ def with_initial(verb: str, experiment: Experiment, runs: str | Path) -> Experim
         require(number[2] is None or verb == "run", f"{verb}: RUN:ROUND goes on with one run; write --init {run}")
         name = store.run_folder(run) / f"model-{store.used(run):06d}.safetensors"
         path = after_round(store, run, int(number[2])) if number[2] else write_file(store, run, "safetensors", name)
+        if not number[2]:
+            experiment = tested_apart(verb, experiment, store, run, warn)
     require(
         path.is_file(), f"training: init {init}: there is no such file; write RUN, RUN:ROUND, or a .safetensors file"
     )
     return experiment.replace(training__init=str(path), training__init_hash=hash_of(path))
+
+
+def tested_apart(
+    verb: str, experiment: Experiment, store: RunStore, run: int, warn: Callable[[str], None]
+) -> Experiment:
+    """Return the experiment with test rows on which run ``run``, whose model it starts from, has not trained.
+
+    Seeds of a comparison then draw no test rows of their own. Raises `BadInput` if the run has trained on its test rows.
+    """
+    source, where = from_toml(store.run(run).experiment, f"run {run}"), f"training: init {run}"
+    old, new = source.dataset, experiment.dataset
+    if isinstance(old, Redrawn) and isinstance(new, Redrawn) and without_split(old) == without_split(new):
+        rows = f"split_seed={old.split_seed}{f',fold={old.fold}' * bool(old.fold)}"
+        require(
+            bool(new.whole) or (not old.whole and (old.split_seed, old.fold) == (new.split_seed, new.fold)),
+            f"{where}: it has trained on rows that would test; "
+            + ("start from a run with test rows" if old.whole else f"write {rows} in the data set's options"),
+        )
+    if isinstance(new, Redrawn) and new.redraw and verb != "run":
+        experiment = experiment.replace(dataset=replace(new, redraw=False))
+    if experiment.clients.held_out and (verb != "run" or source.training.seed != experiment.training.seed):
+        warn(
+            f"{where}: it has trained on rows that other seeds hold out, so measures of clients, and tuning, are too good"
+        )
+    return experiment
+
+
+def without_split(dataset: Redrawn) -> Redrawn:
+    """Return the data set without its choice of test rows."""
+    return replace(dataset, split_seed=0, redraw=True, fold="", whole=None)
 
 
 @plainly

@@ -104,7 +104,7 @@ def study(
         settings["dataset"] = {"name": "table", "path": str(path), **columns}
     else:
         require(not columns, f"study: {next(iter(columns), '')} is for a file; give its path")
-    base, data = asked("study", experiment, data, settings, runs)
+    base, data = asked("study", experiment, data, settings, runs, caller.warn)
     rows = data or base.dataset.load()
     if path is not None and "skew" not in settings:
         diagnosis = diagnose(path, runs=runs, progress=caller, **columns)

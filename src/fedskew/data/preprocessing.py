@@ -333,6 +333,19 @@ class Tabular(msgspec.Struct, frozen=True, kw_only=True, tag="tabular"):
         return tuple(dict.fromkeys(part.name for part in self.columns))
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """The name of each input: the column's name, or "column = word". Inputs of a text are numbered."""
+        names: list[str] = []
+        for part in self.columns:
+            if isinstance(part, Number):
+                names += [part.name, *([f"{part.name} is missing"] if part.marked else [])]
+            elif isinstance(part, Words):
+                names += [f"{part.name} = {word}" for word in part.known]
+            else:
+                names += [f"{part.name} ({number})" for number in range(part.width)]
+        return tuple(names)
+
+    @property
     def texts(self) -> frozenset[str]:
         """The columns whose cells are texts."""
         return frozenset(part.name for part in self.columns if part.text)

@@ -5,16 +5,19 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from fedskew.core.errors import BadInput, require
+from fedskew.core.files import read_small
 from fedskew.core.task import ModelTask
 from fedskew.core.trees import Tree, leaves
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import digest
+from fedskew.data.preprocessing import Preprocessing, Tabular, Texts
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
@@ -71,6 +74,7 @@ def initial(experiment: Experiment, task: ModelTask, x0: Tensor, dataset: Datase
         with safe_open(path, framework="pt") as file:
             whole = "facts" in (file.metadata() or {})
         if not whole:
+            check_names(path, dataset, what)
             return Initial(flat(load_file(path), task, what).to(x0))
     except (OSError, SafetensorError) as error:
         raise BadInput(f"{what}: cannot be read: {error}") from None
@@ -90,6 +94,36 @@ def initial(experiment: Experiment, task: ModelTask, x0: Tensor, dataset: Datase
         f"{what}: {facts['round']} of {training.rounds} rounds are done already; raise --rounds",
     )
     return Initial(tree["x"].to(x0), checkpoints.to_device(tree, x0.device), facts["round"])
+
+
+class Names(msgspec.Struct):
+    """What a file ``preprocessing.json`` beside a model says of its inputs and outputs."""
+
+    preprocessing: Preprocessing | None = None
+    classes: tuple[str, ...] = ()
+
+
+def check_names(path: Path, dataset: Dataset, what: str) -> None:
+    """Raise `BadInput` if an input or a class of the data has another place in the model, where a file beside it says so."""
+    try:
+        model = msgspec.json.decode(read_small(path.with_name("preprocessing.json")), type=Names)
+    except (OSError, BadInput, msgspec.MsgspecError):
+        return
+    pairs = [(inputs_of(part), part.classes) for part in (model, dataset)]
+    for kind, old, new in zip(("input", "class"), *pairs, strict=True):
+        places = {name: at for at, name in enumerate(old)}
+        moved = [name for at, name in enumerate(new) if places.get(name, at) != at]
+        require(
+            not moved,
+            f"{what}: {kind} {''.join(moved[:1])!r} has another place there; give the same columns in the same order, and the same "
+            "classes",
+        )
+
+
+def inputs_of(part: Names | Dataset) -> tuple[str, ...]:
+    """Return the names of the inputs of a table, or the words of texts."""
+    made_by = part.preprocessing
+    return made_by.inputs if isinstance(made_by, Tabular) else made_by.vocabulary if isinstance(made_by, Texts) else ()
 
 
 def flat(weights: dict[str, Tensor], task: ModelTask, what: str) -> Tensor:

@@ -171,10 +171,13 @@ def preprocessing_graph(preprocessing: Preprocessing, dtype: str, sites: Sites) 
 
 
 def about(preprocessing: Preprocessing, classes: Sequence[str], sites: Sites, agreed: str) -> dict[str, str]:
-    """Return the metadata of the ONNX file as JSON: classes, columns of times, texts and sites, and two rules for rows.
+    """Return the metadata of the ONNX file as JSON: classes, columns of times, texts and sites, and three rules for rows.
 
-    ``unknown`` says how rows of other sites are treated, ``agreed`` which units and words rows must have.
+    ``missing`` are the cells of words and texts that are missing values; pandas has others, such as None. ``unknown``
+    says how rows of other sites are treated, ``agreed`` which units and words rows must have.
     """
+    from pyarrow.csv import ConvertOptions
+
     times = (
         [p.name for p in preprocessing.columns if isinstance(p, Number) and p.time]
         if isinstance(preprocessing, Tabular)
@@ -184,6 +187,7 @@ def about(preprocessing: Preprocessing, classes: Sequence[str], sites: Sites, ag
         "classes": list(classes),
         "times": times,
         "text": preprocessing.column if isinstance(preprocessing, Texts) else "",
+        "missing": sorted({*ConvertOptions().null_values, *getattr(preprocessing, "missing", ())}),
         "site": sites.column,
         "unknown": sites.unknown,
         "agreed": agreed,

@@ -11,26 +11,26 @@ import pandas as pd
 session = onnxruntime.InferenceSession(str(Path(__file__).with_name("model.onnx")))
 facts = {name: json.loads(text) for name, text in session.get_modelmeta().custom_metadata_map.items()}
 words = [part.name for part in session.get_inputs() if part.type == "tensor(string)"]
-rows = pd.read_csv(sys.argv[1], dtype=dict.fromkeys([*words, facts["text"]], str))
+rows, cells = pd.read_csv(sys.argv[1]), pd.read_csv(sys.argv[1], dtype=str, keep_default_na=False)
+cells = cells.map(str.strip).replace(facts["missing"], "")
 if facts["agreed"]:
     print(facts["agreed"], file=sys.stderr)
-if facts["unknown"] and facts["site"] not in rows:
+if facts["unknown"] and facts["site"] not in cells:
     column = repr(facts["site"]) if facts["site"] else "names the site"
     print(f"no column {column}: rows of unknown sites are {facts['unknown']}", file=sys.stderr)
-    rows = rows.assign(**{facts["site"]: ""}) if facts["site"] else rows
+    cells = cells.assign(**{facts["site"]: ""}) if facts["site"] else cells
 inputs = {}
 for part in session.get_inputs():
     if facts["text"]:
-        texts = rows[facts["text"]].fillna("").str.lower().str.findall(r"[^\W_]+(?:'[^\W_]+)*")
+        texts = cells[facts["text"]].str.lower().str.findall(r"[^\W_]+(?:'[^\W_]+)*")
         padded = [[*(text[: part.shape[1]] or ["?"]), *[""] * part.shape[1]][: part.shape[1]] for text in texts]
         inputs[part.name] = np.array(padded, dtype=object)
     elif part.name in words:
-        inputs[part.name] = rows[part.name].fillna("").str.strip().to_numpy(dtype=object)
+        inputs[part.name] = cells[part.name].to_numpy(dtype=object)
     elif part.name in facts["times"]:
         times = pd.to_datetime(rows[part.name], utc=True, format="ISO8601")
         inputs[part.name] = (times - pd.Timestamp(0, tz="UTC")).dt.total_seconds().to_numpy(dtype=float)
     else:  # a column of numbers; an array has one input with all columns
-        numbers = rows.get(part.name, rows)
-        inputs[part.name] = numbers.to_numpy(dtype=float).reshape(len(rows), *part.shape[1:])
+        inputs[part.name] = rows.get(part.name, rows).to_numpy(dtype=float).reshape(len(rows), *part.shape[1:])
 answers = session.run(None, inputs)[0]
 pd.DataFrame(answers, columns=facts["classes"] if answers.ndim > 1 else ["prediction"]).to_csv(sys.stdout, index=False)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedskew.data.preprocessing import MISSING, TEXT_WIDTH, Cells, Column, Number, Tabular, Text, Unseen, Words
+from fedskew.data.preprocessing import MISSING, Cells, Column, Number, Tabular, Text, Unseen, Words
 from fedskew.data.tables.mapping import plain
 from fedskew.data.texts import by_frequency, words
 
@@ -85,16 +85,8 @@ class Columns:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The name of each input: the column's name, or "column = word". Inputs of a text are numbered."""
-        names: list[str] = []
-        for part in self.preprocessing.columns:
-            if isinstance(part, Number):
-                names += [part.name, *([f"{part.name} is missing"] if part.marked else [])]
-            elif isinstance(part, Words):
-                names += [f"{part.name} = {word}" for word in part.known]
-            else:
-                names += [f"{part.name} ({number})" for number in range(TEXT_WIDTH)]
-        return tuple(names)
+        """The name of each input."""
+        return self.preprocessing.inputs
 
     def features(self, table: pa.Table) -> Iterator[Fact | Held]:
         """Yield the facts of each column, in its own units."""

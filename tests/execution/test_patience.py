@@ -157,6 +157,7 @@ def test_rounds_that_are_not_measured_do_not_count(tmp_path: Path) -> None:
     [
         ({"clients": {"number": 6, "held_out": 0.0}}, "patience needs rows that clients hold out"),
         ({"training__states": "disk"}, "set training.states to memory"),
+        ({"skew": ("iid", "concept-swap:at_round=2,clusters=1")}, "a round before the change would be the best"),
         ({"algorithm": "dp-fedavg", "selection": {"name": "poisson", "rate": 0.1}}, "patience chooses a round by the"),
     ],
 )

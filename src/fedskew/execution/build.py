@@ -294,7 +294,7 @@ def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) ->
 
 
 def check_patience(experiment: Experiment, federation: Federation, simulated: bool) -> None:
-    """Raise `BadInput` if a run with patience has no held-out rows, or if nodes keep personal models."""
+    """Raise `BadInput` if a run with patience has no held-out rows, changing labels, or nodes that keep personal models."""
     if experiment.training.patience is None:
         return
     require(
@@ -304,6 +304,11 @@ def check_patience(experiment: Experiment, federation: Federation, simulated: bo
     require(
         simulated or not measures_personal(federation),
         "training: patience needs the personal models of the best round, and nodes keep only the newest; leave patience out",
+    )
+    require(
+        federation.moving is None,
+        "training: patience compares rounds, but labels change between them: a round before the change would be the best; leave it "
+        "out",
     )
 
 

@@ -437,3 +437,12 @@ def test_one_column_in_files_of_two_formats_is_one_kind(tmp_path):
     frame.to_parquet(tmp_path / "a.parquet")
     frame.to_csv(tmp_path / "b.csv", index=False)
     assert TableData(path=str(tmp_path), label="y").load().columns == ("day",)
+
+
+def test_a_clock_spelt_in_another_way_than_in_training_gets_no_note(tmp_path):
+    """The note said how the cell is read, and ended in a traceback: it is no number for this model, which predict says."""
+    for name, form in (("old", "%H:%M"), ("new", "%I:%M %p")):
+        frame_of({"z": [*CLOCKS.strftime(form)]}).to_csv(tmp_path / f"{name}.csv", index=False)
+    trained = TableData(path=str(tmp_path / "old.csv"), label="y").load().preprocessing
+    found = survey([tmp_path / "new.csv"], "y", "site", preprocessing=trained)
+    assert not any("column 'z'" in note for note in found.notes)

@@ -423,10 +423,13 @@ def note(name: str, tally: CellTally, spelling: str, is_text: bool) -> str:
     """Say how a column is read, with one of its cells and what to write instead; empty for plain cells."""
     cell = tally.shown.get("time" if spelling in TIMES else spelling or "look", "")
     if spelling and cell:
+        value = as_read(cell, spelling)
+        if value == cell:  # training rows were spelt in another way
+            return ""
         if spelling in CLOCKS:
-            return f"column {name!r}: {cell!r} is read as {float(as_read(cell, spelling)):g} seconds of the day"
+            return f"column {name!r}: {cell!r} is read as {float(value):g} seconds of the day"
         cure = "write dates as 2020-01-31" if spelling in TIMES else "write numbers as 1200.5"
-        return f"column {name!r}: {cell!r} is read as {as_read(cell, spelling)}; if it is not, {cure}"
+        return f"column {name!r}: {cell!r} is read as {value}; if it is not, {cure}"
     if not is_text or spelling or max(tally.looks.values(), default=0) < tally.rows / 2:
         return ""
     if tally.orders:

@@ -92,6 +92,26 @@ def test_files_of_a_test_folder_are_the_clients_of_their_names(tmp_path: Path):
     assert one.groups_test is None, "its name is no client's"
 
 
+def test_test_rows_of_other_clients_are_noted(tmp_path: Path):
+    """They were in the test accuracy, but in no table by site, and nothing said so."""
+    rows = frame(40)
+    write(rows, tmp_path / "train.csv")
+    options = {"path": str(tmp_path / "train.csv"), "label": "label", "test": str(tmp_path / "test.csv")}
+    for who, says in (
+        ("zoe", "no test row is of a client that trains"),
+        (
+            ["zoe", "anna"] * 20,
+            "20 of 40 test rows are of clients that do not train, such as 'zoe'; they are at no site",
+        ),
+        ("anna", ""),
+    ):
+        write(frame(40, 1).assign(who=who), tmp_path / "test.csv")
+        notes = TableData(**options, client="who").load().notes
+        assert says in notes
+        assert ("test row" in notes) == bool(says)
+    assert "client" not in TableData(**options, drop="who").load().notes
+
+
 @pytest.mark.parametrize(
     "name", ["heart", "adult", "parkinsons", "shakespeare", "tcga-brca", "bitext-support", "synthetic"]
 )

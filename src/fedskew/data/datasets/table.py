@@ -331,26 +331,34 @@ class TableData(Redrawn):
         person = test_person = None
         if rows.person is not None and test.person is not None:
             person, test_person = np.split(numbered([*rows.person, *test.person])[0], [len(rows.y)])
-        trained, owner = np.ones(len(rows.y), dtype=np.bool_), self.owner_in(test, rows.clients)
-        return Split(rows, trained, test.table, y, tuple(classes), person, test_person, notes=tuple(notes), owner=owner)
+        trained, (owner, lines) = np.ones(len(rows.y), dtype=np.bool_), self.owner_in(test, rows.clients)
+        noted = (*notes, *lines)
+        return Split(rows, trained, test.table, y, tuple(classes), person, test_person, notes=noted, owner=owner)
 
-    def owner_in(self, test: Survey, clients: Sequence[str]) -> Ints | None:
-        """Return the number of each test row's client among the ``clients`` (n,), or -1; None if no row is of any of them.
+    def owner_in(self, test: Survey, clients: Sequence[str]) -> tuple[Ints | None, list[str]]:
+        """Return the number of each test row's client among the ``clients`` (n,), or -1, and a note on rows of other clients.
 
-        The client is in the column of the clients or, without it, the name of the file.
+        The client is in the column of the clients or, without it, the name of the file. The numbers are None if no row is of any
+        client.
         """
         from fedskew.data.tables.survey import clients_by_value, words
 
         column, groups = self.client_roles
-        if not column:
-            owner = places_of(test.clients, clients)[test.client]
-        elif column in test.table.column_names:
-            values = words(test.table, column, Path(self.test)).to_pylist()
-            names = map(clients_by_value(Path(groups)).get, values) if groups else values
-            owner = places_of(names, clients)
-        else:
-            return None
-        return owner if bool((owner >= 0).any()) else None
+        if column and column not in test.table.column_names:
+            return None, []
+        names: list[str | None] = [test.clients[at] for at in test.client]
+        if column:
+            names = words(test.table, column, Path(self.test)).to_pylist()
+        by_value = clients_by_value(Path(groups)) if groups else {}
+        owner = places_of([by_value.get(str(name)) for name in names] if groups else names, clients)
+        others = np.flatnonzero(owner < 0)
+        if len(others) == len(owner):
+            return None, ["no test row is of a client that trains; they are at no site"] * bool(column)
+        of_others = [
+            f"{len(others)} of {len(owner)} test rows are of clients that do not train, such as {names[at]!r}; they are at no site"
+            for at in others[:1]
+        ]
+        return owner, of_others
 
     def with_drawn_rows(self, rows: Survey) -> Split:
         """Draw test rows: a fold, or a share of each client's rows."""

@@ -194,15 +194,22 @@ def test_an_estimate_that_takes_too_long_times_one_arm_of_each_data_set_and_mode
         estimate(plan(absent, "quick"), jobs=1)
 
 
-def test_scoring_time_of_some_rows_is_scaled_to_all_rows(monkeypatch) -> None:
-    sizes, clock, data = [], iter([10.0, 10.25]), Experiment().dataset.load()
-    monkeypatch.setattr(reproduce, "SCORED", 2)
+@pytest.mark.parametrize(
+    ("times", "sizes", "each"),
+    [([10.0, 10.01, 20.0, 20.25], [(1, 1), (2, 2)], 0.125), ([10.0, 10.5], [(1, 1)], 0.5)],
+    ids=["rows that are fast to score: more are timed", "rows that are slow to score"],
+)
+def test_scoring_time_of_some_rows_is_scaled_to_all_rows(
+    times: list[float], sizes: list[tuple[int, int]], each: float, monkeypatch
+) -> None:
+    scored, clock, data = [], iter(times), Experiment().dataset.load()
+    monkeypatch.setattr(reproduce, "SCORED", (1, 2))
     monkeypatch.setattr(reproduce, "estimate_seconds", lambda *_, **__: 1.0)
-    monkeypatch.setattr(reproduce, "evaluate", lambda task, w, x, y: sizes.append((len(x), len(y))))
+    monkeypatch.setattr(reproduce, "evaluate", lambda task, w, x, y: scored.append((len(x), len(y))))
     monkeypatch.setattr(reproduce, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     rows = len(data.y) + len(data.y_test)
-    assert reproduce.a_round(Experiment(engine="sequential"), data) == 1 + 0.125 * rows
-    assert sizes == [(2, 2)]
+    assert reproduce.a_round(Experiment(engine="sequential"), data) == pytest.approx(1 + each * rows)
+    assert scored == sizes
 
 
 def test_one_table_alone_needs_its_arms_only() -> None:

@@ -199,6 +199,18 @@ def test_a_comparison_has_quantities_as_rows_and_the_statistic_of_the_second_arm
     assert texts_of(alone, RESULTS)[0][0] == ["other, low"]
 
 
+def test_the_documents_numbers_are_shown_of_arms_that_were_not_run() -> None:
+    arms, printed = ("a, low", "never run, low"), {"never run, low": {"accuracy": 0.9}}
+    table = dataclasses.replace(TABLE, arms=arms, printed=printed, measures=("accuracy",), matrix=True, panels=())
+    assert texts_of(table, {}) == ((["low"], [["never run", "0.9 → –"]]), ["a, low", "never run, low"])
+    listed = dataclasses.replace(table, matrix=False)
+    assert texts_of(listed, {})[0] == (["accuracy, document", "accuracy"], [["never run, low", "0.9", "–"]])
+    whole = dataclasses.replace(document(), arms={arm: {} for arm in arms}, tables=(table,))
+    text = markdown(whole, "quick", {})
+    assert "| never run | 0.9 → – |" in text
+    assert "Not run: a, low; never run, low." in text
+
+
 def test_an_export_has_what_the_figures_draw() -> None:
     of_document = document()
     text = json.dumps(exported(of_document, "quick", RESULTS, {}))

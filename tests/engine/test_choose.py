@@ -69,6 +69,20 @@ def test_a_hopeless_first_step_ends_a_trial(monkeypatch: pytest.MonkeyPatch, sec
     assert len(calls) == 1
 
 
+def test_few_rows_show_that_a_step_is_hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row takes 0.3 s, and a batch has seven."""
+    rows = []
+
+    def slow(fed, engine, work):
+        rows.append({plan.index.shape[1] for plan in work.plans})
+        return 0.3 * max(rows[-1])
+
+    monkeypatch.setattr(trial, "once", slow)
+    seconds = trial.estimate_seconds(FED, work_of(), EngineChoice(Sequential()), limit=1.0)
+    assert seconds == pytest.approx(0.3 * 7 * 36)
+    assert rows == [{trial.FEW_ROWS}]
+
+
 def test_labels_show_only_what_differs_from_the_default() -> None:
     assert EngineChoice(Sequential()).label == "sequential"
     assert EngineChoice(Stacked(width=5), threads=4).label == "stacked 5 wide 4 threads"

@@ -82,7 +82,12 @@ def of_lines(key: str, panel: Panel, lines: Lines, measure: Measure, title: str 
     """The figure of lines over the rounds, each a mean over its seeds with a band."""
     order, points = list(lines), over_rounds(lines, panel.band)
     heading, seeds = title or panel.title or measure.label, max((len(of_seed) for of_seed in lines.values()), default=0)
-    band = f"Means over {count(seeds, 'seed')}, with their {BANDS[panel.band]}." if seeds > 1 else "One seed."
+    (first, *_), *_ = lines.values()
+    band = (
+        f"Means over {count(seeds, 'seed')}, with their {BANDS[panel.band]}."
+        if seeds > 1
+        else f"Curves of seed {first}."
+    )
     return Picture(
         key=key,
         heading=heading,

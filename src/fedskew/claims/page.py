@@ -42,8 +42,7 @@ def sections(document: Document, results: Results, extras: Mapping[str, Numbers]
     parts = []
     for table in document.tables:
         (columns, rows), missing = texts_of(table, results)
-        partly = 0 < len(missing) < len(table.arms)
-        remarks = [f"Not run: {'; '.join(missing)}."] if partly else []
+        remarks = [f"Not run: {'; '.join(missing)}."] if missing and rows else []
         if any("→" in text for row in rows for text in row):
             remarks.append("The document's number stands before the arrow, ours after it.")
         figures_of_table = pictures(table, results)
@@ -83,12 +82,15 @@ def of_extra(name: str, numbers: Numbers) -> list[Picture]:
 
 
 def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:
-    """Return a table's texts, and the arms that were not run. The document's number stands before ours."""
+    """Return a table's texts, and the arms that were not run, of which it has the document's numbers.
+
+    The document's number stands before ours.
+    """
     missing = [arm for arm in table.arms if not results.get(arm)]
     if not table.measures:
         words = [list(row) for row in table.words] or [[]]
         return (words[0], words[1:]), missing
-    numbers = {arm: row for arm, row in cells(table, results).items() if arm not in missing}
+    numbers = {arm: row for arm, row in cells(table, results).items() if arm not in missing or arm in table.printed}
     if table.matrix:
         of = table.measures[0]
         parts = {arm: arm.rsplit(", ", 1) for arm in numbers}

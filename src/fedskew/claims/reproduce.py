@@ -23,8 +23,8 @@ from fedskew.loop.work import overrides
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import DONE, stored_runs
 
-SCORED = 256
-"""Maximum number of rows that are scored to estimate the time for all rows."""
+SCORED, SLOW = (32, 256), 0.4
+"""Numbers of rows that are scored to estimate the time for all rows: the second if the first takes less than `SLOW` seconds."""
 
 PATIENCE = 4.0
 """Seconds, with those for loading data, after which an estimate times no further arm of a data set and model."""
@@ -150,11 +150,14 @@ def a_round(experiment: Experiment, dataset: Dataset) -> float:
     work = next_work(fed, start(fed, assembly.cold))
     training = 0.0 if work is None else estimate_seconds(fed, work, option, limit=PATIENCE)
     with on_threads(option.threads):
-        x, y = assembly.x_test[:SCORED], assembly.y_test[:SCORED]
-        began = time.perf_counter()
-        evaluate(fed.task, assembly.x0, x, y)
-        scoring = (time.perf_counter() - began) / len(x)
-    return training + scoring * (len(assembly.x_test) + len(fed.x))
+        for rows in SCORED:
+            x, y = assembly.x_test[:rows], assembly.y_test[:rows]
+            began = time.perf_counter()
+            evaluate(fed.task, assembly.x0, x, y)
+            seconds = time.perf_counter() - began
+            if seconds > SLOW:
+                break
+    return training + seconds / len(x) * (len(assembly.x_test) + len(fed.x))
 
 
 def results(store: RunStore, planned: Sequence[PlannedRun]) -> Results:

@@ -150,6 +150,7 @@ class BatchPlan(NamedTuple):
     mask: NDArray[np.float64]
     warp: NDArray[np.int64] | None = None  # (T, B, 3), see `fedskew.loop.work`; None: rows are not changed
 
-    def first(self, steps: int) -> BatchPlan:
-        """Return the plan of the first ``steps`` steps."""
-        return BatchPlan(self.index[:steps], self.mask[:steps], None if self.warp is None else self.warp[:steps])
+    def first(self, steps: int, rows: int | None = None) -> BatchPlan:
+        """Return the plan of the first ``steps`` steps, with the first ``rows`` rows of each batch."""
+        parts = (None if part is None else part[:steps, :rows] for part in self)
+        return BatchPlan(*parts)  # type: ignore[arg-type]

@@ -21,6 +21,9 @@ from fedskew.skew.partition import Ints
 STEPS = 4
 """Number of local steps in a timed run."""
 
+FEW_ROWS = 4
+"""Number of rows of a first short step, before a trial that may take too long."""
+
 REPEATS, LONG = 3, 0.5
 """Maximum number of timed runs; the fastest counts. A run that takes at least ``LONG`` seconds is not repeated."""
 
@@ -96,7 +99,8 @@ def next_work(fed: Federation, server: Server) -> Work | None:
 def estimate_seconds(fed: Federation, work: Work, option: EngineChoice, limit: float = np.inf) -> float:
     """Estimate the seconds of a round's local training, from a few steps of the clients with the most steps.
 
-    If the first step shows that the option takes longer than ``limit`` seconds, it is not timed further.
+    If the first step shows that the option takes longer than ``limit`` seconds, it is not timed further. With a limit, clients
+    that train one after the other take a step on `FEW_ROWS` rows before.
     """
     engine, clients = option.engine, len(work.clients)
     width = engine.width or block_width(work.view.x) if isinstance(engine, Stacked) else option.threads
@@ -105,11 +109,13 @@ def estimate_seconds(fed: Federation, work: Work, option: EngineChoice, limit: f
     # a block takes as many steps as its longest client
     blocks = [len(work.plans[i].index) for i in order[::width]]
     first_step, few = (shortened(work, order[:width], steps) for steps in (1, STEPS))
+    batch = max(plan.index.shape[1] for plan in first_step.plans)
     with on_threads(option.threads):
         # The first step also prepares the engine. Later steps take at least a fifth of its time.
-        first = once(fed, engine, first_step)
-        if first > LONG and first / 5 * sum(blocks) > limit:
-            return first * sum(blocks)
+        for rows in (FEW_ROWS, batch) if limit < np.inf and isinstance(engine, Sequential) else (batch,):
+            first = once(fed, engine, shortened(work, order[:width], 1, rows))
+            if first > LONG and first / 5 * sum(blocks) > limit:
+                return first * max(batch / rows, 1) * sum(blocks)
         least, whole = fastest(fed, engine, first_step), fastest(fed, engine, few)
     longest = max(len(plan.index) for plan in few.plans)
     step = max(whole - least, 0.0) / (longest - 1) if longest > 1 else whole
@@ -136,9 +142,11 @@ def once(fed: Federation, engine: Engine, work: Work) -> float:
     return clock() - began
 
 
-def shortened(work: Work, members: Ints, limit: int) -> Work:
-    """Return the work of some clients of the cohort, with at most ``limit`` steps and without measuring."""
+def shortened(work: Work, members: Ints, limit: int, rows: int | None = None) -> Work:
+    """Return the work of some clients of the cohort, with at most ``limit`` steps of ``rows`` rows and without measuring."""
     few = members_of(work, np.sort(members))
     return few._replace(
-        plans=[plan.first(limit) for plan in few.plans], passes=[plan.first(1) for plan in few.passes], measured=[]
+        plans=[plan.first(limit, rows) for plan in few.plans],
+        passes=[plan.first(1) for plan in few.passes],
+        measured=[],
     )

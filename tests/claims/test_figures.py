@@ -208,7 +208,7 @@ def test_the_documents_numbers_are_shown_of_arms_that_were_not_run() -> None:
     whole = dataclasses.replace(document(), arms={arm: {} for arm in arms}, tables=(table,))
     text = markdown(whole, "quick", {})
     assert "| never run | 0.9 → – |" in text
-    assert "Not run: a, low; never run, low." in text
+    assert "\n\nNot run." in text
 
 
 def test_an_export_has_what_the_figures_draw() -> None:

@@ -42,7 +42,8 @@ def sections(document: Document, results: Results, extras: Mapping[str, Numbers]
     parts = []
     for table in document.tables:
         (columns, rows), missing = texts_of(table, results)
-        remarks = [f"Not run: {'; '.join(missing)}."] if missing and rows else []
+        absent = f"Not run: {'; '.join(missing)}." if len(missing) < len(table.arms) else "Not run."
+        remarks = [absent] if missing and rows else []
         if any("→" in text for row in rows for text in row):
             remarks.append("The document's number stands before the arrow, ours after it.")
         figures_of_table = pictures(table, results)
@@ -82,10 +83,7 @@ def of_extra(name: str, numbers: Numbers) -> list[Picture]:
 
 
 def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:
-    """Return a table's texts, and the arms that were not run, of which it has the document's numbers.
-
-    The document's number stands before ours.
-    """
+    """Return a table's texts, and the arms that were not run. The document's number stands before ours, also of these arms."""
     missing = [arm for arm in table.arms if not results.get(arm)]
     if not table.measures:
         words = [list(row) for row in table.words] or [[]]

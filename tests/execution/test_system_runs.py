@@ -16,7 +16,7 @@ from fedskew.core.errors import BadInput, TooFew
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.loop.plan import System
-from fedskew.slots import Blocks, DayNight, Random
+from fedskew.slots import DayNight, Random
 from fedskew.store.runs import RunStore
 from tests.commands import line_of, output_of
 from tests.execution.test_experiment import DATA, assert_resumes_exactly, small
@@ -39,38 +39,6 @@ def by_round(runs: Any, name: str, split: str = "round") -> dict[int, float]:
 
 
 # description
-
-
-@pytest.mark.parametrize(
-    "system",
-    [
-        System(stragglers=0.5, drop_stragglers=True),
-        System(epochs=(1, 5), batch_sizes="8-32"),
-        System(dropout=0.1),
-        System(),
-    ],
-)
-def test_a_system_is_written_to_toml_and_read_back(system: System) -> None:
-    experiment = Experiment(system=system, availability=Blocks(blocks=3))
-    assert from_toml(experiment.toml()) == experiment
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[system]\nstraglers = 0.5", ["system", "'straglers'", "'stragglers'"]),
-        ("[system]\nstragglers = 2.0", ["system", "stragglers", "at least 0 and at most 1"]),
-        ("[system]\nepochs = 3", ["system", "epochs"]),
-        ("[system]\nepochs = 'few'", ["system", "epochs", "2-6"]),
-        ("[availability]\nname = 'nightly'", ["unknown availability 'nightly'"]),
-        ("[availability]\nname = 'random'\np = 0.0", ["availability", "above 0"]),
-        ("[availability]\nname = 'day-night'\nphase = 'hour'", ["availability", "phase"]),
-    ],
-)
-def test_a_wrong_system_is_refused_by_name(text: str, words: list[str]) -> None:
-    with pytest.raises(BadInput) as caught:
-        from_toml(text)
-    assert all(word in str(caught.value) for word in words), caught.value
 
 
 def test_a_straggler_without_epochs_to_spare_is_refused_before_anything_is_stored(tmp_path) -> None:

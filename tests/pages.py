@@ -43,15 +43,11 @@ def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     whole = next((found[2] for found in PARSED.finditer(text) if found[1]), "")
     name = page.relative_to(ROOT).as_posix()
-    return [
-        Block(
-            name,
-            found["language"],
-            re.sub(rf"^{found['indent']}", "", found["text"], flags=re.M),
-            found["reason"] or whole,
-        )
-        for found in BLOCK.finditer(text)
-    ]
+    blocks = []
+    for found in BLOCK.finditer(text):
+        code = re.sub(rf"^{found['indent']}", "", found["text"], flags=re.M)
+        blocks.append(Block(name, found["language"], code, found["reason"] or whole))
+    return blocks
 
 
 def scratch(folder: Path, page: str) -> None:

@@ -221,10 +221,8 @@ def test_the_table_of_epsilon_beside_renyi_divergences() -> None:
         (0.01, 0.6, 1000, 1e-6),
         (0.5, 0.5, 50, 1e-2),
     ):
-        loss, renyi = (
-            epsilon(Privacy(q, z, delta), rounds),
-            compute_epsilon(ORDERS, rounds * divergence(q, z), delta)[0],
-        )
+        loss = epsilon(Privacy(q, z, delta), rounds)
+        renyi = compute_epsilon(ORDERS, rounds * divergence(q, z), delta)[0]
         print(f"| {q:g} | {z:g} | {rounds:,} | {delta:g} | {loss:.2f} | {renyi:.2f} |")
         assert loss < renyi
 

@@ -140,18 +140,10 @@ def test_every_model_is_covered():
 def test_engines_agree_on_every_model(model):
     maker, shape = MODELS_THAT_STACK[model]
     net = maker.build(shape, 3, torch.Generator().manual_seed(0)).double()
-    sizes = [5, 1, 9]
-    rng = np.random.default_rng(0)
-    fed = replace(
-        ragged(algorithm("fedavg"), sizes=sizes, local=Local(epochs=1, batch_size=4)),
-        task=ModelTask(Classification(), net, ParameterSpace(net), 3),
-        x=torch.tensor(
-            rng.integers(0, 7, (sum(sizes), *shape))
-            if model.startswith("text-")
-            else rng.standard_normal((sum(sizes), *shape))
-        ),
-        dtype=torch.float64,
-    )
+    rng, words = np.random.default_rng(0), model.startswith("text-")
+    x = torch.tensor(rng.integers(0, 7, (15, *shape)) if words else rng.standard_normal((15, *shape)))
+    fed = ragged(algorithm("fedavg"), sizes=[5, 1, 9], local=Local(epochs=1, batch_size=4))
+    fed = replace(fed, task=ModelTask(Classification(), net, ParameterSpace(net), 3), x=x, dtype=torch.float64)
     x0 = fed.task.space.flatten(net)
     runs = []
     for engine, threads in ((Sequential(), 1), (Stacked(), 1), (Sequential(), 2)):

@@ -238,11 +238,8 @@ def test_the_verb_checks_every_kind(file: Path) -> None:
     assert (printed["kind"], len(printed["promises"])) == ("model", len(KINDS["model"]))
     file.write_text(FILE.replace("clients[:2]", "clients[:3]"))
     assert "`largest` says 2" in output_of("check", "./mine.py::First", code=1)
-    for wrong, words in (
-        ("Slip", "did you mean 'largest'"),
-        ("Other", "is no component"),
-        ("Firs", "did you mean 'First'"),
-    ):
+    says = {"Slip": "did you mean 'largest'", "Other": "is no component", "Firs": "did you mean 'First'"}
+    for wrong, words in says.items():
         error = error_of("check", f"./mine.py::{wrong}")
         assert words in error
         assert error.count("\n") == 1

@@ -212,10 +212,8 @@ def test_a_column_that_repeats_like_an_id_is_named(tmp_path: Path) -> None:
         path = write_visits(tmp_path / "visits.csv", person=name)
         data = visits(path, "split_seed=0")
         assert repeats(data) == [name]
-        assert (
-            f"'{name}' repeats like an id, 130 values in 650 rows: if it names persons, write person={name}"
-            in data.notes
-        )
+        says = f"'{name}' repeats like an id, 130 values in 650 rows: if it names persons, write person={name}"
+        assert says in data.notes
         assert repeats(visits(path, f"person={name}")) == []
         numbers = path.read_text().replace("p0", "1000").replace("p1", "1001")
         path.write_text(numbers)

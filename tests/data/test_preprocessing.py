@@ -102,10 +102,8 @@ def test_own_arrays_stay_as_they_are() -> None:
     named = as_it_is(x, ("a", "b"))
     assert np.array_equal(named({"b": x[:, 1], "a": x[:, 0]}), x.astype(np.float32))
     assert named({"a": np.array([np.nan]), "b": np.array([9.0])}).tolist() == [[2, 9]], "the mean of the training rows"
-    assert (
-        Dataset(x=x, y=np.array([0, 1, 0]), x_test=x, y_test=np.array([0, 1, 0]), classes=("a", "b")).preprocessing
-        is None
-    )
+    y = np.array([0, 1, 0])
+    assert Dataset(x=x, y=y, x_test=x, y_test=y, classes=("a", "b")).preprocessing is None
 
 
 def test_inputs_are_decoded_into_the_cells_that_they_were_made_from():

@@ -289,8 +289,6 @@ def test_a_column_in_another_unit_is_the_first_thing_to_correct(quick, tmp_path)
     (tmp_path / "d.csv").write_text("\n".join(["height,site,out", *lines]) + "\n")
     text = line_of("diagnose", tmp_path / "d.csv", "--label", "out", "--client", "site")
     first = "First mend the data - s2's column height may be in another unit (inches and cm): divide it by 2.54."
-    assert (
-        f"{first} If so, write in d.columns.toml, beside the table: [units.site.s2] height = 0.393701 d.csv: 4 clients"
-        in text
-    )
+    lines = "[units.site.s2] height = 0.393701 d.csv: 4 clients"
+    assert f"{first} If so, write in d.columns.toml, beside the table: {lines}" in text
     assert "as in another unit (inches and cm): mean 17" in text

@@ -115,22 +115,12 @@ def test_rows_of_rare_classes_stay_out_and_the_site_is_told():
 def test_sums_of_all_rows_less_sums_by_class_are_about_no_row_or_enough(rare):
     rng = np.random.default_rng(0)
     y = np.array(["x"] * 60 + ["y"] * 40 + rare)
-    made = Recorder(
-        {
-            "one": AnsweringSite(
-                pa.table({"age": rng.normal(60, 9, len(y)), "sex": rng.choice(["f", "m"], len(y))}), y, 5
-            ),
-            "two": AnsweringSite(
-                pa.table({"age": rng.normal(60, 9, 100), "sex": rng.choice(["f", "m"], 100)}), y[:100], 5
-            ),
-        }
-    )
+    tables = [pa.table({"age": rng.normal(60, 9, n), "sex": rng.choice(["f", "m"], n)}) for n in (len(y), 100)]
+    made = Recorder({"one": AnsweringSite(tables[0], y, 5), "two": AnsweringSite(tables[1], y[:100], 5)})
     federated(["one", "two"], made.ask, Source("rare"))
     answers = {a.step: a for a in (msgspec.msgpack.decode(data, type=Answer) for data in made.sent[::2])}
-    rows = (
-        answers["columns"].summary.columns["age"].rows
-        - numbers_of("", answers["moments"].numbers)["rows by class"].sum()
-    )
+    rows = answers["columns"].summary.columns["age"].rows
+    rows -= numbers_of("", answers["moments"].numbers)["rows by class"].sum()
     assert rows == 0 or rows >= 5
     assert rows == (len(rare) if len(rare) >= 5 else 0)
     by_class = (numbers_of("", answers[step].numbers)["rows by class"] for step in ("moments", "classes"))

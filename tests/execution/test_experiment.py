@@ -319,10 +319,8 @@ def test_targets_that_float32_would_round_away_are_refused(tmp_path: Path) -> No
     rng = np.random.default_rng(0)
     x = rng.standard_normal((60, 2)).astype(np.float32)
     y = 1.6e9 + 1000 * (x[:, 0].astype(np.float64) + 0.1 * rng.standard_normal(60))
-    data, options = (
-        Dataset(x=x, y=y, x_test=x, y_test=y),
-        {"clients": 2, "rounds": 1, "runs": tmp_path, "progress": False},
-    )
+    data = Dataset(x=x, y=y, x_test=x, y_test=y)
+    options = {"clients": 2, "rounds": 1, "runs": tmp_path, "progress": False}
     with pytest.raises(
         BadInput, match=r"about 1\d{9} and deviate by .*, which float32 would round away; .*--dtype float64"
     ):

@@ -125,9 +125,7 @@ def test_the_printed_services_start_commands_that_exist() -> None:
     """The test does not need systemd."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "operate.md").read_text()
     commands = re.findall(r"^ExecStart=(.*)", page.replace("\\\n", " "), re.M)
-    assert [shlex.split(line)[0] for line in commands] == [
-        "/opt/fedskew/bin/fedskew",
-        "/opt/fedskew/bin/flower-superlink",
-    ]
+    programs = ["/opt/fedskew/bin/fedskew", "/opt/fedskew/bin/flower-superlink"]
+    assert [shlex.split(line)[0] for line in commands] == programs
     parsed = parser().parse_args(shlex.split(commands[0])[1:])
     assert (parsed.client, parsed.status, parsed.json_log) == (0, 9100, True)

@@ -146,10 +146,8 @@ def test_a_pretrained_model_must_be_allowed_and_the_same_at_the_site(
     assert torch.equal(final(RunStore(tmp_path / "runs"))["x"], final(simulated.store)["x"])
     sent = next(data for client, kind, data, _ in channel.seen if (client, kind) == (0, "train"))
     reply, _ = unpack(replace(nodes[0], limits=Limits()).answer(sent), Reply)
-    assert (
-        f"model hf:{bert} is not part of fedskew; the node's owner can start the node with --allow {bert}"
-        in reply.reason
-    )
+    says = f"model hf:{bert} is not part of fedskew; the node's owner can start the node with --allow {bert}"
+    assert says in reply.reason
     weights = load_file(f"{bert}/model.safetensors")
     save_file({name: value + 1 for name, value in weights.items()}, f"{bert}/model.safetensors", {"format": "pt"})
     reply, _ = unpack(nodes[0].answer(sent), Reply)

@@ -29,11 +29,8 @@ HEAD = HIDDEN**2 + HIDDEN + HIDDEN * 3 + 3
 
 def small(source: str, method: str = "fedavg", **changes) -> Experiment:
     """Five clients, one epoch in batches of five, everything in float64; the model's options are ``frozen=2`` and so on."""
-    options = {
-        key: changes.pop(key)
-        for key in list(changes)
-        if key in {f.name for f in dataclasses.fields(HuggingFaceEncoder)}
-    }
+    fields = [field.name for field in dataclasses.fields(HuggingFaceEncoder)]
+    options = {key: changes.pop(key) for key in fields if key in changes}
     base = Experiment(
         model=HuggingFaceEncoder(source=source, length=12, **options),
         skew="label-dirichlet:alpha=1.0",

@@ -174,10 +174,8 @@ def test_padding_and_other_rows_change_nothing(bert):
 
 def test_many_rows_are_evaluated_by_length_and_come_back_in_order(bert, monkeypatch):
     model = HuggingFaceEncoder(source=bert, length=12)
-    net, ids = (
-        model.build((12,), 3, torch.Generator()).double(),
-        torch.as_tensor(model.tokens(weather(150).texts[0])).double(),
-    )
+    net = model.build((12,), 3, torch.Generator()).double()
+    ids = torch.as_tensor(model.tokens(weather(150).texts[0])).double()
     whole, widths = net(ids), []
     plain = type(net).piece
     monkeypatch.setattr(

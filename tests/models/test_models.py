@@ -214,12 +214,8 @@ def test_the_text_networks_vocabulary_fits_the_ids():
     assert TextCnn().fitted(ids).vocabulary == 6
     assert TextCnn(vocabulary=9).fitted(ids).vocabulary == 9
     assert TextMean().fitted(ids).vocabulary == 6
-    for model, bad in (
-        (TextCnn(vocabulary=5), ids),
-        (TextMean(vocabulary=5), ids),
-        (TextCnn(), ids - 1),
-        (TextCnn(), ids / 2),
-    ):
+    wrong = [(TextCnn(vocabulary=5), ids), (TextMean(vocabulary=5), ids), (TextCnn(), ids - 1), (TextCnn(), ids / 2)]
+    for model, bad in wrong:
         with pytest.raises(BadInput, match=model.key):
             model.fitted(bad)
 

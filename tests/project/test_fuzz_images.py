@@ -30,10 +30,8 @@ NAMES = Mnist.files.others[0]
 
 ARCHIVE, BATCHES = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 BESIDE: dict[str, Any] = {"labels": np.arange(1000) % 10, "class_names": np.array(list("0123456789"))}
-GREY, LABELS = (
-    np.arange(20, dtype=np.uint8)[:, None, None].repeat(28, 1).repeat(28, 2),
-    np.arange(20, dtype=np.uint8) % 10,
-)
+GREY = np.arange(20, dtype=np.uint8)[:, None, None].repeat(28, 1).repeat(28, 2)
+LABELS = np.arange(20, dtype=np.uint8) % 10
 DIGITS: dict[str, Any] = {"X_train": GREY, "y_train": LABELS, "X_test": GREY, "y_test": LABELS}
 
 

@@ -89,11 +89,8 @@ def sparse(folder, every: int) -> RunStore:
                 name=name, experiment=toml, experiment_hash="", seed=seed, partition_seed=seed, rounds=12
             )
             for round_ in range(13):
-                rows = (
-                    [(None, "round", what, cost) for what in ("bytes_up", "bytes_down", "local_steps")]
-                    if round_
-                    else []
-                )
+                costs = ("bytes_up", "bytes_down", "local_steps") if round_ else ()
+                rows = [(None, "round", what, cost) for what in costs]
                 rows += [(None, "round", "drift", float(round_))] if round_ else []
                 if round_ % every == 0:
                     rows.append((None, "test", "accuracy", 0.1 + round_ * cost / 100 + seed / 50))

@@ -61,13 +61,8 @@ def test_a_server_optimiser_is_named_once() -> None:
 
 def test_different_runs_have_different_names(tmp_path: Path) -> None:
     empty = RunStore(tmp_path)
-    for name, lr in (
-        ("fedavg", 0.1),
-        ("fedavg", 0.2),
-        ("fedprox:mu=0.1", 0.1),
-        ("FedProx:mu=0.1", 0.1),
-        ("scaffold", 0.1),
-    ):
+    runs = [("fedavg", 0.1), ("fedavg", 0.2), ("fedprox:mu=0.1", 0.1), ("FedProx:mu=0.1", 0.1), ("scaffold", 0.1)]
+    for name, lr in runs:
         add(empty, name, 0, [0.1, 0.5], lr=lr)
     once = titled(empty.runs())
     assert [record.name for record in once] == [

@@ -103,15 +103,11 @@ def test_figures_hold_the_values_that_the_pointer_shows(page: str) -> None:
     [(_, _, compared, _)] = values_of(page, "difference from FedAvg")["tips"]
     assert compared.startswith("FedProx mu = 0.1: undecided, +2.67 points, 95\xa0% interval −")
     by_class = values_of(page, "accuracy by class")
-    assert [(head, lines[0][2]) for _, _, head, lines in by_class["tips"]] == [
-        ("cat", "81.0 ± 4.1\xa0%"),
-        ("dog", "79.0 ± 4.1\xa0%"),
-    ]
+    tips = [(head, lines[0][2]) for _, _, head, lines in by_class["tips"]]
+    assert tips == [("cat", "81.0 ± 4.1\xa0%"), ("dog", "79.0 ± 4.1\xa0%")]
     by_layer = values_of(page, "cosine by layer")  # mean of rounds 1 and 2
-    assert [(head, lines[0][2]) for _, _, head, lines in by_layer["tips"]] == [
-        ("hidden", "0.300 ± 0.000"),
-        ("out", "0.500 ± 0.000"),
-    ]
+    tips = [(head, lines[0][2]) for _, _, head, lines in by_layer["tips"]]
+    assert tips == [("hidden", "0.300 ± 0.000"), ("out", "0.500 ± 0.000")]
     assert values_of(page, "rows of each client by label")["tips"][0][2] == "client 0, 7: 30 rows"
 
 

@@ -85,11 +85,8 @@ def test_numbers_of_a_model_that_is_not_trained_are_not_sent(store: RunStore) ->
     sink = Recorder()
     with Feed(store, [sink]) as feed:
         feed.send([store.run(1)])
-    assert [values for _, round_, values in sink.received if 0 <= round_ < 99] == [
-        {"round/drift": 2.0},
-        {},
-        {"round/drift": 2.0},
-    ]
+    sent = [values for _, round_, values in sink.received if 0 <= round_ < 99]
+    assert sent == [{"round/drift": 2.0}, {}, {"round/drift": 2.0}]
 
 
 def test_tensorboard_has_the_stores_numbers_even_if_they_are_sent_twice(store: RunStore, tmp_path: Path) -> None:
@@ -283,10 +280,8 @@ def test_a_tracker_that_fails_stops_no_training(tmp_path: Path, monkeypatch, cap
     runs = fs.run(**{**TINY, "progress": True}, rounds=2, runs=tmp_path, to="mlflow")
     assert runs.records[0].status == "finished"
     warned = capsys.readouterr().err
-    assert (
-        warned.count("sink Away: nobody answers; the runs go on, and `fedskew watch --to` sends all their rounds again")
-        == 1
-    )
+    says = "sink Away: nobody answers; the runs go on, and `fedskew watch --to` sends all their rounds again"
+    assert warned.count(says) == 1
 
 
 @pytest.mark.parametrize("to", ["wandb", ["tensorboard", "wandb"]])

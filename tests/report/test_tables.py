@@ -177,11 +177,8 @@ def test_settings_name_the_methods_that_differ(tmp_path: Path) -> None:
     assert settings["rounds"] == [("1", "a and b"), ("2", "b")]
     assert settings["training seeds"] == [("0–2, 4", "a"), ("0–1", "b")]
     assert "seed" not in settings["clients"][0][0]
-    assert Results(store, store.runs()).methods == [
-        "a",
-        "b, solver.lr=0.5, training.rounds=1",
-        "b, solver.lr=0.7, training.rounds=2",
-    ]
+    both = ["b, solver.lr=0.5, training.rounds=1", "b, solver.lr=0.7, training.rounds=2"]
+    assert Results(store, store.runs()).methods == ["a", *both]
 
 
 def test_runs_are_one_line_only_if_they_differ_in_nothing_but_seeds(tmp_path: Path) -> None:

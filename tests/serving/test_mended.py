@@ -148,10 +148,8 @@ def test_a_file_of_the_same_name_is_mended_and_another_one_is_named(files: Runs,
 
 def test_test_rows_in_another_file_are_mended(tmp_path: Path) -> None:
     trained(tmp_path / "one", one_file=True)
-    test, data = (
-        csv(as_written(visits(80, 1)), tmp_path),
-        f"table:path={tmp_path}/one/visits.csv,client=clinic,label=ill",
-    )
+    test = csv(as_written(visits(80, 1)), tmp_path)
+    data = f"table:path={tmp_path}/one/visits.csv,client=clinic,label=ill"
     runs = fs.run(dataset=f"{data},test={test}", skew="natural", runs=tmp_path / "runs", **QUICK)
     agreed = visits(80, 1)
     agreed.to_csv(tmp_path / "agreed.csv", index=False)

@@ -188,10 +188,8 @@ def test_personal_models_are_refused_if_the_rows_of_training_have_changed(
         "fewer": frame[:-1],
     }
     changed[change].to_csv(path, index=False)
-    model, says = (
-        load(runs.store, 1),
-        r"^run 1: visits\.csv has changed since the training, and its rows are needed here",
-    )
+    model = load(runs.store, 1)
+    says = r"^run 1: visits\.csv has changed since the training, and its rows are needed here"
     for asked in (
         lambda: model.predict(new),
         lambda: model.monitor(new),

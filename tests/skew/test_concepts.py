@@ -183,16 +183,10 @@ def test_a_federation_gets_the_labels_of_the_round() -> None:
 
 @pytest.mark.parametrize("method", ["fedlc", "scaffold"])
 def test_engines_agree_while_concepts_move(method: str, tmp_path) -> None:
-    both = [
-        numbers(
-            run(
-                small(method, rounds=6, skew=SWAP, engine=engine, training__dtype="float64"),
-                data=DATA,
-                runs=tmp_path / engine,
-            )
-        )
-        for engine in ("sequential", "stacked")
-    ]
+    both = []
+    for engine in ("sequential", "stacked"):
+        experiment = small(method, rounds=6, skew=SWAP, engine=engine, training__dtype="float64")
+        both.append(numbers(run(experiment, data=DATA, runs=tmp_path / engine)))
     assert [row[:4] for row in both[0]] == [row[:4] for row in both[1]]
     assert np.allclose([row[4] for row in both[0]], [row[4] for row in both[1]], atol=1e-9)
 

@@ -203,10 +203,8 @@ def test_fitted_counts_are_the_nearest_there_are(clients: int, classes: int, see
 
 def test_largest_remainders_get_the_rest() -> None:
     """1.7, 1.6, 0.7 to 4: floors 1, 1, 0, and the two rows left go to the parts .7."""
-    assert rounded(np.asarray([[1.7, 1.6, 0.7], [2.0, 0.0, 0.0]]), np.asarray([4, 2])).tolist() == [
-        [2, 1, 1],
-        [2, 0, 0],
-    ]
+    shares = np.asarray([[1.7, 1.6, 0.7], [2.0, 0.0, 0.0]])
+    assert rounded(shares, np.asarray([4, 2])).tolist() == [[2, 1, 1], [2, 0, 0]]
 
 
 def test_fitted_counts_use_any_class_where_the_wanted_one_is_empty() -> None:

@@ -60,11 +60,9 @@ def test_from_folder_deals_the_exported_rows(tmp_path) -> None:
     assert "--partition-seed 4 --skew from-folder:path=" in readme
     assert "--skew feature-affine --skew concept-swap:at_round=2" in readme
 
+    other = back.replace(dataset="digits:test_fraction=0.3")
     with pytest.raises(BadInput, match="made from other data"):
-        client_data(
-            back.replace(dataset="digits:test_fraction=0.3"),
-            back.replace(dataset="digits:test_fraction=0.3").dataset.load(),
-        )
+        client_data(other, other.dataset.load())
     with pytest.raises(BadInput, match="server_data"):
         client_data(back.replace(server_data__share=0.1), data)
     assert main(["skew", "--export", str(folder)]) == 2, "a folder is not written over"

@@ -84,10 +84,8 @@ def test_what_would_decide_is_counted_in_partitions_seeds_or_rows() -> None:
 
 
 def test_comparisons_with_a_seed_for_each_partition_state_no_shares() -> None:
-    assert [(e.clients.partition_seed, e.training.seed) for e in cross(Experiment(), ["fedavg"], [3, 4])] == [
-        (3, 3),
-        (4, 4),
-    ]
+    planned = cross(Experiment(), ["fedavg"], [3, 4])
+    assert [(e.clients.partition_seed, e.training.seed) for e in planned] == [(3, 3), (4, 4)]
 
 
 def test_the_command_that_repeats_them(runs: fs.Runs) -> None:

@@ -128,10 +128,8 @@ def test_a_comparison_becomes_a_case(tmp_path: Path) -> None:
     assert "c1: heart, natural, 2 gains over fedavg added" in line_of("evidence", "add", "c1", *runs)
     case = next(case for case in known(tmp_path) if case.command)
     assert case.command.startswith("fedskew compare ")
-    assert {(line.method, line.measure, line.seeds) for line in case.methods} == {
-        ("scaffold", "test", 2),
-        ("scaffold", "own", 2),
-    }
+    found = {(line.method, line.measure, line.seeds) for line in case.methods}
+    assert found == {("scaffold", "test", 2), ("scaffold", "own", 2)}
     assert "heart" in output_of("evidence", *runs)
     assert main(["evidence", "page", "--output", str(tmp_path / "page.html"), *runs]) == 0
     assert case.command in (tmp_path / "page.html").read_text(encoding="utf-8")

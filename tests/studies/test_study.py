@@ -492,10 +492,8 @@ def test_sites_take_no_more_lines_than_there_are(most: int) -> None:
 
 
 def test_what_is_to_mend_comes_first(studied: tuple[Path, Decided]) -> None:
-    findings, repair = (
-        studied[1].findings,
-        "north's column bmi may be in another unit (kg and lb): multiply it by 2.205.",
-    )
+    findings = studied[1].findings
+    repair = "north's column bmi may be in another unit (kg and lb): multiply it by 2.205."
     assert not findings.diagnosis["repairs"]
     assert findings.sentences()[0].startswith("Use ")
     wrong = replace(findings, diagnosis={**findings.diagnosis, "repairs": [repair]})

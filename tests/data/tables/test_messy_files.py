@@ -245,12 +245,8 @@ def test_a_first_line_of_numbers_is_noted(tmp_path):
 
 
 def test_a_semicolon_file_has_the_decimal_sign_of_its_other_columns(tmp_path):
-    for other, cell, value in (
-        ("1.25", "1,200", 3200),
-        ("1,25", "1,200", 3.2),
-        ("1,25", "1.200", 3200),
-        ("7", "1,200", 3.2),
-    ):
+    cases = [("1.25", "1,200", 3200), ("1,25", "1,200", 3.2), ("1,25", "1.200", 3200), ("7", "1,200", 3.2)]
+    for other, cell, value in cases:
         rows = [f"{cell if i % 2 else cell.replace('1', '3', 1)};{other};{'ab'[i // 2 % 2]};{i % 2}" for i in range(40)]
         (tmp_path / "t.csv").write_text("\n".join(["z;x;site;y", *rows]))
         found = survey([tmp_path / "t.csv"], "y", "site")

@@ -256,11 +256,8 @@ def test_a_clients_gain_and_offset_are_taken_out():
     back = (moved - centre) * scale + centre + shift
     spread = back.std(0)
     means = np.stack([(back[client == k] / spread).mean(0) for k in range(6)])
-    assert (
-        np.ptp(means, axis=0).max()
-        < 0.1
-        < np.ptp([(moved[client == k] / spread).mean(0) for k in range(6)], axis=0).max()
-    )
+    of_moved = [(moved[client == k] / spread).mean(0) for k in range(6)]
+    assert np.ptp(means, axis=0).max() < 0.1 < np.ptp(of_moved, axis=0).max()
 
 
 # gradients

@@ -209,18 +209,11 @@ def test_only_the_measured_models_rows_are_read() -> None:
     assert "measured" not in Experiment(algorithm="dualmetric").toml()
 
 
-def test_the_initial_model_is_no_last_accuracy() -> None:
+@pytest.mark.parametrize("empty", [0, 1])
+def test_the_initial_model_is_no_last_accuracy_even_after_empty_rounds(empty: int) -> None:
     """The accuracy rises from 0 to 4/5 at once. If the initial accuracies counted, the second round would have factor 0.995."""
     fed = above([[0.1, 0.1, 0.1, 0.1, 5.0]] * 2, [0.1], DualMetric(mu=0.05), steps=1, lr=0.5)
-    outcomes = play(fed, [0.0], 3)
-    assert [o.done.uploads.report["mu"].tolist() for o in outcomes] == [[0.05, 0.05]] * 3
-
-
-def test_an_empty_first_round_makes_no_aggregated_model() -> None:
-    """From 0 to 4/5 by the first aggregate: the accuracy of the initial model is none to compare with, in whatever round."""
-    fed = above([[0.1, 0.1, 0.1, 0.1, 5.0]] * 2, [0.1], DualMetric(mu=0.05), steps=1, lr=0.5)
-    server = start(fed, f64([0.0]))._replace(round=1)
-    outcomes = play(fed, [0.0], 4, server=server)
+    outcomes = play(fed, [0.0], 3 + empty, server=start(fed, f64([0.0]))._replace(round=empty))
     assert [o.done.uploads.report["mu"].tolist() for o in outcomes] == [[0.05, 0.05]] * 3
 
 

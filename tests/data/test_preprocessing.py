@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pandas as pd
+import pytest
 
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.heart import CSV, Heart
@@ -53,19 +54,12 @@ def test_stored_preprocessing_of_a_table_gives_its_test_rows_to_the_last_bit(tmp
     assert np.array_equal(made(cells_of(frame, made)), data.x_test)
 
 
-def test_stored_preprocessing_of_heart_gives_its_rows() -> None:
-    data = Heart().load()
+@pytest.mark.parametrize(("source", "kind"), [(Heart(), Tabular), (Digits(), Array)], ids=["heart", "digits"])
+def test_stored_preprocessing_of_cells_and_pixels_gives_the_rows(source: Heart | Digits, kind: type) -> None:
+    data = source.load()
     made = stored(data.preprocessing)
-    assert isinstance(made, Tabular)
-    rows = made(cells_of(pd.read_csv(CSV), made))
-    assert sorted(map(bytes, rows)) == sorted(map(bytes, np.concatenate([data.x, data.x_test])))
-
-
-def test_stored_preprocessing_of_images_gives_their_rows() -> None:
-    data = Digits().load()
-    made = stored(data.preprocessing)
-    assert isinstance(made, Array)
-    rows = made(carried()[0])
+    assert isinstance(made, kind)
+    rows = made(cells_of(pd.read_csv(CSV), made) if kind is Tabular else carried()[0])
     assert sorted(map(bytes, rows)) == sorted(map(bytes, np.concatenate([data.x, data.x_test])))
 
 

@@ -49,16 +49,11 @@ def test_round_costs_one_start_and_the_longest_clients_steps_for_each_block(
     assert trial.estimate_seconds(FED, work_of(), option) == pytest.approx(expected)
 
 
-def test_a_disturbed_run_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = iter([9.0, 0.01, 0.02, 0.03, 5.0])
-    monkeypatch.setattr(trial, "once", lambda *_: next(slow))
-    assert trial.fastest(FED, Sequential(), work_of()) == 0.01
-
-
-def test_a_long_run_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = iter([9.0, 0.6, 0.01])
-    monkeypatch.setattr(trial, "once", lambda *_: next(slow))
-    assert trial.fastest(FED, Sequential(), work_of()) == 0.6
+@pytest.mark.parametrize(("seconds", "fastest"), [([9.0, 0.01, 0.02, 0.03, 5.0], 0.01), ([9.0, 0.6, 0.01], 0.6)])
+def test_a_disturbed_run_does_not_count_and_a_long_one_is_not_repeated(monkeypatch, seconds, fastest) -> None:
+    times = iter(seconds)
+    monkeypatch.setattr(trial, "once", lambda *_: next(times))
+    assert trial.fastest(FED, Sequential(), work_of()) == fastest
 
 
 @pytest.mark.parametrize("seconds", [60.0, 0.6])

@@ -115,6 +115,17 @@ class TinyNet(nn.Module):
         return z, self.b(z)
 
 
+class OneLayer(nn.Module):
+    """The logits are a linear layer of the row; the features are the row."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.out = layer
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.out(x)
+
+
 def classifier(net: nn.Module, classes: int, bf16: bool = False) -> ModelTask:
     """Classification by this module."""
     return ModelTask(Classification(), net, ParameterSpace(net), classes, bf16)

@@ -11,31 +11,18 @@ from fedskew.algorithms import F3, F3Gradient, FairFed, FedAvg
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Batch, Cohort
 from fedskew.core.rows import accuracy, check_groups, counts, odds, opportunity, parity
-from fedskew.core.task import ModelTask
-from fedskew.core.trees import ParameterSpace
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.slots import Everyone, ServerSgd, Sgd
-from fedskew.tasks.classification import Classification
 from tests.reference import apart, assert_close, f64
-from tests.small import partition_of, play
+from tests.small import OneLayer, classifier, partition_of, play
 
 SIZES = [6, 11, 9, 4]
 
 
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x, self.a(x)
-
-
-NET = Net().double()
-TASK = ModelTask(Classification(), NET, ParameterSpace(NET), 2)
+TASK = classifier(OneLayer(nn.Linear(4, 2)).double(), 2)
 X0 = torch.randn(TASK.space.size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 

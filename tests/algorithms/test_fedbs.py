@@ -12,13 +12,10 @@ from fedskew.algorithms import FedBS
 from fedskew.core.records import Batch
 from fedskew.core.rows import gradient_and_norms, lowest, moments, row_by_row, soft_weights, variance_of
 from fedskew.core.seeding import stream
-from fedskew.core.task import ModelTask
-from fedskew.core.trees import ParameterSpace
 from fedskew.experiment.config import Experiment
 from fedskew.slots import Uniform
-from fedskew.tasks.classification import Classification
 from tests.reference import assert_close, f64, full_gradient, network, ragged
-from tests.small import RAGGED, TASK, X0, Quadratic, exact_clients, play
+from tests.small import RAGGED, TASK, X0, Quadratic, classifier, exact_clients, play
 
 # the variances
 
@@ -50,7 +47,7 @@ def test_variances_need_no_gradient_of_each_row(model: str) -> None:
         .model.build((3, 32, 32) if image else (6,), 3, torch.Generator().manual_seed(0))
         .double()
     )
-    task = ModelTask(Classification(), net, ParameterSpace(net), 3)
+    task = classifier(net, 3)
     w = (
         torch.stack([torch.randn(task.space.size, generator=torch.Generator().manual_seed(s)).double() for s in (1, 2)])
         / 4
@@ -70,7 +67,7 @@ def test_variances_need_no_gradient_of_each_row(model: str) -> None:
 @pytest.mark.parametrize("model", ["mlp:norm=group", "lstm", "cnn:norm=group"])
 def test_a_layer_of_another_kind_is_taken_row_by_row(model: str) -> None:
     net = Experiment(model=model).model.build((3, 32, 32) if "cnn" in model else (4, 6), 3, torch.Generator()).double()
-    task = ModelTask(Classification(), net, ParameterSpace(net), 3)
+    task = classifier(net, 3)
     batch = client_batch(6, 2)
     x = torch.randn(
         8, *((3, 32, 32) if "cnn" in model else (4, 6)), generator=torch.Generator().manual_seed(3)
@@ -85,7 +82,7 @@ def test_frozen_parameters_do_not_count() -> None:
     net = Experiment(model="mlp:hidden=[5]").model.build((6,), 3, torch.Generator().manual_seed(0)).double()
     for p in list(net.parameters())[:2]:
         p.requires_grad_(False)
-    task, batch = ModelTask(Classification(), net, ParameterSpace(net), 3), client_batch(6, 2)
+    task, batch = classifier(net, 3), client_batch(6, 2)
     w = task.space.flatten(net)
     assert len(w) == 5 * 3 + 3
     assert gradient_and_norms(task, w, batch) is None

@@ -23,18 +23,7 @@ from fedskew.models.mixed import MixedNet
 from fedskew.slots import Everyone, Uniform
 from fedskew.tasks.classification import Classification
 from tests.reference import assert_close
-from tests.small import TASK, X0, TinyNet, exact_clients, own_rows, play, ragged
-
-
-class Line(nn.Module):
-    """One logit, w x."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.out = nn.Linear(1, 1, bias=False)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x, self.out(x)
+from tests.small import TASK, X0, OneLayer, TinyNet, exact_clients, own_rows, play, ragged
 
 
 class Regression(ModelTask):
@@ -47,7 +36,7 @@ class Regression(ModelTask):
         return (logits[:, 0] - 4.0 * y).square() / 2
 
 
-LINE = Line().double()
+LINE = OneLayer(nn.Linear(1, 1, bias=False)).double()
 PUBLIC = Batch(torch.tensor([[1.0], [2.0]]).double(), torch.zeros(2, dtype=torch.long), torch.ones(2).double())
 
 
@@ -98,21 +87,12 @@ def mixed_tasks(*nets: nn.Module) -> tuple[ModelTask, ...]:
 def two_architectures(algorithm) -> tuple[Federation, Tensor, list[nn.Module]]:
     """The ragged clients. Every other one has a linear model of its own."""
     flat = nn.Linear(6, 3).double()
-    nets = [TinyNet().double(), Logits(flat)]
+    nets = [TinyNet().double(), OneLayer(flat)]
     first, *others = mixed_tasks(*nets)
     generator = torch.Generator().manual_seed(5)
     x0 = torch.randn(first.space.size, generator=generator, dtype=torch.float64) / 2
     fed = ragged(algorithm, local=Local(epochs=1, batch_size="all"))
     return replace(fed, task=first, others=tuple(others)), x0, nets
-
-
-class Logits(nn.Module):
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.out = layer
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x, self.out(x)
 
 
 def by_plain_torch(fed: Federation, x0: Tensor, nets: list[nn.Module], method: FedMd, rounds: int) -> list[Tensor]:
@@ -121,7 +101,7 @@ def by_plain_torch(fed: Federation, x0: Tensor, nets: list[nn.Module], method: F
     starts = x0.split(sizes)
     models = []
     for k in range(len(fed.partition)):
-        net = TinyNet().double() if k % 2 == 0 else Logits(nn.Linear(6, 3).double())
+        net = TinyNet().double() if k % 2 == 0 else OneLayer(nn.Linear(6, 3).double())
         nn.utils.vector_to_parameters(starts[k % 2].clone(), net.parameters())
         models.append(net)
     consensus, server = None, play(fed, x0, 1)[0].server

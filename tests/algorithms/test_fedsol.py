@@ -9,14 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedskew.algorithms import FedAvg, FedSol
-from fedskew.core.task import ModelTask
-from fedskew.core.trees import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.loop.plan import Local
 from fedskew.loop.round import start
 from fedskew.slots import Sgd, Uniform
-from fedskew.tasks.classification import Classification
 from tests.bias import softmax
 from tests.reference import (
     apart,
@@ -29,7 +26,7 @@ from tests.reference import (
     real_batches,
     sized_pair,
 )
-from tests.small import X0, exact_clients, play
+from tests.small import X0, OneLayer, classifier, exact_clients, play
 
 
 def test_golden_round_with_half_the_squared_distance() -> None:
@@ -42,22 +39,9 @@ def test_golden_round_with_half_the_squared_distance() -> None:
     assert_close(outcome.server.x, [0.25 * 0.824 + 0.75 * 2.248])
 
 
-class Plain(nn.Module):
-    """Two features, three classes: the vector is the weights (3, 2) by rows, then the biases."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.out = nn.Linear(2, 3)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x, self.out(x)
-
-
 def labelled(rows, labels, steps: int, algorithm, lr: float):
-    """Return clients with one labelled row each, for the task `Plain`."""
-    net = Plain().double()
-    task = ModelTask(Classification(), net, ParameterSpace(net), 3)
-    fed = exact_clients(task, rows, [steps] * len(rows), algorithm, lr=lr)
+    """Return clients with one labelled row each. The parameters are the weights (3, 2) by rows, then the biases."""
+    fed = exact_clients(classifier(OneLayer(nn.Linear(2, 3)).double(), 3), rows, [steps] * len(rows), algorithm, lr=lr)
     return replace(fed, y=torch.tensor(labels))
 
 

@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from fedskew.core.contract import linear_solver
-from fedskew.core.task import ModelTask
-from fedskew.core.trees import ParameterSpace
 from fedskew.engine import ENGINES
 from fedskew.engine.choose import on_threads
 from fedskew.engine.sequential import Sequential
@@ -20,9 +18,8 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
 from fedskew.loop.work import program
 from fedskew.models import MODELS, Cnn, Cnn1d, LeNet, Mlp, ResNet, Softmax, TextCnn, TextMean
-from fedskew.tasks.classification import Classification
 from tests.methods import FIRST, SOLVER, algorithm, assert_close, assert_equal, federation, record, reference, run
-from tests.small import play, ragged
+from tests.small import classifier, play, ragged
 
 torch.set_num_threads(1)
 
@@ -143,7 +140,7 @@ def test_engines_agree_on_every_model(model):
     rng, words = np.random.default_rng(0), model.startswith("text-")
     x = torch.tensor(rng.integers(0, 7, (15, *shape)) if words else rng.standard_normal((15, *shape)))
     fed = ragged(algorithm("fedavg"), sizes=[5, 1, 9], local=Local(epochs=1, batch_size=4))
-    fed = replace(fed, task=ModelTask(Classification(), net, ParameterSpace(net), 3), x=x, dtype=torch.float64)
+    fed = replace(fed, task=classifier(net, 3), x=x, dtype=torch.float64)
     x0 = fed.task.space.flatten(net)
     runs = []
     for engine, threads in ((Sequential(), 1), (Stacked(), 1), (Sequential(), 2)):

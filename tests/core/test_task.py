@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedskew.core.records import Batch
-from fedskew.core.task import ModelTask, one_hot, score
+from fedskew.core.task import one_hot, score
 from fedskew.core.trees import ParameterSpace
-from fedskew.tasks.classification import Classification
 from tests.small import TASK, X0, TinyNet, classifier
 
 # vectors
@@ -61,7 +60,7 @@ def test_scores_of_known_logits():
 
 def test_the_skeletons_own_parameters_are_never_read():
     net = TinyNet().double()
-    task, x = ModelTask(Classification(), net, ParameterSpace(net), 3), torch.ones(2, 6, dtype=torch.float64)
+    task, x = classifier(net, 3), torch.ones(2, 6, dtype=torch.float64)
     before = task.outputs(X0, x)
     with torch.no_grad():
         for p in net.parameters():

@@ -14,7 +14,7 @@ from fedskew.core.component import build
 from fedskew.core.records import Upload
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import ModelTask
-from fedskew.core.trees import ParameterSpace, leaves
+from fedskew.core.trees import leaves
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
@@ -43,7 +43,7 @@ from tests.reference import (
     trajectory,
 )
 from tests.slots.test_sharing import made
-from tests.small import NET, RAGGED, TASK, X0, play
+from tests.small import NET, RAGGED, TASK, X0, classifier, play
 
 ENGINES = [Sequential(), Stacked(), Stacked(width=2)]
 P = len(X0)
@@ -204,7 +204,7 @@ def test_a_codec_encodes_only_the_shared_entries(spec: str, at) -> None:
     """Against the codec on the shared layer of a one-layer model, over two rounds with its memory."""
     fed = coded(spec, at)
     alone = nn.Sequential(nn.Linear(*((6, 8) if len(at) == len(HEAD) else (8, 3))))
-    model = ModelTask(Classification(), alone, ParameterSpace(alone), 3)
+    model = classifier(alone, 3)
     states, shared = ClientStates(), torch.tensor([i for i in range(P) if i not in torch.as_tensor(at).tolist()])
     memories: dict[int, Tensor] = {}
     x = X0

@@ -442,3 +442,18 @@ def test_a_clock_spelt_in_another_way_than_in_training_gets_no_note(tmp_path):
     trained = TableData(path=str(tmp_path / "old.csv"), label="y").load().preprocessing
     found = survey([tmp_path / "new.csv"], "y", "site", preprocessing=trained)
     assert not any("column 'z'" in note for note in found.notes)
+
+
+def test_a_test_file_with_other_words_or_units_is_noted(tmp_path):
+    """M and F where training had m and f, or metres for kilometres: only the test accuracy fell, and nothing said why."""
+    frame = frame_of({"sex": ["m", "f"] * (ROWS // 2), "z": [str(7 + i % 9) for i in range(ROWS)]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    for cells, says in (
+        ({"sex": frame["sex"].str.upper()}, f"column 'sex': {ROWS} of {ROWS} rows unknown, such as 'M'"),
+        ({"z": frame["z"].astype(int) * 1000}, f"column 'z': {ROWS} of {ROWS} rows outside 7 to 15"),
+        ({"z": frame["z"].where(frame.index > 3, "99")}, ""),
+    ):
+        frame.assign(**cells).to_csv(tmp_path / "b.csv", index=False)
+        notes = TableData(path=str(tmp_path / "a.csv"), label="y", test=str(tmp_path / "b.csv")).load().notes
+        assert says in notes
+        assert ("no training row was like that" in notes) == bool(says)

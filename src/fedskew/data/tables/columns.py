@@ -21,6 +21,9 @@ Fact: TypeAlias = tuple[str, Literal["mean", "content", "share", "missing"], str
 Held: TypeAlias = tuple[str, Literal["word"], tuple[str, ...], csr_array]
 """(column, "word", words, held): ``held`` (rows, words) is 1 if the row's text has the word."""
 
+MOST_ODD = 0.1
+"""Share of rows with cells such as no training row had from which on `Columns.gaps` says so."""
+
 FREQUENT, FEWEST = 2000, 5
 """At most `FREQUENT` words of texts are compared: the most frequent ones that occur in at least `FEWEST` texts."""
 
@@ -95,13 +98,20 @@ class Columns:
             yield from of_column(part, cells[part.name])
 
     def gaps(self, table: pa.Table) -> list[str]:
-        """Return notes on missing numbers in these rows, for columns that had none when the preprocessing was fitted."""
+        """Return notes on these rows: missing numbers in columns that had none, and cells such as no training row had."""
         cells, notes = cells_of(to_pandas(table), self.preprocessing), []
         for part in self.preprocessing.columns:
+            values = cells[part.name]
+            known = values != "" if part.text else ~np.isnan(values)
             if isinstance(part, Number) and not part.marked:
-                missing = int(np.isnan(part.raw(cells[part.name])).sum())
+                missing = int(np.isnan(part.raw(values)).sum())
                 if missing:
                     notes.append(f"column {part.name!r}: {missing} missing, not numbers or too large, set to the mean")
+            for at, what in part.unseen(values):
+                if (odd := int((at & known).sum())) >= max(FEWEST, MOST_ODD * len(known)):
+                    notes.append(
+                        f"column {part.name!r}: {odd} of {len(known)} rows {what}; no training row was like that"
+                    )
         return notes
 
 

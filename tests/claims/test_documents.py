@@ -1,5 +1,6 @@
 """Documents: each is whole and can be built; a reproduction resumes, and repeats nothing."""
 
+import argparse
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from fedskew.claims.page import markdown
 from fedskew.claims.quantities import reader
 from fedskew.claims.reproduce import estimate, experiment_of, missing, plan, results
 from fedskew.claims.verdicts import cells, verdicts
+from fedskew.cli.reproduce import announced
 from fedskew.core.errors import BadInput
 from fedskew.execution.build import check_needs
 from fedskew.experiment.config import Experiment
@@ -145,6 +147,16 @@ def test_a_reproduction_runs_once_goes_on_and_gives_verdicts(tmp_path) -> None:
     page = markdown(document, "quick", known)
     assert "| one | 0.5 | " in page
     assert "**holds** · longer is better (p. 1)" in page
+
+
+@pytest.mark.parametrize(("name", "lines"), [("failure-modes", 1), ("drift-demo", 0)])
+def test_a_precision_in_which_this_machine_is_slow_is_said(name, lines, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("fedskew.cli.reproduce.estimate", lambda *_: 60.0)
+    monkeypatch.setattr("fedskew.execution.plan.slow_bf16", lambda: "precision bf16: slower on this processor")
+    document = load(name).at("standard")
+    options = argparse.Namespace(jobs=1, scale="standard")
+    announced(RunStore(tmp_path), document, plan(document, "standard")[:1], options)
+    assert capsys.readouterr().err.count("precision bf16: slower on this processor") == lines
 
 
 def test_the_estimate_counts_every_run() -> None:

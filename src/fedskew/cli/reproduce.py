@@ -19,7 +19,7 @@ from fedskew.cli.output import print_json
 from fedskew.core.errors import require
 from fedskew.core.files import write_whole
 from fedskew.core.text import count
-from fedskew.execution.plan import processes
+from fedskew.execution.plan import processes, slow_precision
 from fedskew.execution.torchrun import on_ranks
 from fedskew.report.console import Console
 from fedskew.report.progress import board_of_one
@@ -89,6 +89,8 @@ def announced(
     left = missing(store, planned)
     if planned:
         console.print(f"{document.title}, {parsed.scale}: {count(len(planned), 'run')}, {len(left)} to do")
+    for line in slow_precision([p.experiment for p in left]):
+        console.print(line, soft_wrap=True)
     if left:
         jobs = min(processes(parsed.jobs), len(left))
         with board_of_one("estimating") as board:

@@ -102,7 +102,7 @@ def slow_bf16(side: int = 512) -> str:
     if rates[1] > rates[0] / SLOWER:
         return ""
     return (
-        f"precision bf16: slower on this processor, {rates[1]:.0f} instead of {rates[0]:.0f} GFLOP/s in a matrix product; "
+        f"precision bf16: slower on this processor, {rates[1]:.2g} instead of {rates[0]:.0f} GFLOP/s in a matrix product; "
         "--precision full is faster"
     )
 

@@ -124,11 +124,14 @@ def remarks_on(plans: Iterable[Plan | None]) -> list[str]:
     if notes:
         which = f"partition 1 of {len(notes)}" if len(set(notes)) > 1 else "partition"
         remarks.append(f"{which}: {notes[0]}")
-    settings = [plan.experiment.training for plan in ready]
+    return remarks + slow_precision([plan.experiment for plan in ready])
+
+
+def slow_precision(experiments: Iterable[Experiment]) -> list[str]:
+    """Return a line if these experiments have a precision in which this machine is slow."""
+    settings = [experiment.training for experiment in experiments]
     on_cpu = any(of.precision == "bf16" and device_of(of.device).type == "cpu" for of in settings)
-    if on_cpu and (slow := slow_bf16()):
-        remarks.append(slow)
-    return remarks
+    return [slow] if on_cpu and (slow := slow_bf16()) else []
 
 
 def processes(jobs: int | None) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -151,12 +152,15 @@ def test_a_reproduction_runs_once_goes_on_and_gives_verdicts(tmp_path) -> None:
 
 @pytest.mark.parametrize(("name", "lines"), [("failure-modes", 1), ("drift-demo", 0)])
 def test_a_precision_in_which_this_machine_is_slow_is_said(name, lines, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("fedskew.cli.reproduce.estimate", lambda *_: 60.0)
+    monkeypatch.setattr("fedskew.report.progress.LINE_EVERY", -1.0)
+    monkeypatch.setattr("fedskew.cli.reproduce.estimate", lambda *given: given[-1]("estimating", 0.1) or 60.0)
     monkeypatch.setattr("fedskew.execution.plan.slow_bf16", lambda: "precision bf16: slower on this processor")
     document = load(name).at("standard")
     options = argparse.Namespace(jobs=1, scale="standard")
     announced(RunStore(tmp_path), document, plan(document, "standard")[:1], options)
-    assert capsys.readouterr().err.count("precision bf16: slower on this processor") == lines
+    printed = capsys.readouterr().err
+    assert printed.count("precision bf16: slower on this processor") == lines
+    assert re.search(r"^estimating: \d+ s so far$", printed, re.M), "its parts are unequal, so no end is foretold"
 
 
 def test_the_estimate_counts_every_run() -> None:

@@ -178,7 +178,8 @@ class Lines(ProgressFace):
         if now - self.printed > max(LINE_EVERY, (self.printed - self.began) / 4):
             self.printed = now
             amount = " ".join(filter(None, [board.amount(part), board.unit]))
-            say(f"{part.label}: {', '.join(filter(None, [amount, part.text]))}; {board.pace()}", error=True)
+            text = ", ".join(filter(None, [amount, part.text]))
+            say(f"{part.label}: {'; '.join(filter(None, [text, board.pace()]))}", error=True)
 
     def print(self, line: str, style: str) -> None:
         say(line, error=True)
@@ -196,6 +197,6 @@ def face_for(enabled: bool = True, lines: bool = True, draw: Callable[[], str] =
     return Lines() if enabled and lines else ProgressFace()
 
 
-def board_of_one(label: str, enabled: bool = True, lines: bool = True) -> Board:
-    """Return the board of a work with one part, in stages: `Board.stage` updates it."""
-    return Board({label: Part(label)}, face_for(enabled, lines))
+def board_of_one(label: str, enabled: bool = True, lines: bool = True, total: float = 1.0) -> Board:
+    """Return the board of a work with one part, in stages: `Board.stage` updates it. With ``total`` 0, no end is foretold."""
+    return Board({label: Part(label, total)}, face_for(enabled, lines))

@@ -175,7 +175,7 @@ def test_a_run_with_more_rounds_is_resumed_like_any_other(tmp_path: Path) -> Non
     whole = run(small("scaffold", 5), data=DATA, runs=tmp_path / "whole")
     run(small("scaffold", 2), data=DATA, runs=tmp_path)
     store = RunStore(tmp_path)
-    extend(store, store.run(1), 5)
+    extend(store, store.runs(), 5, DATA)
     while store.run(1).status != "finished":
         with contextlib.suppress(Interrupted):
             execute(store, 1, DATA, stop=lambda: True)
@@ -219,9 +219,25 @@ def test_a_run_does_not_go_on_with_other_rows(tmp_path: Path) -> None:
     assert run(rounds=3, init="1", **options).ids
 
 
-def visits(path: Path) -> str:
+def test_a_run_that_cannot_go_on_keeps_its_result(tmp_path: Path) -> None:
+    """It was no longer finished, so that tables did not show it; runs before it already went on."""
+    options = {"model": "softmax", "runs": tmp_path / "runs", "progress": False}
+    data = visits(tmp_path / "rows.csv")
+    compared = compare(["fedavg"], dataset=data, seeds=2, jobs=1, rounds=1, **options)
+    before = compared.table()
+    run(dataset=data, rounds=3, **options)
+    for words, message in ((["1-3"], "run 3: it has 3 rounds"), (["1"], "has changed since the training")):
+        with pytest.raises(BadInput, match=message):
+            resume(words, rounds=2, runs=tmp_path / "runs")
+        visits(tmp_path / "rows.csv", seed=2)
+    store = RunStore(tmp_path / "runs")
+    assert [(record.status, record.rounds) for record in store.runs()] == [("finished", 1)] * 2 + [("finished", 3)]
+    assert replace(compared, store=store).table().equals(before)
+
+
+def visits(path: Path, seed: int = 1) -> str:
     """Write rows of noise; return the data set."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     frame = pd.DataFrame({**{f"c{i}": rng.normal(size=90) for i in range(40)}, "site": [*"stu"] * 30})
     frame.assign(y=rng.permutation(["ill", "well"] * 45)).to_csv(path, index=False)
     return f"table:path={path},label=y,client=site"

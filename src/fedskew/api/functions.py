@@ -229,8 +229,7 @@ def resume(
     if rounds is not None:
         require(bool(words), "resume: name the runs that go on, as in `fedskew resume 7 --rounds 50`")
         Runs(store, tuple(record.id for record in records)).confirm(trust)
-        for record in records:
-            extend(store, record, rounds)
+        extend(store, records, rounds, data)
         records = store.select(words)
     waiting = to_resume(store, records)
     every = Runs(store, tuple(record.id for record in records), data)

@@ -51,8 +51,8 @@ def with_splits(source: Source, seeds: Sequence[int], folds: str = "") -> dict[i
     number = parse_folds(folds).number
     require(
         redrawn,
-        "compare: folds need a data set that draws its test rows: table:... without test=FILE and redraw=false, or heart; name "
-        "one of these, or leave out folds",
+        "compare: folds need a data set that draws its test rows: table:... without test=FILE and redraw=false, or heart, and no "
+        "init=RUN, which keeps that run's test rows; name one of these, or leave out folds",
     )
     require(
         len(seeds) % number == 0,

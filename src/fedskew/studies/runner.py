@@ -26,6 +26,7 @@ from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, r
 from fedskew.data.dataset import Dataset, SharedDataset, shared
 from fedskew.engine.group import Lost
 from fedskew.execution.plan import Latest, Plan
+from fedskew.execution.rounds import data_of
 from fedskew.execution.run import Ended, Listener, Stop, begin, execute, register
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.skew.partition import Partition
@@ -365,22 +366,32 @@ def to_resume(store: RunStore, records: Sequence[RunRecord]) -> list[int]:
     return ids
 
 
-def extend(store: RunStore, record: RunRecord, rounds: int) -> None:
-    """Let a finished run go on up to ``rounds`` rounds. Raises `BadInput` if it cannot, or if its first rounds would be others."""
-    run, experiment = record.id, from_toml(record.experiment, f"run {record.id}")
-    require(record.status == "finished", f"run {run}: it is {record.status}; resume it first, without --rounds")
-    require(rounds > record.rounds, f"run {run}: it has {record.rounds} rounds; --rounds must be larger, got {rounds}")
-    schedule = str(getattr(experiment.solver, "lr_decay", ""))
-    obstacles = {
-        "its clients are on Flower's nodes": "flower" in record.facts,
-        "its held-out rows have ended it (training.patience)": "best_round" in record.facts,
-        f"its learning rate fell over {record.rounds} rounds ({schedule})": "cosine" in schedule,
-    }
-    for obstacle, stands in obstacles.items():
-        require(not stands, f"run {run}: {obstacle}; start a new run from its model, with --init {run}")
-    longer = experiment.replace(training__rounds=rounds)
-    with held(store, run):
-        store.extend(run, longer.toml(), longer.hash(), rounds)
+def extend(store: RunStore, records: Sequence[RunRecord], rounds: int, dataset: Dataset | None = None) -> None:
+    """Let finished runs go on up to ``rounds`` rounds, on the ``dataset`` if it came from a Python program.
+
+    Raises `BadInput` if one of them cannot, if its first rounds would be others, or if its data have changed. Then all stay as
+    they are.
+    """
+    load, longer = Latest(), dict[int, Experiment]()
+    for record in records:
+        run, experiment = record.id, from_toml(record.experiment, f"run {record.id}")
+        require(record.status == "finished", f"run {run}: it is {record.status}; resume it first, without --rounds")
+        require(
+            rounds > record.rounds, f"run {run}: it has {record.rounds} rounds; --rounds must be larger, got {rounds}"
+        )
+        schedule = str(getattr(experiment.solver, "lr_decay", ""))
+        obstacles = {
+            "its clients are on Flower's nodes": "flower" in record.facts,
+            "its held-out rows have ended it (training.patience)": "best_round" in record.facts,
+            f"its learning rate fell over {record.rounds} rounds ({schedule})": "cosine" in schedule,
+        }
+        for obstacle, stands in obstacles.items():
+            require(not stands, f"run {run}: {obstacle}; start a new run from its model, with --init {run}")
+        data_of(store, run, dataset or load(experiment.dataset))
+        longer[run] = experiment.replace(training__rounds=rounds)
+    for run, experiment in longer.items():
+        with held(store, run):
+            store.extend(run, experiment.toml(), experiment.hash(), rounds)
 
 
 def worst_error(results: Sequence[Ended]) -> FedskewError | None:

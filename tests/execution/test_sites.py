@@ -44,7 +44,8 @@ def test_fedavg_at_the_sites_is_its_test_metric(tmp_path: Path) -> None:
     runs = run(tmp_path)
     here, test = values(runs), values(runs, "test")
     for name in ("accuracy", "balanced_accuracy", "f1_macro", "auc", "ece", "loss"):
-        assert here[name] == pytest.approx(test[name], abs=1e-12), name
+        # on some processors float32 products of other batch sizes have another last digit
+        assert here[name] == pytest.approx(test[name], abs=1e-7), name
     data = loaded("heart")
     assert here["rows"] == len(data.y_test)
     assert by_site(runs)["rows"].tolist() == np.bincount(data.groups_test).tolist()

@@ -252,8 +252,9 @@ def test_no_seed_tests_rows_on_which_the_first_model_has_trained(tmp_path: Path,
     assert "it has trained on rows that other seeds hold out" in " ".join(capsys.readouterr().err.split())
     start = {m.value for m in runs.store.curves(runs.ids, ["test/accuracy"]) if m.round == 0}
     assert start == {m.value for m in first.store.curves([1], ["test/accuracy"]) if m.round == 20}
-    with pytest.raises(BadInput, match="it has trained on rows that would test; write split_seed=0 in the data"):
-        run(dataset=f"{data},split_seed=3", init=1, **options)
+    for init in ("1", str(tmp_path / "runs" / "1" / "model-000020.safetensors")):
+        with pytest.raises(BadInput, match="it has trained on rows that would test; write split_seed=0 in the data"):
+            run(dataset=f"{data},split_seed=3", init=init, **options)
     whole = run(dataset=f"{data},whole=true", **options).ids[0]
     with pytest.raises(BadInput, match="it has trained on rows that would test; start from a run with test rows"):
         run(dataset=data, init=whole, **options)

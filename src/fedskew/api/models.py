@@ -9,6 +9,7 @@ from fedskew.api.caller import Caller, caller_of
 from fedskew.api.runs import Runs, model_of, plainly, runs_of
 from fedskew.core.component import from_table
 from fedskew.core.errors import require
+from fedskew.core.files import read_small
 from fedskew.data.splits import Redrawn
 from fedskew.execution.initial import RUN, after_round, hash_of
 from fedskew.experiment.config import Experiment, from_toml
@@ -78,28 +79,29 @@ def with_initial(
     init = experiment.training.init
     if init is None or experiment.training.init_hash:
         return experiment
-    path = Path(init)
+    path, source = Path(init), ""
     if number := RUN.fullmatch(init):
         store, run = RunStore(runs, read_only=True), int(number[1])
         require(number[2] is None or verb == "run", f"{verb}: RUN:ROUND goes on with one run; write --init {run}")
         name = store.run_folder(run) / f"model-{store.used(run):06d}.safetensors"
         path = after_round(store, run, int(number[2])) if number[2] else write_file(store, run, "safetensors", name)
-        if not number[2]:
-            experiment = tested_apart(verb, experiment, store, run, warn)
-    require(
-        path.is_file(), f"training: init {init}: there is no such file; write RUN, RUN:ROUND, or a .safetensors file"
-    )
+        source = "" if number[2] else store.run(run).experiment
+    elif (beside := path.with_name("experiment.toml")).is_file():  # the file is in a run's folder
+        source = read_small(beside).decode(errors="replace")
+    where = f"training: init {init}"
+    require(path.is_file(), f"{where}: there is no such file; write RUN, RUN:ROUND, or a .safetensors file")
+    if source:
+        experiment = tested_apart(verb, experiment, from_toml(source, where), where, warn)
     return experiment.replace(training__init=str(path), training__init_hash=hash_of(path))
 
 
 def tested_apart(
-    verb: str, experiment: Experiment, store: RunStore, run: int, warn: Callable[[str], None]
+    verb: str, experiment: Experiment, source: Experiment, where: str, warn: Callable[[str], None]
 ) -> Experiment:
-    """Return the experiment with test rows on which run ``run``, whose model it starts from, has not trained.
+    """Return the experiment with test rows on which ``source``, whose model it starts from, has not trained.
 
-    Seeds of a comparison then draw no test rows of their own. Raises `BadInput` if the run has trained on its test rows.
+    Seeds of a comparison then draw no test rows of their own. Raises `BadInput` if it has trained on its test rows.
     """
-    source, where = from_toml(store.run(run).experiment, f"run {run}"), f"training: init {run}"
     old, new = source.dataset, experiment.dataset
     if isinstance(old, Redrawn) and isinstance(new, Redrawn) and without_split(old) == without_split(new):
         rows = f"split_seed={old.split_seed}{f',fold={old.fold}' * bool(old.fold)}"

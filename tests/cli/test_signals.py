@@ -102,7 +102,9 @@ def test_ended_comparison_leaves_no_process_or_file(tmp_path: Path, how: str) ->
     printed: list[bytes] = []
     if how == "hang up":
         terminal, side = pty.openpty()
+        handler = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the process must not inherit that nohup ignores it
         process = started(tmp_path, stdin=side, stdout=side, stderr=side, start_new_session=True)
+        signal.signal(signal.SIGHUP, handler)
         os.close(side)
         threading.Thread(target=drain, args=(terminal, printed), daemon=True).start()
     else:

@@ -11,7 +11,7 @@ from fedskew.cli.main import main
 from fedskew.experiment.config import Experiment
 from fedskew.store.runs import RunStore
 from tests.commands import line_of, output_of
-from tests.report import mixed_store
+from tests.report import add, mixed_store
 
 SMALL = ["--model", "softmax", "--clients", "3", "--epochs", "1", "--engine", "stacked"]
 
@@ -90,3 +90,12 @@ def test_the_table_shows_the_tuned_settings(tmp_path: Path) -> None:
         if record.name == "fedavg":
             store.add_facts(record.id, {"tuned": {"candidates": tried}})
     assert "tuned on held-out rows: FedAvg solver.lr=0.3" in line_of("show", "c1", "--runs", store.folder)
+
+
+@pytest.mark.parametrize("verb", ["list", "list --json", "show 1", "report 1", "watch 1"])
+def test_sections_of_an_experiment_that_are_no_tables_end_no_verb(verb: str, tmp_path: Path, capsys) -> None:
+    sections = ("dataset", "clients", "sharing", "evaluation", "algorithm", "codec", "server", "skew")
+    text = "".join(f'{section} = "mine.py::Mine"\n' for section in sections)
+    add(RunStore(tmp_path), "fedavg", 0, [0.5, 0.7], experiment=text)
+    assert main([*verb.split(), "--runs", str(tmp_path)]) == 0
+    assert capsys.readouterr().out

@@ -23,9 +23,9 @@ from fedskew.report.experiments import (
     between_sites,
     comparison_title,
     display_name,
-    parsed,
     repeat_command,
     shares_no_model,
+    stored_section,
 )
 from fedskew.report.files import write_figures, write_tables
 from fedskew.report.html import board_page, write_report
@@ -114,7 +114,7 @@ def is_trial(record: RunRecord) -> bool:
 def data_of(record: RunRecord) -> str:
     """Return the name of the run's data set. For rows of a file it is the name of the file."""
     name = str(record.facts.get("data", {}).get("name", ""))
-    path = parsed(record).get("dataset", {}).get("path", "")
+    path = str(stored_section(record, "dataset").get("path", ""))
     return Path(path).name or name if name == OWN_DATA else name
 
 

@@ -67,6 +67,12 @@ def parsed(record: RunRecord) -> Json:
     return table_of(record.experiment)
 
 
+def stored_section(record: RunRecord, name: str) -> Json:
+    """Return a section of the run's stored experiment; empty if it has none, or one that is no table."""
+    part = parsed(record).get(name)
+    return part if isinstance(part, dict) else {}
+
+
 def without_seeds(text: str) -> Json:
     """Return the experiment's table without name and seeds. If the text is not valid TOML: ``{"experiment": text}``."""
     table = table_of(text) or {"experiment": text}
@@ -84,8 +90,7 @@ def held_out(record: RunRecord) -> bool:
     """True if the run measures clients on rows held out from training. A run that has not begun is judged by its options."""
     if "partition" in record.facts:
         return bool(record.facts["partition"].get("held_out"))
-    clients = parsed(record).get("clients")
-    value = clients.get("held_out", 0) if isinstance(clients, dict) else 0
+    value = stored_section(record, "clients").get("held_out", 0)
     return isinstance(value, int | float) and value > 0
 
 
@@ -103,7 +108,7 @@ def pooled(record: RunRecord) -> bool:
 
 def shares_no_model(record: RunRecord) -> bool:
     """True if the clients share no model, so that the server's model stays the initial one."""
-    return not record.facts.get("shares_model", True) or parsed(record).get("sharing", {}).get("layers") == ["*"]
+    return not record.facts.get("shares_model", True) or stored_section(record, "sharing").get("layers") == ["*"]
 
 
 def untrained(record: RunRecord) -> tuple[str, ...]:
@@ -340,7 +345,7 @@ def observations(records: Sequence[RunRecord]) -> dict[int, tuple[int, int]]:
 
 def folds_of(record: RunRecord) -> Folds | None:
     """Return the split into folds if the run tests one of its folds; otherwise None."""
-    folds = str(parsed(record).get("dataset", {}).get("fold", "")).partition("/")[2]
+    folds = str(stored_section(record, "dataset").get("fold", "")).partition("/")[2]
     return parse_folds(folds) if folds else None
 
 
@@ -523,8 +528,7 @@ def deploy_command(store: RunStore, record: RunRecord) -> str:
 
 def plain_method(record: RunRecord) -> bool:
     """True if the run has the name of its algorithm. A combination, such as fedadam, has its own name and other settings."""
-    algorithm: Json = parsed(record).get("algorithm", {})
-    return isinstance(algorithm, dict) and base(record) == algorithm.get("name")
+    return base(record) == stored_section(record, "algorithm").get("name")
 
 
 def base(record: RunRecord) -> str:

@@ -16,7 +16,7 @@ from fedskew.core.text import Folds, capital, listed
 from fedskew.measure import statistics
 from fedskew.measure.registry import OF_MODELS, Measure
 from fedskew.report import words
-from fedskew.report.experiments import client_rows, folds_of, observations, parsed, split_of
+from fedskew.report.experiments import client_rows, folds_of, observations, parsed, split_of, stored_section
 from fedskew.store import test_rows
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.store.test_rows import Stored
@@ -47,7 +47,7 @@ COVERED = {
 
 def margin(records: Sequence[RunRecord]) -> float:
     """The margin of the runs, a difference that does not matter; NaN if no run states one. Raises `BadInput` if they differ."""
-    margins = sorted({parsed(record).get("evaluation", {}).get("margin") for record in records} - {None})
+    margins = sorted({stored_section(record, "evaluation").get("margin") for record in records} - {None})
     names = listed([f"{value:g}" for value in margins])
     require(len(margins) < 2, f"these runs state several margins, {names}; name runs with the same margin")
     return float(margins[0]) if margins else math.nan

@@ -98,7 +98,7 @@ def board_page(results: Results) -> str:
     """Return a page for an ethics board on a run between sites: what left each site, and what protects it, as HTML text."""
     [record] = results.titled.records
     algorithm, codec = (experiments.stored_section(record, name) for name in ("algorithm", "codec"))
-    clip = algorithm.get("clip", codec["norm"] if codec.get("name") == "clip" else math.inf)
+    clip: Any = algorithm.get("clip", codec["norm"] if codec.get("name") == "clip" else math.inf)
     epsilon = results.store.last([record.id], ["round/epsilon"])
     return rendered(
         "board.html",

@@ -47,7 +47,8 @@ COVERED = {
 
 def margin(records: Sequence[RunRecord]) -> float:
     """The margin of the runs, a difference that does not matter; NaN if no run states one. Raises `BadInput` if they differ."""
-    margins = sorted({stored_section(record, "evaluation").get("margin") for record in records} - {None})
+    stated = (stored_section(record, "evaluation").get("margin") for record in records)
+    margins = sorted({value for value in stated if isinstance(value, int | float)})
     names = listed([f"{value:g}" for value in margins])
     require(len(margins) < 2, f"these runs state several margins, {names}; name runs with the same margin")
     return float(margins[0]) if margins else math.nan

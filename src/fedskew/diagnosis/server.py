@@ -117,7 +117,7 @@ class Inquiry:
 
         moments = {name: moments_of(columns[name]) for name in with_histograms(encode.preprocessing)}
         inner = {name: edges(of_sites) for name, of_sites in moments.items()}
-        width, number = source.inputs or len(encode.inputs), len(moments)
+        width, number = source.inputs or len(encode.preprocessing.inputs), len(moments)
         shapes = {"sum": (width,), "square": (width,), "histograms": (number, BINS if number else 0)}
         scaled = self.numbers("scale", shapes, {"edges": np.array([*inner.values()]).reshape(number, BINS - 1)})
         frame = frame_of(self.numbers, scaled, int(sizes.sum()))

@@ -287,7 +287,7 @@ class TableData(Redrawn):
             (x, y),
             (x_test, split.y),
             split.classes,
-            columns=encode.inputs,
+            columns=encode.preprocessing.inputs,
             clients=clients,
             groups_test=clients and split.owner,
             persons=split.persons,

@@ -86,11 +86,6 @@ class Columns:
         """Turn the rows of a table into standardised inputs (rows, width). A missing number becomes 0, the mean."""
         return self.preprocessing(cells_of(to_pandas(table), self.preprocessing))
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The name of each input."""
-        return self.preprocessing.inputs
-
     def features(self, table: pa.Table) -> Iterator[Fact | Held]:
         """Yield the facts of each column, in its own units."""
         cells = cells_of(to_pandas(table), self.preprocessing)
@@ -102,15 +97,15 @@ class Columns:
         cells, notes = cells_of(to_pandas(table), self.preprocessing), []
         for part in self.preprocessing.columns:
             values = cells[part.name]
-            known = values != "" if part.text else ~np.isnan(values)
+            present = values != "" if part.text else ~np.isnan(values)
             if isinstance(part, Number) and not part.marked:
                 missing = int(np.isnan(part.raw(values)).sum())
                 if missing:
                     notes.append(f"column {part.name!r}: {missing} missing, not numbers or too large, set to the mean")
             for at, what in part.unseen(values):
-                if (odd := int((at & known).sum())) >= max(FEWEST, MOST_ODD * len(known)):
+                if (odd := int((at & present).sum())) >= max(FEWEST, MOST_ODD * len(values)):
                     notes.append(
-                        f"column {part.name!r}: {odd} of {len(known)} rows {what}; no training row was like that"
+                        f"column {part.name!r}: {odd} of {len(values)} rows {what}; no training row was like that"
                     )
         return notes
 

@@ -168,9 +168,7 @@ class Reading:
     training: Mappings = field(default_factory=Mappings)
     client: str = ""  # of all rows, if it is known
     raw: bool = False  # keep names and cells as the file has them: no mapping, no check of quotes, CSV cells stay text
-    untyped: frozenset[str] = (
-        frozenset()
-    )  # CSV columns whose numbers and times stay text; they may be spelt in another way
+    untyped: frozenset[str] = frozenset()  # CSV columns whose numbers and times stay text, in plain spelling
     # by CSV column: whether its cells became numbers or times (False) or stayed text (True), or both
     are_texts: dict[str, set[bool]] = field(default_factory=dict)
     malformed: int = 0  # lines of CSV files with too few or too many cells

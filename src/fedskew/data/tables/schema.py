@@ -72,26 +72,26 @@ def check_types(name: str, parts: Parts) -> None:
     )
 
 
-def misfit(where: str, name: str, words: Iterable[str], usual: str, held: str = "text") -> str:
-    """Say that a site's column holds words where others have numbers or times, and what to write.
+def misfit(where: str, name: str, words: Iterable[str], usual: str, kind: str = "text") -> str:
+    """Say that a site's column holds another kind of cells than at other sites, and what to write.
 
-    ``words`` are some of them; there may be none. ``usual`` is what other sites hold, and ``held`` what this one does, as in
+    ``words`` are some of them; there may be none. ``usual`` is what other sites hold, and ``kind`` what this one does, as in
     `ColumnSummary.type`.
     """
     words = list(words)
     decimal = next((word for word in words if re.fullmatch(r"[-+]?\d+,\d+", word)), "")
     other = next((word for word in words if not re.fullmatch(r"[-+]?\d+([.,]\d+)?", word)), "WORD")
     if usual != "number":
-        form = "%Y%m%d" if held == "number" else "%d/%m/%Y"
+        form = "%Y%m%d" if kind == "number" else "%d/%m/%Y"
         cure = f"write dates as 2020-01-31, or in NAME.columns.toml {entry('dates', name, form)}"
     elif decimal:
         cure = f"write {decimal.replace(',', '.')}, or separate its cells by semicolons, not commas"
-    elif held != "text":
+    elif kind != "text":
         cure = "write numbers at all sites, or dates such as 2020-01-31"
     else:
         cure = f"in NAME.columns.toml write {entry(f'words.{key(name)}', other, '')}; then this word is a missing value"
     such = f", such as {decimal or other!r}" if words else ""
-    return f"{where}: column {name!r} holds {KINDS.get(held, held)}{such}, but at other sites {KINDS.get(usual, usual)}; {cure}"
+    return f"{where}: column {name!r} holds {KINDS.get(kind, kind)}{such}, but at other sites {KINDS.get(usual, usual)}; {cure}"
 
 
 def content_of(part: ColumnSummary) -> str:

@@ -10,7 +10,7 @@ import pytest
 from fedskew.claims.document import ClaimTable, Document, Panel, load
 from fedskew.claims.export import exported, page, read
 from fedskew.claims.figures import measure_of, over_rounds, pictures
-from fedskew.claims.page import captions, html, markdown, texts_of
+from fedskew.claims.page import captions, html, markdown, mixed, texts_of
 from fedskew.claims.quantities import Measured, quantity, words_for
 from fedskew.claims.verdicts import Results, interval
 from fedskew.core.errors import BadInput
@@ -41,7 +41,7 @@ PANELS = (
     Panel(kind="curves", of="accuracy", band="range"),
     Panel(kind="bars", of="accuracy"),
     Panel(kind="clients", of="global-model/accuracy", arms=("ours, low",)),
-    Panel(kind="clients", of="layer/cosine", arms=("ours, low",)),
+    Panel(kind="layers", of="layer/cosine", arms=("ours, low", "other, low")),
     Panel(kind="partition", arms=("other, low",)),
     Panel(kind="clients", of="client/mu", arms=("ours, low",)),
     Panel(kind="curves", of="loss", arms=("never run",)),
@@ -51,6 +51,7 @@ TABLE = ClaimTable(
     measures=("accuracy", "accuracy-at:0.5"), clients=("global-model/accuracy", "layer/cosine", "client/mu"), panels=PANELS,
     printed={"ours, low": {"accuracy": 0.9}},
 )  # fmt: skip
+KEYS = ["figure-1-1", "figure-1-2", "figure-1-3", "figure-1-4-conv1", "figure-1-4-fc", "figure-1-5", "figure-1-6"]
 
 
 def document() -> Document:
@@ -60,14 +61,26 @@ def document() -> Document:
 
 def test_every_panel_with_runs_is_drawn() -> None:
     drawn = pictures(TABLE, RESULTS)
-    assert [picture.key for picture in drawn] == [f"figure-1-{number}" for number in range(1, 7)]
+    assert [picture.key for picture in drawn] == KEYS
     texts = [str(picture.on_page(legend=True)["svg"]) for picture in drawn]
     for text, names in zip(
         texts,
-        [TABLE.arms[:2], ["low"], ["client 1", "client 2"], ["conv1", "fc"], ["north", "cat"], ["client 1"]],
+        [
+            TABLE.arms[:2],
+            ["low"],
+            ["client 1", "client 2"],
+            TABLE.arms[:2],
+            TABLE.arms[:2],
+            ["north", "cat"],
+            ["client 1"],
+        ],
         strict=True,
     ):
         assert all(name in text for name in names)
+    assert [(picture.heading, picture.draw("").axes[0].get_lines()[0].get_ydata()[-1]) for picture in drawn[3:5]] == [
+        ("conv1", 0.0),
+        ("fc", 1.0),
+    ]
 
 
 def test_a_panel_circles_lowest_points_and_draws_the_first_clients() -> None:
@@ -88,13 +101,13 @@ def test_runs_without_a_measure_of_clients_have_no_figure_of_it() -> None:
 
 def test_a_panel_that_compares_arms_needs_runs_of_two() -> None:
     alone = {"ours, low": RESULTS["ours, low"]}
-    assert [picture.key for picture in pictures(TABLE, alone)] == ["figure-1-3", "figure-1-4", "figure-1-6"]
+    assert [picture.key for picture in pictures(TABLE, alone)] == ["figure-1-3", "figure-1-6"]
 
 
 def test_accuracy_of_clients_and_cosines_have_a_linear_axis() -> None:
     wide = {"ours, low": {0: run(0, [0.001, 0.002, 0.3, 0.5, 0.9])}}
-    for panel, tick in ((PANELS[2], "50 %"), (PANELS[3], "0.5")):
-        (picture,) = pictures(dataclasses.replace(TABLE, panels=(panel,)), wide)
+    for panel, tick in ((PANELS[2], "50 %"), (dataclasses.replace(PANELS[3], arms=("ours, low",)), "0.5")):
+        picture, *_ = pictures(dataclasses.replace(TABLE, panels=(panel,)), wide)
         axes = picture.draw("").axes[0]
         assert axes.get_yscale() == "linear"
         assert axes.yaxis.get_major_formatter()(0.5, 0) == tick or not axes.yaxis.get_major_formatter()(0.5, 0)
@@ -224,7 +237,7 @@ def test_an_export_has_what_the_figures_draw() -> None:
 
 def test_page_has_tables_figures_and_claims() -> None:
     whole = html(document(), "quick", RESULTS, {})
-    assert whole.count("<figure>") == 6
+    assert whole.count("<figure>") == len(KEYS)
     assert "Not run: never run." in whole
     assert "accuracy at 50 % of the rounds" in whole
     assert "No claim is about this part." in whole
@@ -234,7 +247,7 @@ def test_page_has_tables_figures_and_claims() -> None:
     compared = dataclasses.replace(document(), tables=(dataclasses.replace(TABLE, compare="difference"),))
     assert "The document's number stands before the arrow" in markdown(compared, "quick", RESULTS)
     text = markdown(document(), "quick", RESULTS, place=lambda picture: f"![{picture.key}]")
-    assert [line for line in text.splitlines() if line.startswith("![")] == [f"![figure-1-{n}]" for n in range(1, 7)]
+    assert [line for line in text.splitlines() if line.startswith("![")] == [f"![{key}]" for key in KEYS]
 
 
 @pytest.mark.parametrize(
@@ -248,6 +261,23 @@ def test_page_has_tables_figures_and_claims() -> None:
 def test_wrong_panels_are_refused(panel: dict[str, object], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         dataclasses.replace(TABLE, panels=(Panel(**panel),))  # type: ignore[arg-type]
+
+
+def test_the_page_says_if_runs_of_the_same_data_have_different_rows() -> None:
+    def results(*fingerprints: str) -> Results:
+        runs = {arm: {seed: run(seed, [0.1, 0.5]) for seed in (0, 1)} for arm in TABLE.arms[:2]}
+        for of_seed, fingerprint in zip(runs.values(), fingerprints, strict=True):
+            for measured in of_seed.values():
+                measured.record.facts["data"] = {"name": "ag-news", "fingerprint": fingerprint}
+        return runs
+
+    assert mixed(document(), "quick", results("a", "a")) == ""
+    assert "Runs on ag-news have different rows" in html(document(), "quick", results("a", "b"), {})
+    by_seed = results("a", "a")
+    for runs in by_seed.values():
+        runs[1].record.facts["data"] = {"name": "ag-news", "fingerprint": "b"}
+    assert "ag-news" in mixed(document(), "full", by_seed)
+    assert mixed(document(), "quick", by_seed) == ""  # at this scale each seed draws its own rows
 
 
 @pytest.mark.parametrize(

@@ -255,12 +255,12 @@ class Panel:
     """One drawing of a figure, of some arms of its table (by default all).
 
     ``kind`` is ``curves`` (``of`` over the rounds, a line for each arm), ``bars`` (``of`` by arm), ``clients`` (the measure ``of``
-    over the rounds, a line for each client or layer; one arm), or ``partition`` (rows by client and label; one arm). ``band`` is
-    the 95 % interval over the seeds, or their range. ``lowest`` circles the lowest point of each line. ``first`` is the number of
-    clients drawn (0: all).
+    over the rounds, a line for each client; one arm), ``layers`` (the measure ``of`` over the rounds, a figure for each layer, a
+    line for each arm), or ``partition`` (rows by client and label; one arm). ``band`` is the 95 % interval over the seeds, or
+    their range. ``lowest`` circles the lowest point of each line. ``first`` is the number of clients drawn (0: all).
     """
 
-    kind: Literal["curves", "bars", "clients", "partition"]
+    kind: Literal["curves", "bars", "clients", "layers", "partition"]
     of: str = ""
     arms: tuple[str, ...] = ()
     title: str = ""
@@ -305,8 +305,8 @@ class ClaimTable:
                 not alone or len(drawn) == 1,
                 f"table {self.name}: a panel of {panel.kind} needs one arm; name it in arms",
             )
-            if panel.kind == "clients":
-                known(f"table {self.name}: a panel of clients", [panel.of], self.clients)
+            if panel.kind in ("clients", "layers"):
+                known(f"table {self.name}: a panel of {panel.kind}", [panel.of], self.clients)
 
     def drawn(self, panel: Panel) -> tuple[str, ...]:
         """Return the arms that a panel draws."""

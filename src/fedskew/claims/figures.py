@@ -26,62 +26,67 @@ BANDS = {"interval": "95 % interval", "range": "range"}
 
 def pictures(table: ClaimTable, results: Results) -> list[Picture]:
     """Return the figures of a table's panels that have runs. A panel that compares arms needs runs of two."""
-    kinds: dict[str, Callable[[str, ClaimTable, Panel, Results], Picture]] = {
-        "curves": curves, "bars": bars, "clients": clients, "partition": partition,
+    kinds: dict[str, Callable[[str, ClaimTable, Panel, Results], list[Picture]]] = {
+        "curves": curves, "bars": bars, "clients": clients, "layers": layers, "partition": partition,
     }  # fmt: skip
     return [
-        kinds[panel.kind](f"{table.name}-{number}", table, panel, results)
+        picture
         for number, panel in enumerate(table.panels, 1)
         if sum(draws(panel, results.get(arm, {})) for arm in table.drawn(panel)) >= min(2, len(table.drawn(panel)))
+        for picture in kinds[panel.kind](f"{table.name}-{number}", table, panel, results)
     ]
 
 
 def draws(panel: Panel, runs: Mapping[int, Measured]) -> bool:
     """Return if one of an arm's runs has what a panel draws."""
-    return any(panel.kind != "clients" or run.of_clients(panel.of) for run in runs.values())
+    return any("/" not in panel.of or run.of_clients(panel.of) for run in runs.values())
 
 
-def curves(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture:
+def curves(key: str, table: ClaimTable, panel: Panel, results: Results) -> list[Picture]:
     """A quantity over the rounds: a line for each arm."""
     arms = [arm for arm in table.drawn(panel) if results.get(arm)]
     lines = {arm: {seed: curve(panel.of, run) for seed, run in results[arm].items()} for arm in arms}
-    return of_lines(key, panel, lines, measure_of(panel.of))
+    return [of_lines(key, panel, lines, measure_of(panel.of), panel.title)]
 
 
-def clients(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture:
-    """A measure of each client or layer over the rounds.
-
-    For clients it draws only the first seed, because other seeds have other clients.
-    """
+def clients(key: str, table: ClaimTable, panel: Panel, results: Results) -> list[Picture]:
+    """A measure of each client over the rounds, of the first seed only: other seeds have other clients."""
     (arm,) = table.drawn(panel)
-    runs = dict(sorted(results[arm].items()))
+    seed, run = min(results[arm].items())
+    of_each = list(run.of_clients(panel.of).items())[: panel.first or None]
+    lines = {f"client {k + 1}": {seed: series} for k, series in of_each}
+    return [of_lines(key, panel, lines, of_parts(panel, run), panel.title or arm)]
+
+
+def layers(key: str, table: ClaimTable, panel: Panel, results: Results) -> list[Picture]:
+    """A measure of each layer over the rounds: a figure for each layer, with a line for each arm."""
+    runs = {arm: of_seed for arm in table.drawn(panel) if draws(panel, of_seed := results.get(arm, {}))}
+    run = next(run for of_seed in runs.values() for run in of_seed.values())
+    return [
+        of_lines(
+            f"{key}-{layer}",
+            panel,
+            {
+                arm: {seed: one.of_clients(panel.of)[k] for seed, one in of_seed.items()}
+                for arm, of_seed in runs.items()
+            },
+            of_parts(panel, run),
+            layer,
+        )
+        for k, layer in enumerate(run.record.facts["layers"])
+    ]
+
+
+def of_parts(panel: Panel, run: Measured) -> Measure:
+    """Return the measure of each client or layer that a panel draws."""
     split, name = panel.of.split("/")
-    if split == "layer":
-        names = next(iter(runs.values())).record.facts.get("layers", [])
-    else:
-        runs = dict([next(iter(runs.items()))])
-        names = []
-    parts = {seed: run.of_clients(panel.of) for seed, run in runs.items()}
-    numbers = sorted({number for of_run in parts.values() for number in of_run})[: panel.first or None]
-    lines = {
-        str(names[k]) if names else f"client {k + 1}": {
-            seed: of_run[k] for seed, of_run in parts.items() if k in of_run
-        }
-        for k in numbers
-    }
-    return of_lines(
-        key,
-        panel,
-        lines,
-        measures_of([run.record.facts for run in runs.values()]).stored[split, name],
-        title=panel.title or arm,
-    )
+    return measures_of([run.record.facts]).stored[split, name]
 
 
-def of_lines(key: str, panel: Panel, lines: Lines, measure: Measure, title: str = "") -> Picture:
+def of_lines(key: str, panel: Panel, lines: Lines, measure: Measure, title: str) -> Picture:
     """The figure of lines over the rounds, each a mean over its seeds with a band."""
     order, points = list(lines), over_rounds(lines, panel.band)
-    heading, seeds = title or panel.title or measure.label, max((len(of_seed) for of_seed in lines.values()), default=0)
+    heading, seeds = title or measure.label, max((len(of_seed) for of_seed in lines.values()), default=0)
     (first, *_), *_ = lines.values()
     band = (
         f"Means over {count(seeds, 'seed')}, with their {BANDS[panel.band]}."
@@ -115,7 +120,7 @@ def over_rounds(lines: Lines, band: str) -> pd.DataFrame:
     return table.assign(low=low, high=high, runs=table["count"], stopped=0).reset_index()
 
 
-def bars(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture:
+def bars(key: str, table: ClaimTable, panel: Panel, results: Results) -> list[Picture]:
     """A quantity of each arm as bars with intervals, and the document's numbers. In a matrix, bars stand in groups by column."""
     numbers = cells(table, results, (panel.of,))
     rows = []
@@ -129,7 +134,7 @@ def bars(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture
     frame["place"] = frame["group"].map(groups.index)
     measure, order = measure_of(panel.of), list(dict.fromkeys(frame["bar"]))
     printed = " Dotted lines are the document’s numbers." if frame["document"].notna().any() else ""
-    return Picture(
+    picture = Picture(
         key=key,
         heading=panel.title or measure.label,
         draw=partial(draw.draw_bars, frame, measure, order),
@@ -142,9 +147,10 @@ def bars(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture
         caption=f"Means over the seeds, with their 95 % interval.{printed}",
         label=measure.label,
     )  # fmt: skip
+    return [picture]
 
 
-def partition(key: str, table: ClaimTable, panel: Panel, results: Results) -> Picture:
+def partition(key: str, table: ClaimTable, panel: Panel, results: Results) -> list[Picture]:
     """The training rows of each client by label, of the first seed."""
     (arm,) = table.drawn(panel)
     seed, run = min(results[arm].items())
@@ -157,7 +163,7 @@ def partition(key: str, table: ClaimTable, panel: Panel, results: Results) -> Pi
         "heading": panel.title or arm,
         "caption": f"Training rows of each client by label, seed {seed}.",
     }
-    return Picture(**{**vars(picture), **words})
+    return [Picture(**{**vars(picture), **words})]
 
 
 def measure_of(name: str) -> Measure:

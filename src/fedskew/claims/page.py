@@ -12,7 +12,7 @@ from fedskew.claims.extras import EXTRAS, Numbers
 from fedskew.claims.figures import pictures
 from fedskew.claims.quantities import words_for
 from fedskew.claims.verdicts import RULE, Judged, Results, TableCell, cells, compared, interval, tally, verdicts
-from fedskew.core.text import capital, count
+from fedskew.core.text import capital, count, listed
 from fedskew.report.html import in_grey
 from fedskew.report.style import Picture, rendered
 
@@ -135,7 +135,21 @@ def about(document: Document, scale: str, results: Results, rule: str) -> str:
         how += f" Of these {count(planned, 'run')}, {finished} have finished."
     if at_scale.surrogate:
         how += f" Surrogate: {at_scale.surrogate}; the document's numbers are shown, and only its claims are judged."
-    return f"{how} {rule}".strip()
+    return " ".join(filter(None, [how, mixed(document, scale, results), rule]))
+
+
+def mixed(document: Document, scale: str, results: Results) -> str:
+    """Say on which data runs have different rows, as from machines whose files differ; empty if on none."""
+    of_seed = any(key.startswith("dataset") for key in document.scale(scale).seeded or document.seeded)
+    fingerprints: dict[tuple[str, int], set[str]] = {}
+    for runs in results.values():
+        for seed, run in runs.items():
+            data = run.record.facts.get("data", {"name": "", "fingerprint": ""})
+            fingerprints.setdefault((data["name"], seed * of_seed), set()).add(data["fingerprint"])
+    names = {name for (name, _), of_runs in fingerprints.items() if len(of_runs) > 1}
+    if not names:
+        return ""
+    return f"Runs on {listed(sorted(names))} have different rows, and means mix them: repeat all in another run store (`--runs`)."
 
 
 def markdown(

@@ -12,7 +12,7 @@ from fedskew.api.execute import complete
 from fedskew.claims.document import Document, load
 from fedskew.claims.export import exported, read
 from fedskew.claims.extras import EXTRAS, Numbers
-from fedskew.claims.page import html, markdown, sections
+from fedskew.claims.page import html, markdown, mixed, sections
 from fedskew.claims.reproduce import PlannedRun, estimate, missing, plan, restore, results
 from fedskew.claims.verdicts import Judged, Results, as_json, tally, verdicts
 from fedskew.cli.output import print_json
@@ -117,6 +117,8 @@ def print_result(document: Document, scale: str, finished: Results, extras: dict
     console = Console()
     if surrogate := document.scale(scale).surrogate:
         console.print(f"surrogate: {surrogate}", style="dim")
+    if warning := mixed(document, scale, finished):
+        console.print(warning, style="yellow", markup=False)
     for section in sections(document, finished, extras):
         console.print(f"\n{section.title}", style="bold")
         titles, rows = section.grid

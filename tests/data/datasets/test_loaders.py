@@ -121,6 +121,7 @@ def test_npz_of_uci_har_is_read(folder):
     assert data.classes[0] == "a b"
     assert data.x.shape == (12, 9, 128)
     np.testing.assert_allclose(data.x.mean(axis=(0, 2)), 0, atol=1e-6)
+    assert "491 features are computed" in UciHar(form="features").load().notes
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.3, 0.9, 0.999])
@@ -196,6 +197,7 @@ def test_uci_har_reads_the_official_files_packed_or_not(folder):
     official_zip(folder / "UCI HAR Dataset.zip", nested=False)
     features, signals = UciHar(form="features").load(), UciHar().load()
     assert features.shape == (561,)
+    assert "computed" not in features.notes
     assert signals.shape == (9, 128)
     assert features.y.tolist() == signals.y.tolist() == [0, 1, 0, 1, 0, 1]
     assert features.classes == ("walking", "lying down")

@@ -44,6 +44,9 @@ class UciHar:
     def load(self) -> Dataset:
         [(x, y, groups, x_test, y_test, names)] = self.files.read(self.arrays)
         preprocessing = None
+        notes = "the test set holds nine people who are in no client"
+        if x.shape[1] == 491:
+            notes += "; 491 features are computed from the signals, because the official 561 are not here"
         if self.standardise:
             x, x_test, preprocessing = standardised(x, x_test, (0, *range(2, x.ndim)))
         return self.files.build(
@@ -53,7 +56,7 @@ class UciHar:
             clients=(groups.astype(np.int64), ()),
             columns=tuple(CHANNELS) if self.form == "signals" else (),
             preprocessing=preprocessing,
-            notes="the test set holds nine people who are in no client",
+            notes=notes,
         )
 
     def arrays(self, path: Path) -> list[Rows]:

@@ -79,6 +79,8 @@ UNKNOWN = {
     "compare --seeds 1.5": "compare: --seeds: a whole number is needed, got '1.5'; see `",
     "compare --methods fedavg": "compare: has no option '--methods'; did you mean --algorithms?; see `",
     "run --methods=fedavg": "run: has no option '--methods=fedavg'; did you mean --algorithm?; see `",
+    "compare --seed 3": "compare: has no option '--seed'; did you mean --seeds?; see `",  # three seeds, or seed 3?
+    "run --client site": "run: has no option '--client'; did you mean --dataset?; see `",
     "diagnose --gpu": "diagnose: has no option '--gpu'; see `",
     "rn": "VERB cannot be 'rn'; did you mean run?; see `",
     "zzz": "VERB cannot be 'zzz'; known are study, run, compare, tune, ",

@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
     """Prints one line for an error. Only ``--help`` prints the usage."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": HelpFormatter, **options})
+        super().__init__(**{"formatter_class": HelpFormatter, "allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
         number = re.fullmatch(r"argument (.*): invalid (int|float) value: (.*)", message)

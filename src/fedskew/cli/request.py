@@ -30,13 +30,16 @@ def settings_from(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def from_file(parsed: argparse.Namespace) -> Experiment:
-    """Read the experiment file. If ``file`` looks like a method's name, the `BadInput` says how to name a method."""
+    """Read the experiment file. If ``file`` looks like a method's name or like rows, the `BadInput` says how to name these."""
     try:
         return read(parsed.file)
     except BadInput as error:
         option = next((name for name in ("algorithms", "algorithm") if name in vars(parsed)), "")
-        if not option or parsed.file.suffix == ".toml" or parsed.file.exists():
+        if not option or parsed.file.suffix == ".toml":
             raise
+        if parsed.file.exists():
+            rows = f"--dataset table:path={parsed.file},label=COLUMN,client=COLUMN"
+            raise BadInput(f"{error}; a file of rows is named by {rows}") from None
         raise BadInput(f"{error}; to name a method, write --{option} {parsed.file}") from None
 
 

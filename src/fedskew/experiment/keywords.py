@@ -370,6 +370,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("alpha", "partition"), ("skew",)),
     **dict.fromkeys(("fraction", "participation"), ("cohort",)),
     **dict.fromkeys(("gpu", "cuda"), ("device",)),
+    **dict.fromkeys(("label", "client", "person", "data"), ("dataset",)),
     **dict.fromkeys(("out", "output", "store", "folder"), ("runs",)),
 }
 """Names in other tools, and our names for the same. A command or function has at most one of ours."""

@@ -15,6 +15,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.engine import Sequential, Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.execution.build import Assembly, assemble
+from fedskew.execution.deal import client_data
 from fedskew.execution.rounds import state_of
 from fedskew.execution.run import execute, register
 from fedskew.experiment.combinations import experiment_from
@@ -225,3 +226,15 @@ def test_what_cannot_work_is_refused_in_one_line(settings: dict[str, object], wo
     with pytest.raises(BadInput, match=words) as error:
         assemble(experiment_from(None, {**SETTINGS, **settings}), data)
     assert "\n" not in str(error.value)
+
+
+def test_harmonisation_changes_no_label_of_a_concept() -> None:
+    """The half-space of a flip lies in the rows as the data set has them, so training and test rows keep one rule."""
+    skew = ["natural", "concept-flip:clusters=1,at_round=1"]
+    data = dataclasses.replace(DATA, x=DATA.x + 5, x_test=DATA.x_test + 5)
+    plain, harmonised = (client_data(experiment(name, skew=skew), data) for name in ("none", "site-scale"))
+    assert (harmonised.x_test != plain.x_test).any()
+    for before, after in ((plain.labels, harmonised.labels), (plain.test_labels, harmonised.test_labels)):
+        assert np.array_equal(before.at(1), after.at(1))
+    training = {row.tobytes(): label for row, label in zip(data.x, plain.labels.at(1), strict=True)}
+    assert [training[row.tobytes()] for row in data.x_test] == harmonised.test_labels.at(1).tolist()

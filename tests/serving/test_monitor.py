@@ -84,6 +84,9 @@ def test_the_column_that_moved_comes_first_and_unseen_values_are_counted(runs):
     assert table.p["age"] < 1e-6
     assert table.outside["colour"] == 0.25
     assert table.outside["dose"] == 0.1
+    # no training row lacks a dose, so missing doses have no input of their own
+    by_hand = stability(visits(runs).dose.to_numpy(), frame.dose.to_numpy())[0]
+    assert table.stability_index["dose"] == pytest.approx(by_hand, rel=0.1)
     assert table.outside["age"] == (frame.age > visits(runs).age.max()).mean()
 
 

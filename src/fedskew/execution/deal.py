@@ -85,14 +85,16 @@ def client_data(experiment: Dealing, dataset: Dataset, dealt: Partition | None =
     changes = concept.draw_all(skews.concepts, x, dataset.num_classes, number, seed)
     unseen = unseen_clients(experiment, dealt)
     test_owner, maps = test_owners(skews, dataset, sites), None
+    sizes = np.bincount(owner[owner >= 0], minlength=number)
+    sizes[unseen] = 0
+    tested = stream(seed, "test clients").choice(number, size=len(dataset.y_test), p=sizes / sizes.sum())
+    # a concept is about rows as the data set has them, at all sites
+    test_labels = concept.labels_of(skews.concepts, changes, x_test, dataset.y_test, tested, seed, part=2)
     if isinstance(experiment.harmonisation, RowHarmonisation):
         parts = [seen[sites.rows(k)] for k in range(len(sites))]
         maps = fitted_maps(experiment.harmonisation, dataset, seen, partial(SiteSums.of, parts))
         seen = maps.changed(seen, owners(sites, len(dataset.y)))
         x_test = maps.changed(x_test, np.full(len(x_test), -1) if test_owner is None else test_owner)
-    sizes = np.bincount(owner[owner >= 0], minlength=number)
-    sizes[unseen] = 0
-    tested = stream(seed, "test clients").choice(number, size=len(dataset.y_test), p=sizes / sizes.sum())
     return ClientData(
         partition=partition,
         sites=sites,
@@ -100,7 +102,7 @@ def client_data(experiment: Dealing, dataset: Dataset, dealt: Partition | None =
         x=seen,
         x_test=x_test,
         labels=concept.labels_of(skews.concepts, changes, x, dataset.y, owner, seed, part=1),
-        test_labels=concept.labels_of(skews.concepts, changes, x_test, dataset.y_test, tested, seed, part=2),
+        test_labels=test_labels,
         drawn=named(skews, changes_of, changes),
         preprocessing=preprocessing or (None if dataset.texts else as_it_is(dataset.x, dataset.columns)),
         unseen=dealt.only(unseen) if len(unseen) else None,

@@ -23,8 +23,8 @@ from fedskew.core.task import Probabilistic
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset, Ints, places_of
 from fedskew.data.find import reading
-from fedskew.data.preprocessing import Array, Cells, Preprocessing, Symbols, Tabular, Text, Texts, Unseen
-from fedskew.data.tables.columns import cells_of, numbers, strings, to_pandas, unseen
+from fedskew.data.preprocessing import Array, Cells, Number, Preprocessing, Symbols, Tabular, Text, Texts, Unseen
+from fedskew.data.tables.columns import cells_for, cells_of, numbers, strings, to_pandas, unseen
 from fedskew.data.tables.files import Reading, files_of, typed
 from fedskew.data.tables.mapping import holds_strings
 from fedskew.data.tables.survey import joined
@@ -247,11 +247,15 @@ class TrainedModel:
         preprocessing, frame = self.preprocessing, self.read(rows)
         if not isinstance(preprocessing, Tabular) or isinstance(frame, np.ndarray):
             raise BadInput("monitor: the model reads no table; only columns of tables are compared")
-        new, table = preprocessing.parts(inputs_of(preprocessing, self.trained.model, frame)), []
-        for (part, old), (_, now) in zip(preprocessing.parts(self.training().x), new, strict=True):
+        table = []
+        for part, old in preprocessing.parts(self.training().x):
             if not isinstance(part, Text):
+                # without gaps in training there is no mark for missing numbers: they would count as the mean
+                complete = isinstance(part, Number) and not part.gaps
+                same = msgspec.structs.replace(part, marked=True) if complete else part
+                now = same.decode(same.encode(cells_for(part, frame[part.name])).astype(np.float32).astype(np.float64))
                 outside = np.any([at for at, _ in unseen(part, frame[part.name])], axis=0)
-                table.append((part.name, *stability(part.decode(old), part.decode(now)), float(np.mean(outside))))
+                table.append((part.name, *stability(part.decode(old), now), float(np.mean(outside))))
         answer = pd.DataFrame(table, columns=["column", "stability_index", "p", "outside"])
         return answer.sort_values("stability_index", ascending=False, ignore_index=True)
 

@@ -96,8 +96,10 @@ def test_a_client_without_rows_does_not_count():
         ([400] * 5, [500, 500, 500, 500], 0.03),
         ([100, 200, 300, 600, 800], [200, 300, 700, 800], 0.03),
         ([60] * 20, [120] * 10, 0.04),
+        ([5] * 20 + [60] * 4, [34] * 10, 0.02),
+        ([20, 20, 20], [58, 2], 0.02),
     ],
-    ids=["K2", "K2-ragged", "K5", "K5-ragged", "K20"],
+    ids=["K2", "K2-ragged", "K5", "K5-ragged", "K20", "small-clients", "rare-class"],
 )
 def test_label_distance_by_chance_equals_the_mean_of_random_partitions(sizes, classes, tolerance):
     rng, labels = np.random.default_rng(8), np.repeat(np.arange(len(classes)), classes)
@@ -109,6 +111,10 @@ def test_label_distance_by_chance_equals_the_mean_of_random_partitions(sizes, cl
         found.append(label_distance(counts))
     assert np.std(found) / np.mean(found) / math.sqrt(1500) < 0.015, "the simulation is sharp enough to tell"
     assert label_distance_by_chance(counts) == pytest.approx(np.mean(found), rel=tolerance)
+
+
+def test_clients_with_one_row_are_at_the_distance_of_one_class():
+    assert label_distance_by_chance(np.eye(10, dtype=np.int64).repeat(9, axis=0)) == pytest.approx(0.9, rel=1e-12)
 
 
 def test_one_client_is_at_no_distance_by_chance():

@@ -51,13 +51,18 @@ def label_distance(counts: Ints) -> float:
 def label_distance_by_chance(counts: Ints) -> float:
     """Return the expected `label_distance` if rows are dealt at random to clients of these sizes.
 
-    E[TV_k] ~ sqrt(1 - n_k/n) sum_c sqrt(p (1 - p) / (2 pi n_k)), for draws without replacement.
+    A client then draws n_k rows of a class without replacement. With v = floor(mean) + 1, the mean absolute deviation of such a
+    count is 2 v (n - n_c - n_k + v) / n P(v) (Diaconis and Zabell 1991).
     """
-    sizes = counts.sum(1)[counts.sum(1) > 0]
-    n = sizes.sum()
-    p = counts.sum(0) / n
-    expected = np.sqrt(1 - sizes / n) * np.sqrt(p * (1 - p)).sum() / np.sqrt(2 * np.pi * sizes)
-    return float((sizes / n) @ expected)
+    from scipy.special import gammaln
+
+    sizes, clients = np.unique(counts.sum(1), return_counts=True)
+    n, drawn, rows = counts.sum(), sizes[:, None], counts.sum(0)
+    v = drawn * rows // n + 1
+    parts = v, rows - v, drawn - v, n - rows - drawn + v
+    margins = gammaln(rows + 1) + gammaln(n - rows + 1) + gammaln(drawn + 1) + gammaln(n - drawn + 1) - gammaln(n + 1)
+    deviations = 2 * v * parts[3] / n * np.exp(margins - sum(gammaln(part + 1) for part in parts))
+    return float(clients @ deviations.sum(1) / (2 * n))
 
 
 def label_measures(counts: Ints) -> dict[str, Floats]:

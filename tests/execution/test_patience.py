@@ -139,11 +139,22 @@ def test_a_budget_reads_the_last_round_within_it_or_the_best_before(tmp_path: Pa
 
 def test_lower_scores_are_better_where_the_metric_says_so_and_a_small_gain_is_none() -> None:
     scores = [3.0, 2.0, 1.9, 1.95, 1.0]
-    rows = [[(None, "clients", "rmse_mean", score), (3, "clients", "rmse_mean", 0.0)] for score in scores]
-    patience = Patience("clients", "rmse_mean", -1, 0.5, 2)
+    rows = [[(None, "global-model", "rmse", 0.0), (3, "global-model", "rmse", score)] for score in scores]
+    patience = Patience("global-model", "rmse", -1, 0.5, 2)
     assert [patience.after(r + 1, of_round) for r, of_round in enumerate(rows)] == [True, True, False, False, True]
-    assert (patience.best, patience.score, patience.ended) == (5, -1.0, False)
-    assert Patience("clients", "rmse_mean", -1, 0.5, None).after(1, rows[0]) is False
+    assert (patience.best, patience.scores, patience.ended) == (5, {3: -1.0}, False)
+    assert Patience("global-model", "rmse", -1, 0.5, None).after(1, rows[0]) is False
+
+
+def test_a_round_is_not_the_best_one_because_its_worst_client_did_not_answer() -> None:
+    rounds = [{0: 0.9, 1: 0.1}, {0: 0.8}, {1: 0.2}, {2: 1.0}, {0: 0.1, 1: 0.9}]
+    patience = Patience("global-model", "accuracy", 1, 0.0, 3)
+    better = [
+        patience.after(r + 1, [(k, "global-model", "accuracy", score) for k, score in scores.items()])
+        for r, scores in enumerate(rounds)
+    ]
+    assert better == [True, False, True, False, True]
+    assert patience.best == 5
 
 
 def test_rounds_that_are_not_measured_do_not_count(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Early stopping: which round's model is best on the clients' held-out rows, and when training ends."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 
 from fedskew.core.errors import require
 from fedskew.engine.states import AnyStates, DiskStates
@@ -13,29 +14,33 @@ from fedskew.store.runs import Row, RunStore
 
 @dataclass
 class Patience:
-    """Follows a score over the measured rounds. Without ``most`` it does nothing.
+    """Follows the clients' scores over the measured rounds. Without ``most`` it does nothing.
 
-    A round is the best one if its score exceeds the best so far by more than ``gain``.
+    A round is the best one if its mean score exceeds the best so far by more than ``gain``. On machines a client may not answer:
+    the mean is over the clients with a score in both rounds.
     """
 
-    split: str  # of the score
+    split: str  # of the scores
     name: str
     sign: int  # -1 if lower scores are better, else 1
     gain: float
     most: int | None  # number of measured rounds without a better one after which training ends
     best: int = 0  # the best round so far; 0: none
-    score: float = -math.inf  # of the best round, with the sign
+    scores: Mapping[int, float] = field(default_factory=dict)  # of the best round by client, with the sign
     idle: int = 0  # number of measured rounds since
 
     def after(self, round_: int, rows: Sequence[Row]) -> bool:
         """Take in the rows of a round; return True if the round is the best one so far."""
-        values = [v for client, *key, v in rows if client is None and key == [self.split, self.name]]
-        if self.most is None or not values:
+        key = (self.split, self.name)
+        scores = {k: self.sign * value for k, split, name, value in rows if k is not None and (split, name) == key}
+        both = scores.keys() & self.scores.keys() if self.best else scores.keys()
+        if self.most is None or not both:
             return False
-        better = self.sign * values[0] > self.score + self.gain
+        gains = math.fsum([scores[k] for k in both] + [-self.scores.get(k, 0.0) for k in both])
+        better = not self.best or gains / len(both) > self.gain
         self.idle = 0 if better else self.idle + 1
         if better:
-            self.best, self.score = round_, self.sign * values[0]
+            self.best, self.scores = round_, scores
         return better
 
     @property
@@ -47,13 +52,12 @@ class Patience:
 def patience_of(store: RunStore, run: int, assembly: Assembly, states: AnyStates, rounds: int) -> Patience:
     """Return the patience of a run as it is after its first ``rounds`` rounds. A resumed run then ends like an uninterrupted one.
 
-    The score is the primary metric as a mean over the clients: of their personal models if they have any.
+    The scores are the primary metric on each client's rows: of its personal model if there is one.
     """
     training, measure = assembly.experiment.training, assembly.experiment.measure
-    split = "personal" if measures_personal(assembly.federation) else "clients"
+    split = "personal-model" if measures_personal(assembly.federation) else "global-model"
     gain = (training.least_gain or 0.0) / (100 if measure.unit == "%" else 1)
-    sign = -1 if measure.better == "lower" else 1
-    patience = Patience(split, f"{measure.name}_mean", sign, gain, training.patience)
+    patience = Patience(split, measure.name, -1 if measure.better == "lower" else 1, gain, training.patience)
     if patience.most is None:
         return patience
     require(
@@ -61,7 +65,7 @@ def patience_of(store: RunStore, run: int, assembly: Assembly, states: AnyStates
         "training: patience needs the client states of the best round, and a file on disk has only the newest; set "
         "training.states to memory, or leave patience out",
     )
-    for m in store.curves([run], [f"{split}/{patience.name}"]):
-        if 0 < m.round <= rounds:
-            patience.after(m.round, [(None, m.split, m.name, m.value)])
+    measured = store.curves([run], [f"{split}/{measure.name}"], per_client=True)
+    for round_, values in groupby((m for m in measured if 0 < m.round <= rounds), key=lambda m: m.round):
+        patience.after(round_, [(m.client, m.split, m.name, m.value) for m in values])
     return patience

@@ -124,7 +124,7 @@ def test_the_page_for_a_board_states_clipping_and_noise(tmp_path: Path) -> None:
     board = text_of(board_page(Results(store, store.runs())))
     [epsilon] = store.last([1], ["round/epsilon"])
     assert "is cut to length 0.05 before it leaves" in board
-    assert f"After all rounds epsilon is {epsilon.value:.3g} for one whole site" in board
+    assert f"After all rounds epsilon is {epsilon.value:.3g}, at the method's delta, for one whole site" in board
     assert "The noise protects nobody from the server." in board
     assert "There is no noise" not in board
     assert "no limit that its owner set" not in board

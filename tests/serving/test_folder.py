@@ -53,6 +53,23 @@ def test_folder_without_onnx_says_why(tmp_path: Path) -> None:
     assert "## Privacy" in card
 
 
+def test_a_card_gives_the_epsilon_of_the_shared_model_and_says_that_a_simulation_protects_nobody(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("dp_accounting")
+    private = {"algorithm": "dp-fedavg:q=1,noise=2", "selection": "poisson:rate=1", "dataset": "digits", "rounds": 1}
+    cards = []
+    for sharing, client in (("all", None), ("personal:head=1", 0)):
+        runs = fs.run(**private, sharing=sharing, progress=False, runs=tmp_path / sharing.partition(":")[0])
+        cards.append((fs.export(runs, tmp_path / f"model-{client}", client=client) / "README.md").read_text())
+    assert "privacy loss" in cards[0]
+    assert (
+        "this run was a simulation: its noise comes from the seed in `experiment.toml`, so it protects nobody."
+        in cards[0]
+    )
+    assert "privacy loss" not in cards[1]
+
+
 def test_a_folder_holds_the_files_of_one_export(tmp_path: Path) -> None:
     runs, folder = trained_on(tmp_path), tmp_path / "model"
     with pytest.warns(UserWarning, match=r"has no model.onnx"):

@@ -16,7 +16,7 @@ from fedskew.execution.learned import kept
 from fedskew.flower.limits import Limits
 from fedskew.flower.node import Node
 from fedskew.flower.server import serve
-from fedskew.flower.tables import read_rows, write_rows
+from fedskew.flower.tables import Rows, read_rows, write_rows
 from fedskew.flower.wire import Reply, pack, unpack
 from fedskew.report.html import board_page
 from fedskew.report.series import Results
@@ -162,3 +162,14 @@ def test_what_nodes_cannot_do_is_refused_in_one_line(
     with pytest.raises(BadInput, match=words) as error:
         served(experiment, tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_a_site_with_one_row_has_no_scale_of_its_own(tmp_path: Path) -> None:
+    """A simulation treats it as an unknown site, by all sites' rows, which a node does not know."""
+    experiment = small(harmonisation="site-scale", rounds=1)
+    nodes = nodes_of(experiment, tmp_path)
+    write_rows(nodes[0].rows, Rows(*(part[:1] for part in vars(read_rows(nodes[0].rows)).values())))
+    serve(Direct(nodes), configuration(experiment, tmp_path), VERSIONS)
+    store = RunStore(tmp_path / "runs")
+    faults = store.curves([1], ["fault/refused"], per_client=True)
+    assert [m.client for m in faults] == [0]

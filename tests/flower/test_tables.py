@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fedskew.api.functions import run
-from fedskew.core.errors import BadInput
+from fedskew.core.errors import BadInput, TooFew
 from fedskew.data.datasets.table import TableData
 from fedskew.data.find import CACHE
 from fedskew.execution.build import assemble
@@ -229,3 +229,35 @@ def test_a_node_holds_out_whole_persons(person: str | None, tmp_path: Path) -> N
             trained, measured = ({*arrays[name][:, 0].tolist()} for name in ("x", "x_measured"))
             assert len(arrays["x_measured"]) == 0.2 * (len(arrays["x"]) + len(arrays["x_measured"]))
         assert bool(trained & measured) == (person is None)
+
+
+def test_a_table_that_changes_during_a_run_is_refused(tmp_path: Path) -> None:
+    """Rows in another order would mix held-out rows with rows for training, and their number would not show it."""
+    experiment, nodes = deployment(tmp_path, "label=outcome")
+    options = configuration(experiment.replace(clients__number=3, checkpoint__every=1), tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        serve(Direct(nodes, dying), options, VERSIONS)
+    rows = pd.read_csv(nodes[0].rows)
+    rows[::-1].to_csv(nodes[0].rows, index=False)
+    with pytest.raises(TooFew, match="its table has changed since this run began; bring it back as it was"):
+        serve(Direct(nodes), {**options, "resume": 1, "deployment.fewest": 1.0}, VERSIONS)
+    rows.to_csv(nodes[0].rows, index=False)
+    serve(Direct(nodes), {**options, "resume": 1}, VERSIONS)
+
+
+def dying(client: int, kind: str, round_: int, data: bytes) -> bytes:
+    if round_ == 2:
+        raise KeyboardInterrupt
+    return data
+
+
+def test_a_node_says_which_cells_the_run_never_saw(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    experiment, nodes = deployment(tmp_path, "label=outcome")
+    rows = pd.read_csv(nodes[1].rows)
+    rows.assign(city=rows["city"].str.upper(), age=rows["age"] * 10).to_csv(nodes[1].rows, index=False)
+    deployed(experiment, nodes, tmp_path)
+    said = [line.partition("csv: ")[2] for line in caplog.messages if line.startswith("table ")]
+    city, age = (next(line for line in said if line.startswith(f"column '{name}'")) for name in ("city", "age"))
+    assert city.startswith("column 'city': 30 of 30 rows unknown, such as ")
+    assert " rows outside 21 to 88" in age
+    assert all(line.endswith("; no row from which the run took its columns was like that") for line in (city, age))

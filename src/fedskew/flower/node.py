@@ -22,7 +22,7 @@ from fedskew.execution.build import DTYPES, device_of, federation_of, intercepts
 from fedskew.flower.diagnosis import Answers
 from fedskew.flower.events import event
 from fedskew.flower.limits import Limits, check_size, tasks_on, weights_of
-from fedskew.flower.tables import Rows, consecutive, harmonised, read_rows, rows_of_table, summary_of, write_rows
+from fedskew.flower.tables import Rows, consecutive, harmonised, keep_rows, read_rows, rows_of_table, summary_of
 from fedskew.flower.wire import Reply, Request, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
@@ -98,7 +98,7 @@ class Visit:
             return
         path = node.file(request.run)
         if node.table and request.kind == "meet":
-            write_rows(path, rows_of_table(node.table, request, self.experiment))
+            keep_rows(path, rows_of_table(node.table, request, self.experiment))
         self.held = read_rows(path)
         check_rows(self.held, request, path, self.experiment.task.target)
         if request.kind not in ("meet", "harmonise"):

@@ -1,6 +1,6 @@
 """A site's rows: its table converted by what the server of the run decided, and the file that holds them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from logging import WARNING
 from pathlib import Path
@@ -51,6 +51,16 @@ def write_rows(path: Path, rows: Rows) -> None:
         raise BadInput(f"rows {path}: cannot be written: {error.strerror}") from None
 
 
+def keep_rows(path: Path, rows: Rows) -> None:
+    """Write the rows of a run. Raises `BadInput` if it began with others: then held-out rows would have trained the model."""
+    before = vars(read_rows(path)) if path.exists() else vars(rows)
+    require(
+        all(np.array_equal(before[name], part) for name, part in vars(rows).items()),
+        "its table has changed since this run began; bring it back as it was, or begin a new run",
+    )
+    write_rows(path, rows)
+
+
 def read_rows(path: Path) -> Rows:
     """Read the rows of a client from a file. Raises `BadInput` for another kind of file, or if its arrays do not match."""
     try:
@@ -94,6 +104,10 @@ def harmonised(rows: Rows, harmonisation: Harmonisation, received: Callable[[], 
     if not isinstance(harmonisation, RowHarmonisation):
         return rows
     alone = of_own_rows(harmonisation)
+    require(
+        not alone or len(rows.x) > 1,
+        "this site has one training row, and so no deviation for the run's harmonisation; leave the site out of the run",
+    )
     maps = harmonisation.fit(SiteSums.of([rows.x], np.arange(0))) if alone else received()
     x, x_measured = (maps.changed(part, np.zeros(len(part), dtype=np.int64)) for part in (rows.x, rows.x_measured))
     return replace(rows, x=x, x_measured=x_measured)
@@ -118,11 +132,17 @@ def consecutive(sizes: Ints, measured: Ints, names: tuple[str, ...] = ()) -> Par
 
 
 def check_table(table: TableData) -> None:
-    """Raise `BadInput` if the table cannot be read or sets an option that only the server may set."""
+    """Log the notes on reading. Raise `BadInput` if the table cannot be read or sets an option that only the server may set."""
     for name in ("client", "client_from", "test"):
         require(not getattr(table, name), f"--table: leave out {name}; all rows of the table belong to this client")
     require(table.fewest == 1, f"--table: leave out fewest; use --fewest {table.fewest}")
-    table.surveyed()
+    note(table, table.surveyed().notes)
+
+
+def note(table: TableData, notes: Iterable[str]) -> None:
+    """Tell the owner of a table what was made of its cells."""
+    for line in notes:
+        event(f"table {table.path}: {line}", level=WARNING)
 
 
 def summary_of(table: TableData | None, experiment: Experiment, fewest: int) -> tuple[int, bytes]:
@@ -208,9 +228,9 @@ def sized(model: Architecture, preprocessing: Tabular | Texts) -> Architecture:
 def rows_of_table(table: TableData, request: Request, experiment: Experiment) -> Rows:
     """Convert the table to rows of numbers. A random share ``clients.held_out`` of them, or of its persons' rows, is held out.
 
-    Raises `BadInput` if a column is missing, or if a target is not a class of the run.
+    Logs cells that the run never saw. Raises `BadInput` if a column is missing, or if a target is not a class of the run.
     """
-    from fedskew.data.tables.columns import to_pandas
+    from fedskew.data.tables.columns import Columns, to_pandas
 
     path, encoding, target = table.path, request.encoding, TARGETS[experiment.task.target]
     require(
@@ -226,6 +246,8 @@ def rows_of_table(table: TableData, request: Request, experiment: Experiment) ->
     survey = table.surveyed(preprocessing=preprocessing if isinstance(preprocessing, Tabular) else None)
     missing = [name for name in preprocessing.names if name not in survey.table.column_names]
     require(not missing, f"table {path}: has no column {', '.join(missing)}, which the run learns from")
+    if isinstance(preprocessing, Tabular):
+        note(table, Columns(preprocessing, ()).gaps(survey.table, "no row from which the run took its columns"))
     x = padded(experiment.model, inputs_of(preprocessing, experiment.model, to_pandas(survey.table)))
     y = survey.y
     if table.label:

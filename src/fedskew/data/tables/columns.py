@@ -92,8 +92,8 @@ class Columns:
         for part in self.preprocessing.columns:
             yield from of_column(part, cells[part.name])
 
-    def gaps(self, table: pa.Table) -> list[str]:
-        """Return notes on these rows: missing numbers in columns that had none, and cells such as no training row had."""
+    def gaps(self, table: pa.Table, known: str = "no training row") -> list[str]:
+        """Return notes on these rows: missing numbers in columns that had none, and cells such as no ``known`` row had."""
         cells, notes = cells_of(to_pandas(table), self.preprocessing), []
         for part in self.preprocessing.columns:
             values = cells[part.name]
@@ -104,9 +104,7 @@ class Columns:
                     notes.append(f"column {part.name!r}: {missing} missing, not numbers or too large, set to the mean")
             for at, what in part.unseen(values):
                 if (odd := int((at & present).sum())) >= max(FEWEST, MOST_ODD * len(values)):
-                    notes.append(
-                        f"column {part.name!r}: {odd} of {len(values)} rows {what}; no training row was like that"
-                    )
+                    notes.append(f"column {part.name!r}: {odd} of {len(values)} rows {what}; {known} was like that")
         return notes
 
 

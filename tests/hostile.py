@@ -148,6 +148,7 @@ NEAR_MISSES = [
     ("unknown section 'traning'", "run --set traning.rounds=3"),
     ("No such file or directory; to name a method, write --algorithm fedprox:mu=0.1", "run fedprox:mu=0.1"),
     ("to name a method, write --algorithms scaffold", "compare scaffold"),
+    ("write its names one by one: fedavg fedprox", "compare --algorithms fedavg,fedprox"),
     ("a file of rows is named by --dataset table:path=x.csv,label=", "run x.csv", {"x.csv": "a,label\n1,2\n"}),
     ("unknown option 'x'; known are: test_fraction", "run --dataset digits:x=1"),
     ("warm_up 3 needs rows", "run e.toml --server-data 0", {"e.toml": "[server_data]\nshare = 0.1\nwarm_up = 3\n"}),

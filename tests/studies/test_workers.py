@@ -1,5 +1,6 @@
 """Worker processes of `jobs`."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -35,3 +36,26 @@ def test_workers_have_the_environment_of_now(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems import PyTorch in each worker")
 def test_workers_share_one_import() -> None:
     assert workers.worker_context().get_start_method() == "forkserver"
+
+
+@pytest.mark.thorough
+def test_workers_import_no_module_of_the_working_folder(tmp_path: Path) -> None:
+    (tmp_path / "selectors.py").write_text("raise SystemExit('the wrong module')")
+    words = [
+        "compare",
+        "--algorithms",
+        "fedavg",
+        "--seeds",
+        "2",
+        "--rounds",
+        "1",
+        "--clients",
+        "3",
+        "--epochs",
+        "1",
+        "--jobs",
+        "2",
+    ]
+    command = [Path(sys.executable).with_name("fedskew"), *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr

@@ -135,6 +135,31 @@ def test_another_spelling_of_the_classes_is_mended_too(tmp_path):
     assert fs.diagnose(path, **columns, progress=False)["classes"] == ["no", "yes"]
 
 
+@pytest.mark.parametrize("one_file", [False, True])
+def test_words_that_no_other_site_has_are_mended_beside_other_spellings(tmp_path, one_file):
+    frame = visits()
+    north, east = {"female": "F", "male": "M"}, {"female": "weiblich", "male": "mann"}
+    words = frame.hospital.map({"north": north, "east": east})
+    frame["sex"] = [
+        names[word] if isinstance(names, dict) else word for names, word in zip(words, frame.sex, strict=True)
+    ]
+    path, columns = write(frame, tmp_path, one_file)
+    diagnosis = fs.diagnose(path, **columns, progress=False)
+    assert sorted(diagnosis["repairs"]) == [
+        "east's column sex holds 'mann', 'weiblich', but at other sites 'female', 'male'; if they mean the same, map "
+        'each word: in NAME.columns.toml write [words.sex] and on the next line mann = "WORD".',
+        "north's column sex holds 'F', 'M', but at other sites 'female', 'male'.",
+    ]
+    assert [block["lines"] for block in diagnosis["paste"]] == [WORDS]
+
+
+def test_two_sites_with_wards_of_their_own_need_no_mending(tmp_path):
+    frame = visits()[lambda rows: rows.hospital.isin(["north", "south"])]
+    frame["sex"] = frame.sex.where(frame.hospital == "north", frame.sex.map({"female": "oak", "male": "elm"}))
+    path, columns = write(frame, tmp_path, True)
+    assert fs.diagnose(path, **columns, progress=False)["repairs"] == []
+
+
 def test_differences_of_classes_have_the_name_of_their_column(tmp_path):
     rows = pd.DataFrame({"site": np.repeat(["a", "b"], 200), "label": np.tile([1.5, 2.5, 3.5, 4.5], 100)})
     rows["ill"] = np.where(np.arange(400) % 10 < np.where(rows.site == "a", 2, 8), "yes", "no")
@@ -195,6 +220,7 @@ def test_targets_in_another_unit_are_mended_under_their_own_name(tmp_path, feder
         ({"a": ["type 1"], "b": ["type 2"]}, {}),
         ({"a": ["north"], "b": ["south"]}, {}),
         ({"a": ["1"], "b": ["10"]}, {}),
+        ({"a": ["no"], "b": ["no"], "c": ["N"], "d": ["nein"]}, {"c": {"N": "no"}}),
     ],
 )
 def test_words_that_no_site_has_both_of_may_be_two_spellings(words, pairs):

@@ -23,7 +23,7 @@ FACTORS = {
     38.67: "mmol/l and mg/dl of cholesterol",
     60.0: "hours and minutes",
     88.42: "mg/dl and µmol/l of creatinine",
-    100.0: "shares and percent",
+    100.0: "a factor of a hundred, such as percent or cents",
     365.25: "years and days",
     1000.0: "a factor of a thousand",
 }

@@ -14,7 +14,7 @@ import tomli_w
 from fedskew.advice.advise import Advice, advise
 from fedskew.advice.evidence import known
 from fedskew.core.units import usual_factor
-from fedskew.data.tables.schema import alike, spelt
+from fedskew.data.tables.schema import alike, other_language, spelt
 from fedskew.diagnosis.questions import CLASSES
 from fedskew.diagnosis.subject import Source
 from fedskew.diagnosis.targets import TargetTable
@@ -158,5 +158,7 @@ def repairs(
         for client, pairs in alike(of_column).items():
             sentences.append(f"{client}'s column {column} holds {spelt(pairs)}.")
             paste(client, ("words", column), pairs)
+        for client, line in other_language(column, of_column, fewest=2).items():
+            sentences.append(f"{client}'s column {column} holds {line}.")
     pasted = {} if source.name else files
     return {"repairs": sentences, "paste": [{"file": at, "lines": tomli_w.dumps(pasted[at])} for at in pasted if at]}

@@ -326,3 +326,11 @@ def test_sites_that_agree_get_no_notes():
     for _ in range(20):
         sites = sent({name: patients(int(rng.integers(30, 200)), rng) for name in HOSPITALS})
         assert [note for note in merged(sites).notes if "columns.toml" in note] == []
+
+
+def test_the_usual_spelling_inside_a_site_is_to_stay():
+    notes = merged(sites_with(sex=["Male", *["male"] * 30, *["Female"] * 9])).notes
+    assert any(
+        'if both mean the same, in NAME.columns.toml write [words.sex] and on the next line Male = "male"' in note
+        for note in notes
+    )

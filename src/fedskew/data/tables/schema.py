@@ -112,7 +112,8 @@ def doubts(sites: Mapping[str, Summary]) -> list[str]:
         parts = held_by(sites, name)
         words = {where: part.words for where, part in parts.items()}
         lines += [*other_words(name, words), *other_units(name, parts)]
-        lines += dict.fromkeys(line for site_words in words.values() for line in spelt_twice(name, site_words))
+        often = [sorted(counts, key=lambda word: -counts[word]) for counts in words.values()]
+        lines += dict.fromkeys(line for site_words in often for line in spelt_twice(name, site_words))
     return lines
 
 
@@ -128,21 +129,31 @@ def other_words(name: str, of_sites: Mapping[str, Collection[str]]) -> Iterator[
             f"{where}: column {name!r} holds {spelt(pairs)}; if {both} mean the same, write "
             f"{entry(f'words.{key(name)}', *first, *others)} in one site's NAME.columns.toml"
         )
-    if not of_pairs:
-        yield from other_language(name, of_sites)
+    for where, foreign in other_language(name, of_sites).items():
+        yield f"{where}: column {name!r} holds {foreign}"
 
 
-def other_language(name: str, of_sites: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """Yield a line if some sites have as many words as the others, but no word in common with them."""
-    sets = Counter(frozenset(words) for words in of_sites.values() if len(words) > 1)
-    if len(sets) == 2 and len({len(words) for words in sets}) == 1 and not frozenset.intersection(*sets):
-        few, most = sorted(sets, key=lambda words: sets[words])
-        where = next(where for where, words in of_sites.items() if {*words} == few)
-        yield (
-            f"{where}: column {name!r} holds {', '.join(map(repr, sorted(few)))[:80]}, but at other sites "
-            f"{', '.join(map(repr, sorted(most)))[:80]}; if they mean the same, map each word: in NAME.columns.toml write "
-            f"{entry(f'words.{key(name)}', min(few), 'WORD')}"
-        )
+def other_language(name: str, of_sites: Mapping[str, Collection[str]], fewest: int = 1) -> dict[str, str]:
+    """Return, by site, a line on words that are as many as the usual words of a column, but none of these.
+
+    Words that are `alike` count as one. Half of the sites, and at least ``fewest`` of them, hold the usual words.
+    """
+    pairs = alike(of_sites)
+    sets = {
+        where: frozenset(pairs.get(where, {}).get(word, word) for word in words)
+        for where, words in of_sites.items()
+        if len(words) > 1
+    }
+    usual, places = max(Counter(sets.values()).items(), key=lambda item: item[1], default=(frozenset[str](), 0))
+    if places < max(fewest, len(sets) / 2):
+        return {}
+    shown = ", ".join(map(repr, sorted(usual)))[:80]
+    return {
+        where: f"{', '.join(map(repr, sorted(words)))[:80]}, but at other sites {shown}; if they mean the same, map each word: in "
+        f"NAME.columns.toml write {entry(f'words.{key(name)}', min(words), 'WORD')}"
+        for where, words in sets.items()
+        if len(words) == len(usual) and usual.isdisjoint(words)
+    }
 
 
 def alike(of_sites: Mapping[str, Collection[str]]) -> dict[str, dict[str, str]]:
@@ -158,7 +169,8 @@ def alike(of_sites: Mapping[str, Collection[str]]) -> dict[str, dict[str, str]]:
     place = {word: (len(places), len(word), word) for word, places in held_by.items()}
 
     def usual(word: str) -> str:
-        near = resembling(word, [other for other in held_by if not held_by[other] & held_by[word]])
+        others = [other for other in held_by if not held_by[other] & held_by[word]]
+        near = resembling(word, others) or resembling(word, [other for other in others if len(held_by[other]) > 1])
         return near if near and place[word] < place[near] else ""
 
     spellings = {word: near for word in held_by if (near := usual(word))}
@@ -173,7 +185,10 @@ def spelt(pairs: Mapping[str, str]) -> str:
 
 
 def spelt_twice(name: str, words: Iterable[str]) -> Iterator[str]:
-    """Yield a line if words of one column differ only in capital letters or punctuation. ``words`` come from one file."""
+    """Yield a line if words of one column differ only in capital letters or punctuation: the first of them is to stay.
+
+    ``words`` come from one file.
+    """
     first: dict[str, str] = {}
     both = [(word, first.setdefault(plain_word(word), word)) for word in words if plain_word(word)]
     pairs = [(word, other) for word, other in both if word != other and not NUMBER.fullmatch(word)]

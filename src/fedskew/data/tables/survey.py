@@ -383,7 +383,8 @@ def notes_on_words(roles: Roles, clients: tuple[str, ...], classes: tuple[str, .
     if roles.client:
         yield from spelt_twice(roles.label, classes)
         yield from spelt_twice(roles.client, clients)
-        yield from other_language(roles.label, of_clients)
+        for client, line in other_language(roles.label, of_clients).items():
+            yield f"{client}: column {roles.label!r} holds {line}"
     elif not roles.numeric:
         yield from other_words(roles.label, of_clients)
         yield from dict.fromkeys(line for words in of_clients.values() for line in spelt_twice(roles.label, words))

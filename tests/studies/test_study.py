@@ -131,6 +131,14 @@ def test_remedies_that_data_do_not_allow_are_left_out_with_the_reason() -> None:
     assert any("FedAvg + prior does not apply" in reason and "no classes" in reason for reason in reasons)
 
 
+def test_a_method_that_cannot_run_leaves_its_place_to_the_next() -> None:
+    nearest = [{"method": name} for name in ("fedmd:steps=5", "scaffold", "feddyn:alpha=0.1", "fedprox:mu=0.1")]
+    diagnosis = {**found_by("heart"), "advice": {"nearest": nearest}}
+    arms, reasons = arms_of(Experiment(dataset="heart"), fs.load("heart"), diagnosis)
+    assert [arm.name for arm in arms[9:]] == ["scaffold", "feddyn:alpha=0.1"]
+    assert [reason.partition(":")[0] for reason in reasons] == ["FedMD does not apply"]
+
+
 def test_groups_are_values_or_thirds_of_the_rows_of_all_splits() -> None:
     splits = [fs.load(f"heart:split_seed={seed}") for seed in (0, 1)]
     groups = groups_of(splits, ["sex", "age", "cp"])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedskew.advice.advise import COMMON
 from fedskew.core.component import parse
 from fedskew.core.errors import BadInput, require, suggestion
-from fedskew.core.text import count
+from fedskew.core.text import count, title
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import Tabular, Text
 from fedskew.data.splits import Redrawn
@@ -123,16 +123,18 @@ def arms_of(base: Experiment, data: Dataset, diagnosis: Mapping[str, Any]) -> tu
         Arm(SHUFFLED, changes={"skew": (*base.skew, Shuffled())}),
         Arm(ALONE, "local-only"),
         *map(remedy, REMEDIES.get(diagnosis["dominant"], USUAL_REMEDIES)),
-        *(Arm(method, method) for method in methods[:2]),
+        *(Arm(method, method) for method in methods),
     ]
     able, reasons = list[Arm](), list[str]()
     for arm in arms:
+        if arm.name in methods and len(able) > 1 and able[-2].name in methods:  # two are enough
+            break
         try:
             assemble(arm.experiment(base), data)
             able.append(arm)
         except BadInput as error:
             require(arm.name != FIRST, str(error))
-            reasons.append(f"{arm.name} does not apply: {error}")
+            reasons.append(f"{title(arm.name.partition(':')[0])} does not apply: {error}")
     return able, reasons
 
 

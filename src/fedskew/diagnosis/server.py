@@ -152,7 +152,7 @@ class Inquiry:
             source,
             clients=self.sites,
             notes=(f"diagnosed without pooling rows{rule}", *source.notes, *spelt, *to_mend),
-            column_notes=tuple(note for note in notes if note not in to_mend),
+            column_notes=tuple(note for note in notes if note not in {*to_mend, *source.notes}),
         )
 
     def by_class(self, tested: Sequence[Tested], preprocessing: Tabular, classes: int) -> list[Tested]:

@@ -38,6 +38,7 @@ def visits(seed: int = 0) -> pd.DataFrame:
 
 
 def write(folder: Path, **frames: pd.DataFrame) -> Path:
+    folder.mkdir(exist_ok=True)
     for name, frame in frames.items():
         frame.to_csv(folder / f"{name}.csv", index=False)
     return folder
@@ -252,3 +253,19 @@ def test_client_from_names_a_column_and_a_file(tmp_path):
         DiagnosisOptions(paths=[tmp_path], label="ill", client_from="ill:map.csv")
     with pytest.raises(BadInput, match="--table: leave out client_from"):
         check_table(TableData(path="t.csv", label="ill", client_from="ward:map.csv"))
+
+
+def test_a_column_that_names_the_client_is_an_input_with_a_note(tmp_path):
+    """A table of all clients, a file of each, and sites that do not pool rows: one note, and none on other columns."""
+    parts = {name: rows.drop(columns=["ward", "ssn"]) for name, rows in visits().groupby("hospital")}
+    named = {name: rows.assign(town=f"town of {name}", code=ord(name)) for name, rows in parts.items()}
+    together, apart = write(tmp_path / "one", all=pd.concat(named.values())), write(tmp_path / "two", **named)
+    notes = [
+        TableData(path=str(together / "all.csv"), label="ill", client="hospital").load().notes,
+        TableData(path=str(apart), label="ill", drop="hospital").load().notes,
+        "; ".join(fs.diagnose(apart, label="ill", drop="hospital", federated=True, progress=False)["column_notes"]),
+    ]
+    for of_rows in notes:
+        said = re.findall(r"column '(\w+)': an input, though each client has one value of its own", of_rows)
+        assert sorted(said) == ["code", "town"]
+    assert "drop=town" in notes[0]

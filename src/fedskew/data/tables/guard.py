@@ -34,7 +34,7 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
     notes: list[str] = []
     frame = to_pandas(table)
     for at, field in enumerate(table.schema) if fewest > 1 else ():
-        if not countable(field.type):
+        if not countable(field.type) or frame[field.name].isna().all():
             continue
         text = is_text(field.type)
         values = frame[field.name].astype(object) if text else finite(frame[field.name])

@@ -244,6 +244,11 @@ def other_units(name: str, of_sites: Parts) -> Iterator[str]:
             )
 
 
+NAMES_SITES = (
+    "an input, though each client has one value of its own; if it only names the client, leave it out: drop={}"
+)
+"""A note on a column of this name."""
+
 Kind: TypeAlias = tuple[Column | None, str]
 """The preprocessing of a column, not yet fitted (None: left out), and a note for the user (may be empty)."""
 
@@ -325,7 +330,13 @@ def kind_of(name: str, parts: Sequence[ColumnSummary]) -> Kind:
     )
     if rows >= MANY_IDS and all(part.unique and part.type == "number" for part in filled):
         return number, "an input, though each row has another whole number; if it is an id, remove it from the file"
-    return number, ""
+    return number, of_site(name, filled)
+
+
+def of_site(name: str, parts: Sequence[ColumnSummary]) -> str:
+    """Return a note if each of several files has one value of its own, which may be the site's name; otherwise an empty text."""
+    values = {frozenset(part.words) or frozenset((part.numbers.low, part.numbers.high)) for part in parts}
+    return NAMES_SITES.format(name) if 1 < len(parts) == len(values) == sum(map(len, values)) else ""
 
 
 def kind_of_texts(name: str, parts: Sequence[ColumnSummary], missing: int) -> Kind:
@@ -333,7 +344,9 @@ def kind_of_texts(name: str, parts: Sequence[ColumnSummary], missing: int) -> Ki
     different = max(len(often), *(part.different for part in parts))
     if different <= CATEGORIES:
         words = Words(name=name, known=())
-        return (words, "") if len(often) > 1 or missing else (None, "left out, all values are the same")
+        return (
+            (words, of_site(name, parts)) if len(often) > 1 or missing else (None, "left out, all values are the same")
+        )
     if all(part.unique for part in parts):
         return None, "left out, every value is a different single word"
     least = "at least " if len(parts) > 1 and any(part.buckets for part in parts) else ""

@@ -21,7 +21,7 @@ from fedskew.data.tables.columns import numbers
 from fedskew.data.tables.files import Reading, assumed, files_of, stem
 from fedskew.data.tables.guard import NUMBERED, SPELLING, RowSteps, countable, is_text, marks_of, number_rows
 from fedskew.data.tables.mapping import MOSTLY_NUMBERS, Mappings, entry, holds_strings, mapping_path, replaced
-from fedskew.data.tables.schema import misfit, other_language, other_words, spelt_twice
+from fedskew.data.tables.schema import NAMES_SITES, misfit, other_language, other_words, spelt_twice
 
 CELLS = 100
 """Number of cells of a file that are kept for each column of words."""
@@ -343,7 +343,11 @@ class StreamedRows:
             classes=classes,
             clients=clients,
             counts=counts,
-            notes=(*self.notes_on_rows(reading, len(y)), *notes_on_words(roles, clients, classes, counts)),
+            notes=(
+                *self.notes_on_rows(reading, len(y)),
+                *notes_on_words(roles, clients, classes, counts),
+                *notes_on_names(table, client, len(clients)),
+            ),
             person=person,
             dropped=frozenset(reading.dropped),
             bytes=self.bytes,
@@ -388,6 +392,15 @@ def notes_on_words(roles: Roles, clients: tuple[str, ...], classes: tuple[str, .
     elif not roles.numeric:
         yield from other_words(roles.label, of_clients)
         yield from dict.fromkeys(line for words in of_clients.values() for line in spelt_twice(roles.label, words))
+
+
+def notes_on_names(table: pa.Table, client: Ints, clients: int) -> Iterator[str]:
+    """Yield a note on each column with one value at each of several clients, and another value at each."""
+    for name, cells in zip(table.column_names, table.columns, strict=True):
+        if clients > 1 and countable(cells.type) and len(cells.unique()) == clients:
+            codes = np.asarray(cells.combine_chunks().dictionary_encode(null_encoding="encode").indices)
+            if len(np.unique(client * clients + codes)) == clients:
+                yield f"column {name!r}: {NAMES_SITES.format(name)}"
 
 
 VALUE, CLIENT = "value", "client"

@@ -60,3 +60,9 @@ def test_views_trust_the_partition_more_than_the_setting(tmp_path: Path) -> None
     assert experiments.measured_rows(two) == "rows held out from its training"
     assert remarks(two) == ["2 of 9 clients hold too few rows to hold one out: they are not measured"]
     assert remarks(two + three)[0].startswith("up to 3 of 9 clients hold too few rows")
+
+
+def test_views_say_that_only_some_clients_are_measured(tmp_path: Path) -> None:
+    runs = run(small("fedavg", 1, clients={"number": 8}, evaluation={"max_clients": 3}), data=DATA, runs=tmp_path)
+    assert len(runs.store.last([1], ["global-model/accuracy"], per_client=True)) == 3
+    assert "3 of 8 clients, drawn at random, are measured" in remarks(runs.records)

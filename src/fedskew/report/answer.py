@@ -10,7 +10,7 @@ import numpy as np
 from fedskew.core.text import capital, count, listed, percent
 from fedskew.measure.registry import Measure, primary_of
 from fedskew.measure.statistics import Components, shared_by_rows, variance_components
-from fedskew.report.experiments import own_clients, pooled, shares_no_model, titled
+from fedskew.report.experiments import own_clients, pooled, shares_no_model, stored_section, titled
 from fedskew.report.series import Results
 from fedskew.report.tables import by_method, repeats, same_rows, splits
 from fedskew.report.words import Row, cell_text, gap, heading, plain, rows_of, value, within
@@ -193,7 +193,7 @@ def remarks(records: Sequence[RunRecord]) -> list[str]:
     partitions = [record.facts.get("partition", {}) for record in records]
     of_skews = [text for text in dict.fromkeys(dealt.get("note", "") for dealt in partitions) if text][:1]
     of_methods = [f"{listed(methods)}: {text}" for text, methods in names.items() if methods]
-    return [*of_methods, *of_skews, *without_numbers(partitions), *without_model(records)]
+    return [*of_methods, *of_skews, *without_numbers(partitions), *drawn(records), *without_model(records)]
 
 
 def without_numbers(partitions: Sequence[Json]) -> list[str]:
@@ -205,6 +205,16 @@ def without_numbers(partitions: Sequence[Json]) -> list[str]:
     everywhere = len(counts) == len(partitions) and all(unmeasured == most for unmeasured, _ in counts)
     up_to = "" if everywhere else "up to "
     return [f"{up_to}{most} of {clients} clients hold too few rows to hold one out: they are not measured"]
+
+
+def drawn(records: Sequence[RunRecord]) -> list[str]:
+    """Say how many clients are measured if these are a random choice; an empty list if all are."""
+    pairs = [
+        (stored_section(r, "evaluation").get("max_clients"), r.facts.get("partition", {}).get("clients", 0))
+        for r in records
+    ]
+    fewer = dict.fromkeys((most, every) for most, every in pairs if isinstance(most, int) and most < every)
+    return [f"{most:,} of {every:,} clients, drawn at random, are measured" for most, every in fewer]
 
 
 def without_model(records: Sequence[RunRecord]) -> list[str]:

@@ -335,7 +335,7 @@ def kind_of(name: str, parts: Sequence[ColumnSummary]) -> Kind:
 
 def of_site(name: str, parts: Sequence[ColumnSummary]) -> str:
     """Return a note if each of several files has one value of its own, which may be the site's name; otherwise an empty text."""
-    values = {frozenset(part.words) or frozenset((part.numbers.low, part.numbers.high)) for part in parts}
+    values = {frozenset(part.words or map(str, (part.numbers.low, part.numbers.high))) for part in parts}
     return NAMES_SITES.format(name) if 1 < len(parts) == len(values) == sum(map(len, values)) else ""
 
 

@@ -23,8 +23,8 @@ from fedskew.core.trees import pick
 from fedskew.loop.round import start
 from fedskew.measure.privacy import ORDERS, divergence, epsilon
 from fedskew.slots import Poisson
+from tests.blobs import DATA, assert_resumes_exactly, small
 from tests.commands import output_of
-from tests.execution.test_experiment import DATA, assert_resumes_exactly, small
 from tests.reference import Only, assert_close, f64, ragged
 from tests.small import X0, Linear, exact_clients, play
 

@@ -15,7 +15,7 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.personal import evaluate_personal
 from fedskew.loop.round import start
 from fedskew.slots import Momentum, ServerSgd
-from tests.execution.test_experiment import DATA, small
+from tests.blobs import DATA, small
 from tests.reference import assert_close, f64, ragged
 from tests.small import X0, Quadratic, exact_clients, play
 

@@ -11,7 +11,7 @@ from fedskew.core.errors import BadInput
 from fedskew.core.records import Cohort, Upload
 from fedskew.execution.build import assemble
 from fedskew.loop.round import start
-from tests.execution.test_experiment import DATA, numbers, small
+from tests.blobs import DATA, numbers, small
 
 OWN = ["1:weight=3", "4:weight=0.5,epochs=1"]
 

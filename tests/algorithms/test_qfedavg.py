@@ -9,7 +9,7 @@ from fedskew.core.records import Cohort, Info, Upload
 from fedskew.execution.build import check_needs
 from fedskew.loop.round import start
 from fedskew.slots import Sgd
-from tests.execution.test_experiment import small
+from tests.blobs import small
 from tests.reference import assert_close, f64, sized_pair
 from tests.small import play
 

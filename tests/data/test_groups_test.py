@@ -10,8 +10,8 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.table import TableData
 from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment
-from tests.data.datasets.test_real import loaded
 from tests.data.test_dataset import valid
+from tests.real import loaded
 from tests.tables import frame, write
 
 

@@ -17,8 +17,8 @@ from fedskew.measure.heterogeneity.details import details, shuffled
 from fedskew.measure.heterogeneity.faces import label_chance, random_tables
 from fedskew.measure.heterogeneity.rows import MOST_INPUTS
 from fedskew.report.diagnosis import farthest
-from tests.data.datasets.test_real import real_data
 from tests.planted import FACES, diagnosed, faces, subject
+from tests.real import real_data
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 

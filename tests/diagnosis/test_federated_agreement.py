@@ -6,9 +6,9 @@ import pytest
 from fedskew.diagnosis.diagnose import diagnosis, faces_of, rehearse, sites_of_files, sites_of_rows
 from fedskew.diagnosis.subject import DiagnosisOptions, from_experiment, from_files
 from fedskew.experiment.config import Experiment
-from tests.data.datasets.test_real import real_data
 from tests.federated import frame
 from tests.planted import label_skewed
+from tests.real import real_data
 
 
 @pytest.mark.parametrize("columns", [{"label": "ill"}, {"target": "pulse"}, {"target": "visits"}])

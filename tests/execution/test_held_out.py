@@ -10,7 +10,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.report import experiments
 from fedskew.report.answer import remarks
 from fedskew.store.runs import RunStore
-from tests.execution.test_experiment import DATA, small
+from tests.blobs import DATA, small
 from tests.report import add
 
 

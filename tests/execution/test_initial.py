@@ -19,7 +19,7 @@ from fedskew.serving.export import trained
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import extend
-from tests.execution.test_experiment import DATA, numbers, small
+from tests.blobs import DATA, numbers, small
 
 
 def later(runs, after: int) -> list[tuple]:

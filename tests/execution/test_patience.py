@@ -19,7 +19,7 @@ from fedskew.serving.export import trained
 from fedskew.store import checkpoints, test_rows
 from fedskew.store.runs import RunStore
 from fedskew.studies.evidence import values_of
-from tests.execution.test_experiment import DATA, numbers, small
+from tests.blobs import DATA, numbers, small
 
 HELD_OUT = {"held_out": 0.4, "number": 6}
 

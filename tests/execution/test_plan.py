@@ -18,7 +18,7 @@ from fedskew.execution.build import assemble
 from fedskew.execution.plan import Trial, settle
 from fedskew.experiment.config import Experiment
 from fedskew.studies.compare import cross
-from tests.execution.test_experiment import DATA, numbers, small
+from tests.blobs import DATA, numbers, small
 
 AUTO = small(rounds=1).replace(engine="auto", training__threads=0)
 

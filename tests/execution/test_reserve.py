@@ -31,7 +31,7 @@ from fedskew.skew import SKEWS, Natural
 from fedskew.skew.compose import mixture
 from fedskew.skew.partition import Partition, deal
 from fedskew.store.runs import RunStore
-from tests.execution.test_experiment import DATA, numbers, small
+from tests.blobs import DATA, numbers, small
 
 OTHERS = ("from-folder", "quantile-dirichlet", "column-dirichlet")
 DEALERS = [name for name, cls in SKEWS.items() if hasattr(cls, "deal") and name not in OTHERS]

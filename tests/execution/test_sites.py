@@ -14,7 +14,7 @@ from fedskew.execution.sites import rarest_class
 from fedskew.experiment.config import from_toml
 from fedskew.serving.export import of_clients
 from fedskew.store import test_rows
-from tests.data.datasets.test_real import loaded
+from tests.real import loaded
 
 
 def run(tmp_path: Path, algorithm: str = "fedavg", **settings) -> fs.Runs:

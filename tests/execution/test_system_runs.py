@@ -18,8 +18,8 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.loop.plan import System
 from fedskew.slots import DayNight, Random
 from fedskew.store.runs import RunStore
+from tests.blobs import DATA, assert_resumes_exactly, small
 from tests.commands import line_of, output_of
-from tests.execution.test_experiment import DATA, assert_resumes_exactly, small
 
 torch.set_num_threads(1)
 

@@ -3,7 +3,7 @@
 import torch
 
 from fedskew.api.functions import run
-from tests.execution.test_experiment import DATA, numbers, small
+from tests.blobs import DATA, numbers, small
 
 torch.set_num_threads(1)
 

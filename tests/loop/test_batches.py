@@ -17,7 +17,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.loop.batches import by_terciles
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, System, adapted
-from tests.execution.test_experiment import DATA, small
+from tests.blobs import DATA, small
 from tests.small import X0, play, ragged
 
 LOCAL = Local(epochs=1, batch_size=16)

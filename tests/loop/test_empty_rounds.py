@@ -19,7 +19,7 @@ from fedskew.execution.measurements import round_rows
 from fedskew.execution.plan import try_engines
 from fedskew.loop.round import play_round, start
 from fedskew.slots import SERVER_OPTIMISERS, Adam, Everyone, Momentum
-from tests.execution.test_experiment import DATA, small
+from tests.blobs import DATA, small
 from tests.invariants import NoClients, same
 from tests.reference import assert_close, f64, sized_pair
 from tests.small import X0, play, ragged

@@ -11,7 +11,7 @@ from fedskew.core.errors import BadInput
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.loop.plan import Local, SeededPlanner, partial
 from fedskew.store.runs import RunStore
-from tests.execution.test_experiment import DATA, numbers, small
+from tests.blobs import DATA, numbers, small
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(0.25, 3), (0.01, 1), (0.3, 3), (1.5, 15), (2.0, 20), (2, 20)])

@@ -11,7 +11,7 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.loop.inexactness import inexactness
 from fedskew.slots import Sgd, Uniform
-from tests.execution.test_experiment import DATA, numbers, small
+from tests.blobs import DATA, numbers, small
 from tests.methods import FIRST, federation
 from tests.reference import PAIR, apart, assert_close, full_gradient, local_models, run as played, sized_pair
 from tests.small import X0, Quadratic, exact_clients, play, ragged

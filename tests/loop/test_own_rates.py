@@ -13,7 +13,7 @@ from fedskew.core.errors import BadInput
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.experiment.config import from_toml
-from tests.execution.test_experiment import DATA, assert_resumes_exactly, numbers, small
+from tests.blobs import DATA, assert_resumes_exactly, numbers, small
 from tests.reference import assert_close
 from tests.small import RAGGED, X0, Quadratic, exact_clients, play, ragged
 

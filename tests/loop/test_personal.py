@@ -25,7 +25,7 @@ from fedskew.loop.round import start
 from fedskew.loop.sharing import Intercepts
 from fedskew.slots import Random, Sgd, TopK, Uniform
 from fedskew.tasks.classification import Classification
-from tests.execution.test_experiment import DATA, numbers, small
+from tests.blobs import DATA, numbers, small
 from tests.reference import PAIR, apart, assert_close, f64, network, torch_sgd, train_plain
 from tests.small import RAGGED, TASK, X0, Quadratic, StepsOf, exact_clients, play, ragged
 

@@ -28,7 +28,7 @@ from fedskew.models import Cnn, Cnn1d, Mlp
 from fedskew.slots import CODECS, AdamW, Norm, Personal, Sgd, Uniform
 from fedskew.slots.codecs import encode
 from fedskew.tasks.classification import Classification
-from tests.execution.test_experiment import assert_resumes_exactly, small
+from tests.blobs import assert_resumes_exactly, small
 from tests.methods import facts_of
 from tests.reference import (
     assert_close,

@@ -15,7 +15,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.loop.personal import ROWS, adaptation_curve
 from fedskew.loop.round import play_round, start
 from fedskew.report.series import Results
-from tests.execution.test_experiment import DATA, blobs, numbers, small
+from tests.blobs import DATA, blobs, numbers, small
 
 PEOPLE = dataclasses.replace(blobs(rows=240), groups=np.arange(240) % 8)
 """Eight natural clients of 30 rows: 24 to train or adapt on, 6 held out."""

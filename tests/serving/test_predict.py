@@ -18,8 +18,8 @@ from fedskew.data.texts import cut
 from fedskew.execution.learned import FILE
 from fedskew.serving.predict import OUTSIDE, PREDICTION
 from tests.commands import error_of
-from tests.data.datasets.test_real import real_data
 from tests.data.test_preprocessing import visits
+from tests.real import real_data
 
 QUICK = {"rounds": 2, "epochs": 1, "engine": "sequential", "progress": False}
 

@@ -13,7 +13,7 @@ from fedskew.execution.deal import client_data
 from fedskew.experiment.combinations import with_method
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.skew.concept import ConceptFlip, ConceptSwap, Labels, Layer, labels_of
-from tests.execution.test_experiment import DATA, numbers, small
+from tests.blobs import DATA, numbers, small
 
 QUICK = settings(max_examples=30)
 

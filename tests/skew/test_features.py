@@ -13,7 +13,7 @@ from fedskew.execution.deal import client_data
 from fedskew.measure.heterogeneity import label_distance
 from fedskew.skew import SKEWS
 from fedskew.skew.feature import FeatureRotation, transformed, turned
-from tests.execution.test_experiment import DATA, small
+from tests.blobs import DATA, small
 
 IMAGES = np.random.default_rng(0).random((60, 3, 6, 6)).astype(np.float32)
 WINDOWS = np.random.default_rng(1).standard_normal((60, 6, 32)).astype(np.float32)

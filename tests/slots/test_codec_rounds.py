@@ -13,7 +13,7 @@ from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.round import transmit
 from fedskew.slots import Qsgd, ServerSgd, TopK
-from tests.execution.test_experiment import assert_resumes_exactly, small
+from tests.blobs import assert_resumes_exactly, small
 from tests.methods import assert_close as assert_records_close, federation, halfway, run
 from tests.reference import apart, assert_close, f64, trajectory
 from tests.slots.test_codecs import LOSSY, codec

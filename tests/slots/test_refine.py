@@ -19,7 +19,7 @@ from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.loop.round import start
 from fedskew.slots import Distillation, Momentum, Uniform, Unrefined
-from tests.execution.test_experiment import DATA, numbers, small
+from tests.blobs import DATA, numbers, small
 from tests.reference import apart, assert_close, f64, local_models, trajectory
 from tests.small import TASK, X0, play, ragged
 

@@ -12,7 +12,7 @@ from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.models import Cnn, Cnn1d, Mlp
 from fedskew.slots import Everyone, Norm, Personal
-from tests.execution.test_experiment import DATA, small
+from tests.blobs import DATA, small
 from tests.small import NET, TASK
 
 

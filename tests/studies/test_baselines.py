@@ -9,7 +9,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.slots import All
 from fedskew.store.runs import RunStore
 from fedskew.studies.compare import with_baselines
-from tests.execution.test_experiment import DATA, small
+from tests.blobs import DATA, small
 
 BOTH = ["fedavg-ft", "local-only"]
 

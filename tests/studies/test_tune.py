@@ -21,8 +21,8 @@ from fedskew.studies.progress import play
 from fedskew.studies.runner import Executor, to_execute
 from fedskew.studies.tune import Search, Tried, Tuned, Tuner, at, grid, space_from, tune, tuned_methods
 from fedskew.tasks.classification import Classification
+from tests.blobs import blobs
 from tests.commands import error_of, output_of
-from tests.execution.test_experiment import blobs
 
 torch.set_num_threads(1)
 DATA = blobs(rows=160)

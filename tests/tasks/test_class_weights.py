@@ -11,7 +11,7 @@ from fedskew.api.functions import run
 from fedskew.core.errors import BadInput
 from fedskew.experiment.config import from_toml
 from fedskew.tasks.classification import Classification
-from tests.execution.test_experiment import DATA, numbers, small
+from tests.blobs import DATA, numbers, small
 
 OUTPUTS = torch.randn(50, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 Y = torch.arange(50) % 3

@@ -20,8 +20,8 @@ from fedskew.core.trees import ParameterSpace
 from fedskew.execution.build import setup_of
 from fedskew.experiment.config import Experiment
 from fedskew.tasks.survival import Survival, concordance
-from tests.data.datasets.test_real import real_data
 from tests.methods import first
+from tests.real import real_data
 from tests.small import TinyNet
 
 TASK = Survival()

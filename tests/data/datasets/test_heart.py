@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from fedskew.data.datasets.heart import CSV, NEVER_ZERO, Heart
 from fedskew.data.find import Files
 from fedskew.data.splits import share_of_strata
-from tests.data.datasets.test_real import real_data
+from tests.real import real_data
 
 PEOPLE = {"Budapest": (188, 106), "Cleveland": (164, 139), "Long Beach": (51, 149), "Switzerland": (8, 115)}
 """Healthy and ill people of each hospital in the source's files."""

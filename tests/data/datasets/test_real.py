@@ -1,8 +1,6 @@
 """The loaders on the public data sets, against published figures."""
 
-import os
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,32 +8,15 @@ from sklearn.datasets import load_digits
 
 from fedskew.core.errors import BadInput
 from fedskew.data import DATASETS
-from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.images import Cifar10, Digits, carried, mosaics
 from fedskew.data.datasets.labelled_texts import AgNews, BitextSupport
 from fedskew.data.datasets.long_texts import Shakespeare, read_speakers
 from fedskew.data.datasets.uci_har import UciHar
 from fedskew.data.preprocessing import standardised_pixels
 from fedskew.data.texts import words
+from tests.real import loaded, real_data
 
 FILE = UciHar.files.others[-1][0]
-
-
-def real_data() -> Path:
-    """The folder of real data sets; skips the test without one, and fails it in CI."""
-    folder = os.environ.get("FEDSKEW_DATA")
-    if folder:
-        return Path(folder)
-    message = "FEDSKEW_DATA does not name the folder of the data sets"
-    if os.environ.get("CI"):
-        pytest.fail(f"{message}, and CI must run the tests on real data")
-    pytest.skip(message)
-
-
-@cache
-def loaded(name: str) -> Dataset:
-    real_data()
-    return DATASETS[name]().load()
 
 
 @pytest.mark.parametrize(

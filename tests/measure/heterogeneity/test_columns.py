@@ -15,8 +15,8 @@ from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity import columns
 from fedskew.measure.heterogeneity.columns import Difference, GroupMoments, beyond_labels, copied, factor_of, moments
 from fedskew.measure.heterogeneity.rows import divided
-from tests.data.datasets.test_real import real_data
 from tests.planted import explained, label_skewed, subject
+from tests.real import real_data
 
 CLIENT = np.repeat(np.arange(4), 50)
 

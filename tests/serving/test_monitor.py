@@ -90,6 +90,31 @@ def test_the_column_that_moved_comes_first_and_unseen_values_are_counted(runs):
     assert table.outside["age"] == (frame.age > visits(runs).age.max()).mean()
 
 
+def test_the_rows_of_a_site_are_compared_with_its_own_training_rows(tmp_path: Path) -> None:
+    """Sites differ. Rows that name no site are compared with all rows, with a line."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"site": ["a", "b"] * 200, "age": rng.normal([40, 60] * 200, 5).round(), "ill": [0, 1, 1, 0] * 100}
+    )
+    frame.to_csv(tmp_path / "visits.csv", index=False)
+    data = f"table:path={tmp_path}/visits.csv,label=ill,client=site"
+    models = [
+        fs.load_model(
+            fs.run(dataset=data, skew="natural", algorithm=name, rounds=1, runs=tmp_path / name, progress=False), client
+        )
+        for name, client in (("fedavg", None), ("local-only", "a"))
+    ]
+    of_one = frame[frame.site == "a"]
+    for rows, model in ((of_one, models[0]), (of_one.drop(columns="site"), models[1])):
+        table = model.monitor(rows)
+        assert table.stability_index.max() < 0.05
+        assert table.p.min() > 0.9
+    with pytest.warns(
+        UserWarning, match="the new rows name no client of training, so they are compared with the rows of all"
+    ):
+        assert models[0].monitor(of_one.drop(columns="site")).stability_index.max() > 1
+
+
 def test_the_verb_prints_the_table(runs):
     command = ["monitor", "1", str(runs.store.folder.parent / "visits.csv"), "--runs", str(runs.store.folder)]
     assert output_of(*command).split()[:4] == ["column", "stability_index", "p", "outside"]

@@ -69,8 +69,8 @@ class TrainedModel:
 
     ``training`` loads the data set of the run. With a ``calibration`` its temperature divides the outputs. ``personal`` gives the
     parameters (P,) for the rows of a site, by its number, where clients have models of their own; -1 is for other sites.
-    ``client`` names the client whose personal model answers all rows. ``warn`` gets a line if cells of rows are changed as the TOML
-    files of training say, or cannot be.
+    ``client`` names the client whose personal model answers all rows. ``column`` is the column of the clients, if it names them.
+    ``warn`` gets a line if cells of rows are changed as the TOML files of training say, or cannot be.
     """
 
     run: int
@@ -79,6 +79,7 @@ class TrainedModel:
     calibration: Calibration | None = None
     personal: Callable[[int], Tensor] | None = None
     client: str = ""
+    column: str = ""
     warn: Callable[[str], None] = warn_python
 
     def __repr__(self) -> str:
@@ -239,7 +240,7 @@ class TrainedModel:
         return table.sort_values("fall", ascending=False, ignore_index=True)
 
     def monitor(self, rows: object) -> pd.DataFrame:
-        """How far new rows are from the rows of training, by column; texts are left out.
+        """How far new rows are from the rows of training of the clients that they name, by column; texts are left out.
 
         Columns: ``column``, ``stability_index``, its ``p`` value by chance, and ``outside``, the share of the rows with a value
         that no training row had. Raises `BadInput` if the model reads no table.
@@ -248,7 +249,7 @@ class TrainedModel:
         if not isinstance(preprocessing, Tabular) or isinstance(frame, np.ndarray):
             raise BadInput("monitor: the model reads no table; only columns of tables are compared")
         table = []
-        for part, old in preprocessing.parts(self.training().x):
+        for part, old in preprocessing.parts(self.training_rows_of(frame)):
             if not isinstance(part, Text):
                 # without gaps in training there is no mark for missing numbers: they would count as the mean
                 complete = isinstance(part, Number) and not part.gaps
@@ -258,6 +259,19 @@ class TrainedModel:
                 table.append((part.name, *stability(part.decode(old), now), float(np.mean(outside))))
         answer = pd.DataFrame(table, columns=["column", "stability_index", "p", "outside"])
         return answer.sort_values("stability_index", ascending=False, ignore_index=True)
+
+    def training_rows_of(self, frame: pd.DataFrame) -> Rows:
+        """The training rows of the clients that new rows name, or of the client of a personal model; otherwise all, with a line."""
+        data = self.training()
+        if data.groups is None or len(data.group_names) < 2:
+            return data.x
+        named = words_of(frame[self.column]) if self.column in frame else [self.client]
+        mine = np.isin(data.groups, np.flatnonzero(np.isin(data.group_names, [*named])))
+        if not mine.any():
+            self.warn(
+                "the new rows name no client of training, so they are compared with the rows of all clients together"
+            )
+        return data.x[mine] if mine.any() else data.x
 
     def has_targets(self, rows: pd.DataFrame | Rows) -> bool:
         """Whether `evaluate` can be called on the rows."""
@@ -554,7 +568,7 @@ def load(
         warn(
             f"run {run}: the sites keep their NAME.columns.toml; rows of a site need its lines in such a file of their own"
         )
-    model = TrainedModel(run, basis, lambda: training_rows(store, run, dataset), client=name, warn=warn)
+    model = TrainedModel(run, basis, lambda: training_rows(store, run, dataset), client=name, column=column, warn=warn)
     if by_site:
         model = with_personal(model, store, column, dataset, alone)
     return replace(model, calibration=calibration(model, store, number)) if calibrated else model

@@ -160,13 +160,23 @@ def test_test_rows_in_another_file_are_mended(tmp_path: Path) -> None:
     assert "new.csv: changed as visits was for training" in runs.records[0].facts["data"]["notes"]
 
 
+@pytest.mark.parametrize("form", [csv, frame])
+def test_a_cell_that_is_no_number_leaves_the_other_rows_mended(
+    one_file: Runs, tmp_path: Path, form: Callable[[pd.DataFrame, Path], object]
+) -> None:
+    agreed = visits(60, 1)
+    rows = as_written(agreed).astype({"dose": object})
+    rows.loc[[0, 30], "dose"] = "much"
+    found, lines = answers(one_file, form(rows.astype({"dose": str}), tmp_path))
+    others = agreed.index.difference([0, 30])
+    expected = agreed_answers(one_file, agreed, tmp_path)
+    pd.testing.assert_frame_equal(found.reset_index(drop=True).loc[others], expected.loc[others], rtol=1e-6)
+    assert any(line.startswith("2 rows of 60: dose not a number, such as 'much'") for line in lines)
+
+
 def test_cells_that_cannot_be_mended_are_refused_in_one_line(one_file: Runs, tmp_path: Path) -> None:
-    rows = as_written(visits(20, 1)).astype({"dose": object})
-    rows.loc[0, "dose"] = "much"
-    with pytest.raises(
-        BadInput, match=r"^these rows: units: column 'dose' holds large_string, not numbers; correct its cells"
-    ):
-        answers(one_file, rows.astype({"dose": str}))
+    with pytest.raises(BadInput, match=r"^these rows: units: column 'dose' holds \w+, not numbers; correct its cells"):
+        answers(one_file, as_written(visits(20, 1)).assign(dose="much"))
 
 
 def test_an_export_says_that_it_takes_mended_rows(files: Runs, tmp_path: Path) -> None:

@@ -340,6 +340,12 @@ def test_the_final_model_trains_on_all_rows_and_predict_takes_it(studied: tuple[
     assert main(["predict", str(rows), "--runs", str(folder / "runs"), "--output", str(folder / "a.csv")]) == 0
     assert f"run {final.id} is the final model of a study: fedavg, expected" in capsys.readouterr().err
     assert len(pd.read_csv(folder / "a.csv")) == 240
+    output_of("export", "--runs", folder / "runs", "--output", folder / "model")
+    card = (folder / "model" / "README.md").read_text()
+    assert f"expects {final.facts['final']['expected']}" in card
+    assert "| metric on the test rows |" not in card, "no row is left to test it"
+    site, *columns = decided.findings.sites().items()
+    assert f"| {site[1][0]} | {' | '.join(str(cells[0]) for _, cells in columns)} |" in card
     decided.runs.store.add_facts(final.id, {"final": {**final.facts["final"], "arm": "FedAvg + site-bias"}})
     assert main(["predict", str(rows), "--runs", str(folder / "runs"), "--output", str(folder / "a.csv")]) == 0
     decided.runs.store.add_facts(final.id, {"final": final.facts["final"]})

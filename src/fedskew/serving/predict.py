@@ -131,7 +131,8 @@ class TrainedModel:
     def table(self, rows: pd.DataFrame | Rows) -> tuple[pd.DataFrame, list[Unseen]]:
         """Return the answers for rows of `read` or `blocks`, and what no training row held."""
         answers, unseen = self.answers(self.inputs(rows), self.sites_of(rows)), self.unseen(rows)
-        outside = ["; ".join(what for strange, what in unseen if strange[i]) for i in range(len(answers))]
+        said = [(strange, what.partition(", such as ")[0]) for strange, what in unseen]  # the cell is in the row
+        outside = ["; ".join(what for strange, what in said if strange[i]) for i in range(len(answers))]
         index = rows.index if isinstance(rows, pd.DataFrame) else None
         return pd.DataFrame({**columns_of(self.trained, answers), OUTSIDE: outside}, index=index), unseen
 
@@ -323,7 +324,7 @@ class TrainedModel:
         missing = [name for name in preprocessing.names if name not in frame]
         lack = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}, which the model of run {self.run} was trained with"
         near = suggestion("".join(missing[:1]), map(str, frame))
-        require(not missing, f"predict: the rows lack the {lack}; {near}")
+        require(not missing, f"predict: the rows lack the {lack}; {near}; without values, leave its cells empty")
         return frame
 
     def frame(self, rows: object) -> pd.DataFrame:

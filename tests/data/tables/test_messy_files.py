@@ -101,7 +101,7 @@ SPELT: dict[str, tuple[list[str], list[float] | np.ndarray, str]] = {
     "words": (
         [str(v) if i % 20 else "old" for i, v in enumerate(NUMBERS)],
         NUMBERS[np.arange(ROWS) % 20 > 0],
-        " missing or",
+        "'old' is no number, so it is a missing value",
     ),
     "dollars": ([f"${v}" for v in NUMBERS], NUMBERS, f"'${NUMBERS[0]}' is read as {NUMBERS[0]}"),
     "euros": ([f"{v:.2f} €" for v in NUMBERS], NUMBERS, "is read as"),
@@ -134,7 +134,11 @@ TEXTS = {
         [f"{1 + i % 12:02}/{1 + i * 5 % 12:02}/2021" for i in range(ROWS)],
         "'02/06/2021' may be 2021-06-02 or",
     ),
-    "units": ([f"{v} kg" for v in NUMBERS], f"such as '{NUMBERS[0]} kg'; write numbers as 1200.5"),
+    "units": ([f"{v} kg" for v in NUMBERS], f"such as '{NUMBERS[0]} kg'; write all numbers as 1200.5"),
+    "dates in two spellings": (
+        [day.strftime("%d/%m/%Y" if i % 7 else "%Y-%m-%d") for i, day in enumerate(DAYS)],
+        "such as '2019-01-07' and '",
+    ),
     "bands": ([["20-29", "30-39", "40-49"][i % 3] for i in range(ROWS)], ""),
     "intervals": ([["(0, 10]", "(10, 20]"][i % 2] for i in range(ROWS)], ""),
     "versions": ([f"1.{i % 5}.{i % 7}" for i in range(ROWS)], ""),

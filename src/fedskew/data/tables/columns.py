@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedskew.data.preprocessing import MISSING, Cells, Column, Number, Tabular, Text, Unseen, Words
-from fedskew.data.tables.mapping import plain
+from fedskew.data.tables.mapping import GAPS, plain
 from fedskew.data.texts import by_frequency, words
 
 Fact: TypeAlias = tuple[str, Literal["mean", "content", "share", "missing"], str, NDArray[np.float64]]
@@ -129,9 +129,10 @@ def unseen(part: Column, values: Values) -> list[Unseen]:
     """Return what no training row held in a column's cells. A cell that is no number is not called missing."""
     cells = cells_for(part, values)
     unseen = part.unseen(cells)
-    if not isinstance(part, Number) or part.gaps:
+    if not isinstance(part, Number):
         return unseen
-    odd = np.isnan(cells) & values.astype(str).where(values.notna(), "").str.strip().ne("").to_numpy()
+    texts = values.astype(str).where(values.notna(), "").str.strip()
+    odd = np.isnan(cells) & ~(texts.str.casefold().isin(GAPS) if part.gaps else texts.eq("")).to_numpy()
     unseen = [(at & ~odd, what) for at, what in unseen]
     kind = "a time" if part.time else "a number"
     return [*unseen, (odd, f"not {kind}, such as {str(values[odd].iloc[0])!r}")] if odd.any() else unseen

@@ -95,7 +95,7 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
                 for column, number in factors.items():
                     require(column in names, f"{where}: no column {column!r}; {suggestion(column, names)}")
                     numbers = scaled(part[column], number, f"{where}: units: column {column!r}")
-                    part = replaced(part, column, pc.if_else(here, numbers, part[column].cast(pa.float64())))
+                    part = replaced(part, column, pc.if_else(here, numbers, part[column].cast(numbers.type)))
         return part
 
     def fitting(self, columns: Collection[str]) -> "Mapping":
@@ -203,10 +203,14 @@ def replaced(part: pa.Table, name: str, cells: pa.ChunkedArray) -> pa.Table:
 
 
 def scaled(cells: pa.ChunkedArray, factor: float, where: str) -> pa.ChunkedArray:
-    """Multiply the numbers by a factor. Missing numbers stay missing."""
+    """Multiply the numbers by a factor. Missing numbers stay missing, and words among texts of numbers stay words."""
     kind = cells.type
-    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)
+    texts = pd.Series(cells.to_pylist() if holds_strings(kind) else [], dtype=object)
+    numbers = pd.to_numeric(texts, errors="coerce")
+    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind) or numbers.notna().any()
     require(numeric, f"{where} holds {kind}, not numbers; correct its cells, or leave out its unit")
+    if len(texts):
+        return pa.chunked_array([pa.array((numbers * factor).map(repr).where(numbers.notna(), texts), kind)])
     return pc.multiply(cells.cast(pa.float64()), factor)
 
 
@@ -371,6 +375,8 @@ class CellTally:
         for letters, number in zip(cells[look].str.replace(r"[\W\d_]", "", regex=True), rows[look], strict=True):
             self.looks[letters] += int(number)
         self.show("look", cells[look])
+        shapes = cells[look].str.replace(r"\d+", "0", regex=True)
+        self.show("other look", cells[look][shapes != re.sub(r"\d+", "0", self.shown.get("look", ""))])
         self.show("odd", cells[~look])
 
     def show(self, what: str, cells: Cells) -> None:
@@ -437,9 +443,12 @@ def note(name: str, tally: CellTally, spelling: str, is_text: bool) -> str:
         days = " or ".join(str(read(pd.Series([cell]), form)[0])[:10] for form in tally.orders)
         first, second = (entry("dates", name, form) for form in tally.orders)
         return f"column {name!r}: text, because {cell!r} may be {days}; in NAME.columns.toml write {first}, or {second}"
-    odd = tally.shown.get("odd", "")
+    odd, other = tally.shown.get("odd", ""), tally.shown.get("other look", "")
     gap = f"; if {odd!r} is a missing value, in NAME.columns.toml write {entry(f'words.{key(name)}', odd, '')}"
+    if odd and any(map(tally.mostly, NUMBERS)):
+        return f"column {name!r}: {odd!r} is no number, so it is a missing value; write numbers as 1200.5"
+    such = f"{cell!r} and {other!r}" if other else repr(cell)
     return (
-        f"column {name!r}: text, though most cells look like numbers or times, such as {cell!r}; write numbers as 1200.5 and "
-        f"times as 2020-01-31T13:08:00{gap if odd else ''}"
+        f"column {name!r}: text, though most cells look like numbers or times, such as {such}; write all numbers as 1200.5, all "
+        f"dates as 2020-01-31 or 2020-01-31T13:08:00{gap if odd else ''}"
     )

@@ -162,8 +162,9 @@ class Execution:
     def timed(self) -> tuple[Timing, Experiment]:
         """Execute a short run of FedAvg. Return the times of a whole one, and the base with the engine that suits it."""
         threads, local = self.base.training.threads or threads_of(self.jobs), self.base.local  # as when all jobs run
-        short = Arm(FIRST).experiment(self.base.replace(training__rounds=SHORT, training__threads=threads))
         pictures = self.rows.x.ndim > 2 and local.steps is None and local.batch_size != "all"
+        number = 1 if pictures else SHORT  # a round on pictures has many steps
+        short = Arm(FIRST).experiment(self.base.replace(training__rounds=number, training__threads=threads))
         part = min(1.0, PASSES / (local.epochs * len(self.rows.y))) if pictures else 1.0
         if part < 1:
             short = short.replace(local__epochs=local.epochs * part)
@@ -177,7 +178,7 @@ class Execution:
             ]
             rest = time.perf_counter() - began
             rounds = sum(m.value for m in self.store.curves([run], ["round/seconds"]))
-            times = {"a_round": rounds / SHORT / part, "a_run": max(rest - rounds, 0.0)}
+            times = {"a_round": rounds / number / part, "a_run": max(rest - rounds, 0.0)}
             self.store.add_facts(run, {"asked": short.hash(), "study": times})
             stored = self.store.run(run)
         ready = from_toml(stored.experiment)
@@ -202,9 +203,9 @@ class Execution:
             note = f"the model is {quick}, since {slow} takes too long: {str(error).removeprefix('study: ')}"
             self.caller.warn(f"study: {note}")
             return replace(self, base=self.simpler, simpler=None).decided(options, words_, [note])
+        self.caller.warn(described(plan, rounds, steps.nested))
         tuned, plan = steps.tuned(plan)
         notes = [described(plan, rounds, steps.nested), *why, *notes]
-        self.caller.warn(notes[0])
         records = steps.compared(plan, tuned)
         settings = {arm.name: [of_split[arm.name].best.setting for of_split in tuned] for arm in plan.arms}
         if groups and steps.nested:

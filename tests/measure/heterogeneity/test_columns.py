@@ -43,6 +43,12 @@ def test_a_shifted_client_is_named_with_its_mean() -> None:
     assert found.text.startswith("pressure is higher in east: mean 15.")
 
 
+def test_a_client_with_a_number_for_a_name_is_called_a_client() -> None:
+    values = np.random.default_rng(0).normal(10, 1, 200) + 5 * (CLIENT == 2)
+    [found] = differences([("pressure", "mean", "", values)], CLIENT, [*"0123"])
+    assert found.text.startswith("pressure is higher in client 2: mean 15.")
+
+
 def test_a_column_is_named_by_its_strongest_difference() -> None:
     rng = np.random.default_rng(1)
     word = (rng.random(200) < 0.2) | (CLIENT == 0)

@@ -224,7 +224,7 @@ def factor_of(part: Difference, mine: GroupMoments, others: GroupMoments) -> flo
 
 def sentence(part: Difference, mine: GroupMoments, others: GroupMoments) -> str:
     """Describe the difference in a sentence."""
-    column, client = part.column, part.client
+    column, client = part.column, f"client {part.client}" if part.client.isdecimal() else part.client
     if part.kind == "copied":
         return f"{percent(part.here)} of {client}'s rows occur more than once, elsewhere {percent(part.elsewhere)}"
     shares = percent(part.here), percent(part.elsewhere)

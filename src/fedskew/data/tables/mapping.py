@@ -207,7 +207,7 @@ def scaled(cells: pa.ChunkedArray, factor: float, where: str) -> pa.ChunkedArray
     kind = cells.type
     texts = pd.Series(cells.to_pylist() if holds_strings(kind) else [], dtype=object)
     numbers = pd.to_numeric(texts, errors="coerce")
-    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind) or numbers.notna().any()
+    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind) or numbers.count() > 0
     require(numeric, f"{where} holds {kind}, not numbers; correct its cells, or leave out its unit")
     if len(texts):
         return pa.chunked_array([pa.array((numbers * factor).map(repr).where(numbers.notna(), texts), kind)])

@@ -14,7 +14,7 @@ from fedskew.core import records, trees as vectors
 from fedskew.core.records import Cohort, Info, Upload
 from fedskew.core.trees import Dispersion, dispersion, weighted_sum
 from fedskew.experiment.config import Experiment
-from fedskew.measure.updates import drift
+from tests.drifts import drift
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 NUMBERS = st.floats(-1e3, 1e3, width=32) | st.sampled_from([0.0, 1e30, -1e30, 1e-38, 2.0**-149])

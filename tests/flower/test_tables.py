@@ -23,6 +23,7 @@ from fedskew.flower.node import Node
 from fedskew.flower.server import serve
 from fedskew.flower.tables import check_table
 from fedskew.flower.wire import Reply, pack, unpack
+from fedskew.report.answer import remarks
 from fedskew.serving.predict import load
 from fedskew.store.runs import RunStore
 from tests.flower_nodes import VERSIONS, Direct, configuration, final, request
@@ -261,3 +262,12 @@ def test_a_node_says_which_cells_the_run_never_saw(tmp_path: Path, caplog: pytes
     assert city.startswith("column 'city': 30 of 30 rows unknown, such as ")
     assert " rows outside 21 to 88" in age
     assert all(line.endswith("; no row from which the run took its columns was like that") for line in (city, age))
+
+
+def test_views_say_that_a_node_may_train_on_the_servers_test_rows(tmp_path: Path) -> None:
+    experiment, nodes = deployment(tmp_path, "label=outcome")
+    own = experiment.replace(dataset=f"table:{nodes[0].rows},label=outcome", clients__held_out=0.2)
+    line = "the server drew the test rows from its own table: a node with the same file trains on them"
+    for each, says in ((own, True), (experiment.replace(training__rounds=1), False)):
+        store = deployed(each.replace(training__rounds=1), nodes, tmp_path / str(says))
+        assert any(text.startswith(line) for text in remarks(store.runs())) == says

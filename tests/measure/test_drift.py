@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedskew.core import trees as vectors
-from fedskew.measure.updates import drift
+from tests.drifts import drift
 
 NAMES = {"divergence", "drift", "relative_drift", "update_norm", "distance", "alignment"}
 

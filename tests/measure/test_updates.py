@@ -14,7 +14,8 @@ from fedskew.execution.measurements import rows_of
 from fedskew.experiment.config import Experiment
 from fedskew.measure.fairness import entropy, jain
 from fedskew.measure.history import recovery
-from fedskew.measure.updates import cosines, drift, signal_to_noise
+from fedskew.measure.updates import cosines, signal_to_noise
+from tests.drifts import drift
 
 LAYERS = {"first": [slice(0, 3), slice(5, 6)], "second": [slice(3, 5)]}
 SHARES = st.lists(st.floats(0.01, 1), min_size=2, max_size=20)

@@ -180,7 +180,12 @@ def by_hand(source: str) -> list[str]:
 core = imports_of("core")
 BREACHES = {
     core: (
-        *("from fedskew.measure.updates import drift", "import fedskew.loop.round", "import fedskew", "import flwr"),
+        *(
+            "from fedskew.measure.updates import drift_measures",
+            "import fedskew.loop.round",
+            "import fedskew",
+            "import flwr",
+        ),
         *(
             "from fedskew import __version__",
             "importlib.import_module('fedskew.loop')",

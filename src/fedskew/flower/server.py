@@ -362,7 +362,8 @@ def begin(
     nodes = Nodes(channel, template, deployment, most_rows, on_left=lambda left: store.add_facts(run, {"left": left}))
     nodes.left = store.run(run).facts.get("left", {})
     meet(store, run, nodes, clients)
-    data = rows_by_client([nodes.met[k] for k in range(clients)], dataset, preprocessing)
+    note = DRAWN if getattr(experiment.dataset, "test", None) == "" else ""
+    data = rows_by_client([nodes.met[k] for k in range(clients)], dataset, preprocessing, note)
     data = with_maps(data, experiment.harmonisation, nodes, store, run)
     assembly = assemble(experiment, dataset, data)
     if assembly.federation.intercepts is not None:
@@ -407,14 +408,19 @@ def repeated(store: RunStore, run: int) -> int:
     return total
 
 
-def rows_by_client(met: list[wire.Reply], dataset: Dataset, preprocessing: Preprocessing | None) -> ClientData:
+DRAWN = "the server drew the test rows from its own table: a node with the same file trains on them (test=FILE names other rows)"
+
+
+def rows_by_client(
+    met: list[wire.Reply], dataset: Dataset, preprocessing: Preprocessing | None, note: str
+) -> ClientData:
     """Return the clients' numbers of rows, by class if they report it. The server has no rows of clients."""
     classes, unknown = np.arange(dataset.num_classes), np.zeros_like(dataset.y[:1])
     labels = [
         np.repeat(classes if reply.label_counts else unknown, reply.label_counts or reply.rows, axis=0) for reply in met
     ]
     sizes, measured = (np.asarray(rows) for rows in ([m.rows for m in met], [m.measured_rows for m in met]))
-    partition = consecutive(sizes, measured, tuple(reply.site for reply in met))
+    partition = dataclasses.replace(consecutive(sizes, measured, tuple(reply.site for reply in met)), note=note)
     return ClientData(
         partition=partition,
         sites=partition,

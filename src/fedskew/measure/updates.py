@@ -4,13 +4,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from fedskew.core.trees import Dispersion, column_chunks, dispersion
-
-
-def drift(deltas: Tensor, num_examples: Tensor) -> dict[str, Tensor]:
-    """Measure one cohort's updates (C, P), weighted by ``num_examples`` (C,). See `drift_measures`."""
-    n = num_examples.double()
-    return drift_measures(dispersion(n / n.sum(), deltas))
+from fedskew.core.trees import Dispersion, column_chunks
 
 
 def drift_measures(seen: Dispersion) -> dict[str, Tensor]:

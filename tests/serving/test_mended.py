@@ -126,7 +126,7 @@ def test_rows_without_the_column_of_the_site_are_named(one_file: Runs, tmp_path:
 def test_rows_of_an_unknown_site_are_named(one_file: Runs, tmp_path: Path) -> None:
     rows = visits(20, 1).assign(clinic=["01", "09"] * 10)
     lines = answers(one_file, csv(rows, tmp_path))[1]
-    assert lines[1].startswith("10 rows of 20: in column clinic no client of training, so that its units and words are")
+    assert lines[1].startswith("10 rows of 20: of a client without training rows (column clinic): its units and words")
 
 
 def test_a_file_of_the_same_name_is_mended_and_another_one_is_named(files: Runs, tmp_path: Path) -> None:

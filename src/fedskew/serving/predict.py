@@ -489,7 +489,7 @@ class TrainedModel:
         if isinstance(rows, np.ndarray) or not mappings.clients or mappings.column not in rows:
             return []
         strange = ~words_of(rows[mappings.column]).isin(mappings.clients).to_numpy()
-        what = f"in column {mappings.column} no client of training, so that its units and words are taken as the agreed ones"
+        what = f"of a client without training rows (column {mappings.column}): its units and words count as agreed"
         return [(strange, what)]
 
 

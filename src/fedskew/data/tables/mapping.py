@@ -239,8 +239,8 @@ def mapping_of(path: Path) -> Mapping:
         mapping = msgspec.toml.decode(read_small(where).removeprefix(codecs.BOM_UTF8), type=Mapping)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise BadInput(
-            f"{where}: {error}; write absent, [rename], [units], [dates] and [words.COLUMN], each entry on a line of its own below "
-            'its table, and names other than letters, digits, _ and - in quotes: "Größe" = "size"'
+            f"{where}: {error}; write absent, [rename], [units], [dates] and [words.COLUMN], each once, each entry on a line "
+            'of its own below its table, and names other than letters, digits, _ and - in quotes: "Größe" = "size"'
         ) from None
     require(not mapping.sheet or path.suffix.lower() == ".xlsx", f"{where}: sheet is for Excel files; leave it out")
     for name, form in mapping.dates.items():

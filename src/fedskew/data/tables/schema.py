@@ -139,20 +139,14 @@ def other_language(name: str, of_sites: Mapping[str, Collection[str]], fewest: i
     Words that are `alike` count as one. Half of the sites, and at least ``fewest`` of them, hold the usual words.
     """
     pairs = alike(of_sites)
-    sets = {
-        where: frozenset(pairs.get(where, {}).get(word, word) for word in words)
-        for where, words in of_sites.items()
-        if len(words) > 1
-    }
-    usual, places = max(Counter(sets.values()).items(), key=lambda item: item[1], default=(frozenset[str](), 0))
-    if places < max(fewest, len(sets) / 2):
-        return {}
-    shown = ", ".join(map(repr, sorted(usual)))[:80]
+    sets = {at: frozenset(pairs.get(at, {}).get(word, word) for word in words) for at, words in of_sites.items()}
+    [(usual, places)] = Counter(words for words in sets.values() if len(words) > 1).most_common(1) or [(frozenset(), 0)]
+    enough = places >= max(fewest, len(sets) / 2)
     return {
-        where: f"{', '.join(map(repr, sorted(words)))[:80]}, but at other sites {shown}; if they mean the same, map each word: in "
+        where: f"{spelt(dict(zip(sorted(words), sorted(usual), strict=True)))}; if they mean the same, map each word: in "
         f"NAME.columns.toml write {entry(f'words.{key(name)}', min(words), 'WORD')}"
         for where, words in sets.items()
-        if len(words) == len(usual) and usual.isdisjoint(words)
+        if enough and len(words) == len(usual) and usual.isdisjoint(words)
     }
 
 
@@ -179,8 +173,8 @@ def alike(of_sites: Mapping[str, Collection[str]]) -> dict[str, dict[str, str]]:
 
 
 def spelt(pairs: Mapping[str, str]) -> str:
-    """Name both spellings of words."""
-    odd, usual = (", ".join(map(repr, side)) for side in (pairs, pairs.values()))
+    """Name both spellings of words, as far as they fit into a line."""
+    odd, usual = (", ".join(map(repr, side))[:80] for side in (pairs, pairs.values()))
     return f"{odd}, but at other sites {usual}"
 
 

@@ -42,6 +42,16 @@ def test_sums_by_stratum_and_the_histogram_count_the_same_rows():
     assert (np.diff(strata[order]) >= 0).all()
 
 
+@pytest.mark.parametrize("fewest", [1, 5])
+def test_medians_and_tenths_of_a_site_lie_in_its_range(fewest):
+    """They are middles of bins, and equal targets have no others."""
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(size=(300, 2)), np.repeat([0, 1, 2], 100)
+    y = np.where(client == 2, 5.0, rng.normal(0, 3, 300))
+    holdings = rehearse(sites_of(x, y, client, fewest), Source("numbers"))["holdings"]
+    assert holdings["rows"][2] == [5.0] * 4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("skew", NUMBERS)
 def test_a_planted_face_of_numbers_dominates_in_nineteen_of_twenty_seeds(skew):

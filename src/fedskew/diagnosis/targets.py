@@ -263,7 +263,9 @@ class NumberTargets(Targets):
         return of_numbers(column or "target", "mean", "", self.moments, self.counts, self.inner)
 
     def table(self) -> TargetTable:
-        table, (_, names) = holdings("number", self.values, self.rows[1], self.counts, ()), tenths(self.values)
+        site = self.rows[1]
+        values = np.clip(self.values, self.moments.low[site], self.moments.high[site])
+        table, (_, names) = holdings("number", values, site, self.counts, ()), tenths(self.values)
         means = [[float(mean), *row[1:]] for mean, row in zip(self.moments.mean, table["rows"], strict=True)]
         return TargetTable("number", names, names, self.counts.sum(1), {**table, "rows": means})
 

@@ -337,6 +337,8 @@ def test_the_final_model_trains_on_all_rows_and_predict_takes_it(studied: tuple[
     stored = decided.runs.store.measurements([final.id])
     assert set(stored["split"]) <= {"round", "client"}, "numbers on rows that it trained on are removed"
     assert model_of("latest", folder / "runs").ids == (final.id,)
+    with pytest.raises(BadInput, match="or repeat the study with --final"):
+        decided.runs.one("predict")
     rows = folder / "new.csv"
     clinics(1).drop(columns="outcome").to_csv(rows, index=False)
     assert main(["predict", str(rows), "--runs", str(folder / "runs"), "--output", str(folder / "a.csv")]) == 0

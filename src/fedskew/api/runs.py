@@ -227,6 +227,8 @@ class Runs:
             return self.ids[0]
         choice = [f"{r.id} ({name_of(r.name)}, seed {r.seed})" for r in self.records[:12]]
         more = ", ..." if len(self) > len(choice) else ""
+        if self.store.titles().get(self.records[0].comparison or 0, "").startswith("study:"):
+            more += "; or repeat the study with --final, which trains the decided method on all rows"
         raise BadInput(f"{verb}: these are {len(self)} runs; name one of them: {', '.join(choice)}{more}")
 
     def confirm(self, trust: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -46,10 +47,9 @@ def replacing(path: Path, mode: int = 0) -> Iterator[Path]:
     Nobody else can guess, place or follow that path: it is in a new folder of this user, beside ``path``. If ``path`` is a link,
     its target is replaced. A device or pipe is written to. A new file gets the permissions ``mode``. Raises `OSError`.
     """
-    try:
-        target = path.resolve()
-    except RuntimeError:
-        raise OSError(errno.ELOOP, "its links lead in a circle") from None
+    target = Path(os.path.realpath(path))  # a circle ends at a link
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, "its links lead in a circle")
     if target.exists() and not target.is_file():
         yield target
         return

@@ -196,9 +196,8 @@ def entry() -> NoReturn:
         # characters outside the terminal's encoding become escapes
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    os.environ.setdefault(
-        "PYTHONSAFEPATH", "1"
-    )  # processes that it starts import no module of the working folder in place of Python's
+    # processes that it starts import no module of the working folder in place of Python's
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     gc.disable()  # until the verb's modules are there: they stay, and to look for garbage in them takes a tenth of a short command
     code = main()
     if code == BadInput.exit_code:

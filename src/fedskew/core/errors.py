@@ -96,7 +96,7 @@ def require_storable(what: str, value: object) -> None:
 def suggestion(wrong: str, names: Iterable[str]) -> str:
     """Return the end of an error message for an unknown name: the nearest known name, or all known names."""
     names = sorted({*names})
-    if {*wrong.split(",")} < {*names}:
+    if {*wrong.split(",")} <= {*names}:
         return f"write its names one by one: {wrong.replace(',', ' ')}"
     small = {name.lower(): name for name in names}
     near = difflib.get_close_matches(wrong.lower(), small, n=1, cutoff=0.5)

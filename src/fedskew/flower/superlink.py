@@ -47,9 +47,8 @@ class Trust(NamedTuple):
         """Raises `BadInput` for a file that holds no certificate."""
         try:
             context = ssl.create_default_context(cafile=self.roots)
-            context.verify_flags &= (
-                ~ssl.VERIFY_X509_STRICT
-            )  # Python 3.13 sets it; gRPC, which this check stands for, does not
+            # Python 3.13 is stricter than gRPC, for which this check stands
+            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
             return context
         except OSError as error:  # an ssl.SSLError is one
             require(False, f"--root-certificates {self.roots}: holds no certificate in PEM form: {reason(error)}")

@@ -5,6 +5,7 @@ import inspect
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -235,3 +236,34 @@ def test_the_path_repeats_the_run_and_stands_in_its_report(tmp_path: Path) -> No
     assert "fedskew landscape 1 --kind path" not in text
     (store.run_folder(1) / "landscape-path.json").write_text('{"losses": 1}')
     assert "loss landscape of" not in page(Results(store, store.runs()))
+
+
+@pytest.mark.parametrize("begun", [{"init": "1:2"}, {"faults__attackers": 0.4, "faults__attack": "scaled"}])
+def test_the_path_ends_at_the_model_of_a_run_that_goes_on_or_is_attacked(tmp_path: Path, begun) -> None:
+    """The path of a run begun after round 2 repeated six rounds instead of four; attackers were honest."""
+    small: Any = {"model": "softmax", "clients": 5, "epochs": 1, "runs": tmp_path, "engine": "sequential"}
+    fs.run(rounds=2, **small)
+    fs.run(rounds=6, **small, **begun)
+    assembly, server, _ = state_of(fs.open(tmp_path)[2].store, 2)
+    models = models_of(assembly, 6)
+    assert torch.equal(models[-1], server.x)
+    assert len(models) == 1 + 6 - assembly.initial.round
+
+
+def test_sharpness_is_of_the_rows_of_all_clients(tmp_path: Path) -> None:
+    """It was of the first 2,048 training rows, which were the first client's."""
+    y = np.repeat([0, 1], 3000)
+    rows = fs.Dataset(x=np.eye(2)[y], y=y, x_test=np.eye(2), y_test=np.arange(2), groups=y, classes=("no", "yes"))
+    small: Any = {"skew": "natural", "model": "softmax", "rounds": 1, "clients__held_out": 0.0, "runs": tmp_path}
+    found = fs.landscape(fs.run(data=rows, dtype="float64", **small), "line", points=3)
+    assembly, server, _ = state_of(fs.open(tmp_path)[1].store, 1, rows)
+    task, x = assembly.federation.task, torch.eye(2, dtype=torch.float64)
+    curvature = torch.func.hessian(lambda w: task.loss(task.logits(w, x), torch.tensor([0, 1])).mean())(server.x)
+    assert found.sharpness.eigenvalue == pytest.approx(float(torch.linalg.eigvalsh(curvature)[-1]), rel=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["ifca", "fedper"])
+def test_a_landscape_needs_one_model_of_all_clients(tmp_path: Path, algorithm) -> None:
+    small: Any = {"model": "softmax", "clients": 3, "rounds": 1, "epochs": 1, "runs": tmp_path}
+    with pytest.raises(BadInput, match="the clients of run 1 have separate models"):
+        fs.landscape(fs.run(algorithm=algorithm, **small))

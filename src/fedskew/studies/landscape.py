@@ -4,6 +4,7 @@ H. Li, Xu, Taylor, Studer, Goldstein: Visualizing the Loss Landscape of Neural N
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.linalg import vector_norm
 
+from fedskew.core.contract import one_global_model
 from fedskew.core.errors import FedskewError, require
 from fedskew.core.limits import PositiveFloat
 from fedskew.core.records import Server
@@ -25,11 +27,12 @@ from fedskew.data.dataset import Dataset
 from fedskew.engine.states import ClientStates
 from fedskew.execution.build import Assembly
 from fedskew.execution.facts import tell_where
-from fedskew.execution.rounds import state_of
+from fedskew.execution.rounds import goes_on, state_of
+from fedskew.execution.site import LocalClients
 from fedskew.experiment.keywords import Kind
 from fedskew.loop.evaluate import evaluate, evaluate_clients
-from fedskew.loop.round import play_round, start
-from fedskew.loop.work import States
+from fedskew.loop.round import start
+from fedskew.loop.work import Outcome, States
 from fedskew.report.console import png, self_showing
 from fedskew.report.draw import draw_slices
 from fedskew.report.plots import AXES, keep
@@ -260,7 +263,7 @@ def landscape(
     tell_where(warn, store, run, server.round)
     fed, clients = assembly.federation, grid.clients
     require(
-        not fed.others and fed.contract.shares_model,
+        not fed.others and fed.own_part is None and one_global_model not in fed.contract.needs,
         f"landscape: the clients of run {run} have separate models; name a run whose clients share one model",
     )
     for k in clients:
@@ -299,7 +302,7 @@ def landscape(
 
 def plane(assembly: Assembly, server: Server, states: States, grid: Grid) -> tuple[Window, Marks]:
     """Return the plane through the global model and two clients' models after one more round, and these models."""
-    outcome = play_round(assembly.federation, assembly.engine, server, states, measure_local=False)
+    outcome = played(assembly, server, states)
     row_of = {int(k): i for i, k in enumerate(outcome.work.clients)}
     for k in grid.clients[:2]:
         require(k in row_of, f"landscape: client {k} takes no part in the next round; choose from {sorted(row_of)}")
@@ -309,12 +312,19 @@ def plane(assembly: Assembly, server: Server, states: States, grid: Grid) -> tup
     return window, {"global": (0.0, 0.0), **marks, "next global": projected(window, outcome.server.x)}
 
 
+def played(assembly: Assembly, server: Server, states: States) -> Outcome:
+    """Play one round as the run does, with its faults and attackers."""
+    site = LocalClients(assembly.engine, assembly.experiment.faults)
+    return site.play_round(assembly.federation, server, states, measure_local=False)
+
+
 def models_of(assembly: Assembly, rounds: int) -> Tensor:
-    """Repeat the run; return the global models (rounds + 1, P) before round 1 and after each round."""
-    server, states = start(assembly.federation, assembly.x0), ClientStates()
+    """Repeat the run; return the global models (R, P) before its first round and after each round until ``rounds``."""
+    states = ClientStates()
+    server = goes_on(assembly, start(assembly.federation, assembly.x0), states, simulated=True)
     models = [server.x]
-    for _ in range(rounds):
-        server = play_round(assembly.federation, assembly.engine, server, states, measure_local=False).server
+    while server.round < rounds:
+        server = played(assembly, server, states).server
         models.append(server.x)
     return torch.stack(models)
 
@@ -327,9 +337,10 @@ def projected(window: Window, w: Tensor) -> tuple[float, float]:
 
 
 def sharp(assembly: Assembly, server: Server) -> Sharpness:
-    """Return the sharpness of the mean loss on at most `ROWS` training rows, within 5 % of the model's norm."""
+    """Return the sharpness of the mean loss on at most `ROWS` training rows of all clients, within 5 % of the model's norm."""
     fed = assembly.federation
-    rows = torch.as_tensor(fed.partition.indices[:ROWS], device=fed.x.device)
+    every = fed.partition.indices
+    rows = torch.as_tensor(every[:: math.ceil(len(every) / ROWS)], device=fed.x.device)
     w, x, y = server.x, fed.x[rows], fed.targets(server.round)[rows]
 
     def loss(v: Tensor) -> Tensor:

@@ -90,6 +90,7 @@ def test_whole_sections_are_taken_as_before() -> None:
         ({"rounds": "x"}, "training: rounds must be a whole number"),
         ({"rounds": 0}, "training: rounds must be at least 1, got 0"),
         ({"solver__lrr": 3}, "solver sgd: unknown option 'lrr'; did you mean 'lr'?"),
+        ({"cohort": 2, "selection": "everyone"}, "cohort and selection both choose who takes part; leave one out"),
         ({"clients": [3]}, "clients: expected a table of options, got [3]"),
         ({"skew": ["iid", "feature-affine"], "skew__alpha": 1}, "skew.alpha: needs exactly one skew, got 2; "),
     ],

@@ -8,6 +8,7 @@ import pytest
 
 from fedskew.api.functions import run
 from fedskew.core.errors import BadInput
+from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.loop.plan import Local, SeededPlanner, partial
 from fedskew.store.runs import RunStore
@@ -79,6 +80,16 @@ def test_own_work_like_all_others_changes_no_number(tmp_path: Path) -> None:
     ]
     assert numbers(runs[0]) == numbers(runs[1])
     assert "own" not in runs[0].records[0].experiment.partition("[clients]")[2].partition("[")[0]
+
+
+def test_own_epochs_count_where_the_others_take_steps() -> None:
+    assembly = assemble(small(clients__own=["2:epochs=1,batch_size=4"], steps=9), DATA)
+    assert [assembly.federation.planner.extent(k, 20)[0] for k in (1, 2)] == [9, 5]
+
+
+def test_an_own_batch_size_beside_batches_by_variance_is_refused() -> None:
+    with pytest.raises(BadInput, match="variance sets the size of every batch"):
+        assemble(small(clients__own=["2:batch_size=4"], system="variance=loss"), DATA)
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,12 @@ def work_of_clients(experiment: Experiment, names: Sequence[str]) -> tuple[Local
         name, options = parse(text, "clients: own")
         require(name in names, f"clients: own: there is no client {name!r}; {suggestion(name, names)}")
         at, works = names.index(name), works or (local,) * len(names)
-        work = from_table(NamedWork, {**plain(works[at]), **options}, f"clients: own: {name}")
+        of_others = plain(works[at]) | ({"steps": None} if "epochs" in options else {})
+        work = from_table(NamedWork, {**of_others, **options}, f"clients: own: {name}")
+        require(
+            "batch_size" not in options or experiment.system.variance is None,
+            f"clients: own: {name}: system.variance sets the size of every batch; leave out batch_size, or variance",
+        )
         require(
             "weight" not in options or experiment.algorithm.weighting == "own",
             f"clients: own: {name}: a weight needs weighting=own, as in --algorithm fedavg:weighting=own",

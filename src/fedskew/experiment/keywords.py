@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
-from fedskew.core.errors import BadInput, suggestion
+from fedskew.core.errors import BadInput, require, suggestion
 
 
 @dataclass(frozen=True)
@@ -392,6 +392,7 @@ def divided(
         if inner and section in sections and section != "name":
             options.setdefault(section, {})[option] = value
         elif key == "cohort":
+            require("selection" not in keywords, "cohort and selection both choose who takes part; leave one out")
             whole["selection"] = {"name": "uniform", "clients": value}
         elif key in plain and isinstance(value, str):
             from fedskew.core.component import parse

@@ -29,7 +29,7 @@ from fedskew.diagnosis.subject import (
 from fedskew.diagnosis.targets import holdings
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity.faces import FACES
-from fedskew.report.diagnosis import page
+from fedskew.report.diagnosis import answer, page
 from tests.commands import error_of, line_of, output_of
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)
@@ -110,6 +110,14 @@ def test_files_on_the_command_line(quick, tmp_path):
     out = output_of("diagnose", tmp_path / "d.csv", "--label", "out", "--client", "site")
     assert "Nothing differs beyond chance" in out
     assert "1 of 601 rows dropped: no value in 'site'" in out
+
+
+def test_a_column_that_differs_is_not_denied_by_the_faces():
+    faces = [{"face": name, "p": 1.0} for name in ("label", "feature", "quantity", "concept")]
+    alike = {"faces": faces, "dominant": None, "columns": []}
+    assert answer(alike) == "Nothing differs beyond chance: the clients look like fair samples of one population."
+    differ = {**alike, "columns": [{"text": "x is higher in oslo"}]}
+    assert answer(differ) == "No measured face differs beyond chance as a whole, but single columns do."
 
 
 def test_columns_that_follow_the_labels_are_one_line_on_terminal_and_page(quick, tmp_path):

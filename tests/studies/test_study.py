@@ -152,6 +152,22 @@ def test_groups_are_values_or_thirds_of_the_rows_of_all_splits() -> None:
         groups_of(splits, ["height"])
 
 
+def test_groups_by_dates_have_dates_and_rows_of_a_person_that_differ_have_none(tmp_path: Path) -> None:
+    days = pd.Timestamp("2021-01-05") + pd.to_timedelta(np.arange(240) % 120, unit="D")
+    frame = clinics().assign(
+        day=days.strftime("%Y-%m-%d"), person=np.arange(240) // 2, visit=np.tile(["1st", "2nd"], 120)
+    )
+    frame.to_csv(tmp_path / "v.csv", index=False)
+    options = {"label": "outcome", "client": "clinic"}
+    groups = groups_of([fs.table(tmp_path / "v.csv", **options)], ["day"])
+    assert all(re.fullmatch(r"day 2021-\d\d-\d\d( \d\d:\d\d)? to 2021-\d\d-\d\d( \d\d:\d\d)?", name) for name in groups)
+    assert len(groups) == 3
+    frame = frame.assign(sex=np.repeat(["f", "m"], 120))
+    frame.to_csv(tmp_path / "v.csv", index=False)
+    groups = groups_of([fs.table(tmp_path / "v.csv", person="person", **options)], ["visit", "sex"])
+    assert set(groups) == {"sex f", "sex m"}, "a person's first visit does not stand for the second"
+
+
 def test_at_most_thirty_lines_of_eighty_characters(studied: tuple[Path, Decided]) -> None:
     lines = printed(studied[1].findings)
     assert len(lines) < 30
@@ -189,6 +205,30 @@ def test_rows_that_a_skew_deals_are_studied_without_sites(dealt: Decided, tmp_pa
     assert "No table: the clients are dealt" in page
     assert "4 clients · 1797 rows" in page, "training and test rows"
     assert "Site-bias: an intercept of the site" in page
+
+
+def test_what_a_study_does_not_use_is_said(short, tmp_path: Path, capsys) -> None:
+    options = {"skew": "iid", "clients": 3, "rounds": 1, "minutes": 60, "jobs": 1}
+    ignored = {"by": "sex", "partition_seed": 7, "seed": 5, "algorithm": "scaffold"}
+    decided = fs.study(dataset="heart", runs=tmp_path, **options, **ignored)
+    assert "study: algorithm, training.seed and clients.partition_seed without effect" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert decided.findings.of_groups() == {}, "no table of dashes"
+    assert any(note.startswith("No groups by sex: the clients are dealt") for note in decided.findings.sure())
+
+
+def test_a_final_model_with_test_rows_of_its_own_is_not_trained_on_them(short, tmp_path: Path) -> None:
+    clinics(rows=40).to_csv(tmp_path / "v.csv", index=False)
+    clinics(1, rows=20).to_csv(tmp_path / "t.csv", index=False)
+    data = f"table:path={tmp_path}/v.csv,label=outcome,client=clinic,test={tmp_path}/t.csv"
+    command = ["study", "--dataset", data, "--rounds", "1", "--minutes", "60", "--jobs", "1", "--final"]
+    out = output_of(*command, "--runs", tmp_path / "runs")
+    assert "is trained on all training rows: " in out
+    output_of("export", "--runs", tmp_path / "runs", "--output", tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "trained on all training rows, and on no test row" in card
+    assert "| accuracy |" in card
 
 
 def test_all_arms_of_dealt_rows_are_measured_on_the_same_rows(dealt: Decided) -> None:
@@ -342,7 +382,7 @@ def test_the_final_model_trains_on_all_rows_and_predict_takes_it(studied: tuple[
     rows = folder / "new.csv"
     clinics(1).drop(columns="outcome").to_csv(rows, index=False)
     assert main(["predict", str(rows), "--runs", str(folder / "runs"), "--output", str(folder / "a.csv")]) == 0
-    assert f"run {final.id} is the final model of a study: fedavg, expected" in capsys.readouterr().err
+    assert f"run {final.id} is the final model of a study: FedAvg, expected" in capsys.readouterr().err
     assert len(pd.read_csv(folder / "a.csv")) == 240
     output_of("export", "--runs", folder / "runs", "--output", folder / "model")
     card = (folder / "model" / "README.md").read_text()
@@ -491,7 +531,7 @@ def test_sites_that_should_not_join_get_models_of_their_own(tmp_path: Path, caps
     assert decided.findings.commands[-1].startswith("fedskew export --client NAME")
     words = [str(tmp_path / "rows.csv"), "--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "a.csv")]
     assert main(["predict", *words]) == 0
-    assert "final model of a study: local-only, expected" in capsys.readouterr().err
+    assert "final model of a study: Local only, expected" in capsys.readouterr().err
     answers = pd.read_csv(tmp_path / "a.csv")
     assert (answers["prediction"] == answers["ill"]).mean() > 0.9
 

@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -17,7 +18,7 @@ from fedskew.api.runs import Runs, plainly
 from fedskew.core.component import label
 from fedskew.core.errors import BadInput, require
 from fedskew.core.machine import cores
-from fedskew.core.text import count
+from fedskew.core.text import count, listed
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import OwnData
 from fedskew.data.preprocessing import Array
@@ -27,8 +28,9 @@ from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.keywords import StudyKeywords, StudyOptions, TableColumns, declared, take
 from fedskew.report.series import Layout, Results
-from fedskew.report.study import HARMONISED, Findings, printed, title_of, write_study
+from fedskew.report.study import HARMONISED, NO_SITES, Findings, printed, title_of, write_study
 from fedskew.serving.export import has_personal
+from fedskew.skew.compose import mixture
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import Facts, stored_runs
 from fedskew.studies.study import (
@@ -48,6 +50,10 @@ from fedskew.studies.tune import Setting, words
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+UNUSED = ("algorithm", "training.seed", "training.patience", "clients.partition_seed")
+"""Settings of an experiment that each arm of a study has its own values of."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -105,6 +111,10 @@ def study(
     else:
         require(not columns, f"study: {next(iter(columns), '')} is for a file; give its path")
     base, data = asked("study", experiment, data, settings, runs, caller.warn)
+    if unused := [name for name in UNUSED if attrgetter(name)(base) != attrgetter(name)(Experiment())]:
+        caller.warn(
+            f"study: {listed(unused)} without effect: it has arms, partitions and seeds of its own, measured at the end"
+        )
     rows = data or base.dataset.load()
     if path is not None and "skew" not in settings:
         diagnosis = diagnose(path, runs=runs, progress=caller, **columns)
@@ -191,6 +201,9 @@ class Execution:
         columns = [name.strip() for name in by.split(",")] if isinstance(by, str) else [*by]
         groups = groups_of([self.rows], columns)  # a wrong name is refused before anything runs
         arms, notes = arms_of(self.base, self.rows, self.diagnosis)
+        skews = mixture(self.base.skew)
+        if not skews.by_groups or skews.features or skews.concepts:
+            groups = {}  # the store has no site of a row
         timing, base = self.timed()
         steps = Study(self.store, base, self.rows, self.execute)
         rounds = self.base.training.rounds
@@ -210,6 +223,8 @@ class Execution:
         settings = {arm.name: [of_split[arm.name].best.setting for of_split in tuned] for arm in plan.arms}
         if groups and steps.nested:
             groups = groups_of([steps.split(base, dealt).dataset.load() for dealt in range(plan.partitions)], columns)
+        if lost := [name for name in columns if not any(group.startswith(f"{name} ") for group in groups)]:
+            notes.append(f"no groups by {listed(lost)}: {NO_SITES}, or rows of one person differ in it")
         findings = Findings(
             title=str(self.diagnosis["data"]),
             diagnosis=self.diagnosis,

@@ -180,7 +180,7 @@ def notes(results: series.Results, titles: Sequence[str]) -> list[str]:
     elif any(map(between_sites, records)):
         what = "one run between sites: no interval"
     elif final := records[0].facts.get("final"):
-        what = f"the final model of a study, trained on all rows: expected {final['expected']}"
+        what = f"the final model of a study, trained on {final.get('rows', 'all rows')}: expected {final['expected']}"
     elif seeds:
         what = f"only one seed: no interval; {SEVERAL if records[0].comparison is None else 'add --seeds 5'}"
     else:

@@ -11,6 +11,7 @@ from fedskew.experiment.combinations import experiment_from as with_keywords
 from fedskew.experiment.config import Experiment, read
 from fedskew.experiment.keywords import Settings
 from fedskew.report.console import say
+from fedskew.report.experiments import name_of
 
 
 def experiment_from(parsed: argparse.Namespace) -> Experiment:
@@ -49,7 +50,9 @@ def one_run(parsed: argparse.Namespace, verb: str) -> Runs:
     number = runs.one(verb)
     if parsed.run == "latest" and (final := runs.records[0].facts.get("final")):
         named = "" if final["arm"] == "fedavg" else ", for rows whose site is named"
-        text = f"run {number} is the final model of a study: {final['arm']}, expected {final['expected']}{named}"
+        text = (
+            f"run {number} is the final model of a study: {name_of(final['arm'])}, expected {final['expected']}{named}"
+        )
         say(f"fedskew: {text}", error=True)
     runs.confirm(parsed.trust)
     return runs

@@ -26,6 +26,8 @@ def study(parsed: argparse.Namespace) -> None:
     for line in printed(decided.findings):
         say(line)
     if decided.final:
-        say(f"Run {decided.final.ids[0]} is trained on all rows: {title_of(decided.findings.used)}")
+        [record] = decided.final.records
+        rows = record.facts["final"].get("rows", "all rows")  # an older version did not store it
+        say(f"Run {record.id} is trained on {rows}: {title_of(decided.findings.used)}")
     say(f"Page: {page}")
     say(f"Next: {decided.findings.commands[0].removeprefix('# ')}")

@@ -28,7 +28,7 @@ WIDTH, LINES, MOST_SITES, FEWEST_REMEDIES, NAME = 80, 29, 5, 2, 18
 HARMONISED = "FedAvg + "
 """Start of the names of arms that are FedAvg with a harmonisation."""
 
-NO_SITES = "no table: the clients are dealt, or the data do not say from which site a test row is"
+NO_SITES = "the clients are dealt, or the data do not say from which site a test row is"
 
 BASELINE = "One answer at each site"
 """Row of the costs without a model: the best constant answer of each site's own rows."""
@@ -349,7 +349,7 @@ class Findings:
         ]
         measure = self.results.measure.title
         if self.groups and not self.is_mean_of_rows:
-            lost.append(f"no table by group: the {measure} of a group is not the mean of its rows' values")
+            lost.append(f"no table by group: the {measure} is no mean over rows, or is stored for several rows at once")
         sentences = (*lost, *how_sure(self.results.titled), *undecided, *self.notes)
         return [capital(text) for text in sentences]
 
@@ -407,7 +407,11 @@ def printed(findings: Findings) -> list[str]:
     room = LINES - len(lines) - len(sure)
     remedy, chosen = findings.shown_remedy, findings.shown_remedy == findings.decision
     head = f"For whom (remedy: {title_of(remedy)}{'' if chosen else ', tried and not chosen'}){findings.less}"
-    whom = [head, *shortened(sites, room - FEWEST_REMEDIES - 1)] if sites else wrapped("For whom: ", NO_SITES)
+    whom = (
+        [head, *shortened(sites, room - FEWEST_REMEDIES - 1)]
+        if sites
+        else wrapped("For whom: ", f"no table: {NO_SITES}")
+    )
     room -= len(whom)
     if len(helps) > room:
         helps = [*helps[: room - 1], f"  {len(helps) - room + 1} more: see the page"]
@@ -458,7 +462,7 @@ def page(findings: Findings) -> str:
         findings=findings,
         remedy=title_of(findings.shown_remedy),
         rarest=findings.results.records[0].facts.get("sites", {}).get("rarest"),
-        no_sites=capital(NO_SITES),
+        no_sites=f"No table: {NO_SITES}",
         differ=diagnosed.answer(findings.diagnosis),
         faces=diagnosed.face_figure(findings.diagnosis),
         columns=diagnosed.column_figure(findings.diagnosis),

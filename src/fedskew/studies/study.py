@@ -267,9 +267,8 @@ class Study:
         base = self.base.replace(training__rounds=plan.rounds, dataset=whole, clients__held_out=0.0)
         run = replace(arm, name=f"{arm.name}, all rows").experiment(base, setting)
         rows = None if drawn else self.rows
-        [record] = replace(self, rows=rows).complete(
-            [run], "study: training on all rows", lambda _: {"final": dict(expected)}
-        )
+        facts = {"final": {**expected, "rows": "all rows" if drawn else "all training rows"}}
+        [record] = replace(self, rows=rows).complete([run], "study: training on all rows", lambda _: facts)
         if drawn:
             self.store.forget_models(record.id)
         return record
@@ -279,19 +278,25 @@ FEW = 6
 """A column of numbers with more values than this is cut into thirds."""
 
 
+def moment(seconds: float) -> str:
+    """Format seconds since 1970 as a day, with the time of the day if it is not midnight."""
+    return f"{np.datetime64(round(seconds / 60), 'm')}".replace("T", " ").removesuffix(" 00:00")
+
+
 def groups_of(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     """Return the ids under which the store has the test rows of each group, by the group's name.
 
-    Groups are the values, or thirds, of ``columns``. Empty if the sites of test rows are unknown. Raises `BadInput` for an unknown
-    column.
+    Groups are the values, or thirds, of ``columns``. Empty if the sites of test rows are unknown. A column in which rows of one id
+    differ has no groups. Raises `BadInput` for an unknown column.
     """
     import pandas as pd
 
-    frames = []
+    frames, times = list[pd.DataFrame](), set[str]()
     for data in splits:
         parts = {name: data.x_test[:, at] for at, name in enumerate(data.columns)}
         if isinstance(data.preprocessing, Tabular):
-            decoded = data.preprocessing.parts(data.x_test)
+            decoded = [*data.preprocessing.parts(data.x_test)]
+            times |= {part.name for part, _ in decoded if getattr(part, "time", False)}
             parts |= {part.name: part.decode(x) for part, x in decoded if not isinstance(part, Text)}
         for name in columns:
             require(name in parts, f"study: by: there is no column {name!r}; {suggestion(name, parts)}")
@@ -304,11 +309,14 @@ def groups_of(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, ND
     rows, groups = pd.concat(frames), dict[str, NDArray[np.int64]]()
     rows = rows[~rows.index.duplicated()]
     for name in columns:
+        if any((frame.groupby(level=0)[name].nunique(dropna=False) > 1).any() for frame in frames):
+            continue
+        short, whole = (moment, moment) if name in times else ("{:.4g}".format, "{:g}".format)
         numbers = rows[name].dtype.kind == "f"
         values = rows[name].round(4) + 0.0 if numbers else rows[name].replace("", None)  # no -0
         if numbers and values.nunique() > FEW:
-            texts = pd.qcut(values, 3).map(lambda third: f"{third.left:.4g} to {third.right:.4g}")
+            texts = pd.qcut(values, 3).map(lambda third, short=short: f"{short(third.left)} to {short(third.right)}")
         else:
-            texts = values.map("{:g}".format, na_action="ignore") if numbers else values
+            texts = values.map(whole, na_action="ignore") if numbers else values
         groups |= {f"{name} {text}": of.index.to_numpy() for text, of in rows.groupby(texts, observed=True)}
     return groups

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from fedskew.core.algorithm import Algorithm
 
 SOURCE = Path(fedskew.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
+
+
+parsed = cache(ast.parse)
 
 
 def offenders(paths: Iterable[Path], rule: Callable[[Path, str], object]) -> dict[str, object]:
@@ -102,6 +106,12 @@ def name_of(node: ast.AST) -> str:
     return ""
 
 
+@cache
+def imports_of(path: Path) -> set[str]:
+    """The full names of all modules and names that a file imports."""
+    return {*imported(parsed(path.read_text(encoding="utf-8")), package_of(path))}
+
+
 def wrong_imports(source: str, room: str, package: list[str]) -> list[str]:
     """Imports of a file of ``room`` that do not point downwards."""
     wrong = []
@@ -133,7 +143,7 @@ def imports_between_files() -> dict[str, set[str]]:
     files = {name.removesuffix(".__init__"): path for name, path in files.items()}
     targets = {}
     for name, path in files.items():
-        names = imported(ast.parse(path.read_text(encoding="utf-8")), package_of(path))
+        names = imports_of(path)
         targets[name] = {target if target in files else target.rpartition(".")[0] for target in names} - {name}
     return targets
 
@@ -254,7 +264,7 @@ ONE_WAY = {
 
 @pytest.mark.parametrize("name", ONE_WAY)
 def test_one_thing_is_done_in_one_way(name):
-    users = offenders(FILES, lambda path, source: name in imported(ast.parse(source), package_of(path)))
+    users = offenders(FILES, lambda path, _: name in imports_of(path))
     assert users.keys() == ONE_WAY[name]
 
 

@@ -205,9 +205,8 @@ def test_invalid_options_are_refused(options: dict[str, object], reason: str) ->
 
 
 def test_a_share_of_attackers_below_one_client_is_refused() -> None:
-    """The run had no attacker, and no line said so."""
     experiment = small().replace(clients__number=5, faults=Faults(attackers=0.05, attack="sign-flip"))
-    with pytest.raises(BadInput, match=r"attackers 0.05 of 5 clients are none; raise it to 0.2"):
+    with pytest.raises(BadInput, match=r"attackers=0.05 of 5 clients is nobody; 0.2 is one client"):
         assemble(experiment, small().dataset.load())
 
 

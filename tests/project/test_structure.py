@@ -16,9 +16,6 @@ SOURCE = Path(fedskew.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
-parsed = cache(ast.parse)
-
-
 def offenders(paths: Iterable[Path], rule: Callable[[Path, str], object]) -> dict[str, object]:
     """The files where ``rule(path, source)`` finds something, with what it finds."""
     found = {path.relative_to(SOURCE).as_posix(): rule(path, path.read_text(encoding="utf-8")) for path in paths}
@@ -109,7 +106,7 @@ def name_of(node: ast.AST) -> str:
 @cache
 def imports_of(path: Path) -> set[str]:
     """The full names of all modules and names that a file imports."""
-    return {*imported(parsed(path.read_text(encoding="utf-8")), package_of(path))}
+    return {*imported(ast.parse(path.read_text(encoding="utf-8")), package_of(path))}
 
 
 def wrong_imports(source: str, room: str, package: list[str]) -> list[str]:

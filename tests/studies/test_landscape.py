@@ -240,7 +240,7 @@ def test_the_path_repeats_the_run_and_stands_in_its_report(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("begun", [{"init": "1:2"}, {"faults__attackers": 0.4, "faults__attack": "scaled"}])
 def test_the_path_ends_at_the_model_of_a_run_that_goes_on_or_is_attacked(tmp_path: Path, begun) -> None:
-    """The path of a run begun after round 2 repeated six rounds instead of four; attackers were honest."""
+    """A run begun after round 2 has four rounds until round 6."""
     small: Any = {"model": "softmax", "clients": 5, "epochs": 1, "runs": tmp_path, "engine": "sequential"}
     fs.run(rounds=2, **small)
     fs.run(rounds=6, **small, **begun)
@@ -251,7 +251,7 @@ def test_the_path_ends_at_the_model_of_a_run_that_goes_on_or_is_attacked(tmp_pat
 
 
 def test_sharpness_is_of_the_rows_of_all_clients(tmp_path: Path) -> None:
-    """It was of the first 2,048 training rows, which were the first client's."""
+    """The first 2,048 training rows are the first client's."""
     y = np.repeat([0, 1], 3000)
     rows = fs.Dataset(x=np.eye(2)[y], y=y, x_test=np.eye(2), y_test=np.arange(2), groups=y, classes=("no", "yes"))
     small: Any = {"skew": "natural", "model": "softmax", "rounds": 1, "clients__held_out": 0.0, "runs": tmp_path}

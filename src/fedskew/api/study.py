@@ -113,7 +113,7 @@ def study(
     base, data = asked("study", experiment, data, settings, runs, caller.warn)
     if unused := [name for name in UNUSED if attrgetter(name)(base) != attrgetter(name)(Experiment())]:
         caller.warn(
-            f"study: {listed(unused)} without effect: it has arms, partitions and seeds of its own, measured at the end"
+            f"study: {listed(unused)} without effect: a study has methods, partitions and seeds of its own, and no patience"
         )
     rows = data or base.dataset.load()
     if path is not None and "skew" not in settings:
@@ -224,7 +224,9 @@ class Execution:
         if groups and steps.nested:
             groups = groups_of([steps.split(base, dealt).dataset.load() for dealt in range(plan.partitions)], columns)
         if lost := [name for name in columns if not any(group.startswith(f"{name} ") for group in groups)]:
-            notes.append(f"no groups by {listed(lost)}: {NO_SITES}, or rows of one person differ in it")
+            notes.append(
+                f"no groups by {listed(lost)}: {NO_SITES}, or its values differ between rows that count as one"
+            )
         findings = Findings(
             title=str(self.diagnosis["data"]),
             diagnosis=self.diagnosis,

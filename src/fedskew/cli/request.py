@@ -50,9 +50,8 @@ def one_run(parsed: argparse.Namespace, verb: str) -> Runs:
     number = runs.one(verb)
     if parsed.run == "latest" and (final := runs.records[0].facts.get("final")):
         named = "" if final["arm"] == "fedavg" else ", for rows whose site is named"
-        text = (
-            f"run {number} is the final model of a study: {name_of(final['arm'])}, expected {final['expected']}{named}"
-        )
+        arm = name_of(final["arm"])
+        text = f"run {number} is the final model of a study: {arm}, expected {final['expected']}{named}"
         say(f"fedskew: {text}", error=True)
     runs.confirm(parsed.trust)
     return runs

@@ -159,7 +159,8 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
 
     def shown(self, *values: float) -> str:
         if self.time:
-            return " to ".join(str(np.datetime64(round(v * 1e6), "us")).partition(".")[0] for v in values)
+            times = (str(np.datetime64(round(v * 1e6), "us")).partition(".")[0] for v in values)
+            return " to ".join(time.removesuffix("T00:00:00") for time in times)
         return " to ".join(f"{v:g}" for v in values)
 
 

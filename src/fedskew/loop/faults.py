@@ -64,9 +64,7 @@ class Faults:
         if self.attack == "label-flip" and setup.target != "classes":
             return "label-flip flips classes, and these targets are not; use attack=sign-flip"
         if self.attackers and setup.clients and not len(self.malicious(setup.clients, seed=0)):
-            return (
-                f"attackers {self.attackers:g} of {setup.clients} clients are none; raise it to {1 / setup.clients:.2g}"
-            )
+            return f"attackers={self.attackers:g} of {setup.clients} clients is nobody; {1 / setup.clients:.2g} is one client"
         if not setup.simulated:
             return (
                 "only simulated runs have them; nodes fail by themselves, and deployment.longest and deployment.fewest say when "

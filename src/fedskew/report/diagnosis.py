@@ -41,12 +41,10 @@ def answer(diagnosis: Mapping[str, Any]) -> str:
     missing = [name for name in FACES if name not in by_name]
     unknown = f" Not measured: {listed(missing)}." if missing else ""
     if not diagnosis["dominant"]:
-        alike, columns = (
-            "" if missing else ": the clients look like fair samples of one population",
-            diagnosis["columns"],
-        )
-        alike = " as a whole, but single columns do" if columns else alike
-        return f"{'No measured face' if missing or columns else 'Nothing'} differs beyond chance{alike}.{unknown}"
+        if diagnosis["columns"]:
+            return f"No measured face differs beyond chance as a whole, but single columns do.{unknown}"
+        alike = "" if missing else ": the clients look like fair samples of one population"
+        return f"{'No measured face' if missing else 'Nothing'} differs beyond chance{alike}.{unknown}"
     first = by_name[diagnosis["dominant"]]
     others = [f for f in diagnosis["faces"] if f is not first and f["p"] <= 0.05 and f["strength"] >= 0.05]
     text = f"The clients differ mostly by {first['face']}: {first['verdict']}, strength {first['strength']:.2f}."

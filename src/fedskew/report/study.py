@@ -407,11 +407,8 @@ def printed(findings: Findings) -> list[str]:
     room = LINES - len(lines) - len(sure)
     remedy, chosen = findings.shown_remedy, findings.shown_remedy == findings.decision
     head = f"For whom (remedy: {title_of(remedy)}{'' if chosen else ', tried and not chosen'}){findings.less}"
-    whom = (
-        [head, *shortened(sites, room - FEWEST_REMEDIES - 1)]
-        if sites
-        else wrapped("For whom: ", f"no table: {NO_SITES}")
-    )
+    no_table = wrapped("For whom: ", f"no table: {NO_SITES}")
+    whom = [head, *shortened(sites, room - FEWEST_REMEDIES - 1)] if sites else no_table
     room -= len(whom)
     if len(helps) > room:
         helps = [*helps[: room - 1], f"  {len(helps) - room + 1} more: see the page"]

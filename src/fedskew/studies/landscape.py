@@ -339,8 +339,8 @@ def projected(window: Window, w: Tensor) -> tuple[float, float]:
 def sharp(assembly: Assembly, server: Server) -> Sharpness:
     """Return the sharpness of the mean loss on at most `ROWS` training rows of all clients, within 5 % of the model's norm."""
     fed = assembly.federation
-    every = fed.partition.indices
-    rows = torch.as_tensor(every[:: math.ceil(len(every) / ROWS)], device=fed.x.device)
+    of_clients = fed.partition.indices  # one client after the other
+    rows = torch.as_tensor(of_clients[:: math.ceil(len(of_clients) / ROWS)], device=fed.x.device)
     w, x, y = server.x, fed.x[rows], fed.targets(server.round)[rows]
 
     def loss(v: Tensor) -> Tensor:

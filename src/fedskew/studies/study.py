@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from fedskew.core.component import parse
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.text import count, title
 from fedskew.data.dataset import Dataset
-from fedskew.data.preprocessing import Tabular, Text
+from fedskew.data.preprocessing import Number, Tabular, Text
 from fedskew.data.splits import Redrawn
 from fedskew.execution.build import assemble
 from fedskew.experiment.combinations import COMBINATIONS
@@ -27,6 +27,9 @@ from fedskew.store.runs import RunRecord, RunStore
 from fedskew.store.test_rows import units_at_sites
 from fedskew.studies.runner import Facts, no_facts, records_of
 from fedskew.studies.tune import Search, Setting, Tuned, at, grid, judged, space_of, words
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FIRST = "fedavg"
 """All arms are compared with FedAvg on the clients as they are."""
@@ -278,9 +281,22 @@ FEW = 6
 """A column of numbers with more values than this is cut into thirds."""
 
 
-def moment(seconds: float) -> str:
-    """Format seconds since 1970 as a day, with the time of the day if it is not midnight."""
-    return f"{np.datetime64(round(seconds / 60), 'm')}".replace("T", " ").removesuffix(" 00:00")
+def group_names(values: "pd.Series[Any]", time: Callable[..., str] | None) -> "pd.Series[Any]":
+    """Return the group of each row: its value, or the third of a column of numbers with more than `FEW` values.
+
+    ``time`` formats the numbers of a column of times.
+    """
+    import pandas as pd
+
+    if values.dtype.kind != "f":
+        return values.replace("", None)
+    values = values.round(4) + 0.0  # no -0
+    if values.nunique() <= FEW:
+        return values.map(time or "{:g}".format, na_action="ignore")
+    thirds = pd.qcut(values, 3)
+    if time:  # pandas puts the lowest end a little below the smallest value
+        return thirds.map(lambda third: time(round(third.left), round(third.right)))
+    return thirds.map(lambda third: f"{third.left:.4g} to {third.right:.4g}")
 
 
 def groups_of(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, NDArray[np.int64]]:
@@ -291,12 +307,12 @@ def groups_of(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, ND
     """
     import pandas as pd
 
-    frames, times = list[pd.DataFrame](), set[str]()
+    frames, times = list[pd.DataFrame](), dict[str, Callable[..., str]]()
     for data in splits:
         parts = {name: data.x_test[:, at] for at, name in enumerate(data.columns)}
         if isinstance(data.preprocessing, Tabular):
             decoded = [*data.preprocessing.parts(data.x_test)]
-            times |= {part.name for part, _ in decoded if getattr(part, "time", False)}
+            times |= {part.name: part.shown for part, _ in decoded if isinstance(part, Number) and part.time}
             parts |= {part.name: part.decode(x) for part, x in decoded if not isinstance(part, Text)}
         for name in columns:
             require(name in parts, f"study: by: there is no column {name!r}; {suggestion(name, parts)}")
@@ -311,12 +327,6 @@ def groups_of(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, ND
     for name in columns:
         if any((frame.groupby(level=0)[name].nunique(dropna=False) > 1).any() for frame in frames):
             continue
-        short, whole = (moment, moment) if name in times else ("{:.4g}".format, "{:g}".format)
-        numbers = rows[name].dtype.kind == "f"
-        values = rows[name].round(4) + 0.0 if numbers else rows[name].replace("", None)  # no -0
-        if numbers and values.nunique() > FEW:
-            texts = pd.qcut(values, 3).map(lambda third, short=short: f"{short(third.left)} to {short(third.right)}")
-        else:
-            texts = values.map(whole, na_action="ignore") if numbers else values
-        groups |= {f"{name} {text}": of.index.to_numpy() for text, of in rows.groupby(texts, observed=True)}
+        group = group_names(rows[name], times.get(name))
+        groups |= {f"{name} {text}": of.index.to_numpy() for text, of in rows.groupby(group, observed=True)}
     return groups

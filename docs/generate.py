@@ -11,27 +11,27 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(place) for place in (HERE, HERE.parent) if str(place) not in sys.path]
 
-from builder import choice, evidence, methods, pictures, reference  # noqa: E402
+from builder import choice, documents, evidence, methods, pictures, reference  # noqa: E402
 
-from fedskew.claims import export  # noqa: E402
+from fedskew.claims.export import Export  # noqa: E402
 
 EXPORTS = sorted((HERE / "results").glob("*.json"))
 """What the pages of results are made from: `fedskew reproduce NAME --export FILE` writes one."""
 
 
-def exports() -> list[export.Export]:
+def exports() -> list[Export]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in EXPORTS]
 
 
 def drawings() -> dict[str, bytes]:
     """The figures of the documents' pages, by path below ``docs``."""
-    drawn = {name: picture for each in exports() for name, picture in export.drawings(each).items()}
+    drawn = {name: picture for each in exports() for name, picture in documents.drawings(each).items()}
     return {f"pictures/{name}": pictures.saved(picture.draw(picture.label)) for name, picture in drawn.items()}
 
 
 def pages() -> dict[str, str]:
     """The text of each page by its path below ``docs``."""
-    results = {f"results/{name}.md": text for name, text in export.pages(exports()).items()}
+    results = {f"results/{name}.md": text for name, text in documents.pages(exports()).items()}
     return {**methods.pages(), **choice.pages(), **evidence.pages(), **reference.pages(), **pictures.pages(), **results}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedskew.claims.document import ClaimTable, Document, Panel, load
-from fedskew.claims.export import exported, page, read
+from fedskew.claims.export import exported, read
 from fedskew.claims.figures import measure_of, over_rounds, pictures
 from fedskew.claims.page import captions, html, markdown, mixed, texts_of
 from fedskew.claims.quantities import Measured, quantity, words_for
@@ -16,6 +16,7 @@ from fedskew.claims.verdicts import Results, interval
 from fedskew.core.errors import BadInput
 from fedskew.report.html import in_grey
 from fedskew.store.records import RunRecord
+from tests.pages import loaded
 
 
 def run(seed: int, accuracy: list[float], rounds: int = 4) -> Measured:
@@ -285,4 +286,5 @@ def test_the_page_says_if_runs_of_the_same_data_have_different_rows() -> None:
 )
 def test_published_exports_make_their_page(path: Path) -> None:
     export = json.loads(path.read_text(encoding="utf-8"))
+    page = loaded("docs/builder/documents.py").page
     assert page(export).count("\n## ") >= len(load(export["document"]).tables)

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from fedskew.claims.document import load
-from fedskew.claims.export import known
+from fedskew.claims.export import results_of
 from fedskew.claims.verdicts import verdicts
 from fedskew.cli import reproduce
 from fedskew.cli.main import main
@@ -122,7 +122,7 @@ def test_claims_of_a_document_are_corrected_together() -> None:
     only_alone = []
     for name in ("drift-demo-quick", "fedpbs-quick"):
         export = json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text(encoding="utf-8"))
-        judged = verdicts(load(export["document"]).at(export["scale"]), known(export))
+        judged = verdicts(load(export["document"]).at(export["scale"]), results_of(export))
         by_chance = [one for one in judged if one.evidence.p > 0]
         assert [one.p for one in by_chance] == holm([one.evidence.p for one in by_chance])
         only_alone += [one.verdict for one in by_chance if one.evidence.p < LEVEL <= one.p]

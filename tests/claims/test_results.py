@@ -20,6 +20,7 @@ from fedskew.measure.registry import MEASURES, OF_MODELS, measures_of
 from fedskew.store.runs import RunStore
 from fedskew.studies.runner import to_execute
 from tests.commands import error_of
+from tests.pages import loaded
 
 
 def two_arms() -> Document:
@@ -60,7 +61,7 @@ def test_the_export_gives_the_tables_and_verdicts_of_the_store(tmp_path) -> None
     document = two_arms()
     known = filled(RunStore(tmp_path), document)
     made = json.loads(json.dumps(export.exported(document, "quick", known, {}), allow_nan=False))
-    again = export.known(made)
+    again = export.results_of(made)
     judged, kept = verdicts(document, known), verdicts(document, again)
     # only the first number varies over the seeds
     assert [j.verdict for j in kept] == [j.verdict for j in judged] == ["holds", *["undecided"] * 3]
@@ -98,7 +99,7 @@ def test_the_page_says_how_many_of_the_planned_runs_it_rests_on(tmp_path) -> Non
         "extras": {"listing-14.4.1": [{"skew": "IID", "epochs": 1, "drift": 2.1, "drift_in_document": 2.1, "accuracy": 0.5,
                                        "accuracy_in_document": 0.5, "agrees": True}]},
     }  # fmt: skip
-    pages = export.pages([made])
+    pages = loaded("docs/builder/documents.py").pages([made])
     text, index = pages["drift-demo-quick"], pages["documents"]
     planned = document.scale("quick").seeds * len(document.arms)
     assert f"2 of {planned} runs, 2 diverged, 1.0 minutes of rounds in all" in text
@@ -283,11 +284,13 @@ def test_every_number_of_a_document_is_in_its_export(tmp_path, name: str) -> Non
         store.update(number, status="finished")
     known = results(store, planned)
     made = json.loads(json.dumps(export.exported(document, "quick", known, {}), allow_nan=False))
-    assert [j.verdict for j in verdicts(document, export.known(made))] == [j.verdict for j in verdicts(document, known)]
-    assert f"# {document.title}: quick scale" in export.page(made)
+    assert [j.verdict for j in verdicts(document, export.results_of(made))] == [
+        j.verdict for j in verdicts(document, known)
+    ]
+    assert f"# {document.title}: quick scale" in loaded("docs/builder/documents.py").page(made)
     for table in document.tables:
-        assert str(cells(table, export.known(made))) == str(cells(table, known))
+        assert str(cells(table, export.results_of(made))) == str(cells(table, known))
     for claim, one, other in zip(
-        document.claims, *(verdicts(document, k) for k in (known, export.known(made))), strict=True
+        document.claims, *(verdicts(document, k) for k in (known, export.results_of(made))), strict=True
     ):
         assert str(one.evidence) == str(other.evidence), claim.name

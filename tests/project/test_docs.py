@@ -16,7 +16,6 @@ from syrupy.assertion import SnapshotAssertion
 from fedskew.advice.evidence import BOUNDS, cells, packaged
 from fedskew.algorithms import ALGORITHMS
 from fedskew.api.functions import run
-from fedskew.claims.export import drawings as drawings_of
 from fedskew.cli.main import parser
 from fedskew.cli.request import experiment_from
 from fedskew.core.algorithm import Algorithm
@@ -171,6 +170,7 @@ def examples() -> dict[str, str]:
 def test_links_of_the_site_lead_somewhere(made: dict[str, str]) -> None:
     links = loaded("docs/builder/links.py")
     written = {**committed(), **{path.replace(".py", ".md"): text for path, text in examples().items()}}
+    drawings_of = loaded("docs/builder/documents.py").drawings
     drawings = {f"pictures/{name}" for each in loaded("docs/generate.py").exports() for name in drawings_of(each)}
     pictures = dict.fromkeys(drawings | loaded("docs/builder/pictures.py").paths(), "")
     indexes = dict.fromkeys(("contributing.md", "tutorials/index.md", "gallery/index.md"), "")

@@ -15,6 +15,7 @@ from fedskew.cli.output import print_notices, print_ranks, print_summary
 from fedskew.execution.facts import defaults
 from fedskew.experiment.config import Experiment
 from fedskew.measure.history import Warned
+from fedskew.report import style
 from fedskew.report.budgets import budget_from
 from fedskew.report.files import texts_of
 from fedskew.report.html import page
@@ -112,6 +113,7 @@ def test_every_view_says_the_same(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, snapshot: object
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(style, "inline", lambda *_: "")  # the words of a page do not need its pictures
     make, options = CASES[case]
     store = make(tmp_path / "runs")
     results = Results(store, store.runs(), **options)

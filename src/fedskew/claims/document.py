@@ -278,7 +278,7 @@ class ClaimTable:
     ``clients`` names the measures of each client or layer, as ``split/name``, that its quantities or panels need. ``panels`` are
     the drawings of its figures, ``extra`` a part that is drawn without runs. ``notes`` say what differs from the document here,
     and where the document contradicts itself. A table without arms may have ``words``: the titles of the columns after the first,
-    then rows of texts.
+    then rows of texts, unless its ``extra`` computes the rows.
     """
 
     name: str

@@ -43,7 +43,7 @@ def of_table(rows: NDArray[np.int64]) -> list[float]:
     return [float(distance), float((shares > 0.05).sum(1).mean()), float(rows.sum(1).min())]
 
 
-def class_counts(on_progress: Progress = lambda _: None) -> Numbers:
+def class_counts() -> Numbers:
     """Deal four classes of 1,000 rows to five clients, `DRAWS` times for each of two alphas, by the document's Algorithm 3."""
     labels, drawn = np.repeat(np.arange(len(CLASSES)), 1000), {}
     for alpha in (0.1, 0.01):
@@ -51,7 +51,6 @@ def class_counts(on_progress: Progress = lambda _: None) -> Numbers:
         deals = (skew.deal(labels, None, len(PRINTED), rng) for _ in range(DRAWS))
         drawn[alpha] = [np.stack([np.bincount(labels[rows], minlength=4) for rows in deal]) for deal in deals]
     of_draws = {alpha: np.array([of_table(rows) for rows in tables]) for alpha, tables in drawn.items()}
-    on_progress(1.0)
     return {
         "as printed": {"counts": PRINTED.tolist(), "ours": of_table(PRINTED)},
         "one draw of Algorithm 3": {
@@ -92,7 +91,7 @@ def optimum(histogram: NDArray[np.float64]) -> NDArray[np.float64]:
     return logs - logs.mean(-1, keepdims=True)
 
 
-def pulls(on_progress: Progress = lambda _: None) -> Numbers:
+def pulls() -> Numbers:
     """Let three clients take gradient steps from equal scores. Their models are scores without inputs, so all is exact.
 
     The gradient of client k at scores w is softmax(w) - p_k, with the client's class shares p_k. Returns places in the plane.
@@ -103,7 +102,6 @@ def pulls(on_progress: Progress = lambda _: None) -> Numbers:
     averages = np.mean(paths, axis=1)
     away = np.linalg.norm(np.array(paths) - averages[:, None], axis=2).mean(1)
     whole = optimum(HISTOGRAMS.mean(0))
-    on_progress(1.0)
     part = {
         "paths": (np.array(paths) @ PLANE).tolist(),
         "optima": (optimum(HISTOGRAMS) @ PLANE).tolist(),

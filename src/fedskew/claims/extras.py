@@ -38,7 +38,7 @@ Numbers = Any
 """Plain values of a part, as JSON has them."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Extra:
     """A part of a document that needs no run store. All but ``compute`` read the numbers that ``compute(on_progress)`` returns.
 
@@ -46,11 +46,8 @@ class Extra:
     name in the numbers. ``agrees`` is False if a number differs from the document's.
     """
 
-    title: str
-    note: str
-    compute: Callable[[Callable[[float], None]], Numbers]
-    columns: tuple[str, ...] = ()
-    rows: Callable[[Numbers], Sequence[tuple[str, ...]]] = lambda _: ()
+    compute: Callable[[exhibits.Progress], Numbers]
+    rows: Callable[[Numbers], Sequence[tuple[str, ...]]]
     draw: Callable[[Numbers, str], Figure] | None = None
     agrees: Callable[[Numbers], bool] = lambda _: True
     words: bool = False
@@ -94,7 +91,7 @@ def dealt_data(rng: np.random.Generator) -> tuple[Dataset, dict[str, list[Ints]]
     return data, {"IID": iid, "sorted by label": np.array_split(np.argsort(data.y, kind="stable"), CLIENTS)}
 
 
-def drift_demo(on_progress: Callable[[float], None] = lambda _: None) -> Iterator[Run]:
+def drift_demo(on_progress: exhibits.Progress = lambda _: None) -> Iterator[Run]:
     """Execute the listing's four runs in order; yield our numbers. `on_progress(fraction)` is called as work completes."""
     rng = np.random.default_rng(0)
     data, dealt = dealt_data(rng)
@@ -124,7 +121,7 @@ def drift_demo(on_progress: Callable[[float], None] = lambda _: None) -> Iterato
         yield printed._replace(drift=float(np.mean(drifts)), accuracy=accuracy)
 
 
-def listing(on_progress: Callable[[float], None]) -> list[dict[str, object]]:
+def listing(on_progress: exhibits.Progress) -> list[dict[str, object]]:
     """Compute the listing's numbers beside its own. They agree if they are equal after rounding to the document's digits."""
     return [
         {
@@ -249,11 +246,9 @@ def draw_bound(bounds: Mapping[str, Mapping[str, list[float]]], name: str) -> Fi
     return figure
 
 
-def exercise(on_progress: Callable[[float], None]) -> dict[str, dict[str, object]]:
+def exercise() -> dict[str, dict[str, object]]:
     """Compute the exercise: distances and their bounds after each step, by partition."""
-    bounds = drift_bound()
-    on_progress(1.0)
-    return {name: {k: v.tolist() for k, v in part._asdict().items()} for name, part in bounds.items()}
+    return {name: {k: v.tolist() for k, v in part._asdict().items()} for name, part in drift_bound().items()}
 
 
 def rows_of_exercise(bounds: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
@@ -262,74 +257,12 @@ def rows_of_exercise(bounds: Mapping[str, Mapping[str, Any]]) -> list[tuple[str,
 
 
 EXTRAS = {
-    "listing-14.4.1": Extra(
-        title="Listing 14.4.1 on its own random numbers",
-        columns=("partition", "epochs", "drift", "document", "accuracy", "document", ""),
-        note="drift: mean over 30 rounds; accuracy: on the training rows, as the document measures it",
-        compute=listing,
-        rows=rows_of_listing,
-        agrees=lambda runs: all(run["agrees"] for run in runs),
-    ),
-    "exercise-14.4.3": Extra(
-        title=f"Exercise 14.4.3: the bound on drift, full-batch steps at rate {EXERCISE_RATE:g}",
-        columns=("partition", "steps", "farthest client", "bound, convex", "bound, smooth"),
-        note="distances to the same steps on the whole objective",
-        compute=exercise,
-        rows=rows_of_exercise,
-        draw=draw_bound,
-    ),
-    "figure-1": Extra(
-        title="Figure 1: paths of gradient descent, mini-batch SGD and SGD",
-        columns=("method", "rows of an update", "length of the path", "loss above the lowest"),
-        note="a linear model with two parameters on 64 rows, drawn from a seed: 80 updates at the same rate of 0.1",
-        compute=lambda _: landscapes.batch_sizes(),
-        rows=landscapes.rows_of,
-        draw=landscapes.draw_part,
-    ),
-    "figure-11": Extra(
-        title="Figure 11: two clients' losses and paths, IID and non-IID",
-        columns=(
-            "partition",
-            "lowest points of the clients apart",
-            "server from the lowest point",
-            "loss above the lowest",
-        ),
-        note="two clients fit a line to a parabola. IID clients have rows of the whole parabola, non-IID clients of one half each. "
-        "10 rounds of FedAvg with 20 steps on all rows of a client; crosses are the clients' own lowest points",
-        compute=lambda _: landscapes.two_clients(),
-        rows=landscapes.rows_of,
-        draw=landscapes.draw_part,
-    ),
-    "table-5": Extra(
-        title="Rows of each client by class: the document's, and ours below",
-        columns=(
-            "",
-            "document",
-            "ours",
-            "mean of 1,000 draws",
-            "mildest of 1,000 draws",
-            "mean of 1,000, alpha = 0.01",
-        ),
-        note="ours: partitions by the document's Algorithm 3. The distance is squared, and a mean over the clients",
-        compute=exhibits.class_counts,
-        rows=exhibits.rows_of_counts,
-        draw=exhibits.draw_counts,
-    ),
-    "figure-14.4.1": Extra(
-        title="Three clients pull the model towards their own optima (stars)",
-        columns=("local steps", "drift", "average to the nearest local optimum"),
-        note=f"points: after {', '.join(map(str, exhibits.SHOWN_STEPS))} steps at rate {exhibits.PULL_RATE:g}",
-        compute=exhibits.pulls,
-        rows=exhibits.rows_of_pulls,
-        draw=exhibits.draw_pulls,
-    ),
-    "exercise-14.4.1": Extra(
-        title="Exercise 14.4.1: name the skew",
-        columns=("scenario", "found", "label", "feature", "quantity", "concept", "what to try first"),
-        note="the strength of each face, 0 to 1, by `fedskew diagnose` on ten clients with the digits, and the strongest one",
-        compute=exhibits.skews_to_name,
-        rows=exhibits.rows_of_skews,
-        words=True,
-    ),
+    "listing-14.4.1": Extra(listing, rows_of_listing, agrees=lambda runs: all(run["agrees"] for run in runs)),
+    "exercise-14.4.3": Extra(lambda _: exercise(), rows_of_exercise, draw_bound),
+    "figure-1": Extra(lambda _: landscapes.batch_sizes(), landscapes.rows_of, landscapes.draw_part),
+    "figure-11": Extra(lambda _: landscapes.two_clients(), landscapes.rows_of, landscapes.draw_part),
+    "table-5": Extra(lambda _: exhibits.class_counts(), exhibits.rows_of_counts, exhibits.draw_counts),
+    "figure-14.4.1": Extra(lambda _: exhibits.pulls(), exhibits.rows_of_pulls, exhibits.draw_pulls),
+    "exercise-14.4.1": Extra(exhibits.skews_to_name, exhibits.rows_of_skews, words=True),
 }
-"""Parts of documents by the names that a document's tables and ``--only`` use."""
+"""Parts of documents by the names that a document's tables use. Their titles and notes stand in the document's file."""

@@ -49,14 +49,12 @@ def sections(document: Document, results: Results, extras: Mapping[str, Numbers]
         figures_of_table = pictures(table, results)
         if table.extra in extras:
             extra, numbers = EXTRAS[table.extra], extras[table.extra]
-            if not rows:
-                columns, rows = list(extra.columns[1:]), [list(row) for row in extra.rows(numbers)]
+            rows = rows or [list(row) for row in extra.rows(numbers)]
             figures_of_table += of_extra(table.extra, numbers)
-            remarks.append(f"{capital(extra.note)}.")
         in_all_captions, drawn = captions(figures_of_table)
         remarks = in_all_captions + remarks + [f"{capital(note)}." for note in table.notes]
         claims = [outcome for outcome in judged if outcome.claim.table == table.name]
-        words = bool(table.words) or (table.extra in EXTRAS and EXTRAS[table.extra].words)
+        words = len(table.words) > 1 or (table.extra in EXTRAS and EXTRAS[table.extra].words)
         parts.append(Section(table.name, table.title, (columns, rows), words, drawn, remarks, claims))
     return parts
 

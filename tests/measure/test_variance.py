@@ -3,19 +3,22 @@
 from math import sqrt
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from fedskew.measure.statistics import (
     Components,
     Crossed,
+    Overlapping,
     Resampled,
     over_common_rows,
     over_splits,
     shared_by_rows,
-    spread_with,
     variance_components,
+    variance_with,
 )
+from fedskew.report.tables import compared
 
 TABLE = np.array([[[10.0, 12.0], [16.0, 18.0]], [[13.0, 15.0], [25.0, 23.0]]])
 """Two methods, two partitions, two seeds. Cells 11, 17; 14, 24. Mean squares: partition 128, interaction 8, within 2."""
@@ -106,7 +109,29 @@ def test_no_number_of_rows_decides_where_seeds_differ() -> None:
 def test_more_seeds_narrow_only_what_seeds_vary() -> None:
     # means 1 and 5: variance 8; within 2: each mean has 1 by its two seeds, and 7 of its own
     table = np.array([[0.0, 2.0], [4.0, 6.0]])
-    assert spread_with(2, table) == pytest.approx(1)
-    assert spread_with(8, table) == pytest.approx(sqrt((7 + 2 / 8) / 8))
+    assert variance_with(2, table) == pytest.approx(1)
+    assert variance_with(8, table) == pytest.approx((7 + 2 / 8) / 8)
     # means differ less than their seeds explain: all is by the seeds
-    assert spread_with(8, np.array([[0.0, 2.0], [0.0, 2.0]])) == pytest.approx(sqrt(2 / 8 / 1))
+    assert variance_with(8, np.array([[0.0, 2.0], [0.0, 2.0]])) == pytest.approx(2 / 8 / 1)
+
+
+def test_more_rows_narrow_what_seeds_vary_by_chance_of_the_rows() -> None:
+    """Seeds without an effect of their own: their means vary by the residual only, and all parts fall as 1 / rows."""
+    now = Crossed(0.01, seeds=5, rows=100, by_seed=0.2 / 100, by_row=0.2 / 5, residual=0.2)
+    assert [error for error, _ in now.with_rows(4).errors()] == pytest.approx([e / 2 for e, _ in now.errors()])
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        Crossed(0.02, seeds=5, rows=100, by_seed=1e-4, by_row=0.1, residual=1e-3),
+        Overlapping(0.02, seeds=5, by_split=1e-4, ratio=0.0, shared=1e-3, shared_variance=1e-7),
+    ],
+)
+def test_training_seeds_do_not_decide_where_the_test_rows_are_too_few(whole) -> None:
+    """Partitions whose means vary by their training seeds only: more of these leave the chance of the test rows."""
+    means = whole.mean + 0.01 * np.array([-1.0, -1, 0, 1, 1])
+    table = means[:, None] + np.array([-0.02, 0.02])
+    row = compared(pd.Series(means), whole, np.nan, 0.0, 0.05, table)
+    assert abs(whole.mean) > whole.half() * variance_with(100, table) ** 0.5
+    assert row["repeats_to_decide"] == 0

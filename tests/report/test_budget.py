@@ -186,6 +186,17 @@ def test_verdicts_are_corrected_for_the_number_of_comparisons(tmp_path) -> None:
     assert math.isnan(table.loc["base", "p"])
 
 
+def test_a_method_without_pairs_makes_no_other_need_more_seeds(tmp_path) -> None:
+    made = RunStore(tmp_path)
+    for seed in range(3):
+        add(made, "base", seed, [0.5])
+        add(made, "good", seed, [0.6])
+    add(made, "stopped", 0, [0.5])
+    good = Results(made, made.runs()).summary.set_index("method").loc["good"]
+    # six equal differences have p = 1/32, below 5 %, and this is the only comparison
+    assert (good.comparisons, good.verdict, good.seeds_to_decide) == (1, "undecided", 6)
+
+
 @pytest.mark.usefixtures("without_curves")
 def test_methods_are_ranked_within_each_data_set(tmp_path) -> None:
     made = RunStore(tmp_path)

@@ -11,6 +11,7 @@ import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, Interrupted
 from fedskew.measure.registry import Measures
+from fedskew.measure.statistics import over_clients
 from fedskew.report import tables
 from fedskew.report.answer import without_model
 from fedskew.report.experiments import repeat_command, settings
@@ -78,6 +79,15 @@ def test_the_interval_of_folds_of_clients_by_hand(by_clients: fs.Runs) -> None:
     assert "cover the seeds and the choice of the clients, as each seed tests one fold (" in covered(
         table, Measures().primary()
     )
+
+
+def test_the_verdict_on_folds_of_clients_is_their_intervals() -> None:
+    """Two folds of six clients: the clients decide, although two means of folds would not."""
+    of_clients = np.array([[0.02, 0.04, 0.03, *[np.nan] * 3], [*[np.nan] * 3, 0.05, 0.04, 0.06]])
+    whole = over_clients(of_clients, 2)
+    row = tables.compared(pd.Series(np.nanmean(of_clients, axis=1)), whole, float("nan"), 0.0, 0.05)
+    assert abs(row["difference"]) > row["difference_half"]
+    assert row["p"] == whole.p()
 
 
 def test_what_would_decide_is_counted_in_runs() -> None:

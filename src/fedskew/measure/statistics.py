@@ -81,6 +81,10 @@ class Estimate(ABC):
         """Return the expected estimate for ``factor`` times as many rows. Variances by rows fall as 1 / rows."""
         return self
 
+    def with_variance(self, factor: float) -> "Estimate":
+        """Return the expected estimate if the variance between the seeds' means is ``factor`` times as large."""
+        return self
+
     def rows_to_decide(self, level: float = 0.05) -> float:
         """Return the smallest factor on the rows expected to separate the mean from 0; 0 if even `MOST_ROWS` is too little."""
         tenths = range(10, 10 * MOST_ROWS + 1)
@@ -132,7 +136,12 @@ class Crossed(Estimate):
         return [both, (math.sqrt(of_seeds), self.seeds - 1.0)]
 
     def with_rows(self, factor: float) -> "Crossed":
-        return replace(self, rows=round(self.rows * factor))
+        rows = round(self.rows * factor)
+        by_seed = max(self.by_seed - self.residual / self.rows, 0.0) + self.residual / rows
+        return replace(self, rows=rows, by_seed=by_seed)
+
+    def with_variance(self, factor: float) -> "Crossed":
+        return replace(self, by_seed=self.by_seed * factor)
 
     def with_seeds(self, seeds: int) -> "Crossed":
         by_row = max(self.by_row - self.residual / self.seeds, 0.0) + self.residual / seeds
@@ -156,8 +165,11 @@ class Resampled(Estimate):
         error = math.sqrt(self.variance * (1 / self.seeds + self.ratio))
         return [(error, min(self.seeds - 1.0, self.most_freedom))] if error > 1e-9 * abs(self.mean) else []
 
+    def with_variance(self, factor: float) -> "Resampled":
+        return replace(self, variance=self.variance * factor)
+
     def with_rows(self, factor: float) -> "Resampled":
-        return replace(self, variance=self.variance / factor)
+        return self.with_variance(1 / factor)
 
 
 TRAINING, CLIENTS = 1 / 6, 1 / 2
@@ -189,6 +201,9 @@ class Overlapping(Estimate):
             return []
         freedom = squared**2 / (of_splits**2 / (self.seeds - 1) + self.shared_variance / 2)
         return [(math.sqrt(squared), freedom), (math.sqrt(self.by_split / self.seeds), self.seeds - 1.0)]
+
+    def with_variance(self, factor: float) -> "Overlapping":
+        return replace(self, by_split=self.by_split * factor)
 
     def with_rows(self, factor: float) -> "Overlapping":
         by_split, shared, variance = self.by_split / factor, self.shared / factor, self.shared_variance / factor**2
@@ -449,11 +464,11 @@ def shared_by_rows(values: Floats) -> float:
     return max(0.0, float(covariance.sum() - covariance.trace()) / (methods * (methods - 1) * rows))
 
 
-def spread_with(seeds: int, table: Floats) -> float:
-    """Return how wide an interval over the partitions is with this number of ``seeds``, relative to the present one.
+def variance_with(seeds: int, table: Floats) -> float:
+    """Return the variance between the partitions' means with this number of ``seeds``, relative to the present one.
 
     ``table`` (partitions, seeds) are numbers, at least (2, 2): the partitions' means vary by themselves and by their seeds.
     """
     present, of_seeds = float(table.mean(1).var(ddof=1)), float(table.var(axis=1, ddof=1).mean())
     now = max(present, of_seeds / table.shape[1])
-    return float(np.sqrt((now - of_seeds / table.shape[1] + of_seeds / seeds) / now)) if now else 1.0
+    return (now - of_seeds / table.shape[1] + of_seeds / seeds) / now if now else 1.0

@@ -242,6 +242,9 @@ def summarise(
     limit = stated / 100 if measure.unit == "%" else stated
     observed = set(observations(records).values())
     of_partitions = len(observed) > 1 and len({seed for _, seed in observed}) == 1
+    first = of_method(seeds, order[0])[measure.key]
+    pairs = [(of_method(seeds, method)[measure.key] - first).count() for method in order[1:]]
+    level = statistics.LEVEL / max(sum(number > 1 for number in pairs), 1)
     rows = []
     for method in order:
         runs = [record for record in records if record.name == method]
@@ -267,14 +270,12 @@ def summarise(
             **dict.fromkeys((*DIFFERENCE, "cliffs_delta"), NAN),
         }
         if method != order[0]:
-            values, first = numbers[measure.key], of_method(seeds, order[0])[measure.key]
-            paired = (values - first).dropna()
+            paired = (numbers[measure.key] - first).dropna()
             whole = estimate(by_row, method, order[0], paired.to_dict(), drawn)
             on_rows = tested_rows(records, drawn, len(paired), measure.split) if measure.unit == "%" else 0.0
             cells = crossed[method] - crossed[order[0]] if {method, order[0]} <= {*crossed} else None
-            level = statistics.LEVEL / (len(order) - 1)
             row |= {"pairs": len(paired), **compared(paired, whole, limit, on_rows, level, cells)}
-            both = [part.loc[paired.index].tolist() for part in (values, first)]
+            both = [part.loc[paired.index].tolist() for part in (numbers[measure.key], first)]
             row["cliffs_delta"] = statistics.cliffs_delta(*both)
         rows.append(row)
     table = pd.DataFrame(rows)
@@ -315,7 +316,8 @@ def compared(
     """
     values = paired.tolist()
     row = dict.fromkeys(DIFFERENCE, NAN) | spread("difference", paired)
-    if len(values) > 1 and row["difference"] != 0 and statistics.alike(paired.to_numpy()):
+    alike = len(values) > 1 and statistics.alike(paired.to_numpy())
+    if alike and row["difference"] != 0:
         row["difference_half"], row["seeds_to_decide"] = NAN, statistics.equal_seeds_to_decide(level)
     row["effect"], row["p"] = statistics.hedges_g(values), statistics.paired_p(values)
     if math.isfinite(limit):
@@ -327,13 +329,13 @@ def compared(
     if whole and table is not None:
         row["repeats_to_decide"] = statistics.smallest(
             range(table.shape[1], statistics.MOST_SEEDS + 1),
-            lambda seeds: abs(whole.mean) > whole.half(level) * statistics.spread_with(seeds, table),
+            lambda seeds: abs(whole.mean) > whole.with_variance(statistics.variance_with(seeds, table)).half(level),
         )
     if whole and whole.half():
-        row["difference_half"], row["p"] = whole.half(), max(whole.p(), row["p"])
+        # equal differences need the p and the number above, too
+        row["difference_half"], row["p"] = whole.half(), max(whole.p(), row["p"] * alike)
         row["p_equivalent"] = max(row["p_equivalent"], whole.p_within(limit))
         needed = whole.seeds_to_decide(level)
-        # equal differences need the number above, too
         row["seeds_to_decide"] = needed and float(np.fmax(needed, row["seeds_to_decide"]))
     return row
 

@@ -53,8 +53,8 @@ def updates(faults: Faults) -> list[torch.Tensor]:
     assembly = assemble(small(), small().dataset.load())
     fed = assembly.federation
     _, work, _ = prepare(fed, Sequential(), start(fed, assembly.x0), ClientStates(), False)
-    engines = ((Sequential(), fed.y), (Sequential(), 9 - fed.y), (Faulty(Sequential(), faults, fed), fed.y))
-    return [engine.run(fed.program, work, fed.x, y).uploads.delta for engine, y in engines]
+    done, flipped = (Sequential().run(fed.program, work, fed.x, y) for y in (fed.y, 9 - fed.y))
+    return [part.uploads.delta for part in (done, flipped, Faulty(Sequential(), faults, fed).received(work, done))]
 
 
 @pytest.mark.parametrize("attack", ["sign-flip", "scaled", "gaussian", "label-flip"])
@@ -88,6 +88,45 @@ def test_an_attack_far_longer_than_the_other_updates_is_rejected_and_stored(tmp_
     assert torch.equal(x, without(small(rounds=3), [bad] * 3))
     unlimited, _ = last(experiment.replace(faults__longest_ratio=0.0), tmp_path / "unlimited")
     assert float(unlimited.norm()) > 1e4 * float(x.norm())
+
+
+def test_own_rates_do_not_divide_the_cohort_whose_faults_are_counted(tmp_path: Path) -> None:
+    """Each learning rate was a cohort of its own: a run stopped with "0 of 1 clients", and medians were of a part."""
+    faults = Faults(share=0.3, kinds=("missing",), fewest=0.1)
+    same = [f"{k}:lr={0.1 + 1e-9 * k}" for k in range(4)]  # four rates that are one in float32
+    (x, frame), (grouped, of_groups) = (
+        last(small(rounds=3).replace(faults=faults, lr=0.1, clients__own=own), tmp_path / str(len(own)))
+        for own in ([], same)
+    )
+    assert torch.equal(x, grouped)
+    assert frame[frame.split == "fault"].equals(of_groups[of_groups.split == "fault"])
+
+
+def test_rejected_replies_that_arrive_count_in_bytes(tmp_path: Path) -> None:
+    """They were not counted. A missing reply has no bytes."""
+    sums = []
+    for kind in ("missing", "not_finite"):
+        faults = Faults(share=0.5, kinds=(kind,), attempts=5)
+        _, frame = last(small(rounds=3).replace(faults=faults), tmp_path / kind)
+        sums.append(
+            {
+                name: frame[(frame.split == "round") & (frame.name == name)].value.sum()
+                for name in ("bytes_up", "rejected", "clients")
+            }
+        )
+    missing, broken = sums
+    assert missing["rejected"] == broken["rejected"] > 0
+    one = missing["bytes_up"] / missing["clients"]
+    assert broken["bytes_up"] == one * (broken["clients"] + broken["rejected"])
+
+
+@pytest.mark.parametrize(
+    ("method", "faults"), [("fedavg", Faults(attackers=0.5, attack="sign-flip")), ("fedpa", Faults())]
+)
+def test_inexactness_where_updates_are_no_local_models_is_refused(method: str, faults: Faults) -> None:
+    experiment = small(method).replace(faults=faults, evaluation__inexactness=True)
+    with pytest.raises(BadInput, match="inexactness is measured"):
+        assemble(experiment, small().dataset.load())
 
 
 def cohort(*lengths: float, size: int = 4) -> dict[str, torch.Tensor]:
@@ -178,7 +217,8 @@ def test_each_attempt_draws_its_own_faults() -> None:
     _, work, _ = prepare(fed, Sequential(), start(fed, assembly.x0), ClientStates(), False)
     broken = [set(faults.broken(4, 0, fed.seed, attempt)) for attempt in (0, 1)]
     assert broken[0] != broken[1]
-    done = Faulty(Sequential(), faults, fed).run(fed.program, work, fed.x, fed.y)
+    trained = Sequential().run(fed.program, work, fed.x, fed.y)
+    done = Faulty(Sequential(), faults, fed).received(work, trained)
     assert done.received is not None
     assert done.received.tolist() == sorted({0, 1, 2, 3} - (broken[0] & broken[1]))
 

@@ -34,6 +34,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from fedskew.core.algorithm import Algorithm, Contract, Solver
+from fedskew.core.contract import sends_local_models
 from fedskew.core.errors import require
 from fedskew.core.limits import NonNegativeFloat, OpenShare, PositiveOrInf, PositiveShare
 from fedskew.core.records import Carry, Cohort, Privacy, ServerView, Upload, View
@@ -67,7 +68,9 @@ class DpFedAvg(Algorithm):
 
     def contract(self) -> Contract:
         # noise is added in a round without clients, too
-        return Contract(privacy=Privacy(self.q, self.noise, self.delta, by=DpFedAvg), steps_alone=True)
+        return Contract(
+            privacy=Privacy(self.q, self.noise, self.delta, by=DpFedAvg), steps_alone=True, needs=(sends_local_models,)
+        )
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         delta = carry.w - view.x

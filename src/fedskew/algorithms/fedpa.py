@@ -26,6 +26,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, Solver
+from fedskew.core.contract import sends_local_models
 from fedskew.core.limits import NonNegativeFloat, NonNegativeInt, PositiveInt
 from fedskew.core.records import Carry, ServerView, Upload, View
 from fedskew.core.task import Task
@@ -52,7 +53,7 @@ class FedPa(Algorithm):
     }
 
     def contract(self) -> Contract:
-        return Contract(hazard=self.overshoot)
+        return Contract(hazard=self.overshoot, needs=(sends_local_models,))
 
     def overshoot(self, lr: float) -> str:
         gain = 1 + (self.samples - 1) * self.rho

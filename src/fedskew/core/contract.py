@@ -295,6 +295,15 @@ def one_global_model(setup: Setup) -> str:
     return next((f"averages more than one model, but {reason}" for reason, present in parts.items() if present), "")
 
 
+def sends_local_models(setup: Setup) -> str:
+    """For a method whose updates are not the local models minus the received one."""
+    if not setup.inexactness:
+        return ""
+    return (
+        "sends another vector than its local model, at which inexactness is measured; leave out evaluation.inexactness"
+    )
+
+
 def no_models_sent(setup: Setup) -> str:
     """For a method that exchanges no models: return which part needs models; empty if none does.
 

@@ -55,8 +55,10 @@ class LocalClients:
     states: ClassVar[type[ClientStates]] = ClientStates
 
     def play_round(self, fed: Federation, server: Server, states: States, measure_local: bool) -> Outcome:
-        engine = Faulty(self.engine, self.faults, fed, self.rejected) if self.faults.some else self.engine
-        return play_round(fed, engine, server, states, measure_local)
+        if not self.faults.some:
+            return play_round(fed, self.engine, server, states, measure_local)
+        faulty = Faulty(self.engine, self.faults, fed, self.rejected)
+        return play_round(fed, self.engine, server, states, measure_local, faulty.received)
 
     def client_scores(self, fed: Federation, server: Server, states: States, clients: Ints) -> ClientScores:
         model = evaluate_clients(fed.task, server.x, fed.x, fed.targets(server.round), fed.partition, clients)

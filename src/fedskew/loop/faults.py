@@ -18,10 +18,10 @@ from fedskew.core.errors import require
 from fedskew.core.limits import NonNegativeOrInf, PositiveInt, PositiveOrInf, PositiveShare, Share
 from fedskew.core.records import Privacy
 from fedskew.core.seeding import stream, torch_stream
-from fedskew.core.trees import Tree, all_finite, pick
+from fedskew.core.trees import all_finite, pick
 from fedskew.loop.federation import Federation
 from fedskew.loop.limits import RATIO, check_enough, length_fault, too_far
-from fedskew.loop.work import Done, Engine, Program, Work, members_of
+from fedskew.loop.work import Done, Engine, Work, by_group, members_of
 from fedskew.skew.partition import Ints
 
 Kind = Literal["missing", "not_finite", "too_long", "wrong_shape"]
@@ -42,7 +42,8 @@ class Faults:
     (normal noise with ``strength`` times the update's length).
 
     A reply is rejected if it is missing, not finite, of another shape, or longer than ``longest`` (0: no limit). The client is then
-    asked again, up to ``attempts`` times in all. After that the round continues without this client, which keeps its old state.
+    asked again, up to ``attempts`` times in all. Bytes count each reply that arrives. After that the round continues without this
+    client, which keeps its old state.
     If there are three or more updates, an update is also rejected if it is longer than the model, and longer than
     ``longest_ratio`` (0: no limit) times the median length. For a client with m times the median number of local steps, this limit
     is m times as large. The run stops if less than the share ``fewest`` of a cohort is left.
@@ -65,6 +66,8 @@ class Faults:
             return "label-flip flips classes, and these targets are not; use attack=sign-flip"
         if self.attackers and setup.clients and not len(self.malicious(setup.clients, seed=0)):
             return f"attackers={self.attackers:g} of {setup.clients} clients is nobody; {1 / setup.clients:.2g} is one client"
+        if self.attackers and setup.inexactness:
+            return "attackers send other models than they train, and inexactness is measured at these; leave one of them out"
         if not setup.simulated:
             return (
                 "only simulated runs have them; nodes fail by themselves, and deployment.longest and deployment.fewest say when "
@@ -114,18 +117,15 @@ class Faults:
 
 @dataclass(frozen=True, eq=False)
 class Faulty:
-    """Wraps another engine. It breaks replies, and rejects those that a server would reject."""
+    """Breaks the replies of a cohort that the engine trained, and rejects those that a server would reject."""
 
     inner: Engine
     faults: Faults
     fed: Federation
     rejected: list[tuple[int, str]] = field(default_factory=list)  # (client, kind) of all rounds
 
-    def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
-        return self.inner.survey(program, work, x, y)
-
-    def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
-        done = self.attacked(program, work, x, y, self.inner.run(program, work, x, y))
+    def received(self, work: Work, done: Done) -> Done:
+        done, before = self.attacked(work, done), len(self.rejected)
         selected = len(work.clients)
         left = dict(enumerate(work.clients.tolist()))  # by position: clients without a usable reply
         for attempt in range(self.faults.attempts):
@@ -143,7 +143,8 @@ class Faulty:
         at = np.delete(at, list(far))
         cure = "raise faults.attempts, lower faults.fewest, or select more clients"
         check_enough(self.fed, work.round, len(at), selected, max(1, ceil(self.faults.fewest * selected)), cure)
-        return Done(pick(done.uploads, at), pick(done.states, at), pick(done.scores, at), at)
+        arrived = sum(kind != "missing" for _, kind in self.rejected[before:])
+        return Done(pick(done.uploads, at), pick(done.states, at), pick(done.scores, at), at, arrived)
 
     def fault_of(self, received: Tensor | None, sent: Tensor) -> Kind | None:
         """Return the kind of fault for which an update is rejected; None if it is accepted."""
@@ -155,15 +156,16 @@ class Faulty:
             return "not_finite"
         return "too_long" if length_fault(received, self.faults.longest) else None
 
-    def attacked(self, program: Program, work: Work, x: Tensor, y: Tensor, done: Done) -> Done:
+    def attacked(self, work: Work, done: Done) -> Done:
         """Return the result of training with the attackers' updates replaced."""
         at = np.flatnonzero(np.isin(work.clients, self.faults.malicious(len(self.fed.partition), self.fed.seed)))
         if not len(at):
             return done
         deltas = done.uploads.delta.clone()
         if self.faults.attack == "label-flip":
-            flipped = self.fed.task.num_classes - 1 - y
-            altered = self.inner.run(program, members_of(work, at), x, flipped).uploads.delta
+            x, y = self.fed.x, self.fed.task.num_classes - 1 - self.fed.targets(work.round)
+            engine, attackers = self.inner, members_of(work, at)
+            altered = by_group(self.fed.programs, attackers, lambda p, part: engine.run(p, part, x, y)).uploads.delta
         else:
             altered = torch.stack([self.altered(deltas[i], work.round, int(work.clients[i])) for i in at])
         deltas.index_copy_(0, torch.as_tensor(at, device=deltas.device), altered)

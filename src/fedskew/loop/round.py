@@ -1,5 +1,6 @@
 """One round: select and prepare the clients, let them train, transmit their updates, and make the new model."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -288,8 +289,15 @@ def decisions(
     return {key: values[name] for key in keys if (name := key.rpartition("/")[2]) in values}
 
 
-def play_round(fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool = True) -> Outcome:
-    """Play one round.
+def play_round(
+    fed: Federation,
+    engine: Engine,
+    server: Server,
+    states: States,
+    measure_local: bool = True,
+    received: Callable[[Work, Done], Done] = lambda work, done: done,
+) -> Outcome:
+    """Play one round. ``received`` returns the results that reach the server.
 
     Raises `Diverged` if the model, or too many of the updates, are not finite, and `TooFew` if there are fewer updates than the
     method needs. Client states are then unchanged.
@@ -300,7 +308,7 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
     done, seen, measures = Done(no_uploads, {}, {}), None, {}
     sent = Sent(no_uploads, {}, fed.codec, {}, 0)
     if len(work.clients):
-        done = train(fed, engine, work)
+        done = received(work, train(fed, engine, work))
         work = work if done.received is None else members_of(work, done.received)
         check_enough(fed, server.round, len(work.clients), work.turnout.selected)
         with span("measures"):
@@ -328,5 +336,5 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
         decisions=decided,
         steps=np.asarray([len(plan.index) for plan in work.plans], dtype=np.int64),
         bytes_down=down,
-        bytes_up=answers + sent.num_bytes,
+        bytes_up=answers + sent.num_bytes + (done.rejected or 0) * sent.num_bytes // max(len(work.clients), 1),
     )

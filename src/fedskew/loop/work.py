@@ -154,6 +154,7 @@ class Done(NamedTuple):
     states: Tree  # leading axis C
     scores: Tree  # sums (C,) over the measured rows at each local model; {} if not measured
     received: Ints | None = None  # positions in the cohort of the clients that answered, ascending; None: all of them
+    rejected: int | None = None  # number of replies that arrived beside these, and were rejected
 
 
 class Outcome(NamedTuple):

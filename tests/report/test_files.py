@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.report.files import markdown, readable, write_figures, write_tables
+from fedskew.report.files import formula_of, markdown, readable, write_figures, write_tables
 from fedskew.report.series import Layout, Results
 from fedskew.store.runs import RunStore
 from tests.commands import output_of
@@ -29,6 +29,11 @@ def test_a_bar_in_a_cell_of_markdown_is_escaped() -> None:
     import pandas as pd
 
     assert markdown(pd.DataFrame({"a": ["x|y"], "b": [1]})).splitlines()[2] == "| x\\|y | 1 |"
+
+
+def test_small_numbers_are_powers_of_ten_in_formulas() -> None:
+    assert formula_of("1.18e-06 ± 6.22e-07") == r"$1.18 \cdot 10^{-6} \pm 6.22 \cdot 10^{-7}$"
+    assert formula_of("2.50e+07", bold=True) == r"$\mathbf{2.50 \cdot 10^{7}}$"
 
 
 @pytest.mark.slow

@@ -136,7 +136,9 @@ def test_an_unknown_measure_is_not_stored(store: RunStore) -> None:
 
 def test_rows_are_whole_and_unique() -> None:
     assert max(Counter((m.split, m.name) for m in MEASURES).values()) == 1
-    assert max(Counter(m.key for m in registry.Measures().shown()).values()) == 1
+    # the splits whose measures a column of a table can name
+    columns = [m.key for m in MEASURES if m.split in (*registry.OF_MODELS, "round")]
+    assert max(Counter(columns).values()) == 1
     stored = registry.Measures().stored
     for measure in MEASURES:
         assert all((measure.split, name) in stored for name in measure.of), measure

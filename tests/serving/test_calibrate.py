@@ -115,6 +115,29 @@ def test_a_personal_model_is_calibrated_on_its_own_rows(tmp_path):
     assert len(temperatures) == 4
 
 
+def test_dealt_clients_calibrate_the_model_that_answers(trained, tmp_path):
+    """No column names a dealt client, so its shared model answers all rows, also the held-out ones."""
+    skew = {"skew": "label-dirichlet:alpha=0.5", "clients": 3, "algorithm": "ditto"}
+    runs = fs.run(dataset=f"table:path={table_of(trained)},label=ill", runs=tmp_path, **skew, **QUICK)
+    assembly, server, _ = state_of(runs.store, 1)
+    fed, held = assembly.federation, torch.as_tensor(assembly.partition.held_out[0])
+    z = fed.task.logits(server.x, fed.x[held]).detach()
+    found = fs.load_model(runs, calibrated=True).calibration.temperature
+    assert found == pytest.approx(temperature_of(z, fed.y[held]), rel=1e-5)
+
+
+def test_a_personal_model_is_tested_on_its_own_rows_and_needs_held_out_ones(trained, tmp_path):
+    frame = pd.read_csv(table_of(trained))
+    frame.loc[0, "site"] = "single"
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    data = f"table:path={tmp_path}/t.csv,label=ill,client=site"
+    runs = fs.run(dataset=data, skew="natural", algorithm="ditto", runs=tmp_path / "runs", **QUICK)
+    sites = fs.load(data).groups_test
+    assert len(fs.load_model(runs, client="b", calibrated=True).calibration.y) == (sites == 1).sum() < len(sites)
+    with pytest.raises(BadInput, match="in run 1 client single held out no rows; leave it out"):
+        fs.load_model(runs, client="single", calibrated=True)
+
+
 # confusion
 
 
@@ -166,16 +189,24 @@ def test_a_permutation_of_two_rows_by_hand(trained):
     assert table.loc[["weak", "noise"], "fall"].tolist() == [0, 0]
 
 
+def test_rows_without_a_target_give_no_cells(trained):
+    rows, model = pd.read_csv(table_of(trained)), fs.load_model(trained)
+    strange = rows.assign(strong=99.0, ill=None)
+    assert model.importance(pd.concat([strange, rows]), 2).equals(model.importance(rows, 2))
+
+
 def test_a_loss_that_grows_is_a_fall_too(tmp_path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {"x": rng.normal(size=200), "noise": rng.normal(size=200), "site": rng.choice(["a", "b"], 200)}
     )
-    frame.assign(y=3 * frame.x).to_csv(tmp_path / "t.csv", index=False)
+    frame.assign(y=3e-6 * frame.x).to_csv(tmp_path / "t.csv", index=False)
     data = f"table:path={tmp_path}/t.csv,target=y,client=site"
     runs = fs.run(dataset=data, epochs=20, runs=tmp_path / "runs", **QUICK)
     table = fs.load_model(runs).importance(tmp_path / "t.csv").set_index("column")
     assert table.loc["x", "fall"] > 10 * abs(table.loc["noise", "fall"])
+    printed = output_of("importance", "1", tmp_path / "t.csv", "--runs", tmp_path / "runs").split()
+    assert float(printed[4]) == pytest.approx(table.loc["x", "fall"], rel=1e-3)
     with pytest.raises(BadInput, match="confusion: the model predicts no classes"):
         fs.load_model(runs).confusion(tmp_path / "t.csv")
 

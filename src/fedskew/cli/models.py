@@ -146,7 +146,9 @@ def columns(parsed: argparse.Namespace) -> None:
     """Print a table: counts of answers by class, which columns the answers need, or how far the rows are from training rows."""
     verb = parsed.verb.name
     table = getattr(functions.load_model(one_run(parsed, verb), parsed.client, warn=warn), verb)(parsed.rows)
-    print_json(table.to_dict("records")) if parsed.json else say(table.round(4).to_string(index=False))
+    print_json(table.to_dict("records")) if parsed.json else say(
+        table.to_string(index=False, float_format="{:.4g}".format)
+    )
 
 
 def export(parsed: argparse.Namespace) -> None:

@@ -398,11 +398,13 @@ def formula(key: str, value: str) -> str:
         symbol = (f"\\{word}" if word in GREEK else word) + (f"_{{{below}}}" if index else "")
     else:
         symbol = f"\\mathrm{{{escaped(key)}}}"
-    number = re.fullmatch(r"(-?[0-9.]+)(?:e([+-]?)0*([0-9]+))?", value)
-    if not number:
-        return f"${symbol}$ = {escaped(value)}"
-    power = f" \\cdot 10^{{{number[2].strip('+')}{number[3]}}}" if number[3] else ""
-    return f"${symbol} = {number[1]}{power}$"
+    is_number = re.fullmatch(r"-?[0-9.]+(e[+-]?[0-9]+)?", value)
+    return f"${symbol} = {in_formula(value)}$" if is_number else f"${symbol}$ = {escaped(value)}"
+
+
+def in_formula(number: str) -> str:
+    """Format a number in a LaTeX formula: ``1.2 \\cdot 10^{-6}`` for ``1.2e-06``."""
+    return re.sub(r"e\+?(-?)0*([0-9]+)$", r" \\cdot 10^{\1\2}", number)
 
 
 def escaped(text: str) -> str:

@@ -13,7 +13,7 @@ from fedskew.core.files import replacing, write_whole
 from fedskew.core.text import capital, count, listed
 from fedskew.measure.registry import Measure
 from fedskew.report import words
-from fedskew.report.experiments import client_rows, escaped
+from fedskew.report.experiments import client_rows, escaped, in_formula
 from fedskew.report.plots import pictures
 from fedskew.report.series import Results, by_site
 from fedskew.report.style import styled
@@ -171,8 +171,8 @@ def formula_of(cell: str, bold: bool = False) -> str:
         return "--" * bool(mean)
     if mean == "never":
         return escaped(cell)
-    number = f"\\mathbf{{{mean}}}" if bold else mean
-    return f"${number} \\pm {rest[2:]}$" if rest.startswith("± ") else f"${number}$ {escaped(rest)}".strip()
+    number = f"\\mathbf{{{in_formula(mean)}}}" if bold else in_formula(mean)
+    return f"${number} \\pm {in_formula(rest[2:])}$" if rest.startswith("± ") else f"${number}$ {escaped(rest)}".strip()
 
 
 def caption(results: Results, measures: Sequence[Measure]) -> str:

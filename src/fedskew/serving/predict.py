@@ -231,6 +231,7 @@ class TrainedModel:
         frame, measure = self.read(rows), Measures().primary(self.trained.kind.primary)
         if isinstance(frame, np.ndarray):
             raise BadInput("importance: the model reads arrays, which have no columns")
+        frame = self.measurable(frame)
         rng, sign = np.random.default_rng(0), -1 if measure.better == "lower" else 1
         names, score = self.preprocessing.names if self.preprocessing else (), self.metrics(frame)[measure.name]
         falls = np.zeros((len(names), repeats))
@@ -615,16 +616,24 @@ def calibration(model: TrainedModel, store: RunStore, client: int | None) -> Cal
         isinstance(kind, Probabilistic) and kind.target == "classes" and assembly.frozen is None,
         "calibrated: only probabilities of classes of a model without frozen layers are calibrated; leave it out",
     )
-    require(fed.partition.held_out is not None, f"calibrated: in run {model.run} no client held out rows; leave it out")
     whose = [*range(len(fed.partition))] if client is None else [client]
     parts = [fed.partition.measured_rows(k) for k in whose]
-    rows = torch.as_tensor(np.concatenate(parts), device=fed.x.device)
-    held = model.every_output(fed.x[rows], np.repeat(whose, [*map(len, parts)]))
+    rows, owner = np.concatenate(parts), np.full(len(assembly.y_test), -1) if test_owner is None else test_owner
+    some = fed.partition.held_out is not None and len(rows) > 0
+    none = "no client held out rows" if client is None else f"client {fed.partition.names[client]} held out no rows"
+    require(some, f"calibrated: in run {model.run} {none}; leave it out")
+    mine = owner == client
+    mine |= not mine.any()
+
+    def outputs_of(x: Tensor, sites: Ints) -> Tensor:
+        """Outputs as `predict` gives them: of no known site if no column of a row names it."""
+        return model.every_output(x, sites if model.column else np.full(len(sites), -1)).double()
+
+    held = outputs_of(fed.x[rows], np.repeat(whose, [*map(len, parts)]))
     temperature = temperature_of(held, fed.targets(server.round)[rows].cpu())
-    owner = np.full(len(assembly.y_test), -1) if test_owner is None else test_owner
-    tested = model.every_output(assembly.x_test, owner).double()
+    tested = outputs_of(assembly.x_test[mine], owner[mine])
     before, after = (outputs.softmax(1).numpy() for outputs in (tested, tested / temperature))
-    return Calibration(temperature, before, after, assembly.y_test.cpu().numpy())
+    return Calibration(temperature, before, after, assembly.y_test[mine].cpu().numpy())
 
 
 def number_of(store: RunStore, run: int, client: int | str | None, dataset: Dataset | None = None) -> int | None:

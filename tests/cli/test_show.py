@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from fedskew.api.functions import run
+from fedskew.api.runs import Runs
 from fedskew.cli.main import main
 from fedskew.experiment.config import Experiment
+from fedskew.store.lock import held
 from fedskew.store.runs import RunStore
 from tests.commands import line_of, output_of
 from tests.report import add, mixed_store
@@ -40,6 +42,21 @@ def test_show_prints_each_measured_round_once(store: Path) -> None:
     start = next(i for i, line in enumerate(lines) if line.startswith("round "))
     assert [line.split()[0] for line in lines[start + 1 : start + 6]] == ["0", "2", "4", "5", "class"]
     assert any(line.startswith("layer (round 5)") for line in lines)
+
+
+def test_a_run_whose_process_was_killed_is_interrupted(tmp_path) -> None:
+    """A killed process, and one whose disk is full, leave `running` in the store."""
+    store = RunStore(tmp_path)
+    add(store, "a", 0, [0.1, 0.5])
+    store.update(1, status="running")
+    verbs = (("list", "runs"), ("show", "1"))
+    assert all("interrupted" in output_of(*verb, "--runs", tmp_path) for verb in verbs)
+    with held(store, 1):
+        assert all("running" in output_of(*verb, "--runs", tmp_path) for verb in verbs)
+    assert "run 1 (a): interrupted" in str(Runs(store, (1,)))
+    report = output_of("report", "1", "--runs", tmp_path, "--output", tmp_path / "page.html")
+    assert "page.html" in report
+    assert '<span class="status">interrupted</span>' in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_show_prints_the_result_before_everything_else(store: Path) -> None:

@@ -18,6 +18,7 @@ from fedskew.report.console import self_showing
 from fedskew.report.experiments import name_of
 from fedskew.report.tables import filled
 from fedskew.report.words import SPREADS
+from fedskew.store.lock import present
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.store.test_rows import TABLES, Split
 
@@ -76,7 +77,7 @@ class Runs:
     @property
     def records(self) -> list[RunRecord]:
         """The store's record of each run."""
-        return self.store.numbered(self.ids)
+        return [present(self.store, record) for record in self.store.numbered(self.ids)]
 
     def __len__(self) -> int:
         return len(self.ids)

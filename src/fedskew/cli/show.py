@@ -31,7 +31,7 @@ from fedskew.report.files import write_figures, write_tables
 from fedskew.report.html import board_page, write_report
 from fedskew.report.series import PLAIN, Layout, Results, curves_by_run, decided
 from fedskew.report.words import heading, plain, ranges, value
-from fedskew.store import edit
+from fedskew.store import edit, lock
 from fedskew.store.runs import RunRecord, RunStore
 
 SEEDS = re.compile(r"^(?:\w+_)?seed = [0-9]+\n", re.M)
@@ -61,7 +61,8 @@ def list_runs(parsed: argparse.Namespace) -> None:
     """Print the runs of the store, the newest last."""
     store = RunStore(parsed.runs, read_only=True)
     # without seeds most experiments are equal texts, and each text is parsed once
-    records = [dataclasses.replace(record, experiment=SEEDS.sub("", record.experiment)) for record in store.runs()]
+    present = [lock.present(store, record) for record in store.runs()]
+    records = [dataclasses.replace(record, experiment=SEEDS.sub("", record.experiment)) for record in present]
     measures = {record.id: primary_of([record]) for record in records}
     scores = newest(store, records, measures)
     if parsed.json:
@@ -183,7 +184,7 @@ PAUSE = 2.0
 def show(parsed: argparse.Namespace) -> None:
     """Print the table of runs, and the curves if there is a single run. With ``--toml``, print its experiment instead."""
     store = RunStore(parsed.runs, read_only=True)
-    records = store.select(parsed.runs_wanted)
+    records = [lock.present(store, record) for record in store.select(parsed.runs_wanted)]
     results = output.results_from(store, records, parsed)
     if parsed.toml:
         require(not parsed.json, "show: --json has the experiment, too; leave out --toml")
@@ -263,7 +264,7 @@ def print_decisions(results: Results) -> None:
 def report(parsed: argparse.Namespace) -> None:
     """Write the HTML page, and figures and tables for a paper. With ``--watch``, do so again while the runs continue."""
     store = RunStore(parsed.runs, read_only=True)
-    records = store.select(parsed.runs_wanted)
+    records = [lock.present(store, record) for record in store.select(parsed.runs_wanted)]
     comparisons = {r.comparison for r in records}
     comparison = comparisons.pop() if len(comparisons) == 1 else None
     name = f"c{comparison}" if comparison else "-".join(str(r.id) for r in records[:4])

@@ -4,13 +4,14 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.files import write_whole
-from fedskew.store.runs import RunStore
+from fedskew.store.runs import RunRecord, RunStore
 
 PATIENCE = 1.0
 """Seconds to wait for a lock, in which another process may only be looking if it is free."""
@@ -49,6 +50,12 @@ def owner(store: RunStore, run: int) -> str:
     except (Timeout, OSError):
         text = path.with_suffix(".owner")
         return text.read_text(encoding="utf-8", errors="replace")[:200] if text.is_file() else "another process"
+
+
+def present(store: RunStore, record: RunRecord) -> RunRecord:
+    """Return the record. A run whose process was killed, or could not write, is ``interrupted``: the store says ``running``."""
+    gone = record.status == "running" and not owner(store, record.id)
+    return replace(record, status="interrupted") if gone else record
 
 
 def busy(store: RunStore, run: int) -> str:

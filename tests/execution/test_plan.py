@@ -15,7 +15,8 @@ from fedskew.engine.choose import EngineChoice
 from fedskew.engine.stacked import Stacked
 from fedskew.execution import build, deal, plan
 from fedskew.execution.build import assemble
-from fedskew.execution.plan import Trial, settle
+from fedskew.execution.plan import Plan, Trial, remarks_on, settle
+from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.studies.compare import cross
 from tests.blobs import DATA, numbers, small
@@ -125,3 +126,29 @@ def test_runs_go_side_by_side_on_all_cores(monkeypatch: pytest.MonkeyPatch, tmp_
     assert start(planned, DATA, tmp_path).jobs == 2  # no more than runs
     assert start(planned, DATA, tmp_path, jobs=1).jobs == 1
     assert [signature(verb).parameters["jobs"].default for verb in (compare, resume, tune, study)] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("option", "line", "cure"),
+    [
+        ({"faults__attempts": 3}, "faults.attempts has no effect", {"faults__share": 0.1, "faults__longest": 1.0}),
+        ({"faults__longest_ratio": 3.0}, "faults.longest_ratio has no effect without", {"faults__longest": 1.0}),
+        ({"evaluation__adapt_lr": 0.1}, "evaluation.adapt_lr has no effect without", {"evaluation__adapt_steps": 2}),
+        ({"epochs": 3, "steps": 4}, "local.epochs has no effect in training beside local.steps", {"steps": None}),
+        ({"system__drop_stragglers": True}, "system.drop_stragglers has no effect", {"system__stragglers": 0.5}),
+    ],
+)  # fmt: skip
+def test_an_option_without_effect_in_all_runs_has_a_line(option: dict, line: str, cure: dict) -> None:
+    """Only the run's numbers could tell that the option was idle."""
+    idle, active = Plan(small().replace(**option)), Plan(small().replace(**option | cure))
+    assert [text for text in remarks_on([idle, idle]) if text.startswith(line)]
+    assert remarks_on([active]) == remarks_on([idle, active]) == []
+
+
+def test_a_component_that_a_method_replaces_has_a_line() -> None:
+    """The command named a cohort, and the method calls everyone."""
+    lines: list[str] = []
+    with_method(small(), "local-sgd", lines.append)
+    with_method(small().replace(selection="everyone", server="momentum"), "local-sgd", lines.append)
+    with_method(small().replace(server="momentum"), "fedadam", lines.append)
+    assert lines == ["local-sgd has selection everyone, not uniform:clients=4", "fedadam has server adam, not momentum"]

@@ -17,7 +17,7 @@ from fedskew.execution.deal import dealt_rows
 from fedskew.execution.plan import processes
 from fedskew.execution.run import Ended, Listener, Progress
 from fedskew.experiment import config
-from fedskew.experiment.combinations import experiment_from
+from fedskew.experiment.combinations import experiment_from, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.keywords import (
     DEFAULT_METHODS,
@@ -183,7 +183,7 @@ def asked(
         "write dataset='table:path=FOLDER,label=COLUMN'; for a data frame fs.table(FRAME, label=COLUMN, client=COLUMN); for "
         "arrays fs.Dataset(x=..., y=..., x_test=..., y_test=...)",
     )
-    experiment = experiment_from(experiment, settings)
+    experiment = experiment_from(experiment, settings, warn)
     if experiment.training.init:
         from fedskew.api.models import with_initial  # loads pandas
 
@@ -198,6 +198,8 @@ def methods_of(base: Experiment, algorithms: Sequence[object], baselines: bool, 
         f"compare: write the methods as a list, [{brief(algorithms)}]",
     )
     methods = algorithms or DEFAULT_METHODS
+    for method in methods:
+        with_method(base, method, caller.warn)
     if not baselines:
         return methods
     methods, line = with_baselines(base, methods)

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from fedskew.api.runs import Runs, model_of, runs_of
+from fedskew.cli.output import warn
 from fedskew.cli.verbs import keywords_of
 from fedskew.core.component import literal
 from fedskew.core.errors import BadInput, require
@@ -16,7 +17,7 @@ from fedskew.report.experiments import name_of
 
 def experiment_from(parsed: argparse.Namespace) -> Experiment:
     """Return the experiment of the file, or the built-in one, changed by the options."""
-    return with_keywords(from_file(parsed) if parsed.file else None, settings_from(parsed))
+    return with_keywords(from_file(parsed) if parsed.file else None, settings_from(parsed), warn)
 
 
 def settings_from(parsed: argparse.Namespace) -> dict[str, Any]:

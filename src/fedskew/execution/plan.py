@@ -8,6 +8,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
+from fedskew.core.component import plain
 from fedskew.core.errors import require
 from fedskew.core.machine import cores, launcher, slow_bf16
 from fedskew.data.dataset import Dataset
@@ -17,7 +18,7 @@ from fedskew.engine.sequential import Sequential
 from fedskew.execution.build import Assembly, assemble, check_clients, check_needs, device_of, with_engine
 from fedskew.execution.deal import dealt_rows, finished
 from fedskew.experiment.combinations import suited
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import SETTINGS, Experiment
 from fedskew.experiment.settings import Auto, DataSource
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import start
@@ -124,7 +125,41 @@ def remarks_on(plans: Iterable[Plan | None]) -> list[str]:
     if notes:
         which = f"partition 1 of {len(notes)}" if len(set(notes)) > 1 else "partition"
         remarks.append(f"{which}: {notes[0]}")
-    return remarks + slow_precision([plan.experiment for plan in ready])
+    experiments = [plan.experiment for plan in ready]
+    everywhere = set.intersection(*map(idle, experiments)) if experiments else set()
+    return [*remarks, *sorted(everywhere), *slow_precision(experiments)]
+
+
+REJECTS = ("faults.share", "faults.attackers", "faults.longest")
+
+IDLE = (
+    ("evaluation.adapt_lr", "without", ("evaluation.adapt_steps", "clients.unseen")),
+    ("faults.attempts", "without", ("faults.share",)),
+    ("faults.fewest", "without", REJECTS),
+    ("faults.kinds", "without", ("faults.share",)),
+    ("faults.longest_ratio", "without", REJECTS),
+    ("faults.strength", "without", ("faults.attackers",)),
+    ("local.batch_size", "in training beside", ("system.batch_sizes",)),
+    ("local.epochs", "in training beside", ("local.steps", "system.epochs")),
+    ("shared_data.alpha", "without", ("shared_data.beta",)),
+    ("system.drop_stragglers", "without", ("system.stragglers",)),
+)
+"""Options that have no effect without any of others, or beside one of them."""
+
+
+def idle(experiment: Experiment) -> set[str]:
+    """Return a line on each option that is no default and has no effect."""
+    changed = {
+        f"{section}.{option}"
+        for section, cls in SETTINGS.items()
+        for option, value in plain(getattr(experiment, section)).items()
+        if value != plain(cls()).get(option)
+    }
+    return {
+        f"{option} has no effect {word} {' or '.join(others)}"
+        for option, word, others in IDLE
+        if option in changed and (word == "without") == changed.isdisjoint(others)
+    }
 
 
 def slow_precision(experiments: Iterable[Experiment]) -> list[str]:

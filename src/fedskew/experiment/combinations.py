@@ -193,8 +193,11 @@ def has_own_models(experiment: Experiment) -> bool:
     )
 
 
-def with_method(experiment: Experiment, spec: object) -> Experiment:
-    """Return the experiment with another method.
+Warn = Callable[[str], None]
+
+
+def with_method(experiment: Experiment, spec: object, warn: Warn = lambda _: None) -> Experiment:
+    """Return the experiment with another method. ``warn`` gets a line on each component, no default, that the method replaces.
 
     ``spec`` is an algorithm or a combination with options, such as ``fedprox:mu=0.1``; this text becomes the run's name. It
     may also be an `Algorithm` object.
@@ -208,7 +211,12 @@ def with_method(experiment: Experiment, spec: object) -> Experiment:
     if name in COMBINATIONS:
         combination = COMBINATIONS[name]
         built: object = from_table(combination.options, options, f"algorithm {name}")
-        return combination.apply(experiment, built).replace(name=spec)
+        result, usual = combination.apply(experiment, built).replace(name=spec), Experiment(dataset=experiment.dataset)
+        for section in ("selection", "server", "sharing", "refine", "harmonisation"):
+            [[before], [after], [default]] = (e.labels(section) for e in (experiment, result, usual))
+            if before not in (after, default):
+                warn(f"{name} has {section} {after}, not {before}")
+        return result
     if name not in methods and MARK not in name:
         raise BadInput(f"algorithm: unknown algorithm {name!r}; {suggestion(name, [*methods, *COMBINATIONS])}")
     return experiment.replace(name=spec, algorithm=build("algorithm", methods, spec))
@@ -221,8 +229,8 @@ def suited(experiment: Experiment, dataset: Dataset) -> Experiment:
     return experiment.replace(task=TARGETS[dataset.target].task)
 
 
-def experiment_from(base: Experiment | None, keywords: Mapping[str, object]) -> Experiment:
-    """Apply the keywords to ``base``, or to the defaults of `fedskew run`. The method is applied last."""
+def experiment_from(base: Experiment | None, keywords: Mapping[str, object], warn: Warn = lambda _: None) -> Experiment:
+    """Apply the keywords to ``base``, or to the defaults of `fedskew run`. The method is applied last, with `with_method`."""
     of_method = {key: value for key, value in keywords.items() if key.startswith("algorithm__")}
     settings = {key: value for key, value in keywords.items() if key not in ("algorithm", "name", *of_method)}
     if settings.keys() & {"init", "training__init"}:
@@ -238,7 +246,7 @@ def experiment_from(base: Experiment | None, keywords: Mapping[str, object]) -> 
     else:
         experiment = base.replace(**cast(Settings, settings))
     if "algorithm" in keywords:
-        experiment = with_method(experiment, keywords["algorithm"])
+        experiment = with_method(experiment, keywords["algorithm"], warn)
     if keywords.get("name"):
         of_method["name"] = str(keywords["name"])
     return experiment.replace(**cast(Settings, of_method)) if of_method else experiment

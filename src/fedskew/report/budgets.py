@@ -128,7 +128,7 @@ class TargetCost:
             "target", f"{self.of}_to_{self.level:g}", f"{self.of} until {self.primary.label} is {level}", factor=factor,
             title=f"{title} to {level}", reduce="max", better="lower",
             remark=f"to {level}: until the first measured round with a {self.primary.label} of at {edge} {level}; "
-            "a seed that never reaches it leaves no mean",
+            "a seed that never reaches it leaves no mean; costs before an --init do not count",
         )  # fmt: skip
 
     def rows(self, frame: pd.DataFrame) -> pd.DataFrame:

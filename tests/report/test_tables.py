@@ -58,6 +58,19 @@ def test_partition_seed_belongs_to_the_pair(tmp_path: Path) -> None:
     assert row.difference == pytest.approx(0.1)
 
 
+def test_a_pair_of_a_partition_has_the_same_training_seeds(tmp_path: Path) -> None:
+    """Method b is 0.1 better than a with every seed; on the last partition its better seed was interrupted."""
+    store = RunStore(tmp_path)
+    for partition_seed, worse, better in ((0, 0.5, 0.6), (1, 0.4, 0.6), (2, 0.5, 0.9)):
+        for seed, accuracy in ((0, worse), (1, better)):
+            add(store, "a", seed, [0.1, accuracy], partition_seed=partition_seed)
+            status = "interrupted" if (partition_seed, seed) == (2, 1) else "finished"
+            add(store, "b", seed, [0.1, accuracy + 0.1], partition_seed=partition_seed, status=status)
+    row = Results(store, store.runs()).summary.iloc[1]
+    assert (row.observed, row.seeds, row.pairs) == ("partition", 3, 2)
+    assert row.difference == pytest.approx(0.1)
+
+
 def test_a_repeated_run_is_no_new_evidence(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     for seed, accuracy in ((0, 0.5), (1, 0.7), (1, 0.7), (1, 0.7)):

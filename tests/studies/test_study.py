@@ -29,7 +29,19 @@ from fedskew.store import test_rows
 from fedskew.store.runs import RunStore
 from fedskew.store.test_rows import Stored
 from fedskew.studies import study as steps
-from fedskew.studies.study import ALONE, COSTS, FIRST, POOLED, SHUFFLED, Arm, Timing, arms_of, groups_of, schedule
+from fedskew.studies.study import (
+    ALONE,
+    COSTS,
+    FIRST,
+    POOLED,
+    SHUFFLED,
+    Arm,
+    Timing,
+    arms_of,
+    group_names,
+    groups_of,
+    schedule,
+)
 from tests.commands import error_of, output_of
 from tests.studies.planted import federation
 
@@ -151,6 +163,16 @@ def test_groups_are_values_or_thirds_of_the_rows_of_all_splits() -> None:
         assert len(np.unique(np.concatenate(ids))) == sum(map(len, ids)) == rows
     with pytest.raises(BadInput, match="there is no column 'height'"):
         groups_of(splits, ["height"])
+
+
+def test_groups_of_very_small_and_very_large_numbers_stay_apart() -> None:
+    few = pd.Series([1e-6, 2e-6, 5e-6, np.nan])
+    assert group_names(few, None).dropna().tolist() == ["1e-06", "2e-06", "5e-06"]
+    assert group_names(few * 1e6 + 1_010_000, None).dropna().tolist() == ["1010001", "1010002", "1010005"]
+    for values in (np.linspace(1e-6, 4e-6, 31), 1e6 + np.arange(31)):
+        assert group_names(pd.Series(values), None).nunique() == 3
+    [low, *_] = group_names(pd.Series(np.linspace(1e-6, 4e-6, 31)), None)
+    assert low == "1e-06 to 2e-06"
 
 
 def test_groups_by_dates_have_dates_and_rows_of_a_person_that_differ_have_none(tmp_path: Path) -> None:
@@ -491,6 +513,15 @@ def test_verdicts_at_the_sites_are_corrected(studied: tuple[Path, Decided], monk
     rows = studied[1].findings.at_sites("FedAvg + site-bias", ALONE)
     assert len(rows) == 3
     assert {row["verdict"] for row in rows.values()} <= verdicts
+
+
+def test_partitions_pair_where_both_arms_have_the_same_training_seeds(studied: tuple[Path, Decided]) -> None:
+    found, runs = studied[1].findings, studied[1].findings.results.runs
+    [stopped, *_] = [run.id for run in runs if run.name == ALONE and run.partition_seed == 1]
+    fewer = replace(found, results=replace(found.results, runs=[run for run in runs if run.id != stopped]))
+    assert found.at_sites(FIRST, ALONE)
+    assert not fewer.at_sites(FIRST, ALONE), "one pair of partitions is left"
+    assert fewer.over_alone[FIRST]["pairs"] == 1
 
 
 def test_without_a_better_remedy_it_is_fedavg(studied: tuple[Path, Decided]) -> None:

@@ -147,9 +147,11 @@ class Findings:
         """Return by site the difference of an arm from another: mean, half-width and the verdict, corrected over the sites."""
         ours, theirs, by_name = self.by_row.get(name, {}), self.by_row.get(other, {}), dict[str, words.Row]()
         drawn, values = tables.splits(self.results.records, "sites"), self.site_values
+        done = tables.finished_seeds(self.results.records)
         gaps = tables.values_of_rows(ours, theirs, sorted(ours.keys() & theirs.keys())) if self.is_mean_of_rows else []
         for site in dict.fromkeys(site for _, _, site in values):
             seeds = [key for arm, key, where in values if (arm, where) == (name, site) and (other, key, site) in values]
+            seeds = [key for key in seeds if done[name, key] == done[other, key]]
             at_site = [values[name, key, site] - values[other, key, site] for key in seeds]
             parts = [of_site(gap, site) for gap in gaps] if len(gaps) == len(at_site) else []
             tested = [of_site(stored, site) for stored in ours.values()]

@@ -242,9 +242,8 @@ def summarise(
     limit = stated / 100 if measure.unit == "%" else stated
     observed = set(observations(records).values())
     of_partitions = len(observed) > 1 and len({seed for _, seed in observed}) == 1
-    first = of_method(seeds, order[0])[measure.key]
-    pairs = [(of_method(seeds, method)[measure.key] - first).count() for method in order[1:]]
-    level = statistics.LEVEL / max(sum(number > 1 for number in pairs), 1)
+    pairs = pairs_of(seeds, measure, records)
+    level = statistics.LEVEL / max(sum(len(paired) > 1 for paired in pairs.values()), 1)
     rows = []
     for method in order:
         runs = [record for record in records if record.name == method]
@@ -270,12 +269,12 @@ def summarise(
             **dict.fromkeys((*DIFFERENCE, "cliffs_delta"), NAN),
         }
         if method != order[0]:
-            paired = (numbers[measure.key] - first).dropna()
+            paired = pairs[method]
             whole = estimate(by_row, method, order[0], paired.to_dict(), drawn)
             on_rows = tested_rows(records, drawn, len(paired), measure.split) if measure.unit == "%" else 0.0
             cells = crossed[method] - crossed[order[0]] if {method, order[0]} <= {*crossed} else None
             row |= {"pairs": len(paired), **compared(paired, whole, limit, on_rows, level, cells)}
-            both = [part.loc[paired.index].tolist() for part in (numbers[measure.key], first)]
+            both = [of_method(seeds, each)[measure.key].loc[paired.index].tolist() for each in (method, order[0])]
             row["cliffs_delta"] = statistics.cliffs_delta(*both)
         rows.append(row)
     table = pd.DataFrame(rows)
@@ -284,6 +283,26 @@ def summarise(
         table[p] = statistics.holm(table[p].tolist())
     table["verdict"] = ["" if row["method"] == order[0] else verdict(row) for row in words.rows_of(table)]
     return table
+
+
+def pairs_of(seeds: pd.DataFrame, measure: Measure, records: Sequence[RunRecord]) -> Mapping[str, pd.Series[float]]:
+    """Return by method the differences of a measure from the first method's, by observation."""
+    order, done = methods(records), finished_seeds(records)
+    values = {method: of_method(seeds, method)[measure.key] for method in order}
+    gaps = {method: (values[method] - values[order[0]]).dropna() for method in order[1:]}
+    return {
+        method: gap[np.array([done[method, at] == done[order[0], at] for at in gap.index], dtype=bool)]
+        for method, gap in gaps.items()
+    }
+
+
+def finished_seeds(records: Sequence[RunRecord]) -> dict[tuple[str, Seeds], set[int]]:
+    """Return by method and observation the training seeds that have finished. Pairs need the same ones."""
+    observed, seeds = observations(records), dict[tuple[str, Seeds], set[int]]()
+    for record in records:
+        if record.status == "finished":
+            seeds.setdefault((record.name, observed[record.id]), set()).add(record.seed)
+    return seeds
 
 
 def cells_of(measure: Measure, values: pd.Series[float]) -> dict[str, float]:

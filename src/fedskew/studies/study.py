@@ -290,13 +290,16 @@ def group_names(values: "pd.Series[Any]", time: Callable[..., str] | None) -> "p
 
     if values.dtype.kind != "f":
         return values.replace("", None)
-    values = values.round(4) + 0.0  # no -0
+    largest = float(np.fmax(values.abs().max(), 1e-300))
+    decimals = max(7 - math.ceil(math.log10(largest)), 0)  # as float32 has
+    values = values.round(decimals) + 0.0  # no -0
     if values.nunique() <= FEW:
-        return values.map(time or "{:g}".format, na_action="ignore")
-    thirds = pd.qcut(values, 3)
+        return values.map(time or "{:.7g}".format, na_action="ignore")
+    thirds = pd.qcut(values, 3, precision=max(decimals, 3))
     if time:  # pandas puts the lowest end a little below the smallest value
         return thirds.map(lambda third: time(round(third.left), round(third.right)))
-    return thirds.map(lambda third: f"{third.left:.4g} to {third.right:.4g}")
+    digits = 4 if largest < 1e4 else 9
+    return thirds.map(lambda third: f"{third.left:.{digits}g} to {third.right:.{digits}g}")
 
 
 def groups_of(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, NDArray[np.int64]]:

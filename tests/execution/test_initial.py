@@ -191,6 +191,12 @@ def test_a_run_with_more_rounds_is_resumed_like_any_other(tmp_path: Path) -> Non
             5,
             r"its learning rate fell over 3 rounds \(cosine\); start a new run from its model, with --init 1",
         ),
+        ({"algorithm": "fedproc"}, 5, r"its method, FedProc, computes with 3 planned rounds; start a new run"),
+        (
+            {"algorithm": "fedga-generalisation"},
+            5,
+            r"FedGAGeneralisation, computes with 3 planned rounds; start a new run",
+        ),
         ({"patience": 9, "clients": {"number": 6, "held_out": 0.4}}, 5, "its held-out rows have ended it"),
     ],
 )

@@ -23,7 +23,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import WEIGHT, Algorithm, Solver
+from fedskew.core.algorithm import WEIGHT, Algorithm, Contract, Solver
 from fedskew.core.limits import Share
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
@@ -43,6 +43,9 @@ class FedGAGeneralisation(Algorithm):
     reduces_to: ClassVar[dict[str, str]] = {"d=0": "fedavg", "d=0,weighting=uniform": "fedavg:weighting=uniform"}
 
     decides: ClassVar[dict[str, str]] = WEIGHT
+
+    def contract(self) -> Contract:
+        return Contract(planned=self.d > 0)
 
     def server_init(self, server: ServerView) -> Tree:
         n = server.clients.num_examples

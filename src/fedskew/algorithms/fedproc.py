@@ -43,7 +43,7 @@ class FedProc(Algorithm):
     reduces_to: ClassVar[Mapping[str, str]] = {"alpha=0": "fedavg"}
 
     def contract(self) -> Contract:
-        return Contract(needs=(features, classes))
+        return Contract(needs=(features, classes), planned=self.alpha is None)
 
     def server_init(self, server: ServerView) -> Tree:
         return {"c": server.x.new_zeros(server.task.num_classes, server.task.num_features)}

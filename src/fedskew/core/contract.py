@@ -345,6 +345,7 @@ class Contract(NamedTuple):
     fewest: int | None = None  # number of finite updates that a round needs; None: one from each client of the cohort
     privacy: Privacy | None = None  # the mechanism that hides each client; no other part may break it
     steps_alone: bool = False  # True if `aggregate` is also called in a round without updates
+    planned: bool = False  # True if a round depends on the number of planned rounds
     unused: tuple[str, ...] = ()  # hooks of the class that these options do without; they cost nothing
     shares_model: bool = True  # False: each client keeps its whole model, and sends only the method's extra values
     # By entry (P,) of the client state: a codec loses a part of the update, and the entry grows by this factor times the lost part.

@@ -379,10 +379,11 @@ def extend(store: RunStore, records: Sequence[RunRecord], rounds: int, dataset: 
         require(
             rounds > record.rounds, f"run {run}: it has {record.rounds} rounds; --rounds must be larger, got {rounds}"
         )
-        schedule = str(getattr(experiment.solver, "lr_decay", ""))
+        schedule, method = str(getattr(experiment.solver, "lr_decay", "")), experiment.algorithm
         obstacles = {
             "its clients are on Flower's nodes": "flower" in record.facts,
             "its held-out rows have ended it (training.patience)": "best_round" in record.facts,
+            f"its method, {type(method).__name__}, computes with {record.rounds} planned rounds": method.contract().planned,
             f"its learning rate fell over {record.rounds} rounds ({schedule})": "cosine" in schedule,
         }
         for obstacle, stands in obstacles.items():

@@ -10,6 +10,7 @@ from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.execution.build import assemble
 from fedskew.execution.deal import client_data
+from fedskew.execution.measurements import recovery_rows
 from fedskew.experiment.combinations import with_method
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.skew.concept import ConceptFlip, ConceptSwap, Labels, Layer, labels_of
@@ -197,11 +198,11 @@ def test_the_model_is_measured_on_the_concept_of_the_round(tmp_path) -> None:
     y = np.arange(240) % 3
     x = (4 * np.eye(3)[y] + 0.1 * rng.standard_normal((240, 3))).astype(np.float32)
     easy = Dataset(x=x, y=y, x_test=x[:90], y_test=y[:90], classes=("a", "b", "c"))
-    made = run(
-        small(rounds=20, model="softmax", skew=["iid", "concept-swap:clusters=1,at_round=8"], solver="sgd:lr=0.2"),
-        data=easy,
-        runs=tmp_path,
-    ).measurements()
+    experiment = small(
+        rounds=20, model="softmax", skew=["iid", "concept-swap:clusters=1,at_round=8"], solver="sgd:lr=0.2"
+    )
+    runs = run(experiment, data=easy, runs=tmp_path)
+    made = runs.measurements()
     test = made[made["split"] == "test"]
     accuracy = test[test["name"] == "accuracy"].set_index("round")["value"]
     assert accuracy[7] > 0.95
@@ -210,6 +211,13 @@ def test_the_model_is_measured_on_the_concept_of_the_round(tmp_path) -> None:
     assert len(back) == 1
     assert back["value"].iloc[0] == back["round"].iloc[0] - 8
     assert accuracy[back["round"].iloc[0]] >= 0.95 * accuracy[:7].mean()
+    # a killed run plays stored rounds again: its recovery was lost, or stood in a later round
+    again = [
+        [at, row[3]]
+        for at, value in accuracy.items()
+        for row in recovery_rows(runs.store, 1, experiment, at, [(None, "test", "accuracy", value)])
+    ]
+    assert again == back[["round", "value"]].to_numpy().tolist()
 
 
 def test_pooled_keeps_the_changes_of_other_skews() -> None:

@@ -318,12 +318,10 @@ def recovery_rows(store: RunStore, run: int, experiment: Experiment, round_: int
     tested = [value for client, split, name, value in rows if (split, name) == ("test", "accuracy")]
     if not changes or not tested or round_ < min(changes)[1]:
         return []
-    if store.last([run], ["test/recovery"]):
-        return []
-    by_round = {m.round: m.value for m in store.curves([run], ["test/accuracy"])}
-    by_round[round_] = tested[0]
-    rounds = recovery(by_round, *min(changes))
-    return [] if rounds is None else [(None, "test", "recovery", float(rounds))]
+    # a run that was killed has stored later rounds, too
+    earlier = {m.round: m.value for m in store.curves([run], ["test/accuracy"]) if m.round < round_}
+    before, now = (recovery(values, *min(changes)) for values in (earlier, earlier | {round_: tested[0]}))
+    return [] if now is None or before is not None else [(None, "test", "recovery", float(now))]
 
 
 def forgetting_rows(store: RunStore, run: int, round_: int, rows: list[Row]) -> list[Row]:

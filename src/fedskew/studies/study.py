@@ -284,22 +284,18 @@ FEW = 6
 def group_names(values: "pd.Series[Any]", time: Callable[..., str] | None) -> "pd.Series[Any]":
     """Return the group of each row: its value, or the third of a column of numbers with more than `FEW` values.
 
-    ``time`` formats the numbers of a column of times.
+    A third has the smallest and the largest number of its rows in its name. Equal numbers are in one third, so that one may be
+    larger than the others. ``time`` formats the numbers of a column of times.
     """
-    import pandas as pd
-
     if values.dtype.kind != "f":
         return values.replace("", None)
-    largest = float(np.fmax(values.abs().max(), 1e-300))
-    decimals = max(7 - math.ceil(math.log10(largest)), 0)  # as float32 has
+    decimals = max(7 - math.ceil(math.log10(np.fmax(values.abs().max(), 1e-300))), 0)  # as float32 has
     values = values.round(decimals) + 0.0  # no -0
-    if values.nunique() <= FEW:
-        return values.map(time or "{:.7g}".format, na_action="ignore")
-    thirds = pd.qcut(values, 3, precision=max(decimals, 3))
-    if time:  # pandas puts the lowest end a little below the smallest value
-        return thirds.map(lambda third: time(round(third.left), round(third.right)))
-    digits = 4 if largest < 1e4 else 9
-    return thirds.map(lambda third: f"{third.left:.{digits}g} to {third.right:.{digits}g}")
+    few = values.nunique() <= FEW
+    third = values if few else (values.rank(method="min") - 1) * 3 // values.count()
+    ends = values.groupby(third).agg(["min", "max"])
+    shown = time or (lambda *numbers: " to ".join(f"{number:.9g}" for number in numbers))
+    return third.map({at: shown(*dict.fromkeys(each)) for at, *each in ends.itertuples()})
 
 
 def groups_of(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, NDArray[np.int64]]:
@@ -312,11 +308,12 @@ def groups_of(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, ND
 
     frames, times = list[pd.DataFrame](), dict[str, Callable[..., str]]()
     for data in splits:
-        parts = {name: data.x_test[:, at] for at, name in enumerate(data.columns)}
         if isinstance(data.preprocessing, Tabular):
             decoded = [*data.preprocessing.parts(data.x_test)]
             times |= {part.name: part.shown for part, _ in decoded if isinstance(part, Number) and part.time}
-            parts |= {part.name: part.decode(x) for part, x in decoded if not isinstance(part, Text)}
+            parts = {part.name: part.decode(x) for part, x in decoded if not isinstance(part, Text)}
+        else:
+            parts = {name: data.x_test[:, at] for at, name in enumerate(data.columns)}
         for name in columns:
             require(name in parts, f"study: by: there is no column {name!r}; {suggestion(name, parts)}")
         if data.groups is None or data.groups_test is None:
@@ -331,5 +328,6 @@ def groups_of(splits: Sequence[Dataset], columns: Sequence[str]) -> dict[str, ND
         if any((frame.groupby(level=0)[name].nunique(dropna=False) > 1).any() for frame in frames):
             continue
         group = group_names(rows[name], times.get(name))
-        groups |= {f"{name} {text}": of.index.to_numpy() for text, of in rows.groupby(group, observed=True)}
+        by_group = rows.sort_values(name).groupby(group, sort=False)
+        groups |= {f"{name} {text}": of.index.to_numpy() for text, of in by_group}
     return groups

@@ -88,7 +88,7 @@ def test_the_chance_of_a_flip_is_how_often_a_repeat_flips() -> None:
         over_common_rows(
             np.where(
                 np.random.default_rng(2).random((5, 400)) < 0.3,
-                np.random.default_rng(3).normal(0.03, 1, (5, 400)),
+                np.random.default_rng(7).normal(0.03, 1, (5, 400)),
                 np.nan,
             ),
             0.4,
@@ -121,11 +121,24 @@ def test_more_rows_narrow_what_seeds_vary_by_chance_of_the_rows() -> None:
     assert [error for error, _ in now.with_rows(4).errors()] == pytest.approx([e / 2 for e, _ in now.errors()])
 
 
+@pytest.mark.parametrize("seeds", [0.0, 0.3])
+def test_more_rows_leave_what_seeds_vary_between_folds(seeds: float) -> None:
+    rng, found = np.random.default_rng(0), []
+    for number in (1000, 16_000):
+        fold = np.arange(number) % 5 == np.arange(5)[:, None]
+        values = rng.normal(0, 0.1, size=(5, number)) + seeds * np.array([-1, -0.5, 0, 0.5, 1])[:, None]
+        found.append(over_common_rows(np.where(fold, values, np.nan), 0.25))
+    few, many = found
+    expected = few.with_rows(16)
+    assert expected.by_rows == pytest.approx(many.by_rows, rel=0.1)
+    assert expected.by_split == pytest.approx(seeds**2 * 2.5 / 4, abs=0.005)
+
+
 @pytest.mark.parametrize(
     "whole",
     [
         Crossed(0.02, seeds=5, rows=100, by_seed=1e-4, by_row=0.1, residual=1e-3),
-        Overlapping(0.02, seeds=5, by_split=1e-4, ratio=0.0, shared=1e-3, shared_variance=1e-7),
+        Overlapping(0.02, seeds=5, by_split=1e-4, ratio=0.0, shared=1e-3, shared_variance=1e-7, by_rows=0.0),
     ],
 )
 def test_training_seeds_do_not_decide_where_the_test_rows_are_too_few(whole) -> None:

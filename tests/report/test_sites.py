@@ -53,6 +53,14 @@ def test_a_method_without_a_shared_model_gets_a_verdict_at_the_sites(fixed: fs.R
     assert sites["sites"]["fedavg"] == pytest.approx(test["accuracy"]["fedavg"])
 
 
+def test_a_method_without_a_shared_model_shows_no_classes_of_the_initial_one_and_no_drift(tmp_path: Path) -> None:
+    runs = compared(tmp_path, "heart", seeds=1, evaluation={"classes": True})
+    assert set(runs.results().parts["run"]) == {1, 3}
+    assert "class (" not in output_of("show", "2", "--runs", runs.store.folder)
+    assert np.isnan(runs.table().set_index("method").loc["local-only", "drift"])
+    assert set(runs.curves("drift")["method"]) == {"fedavg", "ditto"}
+
+
 def rows_by_hand(runs: fs.Runs, method: str) -> list[np.ndarray]:
     by_row = by_method(runs.store, runs.records, "sites")
     keys = list(by_row[method])

@@ -53,9 +53,11 @@ def test_metrics_are_in_the_unit_of_the_target_and_exact_over_parts() -> None:
     assert {name: float(found[name]) for name in expected} == pytest.approx(expected, rel=1e-12)
 
 
-def test_r2_is_left_out_where_targets_do_not_vary() -> None:
-    task, y = Regression(center=0, scale=1), torch.full((4,), 2.0)
-    scores = task.scores(torch.ones(4, 1), y)
-    found = task.measured({name: values.mean() for name, values in scores.items()})
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("target", [2.0, 1.6180339])
+def test_r2_is_left_out_where_targets_do_not_vary(target: float, rows: int) -> None:
+    task, y = Regression(center=0, scale=1), torch.full((rows,), target)
+    scores = task.scores(y[:, None] - 1, y)
+    found = task.measured({name: values.double().mean() for name, values in scores.items()})
     assert bool(found["r2"].isnan())
-    assert float(found["rmse"]) == 1.0
+    assert float(found["rmse"]) == pytest.approx(1.0)

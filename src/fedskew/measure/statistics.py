@@ -183,16 +183,18 @@ With these fractions the intervals keep their level: docs/explanations/statistic
 class Overlapping(Estimate):
     """An estimate over S seeds, each with its own split, whose common test rows are known.
 
-    ``by_split`` is the variance between the splits' means, ``shared`` the covariance of two splits' means by the test rows that
-    both have, and ``shared_variance`` the variance of this covariance. The squared standard error is by_split (1 / S + `TRAINING`
-    ratio) + shared, with ``ratio`` test rows for each training row, and Student's t has Satterthwaite's degrees of freedom. The
-    interval is never narrower than Student's interval over the splits alone.
+    ``by_split`` is the variance between the splits' means, ``by_rows`` the variance of a split's mean by its test rows, ``shared``
+    the covariance of two splits' means by the test rows that both have, and ``shared_variance`` the variance of this covariance.
+    The squared standard error is by_split (1 / S + `TRAINING` ratio) + shared, with ``ratio`` test rows for each training row, and
+    Student's t has Satterthwaite's degrees of freedom. The interval is never narrower than Student's interval over the splits
+    alone.
     """
 
     by_split: float
     ratio: float
     shared: float
     shared_variance: float
+    by_rows: float
 
     def errors(self) -> list[tuple[float, float]]:
         of_splits = self.by_split * (1 / self.seeds + TRAINING * self.ratio)
@@ -206,8 +208,10 @@ class Overlapping(Estimate):
         return replace(self, by_split=self.by_split * factor)
 
     def with_rows(self, factor: float) -> "Overlapping":
-        by_split, shared, variance = self.by_split / factor, self.shared / factor, self.shared_variance / factor**2
-        return replace(self, by_split=by_split, shared=shared, shared_variance=variance)
+        by_rows, shared, variance = self.by_rows / factor, self.shared / factor, self.shared_variance / factor**2
+        # splits with rows in common differ less by their rows
+        by_split = max(self.by_split - self.by_rows + self.shared, 0.0) + by_rows - shared
+        return replace(self, by_split=by_split, by_rows=by_rows, shared=shared, shared_variance=variance)
 
 
 @dataclass(frozen=True)
@@ -246,10 +250,8 @@ def over_common_rows(values: NDArray[np.floating], ratio: float) -> Overlapping:
     share = np.where(tested, values - means[:, None], 0.0) / tested.sum(1, keepdims=True)
     # a row's share in the covariance of two splits, as a mean over all pairs of splits
     of_rows = (share.sum(0) ** 2 - (share**2).sum(0)) / (splits * (splits - 1))
-    between = float(means.var(ddof=1))
-    return Overlapping(
-        float(means.mean()), splits, between, ratio, float(of_rows.sum()), float(np.square(of_rows).sum())
-    )
+    between, common = float(means.var(ddof=1)), (float(of_rows.sum()), float(np.square(of_rows).sum()))
+    return Overlapping(float(means.mean()), splits, between, ratio, *common, float((share**2).sum() / splits))
 
 
 def over_clients(values: NDArray[np.floating], folds: int) -> OfClients:

@@ -121,7 +121,7 @@ class Results:
         """The measurements without a client that views show. If the layout names columns, all measurements without a client.
 
         Numbers of clients are left out where one client holds all rows: its worst client compares with no other run's. Numbers
-        of the server's model are left out where clients share no model: it is the initial one.
+        of the server's model are left out where clients share no model: it is the initial one. Neither has a drift.
 
         Columns run, round, split, name, value, method, partition_seed, seed, status.
         """
@@ -140,7 +140,7 @@ class Results:
             (experiments.shares_no_model, ["test", "clients"]),
         ):
             runs = frame["run"].isin([record.id for record in self.records if without(record)])
-            frame = frame[~(runs & frame["split"].isin(parts))]
+            frame = frame[~(runs & (frame["split"].isin(parts) | frame["name"].isin(["drift", "divergence"])))]
         return within_budget(frame, self.budget) if self.budget else frame
 
     @cached_property
@@ -254,14 +254,15 @@ class Results:
 
     @cached_property
     def parts(self) -> pd.DataFrame:
-        """The measurements of layers, classes, and numbers of rows to adapt on.
+        """The measurements of layers, classes, and numbers of rows to adapt on; none where clients share no model.
 
         Columns are run, round, split, part (its name), name, value.
         """
         import pandas as pd
 
         of_parts = [f"{split}/{name}" for split, name in self.measures.stored if split in PARTS]
-        rows = self.store.curves([record.id for record in self.runs], of_parts, per_client=True)
+        shared = [record.id for record in self.runs if not experiments.shares_no_model(record)]
+        rows = self.store.curves(shared, of_parts, per_client=True)
         table = pd.DataFrame(rows, columns=Measurement._fields)
         table = table.sort_values(["run", "round", "split", "client"], kind="stable")
         part_names = {

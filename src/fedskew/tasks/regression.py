@@ -78,6 +78,7 @@ class Regression(TaskKind):
         target = self.standardised(y)
         e = target - outputs[..., 0]
         errors = {"loss": self.loss(outputs, y), "absolute_error": e.abs(), "squared_error": e.square()}
+        target = target.double()  # the squares of equal float32 numbers would leave a variance
         return {**errors, "target": target, "target_square": target.square()}
 
     def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:

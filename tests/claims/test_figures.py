@@ -204,7 +204,7 @@ def test_a_comparison_has_quantities_as_rows_and_the_statistic_of_the_second_arm
     (titles, rows), missing = texts_of(table, RESULTS)
     assert (titles, missing) == (["ours, low", "other, low", "difference"], ["never run"])
     # ours ends at 0.5 and 0.7; the other arm, which has seed 0 only, at 0.3
-    assert [row[3] for row in rows] == ["0.2 → -0.200", "-0.100"]
+    assert [row[3] for row in rows] == ["0.2 → −0.200", "−0.100"]
     assert rows[0][:2] == ["accuracy", "0.5 → 0.60 ± 1.27"]
     assert rows[1][0] == "accuracy at 50 % of the rounds"
     ratio = dataclasses.replace(table, compare="ratio")

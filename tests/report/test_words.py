@@ -74,7 +74,7 @@ def test_answer_without_finished_runs_or_without_pairs(tmp_path: Path) -> None:
 
 def test_numbers_as_people_read_them() -> None:
     assert [words.figures(v) for v in (0.0, 2.5, 0.0123, 12345.0, 1e-9, math.nan)] == [
-        "0.00", "2.50", "0.0123", "12\u202f345", "1.00e-09", "–",
+        "0.00", "2.50", "0.0123", "12\u202f345", "1.00e−09", "–",
     ]  # fmt: skip
     assert words.figures(0.0031, like=0.92) == "0.003"
     assert words.figures(-0.0001, like=0.35) == "0.000"  # without a sign
@@ -86,13 +86,13 @@ def test_numbers_as_people_read_them() -> None:
 
 def test_intervals_as_people_read_them() -> None:
     assert words.interval(0.925, 0.012) == "92.5 ± 1.2"
-    assert words.interval(-0.0126, 0.005, words.signed, low=-1.0) == "-1.3 ± 0.5"
+    assert words.interval(-0.0126, 0.005, words.signed, low=-1.0) == "−1.3 ± 0.5"
     assert words.interval(0.925, 1e-5) == "92.5 ± <0.1"
     assert words.interval(0.99, 0.02) == "99.0 (97 to 100)"
     assert words.interval(1.0, 0.0) == "100.0 ± 0.0"
     assert words.interval(0.5, math.nan) == "50.0"
     assert words.interval(math.nan, math.nan) == "–"
-    assert words.interval(-0.2, 0.1, words.signed, low=-1.0) == "-20.0 ± 10.0"
+    assert words.interval(-0.2, 0.1, words.signed, low=-1.0) == "−20.0 ± 10.0"
 
 
 @pytest.mark.usefixtures("without_curves")

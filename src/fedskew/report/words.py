@@ -148,7 +148,7 @@ def value(measure: Measure, number: float) -> str:
 
 def gap(measure: Measure, number: float) -> str:
     """Format a difference with its sign; a difference of shares in percentage points."""
-    return points(number) if measure.unit == "%" else f"{'+' if number > 0 else ''}{figures(number)}".replace("-", "−")
+    return points(number) if measure.unit == "%" else f"{'+' if number > 0 else ''}{figures(number)}"
 
 
 def half(text: str, value: float) -> str:
@@ -156,14 +156,14 @@ def half(text: str, value: float) -> str:
     return f"<{text[:-1]}1" if value > 0 and not re.search("[1-9]", text) else text
 
 
-def signed(value: float) -> str:
-    """Format a difference of shares in percentage points, with sign and one decimal."""
-    return f"{100 * value:+.1f}" if math.isfinite(value) else MISSING
+def signed(value: float, digits: int = 1) -> str:
+    """Format a difference of shares in percentage points, with sign and ``digits`` decimals."""
+    return f"{100 * value:+.{digits}f}".replace("-", "−") if math.isfinite(value) else MISSING
 
 
 def points(value: float) -> str:
     """Format a difference of shares in percentage points, with sign and two decimals."""
-    return f"{100 * value:+.2f}".replace("-", "−") if math.isfinite(value) else MISSING
+    return signed(value, 2)
 
 
 def figures(value: float, like: float | None = None) -> str:
@@ -176,8 +176,8 @@ def figures(value: float, like: float | None = None) -> str:
         return MISSING
     size = math.floor(math.log10(abs(like))) if like else 0
     if not -3 <= size <= 6:
-        return f"{value:.2e}"
-    return f"{value:z,.{max(2 - size, 0)}f}".replace(",", "\u202f")
+        return f"{value:.2e}".replace("-", "−")
+    return f"{value:z,.{max(2 - size, 0)}f}".replace(",", "\u202f").replace("-", "−")
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -185,7 +185,8 @@ class System:
 
     ``stragglers`` is the probability that a client does only a part of its work if it is selected, drawn anew for each client and
     round. The part is a number of epochs (or of steps, if ``local.steps`` is set), drawn uniformly from 1 to one less than all; a
-    client with one epoch does it. The server aggregates this part, as in FedProx, or discards it with ``drop_stragglers``.
+    client with one epoch does it. Of 2.5 epochs it is one of two equal parts. The server aggregates this part, as in
+    FedProx, or discards it with ``drop_stragglers``.
     ``dropout`` is the probability that a selected client does not answer. ``epochs`` and ``batch_sizes`` give each client its own
     value, drawn once from a list or a range such as ``"2-6"``. ``resources`` and ``variance`` set batch sizes by `adapted`:
     ``resources`` has shares of the largest device; each client draws one. With ``variance`` the clients of a round send, at its

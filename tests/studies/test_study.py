@@ -14,7 +14,7 @@ import fedskew as fs
 from fedskew.api import execute
 from fedskew.api.caller import Caller
 from fedskew.api.runs import model_of
-from fedskew.api.study import Decided, Execution, words_of
+from fedskew.api.study import Decided, Execution, described, words_of
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, Interrupted
 from fedskew.data.datasets.own import OwnData
@@ -35,6 +35,7 @@ from fedskew.studies.study import (
     POOLED,
     SHUFFLED,
     Arm,
+    Schedule,
     Timing,
     arms_of,
     group_names,
@@ -212,6 +213,13 @@ def test_groups_by_dates_have_dates_and_rows_of_a_person_that_differ_have_none(t
     assert set(groups) == {"sex f", "sex m"}, "a person's first visit does not stand for the second"
 
 
+def test_the_plan_says_what_had_no_time_and_what_diverged() -> None:
+    plan = Schedule(5, 6, (Arm(FIRST),), ("scaffold",), 2.0, diverged=("FedAvg + combat", "fedprox:mu=0.1"))
+    text = described(plan, 5, nested=True)
+    assert "; no time for SCAFFOLD; diverged in tuning: FedAvg + combat, FedProx mu = 0.1; more --minutes" in text
+    assert described(replace(plan, left_out=(), diverged=()), 5, nested=True).endswith("; nothing left out")
+
+
 def test_at_most_thirty_lines_of_eighty_characters(studied: tuple[Path, Decided]) -> None:
     lines = printed(studied[1].findings)
     assert len(lines) < 30
@@ -341,6 +349,10 @@ def test_the_command_to_use_the_decision_has_the_options_of_the_study(studied: t
     assert words == ["study", "v.csv", "--label", "ill", "--rounds", "2", "--skew", "natural", "--skew", "shuffled"]
     assert words_of(None, {"evaluation__every": 3, "minutes": 1.5}, None) == [
         *("study", "--set", "evaluation.every=3", "--minutes", "1.5")
+    ]
+    given = {"evaluation__layers": True, "model__hidden": (8, 8), "lr": 0.12345678}
+    assert words_of(None, given, None) == [
+        *("study", "--set", "evaluation.layers=true", "--set", "model.hidden=[8,8]", "--lr", "0.12345678")
     ]
     assert words_of("v.csv", {"model": object()}, None) == []
 

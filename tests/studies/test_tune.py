@@ -51,6 +51,20 @@ def test_a_planted_problem_is_solved(tmp_path) -> None:
     assert tuned.facts()["tried"] == 3
 
 
+def test_held_out_rows_without_a_score_are_named(tmp_path) -> None:
+    """All events are on the last day: of no two rows is it known which comes first."""
+    columns = {
+        "site": [*"ABC"] * 10,
+        "x": [2, 0, 1] * 10,
+        "days": [*range(1, 25), *[25] * 6],
+        "died": [0] * 24 + [1] * 6,
+    }
+    pd.DataFrame(columns).to_csv(tmp_path / "v.csv", index=False)
+    data = f"table:path={tmp_path / 'v.csv'},time=days,event=died,client=site"
+    with pytest.raises(BadInput, match="C-index is not defined on the held-out rows of any client; increase held_out"):
+        fs.tune(dataset=data, skew="natural", rounds=1, jobs=1, runs=tmp_path / "runs", progress=False)
+
+
 def test_a_file_is_not_read_again_for_each_setting(tmp_path, monkeypatch) -> None:
     def load(self: TableData) -> Dataset:
         loads.append(self.path)

@@ -1,5 +1,6 @@
 """Worker processes of `jobs`."""
 
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,10 @@ from pathlib import Path
 import pytest
 
 import fedskew as fs
+from fedskew.execution.plan import prepare
+from fedskew.execution.run import Progress
+from fedskew.experiment.config import Experiment
+from fedskew.store.runs import RunStore
 from fedskew.studies import runner as workers
 
 NEEDS = """
@@ -59,3 +64,19 @@ def test_workers_import_no_module_of_the_working_folder(tmp_path: Path) -> None:
     command = [Path(sys.executable).with_name("fedskew"), *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
+
+
+def test_runs_whose_processes_end_while_progress_is_shown_have_failed(tmp_path: Path) -> None:
+    def kill(progress: Progress) -> None:
+        for process in multiprocessing.active_children():
+            process.kill()
+            process.join(30)
+
+    base = Experiment().replace(dataset="heart", skew="natural", training__rounds=500, engine="sequential")
+    store = RunStore(tmp_path)
+    plans, data = prepare([base, base.replace(training__seed=1)], None, 2)
+    runs = workers.register_all(store, plans, "two")
+    ended = workers.Executor(store, data, 2, kill).execute(runs)
+    assert ended
+    assert all("its process ended unexpectedly" in str(each.error) for each in ended)
+    assert {run.status for run in store.runs()} <= {"failed", "planned"}

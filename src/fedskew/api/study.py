@@ -15,7 +15,7 @@ from fedskew.api.diagnose import diagnose
 from fedskew.api.execute import complete, execute, start
 from fedskew.api.functions import asked, listing
 from fedskew.api.runs import Runs, plainly
-from fedskew.core.component import label
+from fedskew.core.component import compact, label
 from fedskew.core.errors import BadInput, require
 from fedskew.core.machine import cores
 from fedskew.core.text import count, listed
@@ -144,11 +144,11 @@ def words_of(path: str | Path | None, keywords: Mapping[str, object], jobs: int 
         if not all(isinstance(each, str | int | float) for each in values):
             return []
         if name not in known:
-            words_ += ["--set", f"{name.replace('__', '.', 1)}={value}"]
+            words_ += ["--set", f"{name.replace('__', '.', 1)}={compact(value)}"]
         elif known[name].repeated:
             words_ += [word for each in values for word in (*option, str(each))]
         elif name != "final" and value is not False:
-            texts = [f"{each:g}" if isinstance(each, float) else str(each) for each in values]
+            texts = [f"{each:.15g}" if isinstance(each, float) else str(each) for each in values]
             words_ += option if value is True else [*option, ",".join(texts)]
     return [*words_, *(["--jobs", str(jobs)] if jobs not in (None, cores()) else [])]
 
@@ -283,9 +283,11 @@ def usual(settings: Sequence[Setting]) -> str:
 def described(plan: Schedule, rounds: int, nested: bool) -> str:
     """Say what was planned for the minutes, and what was left out."""
     tuning = "on each partition's other rows" if nested else "with seeds of its own"
-    left_out = f"no time for {', '.join(map(title_of, plan.left_out))}" if plan.left_out else "nothing left out"
+    reasons = {"no time for": plan.left_out, "diverged in tuning:": plan.diverged}
+    left_out = "; ".join(f"{why} {', '.join(map(title_of, arms))}" for why, arms in reasons.items() if arms)
     more = "; more --minutes plan more" if plan.rounds < rounds or plan.left_out else ""
     return (
         f"planned for {plan.minutes:g} min: {count(len(plan.arms), 'arm')}, {plan.rounds} of {count(rounds, 'round')}, tuned "
-        f"{tuning}, compared on {count(plan.partitions, 'partition')} x {count(plan.seeds, 'seed')}; {left_out}{more}"
+        f"{tuning}, compared on {count(plan.partitions, 'partition')} x {count(plan.seeds, 'seed')}; "
+        f"{left_out or 'nothing left out'}{more}"
     )

@@ -11,7 +11,8 @@ Where they are applied:
               on a node              `harmonised` in fedskew.flower.tables, from its own rows or from all sites' sums
               sums and tests there   `with_maps` in fedskew.flower.server
               new rows               `TrainedModel.harmonised` in fedskew.serving.predict
-    outputs   trained intercept      fedskew.models.intercept adds it to the network
+    outputs   trained intercept      fedskew.models.intercept adds it to the network; `OwnPart` in fedskew.loop.sharing
+                                     puts it into the client's state
               computed intercept     `intercepts_of` in fedskew.execution.build, `answering` in fedskew.loop.sharing
               new rows               `TrainedModel.outputs` in fedskew.serving.predict
 

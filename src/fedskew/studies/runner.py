@@ -155,7 +155,7 @@ class Workers:
         with signals_held(), without_program():
             for process in self.processes:
                 process.start()
-        while any(process.is_alive() for process in self.processes) or not self.events.empty():
+        while self.run_of or any(process.is_alive() for process in self.processes) or not self.events.empty():
             if self.executor.stop():
                 self.halt.set()
             try:
@@ -200,8 +200,6 @@ class Workers:
 
 UNFINISHED = ("planned", "running", "interrupted", "failed")
 """Statuses of runs that can continue."""
-
-EndListener = Callable[[Ended], None]
 
 DONE = ("finished", "diverged")
 """Final statuses. A run that diverged is not repeated, because it would diverge again."""
@@ -304,7 +302,7 @@ class Executor:
     dataset: Dataset | None = None
     jobs: int = 1
     listener: Listener = lambda _: None
-    ended: EndListener = lambda _: None
+    ended: Callable[[Ended], None] = lambda _: None
     stop: Stop = lambda: False
 
     def execute(self, runs: Mapping[int, Plan | None]) -> list[Ended]:

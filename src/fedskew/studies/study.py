@@ -108,6 +108,7 @@ class Schedule:
     left_out: tuple[str, ...]  # remedies without time
     minutes: float
     seeds: int = 1  # training seeds on each partition
+    diverged: tuple[str, ...] = ()  # arms without a setting that finished, in the tuning of some partition
 
 
 def remedy(name: str) -> Arm:
@@ -232,8 +233,7 @@ class Study:
         tuned = [{arm.name: self.best(arm, rest, len(seeds)) for arm in plan.arms} for _ in splits]
         failed = {arm.method for of_split in tuned for arm in of_split.values() if arm.failed} - {FIRST}
         arms = tuple(arm for arm in plan.arms if arm.name not in failed)
-        left_out = (*plan.left_out, *(f"{name} (diverged)" for name in sorted(failed)))
-        plan = replace(plan, arms=arms, seeds=1 + twice, left_out=left_out)
+        plan = replace(plan, arms=arms, seeds=1 + twice, diverged=tuple(sorted(failed)))
         return tuned if nested else tuned * plan.partitions, plan
 
     def best(self, arm: Arm, records: Iterator[RunRecord], seeds: int) -> Tuned:

@@ -165,16 +165,6 @@ class Tuner:
         """Score a setting by its runs."""
         return judged(self.executor.store, self.base.measure, self.by, setting, records)
 
-    @property
-    def scored(self) -> str:
-        """The measure that the search scores: the primary metric on held-out rows, as a mean over the clients."""
-        return f"{self.by}/{self.base.measure.name}_mean"
-
-    @property
-    def sign(self) -> int:
-        """-1 if lower values are better, else 1. A better setting always has a higher score."""
-        return -1 if self.base.measure.better == "lower" else 1
-
 
 def judged(store: RunStore, measure: Measure, by: str, setting: Setting, records: Sequence[RunRecord]) -> Tried:
     """Score a setting by its runs, one for each tuning seed. ``by`` is as in `Search`."""
@@ -184,8 +174,14 @@ def judged(store: RunStore, measure: Measure, by: str, setting: Setting, records
         return Tried(setting, -math.inf, seconds, runs, "diverged")
     if {*statuses} != {"finished"}:
         return Tried(setting, -math.inf, seconds, runs, "pruned")
-    score = fmean(m.value for m in store.last(runs, [f"{by}/{measure.name}_mean"]))
-    return Tried(setting, -score if measure.better == "lower" else score, seconds, runs, "finished")
+    scores = [m.value for m in store.last(runs, [f"{by}/{measure.name}_mean"])]
+    require(bool(scores), f"tune: {measure.title} is not defined on the held-out rows of any client; increase held_out")
+    return Tried(setting, signed(measure, fmean(scores)), seconds, runs, "finished")
+
+
+def signed(measure: Measure, value: float) -> float:
+    """Return the value with a minus sign if lower values are better; or, of such a score, the value."""
+    return -value if measure.better == "lower" else value
 
 
 def personal(experiment: Experiment) -> bool:
@@ -270,11 +266,12 @@ class Behind:
         self.pruned = False
 
     def __call__(self) -> bool:
-        curve = self.tuner.executor.store.curves([self.run], [self.tuner.scored], after={self.run: self.reported})
+        store, measure = self.tuner.executor.store, self.tuner.base.measure
+        curve = store.curves([self.run], [f"{self.tuner.by}/{measure.name}_mean"], after={self.run: self.reported})
         for measured in curve:
             if not self.pruned:
                 self.reported = measured.round
-                self.trial.report(self.tuner.sign * measured.value, self.offset + measured.round)
+                self.trial.report(signed(measure, measured.value), self.offset + measured.round)
                 self.pruned = self.trial.should_prune()
         return self.pruned
 
@@ -296,7 +293,7 @@ class Tuned:
 
     def reached(self, tried: Tried) -> float:
         """Return the primary metric of a setting on held-out rows."""
-        return -tried.score if self.measure.better == "lower" else tried.score
+        return signed(self.measure, tried.score)
 
     @property
     def best(self) -> Tried:

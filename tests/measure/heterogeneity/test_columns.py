@@ -43,6 +43,28 @@ def test_a_shifted_client_is_named_with_its_mean() -> None:
     assert found.text.startswith("pressure is higher in east: mean 15.")
 
 
+@pytest.mark.parametrize(
+    ("shifts", "also"),
+    [
+        ((0, 6, 4, 0, 0), "; likewise in east"),
+        ((0, 6, 2, 0, 0), ""),
+        ((0, 6, -6, 0, 0), ""),
+        ((0, 0, -5, 0, -6), "; likewise in east"),
+    ],
+)
+def test_others_that_differ_likewise_are_named_beside_the_farthest_client(shifts: tuple[int, ...], also: str) -> None:
+    """At least half as far from all other clients, in the same direction."""
+    values = np.random.default_rng(0).normal(10, 1, 250) + np.repeat(shifts, 50)
+    [column] = differences([("pressure", "mean", "", values)], np.repeat(np.arange(5), 50), (*NAMES, "middle"))
+    assert column.text.partition("deviations)")[2] == also
+
+
+def test_many_others_that_differ_likewise_are_counted() -> None:
+    values = np.random.default_rng(0).normal(10, 1, 500) + 5 * (np.arange(500) % 2 == 0)
+    [column] = differences([("pressure", "mean", "", values)], np.arange(500) % 10, [*"0123456789"])
+    assert column.text.endswith("; likewise in 4 more clients")
+
+
 def test_a_client_with_a_number_for_a_name_is_called_a_client() -> None:
     values = np.random.default_rng(0).normal(10, 1, 200) + 5 * (CLIENT == 2)
     [found] = differences([("pressure", "mean", "", values)], CLIENT, [*"0123"])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import bdtr, bdtrc, ndtr, ndtri
 
-from fedskew.core.text import percent
+from fedskew.core.text import count, percent
 from fedskew.core.units import are_codes, from_most, unit_factor, usual_factor, within
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, members, table
 
@@ -149,6 +149,8 @@ def listed(
 ) -> tuple[list[Difference], list[list[Difference]], list[str]]:
     """Return the columns that differ most, and for each client the columns in which it differs most, strongest first.
 
+    A column's text names the farthest client, and those that differ at least half as much in the same direction.
+
     The third list names columns that are in none of these, because rows of the same class do not differ: see `beyond_labels`.
     """
     if not facts:
@@ -169,10 +171,14 @@ def listed(
             names.setdefault(facts[at].name, at)
         return [*names.values()][:most]
 
-    columns = [
-        replace(facts[at].difference(int(size[at].argmax()), clients, number), each=tuple(effects[at].tolist()))
-        for at in strongest(size.max(1), MOST)
-    ]
+    columns = []
+    for at in strongest(size.max(1), MOST):
+        farthest, each = int(size[at].argmax()), effects[at]
+        alike = np.flatnonzero(each * np.sign(each[farthest]) >= np.abs(each[farthest]) / 2).tolist()
+        others = [in_sentence(clients[k]) for k in alike if k != farthest]
+        also = ", ".join(others) if len(others) <= MOST_OF_CLIENT else count(len(others), "more client")
+        part = facts[at].difference(farthest, clients, number)
+        columns.append(replace(part, text=part.text + f"; likewise in {also}" * bool(also), each=tuple(each.tolist())))
     of_clients = [
         [facts[at].difference(k, clients, number) for at in strongest(size[:, k], MOST_OF_CLIENT)]
         for k in range(len(clients))
@@ -222,9 +228,13 @@ def factor_of(part: Difference, mine: GroupMoments, others: GroupMoments) -> flo
     return unit_factor(mine.mean, others.mean, mine.deviation, others.deviation, mine.rows)
 
 
+def in_sentence(client: str) -> str:
+    return f"client {client}" if client.isdecimal() else client
+
+
 def sentence(part: Difference, mine: GroupMoments, others: GroupMoments) -> str:
     """Describe the difference in a sentence."""
-    column, client = part.column, f"client {part.client}" if part.client.isdecimal() else part.client
+    column, client = part.column, in_sentence(part.client)
     if part.kind == "copied":
         return f"{percent(part.here)} of {client}'s rows occur more than once, elsewhere {percent(part.elsewhere)}"
     shares = percent(part.here), percent(part.elsewhere)

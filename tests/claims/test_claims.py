@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -209,6 +210,16 @@ def test_quantities_by_hand(tmp_path) -> None:
     assert quantity("test-loss-roughness", run) == pytest.approx((0.5 + 0.5 + 0.6 + 0.3) / 0.7)
     with pytest.raises(BadInput, match="did you mean 'accuracy'"):
         quantity("acuracy", run)
+
+
+def test_rounds_are_those_of_the_run_if_some_are_not_measured(tmp_path) -> None:
+    run = store_of(tmp_path, {"a": [[0.2, 0.6, 0.5, 0.9, 0.7, 0.8]]})["a"][0]
+    even = {key: (rounds % 2 == 0, rounds, values) for key, (rounds, values) in run.series.items()}
+    series = {key: (rounds[of], values[of]) for key, (of, rounds, values) in even.items()}  # 0.6, 0.9 and 0.8
+    every_second = replace(run, series=series)
+    assert quantity("rounds-to:0.85", every_second) == 4
+    assert quantity("rounds-to:0.95", every_second) == 7
+    assert quantity("round-of-lowest-loss", every_second) == 4
 
 
 def test_layers_are_read_by_their_numbers(tmp_path) -> None:

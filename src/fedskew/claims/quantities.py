@@ -196,8 +196,12 @@ def deviation_of_clients(run: Measured) -> Floats:
     return run.values(measures()["accuracy-std"])
 
 
+def round_of_lowest_loss(run: Measured) -> float:
+    rounds, losses = run.over_rounds(measures()["loss"])
+    return float(rounds[losses.argmin()]) if len(losses) else NAN
+
+
 LOSS = {
-    "round-of-lowest-loss": statistic(1, lambda values: values.argmin() + 1),
     "overfitting": statistic(1, lambda values: values[-1] / values.min() - 1),
     "test-loss-roughness": statistic(3, roughness),
 }
@@ -209,6 +213,7 @@ QUANTITIES: dict[str, Callable[[Measured], float]] = {
     "training-loss-rises": lambda run: statistic(2, lambda v: np.mean(np.diff(v) > 0))(
         run.curve("clients", "loss_mean")
     ),
+    "round-of-lowest-loss": round_of_lowest_loss,
     "early-local-loss": lambda run: local_loss(run, early=True),
     "late-local-loss": lambda run: local_loss(run, early=False),
     "client-loss-spread": client_loss_deviation,
@@ -293,7 +298,7 @@ def counted() -> set[str]:
 def reader(name: str) -> Callable[[Measured], float]:
     """Return a function that computes the quantity of this name from a run.
 
-    ``rounds-to:0.8`` is the first round with this test accuracy; if there is none, the number of rounds plus 1.
+    ``rounds-to:0.8`` is the first measured round with this test accuracy; if there is none, the number of rounds plus 1.
     ``accuracy-at:0.2`` is the accuracy after a fifth of the rounds, ``accuracy-in:5-30`` its mean over these rounds.
     Raises `BadInput` for an unknown name.
     """
@@ -328,8 +333,8 @@ def after_share(series: Series, rounds: int, share: float) -> float:
 
 
 def rounds_to(run: Measured, level: float) -> float:
-    reached = np.flatnonzero(run.values(primary_of([run.record])) >= level)
-    return float(reached[0] + 1 if len(reached) else run.record.rounds + 1)
+    rounds, values = run.over_rounds(primary_of([run.record]))
+    return float(next(iter(rounds[values >= level]), run.record.rounds + 1))
 
 
 def quantity(name: str, run: Measured) -> float:

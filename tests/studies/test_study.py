@@ -131,6 +131,11 @@ def test_arms_of_a_table() -> None:
     arms, _ = arms_of(Experiment(dataset="heart"), fs.load("heart"), {**of_labels, "dominant": "concept"})
     assert [arm.name for arm in arms[4:6]] == ["fedavg-ft", "FedAvg + site-bias"]
     assert reasons == []
+    arms, reasons = arms_of(
+        Experiment(dataset="heart", harmonisation="site-scale"), fs.load("heart"), found_by("heart")
+    )
+    assert [arm.name for arm in arms[4:8]] == names[5:9], "FedAvg is not compared with itself"
+    assert reasons == ["FedAvg + site-scale does not apply: FedAvg has it already"]
 
 
 def test_remedies_that_data_do_not_allow_are_left_out_with_the_reason() -> None:

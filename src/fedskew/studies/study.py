@@ -134,7 +134,9 @@ def arms_of(base: Experiment, data: Dataset, diagnosis: Mapping[str, Any]) -> tu
         if arm.name in methods and len(able) > 1 and able[-2].name in methods:  # two are enough
             break
         try:
-            assemble(arm.experiment(base), data)
+            experiment = arm.experiment(base)
+            require(not able or experiment != arms[0].experiment(base).replace(name=arm.name), "FedAvg has it already")
+            assemble(experiment, data)
             able.append(arm)
         except BadInput as error:
             require(arm.name != FIRST, str(error))

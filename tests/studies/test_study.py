@@ -425,6 +425,9 @@ def test_an_interrupted_study_continues(short, monkeypatch, tmp_path: Path) -> N
     assert calls[3] == calls[2] - 3, "only the rest"
     assert all(record.status == "finished" for record in decided.runs.records)
     assert len(done) == calls[0] + calls[1] + 3
+    # a process killed between its last tuning run and the note of their seconds
+    RunStore(tmp_path / "runs").db.execute("UPDATE runs SET facts = json_remove(facts, '$.pace')")
+    assert fs.study(tmp_path / "visits.csv", progress=False, **options).findings.decision
 
 
 def test_the_final_model_trains_on_all_rows_and_predict_takes_it(studied: tuple[Path, Decided], capsys) -> None:

@@ -219,7 +219,8 @@ class Study:
     def tuned(self, plan: Schedule) -> tuple[list[dict[str, Tuned]], Schedule]:
         """Try the settings of all arms. Return for each partition the tuned arms by name, and the plan of the comparison.
 
-        If the rest of its minutes is enough at the pace of the tuning, there are two training seeds on each partition.
+        If the rest of its minutes is enough at the pace of the tuning, there are two training seeds on each partition. A process
+        that was killed before it noted the pace leaves one.
         """
         base, nested = self.base.replace(training__rounds=plan.rounds), self.nested
         splits, seeds = range(plan.partitions if nested else 1), TUNING_SEEDS[:1] if nested else TUNING_SEEDS
@@ -229,7 +230,7 @@ class Study:
             facts[trial.name] = {"tuning": {"method": arm.name, "setting": setting}}
             trials.append(trial.experiment(self.split(base, dealt), setting, seed, seed + dealt))
         records = self.complete(trials, "study: tuning", lambda e: facts[e.name])
-        needed = FIXED + records[0].facts["pace"] * (len(records) + 2 * plan.partitions * len(plan.arms))
+        needed = FIXED + records[0].facts.get("pace", math.inf) * (len(records) + 2 * plan.partitions * len(plan.arms))
         twice = needed <= 60 * plan.minutes
         rest = iter(records)
         tuned = [{arm.name: self.best(arm, rest, len(seeds)) for arm in plan.arms} for _ in splits]

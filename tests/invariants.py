@@ -121,12 +121,13 @@ def bytes_add_up(fed: Federation, outcome: Outcome) -> None:
     assert outcome.bytes_down == work.turnout.answered * one + survey or fed.program.convenes
     rows = fed.own_part.sent(uploads.delta) if fed.own_part else uploads.delta
     sent = num_bytes((uploads.extras, uploads.report))
-    slack = 0
+    arrived, slack = len(rows) + (outcome.done.rejected or 0), 0
     if shared and len(rows):
         model, encoded = shared_model(fed), transmit(fed, work, outcome.done)
         sent += sum(num_bytes(fed.codec.pack(pick(encoded.coded, i), model)) for i in range(len(rows)))
         # each field of a message is whole bytes, and so is their sum
-        slack = len(rows) * len(model.space.layers())
+        slack = arrived * len(model.space.layers())
+    sent = sent * arrived // max(len(rows), 1)  # a rejected reply counts as the mean of the others
     survey_bytes = outcome.bytes_up - sent - survey
     assert -slack <= survey_bytes <= 0 or (fed.program.convenes and survey_bytes >= -slack), (outcome.bytes_up, sent)
 

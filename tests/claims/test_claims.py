@@ -212,7 +212,7 @@ def test_quantities_by_hand(tmp_path) -> None:
         quantity("acuracy", run)
 
 
-def test_rounds_are_those_of_the_run_if_some_are_not_measured(tmp_path) -> None:
+def test_rounds_have_the_numbers_of_the_run_if_some_are_not_measured(tmp_path) -> None:
     run = store_of(tmp_path, {"a": [[0.2, 0.6, 0.5, 0.9, 0.7, 0.8]]})["a"][0]
     even = {key: (rounds % 2 == 0, rounds, values) for key, (rounds, values) in run.series.items()}
     series = {key: (rounds[of], values[of]) for key, (of, rounds, values) in even.items()}  # 0.6, 0.9 and 0.8

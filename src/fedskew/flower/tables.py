@@ -52,7 +52,7 @@ def write_rows(path: Path, rows: Rows) -> None:
 
 
 def keep_rows(path: Path, rows: Rows) -> None:
-    """Write the rows of a run. Raises `BadInput` if it began with others: then held-out rows would have trained the model."""
+    """Write the rows of a run. Raises `BadInput` if the run began with other rows: held-out ones may have trained the model."""
     before = vars(read_rows(path)) if path.exists() else vars(rows)
     require(
         all(np.array_equal(before[name], part) for name, part in vars(rows).items()),

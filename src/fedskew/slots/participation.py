@@ -21,7 +21,7 @@ Phase = Literal["random", "label"]
 
 
 def labels_needed(phase: Phase, setup: Setup) -> str:
-    """Return why a phase by label cannot work in this setup; empty if it can."""
+    """Return why the clients' times cannot follow their labels in this setup; empty if they can."""
     if phase == "random" or (setup.labels_known and setup.target == "classes"):
         return ""
     if setup.target != "classes":

@@ -362,10 +362,10 @@ class RunStore:
         per_client: bool = False,
         until: Mapping[int, int] = EVERY_ROUND,
     ) -> list[Measurement]:
-        """Return the last value of each of the ``measures`` (``split/name``) in each run; of a best round, if it is used.
+        """Return the last value of each of the ``measures`` (``split/name``) in each run, or in the best round if it is used.
 
-        They are values without a client; with ``per_client``, of clients. ``until`` has rounds by run: later rounds do not
-        count. A measure has no last value if it is missing in the round after which models were last measured, and since then.
+        The values belong to no client; with ``per_client``, each belongs to one. ``until`` has the last round that counts, by
+        run. A measure without a value since models were last measured has no last value.
         """
         rounds = {run: until.get(run, sys.maxsize) for run in runs}
         return self.measured(LAST, measures, per_client, until=json.dumps(rounds))

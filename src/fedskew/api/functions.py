@@ -199,7 +199,7 @@ def methods_of(base: Experiment, algorithms: Sequence[object], baselines: bool, 
     )
     methods = algorithms or DEFAULT_METHODS
     for method in methods:
-        with_method(base, method, caller.warn)
+        with_method(base, method, caller.warn)  # for its lines: the plan of the comparison applies the methods
     if not baselines:
         return methods
     methods, line = with_baselines(base, methods)

@@ -46,13 +46,13 @@ def test_a_shifted_client_is_named_with_its_mean() -> None:
 @pytest.mark.parametrize(
     ("shifts", "also"),
     [
-        ((0, 6, 4, 0, 0), "; likewise in east"),
-        ((0, 6, 2, 0, 0), ""),
+        ((0, 6, 5, 0, 0), "; likewise in east"),
+        ((0, 6, 3.2, 0, 0), ""),
         ((0, 6, -6, 0, 0), ""),
         ((0, 0, -5, 0, -6), "; likewise in east"),
     ],
 )
-def test_others_that_differ_likewise_are_named_beside_the_farthest_client(shifts: tuple[int, ...], also: str) -> None:
+def test_others_that_differ_likewise_are_named_beside_the_farthest_client(shifts: tuple[float, ...], also: str) -> None:
     """At least half as far from all other clients, in the same direction."""
     values = np.random.default_rng(0).normal(10, 1, 250) + np.repeat(shifts, 50)
     [column] = differences([("pressure", "mean", "", values)], np.repeat(np.arange(5), 50), (*NAMES, "middle"))

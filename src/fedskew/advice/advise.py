@@ -30,7 +30,7 @@ OFTEN = 0.5
 
 
 BEYOND: dict[Measure, str] = {"test": "", "own": " more than FedAvg + FT did"}
-"""What follows a gain in a sentence."""
+"""End of a sentence on a gain: what it is compared with."""
 
 
 class Winner(TypedDict):
@@ -39,8 +39,8 @@ class Winner(TypedDict):
     method: str
     measure: Measure
     meaning: str  # the measure in words
-    gain: float  # mean share of FedAvg's error that it removed, less what the method to beat removed
-    beyond: str  # what follows the gain in a sentence: the method to beat
+    gain: float  # mean share of FedAvg's error that it removed; for "own", minus the share that FedAvg + FT removed
+    beyond: str  # the entry of `BEYOND`
     half: float  # half-width of the 95 % interval of ``gain``
     data_sets: int  # over which ``gain`` is a mean
     methods: int  # among which it is the largest

@@ -63,7 +63,7 @@ class QFedAvg(Algorithm):
         p, report = self.weights(server, cohort).double(), cohort.uploads.report
         f = report["F"] + EPSILON
         s = p * (f / f.max()) ** self.q
-        # Delta_k = -L s_k delta_k and h_k = L s_k (q L ||delta_k||^2 / F_k + 1), both over p_k F_max^q
+        # p_k Delta_k = -a s_k delta_k and p_k h_k = a s_k (q L ||delta_k||^2 / F_k + 1), with a = L F_max^q
         h = s * (1 + self.q * report["LD2"] / f)
         return s * p.sum() / h.sum()
 

@@ -57,7 +57,7 @@ CLIENTS, ROUNDS, BATCH, RATE = 30, 30, 32, 1.5
 
 
 class Run(NamedTuple):
-    """A run of the listing, with its drift and accuracy: the document's numbers, or ours."""
+    """A run of the listing, with its drift and accuracy: the document's numbers, or fedskew's."""
 
     skew: str
     epochs: int
@@ -92,7 +92,7 @@ def dealt_data(rng: np.random.Generator) -> tuple[Dataset, dict[str, list[Ints]]
 
 
 def drift_demo(on_progress: exhibits.Progress = lambda _: None) -> Iterator[Run]:
-    """Execute the listing's four runs in order; yield our numbers. `on_progress(fraction)` is called as work completes."""
+    """Execute the document's four runs in order; yield fedskew's numbers. `on_progress(fraction)` is called as work completes."""
     rng = np.random.default_rng(0)
     data, dealt = dealt_data(rng)
     net = Softmax(bias=False).build(data.shape, data.num_classes, torch.Generator()).double()
@@ -122,7 +122,7 @@ def drift_demo(on_progress: exhibits.Progress = lambda _: None) -> Iterator[Run]
 
 
 def listing(on_progress: exhibits.Progress) -> list[dict[str, object]]:
-    """Compute the listing's numbers beside its own. They agree if they are equal after rounding to the document's digits."""
+    """Return fedskew's numbers of each run, and the document's. They agree if they are equal at the document's digits."""
     return [
         {
             **ours._asdict(),

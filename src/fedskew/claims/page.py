@@ -1,4 +1,4 @@
-"""A document's page: its tables and figures beside ours, and a verdict on each claim. As HTML, and as Markdown for the site."""
+"""A document's page: its tables and figures beside fedskew's, and a verdict on each claim, as HTML and as Markdown for the site."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def of_extra(name: str, numbers: Numbers) -> list[Picture]:
 
 
 def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:
-    """Return a table's texts, and the arms that were not run. The document's number stands before ours, also of these arms."""
+    """Return a table's texts, and the arms that were not run. The document's number stands before fedskew's, also of these arms."""
     missing = [arm for arm in table.arms if not results.get(arm)]
     if not table.measures:
         words = [list(row) for row in table.words] or [[]]
@@ -119,7 +119,7 @@ def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:
 
 
 def beside(cell: TableCell) -> str:
-    """Format the document's number before ours."""
+    """Format the document's number, then fedskew's."""
     ours = interval(cell.mean, cell.half)
     return ours if cell.document is None else f"{cell.document:g} → {ours}"
 

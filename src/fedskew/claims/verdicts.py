@@ -1,4 +1,4 @@
-"""Verdicts on a document's claims, and its tables with our numbers and the document's."""
+"""Verdicts on a document's claims, and its tables with the document's numbers and fedskew's."""
 
 import math
 from collections import Counter

@@ -49,7 +49,7 @@ class SiteSums(NamedTuple):
 class SiteMaps(NamedTuple):
     """The change of rows by site: ``row * factor + offset``, plus ``row[protected] @ effect``.
 
-    There are K sites and D columns. The last entry of each array, K, is for rows of any other site.
+    There are K sites and D columns. The last entry of each array, K, is for rows of unknown sites.
     """
 
     factor: Floats  # (K + 1, D)
@@ -58,11 +58,11 @@ class SiteMaps(NamedTuple):
     protected: Ints  # (p,)
 
     def only(self, site: int) -> "SiteMaps":
-        """Return the map of one site's rows alone; -1 for rows of any other site."""
+        """Return the map of one site alone; -1 for unknown sites."""
         return SiteMaps(self.factor[[site]], self.offset[[site]], self.effect[[site]], self.protected)
 
     def changed(self, x: Floats, site: Ints) -> Floats:
-        """Return the rows (n, D) in their type. ``site`` (n,) is each row's site, 0 to K - 1, or -1 for any other site."""
+        """Return the rows (n, D) in their type. ``site`` (n,) is each row's site, 0 to K - 1, or -1 for an unknown site."""
         result = x * self.factor[site] + self.offset[site]
         for at, column in enumerate(self.protected):
             result += x[:, column, None] * self.effect[site, at]

@@ -464,9 +464,9 @@ def standardised_pixels(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32
 
 
 def looked_up(preprocessing: Array, pixels: Pixels) -> NDArray[np.float32]:
-    """Return the inputs of these images (n, channels, height, width): each of a channel's 256 bytes is computed once.
+    """Return the inputs of these images (n, channels, height, width), from a table of a byte's 256 values for each channel.
 
-    The indices of a few images at a time stay in a processor's cache.
+    Images are looked up in groups of 64, so that their indices stay in the processor's cache.
     """
     inputs = preprocessing(np.arange(256, dtype=np.uint8)[:, None, None, None])[..., 0, 0]
     result = np.empty(pixels.shape, dtype=np.float32)

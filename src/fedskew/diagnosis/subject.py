@@ -150,7 +150,7 @@ class Source:
 
     title: str
     name: str = ""  # the data set's name, if it has one
-    mappings: Mapping[str, str] = field(default_factory=dict)  # TOML file by client, if it is its own
+    mappings: Mapping[str, str] = field(default_factory=dict)  # TOML file of each client's rows, if it is known
     column: str = ""  # the column of clients, if one file has all of them
     arguments: str = ""  # arguments of `fedskew compare` that name these data
     notes: tuple[str, ...] = ()

@@ -135,7 +135,10 @@ class Targets:
         return concept.kinds_for(int(rows.sum()), self.strata)
 
     def kinds(self, rows: Floats) -> int:
-        """The number of kinds of inputs. It is so small that a typical group of a site has twice `fewest` rows of each kind."""
+        """The number of kinds of inputs, at least 2.
+
+        If sites hide small counts, there are so few that a median group has about 2 * `fewest` rows of each kind.
+        """
         few, of_group = int(self.fewest.max()), rows @ np.eye(self.group_of.max() + 1)[self.group_of]
         most = self.most_kinds(rows)
         return most if few == 1 else int(np.clip(np.median(of_group[of_group > 0]) // (2 * few), 2, most))

@@ -36,11 +36,11 @@ MOST_BYTES, MOST_VALUES = 1 << 30, 10**8
 
 
 class Sites(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between the sites that trained, for new rows. Entries are by site; the last one is for rows of other sites.
+    """What differs between the sites that trained, for new rows. Entries are by site; the last one is for unknown sites.
 
     ``factor``, ``offset``, ``effect`` and ``protected`` change preprocessed rows, see `SiteMaps`; ``intercept`` is added to the
     outputs. Each is empty if there is none. ``column`` of a table names each row's site; empty if no column does. ``unknown`` says
-    what happens to rows of other sites; it is empty if that is the same as at all sites.
+    what happens to rows of unknown sites; it is empty if that is the same as at all sites.
     """
 
     names: tuple[str, ...] = ()

@@ -435,10 +435,10 @@ def rows_by_client(
 
 
 def with_maps(data: ClientData, harmonisation: Harmonisation, nodes: Nodes, store: RunStore, run: int) -> ClientData:
-    """Return the data with test rows changed as rows of unknown sites.
+    """Return the data, with test rows harmonised as rows of unknown sites.
 
-    If nodes change rows by their own rows, the server's training rows stand for all sites'. Else all nodes send sums, and get the
-    change of their rows, when the run begins.
+    If each node fits the change to its own rows, the server fits the change of the test rows to its training rows.
+    Else all nodes send sums when the run begins, and receive the change of their rows.
     """
     if not isinstance(harmonisation, RowHarmonisation):
         return data

@@ -40,7 +40,7 @@ class Planner(Protocol):
         ...
 
     def varied(self, shares: Mapping[int, float]) -> "Planner":
-        """Return the planner with batches of `adapted` size for the clients that have a share."""
+        """Return a planner in which each client in ``shares`` has this share of the batch size, rounded by `adapted`."""
         ...
 
     def parts(self, client: int) -> int:

@@ -275,8 +275,8 @@ class Encoder(ABC):
             return kind.from_pretrained(self.where(), trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
             raise BadInput(
-                f"model: cannot load {self.where()!r} from Hugging Face or as a folder: {first_line(error)}; without a "
-                "network use minilm"
+                f"model: cannot load {self.where()!r} from Hugging Face or as a folder: {first_line(error)}; "
+                "offline, use minilm"
             ) from None
 
 
@@ -295,7 +295,7 @@ def require_within_reach(source: str) -> None:
     except Exception as error:
         raise BadInput(
             f"model: {source!r} is neither a folder nor in Hugging Face's cache, and Hugging Face does not answer ({error}); "
-            "without a network use minilm"
+            "offline, use minilm"
         ) from None
 
 
@@ -320,9 +320,9 @@ class HuggingFaceEncoder(Encoder):
 
 @dataclass(frozen=True, kw_only=True)
 class MiniLm(Encoder):
-    """The 6-layer encoder all-MiniLM-L6-v2, from a Python package: no network is needed."""
+    """The 6-layer encoder all-MiniLM-L6-v2, from a Python package: it loads offline."""
 
-    idea: ClassVar[str] = "all-MiniLM-L6-v2, a pretrained encoder of 6 layers, without a network; needs the extra text"
+    idea: ClassVar[str] = "all-MiniLM-L6-v2, a pretrained encoder of 6 layers that loads offline; needs the extra text"
     cites: ClassVar[tuple[str, ...]] = ("minilm", "transformers", "lora", "fedit", "ffa-lora")
 
     def where(self) -> str:

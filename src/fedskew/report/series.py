@@ -332,7 +332,7 @@ def curves(results: Results, measure: Measure, along: str = "rounds") -> pd.Data
     Columns are method, round, mean, low and high (ends of the layout's spread over seeds; NaN for one seed), runs (number of seeds
     that reached the round), stopped (number of runs that ended early at this round). Methods are in order of first appearance.
 
-    With ``along``, another cost of a `Budget`, its unit is a column, too: what the seeds have spent until the round, their mean.
+    If ``along`` names another cost of a `Budget`, a column named by its unit has the mean that the seeds spent until the round.
     Runs in which one client holds all rows are then left out: they send no updates between clients.
     """
     import pandas as pd

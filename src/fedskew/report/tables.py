@@ -433,7 +433,7 @@ def of_method(seeds: pd.DataFrame, method: str) -> pd.DataFrame:
 
 
 def spread(key: str, values: pd.Series[float]) -> dict[str, float]:
-    """Mean of the numbers that exist, half-width of its interval, standard deviation, standard error; NaN for none."""
+    """Return mean, half-width of its interval, standard deviation and standard error of the values that are not NaN."""
     existing = [value for value in values.tolist() if not math.isnan(value)]
     mean, half = statistics.mean_interval(existing) if existing else (NAN, NAN)
     std = stdev(existing) if len(existing) > 1 else NAN

@@ -174,7 +174,7 @@ def about(preprocessing: Preprocessing, classes: Sequence[str], sites: Sites, ag
     """Return the metadata of the ONNX file as JSON: classes, columns of times, texts and sites, and three rules for rows.
 
     ``missing`` are the cells of words and texts that are missing values; pandas has others, such as None. ``unknown``
-    says how rows of other sites are treated, ``agreed`` which units and words rows must have.
+    says how rows of unknown sites are treated, ``agreed`` which units and words rows must have.
     """
     from pyarrow.csv import ConvertOptions
 

@@ -53,7 +53,7 @@ from fedskew.serving.export import (
 from fedskew.store.runs import RunStore
 
 SHARED = "which the shared model answers"
-"""What happens to rows of other sites where clients have personal models."""
+"""What happens to rows of unknown sites where clients have personal models."""
 
 PREDICTION, PROBABILITY, OUTPUT, OUTSIDE = "prediction", "probability_", "output_", "outside"
 """Columns of the answers; the name of a class follows `PROBABILITY`, or `OUTPUT` if the task has no probabilities."""
@@ -68,7 +68,7 @@ class TrainedModel:
     """The model of a run. It takes rows in the form that a file has them; see `predict`.
 
     ``training`` loads the data set of the run. With a ``calibration`` its temperature divides the outputs. ``personal`` gives the
-    parameters (P,) for the rows of a site, by its number, where clients have models of their own; -1 is for other sites.
+    parameters (P,) for the rows of a site, by its number, where clients have models of their own; -1 is for unknown sites.
     ``client`` names the client whose personal model answers all rows. ``column`` is the column of the clients, if it names them.
     ``warn`` gets a line if cells of rows are changed as the TOML files of training say, or cannot be.
     """
@@ -117,11 +117,11 @@ class TrainedModel:
         )
 
     def predict(self, rows: object, warn: Callable[[str], None] = warn_python) -> pd.DataFrame:
-        """The answer for each row of a data frame, a table, a file (CSV, Parquet, Arrow, JSON lines, npy, npz) or an array.
+        """Predict each row of a data frame, a table, a file (CSV, Parquet, Arrow, JSON lines, npy, npz) or an array.
 
-        Columns: ``prediction``, a class, labels with ``|`` between them, the symbol after the row's last one, or a number in the
-        target's unit; the probability of each class, label or symbol; ``outside``, what no training row held. ``warn`` gets one
-        line for each kind of such rows. Raises `BadInput` if columns are missing.
+        Column ``prediction`` has a class, labels joined by ``|``, the next symbol, or a number in the target's unit. Each class,
+        label or symbol has a column with its probability. ``outside`` says what no training row held, such as a new category.
+        ``warn`` gets one line for each kind of these. Raises `BadInput` if columns are missing.
         """
         table, unseen = self.table(self.read(rows))
         for strange, what in unseen:

@@ -119,7 +119,7 @@ class LabelBlocks:
         block = len(present) // num_clients
         require(
             block >= 1,
-            f"{num_clients} clients cannot each have their own class of {len(present)} classes; use fewer clients",
+            f"{num_clients} clients need a class each, but the rows have {len(present)} classes; use fewer clients",
         )
         owner = np.zeros(len(labels), dtype=np.int64)
         for c, label in enumerate(present):

@@ -241,7 +241,7 @@ class RunStore:
             self.add_measurements(run, [(round_, row) for row in rows])
 
     def forget_models(self, run: int) -> None:
-        """Remove all that was measured of the run's models: on rows that they have trained on, it says nothing."""
+        """Remove the measurements of the run's models, which are invalid on rows that trained them."""
         with self.transaction():
             self.db.execute("DELETE FROM measurements WHERE run=? AND split NOT IN ('round', 'client')", (run,))
             for table in ("test_rows", "site_rows"):
@@ -250,7 +250,7 @@ class RunStore:
     # reading
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Raise errors of the statements inside as `FedskewError`: the file is damaged."""
+        """Turn an error in the ``with`` block into a `FedskewError` that says that the file is damaged."""
         try:
             yield
         except (sqlite3.Error, OSError, ValueError, TypeError, RecursionError) as error:

@@ -435,9 +435,9 @@ def may_be_spelt(column: pa.ChunkedArray) -> bool:
 def first_line(path: Path) -> tuple[str, list[str], int]:
     """Return the delimiter and the column names of a CSV or TSV file, and the number of lines before the names.
 
-    A first line ``sep=;`` names the delimiter. Otherwise it is the one in `DELIMITERS` with which most of the first lines have as
-    many cells as there are names. If several are equal, the one with the most names is taken. Delimiters in quotes do not count.
-    In TSV files it is tab.
+    A first line ``sep=;`` names the delimiter. Otherwise it is tab in TSV files. In CSV files it is the one in `DELIMITERS` that
+    splits the largest share of the first lines into as many cells as there are names; of equals, the one with the most names.
+    Delimiters in quotes do not count.
     """
     with opened(path) as file:
         lines = [file.readline(BLOCK).decode("utf-8-sig", errors="replace") for _ in range(FIRST_LINES)]

@@ -151,9 +151,9 @@ def other_language(name: str, of_sites: Mapping[str, Collection[str]], fewest: i
 
 
 def alike(of_sites: Mapping[str, Collection[str]]) -> dict[str, dict[str, str]]:
-    """Return, by site, the words that may be another spelling, and the usual spelling of each at other sites.
+    """Return, by site, each word that resembles a word of other sites, with that word: the usual spelling.
 
-    ``of_sites`` are the words of a column, by site. No site has both spellings. The usual one is at more sites, or else longer.
+    ``of_sites`` has the words of a column. No site has both spellings. The usual one is at more sites; of equals, it is longer.
     """
     held_by: dict[str, set[str]] = {}
     for where, words in of_sites.items():

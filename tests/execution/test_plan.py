@@ -148,6 +148,7 @@ def test_an_option_without_effect_in_all_runs_has_a_line(option: dict, line: str
 def test_a_component_that_a_method_replaces_has_a_line() -> None:
     """The command named a cohort, and the method calls everyone."""
     lines: list[str] = []
+    with_method(small(), "fedadam", lines.append)  # replaces a default
     with_method(small(), "local-sgd", lines.append)
     with_method(small().replace(selection="everyone", server="momentum"), "local-sgd", lines.append)
     with_method(small().replace(server="momentum"), "fedadam", lines.append)

@@ -266,11 +266,11 @@ def test_rows_that_a_skew_deals_are_studied_without_sites(dealt: Decided, tmp_pa
 
 def test_what_a_study_does_not_use_is_said(short, tmp_path: Path, capsys) -> None:
     options = {"skew": "iid", "clients": 3, "rounds": 1, "minutes": 60, "jobs": 1}
-    ignored = {"by": "sex", "partition_seed": 7, "seed": 5, "algorithm": "scaffold"}
+    ignored = {"by": "sex", "partition_seed": 7, "seed": 5, "algorithm": "scaffold", "faults__attempts": 3}
     decided = fs.study(dataset="heart", runs=tmp_path, **options, **ignored)
-    assert "algorithm, training.seed and clients.partition_seed without effect: a study has" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    said = " ".join(capsys.readouterr().err.split())
+    assert "algorithm, training.seed and clients.partition_seed without effect: a study has" in said
+    assert "faults.attempts has no effect without faults.share" in said
     assert decided.findings.of_groups() == {}, "no table of dashes"
     assert any(note.startswith("No groups by sex: the clients are dealt") for note in decided.findings.sure())
 

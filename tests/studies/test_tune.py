@@ -61,8 +61,16 @@ def test_held_out_rows_without_a_score_are_named(tmp_path) -> None:
     }
     pd.DataFrame(columns).to_csv(tmp_path / "v.csv", index=False)
     data = f"table:path={tmp_path / 'v.csv'},time=days,event=died,client=site"
-    with pytest.raises(BadInput, match="C-index is not defined on the held-out rows of any client; increase held_out"):
+    with pytest.raises(BadInput, match="not defined on the held-out rows of any client in 2 of 2 runs; increase"):
         fs.tune(dataset=data, skew="natural", rounds=1, jobs=1, runs=tmp_path / "runs", progress=False)
+
+
+def test_an_option_without_effect_and_a_replaced_component_have_a_line(tmp_path, capsys) -> None:
+    options = {"rounds": 1, "faults__attempts": 3, "server": "momentum", "jobs": 1, "runs": tmp_path}
+    fs.tune(["fedadam"], dataset="heart", grid={"lr": [0.1]}, **options)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "fedadam has server adam, not momentum" in said
+    assert "faults.attempts has no effect without faults.share" in said
 
 
 def test_a_file_is_not_read_again_for_each_setting(tmp_path, monkeypatch) -> None:

@@ -53,6 +53,15 @@ def test_metrics_are_in_the_unit_of_the_target_and_exact_over_parts() -> None:
     assert {name: float(found[name]) for name in expected} == pytest.approx(expected, rel=1e-12)
 
 
+def test_r2_of_targets_far_from_their_centre() -> None:
+    """In float32, their squares have an error larger than their variance."""
+    y = torch.tensor(np.random.default_rng(2).normal(size=500) + 3000).float()
+    task, wrong = Regression(center=0, scale=1), 0.5 * torch.tensor(np.random.default_rng(3).normal(size=500)).float()
+    means = {name: values.double().mean() for name, values in task.scores((y + wrong)[:, None], y).items()}
+    expected = 1 - float((y + wrong - y).double().square().mean() / y.double().var(correction=0))
+    assert float(task.measured(means)["r2"]) == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("target", [2.0, 1.6180339])
 def test_r2_is_left_out_where_targets_do_not_vary(target: float, rows: int) -> None:

@@ -14,7 +14,7 @@ from fedskew.core.errors import Interrupted, require
 from fedskew.core.user_code import name_of
 from fedskew.data.dataset import Dataset
 from fedskew.execution.deal import dealt_rows
-from fedskew.execution.plan import processes
+from fedskew.execution.plan import idle, processes
 from fedskew.execution.run import Ended, Listener, Progress
 from fedskew.experiment import config
 from fedskew.experiment.combinations import experiment_from, with_method
@@ -266,6 +266,8 @@ def tune(
     base, data = asked("tune", experiment, data, settings, runs, caller.warn)
     require(not isinstance(algorithms, str), f"tune: write the methods as a list, [{algorithms!r}]")
     methods = [name_of(method, "tune")[0] if isinstance(method, type) else method for method in algorithms]
+    for line in idle([with_method(base, method, caller.warn) for method in methods]):
+        caller.warn(line)
     store = RunStore(runs)
     tuning = best_settings(base, methods, search, store, data, jobs, caller)
     if line := tuning_partition_note(store, tuning.methods):

@@ -23,7 +23,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import OwnData
 from fedskew.data.preprocessing import Array
 from fedskew.execution.deal import client_column
-from fedskew.execution.plan import processes, threads_of
+from fedskew.execution.plan import idle, processes, threads_of
 from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.keywords import StudyKeywords, StudyOptions, TableColumns, declared, take
@@ -216,7 +216,8 @@ class Execution:
             note = f"the model is {quick}, since {slow} takes too long: {str(error).removeprefix('study: ')}"
             self.caller.warn(f"study: {note}")
             return replace(self, base=self.simpler, simpler=None).decided(options, words_, [note])
-        self.caller.warn(described(plan, rounds, steps.nested))
+        for line in (*idle([arm.experiment(self.base) for arm in plan.arms]), described(plan, rounds, steps.nested)):
+            self.caller.warn(line)
         tuned, plan = steps.tuned(plan)
         notes = [described(plan, rounds, steps.nested), *why, *notes]
         records = steps.compared(plan, tuned)

@@ -57,7 +57,7 @@ def patience_of(store: RunStore, run: int, assembly: Assembly, states: AnyStates
     training, measure = assembly.experiment.training, assembly.experiment.measure
     split = "personal-model" if measures_personal(assembly.federation) else "global-model"
     gain = (training.least_gain or 0.0) / (100 if measure.unit == "%" else 1)
-    patience = Patience(split, measure.name, -1 if measure.better == "lower" else 1, gain, training.patience)
+    patience = Patience(split, measure.name, measure.sign, gain, training.patience)
     if patience.most is None:
         return patience
     require(

@@ -126,8 +126,7 @@ def remarks_on(plans: Iterable[Plan | None]) -> list[str]:
         which = f"partition 1 of {len(notes)}" if len(set(notes)) > 1 else "partition"
         remarks.append(f"{which}: {notes[0]}")
     experiments = [plan.experiment for plan in ready]
-    everywhere = set.intersection(*map(idle, experiments)) if experiments else set()
-    return [*remarks, *sorted(everywhere), *slow_precision(experiments)]
+    return [*remarks, *idle(experiments), *slow_precision(experiments)]
 
 
 REJECTS = ("faults.share", "faults.attackers", "faults.longest")
@@ -147,7 +146,12 @@ IDLE = (
 """Options that have no effect without any of others, or beside one of them."""
 
 
-def idle(experiment: Experiment) -> set[str]:
+def idle(experiments: Sequence[Experiment]) -> list[str]:
+    """Return a line on each option that is no default and has no effect in any of these experiments."""
+    return sorted(set.intersection(*map(idle_in, experiments))) if experiments else []
+
+
+def idle_in(experiment: Experiment) -> set[str]:
     """Return a line on each option that is no default and has no effect."""
     changed = {
         f"{section}.{option}"

@@ -178,7 +178,7 @@ class Watch:
         """Return the warnings of the last models, from the values over all rows at the sites, by name."""
         name, rows = self.measure.name, f"{found.get('rows', 0):.0f} rows at the sites"
         value, constant = found.get(name, np.nan), found.get("constant", np.nan)
-        worse = value > constant if self.measure.better == "lower" else value < constant
+        worse = self.measure.sign * value < self.measure.sign * constant
         ahead = f"{self.measure.title} is {100 * value:.1f} % on the {rows}, and {100 * constant:.1f} %"
         if self.measure.unit != "%":
             ahead = f"{self.measure.title} is {value:.4g} on the {rows}, and {constant:.4g}"

@@ -106,14 +106,19 @@ class Measure:
         return self.split in ("clients", "personal")
 
     @property
+    def sign(self) -> int:
+        """-1 if lower values are better, else 1. The better of two values times it is the higher one."""
+        return -1 if self.better == "lower" else 1
+
+    @property
     def ahead(self) -> str:
         """The verdict on a method that is better in this measure."""
-        return "lower" if self.better == "lower" else "higher"
+        return "higher" if self.sign > 0 else "lower"
 
     @property
     def behind(self) -> str:
         """The verdict on a method that is worse in this measure."""
-        return "higher" if self.better == "lower" else "lower"
+        return "lower" if self.sign > 0 else "higher"
 
     @property
     def place(self) -> str:

@@ -134,9 +134,8 @@ class TargetCost:
     def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the column's value of each run whose models and costs were measured, as rows of a ``frame``."""
         models = self.primary.rows_in(frame)
-        sign = -1 if self.primary.better == "lower" else 1
         level = self.level / 100 if self.primary.unit == "%" else self.level
-        reached = models[sign * models["value"] >= sign * level - abs(level) * (ROUNDING - 1)]
+        reached = models[self.primary.sign * models["value"] >= self.primary.sign * level - abs(level) * (ROUNDING - 1)]
         met = reached.groupby("run")["round"].min()
         spent = spending(frame, Budget(self.of)).reset_index()
         before = spent[spent["round"] <= spent["run"].map(met)].groupby("run")["value"].max()

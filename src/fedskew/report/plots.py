@@ -321,8 +321,7 @@ def ranking(results: Results) -> tuple[list[str], int, Ranks] | None:
     table = table[[method for method in dict.fromkeys(order) if method in table]].dropna(axis=1)
     if len(table.columns) < 2:
         return None
-    sign = -1 if measure.better == "lower" else 1
-    return list(table.columns), len(table), rank_methods(sign * table.to_numpy(dtype=float))
+    return list(table.columns), len(table), rank_methods(measure.sign * table.to_numpy(dtype=float))
 
 
 def on_ranks(blocks: int, ranks: Ranks) -> str:

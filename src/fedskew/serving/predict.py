@@ -232,12 +232,14 @@ class TrainedModel:
         if isinstance(frame, np.ndarray):
             raise BadInput("importance: the model reads arrays, which have no columns")
         frame = self.measurable(frame)
-        rng, sign = np.random.default_rng(0), -1 if measure.better == "lower" else 1
+        rng = np.random.default_rng(0)
         names, score = self.preprocessing.names if self.preprocessing else (), self.metrics(frame)[measure.name]
         falls = np.zeros((len(names), repeats))
         for column, at in np.ndindex(falls.shape):
             cells = frame[names[column]].to_numpy()[rng.permutation(len(frame))]
-            falls[column, at] = sign * (score - self.metrics(frame.assign(**{names[column]: cells}))[measure.name])
+            falls[column, at] = measure.sign * (
+                score - self.metrics(frame.assign(**{names[column]: cells}))[measure.name]
+            )
         table = pd.DataFrame({"column": names, "fall": falls.mean(1), "deviation": falls.std(1)})
         return table.sort_values("fall", ascending=False, ignore_index=True)
 

@@ -77,13 +77,12 @@ def lines_of(
     for record in records:
         for measure, value in values_of(store, record, primary.name).items():
             reached.setdefault((record.name, measure), {}).setdefault(observed[record.id], []).append(value)
-    sign = -1 if primary.better == "lower" else 1
     lines = []
     for method, of_method in runs.items():
         for measure in measures if method != REFERENCE else ():
             values, base = reached.get((method, measure), {}), reached.get((REFERENCE, measure), {})
             gains = {
-                seeds: sign * (fmean(values[seeds]) - fmean(base[seeds]))
+                seeds: primary.sign * (fmean(values[seeds]) - fmean(base[seeds]))
                 for seeds in sorted(values.keys() & base.keys())
             }
             if len(gains) > 1:
@@ -215,7 +214,7 @@ def tuned(store: RunStore, case: Planned, method: str) -> float | None:
         if record is None or record.status not in DONE:
             return None
         measure = registry.primary_of([record])
-        value = values_of(store, record, measure.name).get("own", math.nan) * (-1 if measure.better == "lower" else 1)
+        value = values_of(store, record, measure.name).get("own", math.nan) * measure.sign
         scores[rate] = -math.inf if record.status != "finished" or math.isnan(value) else value
     return max(RATES, key=lambda rate: scores[rate])
 

@@ -18,6 +18,7 @@ from msgspec import Meta
 from fedskew.core.component import compact, literal, parse, split
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
 from fedskew.core.limits import NonNegativeInt, OpenShare
+from fedskew.core.text import count
 from fedskew.core.user_code import MARK
 from fedskew.data import DATASETS
 from fedskew.data.datasets.own import OwnData
@@ -175,13 +176,12 @@ def judged(store: RunStore, measure: Measure, by: str, setting: Setting, records
     if {*statuses} != {"finished"}:
         return Tried(setting, -math.inf, seconds, runs, "pruned")
     scores = [m.value for m in store.last(runs, [f"{by}/{measure.name}_mean"])]
-    require(bool(scores), f"tune: {measure.title} is not defined on the held-out rows of any client; increase held_out")
-    return Tried(setting, signed(measure, fmean(scores)), seconds, runs, "finished")
-
-
-def signed(measure: Measure, value: float) -> float:
-    """Return the value with a minus sign if lower values are better; or, of such a score, the value."""
-    return -value if measure.better == "lower" else value
+    without = f"tune: {measure.title} is not defined on the held-out rows of any client"
+    require(
+        len(scores) == len(runs),
+        f"{without} in {len(runs) - len(scores)} of {count(len(runs), 'run')}; increase held_out",
+    )
+    return Tried(setting, measure.sign * fmean(scores), seconds, runs, "finished")
 
 
 def personal(experiment: Experiment) -> bool:
@@ -271,7 +271,7 @@ class Behind:
         for measured in curve:
             if not self.pruned:
                 self.reported = measured.round
-                self.trial.report(signed(measure, measured.value), self.offset + measured.round)
+                self.trial.report(measure.sign * measured.value, self.offset + measured.round)
                 self.pruned = self.trial.should_prune()
         return self.pruned
 
@@ -293,7 +293,7 @@ class Tuned:
 
     def reached(self, tried: Tried) -> float:
         """Return the primary metric of a setting on held-out rows."""
-        return signed(self.measure, tried.score)
+        return self.measure.sign * tried.score
 
     @property
     def best(self) -> Tried:

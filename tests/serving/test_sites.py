@@ -290,7 +290,7 @@ def test_sites_are_stored_with_the_preprocessing_under_its_checksum(rows: Path, 
     with pytest.raises(BadInput, match="checksum"):
         trained(runs.store, 1)
     shorter = msgspec.structs.replace(learned.sites, names=("one",))
-    with pytest.raises(BadInput, match="4 entries for 1 sites and others"):
+    with pytest.raises(BadInput, match="4 entries and needs 2 of one length: by site, and for unknown sites"):
         msgspec.structs.replace(learned, sites=shorter).check()
     plain = run(rows, "none", tmp_path)
     assert b"sites" not in (plain.store.run_folder(2) / "preprocessing.json").read_bytes()

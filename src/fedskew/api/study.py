@@ -277,8 +277,8 @@ def usual(settings: Sequence[Setting]) -> str:
     """Return the most frequent setting, and on how many partitions it was the best."""
     best = max(settings, key=settings.count)
     text = words(best).replace("solver.lr=", "learning rate ")
-    often = settings.count(best)
-    return text if often == len(settings) else f"{text} on {often} of {len(settings)} partitions"
+    partitions = settings.count(best)
+    return text if partitions == len(settings) else f"{text} on {partitions} of {len(settings)} partitions"
 
 
 def described(plan: Schedule, rounds: int, nested: bool) -> str:

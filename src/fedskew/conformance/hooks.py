@@ -127,12 +127,11 @@ def strict(algorithm: Algorithm, size: int) -> Algorithm:
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> object:
             value, returns = function(*args, **kwargs), RETURNS[hook]
-            single = returns[0] if len(returns) == 1 else f"({', '.join(returns)})"
-            returned_kind = kind_of(value, size)
-            if returned_kind != single:
-                expected = single.replace("(P,)", f"({size},)")
-                returned = returned_kind.replace("(P,)", f"({size},)")
-                raise Broken(f"{place_of(cls, hook)}: {hook} must return {expected}; it returns {returned}")
+            expected = returns[0] if len(returns) == 1 else f"({', '.join(returns)})"
+            returned = kind_of(value, size)
+            if returned != expected:
+                words = f"{hook} must return {expected}; it returns {returned}".replace("(P,)", f"({size},)")
+                raise Broken(f"{place_of(cls, hook)}: {words}")
             return value
 
         return called

@@ -139,9 +139,9 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
     def encode(self, values: Cells, xp: Any = np) -> Floats:
         """Return the inputs (n, width), computed by ``xp`` as in `raw`."""
         scaled = (self.raw(values, xp) - self.mean) / self.scale
-        gone = xp.isnan(scaled)
-        inputs = xp.where(gone, self.fill, scaled)
-        return xp.concatenate([inputs, xp.where(gone, 1.0, 0.0)], axis=1) if self.marked else inputs
+        missing = xp.isnan(scaled)
+        inputs = xp.where(missing, self.fill, scaled)
+        return xp.concatenate([inputs, xp.where(missing, 1.0, 0.0)], axis=1) if self.marked else inputs
 
     @property
     def width(self) -> int:
@@ -149,8 +149,8 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
 
     def decode(self, inputs: Floats) -> Cells:
         """Return the numbers (n,) from the inputs (n, width): the inverse of `encode`."""
-        gone = inputs[:, 1] > 0.5 if self.marked else (inputs[:, 0] == self.fill) & self.gaps
-        return np.where(gone, np.nan, inputs[:, 0] * self.scale + self.mean)
+        missing = inputs[:, 1] > 0.5 if self.marked else (inputs[:, 0] == self.fill) & self.gaps
+        return np.where(missing, np.nan, inputs[:, 0] * self.scale + self.mean)
 
     def unseen(self, values: Cells) -> list[Unseen]:
         numbers = self.known(values)
@@ -207,8 +207,8 @@ class Words(msgspec.Struct, frozen=True, kw_only=True, tag="words"):
     def decode(self, inputs: Floats) -> Cells:
         """Return the words (n,) from the inputs (n, width); empty for a missing word, and for a word without an input."""
         hits = inputs * self.scale + self.mean if self.mean else inputs
-        gone = (hits.max(1) <= 0.5) | ((inputs == 0).all(1) & bool(self.mean))
-        return np.where(gone, "", np.asarray(self.known, dtype=object)[hits.argmax(1)])
+        missing = (hits.max(1) <= 0.5) | ((inputs == 0).all(1) & bool(self.mean))
+        return np.where(missing, "", np.asarray(self.known, dtype=object)[hits.argmax(1)])
 
     def unseen(self, values: Cells) -> list[Unseen]:
         missing = values == ""
@@ -253,13 +253,13 @@ class Angle(msgspec.Struct, frozen=True, kw_only=True, tag="angle"):
 
     def decode(self, inputs: Floats) -> Cells:
         """Return the numbers (n,), in 0..period, or the words, from the inputs (n, 2): the inverse of `encode`."""
-        gone, (sine, cosine) = (inputs == 0).all(1), (inputs * self.scale + self.mean).T
+        missing, (sine, cosine) = (inputs == 0).all(1), (inputs * self.scale + self.mean).T
         number = self.period or len(self.words)
         # float32 has seven digits
         places = np.round(np.arctan2(sine, cosine) / (2 * np.pi) * number, 4) % number
         if not self.words:
-            return np.where(gone, np.nan, places)
-        return np.where(gone, "", np.asarray(self.words, dtype=object)[np.rint(places).astype(int) % len(self.words)])
+            return np.where(missing, np.nan, places)
+        return np.where(missing, "", np.array(self.words, object)[np.rint(places).astype(int) % len(self.words)])
 
     def unseen(self, values: Cells) -> list[Unseen]:
         strange = ~np.isin(values.astype(str), ("", *self.words)) if self.words else np.zeros(len(values), dtype=bool)

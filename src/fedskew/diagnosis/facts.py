@@ -69,8 +69,8 @@ def of_symbols(y: Ints, names: Sequence[str]) -> Iterator[Fact]:
     """Yield facts of rows (n, T) of symbols: the row's length, and its share of each frequent symbol. -1 is no symbol."""
     length = (y >= 0).sum(1)
     yield "length of a row", "content", "", length.astype(np.float64)
-    often = np.bincount(y[y >= 0], minlength=len(names))
-    for at in np.argsort(-often, kind="stable")[:SYMBOLS].tolist():
+    counts = np.bincount(y[y >= 0], minlength=len(names))
+    for at in np.argsort(-counts, kind="stable")[:SYMBOLS].tolist():
         yield (
             "symbol",
             "symbol",

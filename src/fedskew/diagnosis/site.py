@@ -172,7 +172,7 @@ class AnsweringSite:
         return table
 
     def enough(self, group: Ints) -> NDArray[np.bool_]:
-        """Whether the group of each row (n,) has enough rows for sums of both halves. If some groups have not, add a note."""
+        """Whether the group of each row (n,) has `least` rows. Add a note if some groups have fewer; raise `BadInput` if all do."""
         enough: NDArray[np.bool_] = (np.bincount(group) >= least(self.fewest))[group]
         words = (
             f"no {self.targets.word} has {least(self.fewest)} rows, twice --fewest {self.fewest}; this site sends no sums of "

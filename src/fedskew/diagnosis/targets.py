@@ -81,10 +81,10 @@ def holdings(kind: str, y: Rows, client: Ints, counts: Ints, names: Sequence[str
 
 
 MERGED, ENOUGH = (1, 2, 5), 0.8
-"""How many tenths make a stratum: as few as leave this share of all rows, and some of each site, in strata of enough rows."""
+"""Tenths in a stratum: the first number that leaves this share of all rows, and rows of each site, in strata of enough rows."""
 
 GROUPS, TYPICAL = (10, 5, 2), 6
-"""Groups of strata in tables of residuals: as many as leave, on average over sites, this times `fewest` rows in a group."""
+"""Groups of strata in tables of residuals: the largest number with `TYPICAL` * `fewest` rows in a group, on average over sites."""
 
 MOST_NUMBERS = 100_000_000
 """The server needs some 50 bytes for each row's target."""
@@ -209,7 +209,7 @@ class NumberTargets(Targets):
 
     @cached_property
     def stratum_of(self) -> Ints:
-        """The stratum (bins,) of each bin: one or several tenths."""
+        """The stratum (bins,) of each bin. A stratum is one or several neighbouring tenths of all targets, see `MERGED`."""
         stratum = self.class_of
         for merged in MERGED:
             of_bin = self.class_of // merged

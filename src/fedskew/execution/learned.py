@@ -65,10 +65,10 @@ class Sites(msgspec.Struct, frozen=True, kw_only=True):
         return type(self)(**parts, protected=self.protected)
 
     def check(self) -> None:
-        """Raise `BadInput` if there is not an entry of one length for each site."""
+        """Raise `BadInput` unless a part is empty or has an entry of one length for each site, and one for unknown sites."""
         for part in (self.factor, self.offset, self.effect, self.intercept):
             sizes = [len(each) for each in part]
-            wrong = f"it has {len(sizes)} entries for {len(self.names)} sites and others"
+            wrong = f"it has {len(sizes)} entries and needs {len(self.names) + 1} of one length: by site, and for unknown sites"
             require(sizes == sizes[:1] * (len(self.names) + 1), wrong)
 
 

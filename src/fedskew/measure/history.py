@@ -238,8 +238,8 @@ class Watch:
         """
         present = self.label_counts.sum(0) > 0
         self.absent = np.where(rows == 0, self.absent + 1, 0)
-        gone = [self.classes[c] for c in np.flatnonzero(present & (self.absent >= ABSENT)).tolist()]
-        return f"no client of the last {ABSENT} rounds holds {', '.join(gone)}" if gone else ""
+        absent = [self.classes[c] for c in np.flatnonzero(present & (self.absent >= ABSENT)).tolist()]
+        return f"no client of the last {ABSENT} rounds holds {', '.join(absent)}" if absent else ""
 
     def collapsed(self, local_accuracy: Mapping[int, float]) -> str:
         """Return a warning if a local model seems to predict one class only; otherwise an empty text."""

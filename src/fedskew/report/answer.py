@@ -270,10 +270,10 @@ def measuring(records: Sequence[RunRecord]) -> str:
     if not shares:
         return ""
     low, high = f"{100 * min(shares.values()):.0f}", f"{100 * max(shares.values()):.0f}"
-    often = sorted({record.facts["measured_every"] for record in records if "measured_every" in record.facts})
+    intervals = sorted({record.facts["measured_every"] for record in records if "measured_every" in record.facts})
     rest = ""
-    if often and often != [1]:
-        rest = f"; models were measured every {listed(list(map(str, often)))} rounds (evaluation.every)"
+    if intervals and intervals != [1]:
+        rest = f"; models were measured every {listed(list(map(str, intervals)))} rounds (evaluation.every)"
     return f"Measuring took {low if low == high else f'{low} to {high}'} % of the time of the rounds{rest}."
 
 

@@ -32,7 +32,7 @@ FAINT, DEEPEST = 0.05, 2.0
 
 
 NEAR, NAMED = 0.9, 3
-"""Clients are named as farthest from this share of the largest distance, and at most this number of them."""
+"""A client is named as farthest if it has at least this share of the largest distance; at most this number are named."""
 
 
 def answer(diagnosis: Mapping[str, Any]) -> str:
@@ -55,7 +55,7 @@ def answer(diagnosis: Mapping[str, Any]) -> str:
 
 
 def farthest(diagnosis: Mapping[str, Any], face: Mapping[str, Any]) -> str:
-    """Name the clients that are farthest from all together in a face, with the largest distance; empty for a face by chance."""
+    """Name the clients with the largest distances in a face, and the largest one; empty if they do not differ beyond chance."""
     if face["verdict"] == "by chance":
         return ""
     each, far = face["each"], max(face["each"])
@@ -157,8 +157,8 @@ def tips_of_faces(diagnosis: Mapping[str, Any]) -> Tips:
     """The tips of `draw_faces`: value, interval, chance and verdict of each face."""
     tips = []
     for row, face in enumerate(diagnosis["faces"]):
-        sure = "" if math.isnan(face["low"]) else f" ({two(face['low'])} to {two(face['high'])})"
-        text = f"{face['face']}: {two(face['value'])}{sure}, by chance {two(face['chance'])}; {face['verdict']}"
+        interval = "" if math.isnan(face["low"]) else f" ({two(face['low'])} to {two(face['high'])})"
+        text = f"{face['face']}: {two(face['value'])}{interval}, by chance {two(face['chance'])}; {face['verdict']}"
         tips.append(Tip(face["value"], row, text))
     return Tips("y", tips)
 

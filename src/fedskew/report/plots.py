@@ -285,10 +285,10 @@ def tips_of_differences(summary: pd.DataFrame, measure: Measure, spread: str) ->
     factor, tips = (100 if measure.unit == "%" else 1), []
     for at, (_, row) in enumerate(draw.compared(summary)):
         low, high = (gap(measure, end) for end in draw.ends(measure, row, spread))
-        around = row[f"difference_{SPREADS[spread].column}"]
-        sure = f", {SPREADS[spread].unbroken} {low} to {high}" if math.isfinite(around) else ""
+        half_width = row[f"difference_{SPREADS[spread].column}"]
+        interval = f", {SPREADS[spread].unbroken} {low} to {high}" if math.isfinite(half_width) else ""
         p = f"p {row['p']:.2g}" if math.isfinite(row["p"]) else f"p {MISSING}"
-        text = f"{row['method']}: {draw.verdict(measure, row)}{sure}; {p}, {row['pairs']} paired {row['observed']}s"
+        text = f"{row['method']}: {draw.verdict(measure, row)}{interval}; {p}, {row['pairs']} paired {row['observed']}s"
         tips.append(Tip(factor * row["difference"], at + 0.2, text))
     return Tips("y", tips)
 

@@ -198,5 +198,5 @@ def face_for(enabled: bool = True, lines: bool = True, draw: Callable[[], str] =
 
 
 def board_of_one(label: str, enabled: bool = True, lines: bool = True, total: float = 1.0) -> Board:
-    """Return the board of a work with one part, in stages: `Board.stage` updates it. With ``total`` 0, no end is foretold."""
+    """Return the board of a work with one part, in stages: `Board.stage` updates it. ``total`` 0 shows no remaining time."""
     return Board({label: Part(label, total)}, face_for(enabled, lines))

@@ -367,7 +367,7 @@ def verdict(row: words.Row) -> statistics.Verdict | Literal[""]:
 
 
 def filled(table: pd.DataFrame) -> pd.DataFrame:
-    """The table without the columns that hold nothing."""
+    """The table without its empty columns."""
     return table[table.columns[table.notna().any()]]
 
 
@@ -377,13 +377,13 @@ def methods(records: Sequence[RunRecord]) -> list[str]:
 
 
 def per_seed(frame: pd.DataFrame, measures: Sequence[Measure]) -> pd.DataFrame:
-    """Return the ``measures`` of each observation among the finished runs; indexed by `OBSERVATION`."""
+    """Return the ``measures`` of each observation: means over its finished runs, indexed by `OBSERVATION`."""
     import pandas as pd
 
     finished = frame[frame["status"] == "finished"]
     about = finished[["run", *OBSERVATION]].drop_duplicates().set_index("run")
     measured = set(finished[["split", "name"]].drop_duplicates().itertuples(index=False, name=None))
-    # pandas takes as long over nothing, which most measures have
+    # most measures have no values, and with none pandas takes as long as with many
     columns = {
         measure.key: per_run(finished, measure)
         if any((measure.split, name) in measured for name in measure.of)

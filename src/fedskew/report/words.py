@@ -101,11 +101,11 @@ def cell_text(measure: Measure, row: Row, spread: str = "ci95") -> str:
         return f"never in {never} of {row['seeds']}"
     if measure.split == "round" and mean == 0:
         return MISSING
-    around = row.get(f"{measure.key}_{SPREADS[spread].column}", math.nan)
+    half_width = row.get(f"{measure.key}_{SPREADS[spread].column}", math.nan)
     show = share if measure.unit == "%" else partial(figures, like=mean)
     if spread != "ci95":
-        return interval(mean, around, show, -math.inf, math.inf)
-    return with_interval(measure, mean, around).removesuffix(measure.unit).rstrip()
+        return interval(mean, half_width, show, -math.inf, math.inf)
+    return with_interval(measure, mean, half_width).removesuffix(measure.unit).rstrip()
 
 
 def with_interval(measure: Measure, mean: float, half_width: float) -> str:
@@ -119,10 +119,10 @@ def difference(measure: Measure, row: Row, show: Callable[[float], str] | None =
 
     ``row`` is a row of the summary. ``show`` formats a difference of shares; by default in points with one decimal.
     """
-    share_of_one, around = measure.unit == "%", row[f"difference_{SPREADS[spread].column}"]
+    share_of_one, half_width = measure.unit == "%", row[f"difference_{SPREADS[spread].column}"]
     show = show or signed if share_of_one else partial(gap, measure)
     low, high = (-1.0, 1.0) if share_of_one and spread == "ci95" else (-math.inf, math.inf)
-    return interval(row["difference"], around, show, low, high)
+    return interval(row["difference"], half_width, show, low, high)
 
 
 def heading(measure: Measure) -> str:

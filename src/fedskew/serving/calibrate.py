@@ -1,4 +1,4 @@
-"""Probabilities that fit to the share of right predictions: a temperature."""
+"""Probabilities that fit the share of right predictions: a temperature."""
 
 from __future__ import annotations
 

@@ -557,7 +557,7 @@ def load(
 ) -> TrainedModel:
     """The global model of a run's newest checkpoint, or the personal model of a ``client``, by number or name.
 
-    If ``calibrated``, a temperature makes its probabilities fit to the rows that the clients, or the client, hold out.
+    If ``calibrated``, a temperature makes its probabilities fit the rows that the clients, or the client, hold out.
     """
     number, experiment = number_of(store, run, client, dataset), from_toml(store.run(run).experiment, f"run {run}")
     by_site = number is None and has_personal(experiment)

@@ -241,7 +241,7 @@ class RunStore:
             self.add_measurements(run, [(round_, row) for row in rows])
 
     def forget_models(self, run: int) -> None:
-        """Remove the measurements of the run's models, which are invalid on rows that trained them."""
+        """Remove the measurements of the run's models: the models have trained on the test rows."""
         with self.transaction():
             self.db.execute("DELETE FROM measurements WHERE run=? AND split NOT IN ('round', 'client')", (run,))
             for table in ("test_rows", "site_rows"):

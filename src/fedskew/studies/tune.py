@@ -236,7 +236,7 @@ def proposed(trial: optuna.Trial, key: str, values: Sequence[object]) -> object:
 
 
 def try_setting(tuner: Tuner, trial: optuna.Trial, setting: Setting) -> Tried:
-    """Run a setting on one seed after the other, until all are done or the setting is pruned."""
+    """Run a setting on one seed after the other, until all are done, one diverges or the setting is pruned."""
     store, records = tuner.executor.store, []
     for number, seed in enumerate(tuner.search.seeds):
         runs = tuner.registered([setting], [seed])

@@ -463,7 +463,7 @@ def first_line(path: Path) -> tuple[str, list[str], int]:
 
 
 def headerless(path: Path) -> list[str]:
-    """Return a note if half of the names in the first line of a CSV or TSV file are numbers, other than years or the like."""
+    """Return a note if half of the names in a CSV or TSV file are numbers. Numbers with equal steps, such as years, are names."""
     names = first_line(path)[1] if format_of(path) in ("csv", "tsv") else []
     numbers = [float(name) for name in names if re.fullmatch(r"\s*[-+]?\d+(\.\d+)?\s*", name)]
     if not numbers or 2 * len(numbers) < len(names) or len({*np.diff(numbers)}) == 1:

@@ -176,17 +176,17 @@ def marks_of(field: pa.Field) -> dict[str, str]:
 
 def of_texts(texts: Values, rows: int, of_numbers: Moments, fewest: int = 1) -> ColumnSummary:
     """Summarise a column of ``rows`` texts. None is missing; ``of_numbers`` are the moments of those that are numbers."""
-    often = {str(word): int(number) for word, number in texts.value_counts().sort_index().items()}
-    few = len(often) <= CATEGORIES
+    counts = {str(word): int(number) for word, number in texts.value_counts().sort_index().items()}
+    few = len(counts) <= CATEGORIES
     return ColumnSummary(
         type="text",
         rows=rows,
         valid=len(texts),
         numbers=of_numbers,
-        words=often if few else {},
-        buckets={} if few else {at: number for at, number in buckets_of(often).items() if number >= fewest},
-        different=len(often),
-        unique=len(often) == len(texts) and not texts.str.contains(r"\s").any(),
+        words=counts if few else {},
+        buckets={} if few else {at: number for at, number in buckets_of(counts).items() if number >= fewest},
+        different=len(counts),
+        unique=len(counts) == len(texts) and not texts.str.contains(r"\s").any(),
     )
 
 

@@ -112,8 +112,8 @@ def doubts(sites: Mapping[str, Summary]) -> list[str]:
         parts = held_by(sites, name)
         words = {where: part.words for where, part in parts.items()}
         lines += [*other_words(name, words), *other_units(name, parts)]
-        often = [sorted(counts, key=lambda word: -counts[word]) for counts in words.values()]
-        lines += dict.fromkeys(line for site_words in often for line in spelt_twice(name, site_words))
+        by_frequency = [sorted(counts, key=lambda word: -counts[word]) for counts in words.values()]
+        lines += dict.fromkeys(line for site_words in by_frequency for line in spelt_twice(name, site_words))
     return lines
 
 
@@ -334,12 +334,12 @@ def of_site(name: str, parts: Sequence[ColumnSummary]) -> str:
 
 
 def kind_of_texts(name: str, parts: Sequence[ColumnSummary], missing: int) -> Kind:
-    often = {word for part in parts for word in part.words}
-    different = max(len(often), *(part.different for part in parts))
+    values = {word for part in parts for word in part.words}
+    different = max(len(values), *(part.different for part in parts))
     if different <= CATEGORIES:
         words = Words(name=name, known=())
         return (
-            (words, of_site(name, parts)) if len(often) > 1 or missing else (None, "left out, all values are the same")
+            (words, of_site(name, parts)) if len(values) > 1 or missing else (None, "left out, all values are the same")
         )
     if all(part.unique for part in parts):
         return None, "left out, every value is a different single word"

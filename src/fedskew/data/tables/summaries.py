@@ -118,8 +118,8 @@ def buckets_of(texts: Mapping[str, int]) -> dict[int, int]:
     from sklearn.feature_extraction.text import HashingVectorizer
 
     hashed = HashingVectorizer(n_features=HASHES, alternate_sign=False).transform(texts)
-    often = np.repeat(np.fromiter(texts.values(), dtype=np.int64, count=len(texts)), np.diff(hashed.indptr))
-    counts = np.bincount(hashed.indices, weights=often)
+    occurrences = np.repeat(np.fromiter(texts.values(), dtype=np.int64, count=len(texts)), np.diff(hashed.indptr))
+    counts = np.bincount(hashed.indices, weights=occurrences)
     return {int(at): int(counts[at]) for at in np.flatnonzero(counts)}
 
 

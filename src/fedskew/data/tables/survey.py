@@ -57,7 +57,7 @@ class Kinds:
         return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))
 
     def notes(self) -> Iterator[str]:
-        """Yield a line for each file whose cells do not fit to the numbers or times of most other files with this column."""
+        """Yield a line for each file whose cells do not fit the numbers or times of most other files with this column."""
         for name, files in self.held.items():
             kinds = Counter(kind for kind in files.values() if isinstance(kind, str))
             words = {where: kind for where, kind in files.items() if isinstance(kind, list)}
@@ -395,7 +395,7 @@ def notes_on_words(roles: Roles, clients: tuple[str, ...], classes: tuple[str, .
 
 
 def notes_on_names(table: pa.Table, client: Ints, clients: int) -> Iterator[str]:
-    """Yield a note on each column with one value at each of several clients, and another value at each."""
+    """Yield a note on each column that has a single value at each client, and different values at different clients."""
     for name, cells in zip(table.column_names, table.columns, strict=True):
         if clients > 1 and countable(cells.type) and len(cells.unique()) == clients:
             codes = np.asarray(cells.combine_chunks().dictionary_encode(null_encoding="encode").indices)

@@ -401,14 +401,14 @@ def of_numbers(
 
 
 def by_ranks(counts: Ints, values: Floats) -> tuple[Floats, Floats]:
-    """Test binned ``values`` (bins,) by ranks; return p values and effects on the mean, (clients,)."""
+    """Compare each client's binned ``values`` (bins,) with all others'. Return p of mean ranks and effects on means (clients,)."""
     pooled, rows = counts.sum(0), counts.sum(1)
-    same = np.unique(values, return_inverse=True)[1]
-    often = np.bincount(same, weights=pooled)
-    rank = (np.cumsum(often) - (often - 1) / 2)[same]
+    value = np.unique(values, return_inverse=True)[1]
+    frequency = np.bincount(value, weights=pooled)
+    rank = (np.cumsum(frequency) - (frequency - 1) / 2)[value]
 
     def effects(numbers: Floats) -> Floats:
-        """The clients' means minus the others', in deviations of all rows."""
+        """The clients' means minus the others', in standard deviations of all rows."""
         total, mean = counts @ numbers, pooled @ numbers / pooled.sum()
         deviation = float(np.sqrt(pooled @ (numbers - mean) ** 2 / pooled.sum()))
         difference = divided(total, rows) - divided(total.sum() - total, rows.sum() - rows)

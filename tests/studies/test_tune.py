@@ -279,6 +279,18 @@ def test_optuna_prunes_bad_trials_and_reuses_stored_ones(tmp_path) -> None:
     assert tune(Executor(RunStore(tmp_path / "other"), DATA), base(), "fedavg", search).best.score == found.best.score
 
 
+def test_a_setting_that_optuna_proposes_twice_counts_once_and_only_the_grids_ends_are_edges(tmp_path) -> None:
+    pytest.importorskip("optuna")
+    executor, short = Executor(RunStore(tmp_path), DATA), base(rounds=1)
+    twice = tune(executor, short, "fedavg", Search(space={"solver.lr_decay": (1.0, "cosine")}, seeds=(7,), trials=5))
+    assert sorted(run for t in twice.tried for run in t.runs) == [1, 2]
+    assert twice.facts()["tried"] == 2
+    seconds = RunStore(tmp_path).measurements([1, 2]).query("name == 'seconds'")["value"].sum()
+    assert twice.seconds == pytest.approx(seconds, abs=1e-3)
+    within = tune(executor, short, "fedavg", Search(space={"solver.lr": (1e-3, 1e3)}, seeds=(7,), trials=2))
+    assert within.edges == []
+
+
 def test_the_command_line_tunes_and_compares_at_the_best(tmp_path) -> None:
     common = ["--rounds", "2", "--epochs", "1", "--engine", "sequential", "--model", "softmax", "--jobs", "1"]
     common += ["--set", "training.threads=1", "--set", "evaluation.local_models=false"]

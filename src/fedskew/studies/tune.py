@@ -208,14 +208,15 @@ def by_optuna(tuner: Tuner, space: Mapping[str, tuple[object, ...]]) -> list[Tri
         direction="maximize", sampler=optuna.samplers.TPESampler(seed=0), pruner=optuna.pruners.MedianPruner()
     )
     pruned = optuna.trial.TrialState.PRUNED
-    tried: list[Tried] = []
+    tried: dict[str, Tried] = {}  # a setting that is proposed again is one setting
     for _ in range(tuner.search.trials):
         trial = study.ask()
         setting = {key: proposed(trial, key, values) for key, values in space.items()}
-        tried.append(try_setting(tuner, trial, setting))
-        finished = tried[-1].ended == "finished"
-        study.tell(trial, tried[-1].score if finished else None, state=None if finished else pruned)
-    return tried
+        now = try_setting(tuner, trial, setting)
+        tried[words(setting)] = max(now, tried.get(words(setting), now), key=lambda t: t.score)
+        finished = now.ended == "finished"
+        study.tell(trial, now.score if finished else None, state=None if finished else pruned)
+    return list(tried.values())
 
 
 def proposed(trial: optuna.Trial, key: str, values: Sequence[object]) -> object:
@@ -290,6 +291,7 @@ class Tuned:
     method: str
     tried: tuple[Tried, ...]
     measure: Measure = field(default_factory=Measures().primary)  # of the scores
+    space: Mapping[str, Sequence[object]] = field(default_factory=dict)  # values by option; else those tried
 
     def reached(self, tried: Tried) -> float:
         """Return the primary metric of a setting on held-out rows."""
@@ -310,10 +312,10 @@ class Tuned:
 
     @property
     def edges(self) -> list[str]:
-        """Options whose best value is the smallest or the largest one tried. A wider grid may have a better value."""
+        """Options whose best value is the smallest or the largest of the grid. A wider grid may have a better value."""
         edges = []
         for key, best in self.best.setting.items():
-            values = [t.setting[key] for t in self.tried]
+            values = self.space.get(key, [t.setting[key] for t in self.tried])
             numbers = [value for value in values if is_number(value)]
             if len(numbers) == len(values) and min(numbers) < max(numbers) and best in (min(numbers), max(numbers)):
                 edges.append(key)
@@ -394,7 +396,7 @@ def tune(executor: Executor, base: Experiment, method: str, search: Search) -> T
         base = base.replace(clients__held_out=search.held_out)
     tuner, space = Tuner(executor, base, method, search), space_of(search, base, method)
     if search.trials:
-        return Tuned(method, tuple(by_optuna(tuner, space)), base.measure)
+        return Tuned(method, tuple(by_optuna(tuner, space)), base.measure, space)
     settings = grid(space)
     tuner.execute(tuner.registered(settings, search.seeds), executor.stop)
     tried = tuple(map(tuner.judged, settings, tuner.records(settings, search.seeds)))

@@ -15,6 +15,7 @@ from fedskew.core.errors import BadInput, TooFew
 from fedskew.execution.run import execute
 from fedskew.experiment.config import Experiment
 from fedskew.flower.server import serve
+from fedskew.flower.tables import read_rows, write_rows
 from fedskew.flower.wire import Fault, Kind, Reply, pack, unpack
 from fedskew.measure.registry import Measures
 from fedskew.store.runs import RunStore
@@ -107,6 +108,36 @@ def test_one_node_does_not_decide_the_model_by_default(tmp_path: Path) -> None:
     assert faults == [[r, 1, "too_long", 1] for r in (1, 2, 3, 4)]
     assert clients == [3, 3, 3, 3]
     assert torch.equal(x, without(experiment, [{1}] * 4))
+
+
+def test_a_node_whose_rows_change_during_the_run_is_refused(tmp_path: Path) -> None:
+    """It trained on half of its rows with the weight of all, and the store had the steps of all."""
+    experiment = small(rounds=3)
+    channel = Direct(nodes := nodes_of(experiment, tmp_path))
+
+    def spoil(client: int, kind: Kind, round_: int, data: bytes) -> bytes | None:
+        if (client, kind, round_) == (0, "train", 0):
+            rows = read_rows(nodes[0].rows)
+            write_rows(nodes[0].rows, replace(rows, x=rows.x[::2], y=rows.y[::2]))
+        return data
+
+    channel.spoil = spoil
+    serve(channel, configuration(experiment, tmp_path, measure=False), VERSIONS)
+    store = RunStore(tmp_path / "runs")
+    assert faults_of(store) == [[2, 0, "refused", 2.0], [3, 0, "refused", 2.0]]
+    assert torch.equal(final(store)["x"], without(experiment, [{}, {0}, {0}]))
+
+
+def test_rejected_answers_that_arrive_count_in_bytes_as_in_a_simulation(tmp_path: Path) -> None:
+    counted = {}
+    for fault in ("missing", "not_finite"):
+
+        def spoil(client: int, kind: Kind, round_: int, data: bytes, fault: str = fault) -> bytes | None:
+            return FAULTS[fault](data) if (client, kind) == (2, "train") else data
+
+        _, store = served(small(rounds=1), tmp_path / fault, spoil, measure=False)
+        counted[fault] = store.measurements([1]).query("name == 'bytes_up'")["value"].item()
+    assert counted == {"missing": 3 * 2600, "not_finite": 5 * 2600}  # asked twice
 
 
 @dataclass

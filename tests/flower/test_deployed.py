@@ -93,6 +93,11 @@ def test_a_client_with_too_few_rows_to_hold_one_out_is_not_measured(tmp_path: Pa
     same_as_simulated(small(skew=["iid", "quantity-sizes:rows=[4,300,300,300]"]), tmp_path)
 
 
+def test_a_server_with_rows_warms_its_model_up(tmp_path: Path) -> None:
+    """Nodes refused the recipe: they leave out the server's rows, and warm-up needs some."""
+    same_as_simulated(small(rounds=1, server_data={"share": 0.05, "warm_up": 5}), tmp_path)
+
+
 def test_slots_that_act_at_clients_give_the_numbers_of_the_simulation(tmp_path: Path) -> None:
     """A codec with error feedback, a personal head, fine-tuning, stragglers, half of the clients in a round."""
     experiment = small(

@@ -240,7 +240,7 @@ def test_a_table_that_changes_during_a_run_is_refused(tmp_path: Path) -> None:
         serve(Direct(nodes, dying), options, VERSIONS)
     rows = pd.read_csv(nodes[0].rows)
     rows[::-1].to_csv(nodes[0].rows, index=False)
-    with pytest.raises(TooFew, match="its table has changed since this run began; bring it back as it was"):
+    with pytest.raises(TooFew, match="its rows have changed since this run began; bring them back as they were"):
         serve(Direct(nodes), {**options, "resume": 1, "deployment.fewest": 1.0}, VERSIONS)
     rows.to_csv(nodes[0].rows, index=False)
     serve(Direct(nodes), {**options, "resume": 1}, VERSIONS)

@@ -15,6 +15,7 @@ from fedskew.diagnosis.questions import FEWEST
 from fedskew.execution.build import DTYPES, check_needs, device_of, setup_of
 from fedskew.execution.prepare import frozen_of, network_of, size_of, tasks_of
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
+from fedskew.experiment.settings import ServerData
 from fedskew.flower.wire import Request
 from fedskew.loop.plan import Planner, SeededPlanner
 from fedskew.models.encoder import Encoder, HuggingFaceEncoder
@@ -87,7 +88,7 @@ class Limits:
         )
         check_needs(experiment, replace(setup_of(experiment), simulated=False))
         # the server's rows stay on the server
-        return replace(experiment, server_data=replace(experiment.server_data, share=0.0))
+        return replace(experiment, server_data=ServerData())
 
     def check_allowed(self, part: str, name: object, catalogue: Catalogue) -> None:
         """Raise `BadInput` unless the name, without options after a colon, is known or allowed."""

@@ -22,7 +22,16 @@ from fedskew.execution.build import DTYPES, device_of, federation_of, intercepts
 from fedskew.flower.diagnosis import Answers
 from fedskew.flower.events import event
 from fedskew.flower.limits import Limits, check_size, tasks_on, weights_of
-from fedskew.flower.tables import Rows, consecutive, harmonised, keep_rows, read_rows, rows_of_table, summary_of
+from fedskew.flower.tables import (
+    Rows,
+    check_unchanged,
+    consecutive,
+    harmonised,
+    read_rows,
+    rows_of_table,
+    summary_of,
+    write_rows,
+)
 from fedskew.flower.wire import Reply, Request, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
@@ -98,9 +107,10 @@ class Visit:
             return
         path = node.file(request.run)
         if node.table and request.kind == "meet":
-            keep_rows(path, rows_of_table(node.table, request, self.experiment))
+            write_rows(path, rows_of_table(node.table, request, self.experiment))
         self.held = read_rows(path)
         check_rows(self.held, request, path, self.experiment.task.target)
+        check_unchanged(path, node.states(request.run) / "rows.txt")
         if request.kind not in ("meet", "harmonise"):
             self.held = harmonised(self.held, self.experiment.harmonisation, self.maps)
 

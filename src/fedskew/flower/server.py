@@ -161,6 +161,7 @@ class RemoteClients:
                 raise wire.Rejected("too_long", fault)
             return {**tensors, "delta": delta}
 
+        earlier = len(self.nodes.faults)
         replies = self.nodes.ask(self.requests("train", work), accept)
         self.check_enough(len(replies), work)
         trees = self.on_device(stack([{k: tree.get(k, {}) for k in pattern} for tree in replies.values()]))
@@ -175,7 +176,9 @@ class RemoteClients:
         if part:
             uploads = uploads._replace(delta=part.received(uploads.delta))
         stamps = torch.full((len(near),), work.round + 1)
-        return Done(uploads, {"stamp": stamps}, trees["scores"], at[near])
+        new = self.nodes.faults[earlier:]
+        arrived = sum(client >= 0 and fault not in ("missing", "refused") for client, fault, _ in new)
+        return Done(uploads, {"stamp": stamps}, trees["scores"], at[near], arrived)
 
     def check_enough(self, usable: int, work: Work) -> None:
         last = "".join(f"{self.nodes.name(k)}: {message}; " for k, _, message in self.nodes.faults[-3:])

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from logging import WARNING
 from pathlib import Path
 from typing import TypeVar
+from zipfile import ZipFile
 
 import msgspec
 import numpy as np
 
 from fedskew.core.errors import DAMAGED, BadInput, first_line, require
-from fedskew.core.files import replacing
+from fedskew.core.files import replacing, write_whole
 from fedskew.core.sites import Harmonisation, RowHarmonisation, SiteMaps, SiteSums, of_own_rows
 from fedskew.data.dataset import numbered
 from fedskew.data.datasets.table import TableData, held_out, names_of
@@ -51,14 +52,16 @@ def write_rows(path: Path, rows: Rows) -> None:
         raise BadInput(f"rows {path}: cannot be written: {error.strerror}") from None
 
 
-def keep_rows(path: Path, rows: Rows) -> None:
-    """Write the rows of a run. Raises `BadInput` if the run began with other rows: held-out ones may have trained the model."""
-    before = vars(read_rows(path)) if path.exists() else vars(rows)
+def check_unchanged(path: Path, note: Path) -> None:
+    """Raise `BadInput` if a file has other rows than when ``note`` was written: held-out ones may have trained the model."""
+    with ZipFile(path) as file:
+        checksums = str({part.filename: part.CRC for part in file.infolist()})
+    if not note.exists():
+        write_whole(note, checksums, "rows", mode=0o600)
     require(
-        all(np.array_equal(before[name], part) for name, part in vars(rows).items()),
-        "its table has changed since this run began; bring it back as it was, or begin a new run",
+        note.read_text() == checksums,
+        "its rows have changed since this run began; bring them back as they were, or begin a new run",
     )
-    write_rows(path, rows)
 
 
 def read_rows(path: Path) -> Rows:

@@ -187,6 +187,7 @@ def test_a_node_has_only_its_own_rows(tmp_path: Path) -> None:
         ({"evaluation": {"inexactness": True}}, "stay on the nodes"),
         ({"availability": "blocks:phase=label"}, "set deployment.labels = true"),
         ({"algorithm": "moon"}, "hidden features"),
+        ({"skew": "pooled"}, "pooled puts all rows on one client, and nodes keep theirs"),
         ({"faults": {"share": 0.1, "kinds": ["missing"]}}, "faults: only simulated runs have them"),
     ],
 )

@@ -111,6 +111,7 @@ def test_the_page_for_a_board_says_what_left_each_site_and_what_protects_it(stor
         "There is no secure aggregation",
         "There is no noise",
         "no limit that its owner set",
+        "The server rejects answers that are not finite, too long or impossible",
     ):
         assert line in board, line
     for line in ("epsilon", "--share-summary", "--fewest"):
@@ -126,6 +127,7 @@ def test_the_page_for_a_board_states_clipping_and_noise(tmp_path: Path) -> None:
     assert "is cut to length 0.05 before it leaves" in board
     assert f"After all rounds epsilon is {epsilon.value:.3g}, at the method's delta, for one whole site" in board
     assert "The noise protects nobody from the server." in board
+    assert "The server rejects answers that are not finite or impossible" in board
     assert "There is no noise" not in board
     assert "no limit that its owner set" not in board
 

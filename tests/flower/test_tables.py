@@ -207,6 +207,14 @@ def test_a_table_is_refused_by_a_run_on_arrays(tmp_path: Path) -> None:
     assert reply.reason.endswith("the run learns from arrays, not from a table; start the node with --rows FILE.npz")
 
 
+def test_a_table_without_the_shared_rows_of_a_run_is_refused(tmp_path: Path) -> None:
+    """It trained as FedAvg under the name data-sharing."""
+    experiment, nodes = deployment(tmp_path, "label=outcome")
+    shared = experiment.replace(clients__number=3, shared_data={"beta": 0.1})
+    with pytest.raises(TooFew, match="lacks the run's shared_data, rows that all clients have; start"):
+        serve(Direct(nodes), configuration(shared, tmp_path, wait=0.1), VERSIONS)
+
+
 def test_a_sites_table_names_no_clients(tmp_path: Path) -> None:
     patients(20, 0).to_csv(tmp_path / "rows.csv", index=False)
     with pytest.raises(BadInput, match="leave out client"):

@@ -245,6 +245,10 @@ def rows_of_table(table: TableData, request: Request, experiment: Experiment) ->
         raise BadInput(
             f"table {path}: the run learns from arrays, not from a table; start the node with --rows FILE.npz"
         )
+    require(
+        not experiment.shared_data.beta,
+        f"table {path}: lacks the run's shared_data, rows that all clients have; start the node with --rows FILE.npz",
+    )
     preprocessing = encoding.preprocessing
     survey = table.surveyed(preprocessing=preprocessing if isinstance(preprocessing, Tabular) else None)
     missing = [name for name in preprocessing.names if name not in survey.table.column_names]

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require
 from fedskew.core.seeding import stream, whole_units
+
+if TYPE_CHECKING:
+    from fedskew.core.contract import Setup
 
 Ints = NDArray[np.int64]
 
@@ -218,6 +221,9 @@ class Pooled:
     """
 
     idea: ClassVar[str] = "all rows on one client: centralised training"
+
+    def accepts(self, setup: Setup) -> str:
+        return "" if setup.simulated else "puts all rows on one client, and nodes keep theirs; use another skew"
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         return [np.arange(len(labels))]

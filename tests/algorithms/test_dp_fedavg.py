@@ -192,7 +192,7 @@ def test_the_known_value_of_fourteen_thousand_steps() -> None:
 
 @pytest.mark.parametrize(("z", "rounds"), [(1.0, 1), (5.0, 10), (8.0, 3), (30.0, 100)])
 def test_full_participation_against_closed_forms(z: float, rounds: int) -> None:
-    """The classical bound over all real orders is R / (2 z^2) + sqrt(2 R log(1 / delta)) / z; the exact loss lies below ours."""
+    """The classical bound over all real orders is R / (2 z^2) + sqrt(2 R log(1 / delta)) / z; exact loss <= epsilon < bound."""
     delta = 1e-5
     closed = rounds / (2 * z**2) + math.sqrt(2 * rounds * math.log(1 / delta)) / z
     best = 1 + z * math.sqrt(2 * math.log(1 / delta) / rounds)

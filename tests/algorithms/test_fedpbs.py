@@ -40,7 +40,7 @@ def two_steps(k: int, x: float, mu: float) -> float:
 
 
 def test_golden_two_rounds() -> None:
-    """At x = 1 the losses (1/2, 1/2), (0, 8), (1, 1, 4) have variances 0, 16, 2: in the next round below 2 is steady."""
+    """At x = 1 the losses (1/2, 1/2), (0, 8), (1, 1, 4) have variances 0, 16, 2. In the next round, those below 2 are steady."""
     mu = 0.5
     first, second = play(three(FedPBS(mu=mu, **NEVER)), [1.0], 2)
     assert_close(first.done.uploads.report["V"], [0.0, 16.0, 2.0])
@@ -72,7 +72,7 @@ def mu_of(x: float = 1.0, **options) -> list[float]:
     return play(three(FedPBS(mu=0.5, **options)), [x], 1)[0].done.uploads.report["mu"].tolist()
 
 
-def test_exactly_the_unsteady_use_the_proximal_term() -> None:
+def test_only_unsteady_clients_use_the_proximal_term() -> None:
     # variances 0, 16, 2; batches 2, 2, 3
     assert mu_of(variance_threshold=2.0, **NEVER) == [0.0, 0.5, 0.5]  # V = V_th is not below it
     assert mu_of(variance_threshold=2.0000001, **NEVER) == [0.0, 0.5, 0.0]

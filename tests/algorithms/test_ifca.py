@@ -133,6 +133,6 @@ def test_the_cluster_is_stored_for_each_client(tmp_path) -> None:
         ({"evaluation": {"inexactness": True}}, "leave out evaluation.inexactness"),
     ],
 )
-def test_what_needs_one_model_is_refused_with_the_reason(changes, remedy: str) -> None:
+def test_settings_that_need_one_model_are_refused_with_the_reason(changes, remedy: str) -> None:
     with pytest.raises(BadInput, match=rf"ifca averages more than one model.*{remedy}"):
         assemble(small("ifca", **changes), DATA)

@@ -78,7 +78,7 @@ def test_the_first_step_is_exactly_rate_times_the_gradients_distance() -> None:
     assert math.isclose(float(found.convex[0]), 0.3 * float(found.zeta), rel_tol=1e-12)
 
 
-def test_on_the_books_data_the_bounds_hold_and_are_drawn() -> None:
+def test_bounds_hold_on_the_data_of_the_book_and_are_drawn() -> None:
     found = drift_bound(rate=0.1, steps=6)
     assert set(found) == {"IID", "sorted by label"}
     for part in found.values():
@@ -96,7 +96,7 @@ def test_on_the_books_data_the_bounds_hold_and_are_drawn() -> None:
     assert list(lines[2].get_ydata()) == pytest.approx(found["sorted by label"].farthest.tolist())
 
 
-def test_the_books_objective_has_the_stated_smoothness() -> None:
+def test_objective_of_the_book_has_the_stated_smoothness() -> None:
     """L is half the largest eigenvalue of X'X / n; two steps' bound zeta (2 rate + rate^2 L) shows which L was used."""
     x = SyntheticSoftmax(test="train").draw(np.random.default_rng(0)).x
     for part in drift_bound(rate=0.1, steps=2).values():

@@ -151,7 +151,7 @@ def test_a_reproduction_runs_once_goes_on_and_gives_verdicts(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("name", "lines"), [("failure-modes", 1), ("drift-demo", 0)])
-def test_a_precision_in_which_this_machine_is_slow_is_said(name, lines, tmp_path, monkeypatch, capsys) -> None:
+def test_reproduce_notes_a_precision_that_is_slow_on_this_machine(name, lines, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("fedskew.report.progress.LINE_EVERY", -1.0)
     monkeypatch.setattr("fedskew.cli.reproduce.estimate", lambda *given: given[-1]("estimating", 0.1) or 60.0)
     monkeypatch.setattr("fedskew.execution.plan.slow_bf16", lambda: "precision bf16: slower on this processor")

@@ -15,7 +15,7 @@ from tests.real import loaded
 from tests.tables import frame, write
 
 
-def test_the_fingerprint_is_the_same_without_it():
+def test_the_fingerprint_does_not_depend_on_groups_test():
     assert Dataset(**valid(groups_test=[3, -1])).fingerprint() == Dataset(**valid()).fingerprint()
 
 

@@ -103,7 +103,7 @@ def test_enough_rows_reach_both_ends_of_a_range():
     assert (held.low, held.high) == (3, 36)
 
 
-def test_rows_of_rare_classes_stay_out_and_the_site_is_told():
+def test_rows_of_rare_classes_stay_out_and_the_site_gets_a_note():
     y = np.array(["x"] * 30 + ["y"] * 30 + ["z"] * 9)
     site = AnsweringSite(pa.table({"a": np.arange(69.0)}), y, 5)
     assert site.answer(Question(step="columns")).classes == {"x": 30, "y": 30, "z": 9}

@@ -219,7 +219,7 @@ def test_a_run_starts_from_the_shared_model_of_another(tmp_path: Path) -> None:
         ({"harmonisation": "site-bias", "model": "mixed", "algorithm": "local-only"}, "use --model mlp"),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_line(settings: dict[str, object], words: str) -> None:
+def test_harmonisations_that_cannot_work_are_refused_in_one_line(settings: dict[str, object], words: str) -> None:
     data = DATA
     if "task" in settings:
         data = dataclasses.replace(DATA, y=DATA.y + 0.5, y_test=DATA.y_test + 0.5, classes=(), target="number")

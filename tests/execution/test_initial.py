@@ -124,7 +124,7 @@ def test_the_hash_tells_models_apart_and_none_is_in_the_file_by_default(tmp_path
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_line(init: str, changes: dict, message: str, tmp_path: Path) -> None:
+def test_an_init_that_does_not_fit_is_refused(init: str, changes: dict, message: str, tmp_path: Path) -> None:
     run(small("fedavg", 4), data=DATA, runs=tmp_path)
     with pytest.raises(BadInput, match=message) as error:
         run(small("fedavg", 4), data=DATA, runs=tmp_path, init=init, **changes)

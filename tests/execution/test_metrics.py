@@ -133,7 +133,7 @@ def test_a_metric_that_does_not_fit_is_refused(mine: str, names: str, words: str
         Experiment(metric=[f"{mine}{name}" for name in names.split()])
 
 
-def test_a_metric_must_declare_if_a_private_method_allows_it(mine: str) -> None:
+def test_private_methods_refuse_a_metric_that_states_no_bound(mine: str) -> None:
     private = {"algorithm": "dp-fedavg", "selection": "poisson:rate=0.1"}
     with pytest.raises(BadInput, match="metric Right does not say if it keeps this bound"):
         check_needs(Experiment(metric=f"{mine}Right", **private))

@@ -172,7 +172,7 @@ def test_rounds_that_are_not_measured_do_not_count(tmp_path: Path) -> None:
         ({"algorithm": "dp-fedavg", "selection": {"name": "poisson", "rate": 0.1}}, "patience chooses a round by the"),
     ],
 )
-def test_what_cannot_keep_a_best_round_is_refused(changes: dict, message: str, tmp_path: Path) -> None:
+def test_settings_that_cannot_keep_a_best_round_are_refused(changes: dict, message: str, tmp_path: Path) -> None:
     method = changes.pop("algorithm", "fedavg")
     with pytest.raises(BadInput, match=message):
         run(early(method, **changes), data=DATA, runs=tmp_path)

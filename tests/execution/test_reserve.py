@@ -69,7 +69,7 @@ def test_a_remainder_makes_counts_differ_by_one() -> None:
     assert sorted(level([9, 9, 9], 7)) == [2, 2, 3]
 
 
-def test_the_draw_is_class_balanced_and_its_rows_are_the_given_ones() -> None:
+def test_server_rows_are_class_balanced_and_among_the_given_rows() -> None:
     labels = np.repeat([0, 1, 2], [50, 30, 20])
     rows = np.arange(0, 100, 2)
     drawn = class_balanced(labels, rows, 12, rng(), "server_data")
@@ -141,7 +141,7 @@ def test_nothing_reserved_changes_nothing() -> None:
     assert np.array_equal(partition_of(experiment, DATA).indices, plain.indices)
 
 
-def test_the_draw_depends_on_the_partition_seed_only() -> None:
+def test_server_rows_depend_on_the_partition_seed_only() -> None:
     def rows(**changes) -> list[int]:
         return server_rows(small(server_data={"share": 0.1}, **changes), DATA).tolist()
 

@@ -60,13 +60,13 @@ def accuracies(runs: object) -> list[float]:
 # the page
 
 
-def test_the_pages_method_keeps_its_promises(mine: Path) -> None:
+def test_method_of_the_page_keeps_its_promises(mine: Path) -> None:
     out = output_of("check", "./mine.py::Carried")
     assert "ok     takes the steps of fedavg with beta=0" in out
     assert "broken" not in out
 
 
-def test_the_pages_decision_is_stored(mine: Path) -> None:
+def test_decision_of_the_page_is_stored(mine: Path) -> None:
     at = next(i for i, block in enumerate(BLOCKS) if "decides:" in block)
     mine.write_text("\n".join([MINE, *BLOCKS[at : at + 2]]))
     assert main(["check", "./mine.py::Carried"]) == 0
@@ -79,7 +79,7 @@ def test_the_pages_decision_is_stored(mine: Path) -> None:
     assert (speeds["value"] > 0).all()
 
 
-def test_the_pages_commands_and_program_run(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_and_program_of_the_page_run(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shell = "".join(re.findall(r"```sh\n(.*?)```", PAGE, re.S)).splitlines()
     words = [line.split()[1:] for line in shell if line.startswith("fedskew ") and "check" not in line]
     assert len(words) == 2
@@ -98,7 +98,7 @@ def test_the_pages_commands_and_program_run(mine: Path, capsys: pytest.CaptureFi
     assert "Carried beta = 0.3" in capsys.readouterr().out
 
 
-def test_the_pages_toml_is_what_is_stored(mine: Path) -> None:
+def test_toml_of_the_page_is_what_is_stored(mine: Path) -> None:
     shown = tomllib.loads(next(b for b in re.findall(r"```toml\n(.*?)```", PAGE, re.S) if "[algorithm]" in b))
     stored = tomllib.loads(Experiment(algorithm="./mine.py::Carried:beta=0.3").toml())
     assert list(shown["algorithm"]) == list(stored["algorithm"])
@@ -164,7 +164,7 @@ def test_own_method_resumes_bit_for_bit_from_another_directory(
     assert torch.equal(trees[0]["clients"]["states"]["v"], trees[1]["clients"]["states"]["v"])
 
 
-def test_the_stored_toml_repeats_it(mine: Path, tmp_path: Path) -> None:
+def test_the_stored_toml_repeats_the_run(mine: Path, tmp_path: Path) -> None:
     assert main(["run", "--algorithm", "./mine.py::Carried:beta=0.2", *QUICK, "--runs", str(tmp_path / "a")]) == 0
     toml = str(tmp_path / "a" / "1" / "experiment.toml")
     assert main(["run", toml, "--runs", str(tmp_path / "b")]) == 0

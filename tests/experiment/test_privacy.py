@@ -131,7 +131,7 @@ def components() -> list[tuple[str, type]]:
 
 @pytest.mark.parametrize(("section", "cls"), components(), ids=lambda one: getattr(one, "__name__", one))
 def test_a_new_component_of_every_kind_is_refused_until_it_answers(section: str, cls: type) -> None:
-    """This includes a component that extends one of ours, because ours answers only for its own code."""
+    """This includes a component that extends one of fedskew's, because that one answers only for its own code."""
     assert "private" in vars(cls)
     new = dataclass(frozen=True, kw_only=True)(type("New", (cls,), {}))
     table = {"fraction": 0.5} if cls.__name__ == "Uniform" else {}

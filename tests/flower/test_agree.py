@@ -168,7 +168,7 @@ def test_a_pretrained_model_has_its_own_tokens_and_sites_send_no_words(tmp_path:
 
 
 def test_a_text_column_of_a_table_is_hashed_and_needs_no_vocabulary(tmp_path: Path) -> None:
-    """Many different texts in a column beside others leave as counts of hash buckets, not as words."""
+    """A node sends counts of hash buckets, not words, of a column of many different texts."""
     experiment, nodes = agreeing(tmp_path)
     for node in nodes:
         rows = pd.concat([pd.read_csv(node.rows)] * 2)

@@ -155,7 +155,7 @@ def test_a_resumed_run_asks_for_no_sums_again_and_goes_on_exactly(tmp_path: Path
         ("site-scale", {"dataset": "adult", "skew": "iid"}, "nodes do not know which columns stay as they are"),
     ],
 )
-def test_what_nodes_cannot_do_is_refused_in_one_line(
+def test_harmonisations_that_nodes_cannot_do_are_refused_in_one_line(
     harmonisation: str, settings: dict[str, object], words: str, tmp_path: Path
 ) -> None:
     experiment = small(harmonisation=harmonisation, rounds=1, **settings)

@@ -38,7 +38,7 @@ def test_nodes_start_from_a_trained_model(tmp_path: Path) -> None:
     same_as_simulated(begun("scaffold", 2, "1", tmp_path / "first"), tmp_path)
 
 
-def test_what_nodes_cannot_do_is_refused(tmp_path: Path) -> None:
+def test_training_that_nodes_cannot_do_is_refused(tmp_path: Path) -> None:
     nodes = Direct(nodes_of(small(), tmp_path))
     serve(nodes, configuration(small(rounds=2, checkpoint__every=1), tmp_path), VERSIONS)
     between_sites = after_round(RunStore(tmp_path / "runs"), 1, 1)

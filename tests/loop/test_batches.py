@@ -106,7 +106,7 @@ def test_clients_of_several_architectures_answer_the_survey(tmp_path: Path) -> N
     assert {m.value for m in sizes} <= {8, 16, 32}
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_batch_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(BadInput, match="leave out batch_sizes, or the others"):
         System(resources=(0.5,), batch_sizes="2-6")
     with pytest.raises(BadInput, match=r"set local\.batch_size to a number"):

@@ -82,7 +82,7 @@ def test_one_number_that_is_not_finite_is_found(dtype, bad, at):
 
 
 def test_alignment_by_hand():
-    """Updates along x, against it, across it and none at all, their mean along x; two that cancel have no mean to follow."""
+    """Updates along x, against it, across it and zero; their mean is along x. Two opposite updates have no mean direction."""
     got = measured(np.array([[4.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0], [0.0, 0.0]]), np.ones(5))
     assert got["alignment"].tolist() == pytest.approx([1, -1, 0, 0, 0], abs=1e-15)
     assert measured(np.array([[3.0], [-3.0]]), np.ones(2))["alignment"].tolist() == [0, 0]
@@ -103,8 +103,8 @@ def test_alignment_of_a_short_update_beside_a_long_one():
     np.testing.assert_allclose(got, cosines, atol=1e-6)
 
 
-def test_limits_of_drift():
-    """One client, equal updates, opposite ones, and none at all."""
+def test_drift_of_extreme_updates():
+    """Drift of one client, of equal updates, of opposite updates, and of updates that are zero."""
     one = measured(np.array([[3.0, 4.0]]), np.array([11.0]))
     assert one["divergence"] == one["drift"] == one["relative_drift"] == one["distance"][0] == 0
     assert one["update_norm"][0] == 5

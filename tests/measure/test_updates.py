@@ -59,10 +59,10 @@ def test_evenness_is_scipys_and_bounded(values: list[float]) -> None:
     assert float(jain(v).sqrt()) == pytest.approx(float(cosine))
 
 
-def test_limits_of_evenness() -> None:
-    alone, nothing = torch.tensor([0.0, 0.0, 3.0]), torch.zeros(3)
+def test_evenness_of_extreme_shares() -> None:
+    alone, zeros = torch.tensor([0.0, 0.0, 3.0]), torch.zeros(3)
     assert (float(jain(alone)), float(entropy(alone))) == (pytest.approx(1 / 3), 0)
-    assert (float(jain(nothing)), float(entropy(nothing))) == (1, 1)
+    assert (float(jain(zeros)), float(entropy(zeros))) == (1, 1)
     assert float(entropy(torch.tensor([0.4]))) == 1
 
 

@@ -61,7 +61,7 @@ def global_randomness(source: str) -> list[str]:
 
 
 def test_no_global_generator_is_used():
-    """Only code that is not ours draws from it, after `initial.py` has seeded it."""
+    """Only code of other libraries draws from it, after `initial.py` has seeded it."""
     seeded = ["torch.default_generator", "torch.default_generator.manual_seed"]
     found = offenders(FILES, lambda _, source: sorted(global_randomness(source)))
     assert found == {"models/initial.py": seeded}
@@ -259,5 +259,5 @@ def test_a_breach_is_found(rule, source):
 @pytest.mark.parametrize(
     ("rule", "source"), [(rule, source) for rule, sources in ALLOWED.items() for source in sources]
 )
-def test_what_is_allowed_is_not_found(rule, source):
+def test_allowed_code_is_not_reported(rule, source):
     assert rule(source) == []

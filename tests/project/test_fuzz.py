@@ -225,7 +225,7 @@ def compact(words: list[str]) -> None:
 
 
 def changed_document(change: tuple[int, Any]) -> None:
-    """A document of ours with one of its values replaced."""
+    """A document of fedskew with one of its values replaced."""
     table = json.loads(json.dumps(tomllib.loads((DOCUMENTS / "fedpbs.toml").read_text(encoding="utf-8"))))
     places = list(values_of(table))
     holder, key = places[change[0] % len(places)]

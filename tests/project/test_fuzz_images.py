@@ -102,7 +102,7 @@ def arrays_of(arrays: dict[str, Any], seed: int) -> dict[str, Any]:
 
 
 def tar_of(seed: int) -> bytes:
-    """An archive with the right names, of whatever kinds, that lead wherever and claim whatever size."""
+    """An archive with mostly the right names, and random kinds, targets and sizes."""
     luck = random.Random(seed)
     stream, rows = io.BytesIO(), b"".join(bytes([i]) + bytes([i] * 3072) for i in range(10))
     names = [*(f"{BATCHES}/data_batch_{i}.bin" for i in range(1, 6)), f"{BATCHES}/test_batch.bin"]
@@ -204,7 +204,7 @@ def test_a_mosaic_is_webp_and_of_its_size(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_there_is_a_mosaic_for_every_label(tmp_path: Path) -> None:
-    """Images that are not there would otherwise be whatever was in memory."""
+    """Otherwise missing images would be arbitrary bytes of memory."""
     for name, content in packed(webp(), labels=np.arange(2000) % 10).items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=r"labels of shape \(2000,\) for 1 mosaics of 1000 images"):

@@ -89,7 +89,7 @@ def test_numbers_of_a_model_that_is_not_trained_are_not_sent(store: RunStore) ->
     assert sent == [{"round/drift": 2.0}, {}, {"round/drift": 2.0}]
 
 
-def test_tensorboard_has_the_stores_numbers_even_if_they_are_sent_twice(store: RunStore, tmp_path: Path) -> None:
+def test_tensorboard_has_the_numbers_of_the_store_even_if_they_are_sent_twice(store: RunStore, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = tmp_path / "logs"
@@ -301,7 +301,7 @@ def test_a_password_in_an_address_is_refused_and_none_reaches_the_store(store: R
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="needs mlflow-skinny (pip install '.[mlflow]')")
-def test_mlflow_has_the_stores_numbers(store: RunStore, tmp_path: Path, monkeypatch) -> None:
+def test_mlflow_has_the_numbers_of_the_store(store: RunStore, tmp_path: Path, monkeypatch) -> None:
     from mlflow.tracking import MlflowClient
 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -319,7 +319,7 @@ def test_mlflow_has_the_stores_numbers(store: RunStore, tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs wandb (pip install '.[wandb]')")
-def test_wandb_offline_has_the_stores_numbers(store: RunStore, tmp_path: Path) -> None:
+def test_wandb_offline_has_the_numbers_of_the_store(store: RunStore, tmp_path: Path) -> None:
     with Feed(store, [build("sink", SINKS, f"wandb:mode=offline,folder={tmp_path}")]) as feed:
         feed.send([store.run(1)])
     # its own process writes the file, a little later

@@ -269,7 +269,7 @@ def test_own_arrays_need_no_data_to_predict(tmp_path: Path) -> None:
     assert float((answers[PREDICTION] == np.array(["a", "b"])[y]).mean()) == stored(expected, "accuracy")
 
 
-def test_values_without_a_training_row_are_named(made: tuple[Path, Runs]) -> None:
+def test_values_unlike_all_training_rows_are_named(made: tuple[Path, Runs]) -> None:
     folder, runs = made
     frame = pd.read_csv(folder / "test.csv").head(4)
     frame.loc[0, "age"], frame.loc[[1, 3], "ward"] = 700.0, ["Z", "Y"]

@@ -123,7 +123,7 @@ def test_no_row_changes_in_the_round_of_the_start(course: str) -> None:
     assert [labels.at(r).tolist() for r in range(3, 7)] == [[0], [0], [1], [1]]
 
 
-def test_an_incremental_change_takes_class_after_class() -> None:
+def test_an_incremental_change_moves_one_more_class_a_round() -> None:
     skew = ConceptSwap(clusters=1, at_round=2, course="incremental", rounds=5)
     y = np.arange(500) % 5
     own = skew.draw(np.zeros((500, 2)), 5, 4, np.random.default_rng(0))

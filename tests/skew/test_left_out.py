@@ -74,7 +74,7 @@ def test_no_skew_leaves_rows_or_clients_out_without_a_word() -> None:
             assert (part.note == "") == whole, (name, changes)
 
 
-def test_natural_clients_with_reserved_rows_only_are_counted() -> None:
+def test_natural_clients_whose_rows_are_all_reserved_are_counted() -> None:
     x = np.random.default_rng(0).normal(size=(60, 2))
     data = fs.Dataset(
         x=x, y=np.arange(60) % 2, x_test=x, y_test=np.arange(60) % 2, groups=np.arange(60) // 2, classes=("a", "b")
@@ -84,7 +84,7 @@ def test_natural_clients_with_reserved_rows_only_are_counted() -> None:
     assert part.note == f"{part.empty} of 30 clients have no rows and take no part (lower server_data and shared_data)"
 
 
-def test_runs_say_it_before_training_and_store_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_note_rows_left_out_and_store_the_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = fs.compare(
         ["fedavg", "fedprox"], skew=DROP, clients=150, held_out=0, rounds=1, seeds=2, model="softmax", runs=tmp_path,
         engine="stacked",
@@ -95,5 +95,5 @@ def test_runs_say_it_before_training_and_store_it(tmp_path: Path, capsys: pytest
     assert FLOOR in Path(runs.report(tmp_path / "report.html")).read_text(encoding="utf-8")
 
 
-def test_diagnose_says_it() -> None:
+def test_diagnose_notes_rows_left_out() -> None:
     assert from_experiment(Experiment(skew=DROP, clients=150), "digits").source.notes[0].startswith(FLOOR)

@@ -95,7 +95,7 @@ def test_against_torch_in_every_round(batch_size: int) -> None:
         assert_close(outcome.server.x, plain_distillation(fed, outcome, averaged, options), 1e-9)
 
 
-def test_without_steps_it_is_fedavg() -> None:
+def test_distillation_without_steps_is_fedavg() -> None:
     for refinement in (Unrefined(), Distillation(steps=0)):
         ours = trajectory(play(replace(ragged(FedAvg()), refinement=refinement), X0, 3))
         assert torch.equal(ours, trajectory(play(ragged(FedAvg()), X0, 3)))

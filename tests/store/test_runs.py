@@ -157,7 +157,7 @@ def test_partitions_are_replaced_whole(store):
     assert len(store.partition(other)) == 1
 
 
-def test_a_round_written_again_is_replaced_with_all_later_ones(store):
+def test_writing_a_round_again_removes_all_later_rounds(store):
     run, other = add(store), add(store)
     for round_ in range(4):
         store.write_round(run, round_, [(None, "test", "accuracy", round_ / 10)])

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("kind", UNDONE_BY)
-def test_the_cause_is_named_and_what_undoes_it_is_decided(kind: str, tmp_path: Path) -> None:
+def test_the_cause_is_named_and_its_remedy_is_decided(kind: str, tmp_path: Path) -> None:
     said = said_of(kind, 0, tmp_path, minutes=5)
     assert said.named
     assert is_right(kind, said)

@@ -264,7 +264,7 @@ def test_rows_that_a_skew_deals_are_studied_without_sites(dealt: Decided, tmp_pa
     assert "Site-bias: an intercept of the site" in page
 
 
-def test_what_a_study_does_not_use_is_said(short, tmp_path: Path, capsys) -> None:
+def test_a_study_notes_options_without_effect(short, tmp_path: Path, capsys) -> None:
     options = {"skew": "iid", "clients": 3, "rounds": 1, "minutes": 60, "jobs": 1}
     ignored = {"by": "sex", "partition_seed": 7, "seed": 5, "algorithm": "scaffold", "faults__attempts": 3}
     decided = fs.study(dataset="heart", runs=tmp_path, **options, **ignored)
@@ -302,7 +302,7 @@ def pictures() -> fs.Dataset:
 
 
 def test_a_network_for_pictures_is_timed_on_a_part_of_the_rows(tmp_path: Path, monkeypatch) -> None:
-    """On all rows of CIFAR-10 the short run took a quarter of an hour, to say that two minutes are too few."""
+    """On all rows of CIFAR-10 the timed run takes a quarter of an hour, and a study has two minutes."""
     monkeypatch.setattr("fedskew.api.study.PASSES", 400)
     data, store = pictures(), RunStore(tmp_path)
     base = Experiment(dataset=OwnData(fingerprint=data.fingerprint()), model="cnn", clients__number=2)
@@ -490,7 +490,7 @@ def decided_by(
     return found
 
 
-def test_the_decision_is_the_best_of_those_that_are_higher(studied: tuple[Path, Decided]) -> None:
+def test_the_decision_is_the_best_remedy_with_verdict_higher(studied: tuple[Path, Decided]) -> None:
     joint = {FIRST: ("undecided", 0.1), "x": ("higher", 0.14)}
     found = decided_by(studied[1], ROWS, joint)
     assert found.decision == "x", "not the highest mean, which is undecided, and not pooled rows, which are no choice"
@@ -565,7 +565,7 @@ def test_partitions_pair_where_both_arms_have_the_same_training_seeds(studied: t
     assert fewer.over_alone[FIRST]["pairs"] == 1
 
 
-def test_without_a_better_remedy_it_is_fedavg(studied: tuple[Path, Decided]) -> None:
+def test_without_a_better_remedy_the_decision_is_fedavg(studied: tuple[Path, Decided]) -> None:
     rows = {**ROWS, "x": (0.84, "undecided", 0.04), "z": (0.83, "equivalent", 0.03)}
     found = decided_by(studied[1], rows, {FIRST: ("undecided", 0.1), "x": ("higher", 0.14)})
     assert found.decision == FIRST
@@ -622,7 +622,7 @@ def test_sites_take_no_more_lines_than_there_are(most: int) -> None:
         )
 
 
-def test_what_is_to_mend_comes_first(studied: tuple[Path, Decided]) -> None:
+def test_repairs_of_the_data_come_first(studied: tuple[Path, Decided]) -> None:
     findings = studied[1].findings
     repair = "north's column bmi may be in another unit (kg and lb): multiply it by 2.205."
     assert not findings.diagnosis["repairs"]

@@ -377,7 +377,7 @@ def test_run_compare_and_tune_train_on_the_files(folder: Path, tmp_path: Path, c
     assert remarks(compared.records).count(LINE) == 1
 
 
-def test_the_command_line_says_it_in_one_line(folder: Path, tmp_path: Path) -> None:
+def test_the_command_line_says_how_rows_are_dealt_in_one_line(folder: Path, tmp_path: Path) -> None:
     command = f"run --dataset table:path={folder},label=sick --rounds 1 --model softmax --runs {tmp_path / 'r'}"
     for more, expected, line in (
         ("", 0, f"partition: {LINE}"),

@@ -176,7 +176,7 @@ def one_row(path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("cells", "line"), TEXTS.values(), ids=TEXTS)
-def test_texts_that_look_like_numbers_or_times_are_said(tmp_path, cells, line):
+def test_texts_that_look_like_numbers_or_times_are_noted(tmp_path, cells, line):
     path = write(tmp_path, frame_of({"z": cells}))
     found = {verb: kinds.get("z", "left out") for verb, kinds in decisions(path).items() if verb != "guarded"}
     assert len({*found.values()}) == 1, found
@@ -276,13 +276,13 @@ def sites(folder: Path, **classes: str) -> Path:
     return folder
 
 
-def test_sites_without_a_common_class_are_said(tmp_path):
+def test_sites_without_a_common_class_are_noted(tmp_path):
     line = "c: column 'y' holds 'No', 'Yes', but at other sites '+1', '-1'; if they mean the same"
     assert any(line in note for note in survey([sites(tmp_path, a="-1 +1", b="-1 +1", c="No Yes")], "y").notes)
     assert not any("mean the same" in note for note in survey([sites(tmp_path, a="0 1", b="2 3", c="4 5")], "y").notes)
 
 
-def test_words_of_one_column_are_one_table_to_paste(tmp_path):
+def test_spellings_of_one_column_are_one_table_to_paste(tmp_path):
     found = survey([sites(tmp_path, a="male female", b="male female", c="Male Female")], "y").notes
     lines = [
         note.partition("write ")[2].removesuffix(" in one site's NAME.columns.toml")

@@ -11,6 +11,7 @@ import torch
 
 import fedskew as fs
 from fedskew.cli.main import main
+from fedskew.cli.train import print_choice, print_tuned
 from fedskew.core.errors import BadInput, FedskewError, Interrupted
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.table import TableData
@@ -49,6 +50,20 @@ def test_a_planted_problem_is_solved(tmp_path) -> None:
     assert tuned.best.score > tuned.tried[0].score + 0.2
     assert tuned.edges == []
     assert tuned.facts()["tried"] == 3
+
+
+def test_a_setting_that_is_as_good_as_the_best_is_named_and_counts_for_edges(capsys) -> None:
+    """Few held-out rows often tie. The best was said to be at the edge while a setting inside the grid was as good."""
+    scores = {0.01: 0.8, 0.1: 0.8, 1: 0.7}
+    tried = [Tried({"solver.lr": lr}, score, 1.0, (n,), "finished") for n, (lr, score) in enumerate(scores.items())]
+    found = Tuned("fedavg", tuple(tried))
+    assert (found.best, found.edges) == (tried[0], [])
+    assert Tuned("fedavg", tuple(tried[:2])).edges == ["solver.lr"]
+    print_tuned(found)
+    print_choice(found)
+    said = capsys.readouterr()
+    assert [line.strip().split("  ")[-1] for line in said.out.splitlines()[3:5]] == ["best", "as good"]
+    assert "best of 3, as good as 1 other (" in " ".join(said.err.split())
 
 
 def test_held_out_rows_without_a_score_are_named(tmp_path) -> None:

@@ -217,7 +217,7 @@ def print_tuned(tuned: Tuned) -> None:
         table.add_column(title, justify="left" if title in ("setting", "") else "right")
     best = tuned.best
     for t in tuned.tried:
-        mark = "best" if t is best else "" if t.ended == "finished" else t.ended
+        mark = "best" if t is best else "as good" if t in tuned.equal else "" if t.ended == "finished" else t.ended
         table.add_row(
             words(t.setting),
             plain_value(tuned.measure, tuned.reached(t)),
@@ -234,8 +234,9 @@ def print_tuned(tuned: Tuned) -> None:
 def print_choice(tuned: Tuned) -> None:
     """Print the best setting on standard error, in one line."""
     edge = f"; {', '.join(tuned.edges)} at the edge of the grid" if tuned.edges else ""
+    others = f", as good as {count(len(tuned.equal) - 1, 'other')}" if len(tuned.equal) > 1 else ""
     Console(stderr=True).print(
         f"tuned {tuned.method}: {words(tuned.best.setting)}, {value(tuned.measure, tuned.reached(tuned.best))} on held-out rows, "
-        f"best of {len(tuned.tried)} ({duration(tuned.seconds)} of training){edge}",
+        f"best of {len(tuned.tried)}{others} ({duration(tuned.seconds)} of training){edge}",
         style="dim",
     )

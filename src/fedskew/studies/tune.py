@@ -311,13 +311,19 @@ class Tuned:
         return all(tried.ended != "finished" for tried in self.tried)
 
     @property
+    def equal(self) -> list[Tried]:
+        """The settings with the highest score: the best one, and those after it that are as good."""
+        return [tried for tried in self.tried if tried.score == self.best.score]
+
+    @property
     def edges(self) -> list[str]:
-        """Options whose best value is the smallest or the largest of the grid. A wider grid may have a better value."""
+        """Options whose best values are the smallest or the largest of the grid. A wider grid may have a better value."""
         edges = []
-        for key, best in self.best.setting.items():
+        for key in self.best.setting:
             values = self.space.get(key, [t.setting[key] for t in self.tried])
             numbers = [value for value in values if is_number(value)]
-            if len(numbers) == len(values) and min(numbers) < max(numbers) and best in (min(numbers), max(numbers)):
+            ends = {min(numbers, default=0), max(numbers, default=0)}
+            if len(numbers) == len(values) and len(ends) > 1 and {t.setting[key] for t in self.equal} <= ends:
                 edges.append(key)
         return edges
 

@@ -23,7 +23,7 @@ def visits(rows: int = 40) -> pd.DataFrame:
         {
             "age": np.where(rng.random(rows) < 0.2, np.nan, rng.normal(50, 9, rows).round(2)),
             "visits": rng.choice([1, 2, 7], rows),
-            "colour": rng.choice(["red", "blue"], rows),
+            "colour": rng.choice(["red", "None", "NA"], rows),
             "day": pd.date_range("2021-01-01", periods=rows),
             "dose": ["unknown", *map(str, range(5, rows + 4))],
             "ward": rng.choice(["01", "02"], rows),
@@ -55,6 +55,12 @@ def test_cells_that_are_numbers_and_words_and_rows_without_cells_are_read(tmp_pa
     frame.loc[len(frame)] = [None] * 7
     table = survey([write(tmp_path, Sheet1=frame)], "ill", "ward").table
     assert table["dose"].to_pylist() == [None, *range(5, 44)]
+
+
+def test_two_columns_of_one_name_are_refused_as_in_a_csv_file(tmp_path):
+    path = write(tmp_path, Sheet1=visits().rename(columns={"dose": "ill"}))
+    with pytest.raises(BadInput, match=r"two columns are called 'ill'; the first line must give each its own name"):
+        survey([path], "ill", "ward")
 
 
 def test_the_sheet_of_several_is_named_in_the_toml_file(tmp_path):

@@ -6,7 +6,7 @@ import os
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -399,14 +399,17 @@ def excel_table(path: Path, sheet: str) -> pa.Table:
             where = f"{path}: its sheets are {', '.join(map(repr, names))}; in {mapping_path(path).name} write"
             sheet = sheet or (names[0] if len(names) == 1 else "")
             require(sheet in names, f"{where} sheet = {quoted(names[0])} in the first line")
-            frame = pd.read_excel(book, sheet, dtype=object).dropna(how="all").rename(columns=str)
+            nulls = pacsv.ConvertOptions().null_values  # pandas has None, too, which is a word in CSV files
+            names_of_columns = pd.read_excel(book, sheet, header=None, nrows=1, dtype=str).dropna(axis=1)
+            check_names(names_of_columns.to_numpy().ravel(), path)  # pandas would number equal names
+            frame = pd.read_excel(book, sheet, dtype=object, keep_default_na=False, na_values=nulls)
     except ImportError:
         raise BadInput(
             f"{path}: Excel files need openpyxl; pip install '.[excel]' in the clone, or save as CSV"
         ) from None
     except DAMAGED as error:
         raise pa.ArrowInvalid(str(error)) from None
-    frame = frame.infer_objects()
+    frame = frame.dropna(how="all").rename(columns=str).infer_objects()
     for name in (name for name in frame if frame[name].dtype == object):  # numbers and words
         frame[name] = frame[name].map(str, na_action="ignore")
     return pa.Table.from_pandas(frame, preserve_index=False)
@@ -558,11 +561,15 @@ def depth(value: object) -> int:
     return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
 
-def with_plain_names(part: pa.Table, path: Path) -> pa.Table:
-    """Strip spaces from column names, and drop index columns that pandas wrote. Raises `BadInput` for equal names."""
-    names = [name.strip() for name in part.column_names]
+def check_names(names: Iterable[str], path: Path) -> None:
+    """Raise `BadInput` for equal names of columns."""
     twice = next((name for name, number in Counter(names).items() if number > 1), None)
     require(twice is None, f"{path}: two columns are called {twice!r}; the first line must give each its own name")
+
+
+def with_plain_names(part: pa.Table, path: Path) -> pa.Table:
+    """Strip spaces from column names, and drop index columns that pandas wrote. Raises `BadInput` for equal names."""
+    check_names(names := [name.strip() for name in part.column_names], path)
     index = [name for name in names if re.fullmatch(r"__index_level_\d+__", name)]
     return part.rename_columns(names).drop_columns(index).replace_schema_metadata()
 

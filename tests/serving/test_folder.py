@@ -223,6 +223,38 @@ def test_none_is_a_word_in_the_program_as_in_training(tmp_path: Path) -> None:
     assert_same_answers(runs, path, runs.predict(path))
 
 
+def test_the_program_reads_texts_as_training_does(tmp_path: Path) -> None:
+    """PyArrow's lower case of the Greek sigma and of the Turkish I is not Python's; 5.0 is 5 in training."""
+    texts, rng = ["ΟΔΟΣ", "İzmir", "5.0", "good"], np.random.default_rng(0)
+    frame = pd.DataFrame({"note": rng.choice(texts, 60)})
+    frame.assign(y=np.where(frame["note"] == "good", "well", "ill")).to_csv(path := tmp_path / "t.csv", index=False)
+    model = {"model": "text-cnn:filters=4,embedding=4", "lr": 1.0}
+    runs = fs.run(dataset=f"table:{path},label=y,text=note", runs=tmp_path / "runs", **QUICK | model)
+    assert_same_answers(runs, path, runs.predict(path))
+
+
+def test_the_program_knows_sites_with_gaps_and_the_card_names_columns_with_signs(tmp_path: Path) -> None:
+    """pandas writes the site 1 as 1.0 where another row has none. 1.200 is 1200 in training, and 1.2 for the program."""
+    frame = pd.DataFrame({"site": np.arange(80) % 2, "x": np.arange(80.0), "y": ["a", "b"] * 40})
+    frame["price"] = [f"1.{100 + row},50" for row in range(80)]
+    frame.to_csv(path := tmp_path / "t.csv", index=False)
+    runs = fs.run(
+        dataset=f"table:{path},label=y,client=site",
+        runs=tmp_path / "runs",
+        harmonisation="prior",
+        skew="natural",
+        **QUICK,
+    )
+    frame.assign(site=frame["site"].where(frame.index > 0), price=1200.5).to_csv(
+        new := tmp_path / "new.csv", index=False
+    )
+    line = "cells of price must be plain, such as 1200.5 or 2020-01-31"
+    with pytest.warns(UserWarning, match=line):
+        folder = fs.export(runs)
+    assert answers(folder, new)[0] == pytest.approx(runs.predict(new)[["probability_a", "probability_b"]], abs=1e-6)
+    assert line in (folder / "README.md").read_text()
+
+
 def test_the_program_is_short_and_ends_at_a_cell_that_is_no_number(tmp_path: Path) -> None:
     folder = fs.export(trained_on(tmp_path, leave_out="note"), tmp_path / "model")
     assert len((folder / "predict.py").read_text().splitlines()) <= 36

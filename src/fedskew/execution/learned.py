@@ -104,11 +104,11 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def agreed(self) -> str:
-        """Says that an export does not change cells as TOML files did for training; empty if they changed none."""
-        changed = self.mappings.brief
-        return f"rows must have the agreed units and words; for training NAME.columns.toml changed {changed}" * bool(
-            changed
-        )
+        """Says which cells an export takes in another form than training did; empty if it takes all as they are."""
+        changed, spelt = self.mappings.brief, ", ".join(getattr(self.preprocessing, "spellings", ()))
+        mapped = f"rows must have the agreed units and words; for training NAME.columns.toml changed {changed}"
+        plain_cells = f"cells of {spelt} must be plain, such as 1200.5 or 2020-01-31"
+        return "; ".join([mapped] * bool(changed) + [plain_cells] * bool(spelt))
 
     def check(self) -> None:
         """Raise `BadInput` if its parts do not fit each other, or if numbers are not finite or sizes are too large."""

@@ -12,9 +12,9 @@ session = onnxruntime.InferenceSession(str(Path(__file__).with_name("model.onnx"
 facts = {name: json.loads(text) for name, text in session.get_modelmeta().custom_metadata_map.items()}
 words = [part.name for part in session.get_inputs() if part.type == "tensor(string)"]
 rows, cells = pd.read_csv(sys.argv[1]), pd.read_csv(sys.argv[1], dtype=str, keep_default_na=False)
-cells = cells.map(str.strip).replace(facts["missing"], "")
-if facts["agreed"]:
-    print(facts["agreed"], file=sys.stderr)
+whole = {name: {r"^(-?\d+)\.0+$": r"\1"} for name in (facts["site"], facts["text"])}  # 1.0 is 1, as in training
+cells = cells.map(str.strip).replace(facts["missing"], "").replace(whole, regex=True)
+sys.stderr.write(f"{facts['agreed']}\n" * bool(facts["agreed"]))
 if facts["unknown"] and facts["site"] not in cells:
     column = repr(facts["site"]) if facts["site"] else "names the site"
     print(f"no column {column}: rows of unknown sites are {facts['unknown']}", file=sys.stderr)
@@ -22,7 +22,7 @@ if facts["unknown"] and facts["site"] not in cells:
 inputs = {}
 for part in session.get_inputs():
     if facts["text"]:
-        texts = cells[facts["text"]].str.lower().str.findall(r"[^\W_]+(?:'[^\W_]+)*")
+        texts = cells[facts["text"]].map(str.lower).str.findall(r"[^\W_]+(?:'[^\W_]+)*")
         padded = [[*(text[: part.shape[1]] or ["?"]), *[""] * part.shape[1]][: part.shape[1]] for text in texts]
         inputs[part.name] = np.array(padded, dtype=object)
     elif part.name in words:

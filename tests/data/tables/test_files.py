@@ -37,6 +37,22 @@ def test_stream_of_record_batches_is_read(tmp_path):
     assert read(tmp_path / "t.arrow").counts.sum() == 400
 
 
+@pytest.mark.parametrize("name", ["b.csv", "b.parquet", "b.feather"])
+def test_a_column_without_a_cell_at_a_site_is_no_column_of_numbers(tmp_path, name):
+    """pandas gives it the type of numbers: the days of the other sites became 30 words."""
+    days = pd.DataFrame({"day": pd.date_range("2021-01-01", periods=30), "label": ["p", "q"] * 15})
+    sites = [write(days, tmp_path / "a.csv"), write(days.assign(day=np.nan), tmp_path / name)]
+    found = survey(sites, "label")
+    assert pa.types.is_timestamp(found.table.schema.field("day").type)
+    assert found.notes == ()
+
+
+def test_a_category_with_as_many_words_as_clients_is_read(tmp_path):
+    table = frame().astype({"who": "category"}).assign(home=lambda rows: rows["who"])
+    [note] = read(write(table, tmp_path / "t.parquet")).notes
+    assert note.startswith("column 'home'")
+
+
 def test_without_client_column_each_file_is_a_client(tmp_path):
     table = frame()
     for who, part in table.groupby("who"):

@@ -333,7 +333,9 @@ class FileCells:
     def typed(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return a column's cells as numbers or times, if all texts are and the column does not hold words."""
         reading, before = self.reading, self.types.get(name, pa.string())
-        if name == reading.text != "" or not holds_strings(column.type):
+        if not holds_strings(column.type):  # a column without a cell may have the type of numbers
+            return pa.nulls(len(column)) if column.null_count == len(column) else column
+        if name == reading.text != "":
             return column
         missing = pa.array(sorted(reading.missing), column.type)
         column = pc.if_else(pc.is_in(column, missing), pa.scalar(None, column.type), column)

@@ -398,7 +398,7 @@ def notes_on_names(table: pa.Table, client: Ints, clients: int) -> Iterator[str]
     """Yield a note on each column that has a single value at each client, and different values at different clients."""
     for name, cells in zip(table.column_names, table.columns, strict=True):
         if clients > 1 and countable(cells.type) and len(cells.unique()) == clients:
-            codes = np.asarray(cells.combine_chunks().dictionary_encode(null_encoding="encode").indices)
+            codes = pd.factorize(cells.to_pandas(), use_na_sentinel=False)[0]
             if len(np.unique(client * clients + codes)) == clients:
                 yield f"column {name!r}: {NAMES_SITES.format(name)}"
 

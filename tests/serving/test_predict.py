@@ -293,6 +293,18 @@ def test_a_cell_that_is_no_number_is_named_where_training_rows_had_gaps(tmp_path
         assert runs.predict({"age": ["50,5", "n/a", None, "50"]})[OUTSIDE].tolist() == ["age not a number", "", "", ""]
 
 
+def test_an_odd_cell_leaves_the_truth_values_of_other_rows(tmp_path: Path) -> None:
+    """With a single "yes" in the column, true and false of all rows counted as missing."""
+    pd.DataFrame({"smoker": [True, False] * 30, "ill": ["no", "yes", "yes"] * 20}).to_csv(
+        tmp_path / "rows.csv", index=False
+    )
+    runs = fs.run(dataset=f"table:path={tmp_path}/rows.csv,label=ill", skew="iid", clients=2, runs=tmp_path, **QUICK)
+    (tmp_path / "new.csv").write_text("smoker\ntrue\nFalse\nyes\n1\n")
+    with pytest.warns(UserWarning, match="1 row of 4: smoker not a number, such as 'yes'"):
+        odd = runs.predict(tmp_path / "new.csv")["probability_no"]
+    assert odd[[0, 1, 3]].tolist() == runs.predict({"smoker": [1, 0, 1]})["probability_no"].tolist()
+
+
 def test_missing_columns_give_one_line_errors(made: tuple[Path, Runs]) -> None:
     folder, runs = made
     frame = pd.read_csv(folder / "test.csv").drop(columns=["age", "seen"])

@@ -45,12 +45,16 @@ def test_rows_labels_and_users_of_both_parts_are_leafs(tmp_path):
 
 @pytest.mark.parametrize(
     ("labels", "target", "classes"),
-    [(("b", "a", "c"), "classes", ("a", "b", "c")), ((0.5, 1, 2.5), "number", ())],
+    [
+        (("b", "a", "c"), "classes", ("a", "b", "c")),
+        ((10.0, 2.0, 7.0), "classes", ("2", "7", "10")),
+        ((0.5, 1, 2.5), "number", ()),
+    ],
 )
 def test_words_are_classes_and_fractions_are_targets_to_predict(tmp_path, labels, target, classes):
     data = LeafFolder(path=str(folder(tmp_path, labels))).load()
     assert (data.target, data.classes) == (target, classes)
-    first = [*map(classes.index, labels)] if classes else [*labels]
+    first = [classes.index(str(label).removesuffix(".0")) for label in labels] if classes else [*labels]
     assert data.y[:3].tolist() == first
 
 

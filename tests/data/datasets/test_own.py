@@ -118,6 +118,15 @@ def test_images_and_numbers_of_the_hub(hub):
     assert table.classes == ("5", "9")
 
 
+def test_pixels_of_a_palette_are_colours(hub):
+    image = Image.fromarray(np.array([[0, 1], [2, 3]], dtype=np.uint8), "P")
+    image.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255, 255, 255, 255])
+    hub["flags"] = {part: Split(img=[image, image.convert("RGB")], label=[0, 1]) for part in ("train", "test")}
+    data = HuggingFaceData(path="flags").load()
+    assert data.shape == (3, 2, 2)
+    assert np.array_equal(data.x[0], data.x[1])
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

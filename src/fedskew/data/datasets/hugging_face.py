@@ -98,9 +98,10 @@ def labels(parts: list[Any], column: str) -> tuple[Ints, Ints, tuple[str, ...]]:
     return numbers[: len(train)], numbers[len(train) :], classes
 
 
-def numbers(name: str, column: str, rows: list[object]) -> Rows:
+def numbers(name: str, column: str, rows: list[Any]) -> Rows:
     """Return images as bytes (n, channels, height, width), or lists of numbers as float32 (n, ...)."""
-    arrays = [np.asarray(row) for row in rows]
+    # pixels of mode P are places in a palette
+    arrays = [np.asarray(row.convert("RGB") if getattr(row, "mode", "") == "P" else row) for row in rows]
     shapes = {row.shape for row in arrays}
     require(len(shapes) == 1, f"data set {name}: the rows of {column!r} have different shapes, {sorted(shapes)[:3]}")
     x = np.stack(arrays)

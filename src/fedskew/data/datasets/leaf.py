@@ -49,9 +49,10 @@ class LeafFolder:
         )
         clients = numbered(names)
         facts: dict[str, Any] = {"clients": clients, "groups_test": places_of(names_test, clients[1])}
-        (labels, classes), targets = numbered([*y, *y_test]), np.array([*y, *y_test])
-        if targets.dtype.kind == "f":
-            labels, classes = targets, ()
+        targets = np.array([*y, *y_test])
+        fractions = targets.dtype.kind == "f" and bool((targets % 1 != 0).any())
+        whole = targets.astype(np.int64) if targets.dtype.kind == "f" and not fractions else targets
+        labels, classes = (targets, ()) if fractions else numbered(whole)
         labels, labels_test = np.split(labels, [len(y)])
         files = Files(dataset=Path(self.path).name, licence="", classes=len(classes), source=self.path)
         if x.dtype == object:

@@ -118,8 +118,12 @@ def cells_for(part: Column, values: Values) -> Cells:
     if part.text:
         words = strings(values).str.strip()
         return words.mask(words.isin(MISSING.difference(getattr(part, "known", ()))), "").to_numpy(dtype=object)
-    if isinstance(part, Number) and part.spelling and values.dtype.kind not in "iufbM":
-        values = plain(values.astype(object).where(values.notna(), "").astype(str), part.spelling)
+    if isinstance(part, Number) and values.dtype.kind not in "iufbM":
+        if (part.low, part.high) == (0, 1):  # an odd cell makes a column of truth values text
+            truth = values.astype(str).str.casefold().map({"true": 1, "false": 0})
+            values = truth.where(truth.notna(), values)
+        if part.spelling:
+            values = plain(values.astype(object).where(values.notna(), "").astype(str), part.spelling)
     if isinstance(part, Number) and part.time and not pd.api.types.is_numeric_dtype(values):
         values = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
     return numbers(values)

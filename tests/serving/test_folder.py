@@ -235,7 +235,7 @@ def test_the_program_reads_texts_as_training_does(tmp_path: Path) -> None:
 
 def test_the_program_knows_sites_with_gaps_and_the_card_names_columns_with_signs(tmp_path: Path) -> None:
     """pandas writes the site 1 as 1.0 where another row has none. 1.200 is 1200 in training, and 1.2 for the program."""
-    frame = pd.DataFrame({"site": np.arange(80) % 2, "x": np.arange(80.0), "y": ["a", "b"] * 40})
+    frame = pd.DataFrame({"site": np.arange(80) % 2, "inputs": np.arange(80.0), "y": ["a", "b"] * 40})
     frame["price"] = [f"1.{100 + row},50" for row in range(80)]
     frame.to_csv(path := tmp_path / "t.csv", index=False)
     runs = fs.run(

@@ -12,7 +12,7 @@ from fedskew.execution.learned import Sites
 
 OPSET = 20
 """The first version of ONNX with all operators that are used, such as the comparison of strings."""
-INPUT = "inputs"
+INPUT = "preprocessing/inputs"
 """Name of the graph's output, which is the network's input."""
 
 

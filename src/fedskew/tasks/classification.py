@@ -36,7 +36,7 @@ class Classification(TaskKind):
     """Cross-entropy in nats. The model has one output for each class.
 
     ``weights`` multiply the loss of a row by the weight of its class in training: a list, one for each class, or "balanced": n / (K
-    n_c) for n_c of all n training rows in class c of K classes. All metrics, and the measured loss, are without weights.
+    n_c) for n_c of all n training rows in class c, where K classes occur. All metrics, and the measured loss, are without weights.
     """
 
     weights: tuple[PositiveFloat, ...] | Literal["balanced"] | None = None

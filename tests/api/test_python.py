@@ -176,6 +176,8 @@ def test_tune_finds_and_compares_the_best(tmp_path) -> None:
     found = fs.tune(["fedavg"], grid={"lr": [1e-4, 0.1]}, tuning_seeds=[9], runs=tmp_path, **QUICK)
     assert found.best == {"fedavg": {"solver.lr": 0.1}}
     assert list(found.table()["setting"]) == ["solver.lr=0.1", "solver.lr=0.0001"]
+    with pytest.raises(fs.FedskewError, match="also a seed of the comparison"):
+        found.compare(seeds=[8, 9])
     [record] = found.compare(seeds=1).records
     assert "lr = 0.1" in record.experiment
     assert record.facts["tuned"]["setting"] == {"solver.lr": 0.1}

@@ -126,6 +126,7 @@ def test_a_comparison_becomes_a_case(tmp_path: Path) -> None:
     runs = ["--runs", str(tmp_path)]
     assert main([*COMPARE, "--algorithms", "fedavg", "scaffold", "--report", str(tmp_path / "r.html"), *runs]) == 0
     assert "c1: heart, natural, 2 gains over fedavg added" in line_of("evidence", "add", "c1", *runs)
+    assert line_of("evidence", "add", "c1", *runs).endswith("evidence.json in place of those that this title had")
     case = next(case for case in known(tmp_path) if case.command)
     assert case.command.startswith("fedskew compare ")
     found = {(line.method, line.measure, line.seeds) for line in case.methods}

@@ -18,8 +18,9 @@ from fedskew.experiment.config import Experiment
 from fedskew.measure.registry import Measure
 from fedskew.report.console import self_showing
 from fedskew.skew.partition import Partition
+from fedskew.store.runs import RunStore
 from fedskew.studies.compare import cross, seeds_from
-from fedskew.studies.tune import Setting, Tuned, at_best, words
+from fedskew.studies.tune import Setting, Tuned, at_best, check_seeds, words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,6 +97,8 @@ class Tuning(Shown):
 
     def start(self, seeds: Sequence[int], jobs: int | None = None, partitions: Sequence[int] = ()) -> Started:
         """Plan and store the comparison of the methods at their best settings."""
+        store, tried = RunStore(self.folder), [t for tuned in self.methods.values() for t in tuned.tried]
+        check_seeds([*seeds, *partitions], (store.run(run).seed for t in tried for run in t.runs))
         planned = cross(self.base, list(self.methods), seeds, partitions=partitions)
         started = start(at_best(self.base, self.methods, planned), self.data, self.folder, jobs)
         for number, plan in started.waiting.items():

@@ -91,8 +91,9 @@ def add(parsed: argparse.Namespace) -> None:
     for word in parsed.words:
         Runs(store, tuple(record.id for record in store.select([word]))).confirm(parsed.trust)
         case = case_of_comparison(store, word)
+        others = " in place of those that this title had" if case.title in {c.title for c in known(parsed.runs)} else ""
         add_case(parsed.runs / NAME, case)
-        say(f"{word}: {case.title}, {len(case.methods)} gains over {REFERENCE} added to {parsed.runs / NAME}")
+        say(f"{word}: {case.title}, {len(case.methods)} gains over {REFERENCE} added to {parsed.runs / NAME}{others}")
 
 
 def check_winner(parsed: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Literal, TypeGuard
@@ -409,6 +409,12 @@ def tune(executor: Executor, base: Experiment, method: str, search: Search) -> T
     return Tuned(method, tried, base.measure)
 
 
+def check_seeds(seeds: Sequence[int], tuning_seeds: Iterable[int]) -> None:
+    """Raise `BadInput` if a comparison would measure clients on the held-out rows that chose a setting."""
+    common = sorted({*seeds} & {*tuning_seeds})
+    require(not common, f"tune: seed {common[:1]} is also a seed of the comparison; choose other --tuning-seeds")
+
+
 def tuned_methods(
     executor: Executor, base: Experiment, methods: Sequence[str], search: Search, seeds: Sequence[int] = ()
 ) -> dict[str, Tuned]:
@@ -416,8 +422,7 @@ def tuned_methods(
 
     Raises `BadInput` if a tuning seed is among ``seeds``, and for unknown keys.
     """
-    common = sorted({*seeds} & {*search.seeds})
-    require(not common, f"tune: seed {common[:1]} is also a seed of the comparison; choose other --tuning-seeds")
+    check_seeds(seeds, search.seeds)
     check_space(search, methods)
     return {method: tune(executor, base, method, search) for method in methods}
 

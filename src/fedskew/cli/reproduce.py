@@ -93,7 +93,7 @@ def announced(
         console.print(line, soft_wrap=True)
     if left:
         jobs = min(processes(parsed.jobs), len(left))
-        with board_of_one("estimating", total=0) as board:  # the first arms take longest: no remaining time
+        with board_of_one("estimating", total=0) as board:  # shows no remaining time: the first arms take longest
             seconds = estimate(left, jobs, board.stage)
         console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
     return left

@@ -24,6 +24,11 @@ def test_words_become_the_numbers_of_the_training_clients():
     assert (data.groups_test.tolist(), data.group_names) == ([-1, 1], ("u", "v"))
 
 
+def test_whole_numbers_with_a_point_are_the_same_ids():
+    data = Dataset(**valid(groups=[1.0, 1.0, 2.0, 2.0, 3.0], groups_test=[3, 7]))
+    assert (data.groups.tolist(), data.groups_test.tolist(), data.group_names) == ([1, 1, 2, 2, 3], [3, 7], ())
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -83,7 +83,7 @@ def launcher() -> tuple[int, int]:
 
 
 @cache
-def slow_bf16(side: int = 512) -> str:
+def slow_bf16(side: int = 256) -> str:
     """Return a line if matrix products in bfloat16 take longer here than in float32; else "".
 
     They do on processors without bfloat16. The test multiplies matrices of ``side`` rows in both types; it takes about 50 ms.

@@ -285,7 +285,7 @@ def classes_of(name: str, ys: Sequence[Rows], classes: tuple[str, ...]) -> tuple
 
 
 def ids_of(name: str, what: str, ids: object) -> Rows:
-    """Return ids as an array (n,). Raises `BadInput` if some are missing."""
+    """Return ids as an array (n,); 1.0 is 1. Raises `BadInput` if some are missing."""
     array = array_of(f"{name}: {what}", ids)
     if array.dtype == object:
         from pandas import isna
@@ -298,7 +298,8 @@ def ids_of(name: str, what: str, ids: object) -> Rows:
         f"{name}: {int(missing.sum())} rows have no {what}, such as row {int(missing.argmax())}; give each of them one, or "
         "leave them out",
     )
-    return np.asarray(array.tolist()) if array.dtype == object else array
+    array = np.asarray(array.tolist()) if array.dtype == object else array
+    return array.astype(np.int64) if array.dtype.kind == "f" and not (array % 1).any() else array
 
 
 def check_rows(where: str, part: str, x: Rows, labels: int) -> None:

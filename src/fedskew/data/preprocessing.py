@@ -1,8 +1,8 @@
 """Preprocessing, which a model stores as JSON: tables, texts and arrays become inputs. Arrays and pixels are fitted here, too."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
-from itertools import product
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
+from fedskew.core.machine import cores
 
 
 class Texts(msgspec.Struct, frozen=True, kw_only=True, tag="texts"):
@@ -470,7 +471,12 @@ def looked_up(preprocessing: Array, pixels: Pixels) -> NDArray[np.float32]:
     """
     inputs = preprocessing(np.arange(256, dtype=np.uint8)[:, None, None, None])[..., 0, 0]
     result = np.empty(pixels.shape, dtype=np.float32)
-    for channel, images in product(range(pixels.shape[1]), range(0, len(pixels), 64)):
-        part = slice(images, images + 64)
-        result[part, channel] = inputs[:, channel].take(pixels[part, channel])
+
+    def look_up(first: int) -> None:
+        part = slice(first, first + 64)
+        for channel in range(pixels.shape[1]):
+            result[part, channel] = inputs[:, channel].take(pixels[part, channel])
+
+    with ThreadPoolExecutor(cores()) as pool:  # NumPy looks up on several cores
+        list(pool.map(look_up, range(0, len(pixels), 64)))
     return result

@@ -4,10 +4,11 @@ import gzip
 import io
 import tarfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import files as files_of_package
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -17,6 +18,7 @@ from PIL import Image
 
 from fedskew.core.errors import require
 from fedskew.core.limits import NonNegativeInt, OpenShare
+from fedskew.core.machine import cores
 from fedskew.data.dataset import Dataset, Ints, Rows, some_rows
 from fedskew.data.datasets import SOURCES
 from fedskew.data.find import LARGEST, Files, npz_arrays
@@ -214,9 +216,13 @@ def mosaics(path: Path) -> tuple[Pixels, Ints, tuple[str, ...]]:
     if labels.shape != (1000 * (len(ends) - 1),):
         raise ValueError(f"it has labels of shape {labels.shape} for {len(ends) - 1} mosaics of 1000 images")
     pixels = np.empty((len(labels), 3, 32, 32), dtype=np.uint8)
-    for at, (start, end) in enumerate(pairwise(ends)):
-        tiles = mosaic(packed[start:end].tobytes()).reshape(25, 32, 40, 32, 3)
+
+    def decode(at: int) -> None:
+        tiles = mosaic(packed[ends[at] : ends[at + 1]].tobytes()).reshape(25, 32, 40, 32, 3)
         pixels[1000 * at : 1000 * (at + 1)] = tiles.transpose(0, 2, 4, 1, 3).reshape(1000, 3, 32, 32)
+
+    with ThreadPoolExecutor(cores()) as pool:  # Pillow decodes on several cores
+        list(pool.map(decode, range(len(ends) - 1)))
     return pixels, labels.astype(np.int64), tuple(str(name) for name in names)
 
 

@@ -54,6 +54,17 @@ NOTED = 100
 ADVICE = "close the quote, or double it where it is part of the text"
 
 
+def without_views(table: pa.Table) -> pa.Table:
+    """Return the table with ordinary texts in place of Arrow's views of texts, for which PyArrow lacks functions."""
+
+    def ordinary(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_dictionary(kind):
+            return pa.dictionary(kind.index_type, ordinary(kind.value_type), kind.ordered)
+        return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
+
+    return table.cast(pa.schema([field.with_type(ordinary(field.type)) for field in table.schema]))
+
+
 def has_line_breaks(part: pa.Table) -> bool:
     """True if any text cell has a line break."""
     texts = (column for column in part.columns if pa.types.is_string(column.type))
@@ -264,7 +275,8 @@ class Reading:
                 for batch in batches:
                     batch.validate(full=True)  # PyArrow does not check offsets and text
                     for lo in range(0, len(batch), ROWS):
-                        yield pa.Table.from_batches([batch[lo : lo + ROWS]]), mapped.tell() / max(1, mapped.size())
+                        part = without_views(pa.Table.from_batches([batch[lo : lo + ROWS]]))
+                        yield part, mapped.tell() / max(1, mapped.size())
         elif kind == "Excel":
             yield excel_table(path, mapping_of(path).sheet), 1.0
         else:

@@ -17,6 +17,7 @@ from fedskew.api.functions import asked, listing
 from fedskew.api.runs import Runs, plainly
 from fedskew.core.component import compact, label
 from fedskew.core.errors import BadInput, require
+from fedskew.core.files import write_whole
 from fedskew.core.machine import cores
 from fedskew.core.text import count, listed
 from fedskew.data.dataset import Dataset
@@ -28,7 +29,7 @@ from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.keywords import StudyKeywords, StudyOptions, TableColumns, declared, take
 from fedskew.report.series import Layout, Results
-from fedskew.report.study import HARMONISED, NO_SITES, Findings, printed, title_of, write_study
+from fedskew.report.study import HARMONISED, NO_SITES, Findings, page, printed, title_of
 from fedskew.serving.export import has_personal
 from fedskew.skew.compose import mixture
 from fedskew.store.runs import RunStore
@@ -78,7 +79,7 @@ class Decided:
 
     def report(self, path: str | Path) -> Path:
         """Write the HTML page."""
-        return write_study(self.findings, path)
+        return write_whole(path, page(self.findings), "page")
 
 
 @listing(StudyKeywords)

@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.core.groups import grouped
 from fedskew.measure import registry
 from fedskew.measure.registry import OF_MODELS, Measure, primary_of
 from fedskew.measure.statistics import Floats
@@ -99,9 +100,8 @@ class Measured:
 
 def read_run(store: RunStore, record: RunRecord) -> Measured:
     """Read a run's measurements from the store."""
-    points: dict[tuple[str, str, int | None], list[tuple[int, float]]] = {}
-    for m in [*store.curves([record.id]), *store.curves([record.id], OF_CLIENTS, per_client=True)]:
-        points.setdefault((m.split, m.name, m.client), []).append((m.round, m.value))
+    read = [*store.curves([record.id]), *store.curves([record.id], OF_CLIENTS, per_client=True)]
+    points = grouped(((m.split, m.name, m.client), (m.round, m.value)) for m in read)
     return Measured(
         record,
         {key: (np.array([r for r, _ in row]), np.array([v for _, v in row], float)) for key, row in points.items()},

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fedskew.cli.output import number, print_json, table_of, too_wide
 from fedskew.core.errors import require
+from fedskew.core.groups import grouped
 from fedskew.core.text import listed
 from fedskew.measure.registry import Measure, measures_of, primary_of
 from fedskew.report.answer import warnings
@@ -126,9 +127,8 @@ def watched_runs(store: RunStore, words: Sequence[str]) -> list[Seen]:
     measures = measures_of(record.facts for record in records).shown("live")
     runs = [record.id for record in records]
     newest = {(m.run, m.split, m.name): m.value for m in store.last(runs, [f"{m.split}/{m.name}" for m in measures])}
-    seconds: dict[int, list[float]] = {}
-    for m in store.curves(runs, ["round/seconds"], after={r.id: r.rounds_done - 5 for r in records}):
-        seconds.setdefault(m.run, []).append(m.value)
+    last = store.curves(runs, ["round/seconds"], after={r.id: r.rounds_done - 5 for r in records})
+    seconds = grouped((m.run, m.value) for m in last)
     return [
         Seen(
             record=record,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedskew.core.groups import grouped
 from fedskew.core.text import capital, count, listed, percent
 from fedskew.measure.registry import Measure, primary_of
 from fedskew.measure.statistics import Components, shared_by_rows, variance_components
@@ -156,11 +157,7 @@ def notices(records: Sequence[RunRecord], of_partition: bool = False) -> list[No
 
 def by_kind(records: Sequence[RunRecord]) -> dict[str, list[tuple[RunRecord, Sign]]]:
     """Group the stored warnings by kind; each stands with its run."""
-    kinds: dict[str, list[tuple[RunRecord, Sign]]] = {}
-    for record in records:
-        for entry in record.facts.get("warnings", []):
-            kinds.setdefault(entry["kind"], []).append((record, entry))
-    return kinds
+    return grouped((entry["kind"], (record, entry)) for record in records for entry in record.facts.get("warnings", []))
 
 
 def warnings(records: Sequence[RunRecord]) -> list[str]:

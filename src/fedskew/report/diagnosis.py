@@ -113,13 +113,8 @@ def partition(diagnosis: Mapping[str, Any]) -> Any:
 
 def face_figure(diagnosis: Mapping[str, Any]) -> dict[str, object]:
     """The figure of the faces."""
-    picture = Picture(
-        key="faces",
-        heading="the faces against chance",
-        draw=lambda _: draw_faces(diagnosis),
-        tips=partial(tips_of_faces, diagnosis),
-    )
-    return picture.on_page()
+    draw, tips = (lambda _: draw_faces(diagnosis)), partial(tips_of_faces, diagnosis)
+    return Picture(key="faces", heading="the faces against chance", draw=draw, tips=tips).on_page()
 
 
 def draw_faces(diagnosis: Mapping[str, Any]) -> Figure:
@@ -135,16 +130,8 @@ def draw_faces(diagnosis: Mapping[str, Any]) -> Figure:
                 axes.plot([face["low"], face["high"]], [row] * 2, color=SERIES[0], linewidth=3, alpha=0.6)
             axes.plot([face["value"]], [row], "o", color=SERIES[0], markersize=7)
             axes.text(1.01, row - 0.27, face["verdict"], color=INK, ha="right", va="center")
-        first = faces[0]
-        axes.annotate(
-            "chance",
-            (first["chance"], -0.32),
-            ha="left",
-            va="bottom",
-            color=SERIES[1],
-            annotation_clip=False,
-            fontsize=9,
-        )
+        place = faces[0]["chance"], -0.32
+        axes.annotate("chance", place, ha="left", va="bottom", color=SERIES[1], annotation_clip=False, fontsize=9)
         axes.set_yticks(range(len(faces)), [face["face"] for face in faces], color=INK)
         axes.set_ylim(len(faces) - 0.5, -0.7)
         axes.set_xlim(-0.02, 1.02)
@@ -179,13 +166,12 @@ def column_figure(diagnosis: Mapping[str, Any]) -> dict[str, object] | None:
         for k, client in enumerate(farthest_clients)
         for c in range(len(columns))
     ]
-    picture = Picture(
+    return Picture(
         key="columns",
         heading="columns that differ, by client",
         draw=lambda _: draw_columns(effects[farthest_clients], names, columns),
         tips=lambda: Tips("xy", tips),
-    )
-    return picture.on_page()
+    ).on_page()
 
 
 def title_of(column: Mapping[str, Any]) -> str:
@@ -218,8 +204,7 @@ def draw_columns(effects: np.ndarray[Any, Any], names: list[str], columns: list[
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.xaxis.tick_top()
         short = [shorten(column, 18) for column in columns]
-        crowded = len("".join(short)) > 36
-        place: dict[str, Any] = {"rotation": 30, "ha": "left"} if crowded else {"ha": "center"}
+        place: dict[str, Any] = {"rotation": 30, "ha": "left"} if len("".join(short)) > 36 else {"ha": "center"}
         axes.set_xticks(range(len(columns)), short, fontsize=9, **place)
         axes.set_yticks(range(len(names)), [shorten(name, 14) for name in names], fontsize=9)
         axes.tick_params(length=0)

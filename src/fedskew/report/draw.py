@@ -381,13 +381,8 @@ def draw_differences(table: pd.DataFrame, measure: Measure, spread: str = "ci95"
             axes.vlines(end + 0 * rows, rows, rows + 0.4, color=MUTED, linewidth=1, linestyle=(0, (4, 4)))
         for at, (index, row) in enumerate(methods):
             colour = SERIES[index % len(SERIES)]
-            axes.plot(
-                [factor * end for end in ends(measure, row, spread)],
-                [at + 0.2] * 2,
-                color=colour,
-                linewidth=3,
-                alpha=0.55,
-            )
+            interval = [factor * end for end in ends(measure, row, spread)]
+            axes.plot(interval, [at + 0.2] * 2, color=colour, linewidth=3, alpha=0.55)
             axes.plot([factor * row["difference"]], [at + 0.2], marker(index), color=colour, markersize=8)
             decided = row["verdict"] in (measure.ahead, measure.behind, "equivalent")
             wide, height = axes.get_yaxis_transform(), at - 0.2

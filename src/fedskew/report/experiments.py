@@ -10,9 +10,10 @@ from pathlib import PurePath
 
 from fedskew.core.errors import BadInput
 from fedskew.core.files import toml_table
+from fedskew.core.groups import grouped
 from fedskew.core.text import BY_PLAIN_NAME, SERVERS, Folds, listed, parse_folds, plainly, title
 from fedskew.report.words import ranges
-from fedskew.store.records import Json
+from fedskew.store.records import ChosenEngine, Json
 from fedskew.store.runs import RunRecord, RunStore
 
 SEEDS = (("training", "seed"), ("clients", "partition_seed"))
@@ -32,6 +33,9 @@ ALWAYS = {"solver.lr", "local.epochs", "local.batch_size"}
 
 OWN_CLIENTS = {"natural", "from-folder"}
 """Skews that deal the same clients under every partition seed."""
+
+ELSEWHERE = {"training.rounds", "evaluation.every"}
+"""Settings that the page shows elsewhere."""
 
 UNIMPORTANT = ("engine", "checkpoint", "training.threads", "training.states", "evaluation.margin")
 """Sections and settings that change no result."""
@@ -142,14 +146,9 @@ def measured_rows(records: Sequence[RunRecord]) -> str:
 def settings(records: Sequence[RunRecord]) -> list[Setting]:
     """Return the settings without default values, plus rounds and seeds, the most important first."""
     tables = {record.id: without_defaults(record) for record in records}
-    for table in tables.values():
-        for section, key in (("training", "rounds"), ("evaluation", "every")):  # the page shows these two elsewhere
-            if isinstance(table.get(section), dict):
-                table[section].pop(key, None)
-    sections = dict.fromkeys(key for table in tables.values() for key in table if table[key])
     lines = {
         key: setting(key.replace("_", " "), records, [value_text(tables[record.id].get(key)) for record in records])
-        for key in sections
+        for key in dict.fromkeys(key for table in tables.values() for key in table if table[key])
     }
     return [
         *(lines.pop(section) for section in FIRST if section in lines),
@@ -171,7 +170,8 @@ def without_defaults(record: RunRecord) -> Json:
         parts = {
             key: part
             for key, part in value.items()
-            if f"{section}.{key}" in ALWAYS or (part != usual[key] if key in usual else part not in EMPTY)
+            if (name := f"{section}.{key}") not in ELSEWHERE
+            and (name in ALWAYS or (part != usual[key] if key in usual else part not in EMPTY))
         }
         if section == "clients" and own_clients(record):
             parts.pop("number", None)
@@ -192,13 +192,12 @@ def provenance(records: Sequence[RunRecord]) -> list[Setting]:
         for key in ("data", "notes", "parameters", "versions")
         if any(of_run.get(key) for of_run in facts)
     ]
-    engines = {r.id: r.facts["engine"] for r in records if isinstance(r.facts.get("engine"), dict)}
-    if engines:
-        lines.append(setting("engine", records, [value_text(engines.get(r.id, {}).get("name")) for r in records]))
-        seconds = next(iter(engines.values())).get("estimated_seconds_a_round")
-        if isinstance(seconds, dict):
-            tried = listed([f"{name} {value_text(value)} s a round" for name, value in seconds.items()])
-            lines.append(Setting("engine trial", [SettingValue(tried, "")]))
+    engines = [record.facts.get("engine", {}) for record in records]
+    if any(engines):
+        lines.append(setting("engine", records, [value_text(engine.get("name")) for engine in engines]))
+    if seconds := next(filter(None, engines), ChosenEngine()).get("estimated_seconds_a_round"):
+        tried = listed([f"{name} {value_text(value)} s a round" for name, value in seconds.items()])
+        lines.append(Setting("engine trial", [SettingValue(tried, "")]))
     return lines
 
 
@@ -209,27 +208,21 @@ def tuning(records: Sequence[RunRecord]) -> dict[str, list[dict[str, object]]]:
 
 def setting(label: str, records: Sequence[RunRecord], texts: Sequence[str]) -> Setting:
     """Make a setting from its text in each run; each distinct text lists its methods."""
-    methods: dict[str, dict[str, None]] = {}
-    for record, text in zip(records, texts, strict=True):
-        methods.setdefault(text, {})[record.name] = None
+    methods = grouped(zip(texts, (record.name for record in records), strict=True))
     several = len(methods) > 1
-    return Setting(label, [SettingValue(text, listed(list(names)) * several) for text, names in methods.items()])
+    values = [SettingValue(text, listed([*dict.fromkeys(names)]) * several) for text, names in methods.items()]
+    return Setting(label, values)
 
 
 def seeds(label: str, records: Sequence[RunRecord], numbers: Sequence[int]) -> Setting:
     """Make a setting from the seed of each run: ranges for each method."""
-    by_method: dict[str, list[int]] = {}
-    for record, number in zip(records, numbers, strict=True):
-        by_method.setdefault(record.name, []).append(number)
+    by_method = grouped(zip((record.name for record in records), numbers, strict=True))
     return setting(label, records, [ranges(by_method[record.name]) for record in records])
 
 
 def recipes(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
     """Group the runs of one method that differ in their seeds only."""
-    groups: dict[tuple[str, str], list[RunRecord]] = {}
-    for record in records:
-        groups.setdefault((record.name, str(without_seeds(record.experiment))), []).append(record)
-    return list(groups.values())
+    return list(grouped(((r.name, str(without_seeds(r.experiment))), r) for r in records).values())
 
 
 def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
@@ -251,15 +244,13 @@ def differing_settings(records: Sequence[RunRecord]) -> list[tuple[tuple[str, st
         tuned = record.facts.get("tuned", {})
         for key in tuned["setting"] if tuned.get("nested") else ():
             settings[record.id].pop(key, None)
-    prints: dict[tuple[str, str], set[str]] = {}
+    prints = grouped(((record.name, split_of(parsed(record))), fingerprint(record)) for record in records)
     for record in records:
-        prints.setdefault((record.name, split_of(parsed(record))), set()).add(fingerprint(record))
-    for record in records:
-        if len(prints[record.name, split_of(parsed(record))] - {""}) > 1:
+        if len({*prints[record.name, split_of(parsed(record))]} - {""}) > 1:
             settings[record.id]["data"] = fingerprint(record)[:8] or "unknown"
     keys = {
-        name: differing_keys([settings[record.id] for record in records if record.name == name])
-        for name in dict.fromkeys(record.name for record in records)
+        name: differing_keys(of_name)
+        for name, of_name in grouped((record.name, settings[record.id]) for record in records).items()
     }
     return [
         tuple((key, settings[record.id][key]) for key in keys[record.name] if key in settings[record.id])
@@ -304,10 +295,8 @@ def differing_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
     differing = []
     for key in dict.fromkeys(key for each in settings for key in each):
         section = key.partition(".")[0]
-        values: dict[str | None, set[str | None]] = {}
-        for each in settings:
-            values.setdefault(None if key == section else each.get(section), set()).add(each.get(key))
-        if any(len(several) > 1 for several in values.values()):
+        values = grouped((None if key == section else each.get(section), each.get(key)) for each in settings)
+        if any(len({*several}) > 1 for several in values.values()):
             differing.append(key)
     return differing
 
@@ -336,10 +325,8 @@ def observations(records: Sequence[RunRecord]) -> dict[int, tuple[int, int]]:
 
     If several partitions have several training seeds, the seeds of a partition are one observation, with seed 0.
     """
-    of_partition: dict[int, set[int]] = {}
-    for record in records:
-        of_partition.setdefault(record.partition_seed, set()).add(record.seed)
-    crossed = len(of_partition) > 1 and max(map(len, of_partition.values())) > 1
+    of_partition = grouped((record.partition_seed, record.seed) for record in records)
+    crossed = len(of_partition) > 1 and any(len({*seeds}) > 1 for seeds in of_partition.values())
     return {record.id: (record.partition_seed, 0 if crossed else record.seed) for record in records}
 
 
@@ -444,17 +431,14 @@ def names(records: Sequence[RunRecord]) -> list[Name]:
         replace(name_of(record.name, parsed(record)), settings=settings)
         for record, settings in zip(records, differing_settings(records), strict=True)
     ]
-    raw: dict[str, set[str]] = {}
-    for record, name in zip(records, records_names, strict=True):
-        raw.setdefault(str(name), set()).add(record.name)
-    return [
-        apart(record.name, name, raw[str(name)]) if len(raw[str(name)]) > 1 else name
-        for record, name in zip(records, records_names, strict=True)
-    ]
+    raw = grouped(zip(map(str, records_names), (record.name for record in records), strict=True))
+    return [apart(record.name, name, {*raw[str(name)]}) for record, name in zip(records, records_names, strict=True)]
 
 
 def apart(spec: str, name: Name, alike: Collection[str]) -> Name:
-    """Add the file of ``spec`` to its name, with as many folders as needed to differ from the other raw names, ``alike``."""
+    """Add the file of ``spec`` to its name, with as many folders as needed to differ from the other raw names in ``alike``."""
+    if len(alike) == 1:
+        return name
     places = {other: PurePath(other.rpartition("::")[0]).parts for other in alike}
     for number in range(1, 1 + max(map(len, places.values()))):
         if len({parts[-number:] for parts in places.values()}) == len(places):
@@ -498,9 +482,7 @@ def repeat_command(store: RunStore, records: Sequence[RunRecord]) -> str:
     file = shlex.quote(str(store.run_folder(first.id) / "experiment.toml"))
     if len(records) == 1:
         return f"fedskew run {file}"
-    pairs: dict[str, list[tuple[int, int]]] = {}
-    for record in records:
-        pairs.setdefault(record.name, []).append((record.partition_seed, record.seed))
+    pairs = grouped((record.name, (record.partition_seed, record.seed)) for record in records)
     methods, pairs_of_first = list(pairs), pairs[records[0].name]
     partitions, of_first = ([*dict.fromkeys(pair[at] for pair in pairs_of_first)] for at in (0, 1))
     crossed = len(partitions) > 1 and pairs_of_first == [(p, s) for p in partitions for s in of_first]

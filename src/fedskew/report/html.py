@@ -140,12 +140,10 @@ def legend(methods: Sequence[str]) -> list[dict[str, str]]:
 def partition(results: Results, picture: Picture | None) -> dict[str, object]:
     """Describe the partition of the first run that stored one: its ``picture``, its numbers, and whether other runs differ."""
     record = dealt(results.records)
-    facts = record.facts.get("partition")
-    numbers = facts if isinstance(facts, dict) else {}
-    natural = experiments.own_clients(record)
+    numbers = record.facts.get("partition", {})
     return {
         "run": record,
-        "seed": "" if natural else f", partition seed {record.partition_seed}",
+        "seed": "" if experiments.own_clients(record) else f", partition seed {record.partition_seed}",
         "figure": picture and picture.on_page(),
         "numbers": [(text, readable(numbers[key])) for key, text in PARTITION_NUMBERS.items() if numbers.get(key)],
         "others": any(

@@ -22,7 +22,7 @@ from fedskew.measure.statistics import Ranks, rank_methods
 from fedskew.report import draw, series
 from fedskew.report.budgets import unit_of
 from fedskew.report.console import png
-from fedskew.report.experiments import kinds_of_rows, measured_rows, observations, own_clients, titled, without_seeds
+from fedskew.report.experiments import kinds_of_rows, measured_rows, own_clients, titled, without_seeds
 from fedskew.report.series import Results
 from fedskew.report.style import Picture, Tip, Tips, evenly, tips_along
 from fedskew.report.tables import OBSERVATION, covers, on_verdicts, per_seed
@@ -250,11 +250,7 @@ def by_part(results: Results, measure: Measure) -> pd.DataFrame:
         frame = frame[frame["round"] <= used]
         frame = frame[frame["round"] == frame.groupby("run")["round"].transform("max")]
     runs = frame.groupby(["run", "part"], sort=False)["value"].mean().reset_index()
-    runs["method"] = [records[run].name for run in runs["run"]]
-    observed = observations(results.records)
-    for at, column in enumerate(OBSERVATION[1:]):
-        runs[column] = [observed[run][at] for run in runs["run"]]
-    seeds = runs.groupby([*OBSERVATION, "part"], sort=False)["value"].mean()
+    seeds = runs.merge(results.about, on="run").groupby([*OBSERVATION, "part"], sort=False)["value"].mean()
     table = series.over_seeds(seeds.groupby(["method", "part"], sort=False), results.layout.spread).reset_index()
     places = {part: place for place, part in enumerate(dict.fromkeys(table["part"]))}
     return table.assign(place=table["part"].map(places))[["method", "part", "place", "mean", "half"]]
@@ -349,7 +345,7 @@ def ranks(results: Results) -> Picture:
 
 def dealt(records: Sequence[RunRecord]) -> RunRecord:
     """Return the run whose partition is shown: the first that has stored one, or else the first."""
-    return next((record for record in records if isinstance(record.facts.get("partition"), dict)), records[0])
+    return next((record for record in records if "partition" in record.facts), records[0])
 
 
 def partition(results: Results) -> Picture:
@@ -357,8 +353,7 @@ def partition(results: Results) -> Picture:
     record = dealt(results.runs)
     rows = results.store.partition(record.id)
     require(len(rows) > 0, f"run {record.id} has no stored partition")
-    facts = record.facts.get("partition")
-    number = facts.get("clients", 0) if isinstance(facts, dict) else 0
+    number = record.facts.get("partition", {}).get("clients", 0)
     return draw.of_partition(rows, number if isinstance(number, int) else 0)
 
 

@@ -117,6 +117,15 @@ class Results:
         return measure
 
     @cached_property
+    def about(self) -> pd.DataFrame:
+        """Each run with its method, observation and status: columns run, method, partition_seed, seed, status."""
+        import pandas as pd
+
+        observed = experiments.observations(self.records)
+        rows = [(r.id, r.name, *observed[r.id], r.status) for r in self.records]
+        return pd.DataFrame(rows, columns=["run", *OBSERVATION, "status"]).drop_duplicates("run")
+
+    @cached_property
     def frame(self) -> pd.DataFrame:
         """The measurements without a client that views show. If the layout names columns, all measurements without a client.
 
@@ -125,15 +134,10 @@ class Results:
 
         Columns run, round, split, name, value, method, partition_seed, seed, status.
         """
-        import pandas as pd
-
-        observed = experiments.observations(self.records)
-        rows = [(r.id, r.name, *observed[r.id], r.status) for r in self.records]
-        about = pd.DataFrame(rows, columns=["run", *OBSERVATION, "status"]).drop_duplicates("run")
         of_views = (m for m in self.measures.all if m.views or m.budget)
         viewed = [] if self.layout.columns else sorted({name for m in of_views for name in m.of})
-        frame = self.store.measurements(about["run"].tolist(), per_client=False, names=viewed).drop(columns="client")
-        frame = frame.merge(about, on="run")
+        frame = self.store.measurements(self.about["run"].tolist(), per_client=False, names=viewed)
+        frame = frame.drop(columns="client").merge(self.about, on="run")
         frame = frame.astype({"split": "category", "name": "category"})  # several comparisons of each follow
         for without, parts in (
             (experiments.pooled, ["clients", "personal"]),
@@ -173,10 +177,8 @@ class Results:
     @cached_property
     def until(self) -> dict[int, int]:
         """The last round of each run within the budget; empty without a budget."""
-        if not self.budget:
-            return {}
         last = self.frame.groupby("run")["round"].max()
-        return dict(zip(map(int, last.index), map(int, last), strict=True))
+        return dict(zip(last.index.tolist(), last.tolist(), strict=True)) if self.budget else {}
 
     @cached_property
     def named_measures(self) -> list[Measure]:
@@ -286,17 +288,9 @@ class Results:
         # a column in which some methods have no number cannot compare them
         partly = [m for m in personal if of_all and numbers[m.key].isna().any()]
         hidden = {m.key for m in partly} | ({at_sites} if not personal else set())
-        return [
-            m
-            for m in self.measures.shown()
-            if m == self.measure
-            or (
-                view in m.views
-                and m.key not in hidden
-                and numbers[m.key].notna().any()
-                and not (m.split == "round" and (numbers[m.key] == 0).all())
-            )
-        ]
+        hidden |= {m.key for m in self.measures.shown() if m.split == "round" and (numbers[m.key] == 0).all()}
+        viewed = {m.key for m in self.measures.shown(view) if numbers[m.key].notna().any()} - hidden
+        return [m for m in self.measures.shown() if m == self.measure or m.key in viewed]
 
     def read_after(self) -> str:
         """Say after which rounds the methods are read."""

@@ -5,13 +5,12 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.files import write_whole
+from fedskew.core.groups import grouped
 from fedskew.core.text import capital, count, listed, percent
 from fedskew.measure.statistics import decided, holm, mean_interval, paired_p
 from fedskew.report import diagnosis as diagnosed, tables, words
@@ -75,10 +74,9 @@ class Findings:
     @cached_property
     def by_mean(self) -> list[str]:
         """The names of the remedies, the best mean first. Those with runs that did not finish come last."""
-        measure, rows = self.results.measure, self.rows
-        sign = 1 if measure.ahead == "higher" else -1
+        rows, key, sign = self.rows, self.results.measure.key, self.results.measure.sign
         names = [name for name, row in rows.items() if name not in self.costs and row["seeds"]]
-        return sorted(names, key=lambda name: (self.finished(name), sign * rows[name][measure.key]), reverse=True)
+        return sorted(names, key=lambda name: (self.finished(name), sign * rows[name][key]), reverse=True)
 
     @property
     def remedies(self) -> list[str]:
@@ -128,10 +126,9 @@ class Findings:
     @cached_property
     def site_values(self) -> dict[tuple[str, tables.Seeds, str], float]:
         """The primary metric by arm, seeds and site."""
-        observed, values = observations(self.results.records), dict[tuple[str, tables.Seeds, str], list[float]]()
-        for row in values_at_sites(self.results).to_dict("records"):
-            if row["name"] == self.results.measure.name:
-                values.setdefault((row["method"], observed[row["run"]], row["client_name"]), []).append(row["value"])
+        observed, table = observations(self.results.records), values_at_sites(self.results)
+        rows = words.rows_of(table[table["name"] == self.results.measure.name])
+        values = grouped(((row["method"], observed[row["run"]], row["client_name"]), row["value"]) for row in rows)
         return {key: float(np.mean(of_runs)) for key, of_runs in values.items()}
 
     @cached_property
@@ -145,7 +142,8 @@ class Findings:
 
     def at_sites(self, name: str, other: str) -> dict[str, words.Row]:
         """Return by site the difference of an arm from another: mean, half-width and the verdict, corrected over the sites."""
-        ours, theirs, by_name = self.by_row.get(name, {}), self.by_row.get(other, {}), dict[str, words.Row]()
+        ours, theirs = self.by_row.get(name, {}), self.by_row.get(other, {})
+        measured = dict[str, tuple[float, float, float]]()
         drawn, values = tables.splits(self.results.records, "sites"), self.site_values
         done = tables.finished_seeds(self.results.records)
         gaps = tables.values_of_rows(ours, theirs, sorted(ours.keys() & theirs.keys())) if self.is_mean_of_rows else []
@@ -156,16 +154,16 @@ class Findings:
             parts = [of_site(gap, site) for gap in gaps] if len(gaps) == len(at_site) else []
             tested = [of_site(stored, site) for stored in ours.values()]
             if at_site and any(len(part.values) < 2 for part in tested):  # its splits test the same few rows again
-                by_name[site] = {"difference": float(np.mean(at_site)), "difference_half": math.nan, "p": math.nan}
+                measured[site] = float(np.mean(at_site)), math.nan, math.nan
             elif whole := tables.over_rows(parts, at_site, drawn):
-                by_name[site] = {"difference": whole.mean, "difference_half": whole.half(), "p": whole.p()}
+                measured[site] = whole.mean, whole.half(), whole.p()
             elif len(at_site) > 1:
-                mean, half = mean_interval(at_site)
-                by_name[site] = {"difference": mean, "difference_half": half, "p": paired_p(at_site)}
-        for row, p in zip(by_name.values(), holm([row["p"] for row in by_name.values()]), strict=True):
-            row["verdict"] = decided(p, row["difference"])
-            row["difference_half"] = row["difference_half"] or math.nan  # equal differences have no standard error
-        return by_name
+                measured[site] = *mean_interval(at_site), paired_p(at_site)
+        corrected = holm([p for _, _, p in measured.values()])
+        return {  # equal differences have no standard error
+            site: {"difference": mean, "difference_half": half or math.nan, "verdict": decided(p, mean)}
+            for (site, (mean, half, _)), p in zip(measured.items(), corrected, strict=True)
+        }
 
     def reached(self, name: str) -> str:
         """What an arm reached, in words."""
@@ -175,9 +173,7 @@ class Findings:
     @cached_property
     def baseline(self) -> float:
         """The primary metric if each site always gives the best constant answer of its own rows; NaN if this is not known."""
-        runs = [
-            record.id for record in self.results.runs if record.name == self.costs[0] and record.status == "finished"
-        ]
+        runs = [run.id for run in self.results.runs if run.name == self.costs[0] and run.status == "finished"]
         values = [m.value for m in self.results.store.last(runs, [f"sites/{CONSTANT}"])]
         return float(np.mean(values)) if values else math.nan
 
@@ -189,16 +185,13 @@ class Findings:
             (m.run, m.name): m.value
             for m in self.results.store.last([run.id for run in runs], [f"sites/{measure.name}", f"sites/{CONSTANT}"])
         }
-        gaps: dict[int, list[float]] = {}
-        for run in runs:
-            if (run.id, CONSTANT) in stored and (run.id, measure.name) in stored:
-                gap = stored[run.id, measure.name] - stored[run.id, CONSTANT]
-                gaps.setdefault(run.partition_seed, []).append(gap if measure.ahead == "higher" else -gap)
-        return (
-            mean_interval([float(np.mean(of_partition)) for of_partition in gaps.values()])
-            if gaps
-            else (math.nan, math.nan)
+        gaps = grouped(
+            (run.partition_seed, measure.sign * (stored[run.id, measure.name] - stored[run.id, CONSTANT]))
+            for run in runs
+            if (run.id, CONSTANT) in stored and (run.id, measure.name) in stored
         )
+        means = [float(np.mean(of_partition)) for of_partition in gaps.values()]
+        return mean_interval(means) if means else (math.nan, math.nan)
 
     @cached_property
     def few_classes(self) -> str:
@@ -221,10 +214,10 @@ class Findings:
 
     def sentences(self) -> list[str]:
         """Return the decision: what to mend first, whether to join, and the arm to use."""
-        measure, name, rows = self.results.measure, self.decision, self.rows
+        measure, name = self.results.measure, self.decision
         few_limit = " for rows of each site's own classes" * bool(self.few_classes)
         use = f"{title_of(name)}, tuned ({self.settings[name]}): {self.reached(name)}"
-        use += f", {difference(measure, rows[name])} against {title_of(self.costs[0])}" * (name != self.costs[0])
+        use += f", {difference(measure, self.rows[name])} against {title_of(self.costs[0])}" * (name != self.costs[0])
         use += "; no remedy is reliably better" * (name == self.costs[0])
         if self.ahead and self.ahead[0] != name:
             use += f"; {title_of(self.ahead[0])} is ahead of it, but not reliably"
@@ -233,17 +226,10 @@ class Findings:
             worse = "no" if mean <= 0 else "not reliably"
             reached = words.with_interval(measure, self.baseline, math.nan)
             use += f". Without a model, one answer at each site is {worse} worse: {reached}"
-        few = [self.few_classes] if self.few_classes else []
-        text = (
-            [f"Do not join{few_limit}: {self.joining}", *few, f"If they join all the same, use {use}."]
-            if self.apart
-            else [f"Use {use}.", self.joining, *few]
-        )
-        if self.diagnosis["repairs"]:
-            text.insert(
-                0, "First mend the data (see How different), then repeat: the rest is for the data as they are."
-            )
-        return text
+        mend = "First mend the data (see How different), then repeat: the rest is for the data as they are."
+        joined = [f"Use {use}.", self.joining, self.few_classes]
+        apart = [f"Do not join{few_limit}: {self.joining}", self.few_classes, f"If they join all the same, use {use}."]
+        return list(filter(None, [mend * bool(self.diagnosis["repairs"]), *(apart if self.apart else joined)]))
 
     @property
     def less(self) -> str:
@@ -264,8 +250,7 @@ class Findings:
     @property
     def joining(self) -> str:
         """Say whether joining helps, and for which sites the answer differs."""
-        measure, name, alone = self.results.measure, self.decision, self.costs[-1]
-        joint = self.over_alone
+        measure, name, alone, joint = self.results.measure, self.decision, self.costs[-1], self.over_alone
         if name not in joint or alone not in self.rows:
             return "Whether joining helps was not measured."
         gained, apart = f"{difference(measure, joint[name])}{self.less}", list[str]()
@@ -278,23 +263,19 @@ class Findings:
             text, usual = f"Whether joining helps is undecided: {gained} over sites that train alone", "undecided"
         at_sites = self.at_sites(name, alone)
         for verdict, verb in ((measure.ahead, "gain"), (measure.behind, "lose")):
-            sites = [site for site, row in at_sites.items() if row["verdict"] == verdict != usual]
-            if sites:
+            if sites := [site for site, row in at_sites.items() if row["verdict"] == verdict != usual]:
                 apart.append(f"{listed(sites)} {verb}{'s' * (len(sites) == 1)}")
         return text + (f"; but {listed(apart)}." if apart else ".")
 
     def arms(self, names: Sequence[str]) -> Cells:
         """Return the table of some arms."""
-        measure, rows = self.results.measure, [self.rows[name] for name in names if name in self.rows]
-        if BASELINE in names:
-            rows.append(
-                {"method": BASELINE, measure.key: self.baseline, f"{measure.key}_half": math.nan, "verdict": ""}
-            )
+        measure = self.results.measure
+        alone: words.Row = {measure.key: self.baseline, f"{measure.key}_half": math.nan, "verdict": ""}
+        rows = [self.rows[name] if name != BASELINE else {"method": BASELINE, **alone} for name in names]
+        reached = f"{measure.name.replace('_', ' ')} {measure.unit}".strip() + self.less
         return {
             "": [title_of(row["method"]) for row in rows],
-            f"{measure.name.replace('_', ' ')} {measure.unit}".strip() + self.less: [
-                words.cell_text(measure, row) for row in rows
-            ],
+            reached: [words.cell_text(measure, row) for row in rows],
             f"vs {title_of(self.costs[0])}": [words.difference(measure, row) if row["verdict"] else "" for row in rows],
             "verdict": [words.MISSING if row["method"] == BASELINE else row["verdict"] for row in rows],
             "setting": [self.settings.get(row["method"], "") for row in rows],
@@ -315,13 +296,10 @@ class Findings:
         ]
         if not cells["joining"]:
             return {}
-        sign = 1 if measure.ahead == "higher" else -1
-        losses = [sign * gained[site]["difference"] if site in gained else math.inf for site in cells["site"]]
+        losses = [measure.sign * gained[site]["difference"] if site in gained else math.inf for site in cells["site"]]
         order = sorted(range(len(losses)), key=lambda at: ("undecided" in cells["joining"][at], losses[at]))
-        return {
-            {"rows": "test rows"}.get(heading, heading): [column[at] for at in order]
-            for heading, column in cells.items()
-        }
+        titles = {"rows": "test rows"}
+        return {titles.get(title, title): [column[at] for at in order] for title, column in cells.items()}
 
     def of_groups(self) -> Cells:
         """Return the table of the groups of rows: rows, joint, alone, decided."""
@@ -352,8 +330,7 @@ class Findings:
         measure = self.results.measure.title
         if self.groups and not self.is_mean_of_rows:
             lost.append(f"no table by group: the {measure} is no mean over rows, or is stored for several rows at once")
-        sentences = (*lost, *how_sure(self.results.titled), *undecided, *self.notes)
-        return [capital(text) for text in sentences]
+        return [capital(text) for text in (*lost, *how_sure(self.results.titled), *undecided, *self.notes)]
 
 
 def of_site(stored: Stored, site: str) -> Stored:
@@ -386,18 +363,10 @@ def values(findings: Findings) -> dict[str, object]:
 def printed(findings: Findings) -> list[str]:
     """Return the findings as at most `LINES` lines of `WIDTH` characters for a terminal."""
     remedies, sites, diagnosis = findings.remedies, findings.sites(), findings.diagnosis
-    differ = [
-        diagnosed.answer(diagnosis),
-        *diagnosis["repairs"],
-        *(part["text"] for part in diagnosis["columns"][:1]),
-    ]
-    costs = findings.arms(findings.references)
-    arms = {
-        heading: [*cells, *more]
-        for (heading, cells), more in zip(costs.items(), findings.arms(remedies).values(), strict=True)
-    }
+    differ = [diagnosed.answer(diagnosis), *diagnosis["repairs"], *(part["text"] for part in diagnosis["columns"][:1])]
+    arms, references = findings.arms([*findings.references, *remedies]), len(findings.references)
     table = aligned({heading: cells for heading, cells in arms.items() if heading != "setting"})
-    first, helps = table[: 1 + len(costs[""])], table[1 + len(costs[""]) :]
+    first, helps = table[: 1 + references], table[1 + references :]
     lines = [
         *wrapped("Decision: ", " ".join(findings.sentences()), 7),
         *fitting("How different: ", differ, 5),
@@ -470,8 +439,3 @@ def page(findings: Findings) -> str:
         covered=tables.covered(results.summary, results.measure),
         rule=tables.verdict_rule(results.summary, results.measure),
     )
-
-
-def write_study(findings: Findings, path: str | Path) -> Path:
-    """Write the page; raises `FedskewError` if the file cannot be written."""
-    return write_whole(path, page(findings), "page")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from fedskew.core.groups import grouped
 from fedskew.core.text import capital, count, percent
 from fedskew.report.words import Row, breakable, figures, rows_of
 
@@ -228,13 +229,12 @@ def tips_along(
 
     ``value`` is the column of the points' heights. ``head`` says what a place is, and ``text`` the value of a row.
     """
-    rows, position = rows_of(table), {method: i for i, method in enumerate(order)}
-    at: dict[float, list[Row]] = {place: [] for place in evenly(sorted({row[key] for row in rows}), MOST_TIPS)}
-    for row in rows:
-        if row[key] in at:
-            at[row[key]].append(row)
-    lines = {place: [TipLine(position[row["method"]], row[value], text(row)) for row in at[place]] for place in at}
-    return Tips("x", [Tip(place, lines[place][0].y, head(at[place][0]), lines[place]) for place in at], order)
+    at, position = grouped((row[key], row) for row in rows_of(table)), {method: i for i, method in enumerate(order)}
+    tips = []
+    for place in evenly(sorted(at), MOST_TIPS):
+        lines = [TipLine(position[row["method"]], row[value], text(row)) for row in at[place]]
+        tips.append(Tip(place, lines[0].y, head(at[place][0]), lines))
+    return Tips("x", tips, order)
 
 
 def evenly(places: Sequence[int], most: int) -> list[int]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
+from fedskew.core.groups import grouped
 from fedskew.core.text import Folds, capital, listed
 from fedskew.measure import statistics
 from fedskew.measure.registry import OF_MODELS, Measure
@@ -146,19 +147,15 @@ ByRow = Mapping[str, Mapping[Seeds, Stored]]
 def by_method(store: RunStore, records: Sequence[RunRecord], split: test_rows.Split = "test") -> ByRow:
     """Read the values of the finished runs. Runs with equal seeds but different numbers of test rows are left out."""
     finished, observed = {record.id: record for record in records if record.status == "finished"}, observations(records)
-    gathered: dict[str, dict[Seeds, list[Stored]]] = {}
-    for run, stored in test_rows.read(store, list(finished), split).items():
-        record = finished[run]
-        if stored.round == record.used_round:
-            of_seeds = gathered.setdefault(record.name, {})
-            of_seeds.setdefault(observed[run], []).append(stored)
+    read = test_rows.read(store, list(finished), split).items()
+    used = [(finished[run].name, (observed[run], row)) for run, row in read if row.round == finished[run].used_round]
     return {
         method: {
             seeds: several[0]._replace(values=np.mean([stored.values for stored in several], axis=0))
-            for seeds, several in of_seeds.items()
+            for seeds, several in grouped(of_method).items()
             if len({len(stored.values) for stored in several}) == 1
         }
-        for method, of_seeds in gathered.items()
+        for method, of_method in grouped(used).items()
     }
 
 
@@ -298,11 +295,9 @@ def pairs_of(seeds: pd.DataFrame, measure: Measure, records: Sequence[RunRecord]
 
 def finished_seeds(records: Sequence[RunRecord]) -> dict[tuple[str, Seeds], set[int]]:
     """Return by method and observation the training seeds that have finished. Pairs need the same ones."""
-    observed, seeds = observations(records), dict[tuple[str, Seeds], set[int]]()
-    for record in records:
-        if record.status == "finished":
-            seeds.setdefault((record.name, observed[record.id]), set()).add(record.seed)
-    return seeds
+    observed = observations(records)
+    runs = grouped(((r.name, observed[r.id]), r.seed) for r in records if r.status == "finished")
+    return {key: {*seeds} for key, seeds in runs.items()}
 
 
 def cells_of(measure: Measure, values: pd.Series[float]) -> dict[str, float]:

@@ -23,6 +23,9 @@ from fedskew.slots import All, ServerSgd
 
 SECTIONS = {catalogue.kinds: section for section, catalogue in COMPONENTS.items()}
 
+COST = "client keeps {client_state}, server {server_state}; down {down}, up {up}; a step {compute}"
+"""The cost of a method in one line."""
+
 
 def list_components(parsed: argparse.Namespace) -> None:
     """List the components of one kind."""
@@ -85,8 +88,7 @@ def options_of(cls: type) -> str:
     for field in dataclasses.fields(cls):
         default = "" if field.default in (dataclasses.MISSING, None) else compact(field.default)
         words = expected(types[field.name], only_limits=True)
-        limited = words not in NOUNS.values()
-        texts.append(f"{field.name}={default}" + f" ({words})" * limited)
+        texts.append(f"{field.name}={default}" + f" ({words})" * (words not in NOUNS.values()))
     return " ".join(texts)
 
 
@@ -98,18 +100,8 @@ def print_rows(rows: Sequence[Row]) -> None:
     table.add_column()
     for row in rows:
         table.add_row(str(row["name"]), Text(str(row["idea"])))
-        cost = (
-            f"client keeps {row['client_state']}, server {row['server_state']}; down {row['down']}, up {row['up']}; "
-            f"a step {row['compute']}"
-            if "compute" in row
-            else ""
-        )
-        details = {
-            "changes: ": row.get("changes"),
-            "options: ": row["options"],
-            "cost: ": cost,
-            "": row.get("paper"),
-        }
+        cost = COST.format(**row) if "compute" in row else ""
+        details = {"changes: ": row.get("changes"), "options: ": row["options"], "cost: ": cost, "": row.get("paper")}
         for title, text in details.items():
             if text:
                 table.add_row("", Text(f"{title}{text}", style="dim"))

@@ -4,7 +4,7 @@ import argparse
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,18 +29,8 @@ from fedskew.skew.concept import Concept
 from fedskew.skew.exported import export
 from fedskew.skew.feature import FeatureSkew
 
-
-class WithFiles(Protocol):
-    """The class of a data set that is read from files."""
-
-    idea: str
-    cites: tuple[str, ...]
-    files: Files
-
-    def load(self) -> Dataset: ...
-
-
-NAMED: dict[str, type[WithFiles]] = {name: cls for name, cls in DATASETS.items() if hasattr(cls, "files")}
+NAMED: dict[str, Any] = {name: cls for name, cls in DATASETS.items() if hasattr(cls, "files")}
+"""The classes of data sets that are read from files."""
 
 
 def data(parsed: argparse.Namespace) -> int | None:
@@ -62,12 +52,13 @@ def list_(names: Sequence[str], parsed: argparse.Namespace) -> None:
     for row in rows:
         console.print(Text.assemble((str(row["name"]), "bold"), f"  {row['idea']}"))
         natural = f"natural clients: {row['natural_clients']}" if row["natural_clients"] else "no natural clients"
-        facts = [f"{row['classes']} classes", natural, size_of(row["bytes"]), f"licence: {row['licence']}"]
+        size = f"{row['bytes'] / 1e6:.1f} MB" if row["bytes"] else ""
+        facts = [f"{row['classes']} classes", natural, size, f"licence: {row['licence']}"]
         for text, style in (("; ".join(filter(None, facts)), ""), (row["citation"], "dim"), (row["here"], "dim")):
             console.print(Padding(Text(str(text), style), (0, 0, 0, 4)))
 
 
-def about(name: str) -> dict[str, object]:
+def about(name: str) -> dict[str, Any]:
     """Return facts about a data set, and the paths of its files."""
     cls = NAMED[name]
     files: Files = cls.files
@@ -85,11 +76,6 @@ def about(name: str) -> dict[str, object]:
         "files": here,
         "here": f"here: {', '.join(here)}" if here else fetched if files.forms else "always here",
     }
-
-
-def size_of(count: object) -> str:
-    """Return a number of bytes in MB as text, or "" if it is not known."""
-    return f"{count / 1e6:.1f} MB" if isinstance(count, int) else ""
 
 
 def get(names: Sequence[str], parsed: argparse.Namespace) -> None:

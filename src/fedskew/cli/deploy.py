@@ -79,14 +79,10 @@ def node(parsed: argparse.Namespace) -> int:
     if not table:
         read_rows(rows)
     numbers = dict(parse("limits:" + ",".join(parsed.limit), "--limit")[1])
-    for name in sorted(numbers.keys() & {"allow", "summary", "diagnosis", "fewest"}):
+    consent = {"allow": parsed.allow, "summary": parsed.share_summary, "diagnosis": parsed.share_diagnosis}
+    consent["fewest"] = parsed.fewest
+    for name in sorted(numbers.keys() & consent.keys()):
         raise BadInput(f"--limit {name}: use the separate option instead; see fedskew flower node --help")
-    consent = {
-        "allow": parsed.allow,
-        "summary": parsed.share_summary,
-        "diagnosis": parsed.share_diagnosis,
-        "fewest": parsed.fewest,
-    }
     limits = from_table(Limits, {**numbers, **consent}, "flower node")
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):
         Console(stderr=True).print(f"warning: {warning}")

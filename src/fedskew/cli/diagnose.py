@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fedskew.api.caller import CommandLine
 from fedskew.api.diagnose import diagnose as measure
-from fedskew.cli.output import print_json
+from fedskew.cli.output import plain_table, print_json
 from fedskew.cli.verbs import keywords_of
 from fedskew.core.text import count, percent
 from fedskew.diagnosis.questions import LEAVES
@@ -57,9 +57,7 @@ def show_leaves(console: Console, as_json: bool) -> None:
     if as_json:
         print_json([leaf._asdict() for leaf in LEAVES])
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("step", "number", "how many", "meaning"):
-        table.add_column(title)
+    table = Table("step", "number", "how many", "meaning", box=None, pad_edge=False)
     for leaf in LEAVES:
         table.add_row(*leaf)
     console.print(table)
@@ -102,10 +100,9 @@ def show(diagnosis: Mapping[str, Any], console: Console) -> None:
 
 def table_of_faces(diagnosis: Mapping[str, Any]) -> Table:
     """Return a table with a row for each face. Faces other than the dominant one are grey."""
-    table = Table(box=None, pad_edge=False)
     scale = f"0{'':{BAR - 2}}1"
-    for title in ("face", scale, "interval", "chance", "p", "strength", "verdict"):
-        table.add_column(title, justify="left" if title in ("face", scale, "verdict") else "right", no_wrap=True)
+    titles = ("face", scale, "interval", "chance", "p", "strength", "verdict")
+    table = plain_table(*titles, left=("face", scale, "verdict"), wrap=False)
     for face in diagnosis["faces"]:
         table.add_row(
             face["face"],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.segment import Segment, Segments
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedskew.core.errors import FedskewError, visible
 from fedskew.core.files import replacing
@@ -126,6 +126,12 @@ def print_summary(results: series.Results, title: str = "") -> None:
             f"not shown, lines are too short: {', '.join(keys)} (`fedskew show --columns` prints any)",
             style="dim",
         )
+
+
+def plain_table(*titles: str, left: Sequence[str] = (), wrap: bool = True) -> Table:
+    """Return a table without lines and rows. The columns ``left`` are aligned left, all others right."""
+    columns = (Column(title, justify="left" if title in left else "right", no_wrap=not wrap) for title in titles)
+    return Table(*columns, box=None, pad_edge=False)
 
 
 def print_columns(columns: Mapping[str, Sequence[str]], left: Sequence[str]) -> None:
@@ -242,10 +248,9 @@ def warn(line: str) -> None:
 def print_profile(records: Sequence[RunRecord]) -> None:
     """Print how the time of each method's rounds was spent, summed over its runs."""
     for method, seconds in profiles(titled(records)).items():
-        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-        for column in (f"{method}: seconds", "", "share", ""):
-            table.add_column(column, justify="left" if column == "" else "right", no_wrap=True)
+        table = plain_table(f"{method}: seconds", "", "share", "", left=("",), wrap=False)
         total = sum(seconds.values())
+        table.padding = (0, 1, 0, 0)
         for name, value in seconds.items():
             share = value / total
             table.add_row(f"{value:.3f}", name, f"{100 * share:.0f} %", "█" * round(30 * share))

@@ -16,6 +16,7 @@ from fedskew.cli import output
 from fedskew.cli.watch import follow, going_on, progress
 from fedskew.core.errors import FedskewError, require
 from fedskew.core.files import write_whole
+from fedskew.core.groups import grouped
 from fedskew.core.text import count
 from fedskew.measure.registry import Measure, primary_of
 from fedskew.report.console import Console, say
@@ -92,18 +93,16 @@ def newest(store: RunStore, records: Sequence[RunRecord], measures: Mapping[int,
     For a trial of tuning, this is the measure on held-out rows that chooses the settings; without a shared model, at the sites.
     """
     scores = dict.fromkeys((record.id for record in records), math.nan)
-    runs: dict[str, list[int]] = {}
-    for record in records:
+
+    def name_in_store(record: RunRecord) -> str:
         measure = measures[record.id]
         if is_trial(record):
-            split = record.facts["tuning"].get("by", "clients")
-            runs.setdefault(f"{split}/{measure.name}_mean", []).append(record.id)
-        else:
-            split = "sites" if shares_no_model(record) else measure.split
-            runs.setdefault(f"{split}/{measure.name}", []).append(record.id)
-    for measured, ids in runs.items():
+            return f"{record.facts['tuning'].get('by', 'clients')}/{measure.name}_mean"
+        return f"{'sites' if shares_no_model(record) else measure.split}/{measure.name}"
+
+    for name, ids in grouped((name_in_store(record), record.id) for record in records).items():
         with suppress(FedskewError):
-            scores |= {m.run: m.value for m in store.last(ids, [measured])}
+            scores |= {m.run: m.value for m in store.last(ids, [name])}
     return scores
 
 
@@ -123,7 +122,6 @@ def row_of(record: RunRecord, measure: Measure, score: float, of_one_metric: boo
     """Return the run as a row of the list. The measure is named if the listed runs have different measures."""
     result = plain(measure, score) if of_one_metric else f"{measure.title} {value(measure, score)}"
     ended = record.status == "finished" or not record.rounds
-    date = f"{datetime.fromisoformat(record.created).astimezone():%Y-%m-%d %H:%M}" if record.created else ""
     return {
         "run": str(record.id),
         "in": f"c{record.comparison}" if record.comparison else "",
@@ -132,7 +130,7 @@ def row_of(record: RunRecord, measure: Measure, score: float, of_one_metric: boo
         "seed": str(record.seed),
         heading(measure) if of_one_metric else "result": f"validation {result}" if is_trial(record) else result,
         "status": record.status if ended else f"{record.status} {record.rounds_done}/{record.rounds}",
-        "date": date,
+        "date": f"{datetime.fromisoformat(record.created).astimezone():%Y-%m-%d %H:%M}" if record.created else "",
         "tags": " ".join(record.facts.get("tags", [])),
     }
 
@@ -215,21 +213,17 @@ def print_curves(results: Results) -> None:
     console, frame, curves = Console(), results.frame, curves_by_run(results)
     if len(curves):
         measures = [m for m in results.measures.shown("curve") if m.key in curves]
-        table = Table(box=None, pad_edge=False)
-        for title in ("round", *map(heading, measures)):
-            table.add_column(title, justify="right")
+        table = output.plain_table("round", *map(heading, measures))
         for row in curves.to_dict("records"):
             table.add_row(str(row["round"]), *(plain(m, row[m.key]) for m in measures))
         console.print(table)
     parts = results.parts
     parts = parts[parts["round"] <= frame["round"].max()]
     for split, rows in parts[parts["round"] == parts.groupby("split")["round"].transform("max")].groupby("split"):
-        table = Table(box=None, pad_edge=False)
-        table.add_column(f"{split} (round {rows['round'].iloc[0]})")
         newest = rows.pivot(index="part", columns="name", values="value").reindex(rows["part"].unique())
         measures = [results.measures.stored[str(split), name] for name in newest]
-        for measure in measures:
-            table.add_column(heading(measure), justify="right")
+        title = f"{split} (round {rows['round'].iloc[0]})"
+        table = output.plain_table(title, *map(heading, measures), left=(title,))
         for part, values in newest.iterrows():
             table.add_row(str(part), *(plain(m, float(values[m.name])) for m in measures))
         console.print(table)

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from fedskew.api import functions
 from fedskew.api.caller import CommandLine, Started
 from fedskew.api.runs import Runs
@@ -212,9 +210,8 @@ def print_tuned(tuned: Tuned) -> None:
     """Print all tried settings, and mark the best."""
     console = Console()
     console.print(f"\n{name_of(tuned.method)}", style="bold")
-    table = Table(box=None, pad_edge=False)
-    for title in ("setting", f"held-out {heading(tuned.measure)}", "s", "runs", ""):
-        table.add_column(title, justify="left" if title in ("setting", "") else "right")
+    titles = ("setting", f"held-out {heading(tuned.measure)}", "s", "runs", "")
+    table = output.plain_table(*titles, left=("setting", ""))
     best = tuned.best
     for t in tuned.tried:
         mark = "best" if t is best else "as good" if t in tuned.equal else "" if t.ended == "finished" else t.ended

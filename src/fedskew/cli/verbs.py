@@ -82,16 +82,8 @@ def of_keyword(keyword: Keyword) -> Option:
     name = f"--{keyword.name.replace('_', '-')}"
     if keyword.kind is bool:
         return switch(name, keyword.help)
-    how: dict[str, Any] = {}
-    if keyword.kind is not str:
-        how["type"] = keyword.kind
-    if keyword.choices:
-        how["choices"] = keyword.choices
-    if keyword.repeated:
-        how["action"] = "append"
-    if keyword.several:
-        how["nargs"] = "+"
-    return option(name, keyword.metavar, keyword.help, **how)
+    how = {"type": keyword.kind, "choices": keyword.choices or None, "nargs": "+" if keyword.several else None}
+    return option(name, keyword.metavar, keyword.help, action="append" if keyword.repeated else "store", **how)
 
 
 def of_keywords(options: type) -> tuple[Option, ...]:

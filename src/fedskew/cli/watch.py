@@ -61,23 +61,14 @@ class Seen:
         """The number of rounds until the end of the run, 0 if it has ended."""
         return self.record.rounds - self.record.rounds_done if self.open else 0
 
-    @property
-    def left(self) -> float:
-        """The seconds until the end of the run at its mean pace, NaN if it has not begun."""
-        return self.pace * self.rounds_left if self.rounds_left else 0.0
-
     def row(self) -> dict[str, object]:
         r = self.record
+        left = self.pace * self.rounds_left if self.rounds_left else 0.0  # NaN if it has not begun
         signs = [entry["line"] for entry in r.facts.get("warnings", [])]
         return {
             **{"run": r.id, "name": r.name, "seed": r.seed, "status": r.status, "round": r.rounds_done},
-            **{
-                "rounds": r.rounds,
-                **{m.key: v for m, v in self.values.items()},
-                "seconds_a_round": self.pace,
-                "seconds_left": self.left,
-            },
-            **{"warnings": signs, "lost": self.lost},
+            **{"rounds": r.rounds, **{m.key: v for m, v in self.values.items()}, "seconds_a_round": self.pace},
+            **{"seconds_left": left, "warnings": signs, "lost": self.lost},
         }
 
 

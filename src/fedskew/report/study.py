@@ -161,8 +161,8 @@ class Findings:
                 measured[site] = *mean_interval(at_site), paired_p(at_site)
         corrected = holm([p for _, _, p in measured.values()])
         return {  # equal differences have no standard error
-            site: {"difference": mean, "difference_half": half or math.nan, "verdict": decided(p, mean)}
-            for (site, (mean, half, _)), p in zip(measured.items(), corrected, strict=True)
+            site: {"difference": mean, "difference_half": half or math.nan, "p": p, "verdict": decided(of_all, mean)}
+            for (site, (mean, half, p)), of_all in zip(measured.items(), corrected, strict=True)
         }
 
     def reached(self, name: str) -> str:

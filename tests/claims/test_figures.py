@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from fedskew.claims.verdicts import Results, interval
 from fedskew.core.errors import BadInput
 from fedskew.report.html import in_grey
 from fedskew.store.records import RunRecord
-from tests.pages import loaded
 
 
 def run(seed: int, accuracy: list[float], rounds: int = 4) -> Measured:
@@ -279,12 +277,3 @@ def test_the_page_says_if_runs_of_the_same_data_have_different_rows() -> None:
         runs[1].record.facts["data"] = {"name": "ag-news", "fingerprint": "b"}
     assert "ag-news" in mixed(document(), "full", by_seed)
     assert mixed(document(), "quick", by_seed) == ""  # at this scale each seed draws its own rows
-
-
-@pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parents[2] / "docs" / "results").glob("*.json")), ids=lambda p: p.stem
-)
-def test_published_exports_make_their_page(path: Path) -> None:
-    export = json.loads(path.read_text(encoding="utf-8"))
-    page = loaded("docs/builder/documents.py").page
-    assert page(export).count("\n## ") >= len(load(export["document"]).tables)

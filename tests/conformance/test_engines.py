@@ -43,7 +43,8 @@ CELLS = [
     for spec in FIRST
     for engine in ENGINE
     for solver in SOLVER
-    if (solver == "sgd" and engine != "one-wide") or spec.partition(":")[0] in SHAPES
+    if (solver == "sgd" and engine != "one-wide")
+    or (spec.partition(":")[0] in SHAPES and (solver == "momentum" or engine != "one-wide"))
     if solver != "adamw" or linear_solver not in algorithm(spec).contract().needs
 ]
 

@@ -1,6 +1,5 @@
 """The conformance room: good methods pass, and each way of being wrong is found and named."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -16,16 +15,10 @@ from fedskew.core.records import Batch, Carry, Cohort, Privacy, ServerView, Uplo
 from fedskew.core.seeding import normals
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
-from fedskew.slots import Adam, ServerSgd
+from fedskew.slots import ServerSgd
 from tests.commands import error_of, output_of
 
 NUMBER = {promise.__name__: promise.__doc__ for promise in PROMISES}
-
-
-def broken(algorithm: Algorithm) -> dict[str, str]:
-    """The broken promises, by the name of their function, and why."""
-    names = {text: name for name, text in NUMBER.items()}
-    return {names.get(v.promise, v.promise): v.reason for v in check(algorithm) if not v.kept}
 
 
 def reason(algorithm: Algorithm, name: str) -> str:
@@ -142,17 +135,12 @@ def test_a_false_privacy_loss_is_found(method: Algorithm) -> None:
     assert not reason(DpFedAvg(), "hides_each_client")
 
 
-@pytest.mark.parametrize("name", ["scaffold"])
-def test_a_good_method_keeps_every_promise(name: str) -> None:
-    verdicts = list(check(ALGORITHMS[name]()))
+def test_a_good_method_keeps_every_promise() -> None:
+    verdicts = list(check(ALGORITHMS["scaffold"]()))
     assert [v for v in verdicts if not v.kept] == []
     assert [v.promise for v in verdicts[: len(PROMISES)]] == [p.__doc__ for p in PROMISES]
-    assert len(verdicts) == len(PROMISES) + len(ALGORITHMS[name].reduces_to)
+    assert len(verdicts) == len(PROMISES) + len(ALGORITHMS["scaffold"].reduces_to)
     assert all("\n" not in v.promise and len(v.promise) < 100 for v in verdicts)
-
-
-def test_check_uses_the_server_optimiser() -> None:
-    assert all(v.kept for v in check(ALGORITHMS["fedavg"](), Adam(lr=0.05)))
 
 
 def test_a_number_that_is_not_finite_ends_the_check() -> None:
@@ -188,7 +176,7 @@ def test_a_class_that_cannot_be_pickled_is_found() -> None:
     class Local(Base):
         pass
 
-    assert set(broken(Local())) == {"is_a_value"}
+    assert "pickle" in reason(Local(), "is_a_value")
 
 
 def test_missing_and_false_declarations_are_found() -> None:
@@ -215,7 +203,7 @@ def test_missing_and_false_declarations_are_found() -> None:
 
 
 def test_a_false_reduction_is_found_and_a_true_one_is_not() -> None:
-    found = broken(FalseReduction())
+    found = {v.promise: v.reason for v in check(FalseReduction()) if not v.kept}
     assert set(found) == {
         "takes the steps of fedavg with its default options",
         "takes the steps of no-such-method with scale=2",
@@ -230,7 +218,4 @@ def test_check_on_the_command_line() -> None:
     out = output_of("check", "fedprox:mu=0.3")
     assert len([line for line in out.splitlines() if line.startswith("ok ")]) == len(PROMISES) + 2
     assert "fedprox:mu=0.3: keeps its promises" in out
-    printed = json.loads(output_of("check", "fedadam", "--json"))
-    assert (printed["component"], printed["kind"]) == ("fedadam", "algorithm")
-    assert all(row["kept"] for row in printed["promises"])
     assert "did you mean 'fedprox'?" in error_of("check", "fedpro")

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from syrupy.assertion import SnapshotAssertion
 from fedskew.advice.evidence import BOUNDS, cells, packaged
 from fedskew.algorithms import ALGORITHMS
 from fedskew.api.functions import run
+from fedskew.claims.document import load
 from fedskew.cli.main import parser
 from fedskew.cli.request import experiment_from
 from fedskew.core.algorithm import Algorithm
@@ -105,6 +107,16 @@ COMPLETE = ("reference/measurements.md", "reference/command-line.md", "reference
 """Each stored number, verb, option, and each table, figure and claim of a document: nobody reads them from start to end."""
 
 
+SMALL = ("failure-modes", "standard")
+"""The document whose figures are compared with the links of its page."""
+
+
+def test_published_exports_make_their_page(made: dict[str, str]) -> None:
+    for path in (ROOT / "docs" / "results").glob("*.json"):
+        tables = load(path.stem.rpartition("-")[0]).tables
+        assert made[f"results/{path.stem}.md"].count("\n## ") >= len(tables), path.stem
+
+
 def test_no_page_is_longer_than_3000_words(made: dict[str, str]) -> None:
     words = {path: len(text.split()) for path, text in {**made, **committed()}.items()}
     assert {path: number for path, number in words.items() if number > 3000 and path not in COMPLETE} == {}
@@ -170,9 +182,11 @@ def examples() -> dict[str, str]:
 def test_links_of_the_site_lead_somewhere(made: dict[str, str]) -> None:
     links = loaded("docs/builder/links.py")
     written = {**committed(), **{path.replace(".py", ".md"): text for path, text in examples().items()}}
-    drawings_of = loaded("docs/builder/documents.py").drawings
-    drawings = {f"pictures/{name}" for each in loaded("docs/generate.py").exports() for name in drawings_of(each)}
-    pictures = dict.fromkeys(drawings | loaded("docs/builder/pictures.py").paths(), "")
+    drawings = {path: re.findall(r"\.\./(pictures/[^)]*)", made[path]) for path in DOCUMENTS}
+    [small] = [each for each in loaded("docs/generate.py").exports() if (each["document"], each["scale"]) == SMALL]
+    drawn = loaded("docs/builder/documents.py").drawings(small)
+    assert sorted(drawings["results/{}-{}.md".format(*SMALL)]) == sorted(f"pictures/{name}" for name in drawn)
+    pictures = dict.fromkeys({*chain(*drawings.values())} | loaded("docs/builder/pictures.py").paths(), "")
     indexes = dict.fromkeys(("contributing.md", "tutorials/index.md", "gallery/index.md"), "")
     pages = {path: links.of_site(text, path) for path, text in {**made, **written}.items()}
     known = {**pages, **pictures, **indexes, "evidence-table.html": ""}

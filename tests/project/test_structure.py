@@ -78,9 +78,22 @@ def package_of(path: Path) -> list[str]:
     return ["fedskew", *path.relative_to(SOURCE).parts[:-1]]
 
 
-def imported(tree: ast.AST, package: list[str]) -> Iterator[str]:
+@cache
+def nodes_of(source: str) -> list[ast.AST]:
+    """All nodes of a file, the module first."""
+    return [*ast.walk(ast.parse(source))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _parsed_once() -> Iterator[None]:
+    """Forget the nodes at the end: to look for garbage among them would slow down later tests."""
+    yield
+    nodes_of.cache_clear()
+
+
+def imported(source: str, package: list[str]) -> Iterator[str]:
     """The full names of all modules and names imported anywhere in a file, in functions and under TYPE_CHECKING too."""
-    for node in ast.walk(tree):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -106,13 +119,13 @@ def name_of(node: ast.AST) -> str:
 @cache
 def imports_of(path: Path) -> set[str]:
     """The full names of all modules and names that a file imports."""
-    return {*imported(ast.parse(path.read_text(encoding="utf-8")), package_of(path))}
+    return {*imported(path.read_text(encoding="utf-8"), package_of(path))}
 
 
 def wrong_imports(source: str, room: str, package: list[str]) -> list[str]:
     """Imports of a file of ``room`` that do not point downwards."""
     wrong = []
-    for name in imported(ast.parse(source), package):
+    for name in imported(source, package):
         first, _, rest = name.partition(".")
         if first == "flwr" and room != "flower":
             wrong.append(f"{name}: only the room flower knows flwr")
@@ -187,17 +200,16 @@ MOST_HOOKS = 17
 
 def deep_classes(source: str) -> list[str]:
     """Uses of ``super()``, and classes whose base has a base of its own in the same file or is another method."""
-    tree = ast.parse(source)
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [node for node in nodes_of(source) if isinstance(node, ast.ClassDef)]
     bases = {node.name: [name for base in node.bases if (name := name_of(base)) != "ABC"] for node in classes}
     other_methods = {
         alias.asname or alias.name
-        for node in ast.walk(tree)
+        for node in nodes_of(source)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("fedskew.algorithms", "fedskew.slots"))
         for alias in node.names
     }
     found = [name for name, own in bases.items() if any(bases.get(base) or base in other_methods for base in own)]
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and name_of(node.func) == "super"]
+    calls = [node for node in nodes_of(source) if isinstance(node, ast.Call) and name_of(node.func) == "super"]
     return found + ["super()"] * len(calls)
 
 
@@ -276,7 +288,7 @@ SQL = re.compile(r"\b(SELECT\b.*\bFROM|INSERT\b.*\bINTO|UPDATE \w+ SET|DELETE FR
 
 def sql(source: str) -> list[str]:
     """The texts of a file that are SQL statements."""
-    texts = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    texts = (node.value for node in nodes_of(source) if isinstance(node, ast.Constant))
     return [text for text in texts if isinstance(text, str) and SQL.search(text)]
 
 
@@ -290,15 +302,15 @@ def test_the_store_alone_reads_and_writes_its_file():
 
 def filled(source: str) -> list[str]:
     """The names of a module's lists, sets and dictionaries that a function changes."""
-    tree = ast.parse(source)
+    module, *nodes = nodes_of(source)
     names = {
         name_of(target)
-        for node in tree.body
+        for node in module.body
         if isinstance(node, ast.Assign | ast.AnnAssign)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
     }
     changed = []
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.Lambda)]
     for node in (inner for function in functions for inner in ast.walk(function)):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
             changed.append(name_of(node.value))
@@ -342,7 +354,7 @@ OPTIONS = [
 def limits_by_hand(source: str) -> list[str]:
     """Checks in ``__post_init__`` of one option against constants, which a type of `fedskew.core.limits` could make."""
     found = []
-    for function in ast.walk(ast.parse(source)):
+    for function in nodes_of(source):
         if not isinstance(function, ast.FunctionDef) or function.name != "__post_init__":
             continue
         for call in ast.walk(function):
@@ -381,7 +393,7 @@ FITTERS = {
 
 def fits(source: str) -> bool:
     """Whether a call sets both a mean and a scale."""
-    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    calls = (node for node in nodes_of(source) if isinstance(node, ast.Call))
     return any({"mean", "scale"} <= {keyword.arg for keyword in call.keywords} for call in calls)
 
 
@@ -406,8 +418,8 @@ def test_an_export_computes_no_column_by_itself():
     """Its graph has the formulas of the preprocessing, so no file beside that reads a scale."""
 
     def scales(source: str) -> list[str]:
-        nodes = ast.walk(ast.parse(source))
-        return [ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute) and node.attr == "scale"]
+        found = (node for node in nodes_of(source) if isinstance(node, ast.Attribute) and node.attr == "scale")
+        return [ast.unparse(node) for node in found]
 
     assert offenders((SOURCE / "serving").glob("*.py"), lambda path, source: scales(source)) == {}
 
@@ -445,4 +457,4 @@ def written_by_hand(node: ast.AST) -> Iterator[str]:
 
 
 def test_files_are_written_whole_in_one_way():
-    assert offenders(FILES, lambda path, source: [*written_by_hand(ast.parse(source))]).keys() == BY_HAND
+    assert offenders(FILES, lambda path, source: [*written_by_hand(nodes_of(source)[0])]).keys() == BY_HAND

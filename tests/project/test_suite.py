@@ -14,10 +14,10 @@ RUNS = {"run", "call", "check_call", "check_output"}
 WAITS = {"wait", "join", "get", "communicate", "result", "exception"}
 
 
-def endless_waits(source: str) -> list[str]:
+def endless_waits(module: ast.Module) -> list[str]:
     """Calls that may wait for ever: of a program, and of a process, thread, queue, event or future without any argument."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(module):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
         name, limited = node.func.attr, any(keyword.arg == "timeout" for keyword in node.keywords)
@@ -27,19 +27,15 @@ def endless_waits(source: str) -> list[str]:
     return found
 
 
-def test_every_wait_has_a_limit() -> None:
-    assert {str(path): found for path in FILES if (found := endless_waits(path.read_text(encoding="utf-8")))} == {}
-
-
 CHECKS = ("assert", "raises", "warns", "fail", "check_on_ranks")
 HELPERS = {"compare", "fuzz", "refused", "run_python", "same", "same_as_simulated", "walk"}
 """Functions of the tests that check: calls whose names begin with one of `CHECKS`, and these."""
 
 
-def unchecked(source: str) -> list[str]:
+def unchecked(module: ast.Module) -> list[str]:
     """Tests that assert nothing in their own text."""
     found = []
-    for test in ast.walk(ast.parse(source)):
+    for test in module.body:
         if isinstance(test, ast.FunctionDef) and test.name.startswith("test_"):
             nodes = list(ast.walk(test))
             names = [ast.unparse(node.func).rpartition(".")[2] for node in nodes if isinstance(node, ast.Call)]
@@ -49,9 +45,10 @@ def unchecked(source: str) -> list[str]:
     return found
 
 
-def test_every_test_checks_something() -> None:
-    found = {str(path): unchecked(path.read_text(encoding="utf-8")) for path in FILES}
-    assert {path: tests for path, tests in found.items() if tests} == {}
+def test_every_wait_has_a_limit_and_every_test_checks_something() -> None:
+    modules = {str(path): ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+    assert {path: found for path, module in modules.items() if (found := endless_waits(module))} == {}
+    assert {path: found for path, module in modules.items() if (found := unchecked(module))} == {}
 
 
 def test_the_folders_of_the_tests_are_the_rooms_of_the_package() -> None:

@@ -15,19 +15,17 @@ from fedskew.cli.output import print_notices, print_ranks, print_summary
 from fedskew.execution.facts import defaults
 from fedskew.experiment.config import Experiment
 from fedskew.measure.history import Warned
-from fedskew.report import style
+from fedskew.report import draw, files, html, plots, style
 from fedskew.report.budgets import budget_from
-from fedskew.report.files import texts_of
-from fedskew.report.html import page
 from fedskew.report.series import Layout, Results
 from fedskew.store.runs import RunStore
 from tests.report import add, compared, mixed_store, test_budget as budgets, toml
 from tests.report.test_equivalence import OTHERS, store as with_margin
 
 
-def on_rows(folder: Path, held_out: float) -> RunStore:
+def on_held_out_rows(folder: Path) -> RunStore:
     store = RunStore(folder)
-    add(store, "a", 0, [0.1, 0.5], held_out=held_out)
+    add(store, "a", 0, [0.1, 0.5], held_out=0.2)
     return store
 
 
@@ -91,10 +89,8 @@ def planned(folder: Path) -> RunStore:
 
 CASES: dict[str, tuple[Callable[[Path], RunStore], dict[str, Any]]] = {
     "several methods, some unfinished": (mixed_store, {}),
-    "standard deviation": (mixed_store, {"layout": Layout(spread="std")}),
-    "columns": (mixed_store, {"layout": Layout(columns=("worst_client", "round/drift", "seeds"))}),
-    "training rows": (lambda folder: on_rows(folder, 0.0), {}),
-    "held-out rows": (lambda folder: on_rows(folder, 0.2), {}),
+    "columns": (mixed_store, {"layout": Layout(spread="std", columns=("worst_client", "round/drift", "seeds"))}),
+    "held-out rows": (on_held_out_rows, {}),
     "settings, tuning, warnings, profile": (with_settings, {}),
     "natural clients": (lambda folder: with_skew(folder, "natural"), {}),
     "dealt clients": (lambda folder: with_skew(folder, "iid"), {}),
@@ -113,15 +109,21 @@ def test_every_view_says_the_same(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, snapshot: object
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(style, "inline", lambda *_: "")  # the words of a page do not need its pictures
+    for name in [name for name in vars(draw) if name.startswith("draw_")]:
+        monkeypatch.setattr(draw, name, lambda *_, **__: None)  # the words of a page do not need its pictures
+    for name in ("inline", "attribute"):
+        monkeypatch.setattr(style, name, lambda *_: "")
+    of_page: dict[str, style.Picture] = {}
+    monkeypatch.setattr(html, "pictures", lambda *given: of_page.update(plots.pictures(*given)) or dict(of_page))
+    monkeypatch.setattr(files, "pictures", lambda results: of_page)  # its tables have the same heads
     make, options = CASES[case]
     store = make(tmp_path / "runs")
     results = Results(store, store.runs(), **options)
     for show in (print_summary, print_ranks):
         show(results)
     print_notices(store.runs())
-    said = {"terminal": capsys.readouterr().out, "page": text_of(page(results))}
-    for name, text in texts_of(results).items():
+    said = {"terminal": capsys.readouterr().out, "page": text_of(html.page(results))}
+    for name, text in files.texts_of(results).items():
         said[name] = text.partition("\n")[0] if name.endswith("csv") else text
     assert {name: [line.rstrip() for line in text.split("\n")] for name, text in said.items()} == snapshot
 

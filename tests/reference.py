@@ -1,6 +1,6 @@
-"""Independent counterparts for exact tests: plain training, matrix quadratics, planners with a fixed plan."""
+"""Independent counterparts for exact tests: plain training, matrix quadratics, selections with a fixed answer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.records import BatchPlan
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
@@ -118,23 +117,7 @@ def run(fed: Federation, x0, rounds: int) -> tuple[list[Outcome], ClientStates]:
     return play(fed, x0, rounds, states=states), states
 
 
-# planners and selections with a fixed answer
-
-
-@dataclass(frozen=True)
-class Batches:
-    """Client k trains on exactly these batches of pooled rows, padded under a mask of 0."""
-
-    of: Mapping[int, list[list[int]]]
-
-    def batch_sizes(self, sizes):
-        return sizes
-
-    def train(self, round_: int, client: int, rows) -> BatchPlan:
-        width = max(len(batch) for batch in self.of[client])
-        index = [[*batch, *[batch[0]] * (width - len(batch))] for batch in self.of[client]]
-        mask = [[1.0] * len(batch) + [0.0] * (width - len(batch)) for batch in self.of[client]]
-        return BatchPlan(np.asarray(index), np.asarray(mask))
+# selections with a fixed answer
 
 
 @dataclass(frozen=True)

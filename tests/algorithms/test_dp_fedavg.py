@@ -23,7 +23,7 @@ from fedskew.core.trees import pick
 from fedskew.loop.round import start
 from fedskew.measure.privacy import ORDERS, divergence, epsilon
 from fedskew.slots import Poisson
-from tests.blobs import DATA, assert_resumes_exactly, small
+from tests.blobs import DATA, small
 from tests.commands import output_of
 from tests.reference import Only, assert_close, f64, ragged
 from tests.small import X0, Linear, exact_clients, play
@@ -269,10 +269,6 @@ def test_tables_and_the_report_show_it_where_there_is_one(tmp_path) -> None:
     plain = run_experiment(small(), data=DATA, runs=tmp_path / "plain")
     assert "epsilon" not in plain.report(tmp_path / "plain.html").read_text().lower()
     assert "epsilon" not in output_of("show", "--runs", tmp_path / "plain")
-
-
-def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path) -> None:
-    assert_resumes_exactly(private(server="adam:lr=0.03"), tmp_path)
 
 
 @pytest.mark.parametrize(

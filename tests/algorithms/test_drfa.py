@@ -9,7 +9,6 @@ import torch
 from fedskew.algorithms import Drfa
 from fedskew.core.trees import pick, project_onto_simplex
 from fedskew.engine.sequential import Sequential
-from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.plan import System
 from fedskew.loop.round import call, close_round, prepare, start, work_of_round
@@ -123,12 +122,11 @@ def test_a_client_counts_as_often_as_it_was_drawn() -> None:
 # the snapshot
 
 
-@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
-def test_the_snapshot_is_the_model_after_a_common_share_of_the_steps(engine) -> None:
+def test_the_snapshot_is_the_model_after_a_common_share_of_the_steps() -> None:
     """After t steps a quadratic client is at b + (1 - eta h)^t (x - b); t = floor(share tau) + 1."""
     steps, seen = (2, 5), set()
     for seed in range(80):
-        outcome = play(replace(sized_pair(Drfa(), steps), seed=seed), [1.0], 1, engine)[0]
+        outcome = play(replace(sized_pair(Drfa(), steps), seed=seed), [1.0], 1)[0]
         share = float(outcome.server.state["share"])
         for i, k in enumerate(outcome.work.clients):
             h, b = PAIR[k]

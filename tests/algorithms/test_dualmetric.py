@@ -46,11 +46,6 @@ def test_inter_at_its_edges(dtype, edge: float, factors) -> None:
     assert [inter(v) for v in around(edge, dtype)] == [torch.tensor(f, dtype=dtype) for f in factors]
 
 
-@pytest.mark.parametrize(("lead", "factor"), [(-1, 0.85), (-0.04, 0.95), (0.01, 1), (0.03, 1.05), (0.9, 1.15)])
-def test_inter_inside_its_cells(lead: float, factor: float) -> None:
-    assert float(inter(f64(lead))) == factor
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("d_local", "edge", "factors"),

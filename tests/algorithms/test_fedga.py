@@ -263,15 +263,6 @@ def test_golden_alignment() -> None:
     assert_close(g, f64([[-1 / 2, 1 / 3, 1 / 6], [-1 / 2, 1 / 3, 1 / 6], [2 / 3, -2 / 3, 0]]) / 3)
 
 
-def test_golden_alignment_step() -> None:
-    # p = (1/2, 1/4, 1/4) for the row of class 0, (1/4, 1/4, 1/2) for the rows of class 2; n = (1, 0, 2)
-    # r_0 = (0, 1, -1), t = (1, 1/4, -1/4), s = 1, p s - t = (-1/2, 0, 1/2)
-    # r_2 = (1/2, 1, 0), t = (1/8, 1/4, 1), s = 11/8, p s - t = (7/32, 3/32, -10/32)
-    logits = f64([[2, 1, 1], [1, 1, 2], [1, 1, 2]]).log()
-    g = aligned(logits, [0, 2, 2])[1]
-    assert_close(g, f64([[-1 / 2, 0, 1 / 2], [7 / 32, 3 / 32, -10 / 32], [7 / 32, 3 / 32, -10 / 32]]) / 3)
-
-
 def some_logits(rows: int) -> Tensor:
     return torch.randn(rows, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from fedskew.algorithms import FedAvg, FedPa
 from fedskew.core.errors import Diverged
 from fedskew.core.records import Carry, Info, View
-from fedskew.engine.sequential import Sequential
-from fedskew.engine.stacked import Stacked
 from fedskew.loop.plan import Local
 from fedskew.slots import Sgd, Uniform
 from tests.reference import (
@@ -26,27 +24,7 @@ from tests.reference import (
     train_plain,
     trajectory,
 )
-from tests.small import X0, Quadratic, exact_clients, play
-
-
-def test_golden_round() -> None:
-    # x = 1, eta = 0.5, 5 steps with one as burn-in, l = 2 windows of two, rho = 2, hence rho_l = 1/3; p = 1/4, 3/4
-    # client 1, w^2 / 2: the error w halves: 1/2 | 1/4, 1/8 | 1/16, 1/32
-    #   samples 3/16, 3/64, mean 15/128, deviations +- 9/128, S = 2 (9/128)^2
-    # client 2, (w - 5)^2 / 4: the error w - 5 = -4 falls by 3/4: -3 | -9/4, -27/16 | -81/64, -243/256
-    #   samples -63/32, -567/512, mean -1575/1024, deviations -+ 441/1024, S = 2 (441/1024)^2
-    # Delta = (x_bar - x) / (1/3 + 2/3 S)
-    third = Fraction(1, 3)
-    delta_1 = (Fraction(15, 128) - 1) / (third + 2 * third * 2 * Fraction(9, 128) ** 2)
-    delta_2 = (Fraction(-1575, 1024) + 4) / (third + 2 * third * 2 * Fraction(441, 1024) ** 2)
-    rows = [[1.0, 0.0], *[[0.5, 5.0]] * 3]
-    fed = exact_clients(Quadratic(), rows, (5, 5), FedPa(rho=2.0, samples=2), lr=0.5, sizes=[1, 3])
-    outcome = play(fed, [1.0], 1)[0]
-    assert_close(outcome.done.uploads.delta[:, 0], [float(delta_1), float(delta_2)])
-    assert_close(outcome.server.x, [1 + float(delta_1 / 4 + 3 * delta_2 / 4)])
-
-
-# the preconditioned update
+from tests.small import X0, play
 
 
 def sent(algorithm: FedPa, x: Tensor, samples: Tensor) -> Tensor:
@@ -106,7 +84,7 @@ def burnt(steps: int, share: str) -> int:
     return int(Fraction(share) * steps)
 
 
-@pytest.mark.parametrize("share", ["0", "0.2", "0.29", "0.5", "0.9", "0.99"])
+@pytest.mark.parametrize("share", ["0", "0.29", "0.5", "0.99"])
 @pytest.mark.parametrize("number", [1, 2, 4, 7])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_windows_divide_the_steps_after_the_burn_in(share: str, number: int, dtype: torch.dtype) -> None:
@@ -142,15 +120,14 @@ def path(fed, round_: int, client: int, x: Tensor) -> np.ndarray:
     return torch.stack([*seen[1:], last]).numpy()
 
 
-@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
 @pytest.mark.parametrize("local", [Local(epochs=5, batch_size=7), Local(epochs=1, batch_size=7)], ids=["long", "short"])
-def test_whole_rounds_against_ordinary_training(engine, local: Local) -> None:
+def test_whole_rounds_against_ordinary_training(local: Local) -> None:
     """Clients take 1 to 30 steps. A client with fewer steps than samples makes only as many samples as it has steps."""
     algorithm = FedPa(rho=0.7, samples=4, burn_in=0.2, weighting="uniform")
     solver = Sgd(lr=0.2, momentum=0.5, weight_decay=0.01)
     fed = ragged(algorithm, local=local, solver=solver)
     numbers = set()
-    for outcome in play(fed, X0, 2, engine):
+    for outcome in play(fed, X0, 2):
         x, deltas = outcome.work.view.x, []
         for k, steps in enumerate(outcome.steps):
             kept = path(fed, outcome.server.round - 1, k, x)[burnt(int(steps), "0.2") :]
@@ -165,10 +142,9 @@ def test_whole_rounds_against_ordinary_training(engine, local: Local) -> None:
     assert numbers == ({4, 1, 2, 3} if local.epochs == 1 else {4})
 
 
-@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
-def test_the_burn_in_rounds_are_fedavg(engine) -> None:
+def test_the_burn_in_rounds_are_fedavg() -> None:
     ours, fedavg = (
-        trajectory(play(ragged(a, solver=Sgd(lr=0.1, momentum=0.9), selection=Uniform(clients=4)), X0, 4, engine))
+        trajectory(play(ragged(a, solver=Sgd(lr=0.1, momentum=0.9), selection=Uniform(clients=4)), X0, 4))
         for a in (FedPa(rho=0.5, burn_in_rounds=3), FedAvg())
     )
     assert_close(ours[:3], fedavg[:3])

@@ -11,53 +11,11 @@ from torch.func import grad
 
 from fedskew.algorithms import FedProc
 from fedskew.core.contract import features
-from fedskew.engine.sequential import Sequential
-from fedskew.engine.stacked import Stacked
 from fedskew.loop.round import start
 from fedskew.slots import Sgd
-from tests.bias import Bias, client_view, labelled, rows_of, softmax
-from tests.reference import (
-    Only,
-    assert_close,
-    f64,
-    local_models,
-    ragged,
-    real_batches,
-    torch_sgd,
-    train_plain,
-    trajectory,
-)
+from tests.bias import Bias, client_view, labelled, rows_of
+from tests.reference import Only, assert_close, f64, local_models, ragged, real_batches, torch_sgd, train_plain
 from tests.small import RAGGED, TASK, X0, play
-
-
-@pytest.mark.parametrize(("alpha", "weight"), [(None, 3 / 4), (0.2, 0.2)])
-def test_golden_two_rounds(alpha: float | None, weight: float) -> None:
-    # features and logits are w; x = (ln 1, ln 2, ln 3, ln 4), eta = 0.6, one full-batch step, T = 4
-    # client 1 holds the labels 0, 0, 2, client 2 the labels 1, 2, no client holds 3; p = 3/5, 2/5
-    # round 0: cross-entropy, q = (0.1, 0.2, 0.3, 0.4)
-    x, eta = np.log([1.0, 2.0, 3.0, 4.0]), 0.6
-    w_1 = x - eta * np.array([0.1 - 2 / 3, 0.2, 0.3 - 1 / 3, 0.4])
-    w_2 = x - eta * np.array([0.1, -0.3, -0.2, 0.4])
-    x_1 = 3 / 5 * w_1 + 2 / 5 * w_2
-    # every row's features are its client's w: c_0 = w_1, c_1 = w_2, c_2 = (w_1 + w_2) / 2, c_3 unknown
-    c = np.array([w_1, w_2, (w_1 + w_2) / 2])
-    u = c / np.sqrt((c**2).sum(1, keepdims=True))
-    # round 1: alpha = 1 - 1/4; the gradient of L_gpc for a row of class y is u' (softmax(u w) - e_y)
-    s, q = softmax(u @ x_1), softmax(x_1)
-
-    def step(share: list[float]) -> np.ndarray:
-        ce, gpc = q - np.array([*share, 0]), u.T @ (s - np.array(share))
-        return x_1 - eta * (weight * gpc + (1 - weight) * ce)
-
-    v_1, v_2 = step([2 / 3, 0, 1 / 3]), step([0, 1 / 2, 1 / 2])
-    fed = labelled(FedProc(alpha=alpha), [[0, 0, 2], [1, 2]], 1, eta, classes=4)
-    outcomes = play(replace(fed, rounds=4), x, 2)
-    assert_close(outcomes[0].server.state["c"], np.array([*c, np.zeros(4)]))
-    assert_close(trajectory(outcomes), np.array([x_1, 3 / 5 * v_1 + 2 / 5 * v_2]))
-    assert_close(outcomes[1].server.state["c"], np.array([v_1, v_2, (v_1 + v_2) / 2, np.zeros(4)]))
-
-
-# the loss
 
 
 def loss(z: Tensor, c: Tensor, y: list[int], alpha: float = 1.0) -> Tensor:
@@ -95,8 +53,9 @@ def test_long_features_stay_finite(dtype: torch.dtype) -> None:
         assert grad(lambda z, y=y: loss(z, known, [y], 0.5))(z).isfinite().all()
 
 
-def test_whole_local_training_in_its_textbook_form() -> None:
-    fed = replace(ragged(FedProc()), rounds=5)
+@pytest.mark.parametrize(("alpha", "weight"), [(None, 1 - 2 / 5), (0.2, 0.2)])
+def test_whole_local_training_in_its_textbook_form(alpha: float | None, weight: float) -> None:
+    fed = replace(ragged(FedProc(alpha=alpha)), rounds=5)
     outcomes = play(fed, X0, 3)
     x, c = outcomes[1].server.x, outcomes[1].server.state["c"]
     assert (c.norm(dim=1) > 0).all()
@@ -107,7 +66,7 @@ def test_whole_local_training_in_its_textbook_form() -> None:
         def hybrid(net, inputs: Tensor, labels=labels) -> Tensor:
             (z, logits), y = net(inputs), next(labels)
             gpc = F.cross_entropy(z @ (c / c.norm(dim=1, keepdim=True)).T, y)
-            return (1 - 2 / 5) * (gpc - F.cross_entropy(logits, y))
+            return weight * (gpc - F.cross_entropy(logits, y))
 
         plain, _ = train_plain(x, batches, torch_sgd(fed.solver), extra=hybrid)
         assert_close(x + outcomes[2].done.uploads.delta[k], plain, 1e-11)
@@ -124,12 +83,11 @@ def test_the_weight_falls_to_zero_over_the_planned_rounds() -> None:
 # prototypes
 
 
-@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
-def test_one_clients_prototypes_are_its_class_means(monkeypatch, engine) -> None:
+def test_one_clients_prototypes_are_its_class_means(monkeypatch) -> None:
     """They are computed with the model after training, over all rows, also if a pass takes several batches."""
     monkeypatch.setattr("fedskew.loop.plan.PASS_ROWS", 4)
     fed = ragged(FedProc(alpha=0.5), sizes=[13])
-    for outcome in play(fed, X0, 2, engine):
+    for outcome in play(fed, X0, 2):
         z = TASK.outputs(local_models(outcome)[0], fed.x)[0]
         means = torch.stack([z[fed.y == j].mean(0) for j in range(3)])
         assert_close(outcome.server.state["c"], means)

@@ -13,22 +13,6 @@ from tests.small import Quadratic, exact_clients, play
 FORMS = ["explicit", "implicit"]
 
 
-# golden rounds: gradients w and 4 (w - 3), x = 1, eta = 0.1, two steps, mu = 2, samples 1/4 and 3/4
-#
-# explicit  client 1: 1 - 0.1 * 1    = 0.9,  0.9 - 0.1 (0.9 + 2 (0.9 - 1))   = 0.9 - 0.07 = 0.83
-#           client 2: 1 - 0.1 * (-8) = 1.8,  1.8 - 0.1 (-4.8 + 2 (1.8 - 1))  = 1.8 + 0.32 = 2.12
-#           x = 0.25 * 0.83 + 0.75 * 2.12 = 0.2075 + 1.59
-# implicit  w <- (w - eta g + 0.2 x) / 1.2
-#           client 1: (1 - 0.1 + 0.2) / 1.2 = 11/12,  (0.9 * 11/12 + 0.2) / 1.2 = 1.025 / 1.2 = 41/48
-#           client 2: (1 + 0.8 + 0.2) / 1.2 = 5/3,    (5/3 + 0.4 * 4/3 + 0.2) / 1.2 = 2.4 / 1.2 = 2
-#           x = 0.25 * 41/48 + 0.75 * 2
-
-
-@pytest.mark.parametrize(("form", "x"), [("explicit", 1.7975), ("implicit", 41 / 192 + 1.5)])
-def test_golden_round(form: str, x: float) -> None:
-    assert_close(play(sized_pair(FedProx(mu=2.0, step=form)), [1.0], 1)[0].server.x, [x])
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_weight_decay_belongs_to_the_local_loss(form: str) -> None:
     """The local limit solves h (w - b) + lambda w + mu (w - x) = 0: decay must not change its weight with the form."""

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,67 +13,14 @@ from fedskew.engine.stacked import Stacked
 from fedskew.loop.plan import Local
 from fedskew.loop.round import start
 from fedskew.slots import Sgd, Uniform
-from tests.bias import softmax
-from tests.reference import (
-    apart,
-    assert_close,
-    f64,
-    full_gradient,
-    local_models,
-    network,
-    ragged,
-    real_batches,
-    sized_pair,
-)
+from tests.reference import apart, assert_close, f64, full_gradient, local_models, network, ragged, real_batches
 from tests.small import X0, OneLayer, classifier, exact_clients, play
-
-
-def test_golden_round_with_half_the_squared_distance() -> None:
-    # gradients w and 4 (w - 3), x = 1, eta = 0.1, rho = 1/2, p = 1/4, 3/4: epsilon = 0, then rho sign(w - x)
-    # client 1: 1 -> 0.9;  g = 0.9 - 0.5 = 0.4 -> 0.86;  g = 0.36 -> 0.824
-    # client 2: 1 -> 1.8;  g = 4 (2.3 - 3) = -2.8 -> 2.08;  g = 4 (2.58 - 3) = -1.68 -> 2.248
-    fed = sized_pair(FedSol(proximal="l2", scale="fixed", rho=0.5), (3, 3))
-    outcome = play(fed, [1.0], 1)[0]
-    assert_close(local_models(outcome), [[0.824], [2.248]])
-    assert_close(outcome.server.x, [0.25 * 0.824 + 0.75 * 2.248])
 
 
 def labelled(rows, labels, steps: int, algorithm, lr: float):
     """Return clients with one labelled row each. The parameters are the weights (3, 2) by rows, then the biases."""
     fed = exact_clients(classifier(OneLayer(nn.Linear(2, 3)).double(), 3), rows, [steps] * len(rows), algorithm, lr=lr)
     return replace(fed, y=torch.tensor(labels))
-
-
-@pytest.mark.parametrize("scale", ["adaptive", "fixed"])
-def test_golden_round_with_the_kl_divergence(scale: str) -> None:
-    rho, temperature, lr = 0.8, 3.0, 0.5
-    a, labels = np.array([[1.0, 2.0], [-1.0, 0.5]]), [0, 1]
-    weight, bias = np.array([[0.3, -0.2], [0.1, 0.4], [-0.5, 0.6]]), np.array([0.2, -0.1, 0.0])
-    models = []
-    for row, label in zip(a, labels, strict=True):
-        p_glob, w, b = softmax((weight @ row + bias) / temperature), weight, bias
-        for step in range(3):
-            # the gradient in the logits, then the outer product with the row
-            d = (softmax((w @ row + b) / temperature) - p_glob) / temperature
-            g_w, g_b = np.outer(d, row), d
-            length = np.sqrt((g_w**2).sum() + (g_b**2).sum())
-            up_w = up_b = 0.0
-            if step:
-                up_w, up_b = rho * g_w / length, rho * g_b / length
-                if scale == "adaptive":
-                    moved_w, moved_b = np.abs(w - weight), np.abs(b - bias)
-                    up_w = up_w * moved_w / np.sqrt((moved_w**2).sum(0))
-                    up_b = up_b * moved_b / np.sqrt((moved_b**2).sum())
-            g = softmax((w + up_w) @ row + b + up_b) - np.eye(3)[label]
-            w, b = w - lr * np.outer(g, row), b - lr * g
-        models.append(np.concatenate([w.ravel(), b]))
-    fed = labelled(a.tolist(), labels, 3, FedSol(rho=rho, scale=scale), lr)
-    outcome = play(fed, np.concatenate([weight.ravel(), bias]), 1)[0]
-    assert_close(local_models(outcome), np.stack(models))
-    assert_close(outcome.server.x, np.stack(models).mean(0))
-
-
-# against a plain loop with torch's own functions on the tiny network
 
 
 def plain_client(fed, t: int, k: int, x: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from fedskew.algorithms import FedAvg, Ifca
 from fedskew.api.functions import run as run_experiment
 from fedskew.core.errors import BadInput
 from fedskew.engine.sequential import Sequential
-from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.execution.build import assemble
 from fedskew.loop.federation import Federation
@@ -38,19 +37,18 @@ def thetas(server) -> list[float]:
 # the best of them for each client then: 0.05, 0.05, 3.85, 3.85
 
 
-@pytest.mark.parametrize("engine", [Sequential(), Stacked(), Stacked(width=3)], ids=repr)
 @pytest.mark.parametrize(
     ("weighting", "sizes", "first"), [("uniform", 1, 0.05), ("uniform", 3, 0.05), ("samples", 3, 0.075)]
 )
-def test_golden_round(engine, weighting: str, sizes: int, first: float) -> None:
+def test_golden_round(weighting: str, sizes: int, first: float) -> None:
     rows = [FOUR[0], *[FOUR[1]] * sizes, *FOUR[2:]]
     fed = exact_clients(Quadratic(), rows, (1,) * 4, Ifca(weighting=weighting), lr=0.1, sizes=[1, sizes, 1, 1])
     states = ClientStates()
-    outcome = play(fed, None, 1, engine, server=started(fed, [0.0, 4.0]), states=states)[0]
+    outcome = play(fed, None, 1, server=started(fed, [0.0, 4.0]), states=states)[0]
     assert outcome.done.uploads.report["cluster"].tolist() == [0, 0, 1, 1]
     assert_close(outcome.done.uploads.delta[:, 0], [0.0, 0.1, -0.4, 0.1])
     assert_close(f64(thetas(outcome.server)), [first, 3.85])
-    scores = evaluate_personal(fed, engine, outcome.server, states, np.arange(4))
+    scores = evaluate_personal(fed, Sequential(), outcome.server, states, np.arange(4))
     assert_close(scores["loss"], [first**2 / 2, (first - 1) ** 2 / 2, 2 * 0.85**2, 1.15**2 / 2])
 
 
@@ -71,14 +69,13 @@ def test_gradient_averaging_weighs_by_rows_and_keeps_an_empty_cluster() -> None:
     assert_close(f64(thetas(outcome.server)), [0.05, 3.95, -7.0])
 
 
-@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
-def test_a_proximal_term_pulls_to_the_clusters_model(engine) -> None:
+def test_a_proximal_term_pulls_to_the_clusters_model() -> None:
     """theta = (0, 4), mu = 2, two steps of 0.1.
 
     0;  0.1, 0.1 - 0.1 (-0.9 + 0.2) = 0.17;  3.6, 3.6 - 0.1 (2.4 - 0.8) = 3.44;  4.1, 4.1 - 0.1 (-0.9 + 0.2) = 4.17
     """
     fed = exact_clients(Quadratic(), FOUR, (2,) * 4, Ifca(mu=2.0), lr=0.1)
-    outcome = play(fed, None, 1, engine, server=started(fed, [0.0, 4.0]))[0]
+    outcome = play(fed, None, 1, server=started(fed, [0.0, 4.0]))[0]
     assert_close(f64(thetas(outcome.server)), [0.085, 3.805])
     assert "mu" not in Ifca().contract().hazard(100.0)
     assert "mu = 200" in Ifca(mu=2.0).contract().hazard(100.0)
@@ -92,10 +89,9 @@ def test_an_empty_cluster_keeps_its_model() -> None:
     assert_close(f64(thetas(outcome.server)), [-7.0, 3.85, 0.05])
 
 
-@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
-def test_ties_go_to_the_first_and_equal_models_collapse(engine) -> None:
+def test_ties_go_to_the_first_and_equal_models_collapse() -> None:
     fed = ragged(Ifca(k=3, spread=0.0))
-    outcomes = play(fed, X0, 1, engine)
+    outcomes = play(fed, X0, 1)
     assert outcomes[0].done.uploads.report["cluster"].tolist() == [0.0] * 7
     assert_close(outcomes[0].server.state["others"], torch.stack([X0, X0]))
     theirs = play(ragged(FedAvg(weighting="uniform")), X0, 1)[0]

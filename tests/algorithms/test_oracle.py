@@ -164,11 +164,19 @@ def test_fedprox_implicit(selection) -> None:
 
 
 @pytest.mark.parametrize(("momentum", "mu"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.8), (0.7, 0.8)])
-@pytest.mark.parametrize(("weighting", "selection"), [("samples", Uniform(clients=3)), ("uniform", Everyone())])
-def test_fednova(momentum: float, mu: float, weighting: str, selection) -> None:
-    """d_k = -Delta_k / (eta ||a_k||), x <- x - eta_g tau_eff eta sum p d."""
+@pytest.mark.parametrize(
+    ("weighting", "selection", "tau_eff"),
+    [
+        ("samples", Uniform(clients=3), "response"),
+        ("uniform", Everyone(), "response"),
+        ("samples", Everyone(), "steps"),
+    ],
+)
+def test_fednova(momentum: float, mu: float, weighting: str, selection, tau_eff: str) -> None:
+    """d_k = -Delta_k / (eta ||a_k||), x <- x - eta_g tau_eff eta sum p d; tau_eff is sum p ||a_k||, or sum p tau_k."""
     solver, rate = Sgd(lr=0.05, momentum=momentum, lr_decay=0.5), 0.8
-    fed = ragged(FedNova(mu=mu, weighting=weighting), solver=solver, selection=selection, server=ServerSgd(lr=rate))
+    method = FedNova(mu=mu, weighting=weighting, tau_eff=tau_eff)
+    fed = ragged(method, solver=solver, selection=selection, server=ServerSgd(lr=rate))
     norms: dict[tuple[int, int], float] = {}
     now = [0]
 
@@ -189,7 +197,8 @@ def test_fednova(momentum: float, mu: float, weighting: str, selection) -> None:
     def step(x: Tensor, cohort: list[int], models: Tensor) -> Tensor:
         p, a, lr = weights(weighting, cohort), f64([norms[now[0], k] for k in cohort]), 0.05 * 0.5 ** now[0]
         d = -(models - x) / (lr * a[:, None])
-        return x - rate * (p @ a) * lr * (p @ d)
+        tau = a if tau_eff == "response" else f64([len(real_batches(fed, now[0], k)) for k in cohort])
+        return x - rate * (p @ tau) * lr * (p @ d)
 
     compare(fed, train, step)
 

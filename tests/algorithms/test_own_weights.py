@@ -52,15 +52,6 @@ def test_weights_equal_to_the_numbers_of_rows_are_the_usual_weights(tmp_path: Pa
     assert FedAvg().weighting == "samples"
 
 
-def test_both_engines_weigh_alike(tmp_path: Path) -> None:
-    losses = []
-    for engine in ("sequential", "stacked"):
-        experiment = small("fedavg:weighting=own", clients__own=OWN, engine=engine, dtype="float64")
-        store = run(experiment, data=DATA, runs=tmp_path / engine).store
-        losses.append([m.value for m in store.curves([1], ["test/loss"])])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-10)
-
-
 @pytest.mark.parametrize(
     ("method", "own", "message"),
     [

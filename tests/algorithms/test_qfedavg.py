@@ -39,12 +39,6 @@ def test_golden_round(q: float, weighting: str, p) -> None:
     assert_close(outcome.server.x[0], 1 + paper_step(q, [0.5, 8.0], [-0.19, 1.28], 0.1, p))
 
 
-def test_golden_round_in_plain_numbers() -> None:
-    """q = 1, without the guard: Delta = (0.5 * 1.9, 8 * -12.8), h = (3.61 + 5, 163.84 + 80)."""
-    x = play(sized_pair(QFedAvg(q=1.0)), [1.0], 1)[0].server.x
-    assert_close(x, [1 + (102.4 - 0.95) / (8.61 + 243.84)], 1e-9)
-
-
 def test_the_losses_are_those_before_training_and_the_rate_is_the_rounds() -> None:
     """Round 1 with eta = 0.05: losses at the model that the round starts from."""
     fed = sized_pair(QFedAvg(q=2.0), solver=Sgd(lr=0.1, lr_decay=0.5))

@@ -1,11 +1,13 @@
 """Methods that become simpler ones, beside those that they declare (see tests/conformance/test_methods.py)."""
 
+from functools import cache
+
 import pytest
 import torch
 
 from fedskew.loop.plan import Local
 from fedskew.slots import Adam, Everyone, Momentum, ServerSgd, Uniform
-from tests.methods import ROUNDS, federation, run
+from tests.methods import ROUNDS, Record, federation, run
 from tests.small import RAGGED
 
 EPOCHS = Local(epochs=2, batch_size=8)
@@ -43,8 +45,14 @@ EQUAL_SIZES = [
 ]
 
 
+@cache
+def played(spec: str, solver: str, **options) -> Record:
+    """The run of a method, once for all methods that become it."""
+    return run(federation(spec, solver, **options))
+
+
 def assert_same_steps(method: str, other: str, solver: str, **options) -> None:
-    ours, theirs = (run(federation(spec, solver, **options)) for spec in (method, other))
+    ours, theirs = (played(spec, solver, **options) for spec in (method, other))
     for round_ in range(1, ROUNDS + 1):
         for name in ("x", "uploads/delta", "scores/loss", "measures/drift", "clients"):
             key = f"{round_}/{name}"
@@ -54,12 +62,12 @@ def assert_same_steps(method: str, other: str, solver: str, **options) -> None:
 @pytest.mark.first
 @pytest.mark.parametrize(("method", "other", "local", "solver"), REDUCTIONS)
 def test_a_method_becomes_a_simpler_one(method: str, other: str, local: Local, solver: str) -> None:
-    assert_same_steps(method, other, solver, local=local, sizes=RAGGED, selection=Uniform(clients=4))
+    assert_same_steps(method, other, solver, local=local, sizes=tuple(RAGGED), selection=Uniform(clients=4))
 
 
 @pytest.mark.parametrize(("method", "other"), EQUAL_SIZES)
 def test_weightings_are_equal_for_equal_sizes(method: str, other: str) -> None:
-    assert_same_steps(method, other, "sgd", local=EPOCHS, sizes=[8, 8, 8], selection=Everyone())
+    assert_same_steps(method, other, "sgd", local=EPOCHS, sizes=(8, 8, 8), selection=Everyone())
 
 
 ALONE = [
@@ -75,7 +83,7 @@ ALONE = [
 @pytest.mark.parametrize("server", [ServerSgd(lr=0.4), Momentum(beta=0.5), Adam(lr=0.1)], ids=repr)
 def test_one_client_trains_as_under_fedavg(method: str, other: str, server) -> None:
     ours, theirs = (
-        run(federation(spec, "momentum", server, sizes=[13], selection=Everyone())) for spec in (method, other)
+        played(spec, "momentum", server=server, sizes=(13,), selection=Everyone()) for spec in (method, other)
     )
     for round_ in range(1, ROUNDS + 1):
         torch.testing.assert_close(ours[f"{round_}/x"], theirs[f"{round_}/x"], rtol=1e-12, atol=1e-12)

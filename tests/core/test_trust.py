@@ -69,7 +69,10 @@ def store(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("store", "words"), IMPORTING, indirect=["store"])
-def test_code_that_a_store_names_runs_when_it_is_confirmed(store: RunStore, words: list[str]) -> None:
+def test_code_that_a_store_names_runs_when_it_is_confirmed(
+    store: RunStore, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedskew.report.html.write_report", lambda results, path, **_: path)
     said = error_of(*words).lstrip()
     assert not Path("ran").exists()
     assert said.startswith("fedskew: run 1: ")
@@ -86,6 +89,7 @@ def test_code_that_a_store_names_runs_when_it_is_confirmed(store: RunStore, word
 
 
 @pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("store", ["method without a hash", "model"], indirect=True)
 def test_commands_that_only_read_run_no_code(capsys: pytest.CaptureFixture[str]) -> None:
     for words in READING:
         assert main(words) == 0, capsys.readouterr().err

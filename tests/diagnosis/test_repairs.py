@@ -17,6 +17,13 @@ SITES = ("north", "east", "south", "west")
 GLUCOSE = 18.02
 
 
+@pytest.fixture(autouse=True)
+def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimate chance from few random tables: these tests are about columns."""
+    monkeypatch.setattr("fedskew.measure.heterogeneity.faces.TABLES", 99)
+    monkeypatch.setattr("fedskew.measure.heterogeneity.faces.CONCEPT_TABLES", 39)
+
+
 def visits(seed: int = 0) -> pd.DataFrame:
     """Four equal sites."""
     rng = np.random.default_rng(seed)

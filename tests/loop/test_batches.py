@@ -80,13 +80,6 @@ def test_low_variance_gives_large_batches_to_every_method(method: object, engine
     assert len(set(sizes)) == 3
 
 
-def test_engines_agree() -> None:
-    one, other = (
-        play(federation(FedPBS(), variance="gradient"), X0, 3, e)[-1].server.x for e in (Sequential(), Stacked())
-    )
-    assert torch.allclose(one, other, rtol=1e-12, atol=1e-12)
-
-
 def test_resources_are_drawn_once_and_scale_the_batch() -> None:
     system = System(resources=(1.0, 0.25), variance="loss")
     shares = system.shares(50, 3)

@@ -9,7 +9,6 @@ import torch
 from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.component import build
-from fedskew.engine import ENGINES
 from fedskew.engine.choose import EngineChoice, next_work
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
@@ -113,16 +112,6 @@ def test_a_method_may_survey_clients_and_select_none(engine) -> None:
     assert outcome.bytes_up == 7 * 8
     # no candidates: no survey
     assert float(play(replace(ragged(Choosy()), selection=NoClients()), X0, 2, engine)[-1].server.state["surveys"]) == 0
-
-
-def test_engines_agree_on_runs_with_empty_rounds() -> None:
-    fed = replace(ragged(build("algorithm", ALGORITHMS, "scaffold")), selection=Coin())
-    one, two = (play(fed, X0, 12, ENGINES[name]()) for name in ENGINES)
-    sizes = [len(o.work.clients) for o in one]
-    assert 0 in sizes
-    assert max(sizes) > 0
-    for a, b in zip(one, two, strict=True):
-        assert_close(a.server.x, b.server.x)
 
 
 def test_the_trial_of_engines_waits_for_a_round_with_clients() -> None:

@@ -11,7 +11,6 @@ from fedskew.core.errors import BadInput
 from fedskew.execution.build import assemble
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.loop.plan import Local, SeededPlanner, partial
-from fedskew.store.runs import RunStore
 from tests.blobs import DATA, numbers, small
 
 
@@ -36,18 +35,6 @@ def test_a_straggler_does_a_part_of_its_epochs() -> None:
     assert (len(plan.index), len(partial(plan, planner.parts(0), 0.9).index)) == (25, 12)
     with pytest.raises(BadInput, match="a straggler does fewer than all local epochs, and there is only 1"):
         run(small(epochs=1.5, system="stragglers=0.5"), data=DATA)
-
-
-def test_both_engines_take_parts_of_epochs(tmp_path: Path) -> None:
-    frames = [
-        run(small(epochs=0.5, engine=engine, dtype="float64"), data=DATA, runs=tmp_path / engine).measurements()
-        for engine in ("sequential", "stacked")
-    ]
-    tested = [frame[(frame["split"] == "test") & (frame["name"] == "loss")]["value"].to_numpy() for frame in frames]
-    np.testing.assert_allclose(*tested, rtol=1e-10)
-    steps = frames[0][frames[0]["name"] == "steps"].groupby("client")["value"].first()
-    rows = RunStore(tmp_path / "stacked").partition(1).groupby("client")["rows"].sum()
-    assert steps.tolist() == [math.ceil(math.ceil(rows[k] / 8) / 2) for k in steps.index]
 
 
 def test_whole_numbers_of_epochs_stay_as_they_are_in_the_file() -> None:

@@ -52,17 +52,6 @@ def test_drift_equals_plain_numpy(clients, parameters, columns_at_a_time, monkey
         np.testing.assert_allclose(got[name], expected[name], rtol=1e-12, atol=1e-13, err_msg=name)
 
 
-def test_drift_on_numbers_by_hand():
-    """Models (0, 0) and (6, 8) of 3 and 1 rows: the weighted mean is (1.5, 2), at distances 2.5 and 7.5."""
-    got = measured(np.array([[0.0, 0.0], [6.0, 8.0]]), np.array([3.0, 1.0]))
-    assert got["divergence"] == pytest.approx(5)
-    assert got["drift"] == pytest.approx(5)
-    assert got["distance"].tolist() == pytest.approx([2.5, 7.5])
-    assert got["update_norm"].tolist() == pytest.approx([0, 10])
-    assert got["alignment"].tolist() == pytest.approx([0, 1])
-    assert got["relative_drift"] == pytest.approx((0.75 * 2.5**2 + 0.25 * 7.5**2) / (0.25 * 100))
-
-
 def test_a_weighted_sum_keeps_the_shape_of_its_rows():
     rows, weights = torch.randn(4, 100, generator=torch.Generator().manual_seed(0)), torch.tensor([0.1, 0.2, 0.3, 0.4])
     cube = vectors.weighted_sum(weights, rows.view(4, 10, 10))

@@ -137,8 +137,16 @@ def test_a_frozen_a_is_the_same_for_every_seed(bert):
 # the first place only
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta"])
-@pytest.mark.parametrize("options", [{}, {"frozen": 2}, {"lora": 2}])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("bert", {}),
+        ("bert", {"frozen": 2}),
+        ("distilbert", {"lora": 2}),
+        ("distilbert", {}),
+        ("roberta", {"frozen": 2}),
+    ],
+)
 def test_the_last_layer_at_the_first_token_equals_the_whole_layer(folders, kind, options, monkeypatch):
     """The rows are of unequal length: masks count. Rounds agree, so the gradients do."""
     short = assemble(small(folders[kind], pooling="first", **options), DATA)
@@ -218,8 +226,8 @@ NEED_MORE = {"fairfed": "adult", "f3": "adult", "f3-gradient": "adult"}
 
 
 ADAPTED = [name for name in sorted(set(ALGORITHMS) - set(NEED_MORE)) if ALGORITHMS[name]().contract().shares_model]
-WHOLE = ["fedavg", "scaffold", "moon"]
-UNLIKE = [*WHOLE, "fednova", "feddyn", "ditto", "ifca", "dp-fedavg"]
+WHOLE = ["fedavg", "moon"]
+UNLIKE = ["scaffold", "feddyn", "ditto", "ifca", "dp-fedavg"]
 
 
 @pytest.mark.parametrize(

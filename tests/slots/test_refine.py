@@ -55,16 +55,6 @@ def test_golden_sgd_steps() -> None:
     assert_close(two_clients(constant, [0.0, 0.0]), [0.1 + 0.6 * (2 / 3 - p), -0.1 - 0.6 * (2 / 3 - p)])
 
 
-def test_golden_adam_steps() -> None:
-    # Adam's first step is lr times the sign; the second from g_1 = 1/6 and g_2 = p - 2/3 at (0.1, -0.1), by its recursion
-    two = Distillation(steps=2, lr=0.1, schedule="constant")
-    g_1, g_2 = -1 / 6, 1 / (1 + math.exp(-0.2)) - 2 / 3
-    m = (0.9 * 0.1 * g_1 + 0.1 * g_2) / (1 - 0.9**2)
-    v = (0.999 * 0.001 * g_1**2 + 0.001 * g_2**2) / (1 - 0.999**2)
-    expected = 0.1 - 0.1 * m / (math.sqrt(v) + 1e-8)
-    assert_close(two_clients(two, [0.0, 0.0])[0], expected, 1e-7)
-
-
 def plain_distillation(fed, outcome, averaged: Tensor, options: Distillation) -> Tensor:
     """Distil with torch's optimiser and schedule."""
     data, t = fed.server_data.x, outcome.server.round - 1

@@ -34,10 +34,9 @@ def test_balanced_weights_give_each_class_the_same_sum() -> None:
     assert np.bincount(y) * np.array(task.weights) == pytest.approx(100 / 3)
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
-def test_weights_of_1_change_no_bit_of_a_run(engine: str, tmp_path: Path) -> None:
+def test_weights_of_1_change_no_bit_of_a_run(tmp_path: Path) -> None:
     runs = [
-        run(small("scaffold", task=task, engine=engine), data=DATA, runs=tmp_path / str(i))
+        run(small("scaffold", task=task), data=DATA, runs=tmp_path / str(i))
         for i, task in enumerate(["classification", "classification:weights=[1,1,1]"])
     ]
     assert numbers(runs[0]) == numbers(runs[1])

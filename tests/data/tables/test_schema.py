@@ -219,7 +219,7 @@ def test_a_column_of_texts_that_are_all_rare_is_no_error():
     assert made.preprocessing.columns[0].counts == {}
 
 
-@pytest.mark.parametrize(("seed", "fewest"), [(0, 1), (1, 2), (2, 2), (3, 5), (4, 5)])
+@pytest.mark.parametrize(("seed", "fewest"), [(0, 1), (2, 2), (4, 5)])
 def test_a_table_makes_the_preprocessing_of_sites_with_files_of_their_own(tmp_path, seed, fewest):
     """One site marks gaps with a word, so in the table of all rows this column is text."""
     frame = visits(300, seed)

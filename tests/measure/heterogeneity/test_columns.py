@@ -91,11 +91,11 @@ def test_missing_numbers_count_in_no_mean() -> None:
 
 @pytest.mark.parametrize("rows", [1, 3, 50])
 def test_equal_clients_have_no_column(rows: int) -> None:
-    """Over 100 draws of 20 columns each, one percent of draws may show one."""
+    """Over 40 draws of 20 columns each, one percent of draws may show one."""
     client = np.repeat(np.arange(4), rows)
-    draws = (np.random.default_rng(seed).normal(size=(20, len(client))) for seed in range(100))
+    draws = (np.random.default_rng(seed).normal(size=(20, len(client))) for seed in range(40))
     shown = [differences([(str(i), "mean", "", v) for i, v in enumerate(draw)], client, NAMES) for draw in draws]
-    assert sum(map(bool, shown)) <= 4
+    assert sum(map(bool, shown)) <= 2
 
 
 def test_constant_and_empty_columns_are_left_out() -> None:

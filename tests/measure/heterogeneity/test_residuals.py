@@ -55,8 +55,9 @@ def test_the_regression_of_all_sites_from_their_sums_equals_the_one_of_aligned_r
     )
 
 
-def test_chance_of_rounded_tables_equals_the_value_of_new_rows() -> None:
+def test_chance_of_rounded_tables_equals_the_value_of_new_rows(monkeypatch) -> None:
     """Tables drawn with the uneven margins of rounded tables would differ less than tables of new rows do."""
+    monkeypatch.setattr("fedskew.measure.heterogeneity.faces.CONCEPT_TABLES", 39)
     rng, fewest = np.random.default_rng(0), np.full(6, 5)
 
     def value(tables: np.ndarray) -> float:

@@ -72,7 +72,7 @@ def convened(mixture, proposed, *, round_=1, seed=0, gamma=0.0, tau=0.0, answers
 def test_clients_are_drawn_by_lambda_with_replacement() -> None:
     mixture = [0.5, 0.3, 0.0, 0.2]
     copies, shares = [], []
-    for round_ in range(1500):
+    for round_ in range(600):
         state, ids = convened(mixture, [0, 2, 3], round_=round_)
         assert float(state["copies"].sum()) == 3
         assert ids.tolist() == state["copies"].nonzero()[:, 0].tolist()
@@ -83,10 +83,10 @@ def test_clients_are_drawn_by_lambda_with_replacement() -> None:
     assert float(table.max()) == 3
     # binomial: mean m lambda, variance m lambda (1 - lambda); four standard errors
     expected = 3 * f64(mixture)
-    error = (expected * (1 - f64(mixture)) / 1500).sqrt()
+    error = (expected * (1 - f64(mixture)) / 600).sqrt()
     assert ((table.mean(0) - expected).abs() <= 4 * error).all()
     counts = np.histogram(shares, bins=10, range=(0, 1))[0]
-    assert ((counts - 150) ** 2 / 150).sum() < 33.8  # chi-square, 9 degrees of freedom, 0.01 %
+    assert ((counts - 60) ** 2 / 60).sum() < 33.8  # chi-square, 9 degrees of freedom, 0.01 %
 
 
 def test_losses_of_a_uniform_cohort_are_unbiased() -> None:

@@ -14,7 +14,6 @@ from fedskew.slots import Adam as AdamServer, AdamW, Everyone, ServerSgd, Sgd, U
 from tests.reference import (
     assert_close,
     f64,
-    flat,
     full_gradient,
     local_models,
     network,
@@ -273,11 +272,3 @@ def test_moon(selection) -> None:
         return stored[k]
 
     compare(fed, train, lambda x, cohort, models: weights("samples", cohort) @ models, rounds=4)
-
-
-def test_the_vector_is_the_modules_parameters_in_order() -> None:
-    assert_close(flat(network(X0)), X0, 0.0)
-    net = network(X0)
-    rows = torch.randn(4, 6, generator=torch.Generator().manual_seed(1)).double()
-    for ours, theirs in zip(ragged(FedAvg()).task.outputs(X0, rows), net(rows), strict=True):
-        assert_close(ours, theirs.detach(), 1e-14)

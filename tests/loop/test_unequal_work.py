@@ -2,26 +2,12 @@
 
 from dataclasses import replace
 
-import numpy as np
 import torch
 
 from fedskew.algorithms import FedAvg, FedNova
 from fedskew.loop.plan import Local, SeededPlanner, System
 from tests.reference import assert_close, f64, matrices, matrix_clients, optimum
-from tests.small import Quadratic, exact_clients, play
-
-
-def test_rounds_with_stragglers_match_the_numbers_by_hand() -> None:
-    """Two clients w and 4 (w - 3), two steps of 0.1 from 1: 0.81 and 2.28. If one is late, the other decides the model."""
-    fed = exact_clients(Quadratic(), [[1.0, 0.0], [4.0, 3.0]], (2, 2), FedAvg(), lr=0.1)
-    for t in (t for t in range(30) if len(System(stragglers=0.5).late(np.arange(2), 2, 0, t)) == 1):
-        dropping = replace(fed, system=System(stragglers=0.5, drop_stragglers=True), seed=t)
-        outcome = play(dropping, [1.0], 1)[0]
-        assert_close(outcome.server.x, [[0.81], [2.28]][int(outcome.work.clients[0])])
-        # partial work: one step instead of two, so 0.9 or 1.8, averaged with the other's two
-        late = 1 - int(outcome.work.clients[0])
-        partly = play(replace(dropping, system=System(stragglers=0.5)), [1.0], 1)[0]
-        assert_close(partly.server.x, [[(0.9 + 2.28) / 2], [(0.81 + 1.8) / 2]][late])
+from tests.small import play
 
 
 def test_unequal_epochs_move_the_fixed_point_of_fedavg_from_the_optimum_but_hardly_of_fednova() -> None:

@@ -47,8 +47,8 @@ def noisy(w: Tensor, t: int) -> Tensor:
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 def test_sgd_against_torch(momentum: float) -> None:
     """Weight decay reaches SGD through the local loop: the oracle tests of whole rounds hold it against torch's."""
-    theirs = torch_solve(lambda p: torch.optim.SGD(p, lr=0.05, momentum=momentum), noisy, 300)
-    assert_close(solve(Sgd(lr=0.05, momentum=momentum), noisy, 300, 0.05), theirs)
+    theirs = torch_solve(lambda p: torch.optim.SGD(p, lr=0.05, momentum=momentum), noisy, 60)
+    assert_close(solve(Sgd(lr=0.05, momentum=momentum), noisy, 60, 0.05), theirs)
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9), (0.0, 0.99)])
@@ -57,9 +57,9 @@ def test_sgd_against_torch(momentum: float) -> None:
 def test_adamw_against_torch(betas: tuple[float, float], weight_decay: float, eps: float) -> None:
     solver = AdamW(lr=0.02, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
     theirs = torch_solve(
-        lambda p: torch.optim.AdamW(p, lr=0.02, betas=betas, eps=eps, weight_decay=weight_decay), noisy, 300
+        lambda p: torch.optim.AdamW(p, lr=0.02, betas=betas, eps=eps, weight_decay=weight_decay), noisy, 60
     )
-    assert_close(solve(solver, noisy, 300, 0.02), theirs)
+    assert_close(solve(solver, noisy, 60, 0.02), theirs)
 
 
 @pytest.mark.parametrize("solver", [Sgd(momentum=0.9), AdamW()], ids=["sgd", "adamw"])

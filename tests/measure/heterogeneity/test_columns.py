@@ -150,15 +150,16 @@ SAYS = {
 }
 
 
+@pytest.mark.parametrize("seeds", [5, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cause", SAYS)
-def test_a_planted_cause_is_the_first_named_in_nineteen_of_twenty_seeds(cause: str) -> None:
+def test_a_planted_cause_is_the_first_named_in_nineteen_of_twenty_seeds(cause: str, seeds: int) -> None:
     hits = 0
-    for seed in range(20):
+    for seed in range(seeds):
         facts, at = planted(cause, seed)
         first = explained(facts, CLIENTS, HOSPITALS)[1][3][:1]
         column = {"copied": "rows", "relabelled": "label"}.get(cause, f"c{at[0]}")
         hits += any(one.column == column and SAYS[cause] in one.text for one in first)
-    assert hits >= 19
+    assert hits >= 0.95 * seeds
 
 
 @pytest.mark.parametrize("seeds", [40, pytest.param(200, marks=pytest.mark.slow)])
@@ -230,18 +231,21 @@ def by_class(made: ClientRows) -> tuple[list[Difference], list[list[Difference]]
     return columns.listed(tested, made.source.clients)
 
 
-def test_columns_that_follow_the_class_only_are_not_listed_in_nineteen_of_twenty_seeds() -> None:
-    results = [by_class(label_skewed(seed)) for seed in range(20)]
-    assert sum(bool(every) or any(of_clients) for every, of_clients, _ in results) <= 1
+@pytest.mark.parametrize("seeds", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_columns_that_follow_the_class_only_are_not_listed_in_nineteen_of_twenty_seeds(seeds: int) -> None:
+    results = [by_class(label_skewed(seed)) for seed in range(seeds)]
+    assert sum(bool(every) or any(of_clients) for every, of_clients, _ in results) <= seeds / 20
     assert min(len(by_labels) for _, _, by_labels in results) >= 3
     plain = replace(label_skewed(0), kind="labels")
     assert by_class(plain)[0], "only classes explain a column"
 
 
-def test_an_offset_of_one_client_under_label_skew_is_first_in_nineteen_of_twenty_seeds() -> None:
+@pytest.mark.parametrize("seeds", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_an_offset_of_one_client_under_label_skew_is_first_in_nineteen_of_twenty_seeds(seeds: int) -> None:
     """Two standard deviations within a class."""
-    first = [by_class(label_skewed(seed, 2.0))[0][:1] for seed in range(20)]
-    assert sum([(one.column, one.client) for one in every] == [("c0", "client 2")] for every in first) >= 19
+    first = [by_class(label_skewed(seed, 2.0))[0][:1] for seed in range(seeds)]
+    found = sum([(one.column, one.client) for one in every] == [("c0", "client 2")] for every in first)
+    assert found >= 0.95 * seeds
 
 
 def test_equal_shares_of_classes_leave_every_difference_as_it_is() -> None:

@@ -89,13 +89,14 @@ SAYS = {
 }
 
 
+@pytest.mark.parametrize("seeds", [5, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cause", SAYS)
-def test_a_planted_cause_is_the_first_named_in_nineteen_of_twenty_seeds(cause: str):
+def test_a_planted_cause_is_the_first_named_in_nineteen_of_twenty_seeds(cause: str, seeds: int):
     hits = 0
-    for seed in range(20):
+    for seed in range(seeds):
         first = explained(planted(cause, seed), CLIENTS, HOSPITALS)[1][3][:1]
         hits += any(SAYS[cause] in one.text for one in first)
-    assert hits >= 19
+    assert hits >= 0.95 * seeds
 
 
 def test_numbers_computed_from_a_row_have_no_unit():

@@ -39,8 +39,7 @@ QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None
 
 
 @pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr("fedskew.measure.heterogeneity.faces.TABLES", 99)
+def quick(monkeypatch, few_tables):
     monkeypatch.setattr("fedskew.diagnosis.diagnose.details", lambda *a: {"label": {"L1": 0.5, "alpha": None}})
 
 

@@ -20,6 +20,8 @@ from fedskew.diagnosis.subject import DiagnosisOptions, Source
 from tests.commands import error_of, output_of
 from tests.federated import HOSPITALS, Recorder, frame, lying, number_sites, recorded, wide_sites
 
+pytestmark = pytest.mark.usefixtures("few_tables")
+
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> Path:

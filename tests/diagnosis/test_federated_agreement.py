@@ -10,6 +10,8 @@ from tests.federated import frame
 from tests.planted import label_skewed
 from tests.real import real_data
 
+pytestmark = pytest.mark.usefixtures("few_tables")
+
 
 @pytest.mark.parametrize("columns", [{"label": "ill"}, {"target": "pulse"}, {"target": "visits"}])
 @pytest.mark.parametrize("listed", ["differences", "every fact"])

@@ -13,15 +13,10 @@ from fedskew.report.diagnosis import page
 from tests.commands import output_of
 from tests.tables import survey
 
+pytestmark = pytest.mark.usefixtures("few_tables")
+
 SITES = ("north", "east", "south", "west")
 GLUCOSE = 18.02
-
-
-@pytest.fixture(autouse=True)
-def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Estimate chance from few random tables: these tests are about columns."""
-    monkeypatch.setattr("fedskew.measure.heterogeneity.faces.TABLES", 99)
-    monkeypatch.setattr("fedskew.measure.heterogeneity.faces.CONCEPT_TABLES", 39)
 
 
 def visits(seed: int = 0) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from fedskew.api.functions import run
 from fedskew.cli.main import main
-from fedskew.execution.run import execute, register
+from fedskew.execution.run import Progress, execute, register
 from fedskew.flower.server import serve
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
@@ -16,14 +16,31 @@ from tests.commands import line_of
 from tests.flower_nodes import VERSIONS, Direct, configuration, nodes_of, small
 from tests.stored import numbers
 
+EXPERIMENT = small("scaffold", rounds=6).replace(checkpoint__every=2)
 
-def test_resume_from_an_older_checkpoint_warns_and_changes_no_number(tmp_path: Path) -> None:
-    experiment = small("scaffold", rounds=6).replace(checkpoint__every=2)
-    whole = run(experiment, runs=tmp_path / "whole")
-    store = RunStore(tmp_path / "runs")
-    number = register(store, experiment)
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
+    """The store of the run without an interruption."""
+    return run(EXPERIMENT, runs=tmp_path_factory.mktemp("whole")).store
+
+
+def interrupted(folder: Path, states: str = "memory") -> tuple[RunStore, int]:
+    """Return a store, and the number of a run in it that ended after five of six rounds."""
+
+    def interrupt(progress: Progress) -> None:
+        if progress.round == 5:
+            raise KeyboardInterrupt
+
+    store = RunStore(folder)
+    number = register(store, EXPERIMENT.replace(training__states=states))
     with pytest.raises(KeyboardInterrupt):
-        execute(store, number, listener=lambda progress: interrupt_at(5, progress.round))
+        execute(store, number, listener=interrupt)
+    return store, number
+
+
+def test_resume_from_an_older_checkpoint_warns_and_changes_no_number(whole: RunStore, tmp_path: Path) -> None:
+    store, number = interrupted(tmp_path)
     newest = checkpoints.latest(store.run_folder(number))
     assert newest
     assert newest.name == "round-000004.safetensors"
@@ -31,7 +48,7 @@ def test_resume_from_an_older_checkpoint_warns_and_changes_no_number(tmp_path: P
     line = "round 2: the checkpoint round-000004.safetensors is damaged, so the run continues from this round"
     assert line in line_of("resume", number, "--runs", store.folder)
     assert [entry["line"].startswith(line) for entry in store.run(number).facts["warnings"]].count(True) == 1
-    made = [checkpoints.newest(s.run_folder(n)) for s, n in ((store, number), (whole.store, whole.ids[0]))]
+    made = [checkpoints.newest(s.run_folder(n)) for s, n in ((store, number), (whole, 1))]
     assert made[0]
     assert made[1]
     assert torch.equal(made[0][0]["x"], made[1][0]["x"])
@@ -39,14 +56,9 @@ def test_resume_from_an_older_checkpoint_warns_and_changes_no_number(tmp_path: P
 
 @pytest.mark.parametrize("states", ["memory", "disk"])
 @pytest.mark.parametrize("lost", ["rows", "checkpoints"])
-def test_rounds_that_a_power_cut_took_are_played_again(tmp_path: Path, states: str, lost: str) -> None:
+def test_rounds_that_a_power_cut_took_are_played_again(whole: RunStore, tmp_path: Path, states: str, lost: str) -> None:
     """The store may lack rounds before the newest checkpoint, or all checkpoints may be lost. Rounds are played again."""
-    experiment = small("scaffold", rounds=6).replace(checkpoint__every=2, training__states=states)
-    whole = run(experiment, runs=tmp_path / "whole")
-    store = RunStore(tmp_path / "runs")
-    number = register(store, experiment)
-    with pytest.raises(KeyboardInterrupt):
-        execute(store, number, listener=lambda progress: interrupt_at(5, progress.round))
+    store, number = interrupted(tmp_path, states)
     if lost == "rows":
         store.db.execute("DELETE FROM measurements WHERE round > 2")
         store.db.execute("UPDATE runs SET rounds_done=2")
@@ -58,7 +70,7 @@ def test_rounds_that_a_power_cut_took_are_played_again(tmp_path: Path, states: s
         line = "round 0: there is no checkpoint of the 5 rounds that were done, so the run starts again"
     execute(store, number)
     assert [entry["line"] for entry in store.run(number).facts["warnings"] if line in entry["line"]]
-    assert numbers(store) == numbers(whole.store)
+    assert numbers(store) == numbers(whole)
     assert [path.name for path in sorted(checkpoints.checkpoints_in(store.run_folder(number)))][
         -1
     ] == checkpoints.file_name(6)
@@ -101,11 +113,6 @@ def test_reading_an_older_checkpoint_warns_and_keeps_the_store(
     assert store.run(1).facts == facts
     named, x = load_file(tmp_path / "model.safetensors"), checkpoints.load(old)[0]["x"]
     assert sorted(torch.cat([leaf.flatten() for leaf in named.values()]).tolist()) == sorted(x.tolist())
-
-
-def interrupt_at(last: int, round_: int) -> None:
-    if round_ == last:
-        raise KeyboardInterrupt
 
 
 def test_nothing_of_the_environment_reaches_store_nodes_or_report(

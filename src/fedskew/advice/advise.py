@@ -22,6 +22,7 @@ from fedskew.advice.evidence import (
     Strengths,
     change,
 )
+from fedskew.core.groups import grouped
 from fedskew.core.text import count, listed, percent, title
 from fedskew.measure.statistics import LEVEL, Verdict, mean_interval, paired_p
 
@@ -53,9 +54,8 @@ class Check(NamedTuple):
     gain: float  # of the winner of all other data sets
     half: float
     best: float  # of the best method of each data set, which is known only afterwards
-    beats_fedavg: (
-        bool  # the winner of the others beats FedAvg (adapted, for a model for each client), by the paired t test
-    )
+    # the winner of the others beats FedAvg (adapted, for a model for each client), by the paired t test
+    beats_fedavg: bool
 
 
 def reference(case: Case, measure: Measure) -> float | None:
@@ -114,22 +114,21 @@ def check(cases: Sequence[Case], measure: Measure) -> Check | None:
     None for fewer than three data sets. A data set in which the winner of the others was not measured counts as FedAvg, with a
     gain of 0.
     """
-    of_measure = [
-        case
+    of_sets = grouped(
+        (case.data_set, case)
         for case in cases
         if reference(case, measure) is not None and any(line.measure == measure for line in case.methods)
-    ]
-    names = sorted({case.data_set for case in of_measure})
-    if len(names) < 3:
+    )
+    if len(of_sets) < 3:
         return None
     reached, best = [], []
-    for name in names:
-        elsewhere = winner([case for case in of_measure if case.data_set != name], measure)
-        here = gains_of([case for case in of_measure if case.data_set == name], measure)
+    for name, left_out in sorted(of_sets.items()):
+        elsewhere = winner([case for other, rest in of_sets.items() if other != name for case in rest], measure)
+        here = gains_of(left_out, measure)
         reached.append(here.get(elsewhere["method"], {}).get(name, 0.0) if elsewhere else 0.0)
         best.append(max([0.0, *(values[name] for values in here.values())]))
     mean, half = mean_interval(reached)
-    return Check(len(names), mean, half, fmean(best), paired_p(reached) < LEVEL and mean > 0)
+    return Check(len(of_sets), mean, half, fmean(best), paired_p(reached) < LEVEL and mean > 0)
 
 
 NEAREST = 5
@@ -205,16 +204,13 @@ def advise(
     winners = [best for measure in MEASURES if (best := winner(alike, measure))]
     nearest = nearest_cases(alike, strengths)
     reliable = [near["method"] for near in nearest if near["verdict"] == "higher"]
-    if not any(line["measure"] == "own" for line in winners) and any(
-        reference(case, "own") is not None for case in alike
-    ):
+    measured = any(reference(case, "own") is not None for case in alike)
+    if measured and not any(line["measure"] == "own" for line in winners):
         reliable.insert(0, ADAPTED)
     order = list(dict.fromkeys([*(line["method"] for line in winners), *reliable]))[:MOST]
-    advised = (
-        f"Compare FedAvg with {listed([title(method.partition(':')[0]) for method in order])}."
-        if order
-        else "Train with FedAvg, and tune its learning rate: no method did better on average."
-    )
+    advised = "Train with FedAvg, and tune its learning rate: no method did better on average."
+    if order:
+        advised = f"Compare FedAvg with {listed([title(method.partition(':')[0]) for method in order])}."
     return {
         "methods": winners,
         "nearest": nearest,
@@ -231,8 +227,7 @@ def nearest_cases(cases: Sequence[Case], strengths: Strengths) -> list[Near]:
     for case in sorted(cases, key=lambda case: distance(case, strengths))[:NEAREST]:
         for measure, meaning in MEASURES.items():
             allowed = gains_of([case], measure)
-            lines = [line for line in case.methods if line.measure == measure and line.method in allowed]
-            if lines:
+            if lines := [line for line in case.methods if line.measure == measure and line.method in allowed]:
                 best = max(lines, key=lambda line: line.gain)
                 rows.append(
                     {
@@ -281,11 +276,9 @@ def caution(cases: Sequence[Case], name: str) -> str:
     number = f"{min(seeds)} to {max(seeds)}" if seeds and min(seeds) < max(seeds) else f"{max(seeds, default=0)}"
     sentences = [
         f"This rests on {count(len(cases), 'experiment')} ({listed(sets)}; {number} seeds each) with small models and "
-        f"few rounds, so "
-        "compare before you choose."
+        "few rounds, so compare before you choose."
     ]
-    itself = sum(case.data_set == name for case in cases)
-    if itself:
+    if itself := sum(case.data_set == name for case in cases):
         sentences.append(f"{count(itself, 'experiment')} used {name} itself.")
     return " ".join([*sentences, "Leave out --tuned for a quick look."])
 

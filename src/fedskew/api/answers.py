@@ -44,8 +44,7 @@ class Checked(Shown):
 
     @property
     def heading(self) -> str:  # type: ignore[override]
-        broken = sum(not v.kept for v in self.promises)
-        if broken:
+        if broken := sum(not v.kept for v in self.promises):
             return f"{self.name}: {broken} of {len(self.promises)} promises broken"
         return f"{self.name}: keeps its promises ({self.kind})"
 

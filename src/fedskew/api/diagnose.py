@@ -59,9 +59,8 @@ def diagnose(
             raise BadInput(f"diagnose: unknown keyword {name!r}; {suggestion(name, DiagnoseKeywords.__annotations__)}")
     with caller_of(progress).board("reading") as board, ExitStack() as stack:
         files = [stack.enter_context(as_file(path, "diagnose")) for path in paths]
-        return Found(
-            measure(from_table(DiagnosisOptions, {"paths": files, **keywords}, "diagnose"), board.stage, Path(runs))
-        )
+        options = from_table(DiagnosisOptions, {"paths": files, **keywords}, "diagnose")
+        return Found(measure(options, board.stage, Path(runs)))
 
 
 @contextmanager

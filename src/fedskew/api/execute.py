@@ -73,8 +73,7 @@ def complete(
 
     All use ``dataset``, if given. ``facts`` are stored with new runs; ``label`` is as for `execute`.
     """
-    waiting = to_execute(store, experiments, title, facts=facts, dataset=dataset)
-    if waiting:
+    if waiting := to_execute(store, experiments, title, facts=facts, dataset=dataset):
         jobs = min(processes(jobs), len(waiting))
         execute(Started(Runs(store, tuple(waiting)), waiting, dataset, jobs, ()), caller, label=label)
     return len(waiting)

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 
 def load(dataset: object) -> Dataset:
     """Load a data set by name and options: ``"uci-har"``, ``"digits:test_fraction=0.3"``."""
-    loaded: Dataset = build("dataset", COMPONENTS["dataset"], dataset).load()
-    return loaded
+    return build("dataset", COMPONENTS["dataset"], dataset).load()
 
 
 def partition(dataset: Dataset, how: object, clients: int = 10, seed: int = 0, held_out: float = 0.0) -> Partition:
@@ -132,9 +131,9 @@ def compare(
     """
     caller, sinks = caller_of(progress), sinks_from(to, "to")
     base = experiment if isinstance(experiment, Experiment) else None
-    if experiment is not None and base is None:
+    if not isinstance(experiment, Experiment | None):
         require(not algorithms, "compare: the methods are named twice")
-        algorithms = cast(Sequence[object], experiment)
+        algorithms = experiment
     settings = cast(dict[str, Any], keywords)
     options, tuning = take(settings, ComparisonOptions), take(settings, TuningOptions)
     base, data = asked("compare", base, data, settings, runs, caller.warn)
@@ -345,9 +344,8 @@ def table(path: str | Path | pd.DataFrame, label: str, client: str = "", **optio
     from fedskew.api.diagnose import as_file  # loads pandas
 
     with as_file(path, "table") as file:
-        spec = {"name": "table", "path": str(file), "label": label, **({"client": client} if client else {}), **options}
-        loaded: Dataset = build("dataset", COMPONENTS["dataset"], spec).load()
-    return loaded
+        named = {"client": client} if client else {}
+        return load({"name": "table", "path": str(file), "label": label, **named, **options})
 
 
 @plainly

@@ -140,11 +140,5 @@ def landscape(
     run, caller = runs_of(runs), caller_of(progress)
     grid = {"kind": kind, "clients": tuple(map(int, clients)), "points": points, "reach": reach}
     with caller.board("losses") as board:
-        return landscape_of(
-            run.store,
-            run.one("landscape"),
-            from_table(Grid, grid, "landscape"),
-            board.stage,
-            caller.warn,
-            run.data,
-        )
+        number, options = run.one("landscape"), from_table(Grid, grid, "landscape")
+        return landscape_of(run.store, number, options, board.stage, caller.warn, run.data)

@@ -183,10 +183,8 @@ class Execution:
         if stored is None or "study" not in stored.facts:
             rows = self.rows if isinstance(self.base.dataset, OwnData) else None
             started = start([short], rows, self.store.folder, comparison=False)
-            began = time.perf_counter()
-            run = execute(replace(started, words=()), self.caller, label="study: a short run to measure the time").ids[
-                0
-            ]
+            began, text = time.perf_counter(), "study: a short run to measure the time"
+            [run] = execute(replace(started, words=()), self.caller, label=text).ids
             rest = time.perf_counter() - began
             rounds = sum(m.value for m in self.store.curves([run], ["round/seconds"]))
             times = {"a_round": rounds / number / part, "a_run": max(rest - rounds, 0.0)}

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
 import msgspec
 import numpy as np
@@ -100,7 +100,10 @@ class Claim:
     def statistic(self, runs: Sequence[Measured]) -> float:
         """Compute the statistic of one seed from its run of each arm."""
         if self.kind in OVER_ROUNDS:
-            return OVER_ROUNDS[self.kind](*(curve(self.of, run)[1] for run in runs[:2]))
+            a, b = (curve(self.of, run)[1] for run in runs[:2])
+            rounds = min(len(a), len(b))
+            require(rounds > 0, "claim: there are no rounds to compare")
+            return float(OVER_ROUNDS[self.kind](a[:rounds], b[:rounds]))
         return STATISTICS[self.kind](*([quantity(name, run) for run in runs] for name in self.quantities))
 
     @property
@@ -197,27 +200,12 @@ the largest of the others, ``lag`` the first minus the smallest. ``correlation``
 FEWEST = {"value": 1, "interaction": 4, "ratio of ratios": 4, "trend": 3, "correlation": 3}
 
 
-def together(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    rounds = min(len(a), len(b))
-    require(rounds > 0, "claim: there are no rounds to compare")
-    return a[:rounds], b[:rounds]
-
-
-def share_above(a: Floats, b: Floats) -> float:
-    a, b = together(a, b)
-    return float((a > b).mean())
-
-
-def largest_gap(a: Floats, b: Floats) -> float:
-    a, b = together(a, b)
-    return float(np.abs(a - b).max())
-
-
-OVER_ROUNDS: dict[str, Callable[[Floats, Floats], float]] = {
-    "share of rounds": share_above,
-    "largest gap": largest_gap,
+OVER_ROUNDS: dict[str, Callable[[Floats, Floats], SupportsFloat]] = {
+    "share of rounds": lambda a, b: (a > b).mean(),
+    "largest gap": lambda a, b: np.abs(a - b).max(),
 }
-"""Statistics that compare the curves of two arms: the share of rounds in which the first is larger, and the largest gap."""
+"""Statistics that compare the curves of two arms over the rounds that both have: the share of rounds in which the first is larger,
+and the largest gap."""
 
 
 DOCUMENTS = ("drift-demo", "iid-to-noniid", "fedpbs", "failure-modes", "dualmetric", "contradictions")
@@ -244,10 +232,6 @@ class Scale:
     first_seed: int = 0
     level: float = 0.0
     surrogate: str = ""
-
-    def only(self, needed: set[str]) -> Scale:
-        """Return the scale with changes for these arms only."""
-        return replace(self, arms={name: changes for name, changes in self.arms.items() if name in needed})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,8 +333,8 @@ class Document:
 
     def scale(self, name: str) -> Scale:
         """Return the scale of this name. Raises `BadInput` if there is none."""
-        if name not in self.scales:
-            raise BadInput(f"reproduce: {self.name} has no scale {name!r}; known are: {', '.join(self.scales)}")
+        scales = ", ".join(self.scales)
+        require(name in self.scales, f"reproduce: {self.name} has no scale {name!r}; known are: {scales}")
         return self.scales[name]
 
     def at(self, scale: str) -> Document:
@@ -362,14 +346,16 @@ class Document:
     def only(self, table: str) -> Document:
         """Return the document with only this table, the claims about it, and the arms that these need."""
         names = [t.name for t in self.tables]
-        if table not in names:
-            raise BadInput(f"reproduce: {self.name} has no table {table!r}; {suggestion(table, names)}")
+        require(table in names, f"reproduce: {self.name} has no table {table!r}; {suggestion(table, names)}")
         tables = tuple(t for t in self.tables if t.name == table)
         claims = tuple(c for c in self.claims if c.table == table)
-        needed = {arm for part in [*[t.arms for t in tables], *[c.arms for c in claims]] for arm in part}
-        arms = {name: arm for name, arm in self.arms.items() if name in needed}
-        scales = {name: scale.only(needed) for name, scale in self.scales.items()}
-        return replace(self, scales=scales, arms=arms, tables=tables, claims=claims)
+        needed = {arm for arms in [*(t.arms for t in tables), *(c.arms for c in claims)] for arm in arms}
+
+        def of_needed(arms: dict[str, Settings]) -> dict[str, Settings]:
+            return {name: settings for name, settings in arms.items() if name in needed}
+
+        scales = {name: replace(scale, arms=of_needed(scale.arms)) for name, scale in self.scales.items()}
+        return replace(self, scales=scales, arms=of_needed(self.arms), tables=tables, claims=claims)
 
 
 def known(where: str, names: Iterable[str], catalogue: Container[str]) -> None:
@@ -379,8 +365,7 @@ def known(where: str, names: Iterable[str], catalogue: Container[str]) -> None:
 
 def load(name: str) -> Document:
     """Load a document by its name in `DOCUMENTS`. Raises `BadInput` for any other name."""
-    if name not in DOCUMENTS:
-        raise BadInput(f"reproduce: unknown document {name!r}; {suggestion(name, DOCUMENTS)}")
+    require(name in DOCUMENTS, f"reproduce: unknown document {name!r}; {suggestion(name, DOCUMENTS)}")
     text = (files("fedskew.claims") / "documents" / f"{name}.toml").read_text(encoding="utf-8")
     return document_from(tomllib.loads(text), name)
 

@@ -161,11 +161,9 @@ def skews_to_name(on_progress: Progress = lambda _: None) -> Numbers:
 
     numbers = {}
     for done, (scenario, skew, _) in enumerate(SCENARIOS, 1):
-        rows = from_experiment(
-            Experiment(dataset="digits", skew=skew, clients={"number": 10, "partition_seed": 0}), skew
-        )
+        planted = Experiment(dataset="digits", skew=skew, clients={"number": 10, "partition_seed": 0})
         with threadpool_limits(1):
-            diagnosis = faces_of(rows)
+            diagnosis = faces_of(from_experiment(planted, skew))
         numbers[scenario] = {**diagnosis.strengths, "dominant": diagnosis.dominant}
         on_progress(done / len(SCENARIOS))
     return numbers

@@ -39,9 +39,8 @@ class ExportedRun(TypedDict):
     ended: str
     facts: Json
     measured: list[Curves]
-    dealt: NotRequired[
-        dict[str, dict[str, int]]
-    ]  # training rows by client and label, of a partition that a figure draws
+    # training rows by client and label, of a partition that a figure draws
+    dealt: NotRequired[dict[str, dict[str, int]]]
 
 
 class Export(TypedDict):

@@ -136,13 +136,9 @@ def listing(on_progress: exhibits.Progress) -> list[dict[str, object]]:
 
 def rows_of_listing(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     numbers = ("drift", "drift_in_document", "accuracy", "accuracy_in_document")
+    agreement = ("differs", "same")
     return [
-        (
-            run["skew"],
-            str(run["epochs"]),
-            *(f"{run[name]:.3f}" for name in numbers),
-            "same" if run["agrees"] else "differs",
-        )
+        (run["skew"], str(run["epochs"]), *(f"{run[name]:.3f}" for name in numbers), agreement[bool(run["agrees"])])
         for run in runs
     ]
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -62,19 +63,13 @@ def layers(key: str, table: ClaimTable, panel: Panel, results: Results) -> list[
     """A measure of each layer over the rounds: a figure for each layer, with a line for each arm."""
     runs = {arm: of_seed for arm in table.drawn(panel) if draws(panel, of_seed := results.get(arm, {}))}
     run = next(run for of_seed in runs.values() for run in of_seed.values())
-    return [
-        of_lines(
-            f"{key}-{layer}",
-            panel,
-            {
-                arm: {seed: one.of_clients(panel.of)[k] for seed, one in of_seed.items()}
-                for arm, of_seed in runs.items()
-            },
-            of_parts(panel, run),
-            layer,
-        )
-        for k, layer in enumerate(run.record.facts["layers"])
-    ]
+    drawn = []
+    for k, layer in enumerate(run.record.facts["layers"]):
+        lines = {
+            arm: {seed: one.of_clients(panel.of)[k] for seed, one in of_seed.items()} for arm, of_seed in runs.items()
+        }
+        drawn.append(of_lines(f"{key}-{layer}", panel, lines, of_parts(panel, run), layer))
+    return drawn
 
 
 def of_parts(panel: Panel, run: Measured) -> Measure:
@@ -88,17 +83,13 @@ def of_lines(key: str, panel: Panel, lines: Lines, measure: Measure, title: str)
     order, points = list(lines), over_rounds(lines, panel.band)
     heading, seeds = title or measure.label, max((len(of_seed) for of_seed in lines.values()), default=0)
     (first, *_), *_ = lines.values()
-    band = (
-        f"Means over {count(seeds, 'seed')}, with their {BANDS[panel.band]}."
-        if seeds > 1
-        else f"Curves of seed {first}."
-    )
+    means = f"Means over {count(seeds, 'seed')}, with their {BANDS[panel.band]}."
     return Picture(
         key=key,
         heading=heading,
         draw=partial(draw.draw_curves, points, measure, order, circled=panel.lowest),
         tips=partial(tips_of_curves, points, measure, order),
-        caption=band + (" Circles are at the lowest points." if panel.lowest else ""),
+        caption=(means if seeds > 1 else f"Curves of seed {first}.") + " Circles are at the lowest points." * panel.lowest,
         label=measure.label,
     )  # fmt: skip
 
@@ -111,12 +102,10 @@ def over_rounds(lines: Lines, band: str) -> pd.DataFrame:
         for rounds, values in of_seed.values()
     ]
     groups = pd.concat(parts, ignore_index=True).dropna().groupby(["method", "round"], sort=False)["value"]
-    table, ends = over_seeds(groups, "ci95"), groups.agg(["min", "max"])
-    low, high = (
-        (ends["min"], ends["max"])
-        if band == "range"
-        else (table["mean"] - table["half"], table["mean"] + table["half"])
-    )
+    table = over_seeds(groups, "ci95")
+    low, high = table["mean"] - table["half"], table["mean"] + table["half"]
+    if band == "range":
+        low, high = groups.min(), groups.max()
     return table.assign(low=low, high=high, runs=table["count"], stopped=0).reset_index()
 
 
@@ -130,8 +119,7 @@ def bars(key: str, table: ClaimTable, panel: Panel, results: Results) -> list[Pi
         rows.append({"bar": bar, "group": group, "mean": number.mean, "half": number.half, "document": number.document})
     frame = pd.DataFrame(rows).astype({"mean": float, "half": float, "document": float})
     frame = frame[frame["mean"].notna()]
-    groups = list(dict.fromkeys(frame["group"]))
-    frame["place"] = frame["group"].map(groups.index)
+    frame["place"] = pd.factorize(frame["group"])[0]
     measure, order = measure_of(panel.of), list(dict.fromkeys(frame["bar"]))
     printed = " Dotted lines are the document’s numbers." if frame["document"].notna().any() else ""
     picture = Picture(
@@ -157,13 +145,9 @@ def partition(key: str, table: ClaimTable, panel: Panel, results: Results) -> li
     rows = pd.DataFrame(run.dealt, columns=["client", "client_name", "label", "rows"])
     if (rows["client_name"] == rows["client"].astype(str)).all():  # no names: numbers from 1, as in the other figures
         rows["client_name"] = (rows["client"] + 1).astype(str)
+    caption = f"Training rows of each client by label, seed {seed}."
     picture = of_partition(rows, rows["client"].nunique())
-    words = {
-        "key": key,
-        "heading": panel.title or arm,
-        "caption": f"Training rows of each client by label, seed {seed}.",
-    }
-    return [Picture(**{**vars(picture), **words})]
+    return [replace(picture, key=key, heading=panel.title or arm, caption=caption)]
 
 
 def measure_of(name: str) -> Measure:

@@ -93,8 +93,7 @@ def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:
         columns = list(dict.fromkeys(column for _, column in parts.values()))
         rows = {row: dict.fromkeys(columns, "") for row, _ in parts.values()}
         for arm, (row, column) in parts.items():
-            cell = numbers[arm][of]
-            rows[row][column] = beside(cell)
+            rows[row][column] = beside(numbers[arm][of])
         return (columns, [[row, *texts.values()] for row, texts in rows.items()]), missing
     if table.compare:
         if not {*table.arms[:2]} & {*missing}:
@@ -102,20 +101,14 @@ def texts_of(table: ClaimTable, results: Results) -> tuple[Grid, list[str]]:
         turned = [[words_for(m), *(beside(of_arm[m]) for of_arm in numbers.values())] for m in table.measures]
         return (list(numbers), turned), missing
     printed = [m for m in table.measures if any(m in row for row in table.printed.values())]
-    titles = [
-        title
-        for m in table.measures
-        for title in ([f"{words_for(m)}, document"] if m in printed else []) + [words_for(m)]
-    ]
-    grid = []
-    for arm, of_arm in numbers.items():
-        texts = [arm]
-        for m, cell in of_arm.items():
-            if m in printed:
-                texts.append("–" if cell.document is None else f"{cell.document:g}")
-            texts.append(interval(cell.mean, cell.half))
-        grid.append(texts)
-    return (titles, grid), missing
+    by_title: dict[str, list[str]] = {}
+    for m in table.measures:
+        of_m = [of_arm[m] for of_arm in numbers.values()]
+        if m in printed:
+            texts = ["–" if cell.document is None else f"{cell.document:g}" for cell in of_m]
+            by_title[f"{words_for(m)}, document"] = texts
+        by_title[words_for(m)] = [interval(cell.mean, cell.half) for cell in of_m]
+    return (list(by_title), list(map(list, zip(numbers, *by_title.values(), strict=True)))), missing
 
 
 def beside(cell: TableCell) -> str:
@@ -191,7 +184,6 @@ def marked(text: str) -> Markup:
 
 def html(document: Document, scale: str, results: Results, extras: Mapping[str, Numbers]) -> str:
     """Make the page as one HTML file, with all figures drawn."""
-    judged = verdicts(document, results)
     return rendered(
         "document.html",
         {"in_grey": in_grey, "marked": marked},
@@ -199,7 +191,7 @@ def html(document: Document, scale: str, results: Results, extras: Mapping[str, 
         scale=scale,
         about=about(document, scale, results, ""),
         rule=RULE,
-        tally=tally(judged),
+        tally=tally(verdicts(document, results)),
         sections=sections(document, results, extras),
         spoken=spoken,
         open=document.open,

@@ -146,11 +146,6 @@ PREFIXES = {
 TREND = statistic(3, rank_trend)
 
 
-def client_loss_deviation(run: Measured) -> float:
-    """Return the standard deviation of local models' losses over the clients, averaged over the rounds after the fifth."""
-    return float(run.by_client(LOCAL_LOSS).loc[SETTLED + 1 :].std(axis=1, ddof=0).mean())
-
-
 def local_loss(run: Measured, early: bool) -> float:
     """Return the mean loss of local models on their own rows, in the first ten rounds if ``early``, else in the last round."""
     losses = run.by_client(LOCAL_LOSS)
@@ -164,9 +159,8 @@ def lagging(run: Measured) -> tuple[float, float]:
         clients = run.of_clients(measure).values()
         return np.array([after_share(series, run.record.rounds, share) for series in clients])
 
-    early, later, mu = (
-        of_clients(*which) for which in ((LOCAL_ACCURACY, EARLY), (LOCAL_ACCURACY, 3 * EARLY), ("client/mu", EARLY))
-    )
+    early, later = of_clients(LOCAL_ACCURACY, EARLY), of_clients(LOCAL_ACCURACY, 3 * EARLY)
+    mu = of_clients("client/mu", EARLY)
     if np.isnan(early).all():
         return NAN, NAN
     lowest = np.nanargmin(early)
@@ -216,7 +210,8 @@ QUANTITIES: dict[str, Callable[[Measured], float]] = {
     "round-of-lowest-loss": round_of_lowest_loss,
     "early-local-loss": lambda run: local_loss(run, early=True),
     "late-local-loss": lambda run: local_loss(run, early=False),
-    "client-loss-spread": client_loss_deviation,
+    # standard deviation of local models' losses over the clients, mean over the rounds after the fifth
+    "client-loss-spread": lambda run: float(run.by_client(LOCAL_LOSS).loc[SETTLED + 1 :].std(axis=1, ddof=0).mean()),
     "first-layer-cosine": lambda run: REDUCTIONS["mean"](run.layer(last=False)[1]),
     "last-layer-cosine": lambda run: REDUCTIONS["mean"](run.layer(last=True)[1]),
     "client-variance": lambda run: REDUCTIONS["last"](deviation_of_clients(run)) ** 2,

@@ -127,10 +127,8 @@ def estimate(
     an_epoch: dict[str, float] = {}  # by data set and model, of the arm timed last
     for number, arm in enumerate(sorted(first, key=surveys), 1):
         experiment = first[arm]
-        kind, epochs = (
-            repr((experiment.dataset, experiment.model)),
-            experiment.training.rounds * experiment.local.epochs,
-        )
+        kind = repr((experiment.dataset, experiment.model))
+        epochs = experiment.training.rounds * experiment.local.epochs
         if kind not in an_epoch or (not surveys(arm) and time.perf_counter() - began < PATIENCE):
             seconds[arm] = experiment.training.rounds * a_round(experiment, data[repr(experiment.dataset)])
             an_epoch[kind] = seconds[arm] / max(epochs, 1)

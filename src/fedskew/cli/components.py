@@ -49,9 +49,8 @@ def algorithm_rows(catalogue: Mapping[str, type[Algorithm]] = COMPONENTS["algori
     for name, method in methods.items():
         options = method if isinstance(method, type) else method.options
         row = {"name": name, "idea": method.idea, "changes": method.changes, "options": options_of(options)}
-        rows.append(
-            {**row, **cost_of(method, options), "paper": getattr(method, "paper", "") or paper_of(method.cites)}
-        )
+        paper = getattr(method, "paper", "") or paper_of(method.cites)
+        rows.append({**row, **cost_of(method, options), "paper": paper})
     return rows
 
 
@@ -141,6 +140,5 @@ def list_classes(parsed: argparse.Namespace) -> None:
         print_json(kinds)
         return
     for name, kind in kinds.items():
-        Console().print(
-            f"{name}: {kind}" + (f", fedskew check {parsed.component}::{name}" if kind in KINDS else ""), soft_wrap=True
-        )
+        command = f", fedskew check {parsed.component}::{name}" if kind in KINDS else ""
+        Console().print(f"{name}: {kind}{command}", soft_wrap=True)

@@ -4,7 +4,7 @@ import argparse
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from rich.text import Text
 from fedskew.cli.output import number, print_json
 from fedskew.cli.request import experiment_from
 from fedskew.core.component import compact
-from fedskew.core.errors import BadInput, FedskewError, require, suggestion
+from fedskew.core.errors import FedskewError, require, suggestion
 from fedskew.core.text import count
 from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
@@ -29,15 +29,24 @@ from fedskew.skew.concept import Concept
 from fedskew.skew.exported import export
 from fedskew.skew.feature import FeatureSkew
 
-NAMED: dict[str, Any] = {name: cls for name, cls in DATASETS.items() if hasattr(cls, "files")}
-"""The classes of data sets that are read from files."""
+
+class WithFiles(Protocol):
+    """The class of a data set that is read from files."""
+
+    idea: str
+    cites: tuple[str, ...]
+    files: Files
+
+    def load(self) -> Dataset: ...
+
+
+NAMED: dict[str, type[WithFiles]] = {name: cls for name, cls in DATASETS.items() if hasattr(cls, "files")}
 
 
 def data(parsed: argparse.Namespace) -> int | None:
     """Carry out ``data list``, ``get``, ``verify`` or ``path``. The exit code is 1 if a verified file is wrong."""
     for name in parsed.names:
-        if name not in NAMED:
-            raise BadInput(f"data {parsed.action}: unknown data set {name!r}; {suggestion(name, NAMED)}")
+        require(name in NAMED, f"data {parsed.action}: unknown data set {name!r}; {suggestion(name, NAMED)}")
     actions: dict[str, Callable[[Sequence[str], argparse.Namespace], int | None]]
     actions = {"list": list_, "get": get, "verify": verify, "path": path}
     return actions[parsed.action](parsed.names or list(NAMED), parsed)
@@ -52,13 +61,12 @@ def list_(names: Sequence[str], parsed: argparse.Namespace) -> None:
     for row in rows:
         console.print(Text.assemble((str(row["name"]), "bold"), f"  {row['idea']}"))
         natural = f"natural clients: {row['natural_clients']}" if row["natural_clients"] else "no natural clients"
-        size = f"{row['bytes'] / 1e6:.1f} MB" if row["bytes"] else ""
-        facts = [f"{row['classes']} classes", natural, size, f"licence: {row['licence']}"]
+        facts = [f"{row['classes']} classes", natural, size_of(row["bytes"]), f"licence: {row['licence']}"]
         for text, style in (("; ".join(filter(None, facts)), ""), (row["citation"], "dim"), (row["here"], "dim")):
             console.print(Padding(Text(str(text), style), (0, 0, 0, 4)))
 
 
-def about(name: str) -> dict[str, Any]:
+def about(name: str) -> dict[str, object]:
     """Return facts about a data set, and the paths of its files."""
     cls = NAMED[name]
     files: Files = cls.files
@@ -76,6 +84,11 @@ def about(name: str) -> dict[str, Any]:
         "files": here,
         "here": f"here: {', '.join(here)}" if here else fetched if files.forms else "always here",
     }
+
+
+def size_of(count: object) -> str:
+    """Return a number of bytes in MB as text, or "" if it is not known."""
+    return f"{count / 1e6:.1f} MB" if isinstance(count, int) else ""
 
 
 def get(names: Sequence[str], parsed: argparse.Namespace) -> None:

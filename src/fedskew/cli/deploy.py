@@ -97,8 +97,7 @@ def check(parsed: argparse.Namespace) -> None:
 
     certificates = parsed.root_certificates
     require(not (parsed.insecure and certificates), "flower check: give --root-certificates or --insecure, not both")
-    warning = check_superlink(parsed.superlink, Trust(parsed.insecure, certificates))
-    if warning:
+    if warning := check_superlink(parsed.superlink, Trust(parsed.insecure, certificates)):
         raise FedskewError(warning)
     Console().print(f"superlink {parsed.superlink}: it answers")
 

@@ -24,7 +24,7 @@ from fedskew.api.caller import CommandLine
 from fedskew.api.execute import complete
 from fedskew.api.runs import Runs
 from fedskew.cli.output import print_columns, print_json
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import require
 from fedskew.core.files import write_whole
 from fedskew.core.text import percent
 from fedskew.data.dataset import Dataset
@@ -85,8 +85,7 @@ def cases_of(titles: Sequence[str]) -> list[Planned]:
 
 def add(parsed: argparse.Namespace) -> None:
     """Add finished comparisons to the cases that the advice uses."""
-    if not parsed.words:
-        raise BadInput("evidence add: name a finished comparison, such as c7; `fedskew list runs` shows them")
+    require(bool(parsed.words), "evidence add: name a finished comparison, such as c7; `fedskew list runs` shows them")
     store = RunStore(parsed.runs, read_only=True)
     for word in parsed.words:
         Runs(store, tuple(record.id for record in store.select([word]))).confirm(parsed.trust)

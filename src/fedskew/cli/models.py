@@ -23,7 +23,7 @@ from fedskew.core.text import count
 from fedskew.data.targets import Rows
 from fedskew.experiment.keywords import LandscapeKeywords
 from fedskew.report.console import Console, say
-from fedskew.report.experiments import parsed as parsed_experiment
+from fedskew.report.experiments import stored_section
 from fedskew.serving.predict import TrainedModel, unseen_line
 from fedskew.store.runs import RunRecord
 from fedskew.studies.landscape import Landscape
@@ -35,8 +35,7 @@ MOST_MEASURED = 1_000_000
 
 def trained_on(record: RunRecord, rows: Path) -> bool:
     """Whether the run's training rows come from this file, or its folder."""
-    dataset = parsed_experiment(record).get("dataset")
-    path = dataset.get("path") if isinstance(dataset, dict) else None
+    path = stored_section(record, "dataset").get("path")
     return isinstance(path, str) and rows.resolve().is_relative_to(Path(path).resolve())
 
 
@@ -189,10 +188,9 @@ def landscape(parsed: argparse.Namespace) -> None:
 def print_landscape(result: Landscape, path: Path) -> None:
     console = Console()
     for name, sheet in result.sheets.items():
-        lowest = divmod(int(sheet.argmin()), sheet.shape[1])
-        place = f"a = {result.window.a[lowest[1]]:.3g}" + (
-            f", b = {result.window.b[lowest[0]]:.3g}" if len(sheet) > 1 else ""
-        )
+        row, column = divmod(int(sheet.argmin()), sheet.shape[1])
+        second = f", b = {result.window.b[row]:.3g}" if len(sheet) > 1 else ""
+        place = f"a = {result.window.a[column]:.3g}{second}"
         console.print(f"{name}: loss {sheet.min():.4g} to {sheet.max():.4g}, lowest at {place}")
     for model, (a, b) in result.points.items():
         console.print(f"{model} lies at a = {a:.3g}, b = {b:.3g}", style="dim")

@@ -122,10 +122,8 @@ def print_summary(results: series.Results, title: str = "") -> None:
     if hidden:
         keys = [m.key for m in results.columns("table") if heading(m) in hidden]
         keys += [key for key, title in (("difference", against(results)), ("verdict", "verdict")) if title in hidden]
-        console.print(
-            f"not shown, lines are too short: {', '.join(keys)} (`fedskew show --columns` prints any)",
-            style="dim",
-        )
+        names = ", ".join(keys)
+        console.print(f"not shown, lines are too short: {names} (`fedskew show --columns` prints any)", style="dim")
 
 
 def plain_table(*titles: str, left: Sequence[str] = (), wrap: bool = True) -> Table:
@@ -201,8 +199,7 @@ def notes(results: series.Results, titles: Sequence[str]) -> list[str]:
         f"{listed(of_clients)}: on each client's {measured_rows(records)}" if of_clients else "",
         *dict.fromkeys(m.remark for m in measures),
     ]
-    best = [f"{name} {c['setting']}" for name, tried in tuning(records).items() for c in tried if c.get("best")]
-    if best:
+    if best := [f"{name} {c['setting']}" for name, tried in tuning(records).items() for c in tried if c.get("best")]:
         sentences.append(f"tuned on held-out rows: {'; '.join(best)}")
     excluded = on_verdicts(frame, measure) if layout.spread == "ci95" and layout.has("verdict") else []
     return ["; ".join(filter(None, sentences)), *excluded, *how_sure(results), *remarks(records)]
@@ -221,8 +218,7 @@ def print_notices(records: Sequence[RunRecord]) -> None:
 
 def print_ranks(results: series.Results) -> None:
     """Print the mean ranks of the methods, if the runs have several data sets."""
-    ranked = ranking(results)
-    if ranked is None:
+    if not (ranked := ranking(results)):
         return
     names, blocks, ranks = ranked
     console = Console()

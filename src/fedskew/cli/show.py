@@ -67,11 +67,8 @@ def list_runs(parsed: argparse.Namespace) -> None:
     measures = {record.id: primary_of([record]) for record in records}
     scores = newest(store, records, measures)
     if parsed.json:
-        rows = []
-        for r in records:
-            facts = {k: v for k, v in dataclasses.asdict(r).items() if k != "experiment"}
-            rows.append(facts | {"validation_" * is_trial(r) + measures[r.id].key: scores[r.id]})
-        output.print_json(rows)
+        scored = {r.id: {"validation_" * is_trial(r) + measures[r.id].key: scores[r.id]} for r in records}
+        output.print_json([{k: v for k, v in vars(r).items() if k != "experiment"} | scored[r.id] for r in records])
         return
     console = Console()
     if not records:
@@ -230,9 +227,8 @@ def print_curves(results: Results) -> None:
     print_decisions(results)
     back = frame[(frame["split"] == "test") & (frame["name"] == "recovery")]
     if len(back):
-        console.print(
-            f"{int(back['value'].iloc[0])} rounds after the change the accuracy is back at 95 % of its value before"
-        )
+        rounds = int(back["value"].iloc[0])
+        console.print(f"{rounds} rounds after the change the accuracy is back at 95 % of its value before")
 
 
 def print_decisions(results: Results) -> None:

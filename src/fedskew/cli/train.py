@@ -36,8 +36,7 @@ class TrainingVerb(CommandLine):
         self.began: float | None = None  # None: nothing to execute
 
     def begin(self, started: Started) -> ProgressFace:
-        plans = [plan for plan in started.waiting.values() if plan]
-        if plans:
+        if plans := [plan for plan in started.waiting.values() if plan]:
             title = f"run {started.words[0]}"
             if started.runs.records[0].comparison:
                 seeds = {plan.experiment.training.seed for plan in plans}
@@ -168,9 +167,7 @@ def described(experiment: Experiment) -> str:
 
     local = plain(experiment.local)
     work = count(local["steps"], "step") if "steps" in local else count(local["epochs"], "epoch")
-    own_clients = any(
-        text.partition(":")[0] in ("natural", "pooled", "from-folder") for text in experiment.labels("skew")
-    )
+    own_clients = {"natural", "pooled", "from-folder"} & {text.partition(":")[0] for text in experiment.labels("skew")}
     system = [label(experiment.system, {"system": System}), label(experiment.availability, COMPONENTS["availability"])]
     parts = [
         compact("dataset"),
@@ -215,13 +212,8 @@ def print_tuned(tuned: Tuned) -> None:
     best = tuned.best
     for t in tuned.tried:
         mark = "best" if t is best else "as good" if t in tuned.equal else "" if t.ended == "finished" else t.ended
-        table.add_row(
-            words(t.setting),
-            plain_value(tuned.measure, tuned.reached(t)),
-            output.number(t.seconds, 1),
-            " ".join(map(str, t.runs)),
-            mark,
-        )
+        reached, runs = plain_value(tuned.measure, tuned.reached(t)), " ".join(map(str, t.runs))
+        table.add_row(words(t.setting), reached, output.number(t.seconds, 1), runs, mark)
     console.print(table)
     if tuned.edges:
         edges = ", ".join(tuned.edges)

@@ -126,7 +126,9 @@ SEVERAL_METHODS = (
     BUDGET,
     COLUMNS,
     INTERVAL,
+    *STORE,
 )
+OF_TABLES = (COLUMNS, BY, INTERVAL, BUDGET)
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,7 @@ STUDY = (
     *of_keywords(keywords.StudyOptions),
     JOBS,
     option("--report", "FILE", "page to write (default: in the run store)", type=Path),
+    *STORE,
 )
 
 RUN_WORDS = "number (7), range (3-5), or comparison (c2)"
@@ -314,24 +317,14 @@ EVIDENCE = (
     option("--algorithms", "A", "for run: methods of the protocol (default: all)", nargs="+"),
     option("--seeds", "N", "for run: only the first N seeds (default: all)", type=int),
     option("--output", "FILE", "for run and page: the file to write", type=Path),
+    TRUST,
+    *STORE,
 )
 
 VERBS = (
-    Verb(
-        "study",
-        "study.study",
-        "go from rows to a decision: what differs, costs and helps",
-        (*STUDY, *STORE),
-        EXPERIMENT,
-    ),
+    Verb("study", "study.study", "go from rows to a decision: what differs, costs and helps", STUDY, EXPERIMENT),
     Verb("run", "train.run", "run one experiment", (FILE, *ONE_METHOD, *STORE), EXPERIMENT),
-    Verb(
-        "compare",
-        "train.compare",
-        "run several methods on equal terms",
-        (FILE, *SEVERAL_METHODS, *STORE),
-        GROUPS_OF_COMPARE,
-    ),
+    Verb("compare", "train.compare", "run several methods on equal terms", (FILE, *SEVERAL_METHODS), GROUPS_OF_COMPARE),
     Verb("tune", "train.tune", "find the best settings of each method", (FILE, TUNED, JOBS, *STORE), GROUPS_OF_COMPARE),
     Verb("watch", "watch.watch", "follow runs in another terminal", (RUNS, *WATCH, *STORE)),
     Verb("diagnose", "diagnose.diagnose", "measure how clients' data differ", (*DIAGNOSE, *STORE)),
@@ -340,21 +333,14 @@ VERBS = (
     Verb("tag", "show.tag", "tag runs", (ONE_RUN, TAGS, UNTAG, STORE[0])),
     Verb("rename", "show.rename", "name a run or a comparison", (ONE_RUN, NEW_NAME, STORE[0])),
     Verb("rm", "show.rm", "remove runs", (RUNS, YES, STORE[0])),
-    Verb("show", "show.show", "print one run or a comparison", (RUNS, TOML, COLUMNS, BY, INTERVAL, BUDGET, *STORE)),
-    Verb(
-        "report", "show.report", "write an HTML report of runs", (RUNS, *REPORT, COLUMNS, BY, INTERVAL, BUDGET, *STORE)
-    ),
+    Verb("show", "show.show", "print one run or a comparison", (RUNS, TOML, *OF_TABLES, *STORE)),
+    Verb("report", "show.report", "write an HTML report of runs", (RUNS, *REPORT, *OF_TABLES, *STORE)),
     Verb("landscape", "models.landscape", "draw the loss around a run's model", (*LANDSCAPE, TRUST, *STORE)),
     Verb("check", "components.check", "check that a component keeps its promises", (CHECKED, JSON)),
     Verb("skew", "data.skew", "split a data set among clients", (FILE, DEALT, JSON), {"data and clients": CLIENTS}),
     Verb("cite", "show.cite", "print BibTeX of what runs used", (RUNS, *STORE)),
     Verb("data", "data.data", "list, download, verify and locate data sets", (*DATA, JSON)),
-    Verb(
-        "evidence",
-        "evidence.evidence",
-        "show what methods gained over FedAvg, and add cases",
-        (*EVIDENCE, TRUST, *STORE),
-    ),
+    Verb("evidence", "evidence.evidence", "show what methods gained over FedAvg, and add cases", EVIDENCE),
     Verb("reproduce", "reproduce.reproduce", "repeat the experiments of a document", (*REPRODUCE, *STORE)),
     Verb("predict", "models.predict", "predict the rows of a file with a run's model", (*PREDICT, TRUST, *STORE)),
     Verb("confusion", "models.columns", "count the answers to rows of each class", (*ANSWERS, TRUST, *STORE)),

@@ -153,8 +153,7 @@ def table_of_runs(seen: Sequence[Seen]) -> RenderableType:
     measures = [m for m in measures if heading(m) in columns]
     table = table_of(columns, ("method", "status"), room)
     text = progress(seen)
-    of_clients = [m.title for m in measures if m.of_clients and any(math.isfinite(s.values[m]) for s in seen)]
-    if of_clients:
+    if of_clients := [m.title for m in measures if m.of_clients and any(math.isfinite(s.values[m]) for s in seen)]:
         text += f"; {listed(of_clients)}: on each client's {measured_rows([s.record for s in seen])}"
     signs = [Text(f"warning: {line}", style="yellow") for line in warnings(titled([s.record for s in seen]))]
     left_over = [str(s.record.id) for s in seen if s.open]

@@ -24,7 +24,7 @@ MOST_NAMES = 5
 
 def answer(results: Results) -> str:
     """Say which method is best by the primary measure, and how certain this is."""
-    rows, measure = rows_of(results.summary), results.measure
+    rows, measure, label = rows_of(results.summary), results.measure, results.measure.label
     measured = sorted(
         (row for row in rows if math.isfinite(row[measure.key])),
         key=lambda row: float(row[measure.key]),
@@ -33,15 +33,13 @@ def answer(results: Results) -> str:
     if not measured and not any(row["finished"] for row in rows):
         return "No run has finished, so there is no answer yet."
     if not measured:
-        return f"No method has a {measure.label}, so they cannot be compared by it."
+        return f"No method has a {label}, so they cannot be compared by it."
     first, others = rows[0], [row for row in measured if row is not rows[0]]
     if len(rows) == 1:
         return alone(measure, first)
-    best = (
-        f"{measured[0]['method']} has the {superlative(measure)} mean {measure.label}, {number(measure, measured[0])}"
-    )
+    best = f"{measured[0]['method']} has the {superlative(measure)} mean {label}, {number(measure, measured[0])}"
     if not math.isfinite(first[measure.key]):
-        why = "has finished" if not first["finished"] else f"has a {measure.label}"
+        why = "has finished" if not first["finished"] else f"has a {label}"
         return f"Undecided: no run of {first['method']}, the method to compare with, {why}. {best}."
     if all(row["pairs"] < 2 for row in others):
         return f"Undecided: {too_few(others)}. {best}."
@@ -58,13 +56,9 @@ def answer(results: Results) -> str:
         return f"Undecided: {which} reliably from {first['method']}. {best}{more}."
     if ahead:
         than = f"{first['method']}: {number(measure, ahead[0])} against {number(measure, first)}"
-        head = (
-            f"{ahead[0]['method']} has a {measure.ahead} {measure.label} than {than}, {difference(measure, ahead[0])}"
-        )
+        head = f"{ahead[0]['method']} has a {measure.ahead} {label} than {than}, {difference(measure, ahead[0])}"
     else:
-        head = (
-            f"No method has a reliably {measure.ahead} {measure.label} than {first['method']}, {number(measure, first)}"
-        )
+        head = f"No method has a reliably {measure.ahead} {label} than {first['method']}, {number(measure, first)}"
     if measured[0] in undecided:
         best_one = {**measured[0], "method": f"{measured[0]['method']}, {superlative(measure)} mean"}
         undecided = [best_one, *undecided[1:]]
@@ -290,9 +284,8 @@ def sources(results: Results) -> Components | None:
         of_rows += [shared_by_rows(np.stack(alike))] if len(alike) > 1 else []
     shared = float(np.mean(of_rows)) if of_rows else 0.0
     dealt = not all(map(own_clients, results.records))
-    return variance_components(
-        np.stack([*tables.values()]), shared, splits(results.records, results.layout.by) is not None, dealt
-    )
+    redrawn = splits(results.records, results.layout.by) is not None
+    return variance_components(np.stack([*tables.values()]), shared, redrawn, dealt)
 
 
 def how_sure(results: Results) -> list[str]:

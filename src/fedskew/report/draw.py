@@ -195,8 +195,7 @@ def draw_cells(axes: Axes, values: NDArray[np.integer]) -> None:
     corners = np.array([(-0.47, -0.44), (0.47, -0.44), (0.47, 0.44), (-0.47, 0.44), (-0.47, -0.44)])
     codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
     for shade in range(1, shades + 1):
-        at = np.argwhere(level == shade)[:, ::-1]
-        if len(at):
+        if len(at := np.argwhere(level == shade)[:, ::-1]):
             path = Path((at[:, None, :] + corners).reshape(-1, 2), codes * len(at))
             axes.add_patch(PathPatch(path, facecolor=SERIES[0], alpha=0.06 + 0.52 * shade / shades, linewidth=0))
 
@@ -260,9 +259,8 @@ def logarithmic_axis(axes: Axes, ratio: float) -> None:
 
 def rows_by_label(rows: pd.DataFrame) -> pd.DataFrame:
     """Turn the table of `RunStore.partition` into numbers of rows (clients, labels)."""
-    counts = rows.pivot_table(
-        index=["client", "client_name"], columns="label", values="rows", aggfunc="sum", fill_value=0
-    )
+    client = ["client", "client_name"]
+    counts = rows.pivot_table(index=client, columns="label", values="rows", aggfunc="sum", fill_value=0)
     return counts[sorted(counts.columns, key=natural)]
 
 
@@ -287,8 +285,7 @@ def draw_parts(table: pd.DataFrame, measure: Measure, order: Sequence[str], axis
     with styled():
         figure, axes = blank(250)
         for index, method in enumerate(order):
-            rows = rows_of(table[table["method"] == method])
-            if not rows:
+            if not (rows := rows_of(table[table["method"] == method])):
                 continue
             x = [row["place"] + aside(index, len(order)) for row in rows]
             ends = np.array([clipped(row["mean"], row["half"], measure.low, measure.high) for row in rows])

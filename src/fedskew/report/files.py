@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fedskew.core.errors import FedskewError
 from fedskew.core.files import replacing, write_whole
 from fedskew.core.text import capital, count, listed
 from fedskew.measure.registry import Measure
 from fedskew.report import words
-from fedskew.report.experiments import client_rows, escaped, in_formula
+from fedskew.report.experiments import client_rows, escaped, in_formula, kinds_of_rows
 from fedskew.report.plots import pictures
 from fedskew.report.series import Results, by_site
 from fedskew.report.style import styled
@@ -73,8 +74,7 @@ def texts_of(results: Results) -> dict[str, str]:
         texts["sites.csv"] = csv(of_sites)
     of_clients = {measure.figure for measure in results.all_measures if measure.of_clients} | {"clients"}
     for what, picture in pictures(results).items():
-        table = picture.table
-        if table is not None:
+        if (table := picture.table) is not None:
             more = {"client_rows": table["method"].map(rows_of_clients)} if what in of_clients else {}
             texts[f"{what}.csv"] = csv(table.assign(**more))
     return texts
@@ -158,10 +158,8 @@ def best_mean(means: pd.Series[float], measure: Measure, cells: Sequence[str]) -
     """Return the text of the best mean. Empty for a single method, and if neither high nor low values are better."""
     if not measure.better or means.count() < 2:
         return ""
-    values = [float(mean) for mean in means]
-    finite = [value for value in values if math.isfinite(value)]
-    best = max(finite) if measure.better == "higher" else min(finite)
-    return cells[values.index(best)].partition(" ")[0]
+    finite = means.where(np.isfinite(means))
+    return cells[int((measure.sign * finite).argmax())].partition(" ")[0]
 
 
 def formula_of(cell: str, bold: bool = False) -> str:
@@ -187,8 +185,7 @@ def caption(results: Results, measures: Sequence[Measure]) -> str:
     text = "; ".join(f"{listed(titles)} {read[of]}".strip() for of, titles in groups.items() if titles)
     lines = [f"{capital(text)}; {means}."]
     if of_clients := [m.title for m in measures if m.of_clients]:
-        rows = " or ".join(sorted(set(summary["client_rows"])))
-        lines.append(f"{listed(of_clients).capitalize()}: on each client's {rows} rows.")
+        lines.append(f"{listed(of_clients).capitalize()}: on each client's {kinds_of_rows(results.records)} rows.")
     if len(summary) > 1 and layout.has("verdict"):
         over = f" over {covers(summary, results.measure)}"
         lines.append(f"Verdicts: {verdict_rule(summary, results.measure, over)}.")

@@ -240,6 +240,8 @@ def by_part(results: Results, measure: Measure) -> pd.DataFrame:
     Layers are averaged over the rounds; classes and labels are read after the last measured round. Columns are method, part
     (its name), place (its number), mean, and half (the half-width of the layout's spread; NaN for one seed).
     """
+    import pandas as pd
+
     records = {record.id: record for record in results.records if record.status == "finished"}
     frame = results.parts
     frame = frame[(frame["split"] == measure.split) & (frame["name"] == measure.name) & frame["run"].isin(records)]
@@ -252,8 +254,7 @@ def by_part(results: Results, measure: Measure) -> pd.DataFrame:
     runs = frame.groupby(["run", "part"], sort=False)["value"].mean().reset_index()
     seeds = runs.merge(results.about, on="run").groupby([*OBSERVATION, "part"], sort=False)["value"].mean()
     table = series.over_seeds(seeds.groupby(["method", "part"], sort=False), results.layout.spread).reset_index()
-    places = {part: place for place, part in enumerate(dict.fromkeys(table["part"]))}
-    return table.assign(place=table["part"].map(places))[["method", "part", "place", "mean", "half"]]
+    return table.assign(place=pd.factorize(table["part"])[0])[["method", "part", "place", "mean", "half"]]
 
 
 def differences(results: Results) -> Picture:
@@ -330,9 +331,8 @@ def on_ranks(blocks: int, ranks: Ranks) -> str:
 
 def ranks(results: Results) -> Picture:
     """The figure of the methods' ranks over several data sets."""
-    ranked = ranking(results)
-    require(ranked is not None, "ranks: need runs of at least two methods in common on at least two data sets")
-    assert ranked is not None
+    if not (ranked := ranking(results)):
+        raise BadInput("ranks: need runs of at least two methods in common on at least two data sets")
     methods, blocks, numbers = ranked
     return Picture(
         key="ranks",

@@ -162,8 +162,7 @@ class Results:
     def targets(self) -> dict[str, TargetCost]:
         """The targets among the layout's columns, by column."""
         primary = primary_of(self.runs)
-        parsed_columns = {column: target_from(column, primary) for column in self.layout.columns}
-        return {column: target for column, target in parsed_columns.items() if target}
+        return {column: target for column in self.layout.columns if (target := target_from(column, primary))}
 
     @cached_property
     def stored_names(self) -> set[tuple[str, str]]:
@@ -383,12 +382,8 @@ def per_client(results: Results) -> pd.DataFrame:
     import pandas as pd
 
     measure, store = results.measure, results.store
-    compared = [
-        r
-        for r in results.records
-        if r.status == "finished" and not (experiments.pooled(r) or experiments.shares_no_model(r))
-    ]
-    records = {record.id: record for record in compared}
+    finished = [r for r in results.records if r.status == "finished" and not experiments.pooled(r)]
+    records = {r.id: r for r in finished if not experiments.shares_no_model(r)}
     rows = store.last(records, [f"global-model/{measure.name}"], per_client=True, until=results.until)
     table = with_names(store, rows).astype({"value": float}).dropna(subset="value")
     table["dealing"] = [dealing(records[run]) for run in table["run"]]
@@ -432,9 +427,8 @@ def values_at_sites(results: Results) -> pd.DataFrame:
     recall_of_rarest, if the targets are classes. Empty if the data do not name the sites.
     """
     records = {r.id: r for r in results.records if r.status == "finished" and experiments.own_clients(r)}
-    rows = results.store.last(
-        records, [f"sites/{name}" for name in ("rows", results.measure.name, "recall_of_rarest")], per_client=True
-    )
+    names_ = [f"sites/{name}" for name in ("rows", results.measure.name, "recall_of_rarest")]
+    rows = results.store.last(records, names_, per_client=True)
     table = with_names(results.store, rows, {r.id: r.facts.get("sites", {}).get("names", []) for r in records.values()})
     return table.assign(method=[records[run].name for run in table["run"]])
 

@@ -27,5 +27,4 @@ class MethodTable(pd.DataFrame):
         return self.short.to_string(index=False)
 
     def _repr_html_(self) -> str:
-        html: str = self.short.to_html(index=False, border=0)
-        return html
+        return self.short.to_html(index=False, border=0)

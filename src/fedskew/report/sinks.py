@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
 from fedskew.core.component import build
-from fedskew.core.errors import BadInput, FedskewError, first_line, require
+from fedskew.core.errors import FedskewError, first_line, require
 from fedskew.report.experiments import parsed, untrained
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -95,10 +95,8 @@ class TensorBoard:
     folder: str = "tensorboard"
 
     def open(self, record: RunRecord) -> Page:
-        name = re.sub(r"[^\w.=,-]", "-", record.name)
-        writer = import_module("torch.utils.tensorboard").SummaryWriter(
-            f"{self.folder}/{record.id}-{name}", purge_step=0
-        )
+        folder = f"{self.folder}/{record.id}-" + re.sub(r"[^\w.=,-]", "-", record.name)
+        writer = import_module("torch.utils.tensorboard").SummaryWriter(folder, purge_step=0)
         writer.add_text("experiment", f"```toml\n{record.experiment}\n```")
 
         def write(round_: int, values: Mapping[str, float]) -> None:
@@ -175,8 +173,8 @@ def sinks_from(texts: str | Sequence[str], where: str) -> list[Sink]:
     """Make the sinks: ``wandb:project=p``, or several of them. Raises `BadInput` for an unknown one and a missing package."""
     sinks: list[Sink] = [build("sink", SINKS, text, where) for text in ([texts] if isinstance(texts, str) else texts)]
     for package, cls in SINKS.items():
-        if any(isinstance(sink, cls) for sink in sinks):
-            require_package(package)
+        missing = any(isinstance(sink, cls) for sink in sinks) and find_spec(package) is None
+        require(not missing, f"sink {package}: needs the package {package}; pip install '.[{package}]' in the clone")
     return sinks
 
 
@@ -213,12 +211,6 @@ def explained(sink: Sink) -> Iterator[None]:
         raise
     except Exception as error:
         raise FedskewError(f"sink {type(sink).__name__}: {first_line(error)}") from None
-
-
-def require_package(package: str) -> None:
-    """Raise `BadInput` if an optional package is missing."""
-    if find_spec(package) is None:
-        raise BadInput(f"sink {package}: needs the package {package}; pip install '.[{package}]' in the clone")
 
 
 def flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -352,11 +352,8 @@ def title_of(name: str) -> str:
 def values(findings: Findings) -> dict[str, object]:
     """Return the findings as plain values, for ``--json``."""
     of_page = {name: getattr(findings, name) for name in ("decision", "settings", "commands", "diagnosis")}
-    of_tables = {
-        "arms": findings.results.summary.to_dict("records"),
-        "sites": findings.sites(),
-        "groups": findings.of_groups(),
-    }
+    arms = findings.results.summary.to_dict("records")
+    of_tables = {"arms": arms, "sites": findings.sites(), "groups": findings.of_groups()}
     return {**of_page, **of_tables, "sentences": findings.sentences(), "sure": findings.sure()}
 
 
@@ -413,12 +410,8 @@ def aligned(cells: Cells) -> list[str]:
     columns = [[heading, *column] for heading, column in cells.items()]
     widths = [max(map(len, column)) for column in columns]
     return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if at == 0 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in zip(*columns, strict=True)
+        "  " + "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]).rstrip()
+        for first, *others in zip(*columns, strict=True)
     ]
 
 

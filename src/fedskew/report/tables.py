@@ -105,11 +105,8 @@ def measured_rows(record: RunRecord, split: str) -> tuple[Mapping[str, Any], str
     """
     drawn, dealt = split_of(parsed(record)), record.facts.get("partition", {})
     if split == "sites" and record.facts.get("sites", {}).get("rows") == "held-out":
-        return (
-            {"training_rows": dealt["rows"], "test_rows": dealt["held_out"]},
-            f"{drawn} {record.partition_seed}",
-            None,
-        )
+        sizes = {"training_rows": dealt["rows"], "test_rows": dealt["held_out"]}
+        return sizes, f"{drawn} {record.partition_seed}", None
     return record.facts.get("data", {}), drawn, folds_of(record)
 
 
@@ -256,8 +253,7 @@ def summarise(
         }
         for other in measures:
             row |= cells_of(other, numbers[other.key])
-        whole = estimate(by_row, method, "", numbers[measure.key].dropna().to_dict(), drawn)
-        if whole:
+        if whole := estimate(by_row, method, "", numbers[measure.key].dropna().to_dict(), drawn):
             row[f"{measure.key}_half"] = whole.half()
         row |= {
             "covers": (drawn.covers if drawn else ROWS_TOO) if whole else SEEDS,

@@ -17,6 +17,7 @@ import msgspec
 
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.files import write_whole
+from fedskew.core.groups import grouped
 from fedskew.core.text import percent, title
 from fedskew.measure.statistics import Verdict, decided, holm
 
@@ -134,12 +135,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     def verdicts(self) -> dict[tuple[str, Measure], Verdict]:
         """Return a verdict for each method and measure. Holm's correction covers all methods of the case on one measure."""
-        verdicts: dict[tuple[str, Measure], Verdict] = {}
-        for measure in MEASURES:
-            lines = [line for line in self.methods if line.measure == measure]
-            for line, p in zip(lines, holm([line.p for line in lines]), strict=True):
-                verdicts[line.method, measure] = decided(p, line.gain)
-        return verdicts
+        return {
+            (line.method, measure): decided(p, line.gain)
+            for measure, lines in grouped((line.measure, line) for line in self.methods).items()
+            for line, p in zip(lines, holm([line.p for line in lines]), strict=True)
+        }
 
 
 def change(case: Case, line: Gain) -> str:

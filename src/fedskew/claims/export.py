@@ -11,6 +11,7 @@ from fedskew.claims.document import Document
 from fedskew.claims.quantities import Measured, Series
 from fedskew.claims.verdicts import Results
 from fedskew.core.errors import BadInput
+from fedskew.core.groups import grouped
 from fedskew.store.records import Json, RunFacts, RunRecord
 
 Number = float | None
@@ -110,9 +111,7 @@ def plain(document: Document, arm: str, run: Measured) -> ExportedRun:
             key = f"{split}/{name}" + ("" if client is None else f"/{client}")
             curves["values"][key] = row[0] if len(set(row)) == 1 else row
     record = run.record
-    dealt: dict[str, dict[str, int]] = {}
-    for _, client_name, label, rows in run.dealt if (arm,) in drawn else ():
-        dealt.setdefault(client_name, {})[label] = rows
+    dealt = grouped((name, (label, rows)) for _, name, label, rows in run.dealt if (arm,) in drawn)
     table: ExportedRun = {
         "status": run.status,
         "rounds": record.rounds_done,
@@ -125,7 +124,7 @@ def plain(document: Document, arm: str, run: Measured) -> ExportedRun:
         "measured": list(measured.values()),
     }
     if dealt:
-        table["dealt"] = dealt
+        table["dealt"] = {name: dict(of_client) for name, of_client in dealt.items()}
     return table
 
 

@@ -115,8 +115,7 @@ def bars(key: str, table: ClaimTable, panel: Panel, results: Results) -> list[Pi
     rows = []
     for arm in table.drawn(panel):
         bar, group = arm.rsplit(", ", 1) if table.matrix else ("", arm)
-        number = numbers[arm][panel.of]
-        rows.append({"bar": bar, "group": group, "mean": number.mean, "half": number.half, "document": number.document})
+        rows.append({"bar": bar, "group": group, **vars(numbers[arm][panel.of])})
     frame = pd.DataFrame(rows).astype({"mean": float, "half": float, "document": float})
     frame = frame[frame["mean"].notna()]
     frame["place"] = pd.factorize(frame["group"])[0]

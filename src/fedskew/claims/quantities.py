@@ -278,11 +278,8 @@ def later_half(values: Floats) -> Floats:
 
 def measures() -> dict[str, Measure]:
     """Return the measures of a round by their names in claims: ``worst-client``."""
-    by_name: dict[str, Measure] = {}
-    for measure in registry.MEASURES:
-        if measure.split in (*OF_MODELS, "round"):
-            by_name.setdefault(measure.figure, measure)
-    return by_name
+    of_rounds = [measure for measure in registry.MEASURES if measure.split in (*OF_MODELS, "round")]
+    return {measure.figure: measure for measure in reversed(of_rounds)}  # the first of a name counts
 
 
 def counted() -> set[str]:

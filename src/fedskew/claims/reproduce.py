@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedskew.claims.document import Document
-from fedskew.claims.quantities import Measured, read_run
+from fedskew.claims.quantities import read_run
 from fedskew.claims.verdicts import Results
 from fedskew.core.component import parse
+from fedskew.core.groups import grouped
 from fedskew.data.dataset import Dataset
 from fedskew.engine.choose import EngineChoice, estimate_seconds, next_work, on_threads
 from fedskew.execution.build import assemble
@@ -161,9 +162,6 @@ def a_round(experiment: Experiment, dataset: Dataset) -> float:
 def results(store: RunStore, planned: Sequence[PlannedRun]) -> Results:
     """Read the results of the planned runs that are done, by arm and seed."""
     stored = stored_runs(store, [p.experiment for p in planned])
-    by_arm: dict[str, dict[int, Measured]] = {}
-    for p in planned:
-        record = stored.get(p.experiment.hash())
-        if record is not None and record.status in DONE and record.rounds_done > 0:
-            by_arm.setdefault(p.arm, {})[p.seed] = read_run(store, record)
-    return by_arm
+    runs = [(p, stored[key]) for p in planned if (key := p.experiment.hash()) in stored]
+    done = ((p.arm, (p.seed, read_run(store, r))) for p, r in runs if r.status in DONE and r.rounds_done > 0)
+    return {arm: dict(of_seeds) for arm, of_seeds in grouped(done).items()}

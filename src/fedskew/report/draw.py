@@ -78,7 +78,8 @@ def draw_curves(
     with styled():
         figure, axes = blank(250)
         share = measure.unit == "%"
-        logarithmic = not share and math.isinf(measure.high) and spans_a_decade(table["mean"])
+        least, most = table["mean"].min(), table["mean"].max()  # NaN if there are none
+        logarithmic = not share and math.isinf(measure.high) and 0 < 10 * least < most
         bottom, top = limits(table, share, logarithmic)
         faint = min(0.15, 0.6 / len(order))
         for index, method in enumerate(order):
@@ -220,10 +221,6 @@ def line_style(index: int, points: int) -> dict[str, Any]:
         "marker": marker(index),
         "markevery": 1 if points <= FEW else max(1, points // FEW_MARKERS),
     }
-
-
-def spans_a_decade(values: pd.Series[float]) -> bool:
-    return len(values) > 0 and bool(values.min() > 0) and bool(values.max() > 10 * values.min())
 
 
 def limits(table: pd.DataFrame, share: bool, logarithmic: bool) -> tuple[float, float]:

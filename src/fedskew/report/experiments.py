@@ -276,13 +276,11 @@ def settings_of(text: str) -> Mapping[str, str]:
     """Return an experiment's settings that may change a result, except seeds: ``{"solver": "sgd", "solver.lr": "0.1"}``."""
     if not table_of(text):
         return {"experiment": hashlib.sha256(text.encode()).hexdigest()[:8]}
-    settings = {}
-    for section, value in without_seeds(text).items():
-        if not isinstance(value, dict):
-            settings[section] = value_text(value)
-            continue
-        for key, part in value.items():
-            settings[section if key == "name" else f"{section}.{key}"] = value_text(part)
+    settings = {
+        section if key == "name" else f"{section}.{key}": value_text(part)
+        for section, value in without_seeds(text).items()
+        for key, part in (value if isinstance(value, dict) else {"name": value}).items()
+    }
     return {
         key: text
         for key, text in settings.items()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fedskew.core.groups import grouped
 from fedskew.core.text import capital
 from fedskew.measure.registry import Measure
 
@@ -182,12 +183,8 @@ def figures(value: float, like: float | None = None) -> str:
 
 def ranges(numbers: Sequence[int]) -> str:
     """Format numbers as sorted ranges: ``0–3, 7``."""
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
+    # in a range, number and place rise together
+    parts = grouped((number - place, number) for place, number in enumerate(sorted({*numbers}))).values()
     return ", ".join(f"{part[0]}–{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts)
 
 

@@ -72,9 +72,7 @@ def export(
     return write_file(trained.store, run, form, place, warn, trained.data, whose)
 
 
-def with_initial(
-    verb: str, experiment: Experiment, runs: str | Path, warn: Callable[[str], None] = warn_python
-) -> Experiment:
+def with_initial(verb: str, experiment: Experiment, runs: str | Path, warn: Callable[[str], None]) -> Experiment:
     """Return the experiment with the file that `training.init` means, and its hash. A run's number is looked up in ``runs``."""
     init = experiment.training.init
     if init is None or experiment.training.init_hash:

@@ -168,25 +168,17 @@ def bound(local: Gradients, whole: Gradients, w: Tensor, clients: int, rate: flo
     the rate is at most 2 / L, a gradient step never increases the distance of two models, so a_(e+1) <= a_e + rate zeta.
     """
     models, reference = w.expand(clients, -1), w[None]
-    zeta = w.new_zeros(())
-    apart, farthest, drift = [], [], []
+    zeta, rows = w.new_zeros(()), []
     for _ in range(steps):
         gradients = local(models)
         zeta = torch.maximum(zeta, (gradients - whole(models)).norm(dim=1).max())
         models, reference = models - rate * gradients, reference - rate * whole(reference)
         distances = (models - reference).norm(dim=1)
-        apart.append(distances.mean())
-        farthest.append(distances.max())
-        drift.append((models - models.mean(0)).norm(dim=1).mean())
+        rows.append((distances.mean(), distances.max(), (models - models.mean(0)).norm(dim=1).mean()))
+    apart, farthest, drift = map(torch.stack, zip(*rows, strict=True))
     count = torch.arange(1, steps + 1, dtype=w.dtype, device=w.device)
-    return Bound(
-        apart=torch.stack(apart),
-        farthest=torch.stack(farthest),
-        drift=torch.stack(drift),
-        smooth=zeta / smooth * torch.expm1(count * torch.log1p(w.new_tensor(rate * smooth))),
-        convex=count * rate * zeta,
-        zeta=zeta,
-    )
+    bound_if_smooth = zeta / smooth * torch.expm1(count * torch.log1p(w.new_tensor(rate * smooth)))
+    return Bound(apart, farthest, drift, bound_if_smooth, convex=count * rate * zeta, zeta=zeta)
 
 
 def drift_bound(rate: float = EXERCISE_RATE, steps: int = 50) -> dict[str, Bound]:

@@ -87,28 +87,26 @@ def compare(parsed: argparse.Namespace) -> int:
         if len(options.get(name) or ()) == 1:
             [options[name]] = options[name]
     caller = TrainingVerb(parsed.folds)
-    runs = functions.compare(
-        base, parsed.algorithms or (), runs=parsed.runs, jobs=parsed.jobs, progress=caller, **options
-    )
+    runs = functions.compare(base, parsed.algorithms or (), progress=caller, **execution_of(parsed), **options)
     return present(runs, parsed, caller)
 
 
 @on_ranks
 def tune(parsed: argparse.Namespace) -> None:
     """Tune methods and print the best settings."""
-    tuning = functions.tune(
-        parsed.algorithms or ["fedavg"],
-        experiment=experiment_from(parsed),
-        runs=parsed.runs,
-        jobs=parsed.jobs,
-        progress=TrainingVerb(),
-        **tuning_of(parsed),
-    )
+    methods, base = parsed.algorithms or ["fedavg"], experiment_from(parsed)
+    options = {**execution_of(parsed), **tuning_of(parsed)}
+    tuning = functions.tune(methods, experiment=base, progress=TrainingVerb(), **options)
     if parsed.json:
         output.print_json([as_row(tuned) for tuned in tuning.methods.values()])
     else:
         for tuned in tuning.methods.values():
             print_tuned(tuned)
+
+
+def execution_of(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the keywords on the execution of runs: the folder of their store, and how many at a time."""
+    return {"runs": parsed.runs, "jobs": parsed.jobs}
 
 
 def tuning_of(parsed: argparse.Namespace) -> dict[str, Any]:
@@ -121,14 +119,8 @@ def tuning_of(parsed: argparse.Namespace) -> dict[str, Any]:
 def resume(parsed: argparse.Namespace) -> int:
     """Continue unfinished runs."""
     caller = TrainingVerb()
-    runs = functions.resume(
-        parsed.runs_wanted,
-        runs=parsed.runs,
-        jobs=parsed.jobs,
-        progress=caller,
-        trust=parsed.trust,
-        rounds=parsed.rounds,
-    )
+    options = {**execution_of(parsed), "trust": parsed.trust, "rounds": parsed.rounds}
+    runs = functions.resume(parsed.runs_wanted, progress=caller, **options)
     if caller.began is None:
         states = ", ".join(sorted({record.status for record in runs.records}))
         Console(stderr=True).print(f"nothing to resume: {count(len(runs), 'run')}, {states}")

@@ -34,9 +34,9 @@ def switch(name: str, help: str) -> Option:
     return Option(name, help, {"action": "store_true"})
 
 
-def repeated(name: str, metavar: str, help: str, **how: Any) -> Option:
+def repeated(name: str, metavar: str, help: str) -> Option:
     """An option that may be given several times."""
-    return option(name, metavar, help, action="append", **how)
+    return option(name, metavar, help, action="append", default=[])
 
 
 JSON = switch("--json", "print JSON")
@@ -165,7 +165,6 @@ WATCH = (
         "SINK",
         "also send every round to tensorboard:folder=F, mlflow:uri=U,experiment=E or wandb:project=P,mode=offline "
         "until all runs have ended; may be repeated",
-        default=[],
     ),
 )
 
@@ -260,14 +259,12 @@ NODE = (
         "--allow",
         "NAME",
         "component of another package, by name or as MODULE::CLASS, that a server may name; may be repeated",
-        default=[],
     ),
     repeated(
         "--limit",
         "WHAT=N",
         "largest number of clients, classes, threads, steps, examples, bytes or diagnoses that a server may request; may "
         "be repeated",
-        default=[],
     ),
     option("options", "-- OPTION", "more options of flower-supernode, after --", nargs="*"),
 )
@@ -313,7 +310,7 @@ EVIDENCE = (
         default="show",
     ),
     option("words", "COMPARISON", "for add: finished comparisons (c7)", nargs="*"),
-    repeated("--case", "TITLE", "for run: a case, such as 'tcga-brca, natural' (default: all)", default=[]),
+    repeated("--case", "TITLE", "for run: a case, such as 'tcga-brca, natural' (default: all)"),
     option("--algorithms", "A", "for run: methods of the protocol (default: all)", nargs="+"),
     option("--seeds", "N", "for run: only the first N seeds (default: all)", type=int),
     option("--output", "FILE", "for run and page: the file to write", type=Path),

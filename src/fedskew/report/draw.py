@@ -182,7 +182,6 @@ def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
         axes.set_xlabel(f"and {more} more clients" if more else "")
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        axes.margins(0)
     return figure
 
 

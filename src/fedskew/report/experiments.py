@@ -451,14 +451,13 @@ def titled(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 def comparison_title(store: RunStore, records: Sequence[RunRecord]) -> str:
     """Return the title of the runs' comparison; if they belong to several, list the methods."""
-    comparisons = {record.comparison for record in records}
-    if len(comparisons) == 1 and None not in comparisons:
-        [number] = comparisons
-        if title := store.titles().get(number or 0, ""):
-            parts = [str(name_of(part)) for part in title.split(" vs ")]
-            return " vs ".join(parts) if len(parts) <= 4 else f"{parts[0]} and {len(parts) - 1} other methods"
-    methods = list(dict.fromkeys(record.name for record in titled(records)))
-    return listed(methods) if len(methods) <= 4 else f"{methods[0]} and {len(methods) - 1} other methods"
+    numbers = {record.comparison or 0 for record in records}
+    stored = store.titles().get(min(numbers), "") if len(numbers) == 1 else ""
+    of_runs = dict.fromkeys(record.name for record in titled(records))
+    methods = [str(name_of(part)) for part in stored.split(" vs ")] if stored else list(of_runs)
+    if len(methods) > 4:
+        return f"{methods[0]} and {len(methods) - 1} other methods"
+    return " vs ".join(methods) if stored else listed(methods)
 
 
 def between_sites(record: RunRecord) -> bool:

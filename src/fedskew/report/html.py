@@ -156,8 +156,6 @@ def partition(results: Results, picture: Picture | None) -> dict[str, object]:
 
 def readable(value: object) -> str:
     """Format a value for readers; an integer gets thousands separators."""
-    if value is None:
-        return words.MISSING
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else words.figures(value)
     return str(value)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 
 from rich.console import Group, RenderableType
@@ -115,12 +116,8 @@ class Terminal(ProgressFace):
     shows = True
 
     def start(self, board: Board) -> None:
-        self.live = Live(
-            console=Console(stderr=True),
-            refresh_per_second=4,
-            transient=True,
-            get_renderable=lambda: render_board(board),
-        )
+        now = partial(render_board, board)
+        self.live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True, get_renderable=now)
         self.live.start()
 
     def print(self, line: str, style: str) -> None:

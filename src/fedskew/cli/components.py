@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import cast, get_type_hints
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedskew.cli.output import print_json
@@ -94,9 +94,7 @@ def options_of(cls: type) -> str:
 def print_rows(rows: Sequence[Row]) -> None:
     """Print the idea of each entry, and its options and cost in grey."""
     console = Console()
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
+    table = Table(Column(style="bold", no_wrap=True), Column(), box=None, show_header=False, pad_edge=False)
     for row in rows:
         table.add_row(str(row["name"]), Text(str(row["idea"])))
         cost = COST.format(**row) if "compute" in row else ""

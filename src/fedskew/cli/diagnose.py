@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedskew.api.caller import CommandLine
 from fedskew.api.diagnose import diagnose as measure
@@ -168,10 +168,9 @@ def show_advice(diagnosis: Mapping[str, Any], console: Console) -> None:
 def table_of_clients(diagnosis: Mapping[str, Any]) -> Table:
     """Return a table of the largest clients: number of rows, and shares or means of the rows' values."""
     holdings, sizes = diagnosis["holdings"], diagnosis["sizes"]
-    table = Table(box=None, pad_edge=False)
-    table.add_column("client", max_width=WIDTH, no_wrap=True)
-    for title in ("rows", *holdings["columns"]):
-        table.add_column(title, justify="right", max_width=WIDTH, no_wrap=True)
+    titles = ("rows", *holdings["columns"])
+    columns = (Column(title, justify="right", max_width=WIDTH, no_wrap=True) for title in titles)
+    table = Table(Column("client", max_width=WIDTH, no_wrap=True), *columns, box=None, pad_edge=False)
     for at in sorted(sorted(range(len(sizes)), key=lambda k: -sizes[k])[:SOME_CLIENTS]):
         values = zip(holdings["rows"][at], holdings["shares"], strict=True)
         cells = (f"{100 * value:.0f} %" if share else f"{value:,.4g}" for value, share in values)

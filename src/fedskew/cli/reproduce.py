@@ -5,7 +5,7 @@ import json
 from functools import partial
 from pathlib import Path
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedskew.api.caller import CommandLine
 from fedskew.api.execute import complete
@@ -122,10 +122,8 @@ def print_result(document: Document, scale: str, finished: Results, extras: dict
     for section in sections(document, finished, extras):
         console.print(f"\n{section.title}", style="bold")
         titles, rows = section.grid
-        table = Table(box=None, pad_edge=False)
-        table.add_column("", overflow="fold")
-        for title in titles:
-            table.add_column(title, justify="right", style="dim" if title.endswith("document") else "")
+        columns = (Column(title, justify="right", style="dim" * title.endswith("document")) for title in titles)
+        table = Table(Column("", overflow="fold"), *columns, box=None, pad_edge=False)
         for row in rows:
             table.add_row(*row)
         if rows:

@@ -14,7 +14,7 @@ from fedskew.core.files import write_whole
 from fedskew.core.text import listed
 from fedskew.measure.heterogeneity.faces import FACES
 from fedskew.report import words
-from fedskew.report.draw import of_partition
+from fedskew.report.draw import frame_cells, of_partition
 from fedskew.report.experiments import name_of
 from fedskew.report.style import INK, MUTED, SERIES, Picture, Tip, Tips, blank, rendered, shorten, styled
 
@@ -200,13 +200,8 @@ def draw_columns(effects: np.ndarray[Any, Any], names: list[str], columns: list[
             colour, depth = SERIES[0 if effects[k, c] > 0 else 1], 0.1 + 0.45 * min(1, abs(effects[k, c]) / largest)
             axes.add_patch(Rectangle((c - 0.47, k - 0.44), 0.94, 0.88, facecolor=colour, alpha=depth, linewidth=0))
             axes.text(c, k, f"{effects[k, c]:+.1f}".replace("-", "−"), ha="center", va="center", fontsize=9)
-        axes.set_xlim(-0.5, len(columns) - 0.5)
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.xaxis.tick_top()
+        frame_cells(axes, [shorten(name, 14) for name in names], len(columns), 9)
         short = [shorten(column, 18) for column in columns]
         place: dict[str, Any] = {"rotation": 30, "ha": "left"} if len("".join(short)) > 36 else {"ha": "center"}
         axes.set_xticks(range(len(columns)), short, fontsize=9, **place)
-        axes.set_yticks(range(len(names)), [shorten(name, 14) for name in names], fontsize=9)
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
     return figure

@@ -26,7 +26,6 @@ from fedskew.report.style import (
     dashes,
     finish,
     marker,
-    share_axis,
     shorten,
     styled,
 )
@@ -101,10 +100,8 @@ def draw_curves(
         axes.set_xlabel(axis)
         if logarithmic:
             logarithmic_axis(axes, top / bottom)
-        if share:
-            share_axis(axes)
         axes.set_ylim(bottom, top)
-        finish(figure, axes, label)
+        finish(figure, axes, label, measure.unit)
     return figure
 
 
@@ -122,10 +119,9 @@ def draw_clients(table: pd.DataFrame, measure: Measure, order: Sequence[str], la
             axes.plot(rows["rank"], rows[measure.name], label=method, **line_style(index, len(rows)))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
         if measure.unit == "%":
-            share_axis(axes)
             axes.set_ylim(-0.02, 1.02)
         axes.set_xlabel("clients, from worst to best")
-        finish(figure, axes, label)
+        finish(figure, axes, label, measure.unit)
     return figure
 
 
@@ -174,15 +170,21 @@ def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
         for k, total in enumerate(values.sum(1)):
             axes.text(right, k, f"{total}", ha="left", va="center", fontsize=small, color=MUTED, clip_on=False)
         axes.text(right, -0.6, "rows", ha="left", va="bottom", fontsize=small, color=MUTED)
-        axes.set_xlim(-0.5, num_labels - 0.5)
-        axes.set_ylim(num_clients - 0.5, -0.5)
-        axes.set_yticks(range(num_clients), [shorten(str(name), 16) for _, name in counted.index], fontsize=small)
+        frame_cells(axes, [shorten(str(name), 16) for _, name in counted.index], num_labels, small)
         label_classes(axes, [str(label) for label in counted.columns])
         axes.set_ylabel("client")
         axes.set_xlabel(f"and {more} more clients" if more else "")
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
     return figure
+
+
+def frame_cells(axes: Axes, rows: Sequence[str], columns: int, fontsize: int) -> None:
+    """Set up the axes of cells without lines: the names of the ``rows`` on the left, the names of the columns above."""
+    axes.set_xlim(-0.5, columns - 0.5)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks(range(len(rows)), rows, fontsize=fontsize)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
 
 
 def draw_cells(axes: Axes, values: NDArray[np.integer]) -> None:
@@ -202,7 +204,6 @@ def draw_cells(axes: Axes, values: NDArray[np.integer]) -> None:
 
 def label_classes(axes: Axes, labels: Sequence[str]) -> None:
     """Write the labels above the columns; for more than 30 labels, only the first and the last."""
-    axes.xaxis.tick_top()
     if len(labels) > 30:
         axes.set_xticks([])
         axes.set_title(f"{len(labels)} labels, from {shorten(labels[0], 14)} to {shorten(labels[-1], 14)}", fontsize=9)
@@ -290,7 +291,6 @@ def draw_parts(table: pd.DataFrame, measure: Measure, order: Sequence[str], axis
             line = "-" if measure.split == "adaptation" else ""
             axes.plot(x, [row["mean"] for row in rows], marker(index) + line, color=colour, label=method)
         if measure.unit == "%":
-            share_axis(axes)
             axes.set_ylim(-0.02, 1.02)
         if len(parts) <= MOST_NAMES:
             names = [shorten(str(part), 16) for part in parts["part"]]
@@ -298,7 +298,7 @@ def draw_parts(table: pd.DataFrame, measure: Measure, order: Sequence[str], axis
             axes.set_xticks(parts["place"].tolist(), names, rotation=90 if crowded else 0, fontsize=9)
         axes.set_xlim(-0.6, parts["place"].max() + 0.6)
         axes.set_xlabel(axis)
-        finish(figure, axes, label)
+        finish(figure, axes, label, measure.unit)
     return figure
 
 
@@ -320,10 +320,8 @@ def draw_bars(table: pd.DataFrame, measure: Measure, order: Sequence[str], label
             low, high = (rows["mean"] + sign * rows["half"] for sign in (-1, 1))
             axes.vlines(x, low.clip(lower=measure.low), high.clip(upper=measure.high), color=INK, linewidth=1.2)
             axes.hlines(rows["document"], x - width / 2, x + width / 2, color=INK, linewidth=2, linestyle=(0, (1.5, 1)))
-        if measure.unit == "%":
-            share_axis(axes)
         axes.set_xticks(groups["place"].tolist(), names, rotation=90 if turned else 0, fontsize=9)
-        finish(figure, axes, label)
+        finish(figure, axes, label, measure.unit)
     return figure
 
 

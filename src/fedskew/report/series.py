@@ -139,10 +139,8 @@ class Results:
         frame = self.store.measurements(self.about["run"].tolist(), per_client=False, names=viewed)
         frame = frame.drop(columns="client").merge(self.about, on="run")
         frame = frame.astype({"split": "category", "name": "category"})  # several comparisons of each follow
-        for without, parts in (
-            (experiments.pooled, ["clients", "personal"]),
-            (experiments.shares_no_model, ["test", "clients"]),
-        ):
+        left_out = {experiments.pooled: ["clients", "personal"], experiments.shares_no_model: ["test", "clients"]}
+        for without, parts in left_out.items():
             runs = frame["run"].isin([record.id for record in self.records if without(record)])
             frame = frame[~(runs & (frame["split"].isin(parts) | frame["name"].isin(["drift", "divergence"])))]
         return within_budget(frame, self.budget) if self.budget else frame

@@ -104,15 +104,15 @@ def shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def share_axis(axes: Axes) -> None:
-    """Show shares as percent on the vertical axis."""
+def finish(figure: Figure, axes: Axes, label: str, unit: str = "") -> None:
+    """Add grid and ticks. With a ``label``, also label the vertical axis, and add a legend if there are several lines.
+
+    With the ``unit`` %, the vertical axis shows shares as percent.
+    """
     from matplotlib.ticker import FuncFormatter
 
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
-
-
-def finish(figure: Figure, axes: Axes, label: str) -> None:
-    """Add grid and ticks. With a ``label``, also label the vertical axis, and add a legend if there are several lines."""
+    if unit == "%":
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
     axes.grid(axis="y")
     axes.tick_params(length=3, colors=MUTED, labelsize=STYLE["font.size"])
     axes.set_ylabel(label)

@@ -17,15 +17,7 @@ from fedskew.core.component import build, compact, parse
 from fedskew.data.datasets.heart import CSV
 from fedskew.data.datasets.table import TableData
 from fedskew.diagnosis.diagnose import diagnosis
-from fedskew.diagnosis.subject import (
-    ClientRows,
-    DiagnosisOptions,
-    Source,
-    Strata,
-    arguments_of,
-    events_and_times,
-    log_rank,
-)
+from fedskew.diagnosis.subject import ClientRows, DiagnosisOptions, Source, arguments_of, events_and_times, log_rank
 from fedskew.diagnosis.targets import holdings
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity.faces import FACES
@@ -161,11 +153,10 @@ def test_a_data_set_of_any_target_is_diagnosed(quick, tmp_path):
 
 
 def subject(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> ClientRows:
-    targets = Strata(*events_and_times(y), log_rank(y))
-    counts = np.stack([np.bincount(targets.at[groups == g], minlength=len(targets.names)) for g in range(4)])
+    stratum, names = events_and_times(y)
+    counts = np.stack([np.bincount(stratum[groups == g], minlength=len(names)) for g in range(4)])
     source = Source("s", clients=("a", "b", "c", "d"))
-    strata = targets.at, groups, counts, targets.names
-    return ClientRows(source, x, *strata, kind="survival", targets=y, response=targets.response)
+    return ClientRows(source, x, stratum, groups, counts, names, kind="survival", targets=y, response=log_rank(y))
 
 
 def test_symbols_are_diagnosed_and_shown(quick):

@@ -12,7 +12,7 @@ from html import escape
 from multiprocessing.reduction import DupFd
 from os import fdopen
 from tempfile import TemporaryFile, gettempdir
-from typing import IO, Any, Protocol, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
@@ -185,11 +185,10 @@ class Dataset:
 def clients_of(name: str, fields: Dataset) -> dict[str, Any]:
     """Return groups, groups_test and group_names. Ids that are no integers become numbers, with the ids as names."""
     names = tuple(map(str, fields.group_names))
-    both = {
-        part: ids if ids is None else ids_of(name, f"client ({part})", ids)
+    groups, groups_test = (
+        ids if ids is None else ids_of(name, f"client ({part})", ids)
         for part, ids in (("groups", fields.groups), ("groups_test", fields.groups_test))
-    }
-    groups, groups_test = both.values()
+    )
     require(groups_test is None or groups is not None, f"{name}: groups_test needs groups, the training rows' clients")
     if groups is not None and not np.issubdtype(groups.dtype, np.integer):
         require(
@@ -198,10 +197,8 @@ def clients_of(name: str, fields: Dataset) -> dict[str, Any]:
         )
         groups, names = numbered(groups)
         groups_test = groups_test if groups_test is None else places_of(groups_test, names)
-    require(
-        groups_test is None or np.issubdtype(groups_test.dtype, np.integer),
-        f"{name}: groups_test must hold integers, as groups does",
-    )
+    if groups_test is not None and not np.issubdtype(groups_test.dtype, np.integer):
+        raise BadInput(f"{name}: groups_test must hold integers, as groups does")
     return {"groups": groups, "groups_test": groups_test, "group_names": names}
 
 
@@ -218,9 +215,7 @@ def arrays_of(name: str, fields: Dataset) -> dict[str, Any]:
         f"{name}: the columns of x are {', '.join(frames[0])[:80]}, and of x_test {', '.join(frames[1])[:80]}; give both the same, "
         "in one order",
     )
-    x, x_test = (
-        rows_of(f"{name}: {part} rows", rows) for part, rows in (("training", fields.x), ("test", fields.x_test))
-    )
+    x, x_test = rows_of(f"{name}: training rows", fields.x), rows_of(f"{name}: test rows", fields.x_test)
     ys = [array_of(f"{name}: {part} targets", y) for part, y in (("training", fields.y), ("test", fields.y_test))]
     classes = tuple(map(str, () if fields.classes is None else fields.classes))
     if fields.target in ("", "classes", "number"):
@@ -401,12 +396,6 @@ Places = Mapping[str, tuple[int, np.dtype[np.generic], tuple[int, ...]]]
 """Offset in the file, type and shape of each array, by name."""
 
 
-class Descriptor(Protocol):
-    """A file descriptor that is being sent to another process."""
-
-    def detach(self) -> int: ...
-
-
 @dataclass(frozen=True)
 class SharedDataset:
     """A shared data set. If `multiprocessing` sends it to another process, that process receives a `Dataset`."""
@@ -419,8 +408,11 @@ class SharedDataset:
         return mapped, (DupFd(self.file.fileno()), self.places, self.rest)
 
 
-def mapped(descriptor: Descriptor, places: Places, rest: Mapping[str, object]) -> Dataset:
-    """Make the data set in a worker. Rows are read from the file when used. A worker's changes do not reach the file."""
+def mapped(descriptor: Any, places: Places, rest: Mapping[str, object]) -> Dataset:
+    """Make the data set in a worker, from the `DupFd` of its file. A worker's changes do not reach the file.
+
+    Rows are read from the file when used.
+    """
     with fdopen(descriptor.detach(), "rb") as file:
         arrays = {
             name: np.asarray(np.memmap(file, dtype, mode="c", offset=offset, shape=shape))

@@ -184,17 +184,12 @@ def npz_arrays(path: Path, names: tuple[str, ...]) -> list[Rows]:
         return [bounded(file, name, LARGEST) for name in names]
 
 
-def cache_folder() -> Path:
-    """Return the cache folder."""
-    return Path(os.environ.get(CACHE) or platformdirs.user_cache_path("fedskew") / "computed")
-
-
 def kept(name: str, make: Callable[[Path], None]) -> Rows:
     """Return the array in the cache file of this name, memory-mapped. If the file is missing, ``make(path)`` writes it first.
 
     It is written whole, so that an incomplete file is never read.
     """
-    path = cache_folder() / f"{name}.npy"
+    path = Path(os.environ.get(CACHE) or platformdirs.user_cache_path("fedskew") / "computed", f"{name}.npy")
     if not path.is_file():
         try:
             with replacing(path) as partial:

@@ -1,9 +1,8 @@
 """The kinds of targets that `Dataset.y` may hold: their checks, strata and default tasks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +22,7 @@ SETS = 9
 """Number of sets of labels that are separate strata: the most frequent ones. All other sets are one more stratum."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Target:
+class Target(NamedTuple):
     """A kind of target.
 
     words: its name in messages. task: the default task. column: the option that names it for a table.
@@ -45,10 +43,8 @@ def check_labels(what: str, y: Ints, classes: int) -> None:
     """Raise `BadInput` unless the labels are integers in 0..``classes`` - 1."""
     require(np.issubdtype(y.dtype, np.integer), f"{what} must be integers, not {y.dtype}")
     require(y.ndim == 1, f"{what} must be one integer a row, their shape is {y.shape}")
-    require(
-        bool(y.min() >= 0 and y.max() < classes),
-        f"{what} must lie in 0..{classes - 1}, found {y.min()}..{y.max()}",
-    )
+    if y.min() < 0 or y.max() >= classes:
+        raise BadInput(f"{what} must lie in 0..{classes - 1}, found {y.min()}..{y.max()}")
 
 
 def check_numbers(what: str, y: Rows, size: int = 0) -> None:
@@ -91,14 +87,15 @@ def check_symbols(what: str, y: Rows, symbols: int) -> None:
     )
 
 
-def tenths(y: Rows) -> Numbered:
-    """Return the tenth (n,) in which each target lies, from 0 on, and the tenths' names. Equal targets are in the same tenth."""
+def tenths(y: Rows, names: tuple[str, ...] = ()) -> Numbered:
+    """Return the tenth (n,) in which each number or time lies, from 0 on, and the tenths' names. Equal targets share a tenth."""
+    y = y if y.ndim == 1 else y[:, 0]
     edges = np.unique(np.quantile(y, np.arange(1, 10) / 10))
     numbers, tenth = np.unique(np.searchsorted(edges, y), return_inverse=True)
     ends = [f"{edge:.4g}" for edge in edges]
     between = [f"{low} to {high}" for low, high in pairwise(ends)]
-    names = [f"up to {ends[0]}", *between, f"above {ends[-1]}"]
-    return tenth.astype(np.int64), tuple(names[i] for i in numbers.tolist())
+    titles = [f"up to {ends[0]}", *between, f"above {ends[-1]}"]
+    return tenth.astype(np.int64), tuple(titles[i] for i in numbers.tolist())
 
 
 def label_sets(y: Rows, names: tuple[str, ...]) -> Numbered:
@@ -122,51 +119,31 @@ def main_symbols(y: Rows, names: tuple[str, ...]) -> Numbered:
     return stratum.astype(np.int64), tuple(names[i] if names else str(i) for i in numbers.tolist())
 
 
+def lacks(what: str, present: NDArray[Any]) -> str:
+    return "" if present.any() else f"no training row has {what}; there is nothing to predict"
+
+
 def constant(y: Rows) -> str:
     return "" if float(np.ptp(y)) > 0 else f"all training targets are {y[0]:g}; there is nothing to predict"
 
 
-TARGETS: dict[str, Target] = {
+TARGETS = {
     "classes": Target(
-        words="classes",
-        task="classification",
-        column="label=COLUMN",
-        check=check_labels,
-        useless=lambda y: "",
-        strata=lambda y, names: (y, names),
+        "classes", "classification", "label=COLUMN", check_labels, lambda y: "", lambda y, names: (y, names)
     ),
-    "number": Target(
-        words="numbers",
-        task="regression",
-        column="target=COLUMN",
-        check=check_numbers,
-        useless=constant,
-        strata=lambda y, names: tenths(y),
-    ),
+    "number": Target("numbers", "regression", "target=COLUMN", check_numbers, constant, tenths),
     "labels": Target(
-        words="sets of labels",
-        task="multi-label",
-        column="labels=COLUMN|COLUMN",
-        check=check_sets,
-        useless=lambda y: "" if y.any() else "no training row has a label; there is nothing to predict",
-        strata=label_sets,
+        "sets of labels", "multi-label", "labels=COLUMN|COLUMN", check_sets, lambda y: lacks("a label", y), label_sets
     ),
     "survival": Target(
-        words="survival times",
-        task="survival",
-        column="time=COLUMN,event=COLUMN",
-        check=check_survival,
-        useless=lambda y: "" if y[:, 1].any() else "no training row has an event; there is nothing to predict",
-        strata=lambda y, names: tenths(y[:, 0]),
+        "survival times",
+        "survival",
+        "time=COLUMN,event=COLUMN",
+        check_survival,
+        lambda y: lacks("an event", y[:, 1]),
+        tenths,
     ),
-    "symbols": Target(
-        words="symbols",
-        task="next-token",
-        column="",
-        check=check_symbols,
-        useless=lambda y: "" if (y >= 0).any() else "no training row has a symbol; there is nothing to predict",
-        strata=main_symbols,
-    ),
+    "symbols": Target("symbols", "next-token", "", check_symbols, lambda y: lacks("a symbol", y >= 0), main_symbols),
 }
 """The kinds by name. `Dataset.target` and the ``target`` of a task hold such a name."""
 

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -183,11 +183,8 @@ def reworded(dataset: Dataset, rows: Ints, rewritten: bool = False) -> tuple[Row
     vocabulary = vocabulary_of([train[row] for row in used], dataset.vocabulary, length, owner, dataset.fewest)
     stored = dataset.preprocessing
     preprocessing = replace(stored if isinstance(stored, Texts) else Texts(length=length), vocabulary=vocabulary)
-    return (
-        encoded(train, preprocessing),
-        encoded(test, preprocessing),
-        preprocessing if isinstance(stored, Texts) else stored,
-    )
+    x, x_test = encoded(train, preprocessing), encoded(test, preprocessing)
+    return x, x_test, preprocessing if isinstance(stored, Texts) else stored
 
 
 BYTES = 256
@@ -197,40 +194,12 @@ SPOKEN = {"\n": "newline", " ": "space", "\t": "tab"}
 """Names of invisible characters."""
 
 
-class WindowOptions(Protocol):
-    """Options that divide texts into rows and symbols; see `check_windows`."""
-
-    @property
-    def length(self) -> int: ...
-
-    @property
-    def stride(self) -> int: ...
-
-    @property
-    def test_share(self) -> float: ...
-
-    @property
-    def pieces(self) -> int: ...
-
-
 @dataclass(frozen=True)
 class Alphabet:
     """The names of the symbols 0, 1, ..., and the preprocessing that turns a text into symbols."""
 
     names: tuple[str, ...]
     symbols: Symbols
-
-
-def check_windows(options: WindowOptions) -> None:
-    """Raise `BadInput` if rows would leave symbols out, or if there are fewer pieces than bytes."""
-    require(
-        options.stride <= options.length,
-        f"stride must be 1 to {options.length}, the length of a row, or 0 for that length, got {options.stride}",
-    )
-    require(
-        options.pieces == 0 or options.pieces > BYTES,
-        f"pieces must be above {BYTES}, the number of bytes, or 0 for characters, got {options.pieces}",
-    )
 
 
 def windows(symbols: Ints, length: int, stride: int) -> tuple[Ints, Ints]:
@@ -274,40 +243,6 @@ def cut(text: str, share: float) -> tuple[str, str]:
     """Split a text before its last ``share`` (0..1) of characters; return both parts."""
     at = len(text) - int(share * len(text) + 1e-9)
     return text[:at], text[at:]
-
-
-def of_long_texts(
-    files: Files,
-    texts: Mapping[str, str],
-    options: WindowOptions,
-    *,
-    written: Iterable[str] = (),
-    natural: bool = True,
-    notes: str = "",
-) -> Dataset:
-    """Make a data set from one long text for each client, by name. The last ``test_share`` of each text is for testing.
-
-    The symbols are all characters of the texts and of ``written``. Word pieces are learnt from the training texts only. Raises
-    `BadInput` if there is nothing to predict.
-    """
-    where = f"data set {files.dataset}"
-    parts = [cut(text, options.test_share) for text in texts.values()]
-    train = [text for text, _ in parts]
-    alphabet = word_pieces(train, options.pieces) if options.pieces else characters((*texts.values(), *written))
-    require(
-        len(alphabet.names) > 1, f"{where}: all characters are {''.join(alphabet.names)!r}; there is nothing to predict"
-    )
-    stride, encode = options.stride or options.length, alphabet.symbols.encoder()
-    rows = [windows(encode(text), options.length, stride) for text in train]
-    tests = [windows(encode(text), options.length, options.length) for _, text in parts]
-    (x, y), (x_test, y_test) = (tuple(map(np.concatenate, zip(*part, strict=True))) for part in (rows, tests))
-    for part, inputs in (("training", x), ("test", x_test)):
-        require(len(inputs) > 0, f"{where}: its {part} texts have fewer than two symbols; give it longer texts")
-    owner = np.repeat(np.arange(len(texts)), [len(inputs) for inputs, _ in rows])
-    tested = np.repeat(np.arange(len(texts)), [len(inputs) for inputs, _ in tests])
-    clients = (owner, tuple(texts)) if natural else None
-    facts = {"groups_test": tested if natural else None, "notes": notes}
-    return of_symbols(files, (x, y), (x_test, y_test), alphabet, clients, **facts)
 
 
 def of_windows(files: Files, train: Windows, test: Windows, clients: Numbered, **facts: Any) -> Dataset:

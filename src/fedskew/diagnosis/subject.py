@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.component import build, compact, label, with_options
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.limits import NonNegativeInt, PositiveInt
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
@@ -71,14 +71,10 @@ class DiagnosisOptions:
     fewest: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        require(
-            self.federated or self.fewest is None,
-            "fewest has an effect only with federated; add federated, or leave out fewest",
-        )
-        require(
-            bool(self.paths) != (self.dataset is not None),
-            "give files with label and client, or dataset with skew (one of the two)",
-        )
+        if self.fewest is not None and not self.federated:
+            raise BadInput("fewest has an effect only with federated; add federated, or leave out fewest")
+        if bool(self.paths) == (self.dataset is not None):
+            raise BadInput("give files with label and client, or dataset with skew (one of the two)")
         require(
             bool(self.paths) or not (self.column or self.client or self.client_from or self.person or self.drop),
             "label, target, client, client_from, person and drop are for files; leave them out: a named data set has its own",
@@ -90,10 +86,8 @@ class DiagnosisOptions:
             "name the column of classes by label, or the column of numbers by target"
             + (", not both" if self.label else ""),
         )
-        require(
-            self.skew is None and self.clients is None,
-            "skew and clients are for dataset; for files, name the column of the clients with client",
-        )
+        if self.skew is not None or self.clients is not None:
+            raise BadInput("skew and clients are for dataset; for files, name the column of the clients with client")
         kind = "label" if self.label else "target"
         roles = [(kind, self.column), ("client", self.roles.client), ("person", self.person)]
         check_roles([*roles, *(("column to drop", name) for name in self.roles.drop)])
@@ -133,10 +127,9 @@ class DiagnosisOptions:
         Empty for any other list of files, which the command does not take.
         """
         folder, paths = self.paths[0].parent, {*self.paths}
-        whole = len(self.paths) > 1 and paths == {
-            path for path in folder.iterdir() if path.is_file() and format_of(path)
-        }
-        if len(self.paths) > 1 and not whole:
+        several = len(self.paths) > 1
+        whole = several and paths == {path for path in folder.iterdir() if path.is_file() and format_of(path)}
+        if several and not whole:
             return ""
         options = ("label", "target", "client", "client_from", "person", "drop")
         spec = f"table:path={compact(str(folder if whole else self.paths[0]))}"
@@ -236,12 +229,7 @@ def from_files(options: DiagnosisOptions, on_progress: OnProgress = lambda stage
     source = options.source(
         rows.clients,
         fitting_rows(rows),
-        notes=(
-            *rows.notes,
-            *survey.many_numbers(rows, options.label),
-            *survey.like_persons(rows),
-            *survey.copied_rows(rows),
-        ),
+        notes=tuple(survey.all_notes(rows, options.label)),
         column_notes=encode.notes,
         clients=rows.clients,
     )
@@ -282,9 +270,8 @@ def from_experiment(experiment: Dealing, title: str, own_data: Dataset | None = 
     notes = [partition.note] if partition.note else []
     if data.persons is not None:
         first = np.sort(np.unique(np.stack([client, data.persons[0][rows]]), axis=1, return_index=True)[1])
-        notes += [
-            f"differences count each person once at a client: {count(len(rows) - len(first), 'row')} not used for them"
-        ]
+        later = count(len(rows) - len(first), "row")
+        notes += [f"differences count each person once at a client: {later} not used for them"]
         rows, client = rows[first], client[first]
     notes += ["concepts change over the rounds; measured as in the first one"] if dealt.labels.change else []
     x, texts = dealt.x[rows], None
@@ -292,7 +279,7 @@ def from_experiment(experiment: Dealing, title: str, own_data: Dataset | None = 
         texts = [dealt.dataset.texts[0][row] for row in rows]
         x = text_encoder(texts).encode(np.array(texts, dtype=object))
         notes += [f"texts: hashed words in {TEXT_WIDTH} random directions"]
-    strata = strata_of(kind, y, data)
+    stratum, names, response = strata_of(kind, y, data)
     source = Source(
         title,
         data.name,
@@ -303,14 +290,14 @@ def from_experiment(experiment: Dealing, title: str, own_data: Dataset | None = 
     return ClientRows(
         source,
         x if kind == "symbols" else standardised(flat(x)),
-        strata.at[rows],
+        stratum[rows],
         client,
-        counts_of(strata.at[rows][:, None], client, len(partition), len(strata.names)),
-        strata.names,
+        counts_of(stratum[rows][:, None], client, len(partition), len(names)),
+        names,
         facts=(*of_inputs(data, x, texts), copied(x)),
         kind=kind,
         targets=y[rows],
-        response=None if strata.response is None else strata.response[rows],
+        response=None if response is None else response[rows],
         categories=data.classes if kind in ("labels", "symbols") else (),
     )
 
@@ -323,24 +310,18 @@ def arguments_of(experiment: Dealing) -> str:
     return shlex.join([*words, *(["--clients", str(number)] if number != Clients().number else [])])
 
 
-@dataclass(frozen=True, eq=False)
-class Strata:
-    """The stratum ``at`` (n,) of each row's target, the strata's names, and a number (n,) for each target, if the kind has one."""
+def strata_of(kind: str, y: Rows, dataset: Dataset) -> tuple[Ints, tuple[str, ...], Floats | None]:
+    """Divide the targets ``y`` (n, ...) of a data set's training rows into strata. ``kind`` is the kind of target.
 
-    at: Ints
-    names: tuple[str, ...]
-    response: Floats | None = None
-
-
-def strata_of(kind: str, y: Rows, dataset: Dataset) -> Strata:
-    """Divide the targets ``y`` (n, ...) of a data set's training rows into strata. ``kind`` is the kind of target."""
+    Return the stratum (n,) of each row, the strata's names, and a number (n,) for each target, if the kind has one.
+    """
     if kind == CLASSES:
-        return Strata(y, dataset.classes)
+        return y, dataset.classes, None
     if kind == "survival":
-        return Strata(*events_and_times(y), log_rank(y))
+        return *events_and_times(y), log_rank(y)
     if kind == "number":
-        return Strata(np.zeros(len(y), dtype=np.int64), ("",), y.astype(np.float64))
-    return Strata(*dataset.strata)
+        return np.zeros(len(y), dtype=np.int64), ("",), y.astype(np.float64)
+    return *dataset.strata, None
 
 
 def events_and_times(y: Floats) -> tuple[Ints, tuple[str, ...]]:
@@ -348,10 +329,8 @@ def events_and_times(y: Floats) -> tuple[Ints, tuple[str, ...]]:
     fifth = quantile_bins(y[:, 0], FIFTHS)
     codes, group = np.unique(fifth + FIFTHS * y[:, 1].astype(np.int64), return_inverse=True)
     ends = [f"{y[fifth == at, 0].max():.4g}" for at in range(fifth.max() + 1)]
-    names = (
-        f"{'event' if code >= FIFTHS else 'no event'}, time up to {ends[code % FIFTHS]}" for code in codes.tolist()
-    )
-    return group.astype(np.int64), tuple(names)
+    events = [(ends[code % FIFTHS], "event" if code >= FIFTHS else "no event") for code in codes.tolist()]
+    return group.astype(np.int64), tuple(f"{event}, time up to {end}" for end, event in events)
 
 
 def log_rank(y: Floats) -> Floats:

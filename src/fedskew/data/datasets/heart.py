@@ -21,12 +21,7 @@ from fedskew.data.splits import Redrawn, in_fold, share_of_strata, units_of
 from fedskew.data.tables.summaries import fitted
 
 CSV = Path(__file__).with_name("heart.csv")
-CATEGORIES: dict[str, tuple[int, ...]] = {
-    "cp": (1, 2, 3, 4),
-    "restecg": (0, 1, 2),
-    "slope": (1, 2, 3),
-    "thal": (3, 6, 7),
-}
+CATEGORIES = {"cp": (1, 2, 3, 4), "restecg": (0, 1, 2), "slope": (1, 2, 3), "thal": (3, 6, 7)}
 """Codes that have no order: type of chest pain, resting ECG, slope of the ST segment, blood flow of the heart."""
 NEVER_ZERO = ("trestbps", "chol")
 """Blood pressure and cholesterol. For these, 0 means a missing value."""
@@ -68,7 +63,7 @@ class Heart(Redrawn):
             clients=(hospital[train], names),
             groups_test=hospital[test],
             test_units=units_of(test, hospital, self.fold),
-            columns=tuple(title for name in table for title in titles(name)),
+            columns=preprocessing.inputs,
             preprocessing=preprocessing,
             notes=f"{sum(missing.values()):,} of {len(y) * len(missing):,} values are missing and become the training mean, "
             f"most often {', '.join(sorted(missing, key=missing.__getitem__)[:-4:-1])}; cholesterol 0 counts as missing",
@@ -80,11 +75,6 @@ def column_of(name: str) -> Number | Words:
     if name in CATEGORIES:
         return Words(name=name, known=tuple(map(str, CATEGORIES[name])))
     return Number(name=name, missing=(0.0,) if name in NEVER_ZERO else ())
-
-
-def titles(name: str) -> list[str]:
-    """Return the names of the inputs that a column becomes."""
-    return [f"{name} = {code}" for code in CATEGORIES[name]] if name in CATEGORIES else [name]
 
 
 def cells_of(cells: list[str], text: bool) -> NDArray[Any]:

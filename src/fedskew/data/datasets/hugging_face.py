@@ -46,9 +46,8 @@ class HuggingFaceData:
     def load(self) -> Dataset:
         name, splits = f"hf:{self.path}", self.splits()
         for split in (self.train, self.test):
-            require(
-                split in splits, f"data set {name}: no split {split!r}, there are {', '.join(splits)}; write test=SPLIT"
-            )
+            if split not in splits:
+                raise BadInput(f"data set {name}: no split {split!r}, there are {', '.join(splits)}; write test=SPLIT")
         parts = [splits[self.train], splits[self.test]]
         columns = list(parts[0].column_names)
         x = self.x or next((c for c in USUAL if c in columns), "")

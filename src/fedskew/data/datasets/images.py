@@ -25,6 +25,9 @@ from fedskew.data.find import LARGEST, Files, npz_arrays
 from fedskew.data.preprocessing import Pixels, as_array, standardised_pixels
 from fedskew.data.splits import share_of_strata
 
+Images = tuple[Pixels, Ints]
+"""Pixels (n, channels, height, width) and labels (n,)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Digits:
@@ -103,9 +106,7 @@ class FashionMnist:
 
 
 TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-BATCHES = tuple(
-    f"cifar-10-batches-bin/{name}.bin" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-)
+BATCHES = tuple(f"cifar-10-batches-bin/data_batch_{number}.bin" for number in range(1, 6))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,11 +131,11 @@ class Cifar10:
         return photographs(self.files, (train[rows], y[rows]), (test[rows_test], y_test[rows_test]), TEN)
 
 
-def read_ten(path: Path) -> list[tuple[Pixels, Ints]]:
+def read_ten(path: Path) -> list[Images]:
     """Read both parts from the archive, or the one part in an npz file."""
     if path.suffix == ".npz":
         return [mosaics(path)[:2]]
-    return [read_cifar(path, BATCHES[:-1], labels=1), read_cifar(path, BATCHES[-1:], labels=1)]
+    return [read_cifar(path, part, labels=1) for part in (BATCHES, ("cifar-10-batches-bin/test_batch.bin",))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,20 +150,14 @@ class Cifar100:
     files: ClassVar[Files] = SOURCES["cifar-100"]
 
     def load(self) -> Dataset:
-        coarse = self.labels == "coarse"
-        train, test = (
-            self.files.read(
-                partial(read_cifar, members=(f"cifar-100-binary/{part}.bin",), labels=2, which=0 if coarse else 1)
-            )[0]
-            for part in ("train", "test")
-        )
+        coarse, members = self.labels == "coarse", ((f"cifar-100-binary/{part}.bin",) for part in ("train", "test"))
+        readers = (partial(read_cifar, members=names, labels=2, which=int(not coarse)) for names in members)
+        [train], [test] = map(self.files.read, readers)
         names = tuple(f"{'group' if coarse else 'class'} {c}" for c in range(20 if coarse else 100))
         return photographs(self.files, train, test, names)
 
 
-def photographs(
-    files: Files, train: tuple[Pixels, Ints], test: tuple[Pixels, Ints], classes: tuple[str, ...]
-) -> Dataset:
+def photographs(files: Files, train: Images, test: Images, classes: tuple[str, ...]) -> Dataset:
     """Standardise the pixels and make the data set. Raises `BadInput` if the training part has no row of a class."""
     lacking = np.setdiff1d(np.arange(len(classes)), train[1])
     require(
@@ -186,7 +181,7 @@ def idx(path: Path) -> Pixels:
     return np.frombuffer(data, dtype=np.uint8, offset=4 + 4 * dims).reshape(tuple(int(n) for n in shape))
 
 
-def read_cifar(path: Path, members: tuple[str, ...], labels: int, which: int = 0) -> tuple[Pixels, Ints]:
+def read_cifar(path: Path, members: tuple[str, ...], labels: int, which: int = 0) -> Images:
     """Read pixels (n, 3, 32, 32) and labels (n,) from files in a CIFAR archive, without unpacking it to disk.
 
     Each row has ``labels`` label bytes, then 3,072 pixels. The label is the byte at index ``which``.

@@ -102,8 +102,7 @@ def body(text: str) -> str:
 def read_posts(path: Path) -> list[Post]:
     """Read the posts from a file with a JSON object in each line, or from an archive with paths PART/GROUP/POST."""
     if path.suffix == ".xz":
-        rows = [json.loads(line) for line in text_of(path)]
-        return [(row["split"], row["group"], row["text"]) for row in rows]
+        return [(row["split"], row["group"], row["text"]) for row in map(json.loads, text_of(path))]
     posts = []
     with tarfile.open(path) as archive:
         for member in archive:

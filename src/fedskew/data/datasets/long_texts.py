@@ -1,17 +1,63 @@
 """Long texts, cut into rows of symbols: the user's own files, and Shakespeare's plays. Which symbol comes next?"""
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from fedskew.core.errors import require
+import numpy as np
+
+from fedskew.core.errors import BadInput, require
 from fedskew.core.files import require_exists, whole_path
 from fedskew.core.limits import NonNegativeInt, OpenShare, PositiveInt
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets import SOURCES
 from fedskew.data.find import LARGEST, Files, reading, text_of
-from fedskew.data.texts import check_windows, of_long_texts
+from fedskew.data.texts import BYTES, characters, cut, of_symbols, windows, word_pieces
+
+
+def check_windows(options: "TextData | Shakespeare") -> None:
+    """Raise `BadInput` if rows would leave symbols out, or if there are fewer pieces than bytes."""
+    require(
+        options.stride <= options.length,
+        f"stride must be 1 to {options.length}, the length of a row, or 0 for that length, got {options.stride}",
+    )
+    if options.pieces and options.pieces <= BYTES:
+        raise BadInput(f"pieces must be above {BYTES}, the number of bytes, or 0 for characters, got {options.pieces}")
+
+
+def of_long_texts(
+    files: Files,
+    texts: Mapping[str, str],
+    options: "TextData | Shakespeare",
+    *,
+    written: Iterable[str] = (),
+    natural: bool = True,
+    notes: str = "",
+) -> Dataset:
+    """Make a data set from one long text for each client, by name. The last ``test_share`` of each text is for testing.
+
+    The symbols are all characters of the texts and of ``written``. Word pieces are learnt from the training texts only. Raises
+    `BadInput` if there is nothing to predict.
+    """
+    where = f"data set {files.dataset}"
+    parts = [cut(text, options.test_share) for text in texts.values()]
+    train = [text for text, _ in parts]
+    alphabet = word_pieces(train, options.pieces) if options.pieces else characters((*texts.values(), *written))
+    if len(alphabet.names) < 2:
+        raise BadInput(f"{where}: all characters are {''.join(alphabet.names)!r}; there is nothing to predict")
+    stride, encode = options.stride or options.length, alphabet.symbols.encoder()
+    rows = [windows(encode(text), options.length, stride) for text in train]
+    tests = [windows(encode(text), options.length, options.length) for _, text in parts]
+    (x, y), (x_test, y_test) = (tuple(map(np.concatenate, zip(*part, strict=True))) for part in (rows, tests))
+    for part, inputs in (("training", x), ("test", x_test)):
+        require(len(inputs) > 0, f"{where}: its {part} texts have fewer than two symbols; give it longer texts")
+    owner = np.repeat(np.arange(len(texts)), [len(inputs) for inputs, _ in rows])
+    tested = np.repeat(np.arange(len(texts)), [len(inputs) for inputs, _ in tests])
+    clients = (owner, tuple(texts)) if natural else None
+    facts = {"groups_test": tested if natural else None, "notes": notes}
+    return of_symbols(files, (x, y), (x_test, y_test), alphabet, clients, **facts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +96,8 @@ class TextData:
         require_exists(place)
         paths = sorted(place.glob("*.txt")) if place.is_dir() else [place]
         require(bool(paths), f"{self.path}: the folder has no .txt files")
-        require(
-            sum(path.stat().st_size for path in paths if path.is_file()) <= LARGEST,
-            f"{self.path}: more than {LARGEST:,} bytes of text; give a part of it",
-        )
+        if sum(path.stat().st_size for path in paths if path.is_file()) > LARGEST:
+            raise BadInput(f"{self.path}: more than {LARGEST:,} bytes of text; give a part of it")
         texts = {}
         for path in paths:
             with reading("text", path):

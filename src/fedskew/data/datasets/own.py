@@ -74,17 +74,14 @@ def arrays(part: Pairs, where: str) -> tuple[Rows, Ints]:
                 raise BadInput(
                     f"{where}: has no item {i}; give a PyTorch dataset, or a pair of arrays (rows, labels)"
                 ) from None
-            require(
-                isinstance(pair, tuple | list) and len(pair) == 2, f"{where}: every item must be a pair (row, label)"
-            )
-            assert isinstance(pair, tuple | list)
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise BadInput(f"{where}: every item must be a pair (row, label)")
             rows.append(np.asarray(pair[0]))
             labels.append(int(pair[1]))
         require(bool(rows), f"{where}: the dataset has no rows")
         shapes = {row.shape for row in rows}
-        require(
-            len(shapes) == 1, f"{where}: rows have different shapes, {sorted(shapes)[:3]}; give all rows the same shape"
-        )
+        if len(shapes) > 1:
+            raise BadInput(f"{where}: rows have different shapes, {sorted(shapes)[:3]}; give all rows the same shape")
         x, y = np.stack(rows), np.asarray(labels)
     require(np.issubdtype(y.dtype, np.integer), f"{where}: labels must be integers, not {y.dtype}")
     x = x if np.issubdtype(x.dtype, np.floating) or x.dtype == np.int64 else x.astype(np.float32)

@@ -109,7 +109,7 @@ class TcgaBrca:
             (x[test], y[test]),
             clients=(owner[~test], regions),
             groups_test=owner[test],
-            columns=facts,
+            columns=preprocessing.inputs,
             preprocessing=replace(preprocessing, others=("E",)),
             notes=f"{y[:, 1].sum():.0f} of {len(y):,} patients died; {first_day.sum()} were last seen on their first day",
         )

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.files import whole_path
 from fedskew.core.limits import NonNegativeInt, OpenShare, PositiveInt
 from fedskew.core.text import count
@@ -98,9 +98,8 @@ class TableData(Redrawn):
         if self.test:
             object.__setattr__(self, "redraw", False)
         super().__post_init__()
-        require(
-            not (self.test and self.fold), "test=FILE gives the test rows, so there are no folds; leave out one of them"
-        )
+        if self.test and self.fold:
+            raise BadInput("test=FILE gives the test rows, so there are no folds; leave out one of them")
         targets = sum(map(bool, (self.label, self.target, self.labels, self.time or self.event)))
         require(
             targets == 1,
@@ -114,14 +113,8 @@ class TableData(Redrawn):
         )
         require(not self.labels or not self.text, "labels of texts are not read from tables yet; use label=COLUMN")
         roles = [("time" if self.time else "label", name) for name in (self.column, *self.label_columns[1:])]
-        roles += [
-            ("event", self.event),
-            ("client", self.client_roles[0]),
-            ("person", self.person or ""),
-            ("text", self.text),
-        ]
-        roles += [("column to drop", name) for name in names_of(self.drop)]
-        check_roles(roles)
+        roles += [("event", self.event), ("client", self.client_roles[0]), ("person", self.person or "")]
+        check_roles([*roles, ("text", self.text), *(("column to drop", name) for name in names_of(self.drop))])
         require(not self.person or self.fewest == 1, "fewest counts rows, not persons; leave out fewest or person")
         if self.client_from:
             object.__setattr__(self, "client_from", ":".join([self.client_roles[0], whole_path(self.client_roles[1])]))
@@ -224,11 +217,9 @@ class TableData(Redrawn):
         if clients is None or self.fewest == 1:
             return {self.path: summary(table)}, ()
         owner, names = clients
-        site_summaries = {
-            names[at]: shared(as_own_file(table.filter(owner == at)), self.fewest) for at in np.unique(owner)
-        }
-        hidden = tuple(f"{name}: {note}" for name, (_, notes) in site_summaries.items() for note in notes)
-        return {name: summary for name, (summary, _) in site_summaries.items()}, hidden
+        parts = {names[at]: shared(as_own_file(table.filter(owner == at)), self.fewest) for at in np.unique(owner)}
+        hidden = tuple(f"{name}: {note}" for name, (_, notes) in parts.items() for note in notes)
+        return {name: summary for name, (summary, _) in parts.items()}, hidden
 
     def encoding(self, table: pa.Table, clients: Numbered | None, kinds: Mapping[str, Kind]) -> Columns:
         """Fit the preprocessing to these training rows. ``kinds`` says what each column is."""
@@ -247,15 +238,15 @@ class TableData(Redrawn):
         rows = self.surveyed(self.client_roles[0], agreed) if agreed else self.all_rows()
         clients, kinds = self.clients_and_kinds(rows, fit=preprocessing is None and not self.text)
         if self.test:
-            split = self.with_test_file(
-                rows, self.encoding(rows.table, clients, kinds).preprocessing if kinds else agreed
-            )
+            fitted = self.encoding(rows.table, clients, kinds).preprocessing if kinds else agreed
+            split = self.with_test_file(rows, fitted)
         else:
             split = self.with_drawn_rows(rows)
         split, notes = self.without_tested_persons(split)
         table, y = rows.table.filter(split.trained), rows.y[split.trained]
         clients = clients and (rows.client[split.trained], rows.clients)
         files = Files(dataset=Path(self.path).name, licence="", classes=len(split.classes), source=self.path)
+        facts = {"groups_test": clients and split.owner, "persons": split.persons, "test_units": split.units}
         if self.text:
             texts, test_texts = (part[self.text].to_pylist() for part in (table, split.table))
             words = preprocessing if isinstance(preprocessing, Texts) else Texts(length=self.length)
@@ -270,11 +261,9 @@ class TableData(Redrawn):
                 self.vocabulary,
                 clients,
                 words is preprocessing,
-                groups_test=clients and split.owner,
-                persons=split.persons,
                 fewest=self.fewest,
-                test_units=split.units,
                 notes="; ".join(notes),
+                **facts,
             )
         if agreed:
             missing = [name for name in agreed.names if name not in table.column_names]
@@ -289,11 +278,9 @@ class TableData(Redrawn):
             split.classes,
             columns=encode.preprocessing.inputs,
             clients=clients,
-            groups_test=clients and split.owner,
-            persons=split.persons,
-            test_units=split.units,
             preprocessing=structs.replace(encode.preprocessing, others=self.others),
             notes="; ".join([*notes, *encode.notes, *(f"test: {note}" for note in encode.gaps(split.table))]),
+            **facts,
         )
 
     def clients_and_kinds(self, rows: Survey, fit: bool) -> tuple[Numbered | None, Mapping[str, Kind]]:
@@ -304,10 +291,8 @@ class TableData(Redrawn):
         """
         from fedskew.data.tables.schema import kinds_of
 
-        require(
-            len(rows.classes) > 1 or not self.label,
-            f"{self.path}: all rows have the label {''.join(rows.classes)!r}; choose another column",
-        )
+        if self.label and len(rows.classes) < 2:
+            raise BadInput(f"{self.path}: all rows have the label {''.join(rows.classes)!r}; choose another column")
         natural = bool(self.client_roles[0]) or len(rows.clients) > 1
         require(
             natural or self.fewest == 1,
@@ -381,10 +366,10 @@ class TableData(Redrawn):
 
     def without_tested_persons(self, split: Split) -> tuple[Split, list[str]]:
         """Leave out training rows of persons with test rows. Return the split, and notes on all of its rows."""
-        from fedskew.data.tables.survey import copied_rows, like_persons, many_numbers
+        from fedskew.data.tables.survey import all_notes
 
         rows = split.rows
-        notes = [*rows.notes, *many_numbers(rows, self.label), *like_persons(rows), *copied_rows(rows), *split.notes]
+        notes = [*all_notes(rows, self.label), *split.notes]
         if split.person is None or split.test_person is None:
             return split, notes
         alone = ~np.isin(split.person, split.test_person)

@@ -185,8 +185,7 @@ def amplitudes(x: Signals) -> Signals:
 def entropy(power: Signals) -> Signals:
     """Return the entropy (0..1) of the shares on the last axis."""
     share = power / (power.sum(-1, keepdims=True) + TINY)
-    value: Signals = -(share * np.log(share + TINY)).sum(-1) / np.log(power.shape[-1])
-    return value
+    return -(share * np.log(share + TINY)).sum(-1) / np.log(power.shape[-1])
 
 
 def correlations(x: Signals) -> Signals:

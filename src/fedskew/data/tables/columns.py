@@ -63,12 +63,8 @@ def of_texts(name: str, texts: Sequence[str]) -> Iterator[Fact | Held]:
     columns = [[number[word] for word in row if word in number] for row in sets]
     ends = np.cumsum([0, *map(len, columns)])
     places = np.fromiter(chain.from_iterable(columns), dtype=np.int64)
-    yield (
-        name,
-        "word",
-        tuple(frequent),
-        csr_array((np.ones(len(places)), places, ends), shape=(len(texts), len(frequent))),
-    )
+    held = csr_array((np.ones(len(places)), places, ends), shape=(len(texts), len(frequent)))
+    yield name, "word", tuple(frequent), held
 
 
 Floats = NDArray[np.float64]
@@ -98,10 +94,8 @@ class Columns:
         for part in self.preprocessing.columns:
             values = cells[part.name]
             present = values != "" if part.text else ~np.isnan(values)
-            if isinstance(part, Number) and not part.marked:
-                missing = int(np.isnan(part.raw(values)).sum())
-                if missing:
-                    notes.append(f"column {part.name!r}: {missing} missing, not numbers or too large, set to the mean")
+            if isinstance(part, Number) and not part.marked and (missing := int(np.isnan(part.raw(values)).sum())):
+                notes.append(f"column {part.name!r}: {missing} missing, not numbers or too large, set to the mean")
             for at, what in part.unseen(values):
                 if (odd := int((at & present).sum())) >= max(FEWEST, MOST_ODD * len(values)):
                     notes.append(f"column {part.name!r}: {odd} of {len(values)} rows {what}; {known} was like that")
@@ -150,11 +144,8 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
 def numbers(values: Values) -> Floats:
     """Convert values to floating-point numbers (n,). Times become seconds in UTC; any other value becomes NaN."""
     if pd.api.types.is_datetime64_any_dtype(values):
-        seconds = (
-            pd.to_datetime(values, utc=True).dt.tz_localize(None).to_numpy().astype("datetime64[us]").astype(np.int64)
-            / 1e6
-        )
-        return np.where(values.isna(), np.nan, seconds)
+        times = pd.to_datetime(values, utc=True).dt.tz_localize(None).to_numpy().astype("datetime64[us]")
+        return np.where(values.isna(), np.nan, times.astype(np.int64) / 1e6)
     try:
         floats = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     except TypeError:  # times of the day, which pandas cannot convert

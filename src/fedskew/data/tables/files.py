@@ -171,9 +171,8 @@ class Reading:
     files: Sequence[Path]
     words: frozenset[str] = frozenset()  # CSV columns that stay text, so that 01 does not become 1
     text: str = ""  # the column in which cells may contain line breaks
-    spellings: dict[str, str] = field(
-        default_factory=dict
-    )  # how numbers and times are spelt, by column (fedskew.data.tables.mapping)
+    # how numbers and times are spelt, by column (fedskew.data.tables.mapping)
+    spellings: dict[str, str] = field(default_factory=dict)
     missing: frozenset[str] = MISSING  # further cells that are missing values
     drop: frozenset[str] = frozenset()  # columns that are left out, by their agreed names
     training: Mappings = field(default_factory=Mappings)
@@ -458,10 +457,8 @@ def first_line(path: Path) -> tuple[str, list[str], int]:
     """
     with opened(path) as file:
         lines = [file.readline(BLOCK).decode("utf-8-sig", errors="replace") for _ in range(FIRST_LINES)]
-    require(
-        "\0" not in lines[0],
-        f"{path}: cannot be read as csv: it is not text; name the file after its format, or convert it",
-    )
+    if "\0" in lines[0]:
+        raise BadInput(f"{path}: cannot be read as csv: it is not text; name the file after its format, or convert it")
     written = re.fullmatch(r'"?sep=(.)"?\s*', lines[0])
     lines = [line for text in lines[bool(written) :] for line in re.split("[\r\n]+", text) if line]
 
@@ -619,8 +616,7 @@ def files_of(paths: Sequence[Path], test: bool = False) -> list[Path]:
             require(bool(inside), f"{path}: no {', '.join(FORMATS)} file in this folder")
             files += inside
         else:
-            require(
-                bool(format_of(path)), f"{path}: fedskew cannot read this kind of file; use one of {', '.join(FORMATS)}"
-            )
+            if not format_of(path):
+                raise BadInput(f"{path}: fedskew cannot read this kind of file; use one of {', '.join(FORMATS)}")
             files.append(path)
     return files

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import pandas as pd
@@ -28,6 +28,8 @@ from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.files import numbers_in, read_small
 from fedskew.core.text import listed
 from fedskew.data.preprocessing import CLOCKS, SIGNS, TIMES
+
+T = TypeVar("T")
 
 
 class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -59,9 +61,8 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         """
         where = written if (written := mapping_path(path)).is_file() else path
         for name in self.rename:
-            require(
-                name in part.column_names, f"{where}: rename: no column {name!r}; {suggestion(name, part.column_names)}"
-            )
+            if name not in part.column_names:
+                raise BadInput(f"{where}: rename: no column {name!r}; {suggestion(name, part.column_names)}")
         names = [self.rename.get(name, name) for name in part.column_names]
         twice = [name for name in self.rename.values() if names.count(name) > 1]
         require(not twice, f"{where}: column {twice[:1]} would be there twice; rename the other one, too")
@@ -77,9 +78,8 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             seen.setdefault(name, set()).update(cells.drop_null().unique().to_pylist())
             mapped = cells
             for word, agreed in words.items():
-                mapped = pc.if_else(
-                    pc.equal(cells, word.strip()), agreed.strip() or pa.scalar(None, pa.string()), mapped
-                )
+                other = agreed.strip() or pa.scalar(None, pa.string())
+                mapped = pc.if_else(pc.equal(cells, word.strip()), other, mapped)
             part = replaced(part, name, mapped)
         for name, form in self.dates.items():
             part = replaced(part, name, dated(part[name], form, f"{where}: dates: column {name!r}"))
@@ -102,24 +102,17 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         """Return the entries that apply to a table with these columns. New rows may lack some, such as the target's."""
         rename = {old: new for old, new in self.rename.items() if old in columns and new not in columns}
         names = {rename.get(name, name) for name in columns}
-        units: dict[str, float | dict[str, dict[str, float]]] = {}
-        for name, factor in self.units.items():
-            if name in names:
-                units[name] = (
-                    factor
-                    if isinstance(factor, float)
-                    else {
-                        value: {column: number for column, number in factors.items() if column in names}
-                        for value, factors in factor.items()
-                    }
-                )
+
+        def present(entries: dict[str, T]) -> dict[str, T]:
+            return {name: entry for name, entry in entries.items() if name in names}
+
+        units = {
+            name: factor if isinstance(factor, float) else {value: present(of) for value, of in factor.items()}
+            for name, factor in present(self.units).items()
+        }
+        absent = tuple(name for name in self.absent if name not in names)
         return replace(
-            self,
-            absent=tuple(name for name in self.absent if name not in names),
-            rename=rename,
-            dates={name: form for name, form in self.dates.items() if name in names},
-            units=units,
-            words={name: words for name, words in self.words.items() if name in names},
+            self, absent=absent, rename=rename, dates=present(self.dates), units=units, words=present(self.words)
         )
 
     @property
@@ -176,13 +169,12 @@ class Mappings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.column not in columns and isinstance(by_value, dict):
             mapping = replace(mapping, units=mapping.units | by_value.get(client, {}))
         mapping = mapping.fitting(columns)
-        lost = [
-            name for name, of_values in files[same].units.items() if name not in columns and isinstance(of_values, dict)
-        ]
+        units = files[same].units.items()
+        lost = {name: of_values for name, of_values in units if name not in columns and isinstance(of_values, dict)}
         lines = [f"changed as {same} was for training: {mapping.brief}"] if mapping.brief else []
         if lost and not client:
-            left_out = replace(Mapping(), units={name: files[same].units[name] for name in lost}).brief
-            lines.append(f"no column {lost[0]!r}, so these cells stay as they are: {left_out}")
+            left_out = Mapping(units={**lost}).brief
+            lines.append(f"no column {next(iter(lost))!r}, so these cells stay as they are: {left_out}")
         return mapping, f"{where}: {'; '.join(lines)}" * bool(lines)
 
 
@@ -244,10 +236,8 @@ def mapping_of(path: Path) -> Mapping:
         ) from None
     require(not mapping.sheet or path.suffix.lower() == ".xlsx", f"{where}: sheet is for Excel files; leave it out")
     for name, form in mapping.dates.items():
-        require(
-            re.fullmatch(DATE_FORMAT, form) is not None,
-            f"{where}: dates: {name!r} needs a format such as %d/%m/%Y or %Y-%m-%d %H:%M, got {form!r}",
-        )
+        if not re.fullmatch(DATE_FORMAT, form):
+            raise BadInput(f"{where}: dates: {name!r} needs a format such as %d/%m/%Y or %Y-%m-%d %H:%M, got {form!r}")
     for name, factor in numbers_in(mapping.units):
         require(0 < factor < math.inf, f"{where}: units: {name!r} must have a finite factor above 0, got {factor:g}")
     return mapping
@@ -269,10 +259,8 @@ def quoted(text: str) -> str:
 
 def entry(table: str, name: str, value: str | float, *more: tuple[str, str]) -> str:
     """Say how to write an entry of a TOML table, or several, in one line."""
-    written = [
-        f"{key(name)} = {quoted(value) if isinstance(value, str) else f'{value:.4g}'}"
-        for name, value in ((name, value), *more)
-    ]
+    pairs = ((name, value), *more)
+    written = [f"{key(name)} = {quoted(part) if isinstance(part, str) else f'{part:.4g}'}" for name, part in pairs]
     return f"[{table}] and on the next line{'s' if more else ''} {' and '.join(written)}"
 
 
@@ -393,9 +381,8 @@ class CellTally:
     @property
     def orders(self) -> tuple[str, ...]:
         """Two formats with day and month in different order that fit all cells; empty if there are none."""
-        return next(
-            ((form, other) for form in self.times if (other := swapped(form)) in self.times and other != form), ()
-        )
+        both = ((form, swapped(form)) for form in self.times)
+        return next(((form, other) for form, other in both if other in self.times and other != form), ())
 
 
 def swapped(form: str) -> str:
@@ -420,16 +407,11 @@ def decide(tallies: dict[str, CellTally], semicolons: bool) -> dict[str, str]:
     return spelling_of
 
 
-def as_read(cell: str, spelling: str) -> str:
-    """Return the cell as `plain` reads it. Of a time at midnight, return only the date."""
-    return str(plain(pd.Series([cell]), spelling)[0]).removesuffix("T00:00:00.000000").removesuffix(".000000")
-
-
 def note(name: str, tally: CellTally, spelling: str, is_text: bool) -> str:
     """Say how a column is read, with one of its cells and what to write instead; empty for plain cells."""
     cell = tally.shown.get("time" if spelling in TIMES else spelling or "look", "")
     if spelling and cell:
-        value = as_read(cell, spelling)
+        value = str(plain(pd.Series([cell]), spelling)[0]).removesuffix("T00:00:00.000000").removesuffix(".000000")
         if value == cell:  # training rows were spelt in another way
             return ""
         if spelling in CLOCKS:

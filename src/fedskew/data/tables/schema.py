@@ -41,13 +41,11 @@ Parts = Mapping[str, ColumnSummary]
 
 def check(sites: Mapping[str, Summary]) -> None:
     """Raise `BadInput` for the first column that a site does not have, or that has another type there."""
-    names = list(dict.fromkeys(chain.from_iterable(site.columns for site in sites.values())))
-    for name in names:
+    numbers_of_sites = Counter(chain.from_iterable(site.columns for site in sites.values()))
+    for name in numbers_of_sites:
         for where, site in sites.items():
             if name not in site.columns:
-                spare = [
-                    column for column in site.columns if sum(column in other.columns for other in sites.values()) == 1
-                ]
+                spare = [column for column in site.columns if numbers_of_sites[column] == 1]
                 near = suggestion(name, spare) if spare else ""
                 raise BadInput(
                     f"{where}: no column {name!r}, which other sites have{f'; {near}' if near else ''}; in NAME.columns.toml "
@@ -122,8 +120,7 @@ def other_words(name: str, of_sites: Mapping[str, Collection[str]]) -> Iterator[
 
     ``of_sites`` are the words of the column ``name``, by site.
     """
-    of_pairs = alike(of_sites)
-    for where, pairs in of_pairs.items():
+    for where, pairs in alike(of_sites).items():
         both, (first, *others) = "both" if len(pairs) == 1 else "they", pairs.items()
         yield (
             f"{where}: column {name!r} holds {spelt(pairs)}; if {both} mean the same, write "
@@ -315,13 +312,9 @@ def kind_of(name: str, parts: Sequence[ColumnSummary]) -> Kind:
         )
     if numbers.low == numbers.high and numbers.rows == rows:
         return None, "left out, all values are the same"
-    spellings = {part.spelling for part in parts} - {""}
-    number = Number(
-        name=name,
-        marked=True,
-        time=any(part.type == "time" for part in parts),
-        spelling=spellings.pop() if len(spellings) == 1 else "",
-    )
+    spellings, has_times = {part.spelling for part in parts} - {""}, any(part.type == "time" for part in parts)
+    spelling = spellings.pop() if len(spellings) == 1 else ""
+    number = Number(name=name, marked=True, time=has_times, spelling=spelling)
     if rows >= MANY_IDS and all(part.unique and part.type == "number" for part in filled):
         return number, "an input, though each row has another whole number; if it is an id, remove it from the file"
     return number, of_site(name, filled)
@@ -337,10 +330,9 @@ def kind_of_texts(name: str, parts: Sequence[ColumnSummary], missing: int) -> Ki
     values = {word for part in parts for word in part.words}
     different = max(len(values), *(part.different for part in parts))
     if different <= CATEGORIES:
-        words = Words(name=name, known=())
-        return (
-            (words, of_site(name, parts)) if len(values) > 1 or missing else (None, "left out, all values are the same")
-        )
+        if len(values) < 2 and not missing:
+            return None, "left out, all values are the same"
+        return Words(name=name, known=()), of_site(name, parts)
     if all(part.unique for part in parts):
         return None, "left out, every value is a different single word"
     least = "at least " if len(parts) > 1 and any(part.buckets for part in parts) else ""

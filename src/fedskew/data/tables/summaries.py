@@ -50,9 +50,7 @@ def pooled(parts: Iterable[Moments]) -> Moments:
     parts = [part for part in parts if part.rows]
     if len(parts) < 2:
         return parts[0] if parts else Moments()
-    rows, means, deviations = (
-        np.array([getattr(part, name) for part in parts]) for name in ("rows", "mean", "deviation")
-    )
+    rows, means, deviations = np.array([(part.rows, part.mean, part.deviation) for part in parts]).T
     unit = unit_of(float(max(np.abs(means).max(), deviations.max())))
     shares, first = rows / rows.sum(), means[0] / unit
     steps = means / unit - first

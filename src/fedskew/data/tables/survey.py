@@ -262,7 +262,8 @@ class StreamedRows:
             f"{path}: {clients} or more clients in {roles.client or 'the files'!r}, and {classes} classes, are too many "
             "to compare; name the column with the client of each row, or give the rows of fewer clients",
         )
-        self.counts = grown(self.counts, (clients, 1 if roles.numeric else classes))
+        more = np.maximum(self.counts.shape, (clients, 1 if roles.numeric else classes)) - self.counts.shape
+        self.counts = np.pad(self.counts, [(0, number) for number in more.tolist()])
         cell = client * self.counts.shape[1] + (0 if roles.numeric else y)
         self.counts += np.bincount(cell, minlength=self.counts.size).reshape(self.counts.shape)
         sample.add(part.drop_columns([*{roles.label, roles.client or roles.label}]), y, client, self.counts.sum(1))
@@ -379,11 +380,8 @@ class StreamedRows:
 
 def notes_on_words(roles: Roles, clients: tuple[str, ...], classes: tuple[str, ...], counts: Ints) -> Iterator[str]:
     """Yield notes on classes and clients that may be spelt in two ways. ``counts`` is (clients, classes)."""
-    of_clients = {
-        client: [classes[at] for at in np.flatnonzero(rows)]
-        for client, rows in zip(clients, counts, strict=True)
-        if not roles.numeric
-    }
+    places = (np.flatnonzero(rows[: len(classes)]) for rows in counts)
+    of_clients = {client: [classes[at] for at in of_client] for client, of_client in zip(clients, places, strict=True)}
     if roles.client:
         yield from spelt_twice(roles.label, classes)
         yield from spelt_twice(roles.client, clients)
@@ -575,12 +573,6 @@ def number_like(word: str) -> bool:
     return True
 
 
-def grown(counts: Ints, shape: tuple[int, int]) -> Ints:
-    """Pad the counts with zeros to at least ``shape``."""
-    more = [max(0, want - have) for have, want in zip(counts.shape, shape, strict=True)]
-    return np.pad(counts, [(0, more[0]), (0, more[1])]) if any(more) else counts
-
-
 MOST_COPIED = 100
 """With more clients, rows are not compared between clients."""
 
@@ -625,10 +617,8 @@ def copied_rows(survey: Survey) -> list[str]:
     for k in np.flatnonzero(sizes >= FEW_LABELS):
         if len(own[k]) < 0.9 * sizes[k]:
             continue
-        shared = [
-            0 if other == k else len(np.intersect1d(own[k], own[other], assume_unique=True))
-            for other in range(len(own))
-        ]
+        shared = [len(np.intersect1d(own[k], others, assume_unique=True)) for others in own]
+        shared[k] = 0
         if 2 * max(shared) >= sizes[k]:
             name, other = survey.clients[k], survey.clients[int(np.argmax(shared))]
             return [
@@ -673,13 +663,15 @@ def decides(code: Ints, values: int, others: pa.Table, y: NDArray[Any]) -> int:
 
 def many_numbers(survey: Survey, label: str) -> list[str]:
     """Return a note if the labels look like measured numbers; else an empty list."""
-    if (
-        not label
-        or len(survey.classes) <= FEW_LABELS
-        or not all(re.fullmatch(r"[-+]?\d+(\.\d+)?", word) for word in survey.classes)
-    ):
+    numeric = all(re.fullmatch(r"[-+]?\d+(\.\d+)?", word) for word in survey.classes)
+    if not label or len(survey.classes) <= FEW_LABELS or not numeric:
         return []
     return [
         f"{label!r} has {len(survey.classes)} different numbers, and each one is a class of its own; did you mean target={label} "
         f"(--target {label}), which predicts numbers?"
     ]
+
+
+def all_notes(survey: Survey, label: str) -> list[str]:
+    """Return the notes of the survey, and those on its labels, on columns like persons, and on copied rows."""
+    return [*survey.notes, *many_numbers(survey, label), *like_persons(survey), *copied_rows(survey)]

@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedskew.core.component import Catalogue, build, label
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.seeding import stream
 from fedskew.skew import SKEWS
 from fedskew.skew.concept import Concept
 from fedskew.skew.exported import FromFolder
 from fedskew.skew.feature import FeatureSkew
-from fedskew.skew.label import LabelDirichletBalanced, dealt_by_counts, fitted, rounded
+from fedskew.skew.label import Floats, LabelDirichletBalanced, dealt_by_counts, fitted, rounded
 from fedskew.skew.partition import Dealer, Iid, Ints, Natural, Partition, Pooled, Shuffled, cut, offsets
 from fedskew.skew.quantity import SizeSkew
 from fedskew.skew.values import TimeBlocks
@@ -56,9 +55,8 @@ class Mixture:
         """Return the row numbers of each client. Raises `BadInput` for more clients than rows, unless the skew sets the number."""
         if not isinstance(self.dealer, Natural | Pooled | FromFolder):
             require(num_clients >= 1, f"the number of clients must be at least 1, got {num_clients}")
-            require(
-                num_clients <= len(labels), f"{num_clients} clients cannot share {len(labels)} rows; use fewer clients"
-            )
+            if num_clients > len(labels):
+                raise BadInput(f"{num_clients} clients cannot share {len(labels)} rows; use fewer clients")
         if self.quantity is None:
             return self.dealer.deal(labels, groups, num_clients, rng)
         sizes = self.quantity.sizes(len(labels), num_clients, rng.spawn(1)[0])
@@ -67,9 +65,7 @@ class Mixture:
         p = self.proportions(labels, groups, num_clients, rng)
         return dealt_by_counts(labels, fitted(rounded(sizes[:, None] * p, sizes), p, np.bincount(labels), rng), rng)
 
-    def proportions(
-        self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator
-    ) -> NDArray[np.float64]:
+    def proportions(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> Floats:
         """Return the proportions (clients, classes) of the label skew alone. A client without rows gets the data set's."""
         if isinstance(self.dealer, LabelDirichletBalanced):
             p = self.dealer.proportions(labels, num_clients, rng)
@@ -100,10 +96,8 @@ def mixture(skews: Sequence[Skew]) -> Mixture:
         (FromFolder, "the folder sets the clients' sizes"),
         (TimeBlocks, "blocks of time have equal sizes"),
     ):
-        require(
-            not (isinstance(dealer, kind) and quantities),
-            f"skew: {why}; leave out {written(quantities)}, or use a label skew or iid",
-        )
+        if isinstance(dealer, kind) and quantities:
+            raise BadInput(f"skew: {why}; leave out {written(quantities)}, or use a label skew or iid")
     return Mixture(
         dealer,
         quantities[0] if quantities else None,
@@ -128,11 +122,8 @@ def left_out(skews: Mixture, dealt: Partition) -> str:
         rows = dealt.unassigned + len(dealt.indices) + aside
         texts += [f"{dealt.unassigned:,} of {rows:,} rows go to no client" + (f" ({remedy})" if remedy else "")]
     if dealt.empty:
-        remedy = (
-            "lower server_data and shared_data"
-            if skews.by_groups
-            else "use fewer clients, or a skew with min_size above 0"
-        )
+        fewer = "use fewer clients, or a skew with min_size above 0"
+        remedy = "lower server_data and shared_data" if skews.by_groups else fewer
         texts += [f"{dealt.empty:,} of {dealt.empty + len(dealt):,} clients have no rows and take no part ({remedy})"]
     return "; ".join(texts)
 

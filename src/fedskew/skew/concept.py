@@ -137,8 +137,7 @@ class ConceptSwap(Concept):
         return group > 0
 
     def turn(self, parameters: Parameters, x: Floats, y: Ints, group: Ints) -> NDArray[np.float64]:
-        turn: NDArray[np.float64] = parameters["turn"][y].astype(np.float64)
-        return turn
+        return parameters["turn"][y].astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,10 +218,8 @@ class Labels:
 
 def draw_all(concepts: Sequence[Concept], x: Floats, num_classes: int, num_clients: int, seed: int) -> list[Parameters]:
     """Draw the parameters of each skew for the clients."""
-    return [
-        skew.draw(x, num_classes, num_clients, stream(seed, "concepts", place, 0))
-        for place, skew in enumerate(concepts)
-    ]
+    streams = (stream(seed, "concepts", place, 0) for place in range(len(concepts)))
+    return [skew.draw(x, num_classes, num_clients, rng) for skew, rng in zip(concepts, streams, strict=True)]
 
 
 def labels_of(

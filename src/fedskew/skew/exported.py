@@ -113,29 +113,23 @@ class FromFolder:
         try:
             most, ends = 8 * num_rows, 8 * (len(facts.clients) + 1)
             with np.load(Path(self.path) / "partition.npz", allow_pickle=False) as z:
-                partition = Partition(
-                    indices=bounded(z, "indices", most).astype(np.int64),
-                    offsets=bounded(z, "offsets", ends).astype(np.int64),
-                    names=facts.clients,
-                    empty=facts.empty,
-                    unassigned=facts.unassigned,
-                    held_out=(
-                        bounded(z, "held_out_indices", most).astype(np.int64),
-                        bounded(z, "held_out_offsets", ends).astype(np.int64),
-                    )
-                    if "held_out_indices" in z
-                    else None,
-                )
+
+                def part(of: str) -> tuple[Ints, Ints]:
+                    rows, cuts = bounded(z, f"{of}indices", most), bounded(z, f"{of}offsets", ends)
+                    return rows.astype(np.int64), cuts.astype(np.int64)
+
+                indices, offsets = part("")
+                aside = part("held_out_") if "held_out_indices" in z else None
         except DAMAGED as error:
             raise BadInput(f"skew from-folder: cannot read {self.path}/partition.npz: {reason(error)}") from None
-        held_out, ends_held_out = partition.held_out or (partition.indices[:0], partition.offsets * 0)
-        rows = np.concatenate([partition.indices, held_out])
+        held_out, ends_held_out = aside or (indices[:0], offsets * 0)
+        rows = np.concatenate([indices, held_out])
         valid = (
-            len(partition.offsets) == len(ends_held_out) == len(partition.names) + 1
-            and partition.offsets[0] == ends_held_out[0] == 0
-            and partition.offsets[-1] == len(partition.indices)
+            len(offsets) == len(ends_held_out) == len(facts.clients) + 1
+            and offsets[0] == ends_held_out[0] == 0
+            and offsets[-1] == len(indices)
             and ends_held_out[-1] == len(held_out)
-            and bool((np.diff(partition.offsets) > 0).all() and (np.diff(ends_held_out) >= 0).all())
+            and bool((np.diff(offsets) > 0).all() and (np.diff(ends_held_out) >= 0).all())
             and len(np.unique(rows)) == len(rows) <= num_rows
             and bool(rows.min() >= 0 and rows.max() < num_rows)
         )
@@ -143,7 +137,7 @@ class FromFolder:
             valid,
             f"skew from-folder: {self.path}/partition.npz is not a partition of {num_rows} rows; export it again",
         )
-        return partition
+        return Partition(indices, offsets, facts.clients, facts.empty, facts.unassigned, aside)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         part = self.read(len(labels))

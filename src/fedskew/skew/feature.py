@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.limits import NonNegativeFloat, PositiveInt, Share
 from fedskew.core.seeding import stream
 from fedskew.skew.partition import Ints
@@ -145,10 +145,8 @@ class FeatureSensor:
 def check_images(x: Floats, side: int) -> None:
     """Raise `BadInput` unless rows are (channels, height, width), or flat images of ``side`` x ``side`` if ``side`` is given."""
     if side:
-        require(
-            x.ndim == 2 and x.shape[1] == side**2,
-            f"side={side} needs flat rows of {side**2} pixels, these have shape {x.shape[1:]}",
-        )
+        if x.ndim != 2 or x.shape[1] != side**2:
+            raise BadInput(f"side={side} needs flat rows of {side**2} pixels, these have shape {x.shape[1:]}")
         return
     flat = round(x.shape[1] ** 0.5) if x.ndim == 2 else 0
     hint = f"; if they are flat images of {flat} x {flat}, add side={flat}" if flat and flat**2 == x.shape[1] else ""
@@ -272,10 +270,8 @@ class FeatureStyle:
         light = np.clip(light, 0, 1) ** of("gamma") + np.minimum(light, 0) + np.maximum(light - 1, 0)
         light = 0.5 + of("contrast") * (light - 0.5)
         light = light + of("sharpness") * (light - blurred(light, 1.0))
-        styled = (
-            of("low") + of("spread") * np.einsum("nij,njhw->nihw", parameters["colours"], light) + parameters["texture"]
-        )
-        return styled.reshape(x.shape)
+        mixed = np.einsum("nij,njhw->nihw", parameters["colours"], light)
+        return (of("low") + of("spread") * mixed + parameters["texture"]).reshape(x.shape)
 
 
 HURRIED = """
@@ -347,14 +343,10 @@ def rewritten(
         if k < 0 or not skew.strength:
             changed_texts.append(text)
             continue
-        shares = (parameters["typos"][k], parameters["short"][k], parameters["capitals"][k])
-        changed = [
-            styled(word, *(chance < share for chance, share in zip(dice[:, i], shares, strict=True)))
-            for i, word in enumerate(words)
-        ]
-        opening, closing = (
-            TEMPLATES[int(parameters["template"][k])] if dice[0, -1] < parameters["framed"][k] else ("", "")
-        )
+        changes = dice[:, :-1] < np.array([[parameters[name][k]] for name in ("typos", "short", "capitals")])
+        changed = map(styled, words, *changes.tolist())
+        framed = dice[0, -1] < parameters["framed"][k]
+        opening, closing = TEMPLATES[int(parameters["template"][k])] if framed else ("", "")
         changed_texts.append(" ".join(filter(None, (opening, *changed, closing))))
     return changed_texts
 

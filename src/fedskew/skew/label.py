@@ -7,9 +7,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.limits import Concentration, NonNegativeInt, PositiveInt, Share
 from fedskew.skew.partition import Ints, cut, evenly, sorted_by_label
+
+Floats = NDArray[np.float64]
 
 
 def by_owner(rows: Ints, owner: Ints, num_clients: int) -> list[Ints]:
@@ -59,10 +61,8 @@ class LabelClasses:
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         present = np.unique(labels)
-        require(
-            self.k <= len(present),
-            f"a client cannot hold k = {self.k} of {len(present)} classes; use k={len(present)} or less",
-        )
+        if self.k > len(present):
+            raise BadInput(f"a client cannot hold k = {self.k} of {len(present)} classes; use k={len(present)} or less")
         turn = rng.random((num_clients, len(present)))
         turn[np.arange(num_clients), np.arange(num_clients) % len(present)] = -1
         holds = np.zeros(turn.shape, dtype=np.bool_)
@@ -135,7 +135,7 @@ class LabelBlocks:
         return by_owner(np.arange(len(labels)), owner, num_clients)
 
 
-def rounded(exact: NDArray[np.float64], totals: Ints) -> Ints:
+def rounded(exact: Floats, totals: Ints) -> Ints:
     """Round each row of ``exact`` (K, C) so that its sum is in ``totals`` (K,).
 
     All numbers are rounded down; then those with the largest fractional parts are rounded up.
@@ -146,7 +146,7 @@ def rounded(exact: NDArray[np.float64], totals: Ints) -> Ints:
     return counts + (rank < left[:, None])
 
 
-def fitted(counts: Ints, p: NDArray[np.float64], room: Ints, rng: np.random.Generator) -> Ints:
+def fitted(counts: Ints, p: Floats, room: Ints, rng: np.random.Generator) -> Ints:
     """Move ``counts`` (K, C) to other classes until no column sum is above ``room`` (C,). Row sums do not change.
 
     If clients request more rows of a class than it has, a random draw decides. The other requests become rows of other classes, in
@@ -185,9 +185,7 @@ REDRAWS, DRAWN = 1000, 2 * 10**6
 """Limits of repeated draws: the number of draws, and the total number of counts drawn."""
 
 
-def dirichlet(
-    alpha: float | NDArray[np.float64], size: tuple[int, int], rng: np.random.Generator
-) -> NDArray[np.float64]:
+def dirichlet(alpha: float | Floats, size: tuple[int, int], rng: np.random.Generator) -> Floats:
     """Draw ``size[0]`` vectors from a Dirichlet of dimension ``size[1]``; return their logarithms.
 
     ``alpha`` is one number, or one for each entry. Logarithms are used because a Gamma(alpha) draw underflows for small alpha:
@@ -217,8 +215,7 @@ class LabelDirichlet:
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         room = np.bincount(labels)
         log_p = dirichlet(self.alpha, (num_clients, len(room)), rng)
-        log_share = log_p - np.logaddexp.reduce(log_p, axis=0, keepdims=True)
-        exact = room * np.exp(log_share)
+        exact = room * np.exp(log_p - np.logaddexp.reduce(log_p, axis=0, keepdims=True))
         counts = np.floor(exact + 1e-9).astype(np.int64)
         if self.remainder == "largest":
             for c, left in enumerate((room - counts.sum(0)).tolist()):
@@ -315,7 +312,7 @@ class LabelDirichletBalanced:
     idea: ClassVar[str] = "clients of equal size, each with class proportions from Dir(alpha)"
     cites: ClassVar[tuple[str, ...]] = ("feddyn",)
 
-    def proportions(self, labels: Ints, num_clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    def proportions(self, labels: Ints, num_clients: int, rng: np.random.Generator) -> Floats:
         """Draw the requested class proportions, (clients, classes)."""
         room = np.bincount(labels)
         present = room > 0
@@ -352,5 +349,4 @@ class LabelDirichletTopUp:
         share = np.exp(dirichlet(self.alpha, (len(room), num_clients), rng))
         counts = np.floor(room[:, None] * share + 1e-9).astype(np.int64)
         counts[:, -1] = room - counts[:, :-1].sum(1)
-        dealt = dealt_by_counts(labels, counts.T, rng)
-        return top_up(dealt, max(1, len(labels) // (10 * num_clients)), rng)
+        return top_up(dealt_by_counts(labels, counts.T, rng), max(1, len(labels) // (10 * num_clients)), rng)

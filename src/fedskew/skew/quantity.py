@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.limits import Concentration, PositiveInt, Widths
 from fedskew.skew.label import DRAWN, REDRAWS, dirichlet, rounded
 from fedskew.skew.partition import Ints
@@ -114,8 +114,6 @@ class QuantitySizes:
             len(self.rows) == num_clients,
             f"rows: {len(self.rows)} sizes for {num_clients} clients; write one for each client, or use --clients {len(self.rows)}",
         )
-        require(
-            sum(self.rows) <= num_rows,
-            f"rows: {sum(self.rows)} rows in all, the data set has {num_rows}; write smaller sizes",
-        )
+        if sum(self.rows) > num_rows:
+            raise BadInput(f"rows: {sum(self.rows)} rows in all, the data set has {num_rows}; write smaller sizes")
         return np.asarray(self.rows, dtype=np.int64)

@@ -51,8 +51,7 @@ def column(data: DatasetView, name: str, what: str) -> Numbers:
         f"skew {what}: {data.name} does not name its columns; use a table of your own, or a skew that needs no column",
     )
     if name in data.columns:
-        values: Numbers = data.x[:, data.columns.index(name)]
-        return values
+        return data.x[:, data.columns.index(name)]
     # words are one-hot columns such as "sex = 1", which may be standardised
     names = [column.partition("=")[0].strip() for column in data.columns]
     require(name in names, f"skew {what}: {data.name} has no column {name!r}; {suggestion(name, names)}")

@@ -78,10 +78,8 @@ def diagnose_rows(rows: ClientRows, seed: int, on_progress: OnProgress, runs: Pa
         on_progress("further measures", 1.0)
         measures = details(z, pool.y, pool.client, faces.counts, seed)
     if rows.kind in (CLASSES, "number"):
-        tested, table_of_targets = (
-            pool.targets.tested(rows.source.label),
-            replace(pool.targets.table(), sizes=rows.sizes),
-        )
+        tested = pool.targets.tested(rows.source.label)
+        table_of_targets = replace(pool.targets.table(), sizes=rows.sizes)
     else:
         classes = names if rows.kind == "symbols" else rows.classes
         shares = holdings(rows.kind, targets, rows.client, faces.counts, names)

@@ -71,12 +71,8 @@ def of_symbols(y: Ints, names: Sequence[str]) -> Iterator[Fact]:
     yield "length of a row", "content", "", length.astype(np.float64)
     counts = np.bincount(y[y >= 0], minlength=len(names))
     for at in np.argsort(-counts, kind="stable")[:SYMBOLS].tolist():
-        yield (
-            "symbol",
-            "symbol",
-            names[at],
-            np.divide((y == at).sum(1), length, where=length > 0, out=np.full(len(y), np.nan)),
-        )
+        share = np.divide((y == at).sum(1), length, where=length > 0, out=np.full(len(y), np.nan))
+        yield "symbol", "symbol", names[at], share
 
 
 BLOCK = 1024

@@ -64,21 +64,14 @@ class Leaf(NamedTuple):
     meaning: str
 
 
-LEAVES = tuple(
-    Leaf(**row)
-    for row in csv.DictReader(
-        files("fedskew.diagnosis").joinpath("leaves.csv").read_text(encoding="utf-8").splitlines()
-    )
-)
+TABLE = files("fedskew.diagnosis").joinpath("leaves.csv").read_text(encoding="utf-8")
+LEAVES = tuple(Leaf(**row) for row in csv.DictReader(TABLE.splitlines()))
 """Every number that leaves a site."""
 
 
 def arrays(numbers: Numbers) -> dict[str, PackedArray]:
     """The numbers as records."""
-    return {
-        name: PackedArray(tuple(values.shape), np.ascontiguousarray(values, dtype="<f8").tobytes())
-        for name, values in numbers.items()
-    }
+    return {name: PackedArray(x.shape, np.ascontiguousarray(x, dtype="<f8").tobytes()) for name, x in numbers.items()}
 
 
 def numbers_of(where: str, arrays: dict[str, PackedArray]) -> Numbers:

@@ -4,7 +4,6 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,7 @@ from fedskew.diagnosis.targets import TargetTable
 from fedskew.measure.heterogeneity.columns import Difference, Tested, listed
 from fedskew.measure.heterogeneity.faces import Diagnosis, MeasuredFace
 
-MEANINGS: dict[str, dict[str, str]] = tomllib.loads(
-    files("fedskew.diagnosis").joinpath("meanings.toml").read_text(encoding="utf-8")
-)
+MEANINGS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text("utf-8"))
 """By kind of target: what each face measures, if it differs from the meaning for classes."""
 
 FAR = 5

@@ -23,8 +23,8 @@ from fedskew.diagnosis.targets import Targets, moments_of, targets_of
 from fedskew.measure.heterogeneity.columns import BINS, Tested, edges, of_numbers, of_shares
 from fedskew.measure.heterogeneity.details import of_counts
 from fedskew.measure.heterogeneity.faces import Diagnosis, faces
-from fedskew.measure.heterogeneity.rows import Ints
-from fedskew.measure.heterogeneity.sites import classifiers, first_frame, kinds, wide, with_directions, with_scales
+from fedskew.measure.heterogeneity.rows import WIDTH, Floats, Ints, largest
+from fedskew.measure.heterogeneity.sites import classifiers, first_frame, kinds, scales
 
 Ask = Callable[[Mapping[str, Question]], Mapping[str, Answer]]
 """Send each site its question, and return their answers."""
@@ -38,14 +38,18 @@ All sites get the same parameters, or each its own.
 
 
 def frame_of(compute: Compute, scaled: Iterable[Numbers], rows: int) -> Numbers:
-    """The frame in which inputs are compared. ``scaled`` are the sums of the inputs of each site, which have ``rows`` in all."""
+    """The frame in which inputs are compared. ``scaled`` are the sums of the inputs of each site, which have ``rows`` in all.
+
+    It standardises columns. Of many columns it has the principal directions, which it standardises, too.
+    """
     frame = first_frame(scaled, rows)
-    if not wide(frame):
+    if (width := len(frame["mean"])) <= WIDTH:
         return frame
-    width = len(frame["mean"])
-    frame = with_directions(frame, compute("products", {"products": (width, width)}, frame), rows)
+    products = sum(answer["products"] for answer in compute("products", {"products": (width, width)}, frame))
+    frame = {**frame, "directions": largest(np.asarray(products / rows))[1]}
     number = inputs(frame)
-    return with_scales(frame, compute("directions", {"sum": (number,), "square": (number,)}, frame), rows)
+    mean, deviation = scales(compute("directions", {"sum": (number,), "square": (number,)}, frame), rows)
+    return {**frame, "mean of directions": mean, "scale of directions": np.where(deviation > 0, deviation, 1.0)}
 
 
 def inputs(frame: Numbers) -> int:
@@ -101,19 +105,14 @@ class Inquiry:
     def result(self, source: Source, runs: Path | None) -> dict[str, Any]:
         first = self.ask([self.question] * len(self.sites))
         require(len(self.sites) >= 2, "diagnose: only one site; there is nothing to compare it with")
-        targets = targets_of(
-            first,
-            lambda inner: self.numbers("targets", {"histogram": (BINS,)}, {"target edges": inner}),
-            source.classes,
-        )
+        targets = targets_of(first, self.histograms, source.classes)
         summaries = {site: answer.summary for site, answer in first.items() if answer.summary is not None}
         require(len(summaries) == len(self.sites), f"diagnose: {set(self.sites) - set(summaries)} sent no summary")
         encode = merged(summaries)
         self.question = replace(self.question, preprocessing=encode.preprocessing, classes=targets.names)
-        columns = {
-            name: [summary.columns[name] for summary in summaries.values()] for name in encode.preprocessing.names
-        }
-        sizes = np.array([next(iter(part.columns.values())).rows for part in summaries.values()])
+        tables = [summary.columns for summary in summaries.values()]
+        columns = {name: [table[name] for table in tables] for name in encode.preprocessing.names}
+        sizes = np.array([next(iter(table.values())).rows for table in tables])
 
         moments = {name: moments_of(columns[name]) for name in with_histograms(encode.preprocessing)}
         inner = {name: edges(of_sites) for name, of_sites in moments.items()}
@@ -127,19 +126,18 @@ class Inquiry:
             counts = np.stack([answer["histograms"][at] for answer in scaled]).astype(np.int64)
             kind: Literal["content", "mean"] = "content" if name in source.computed else "mean"
             numbers[name] = of_numbers(name, kind, "", moments[name], counts, inner[name])
-        tested = [
-            test
-            for part in encode.preprocessing.columns
-            for test in tests_of(part, columns[part.name], numbers.get(part.name, []))
-        ]
+        of_columns = ((part, columns[part.name], numbers.get(part.name, [])) for part in encode.preprocessing.columns)
+        tested = [test for of_column in of_columns for test in tests_of(*of_column)]
         if targets.kind == CLASSES:
             tested = self.by_class(tested, encode.preprocessing, targets.strata)
         copies = np.array([answer.copies for answer in first.values()])
         tested += [*targets.tested(source.label), *of_shares("rows", "copied", "", sizes, copies)]
-        source = self.noted(source, targets, encode.notes, first)
-        return values_of(
-            source, targets.table(), diagnosis, of_counts(diagnosis.counts, diagnosis.counts.sum(1)), tested, runs
-        )
+        source, counts = self.noted(source, targets, encode.notes, first), diagnosis.counts
+        return values_of(source, targets.table(), diagnosis, of_counts(counts, counts.sum(1)), tested, runs)
+
+    def histograms(self, inner: Floats) -> list[Numbers]:
+        """The histogram of each site's targets, with these edges."""
+        return self.numbers("targets", {"histogram": (BINS,)}, {"target edges": inner})
 
     def noted(self, source: Source, targets: Targets, notes: Sequence[str], first: Mapping[str, Answer]) -> Source:
         """The source with the names of the sites, and with all notes. ``notes`` are about the columns."""

@@ -82,8 +82,7 @@ class OwnNumbers:
     word: ClassVar = "stratum of the target"
 
     def first(self) -> Answer:
-        column = pa.table({"target": self.y})
-        return Answer(step="columns", target=summary(column, self.fewest).columns["target"])
+        return Answer(step="columns", target=summary(pa.table({"target": self.y}), self.fewest).columns["target"])
 
     def groups(self) -> Ints:
         return np.zeros(len(self.y), dtype=np.int64)
@@ -198,12 +197,8 @@ class AnsweringSite:
     def answer(self, question: Question) -> Answer:
         """The answer to a question. Raises `BadInput` if it does not fit the site's rows."""
         if question.step == "columns":
-            return replace(
-                self.targets.first(),
-                summary=summary(self.guarded_table, self.fewest),
-                copies=int(self.rounded(self.copies())[0]),
-                fewest=self.fewest,
-            )
+            first, copies = self.targets.first(), int(self.rounded(self.copies())[0])
+            return replace(first, summary=summary(self.guarded_table, self.fewest), copies=copies, fewest=self.fewest)
         return Answer(step=question.step, numbers=arrays(self.answered(question)))
 
     def answered(self, question: Question) -> Numbers:
@@ -243,9 +238,8 @@ class AnsweringSite:
         self, preprocessing: Tabular, centres: Floats, enough: NDArray[np.bool_], y: Ints, classes: int
     ) -> Numbers:
         """Sums by class of the facts of columns, and of their distances from the first row of ``centres`` (3, facts)."""
-        facts: dict[tuple[str, ...], Any] = {
-            fact[:3]: fact[3] for fact in Columns(preprocessing, ()).features(self.guarded_table) if fact[1] != "word"
-        }
+        of_columns = Columns(preprocessing, ()).features(self.guarded_table)
+        facts: dict[tuple[str, ...], Any] = {fact[:3]: fact[3] for fact in of_columns if fact[1] != "word"}
         none = np.zeros(len(enough))  # a site without gaps has no fact of missing values
         values = np.column_stack([facts.get(fact, none) for fact in facts_of(preprocessing)])[enough]
         parts = centred(values, centres[1]), centred(np.abs(values - centres[0]), centres[2])

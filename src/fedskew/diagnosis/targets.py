@@ -128,7 +128,7 @@ class Targets:
     @property
     def directions(self) -> int:
         """The number of directions along which kinds of inputs differ."""
-        return concept.directions_for(self.strata)
+        return min(concept.DIRECTIONS, 2 * (self.strata - 1))
 
     def most_kinds(self, rows: Floats) -> int:
         """The largest number of kinds of inputs, from the sites' rows in strata (sites, strata)."""

@@ -43,11 +43,7 @@ SIGNS = {
         "Goel, Srivastava, Shah (Failure Modes), Figure 1, where FedAvg swings between 75 and 85 %",
         "a smaller learning rate, fewer local epochs, more clients a round, or momentum on the server",
     ),
-    "dominated": (
-        f"threshold {100 * DOMINATES:g} %",
-        "From IID to Non-IID, Figures 6 and 7",
-        "weighting=uniform",
-    ),
+    "dominated": (f"threshold {100 * DOMINATES:g} %", "From IID to Non-IID, Figures 6 and 7", "weighting=uniform"),
     "absent class": (f"threshold {ABSENT} rounds", "From IID to Non-IID, Figure 9", "more clients a round"),
     "collapsed": (
         f"thresholds {100 * ONE_CLASS:g} % of the rows and {100 * LEARNT:g} % right",
@@ -101,9 +97,7 @@ class Watch:
     has_labels: bool = True  # True if the counts are of classes; False if they are of rows only
     measure: Measure = field(default_factory=Measures().primary)  # the run's primary measure
     rounds: int = 0  # planned
-    empty: list[str] = field(
-        default_factory=list
-    )  # of each round without clients, the first stage that no client reached
+    empty: list[str] = field(default_factory=list)  # the first stage that no client reached, of rounds without clients
     played: int = 0
     kinds: set[str] = field(default_factory=set)  # of warnings so far
     divergences: list[float] = field(default_factory=list)
@@ -165,11 +159,8 @@ class Watch:
         if tested is not None:
             self.tested.append(tested)
         counts = self.label_counts[cohort]
-        signs = {
-            "exploding": self.exploding(),
-            "oscillating": self.oscillating(),
-            "dominated": self.dominated(cohort, counts.sum(1)),
-        }
+        signs = {"exploding": self.exploding(), "oscillating": self.oscillating()}
+        signs["dominated"] = self.dominated(cohort, counts.sum(1))
         if self.has_labels:
             signs |= {"absent class": self.absent_class(counts.sum(0)), "collapsed": self.collapsed(local_accuracy)}
         return self.new(round_, signs)
@@ -182,13 +173,9 @@ class Watch:
         ahead = f"{self.measure.title} is {100 * value:.1f} % on the {rows}, and {100 * constant:.1f} %"
         if self.measure.unit != "%":
             ahead = f"{self.measure.title} is {value:.4g} on the {rows}, and {constant:.4g}"
-        return self.new(
-            round_,
-            {
-                "one answer": f"all {rows} get the same answer" if found.get("answers") == 1 else "",
-                "worse than a constant": f"{ahead} if all get the same answer" if worse else "",
-            },
-        )
+        signs = {"one answer": f"all {rows} get the same answer" if found.get("answers") == 1 else ""}
+        signs["worse than a constant"] = f"{ahead} if all get the same answer" if worse else ""
+        return self.new(round_, signs)
 
     def new(self, round_: int, signs: Mapping[str, str]) -> list[Warned]:
         """Return warnings for the kinds in ``signs`` that have a text and are new."""
@@ -196,9 +183,7 @@ class Watch:
         self.kinds.update(fresh)
         remedies = REMEDIES_OF_NATURAL if self.natural else {}
         return [
-            Warned(kind, round_, signs[kind], threshold, source, remedies.get(kind, remedy))
-            for kind in fresh
-            for threshold, source, remedy in [SIGNS[kind]]
+            Warned(kind, round_, signs[kind], *SIGNS[kind][:2], remedies.get(kind, SIGNS[kind][2])) for kind in fresh
         ]
 
     def exploding(self) -> str:
@@ -218,18 +203,15 @@ class Watch:
         swing = float(np.abs(np.diff(last)).mean())
         if swing <= SWING or abs(last[-1] - last[0]) > swing * WINDOW / 2:
             return ""
-        unit = "points" if share else "%"
-        return (
-            f"{self.measure.label} changed by {100 * swing:.1f} {unit} a round over the last {WINDOW} measured rounds"
-        )
+        change = f"{100 * swing:.1f} {'points' if share else '%'}"
+        return f"{self.measure.label} changed by {change} a round over the last {WINDOW} measured rounds"
 
     def dominated(self, cohort: Ints, rows: Ints) -> str:
         """Return a warning if a client has most of the ``rows`` (C,) of the ``cohort``; otherwise an empty text."""
         if not self.by_rows or len(cohort) < 3 or rows.max() <= DOMINATES * rows.sum():
             return ""
-        return (
-            f"client {self.names[int(cohort[rows.argmax()])]} has {100 * rows.max() / rows.sum():.0f} % of the weight"
-        )
+        client, percent = self.names[int(cohort[rows.argmax()])], 100 * rows.max() / rows.sum()
+        return f"client {client} has {percent:.0f} % of the weight"
 
     def absent_class(self, rows: Ints) -> str:
         """Return a warning if a class was absent in the last `ABSENT` rounds; otherwise an empty text. It counts the round.

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput
 from fedskew.core.records import Privacy
 
 ORDERS = (*range(2, 257), 512, 1024)
@@ -51,7 +51,5 @@ def divergence(q: float, noise: float) -> NDArray[np.float64]:
 
 def check_installed() -> None:
     """Raise `BadInput` if dp-accounting is not installed."""
-    require(
-        importlib.util.find_spec("dp_accounting") is not None,
-        "a privacy loss needs the package dp-accounting; pip install dp-accounting",
-    )
+    if importlib.util.find_spec("dp_accounting") is None:
+        raise BadInput("a privacy loss needs the package dp-accounting; pip install dp-accounting")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from importlib import import_module
-from importlib.resources import files
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
@@ -77,13 +77,9 @@ class Measure:
     remark: str = ""
 
     def __post_init__(self) -> None:
-        key = self.key or self.name
-        for field, value in (
-            ("key", key),
-            ("title", self.title or key.replace("_", " ")),
-            ("of", self.of or (self.name,)),
-        ):
-            object.__setattr__(self, field, value)
+        object.__setattr__(self, "key", self.key or self.name)
+        object.__setattr__(self, "title", self.title or self.key.replace("_", " "))
+        object.__setattr__(self, "of", self.of or (self.name,))
         object.__setattr__(self, "label", self.label or self.title)
 
     @property
@@ -128,8 +124,7 @@ class Measure:
     def function(self) -> Callable[..., Tensor]:
         """Import and return the function that computes it. Views do not call this, and so need no PyTorch."""
         module, _, name = self.compute.partition(":")
-        function: Callable[..., Tensor] = getattr(import_module(module), name)
-        return function
+        return getattr(import_module(module), name)
 
 
 PRIMARY = "accuracy"
@@ -138,9 +133,7 @@ PRIMARY = "accuracy"
 Row = Mapping[str, Any]
 """A row of the table of measures."""
 
-ROWS: tuple[Row, ...] = tuple(
-    tomllib.loads(files("fedskew.measure").joinpath("measures.toml").read_text(encoding="utf-8"))["measure"]
-)
+ROWS: tuple[Row, ...] = tuple(tomllib.loads(Path(__file__).with_name("measures.toml").read_text("utf-8"))["measure"])
 
 METRICS_OF: dict[str, Callable[[TaskMetric], bool]] = {
     "primary": lambda metric: not metric.aside,

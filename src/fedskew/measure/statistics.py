@@ -73,9 +73,8 @@ class Estimate(ABC):
 
     def seeds_to_decide(self, level: float = 0.05) -> int:
         """Return the smallest number of seeds expected to separate the mean from 0; 0 if even `MOST_SEEDS` are too few."""
-        return smallest(
-            range(self.seeds, MOST_SEEDS + 1), lambda seeds: abs(self.mean) > self.with_seeds(seeds).half(level)
-        )
+        numbers = range(self.seeds, MOST_SEEDS + 1)
+        return smallest(numbers, lambda seeds: abs(self.mean) > self.with_seeds(seeds).half(level))
 
     def with_rows(self, factor: float) -> "Estimate":
         """Return the expected estimate for ``factor`` times as many rows. Variances by rows fall as 1 / rows."""

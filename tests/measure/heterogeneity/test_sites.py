@@ -20,7 +20,7 @@ def test_rows_of_one_half_are_counted_by_what_the_other_half_made():
         "lines": np.ones((2, 1, 1)),
         "centres": np.array([[[-1.0], [1.0]], [[1.0], [-1.0]]]),
     }
-    made = face_counts(np.ones((41, 1)), y, 1, asked)
+    made = face_counts(np.ones((41, 1)), y, 1, asked, None)
     first, second = (half == 0).sum(), (half == 1).sum()
     assert made["rows by kind"].tolist() == [[first, second]]
     assert made["beyond thresholds"][:, 0, 0].tolist() == [[second, 0], [0, first]]

@@ -86,10 +86,8 @@ class Tested(NamedTuple):
     elsewhere: Floats
     effect: Floats  # in standard deviations of all rows
     p: Floats
-    groups: Callable[[int], tuple[GroupMoments, GroupMoments]] = lambda k: (
-        NONE,
-        NONE,
-    )  # only facts of numbers have groups
+    # only facts of numbers have groups
+    groups: Callable[[int], tuple[GroupMoments, GroupMoments]] = lambda k: (NONE, NONE)
     origin: float = 0.0  # a deviation compares the rows' distances from it
     centre: float = 0.0  # the mean of all rows: of their values, or of these distances
     by_class: Callable[[], tuple[Floats, Floats]] | None = None
@@ -179,10 +177,8 @@ def listed(
         also = ", ".join(others) if len(others) <= MOST_OF_CLIENT else count(len(others), "more client")
         part = facts[at].difference(farthest, clients, number)
         columns.append(replace(part, text=part.text + f"; likewise in {also}" * bool(also), each=tuple(each.tolist())))
-    of_clients = [
-        [facts[at].difference(k, clients, number) for at in strongest(size[:, k], MOST_OF_CLIENT)]
-        for k in range(len(clients))
-    ]
+    most = [strongest(size[:, k], MOST_OF_CLIENT) for k in range(len(clients))]
+    of_clients = [[facts[at].difference(k, clients, number) for at in places] for k, places in enumerate(most)]
     differ = {fact.column for fact, sizes in zip(facts, size, strict=True) if sizes.any()}
     order = [at for at in np.argsort(-large.max(1), kind="stable").tolist() if large[at].any()]
     by_labels = dict.fromkeys(facts[at].column for at in order if facts[at].column not in differ)
@@ -251,15 +247,10 @@ def sentence(part: Difference, mine: GroupMoments, others: GroupMoments) -> str:
         unit = f"another unit ({units})" if units else "another unit"
         return f"{column} is {part.factor:.3g} times as large in {client}, as in {unit}: mean {mean:,.4g}, elsewhere {rest:,.4g}"
     if part.kind == "spread":
-        way = "more" if part.effect > 0 else "less"
-        return (
-            f"{column} varies {way} in {client}: standard deviation {part.here:,.4g}, elsewhere {part.elsewhere:,.4g}"
-        )
-    way = "higher" if part.effect > 0 else "lower"
-    return (
-        f"{column} is {way} in {client}: mean {mean:,.4g}, elsewhere {rest:,.4g} "
-        f"({abs(part.effect):.1f} standard deviations)"
-    )
+        way, deviations = "more" if part.effect > 0 else "less", f"{part.here:,.4g}, elsewhere {part.elsewhere:,.4g}"
+        return f"{column} varies {way} in {client}: standard deviation {deviations}"
+    way, size = "higher" if part.effect > 0 else "lower", f"{abs(part.effect):.1f} standard deviations"
+    return f"{column} is {way} in {client}: mean {mean:,.4g}, elsewhere {rest:,.4g} ({size})"
 
 
 def copied(x: NDArray[np.generic]) -> Fact:

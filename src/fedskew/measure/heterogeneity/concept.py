@@ -54,11 +54,6 @@ def regression(products: Floats, with_target: Floats) -> Floats:
     return np.asarray(np.linalg.solve(products + penalty, with_target))
 
 
-def directions_for(classes: int) -> int:
-    """Return the number of directions along which kinds of inputs differ."""
-    return min(DIRECTIONS, 2 * (classes - 1))
-
-
 def separating(means: Floats, of_client: Floats, sizes: Ints, within: Floats) -> Floats:
     """Return the directions (d, d) that separate labels within clients, the best one last.
 

@@ -108,8 +108,7 @@ def softmax_objective(z: Floats, y: Ints, classes: int, ridge: float = RIDGE) ->
     each = np.arange(len(y))
 
     def objective(w: Floats) -> tuple[float, Floats]:
-        logits = rows @ w.reshape(classes, -1).T
-        logs = special.log_softmax(logits, axis=1)
+        logs = special.log_softmax(rows @ w.reshape(classes, -1).T, axis=1)
         error = np.exp(logs)
         error[each, y] -= 1
         value = -logs[each, y].mean() + ridge / 2 * w @ w

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -247,11 +248,8 @@ def faces(
         return np.asarray((rounding(dealt, rng) if rounds else dealt) @ of_class)
 
     each = {"label": label_distances(counts @ of_class), "feature": feature, "concept": concept}
-    by_chance = {
-        "label": label_chance(counts, rng, weights, like_sites),
-        "feature": chance_feature,
-        "concept": chance_concept,
-    }
+    chance_label = label_chance(counts, rng, weights, like_sites)
+    by_chance = {"label": chance_label, "feature": chance_feature, "concept": chance_concept}
     rows = own_rows.sum((0, 3))
     alone = rows[:, (rows > 0).sum(0) == 1].sum()
     return Diagnosis(compared(each, by_chance, sizes, rng), counts @ of_class, int(by_kind.sum()), int(alone))
@@ -287,9 +285,7 @@ def feature_distances(
     return divided(of_own[..., 0].sum(-1) - false, rows).mean(0), by_chance
 
 
-def concept_chance(
-    by_kind: Ints, fewest: Ints, value: Callable[[Ints], float], rng: np.random.Generator
-) -> list[float]:
+def concept_chance(by_kind: Ints, fewest: Ints, value: Callable[[Ints], float], rng: Generator) -> list[float]:
     """Return the values of random tables (sites, classes, kinds) with the margins of ``by_kind``, rounded as the sites do it.
 
     Margins of rounded tables are uneven, and random tables with uneven margins have smaller values. For each random table a second
@@ -315,5 +311,4 @@ def concept_chance(
         dealt = draw()
         first[at] = value(dealt)
         second[at] = value(tables_like(dealt)()) if fewest.max() > 1 else first[at]
-    values: list[float] = (first + max(0.0, first.mean() - second.mean())).tolist()
-    return values
+    return (first + max(0.0, first.mean() - second.mean())).tolist()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.measure.heterogeneity.concept import RESIDUAL_BINS, alignment, residual_cells, separating, target_sums
-from fedskew.measure.heterogeneity.rows import CLIP, WIDTH, Floats, Ints, divided, largest, remainder, sums_by, table
+from fedskew.measure.heterogeneity.rows import CLIP, Floats, Ints, divided, remainder, sums_by, table
 
 Numbers = Mapping[str, NDArray[np.float64]]
 
@@ -66,23 +66,6 @@ def first_frame(answers: Iterable[Numbers], rows: int) -> dict[str, Floats]:
     return {"kept": np.flatnonzero(varies).astype(float), "mean": mean[varies], "scale": deviation[varies]}
 
 
-def with_directions(frame: Numbers, answers: Iterable[Numbers], rows: int) -> dict[str, Floats]:
-    """The frame with the principal directions of standardised columns."""
-    products = np.asarray(sum(answer["products"] for answer in answers) / rows)
-    return {**frame, "directions": largest(products)[1]}
-
-
-def with_scales(frame: Numbers, answers: Iterable[Numbers], rows: int) -> dict[str, Floats]:
-    """The frame that standardises the principal directions, too."""
-    mean, deviation = scales(answers, rows)
-    return {**frame, "mean of directions": mean, "scale of directions": np.where(deviation > 0, deviation, 1.0)}
-
-
-def wide(frame: Numbers) -> bool:
-    """Whether the rows need principal directions."""
-    return len(frame["mean"]) > WIDTH
-
-
 def halves(y: Ints) -> Ints:
     """A random half (n,), 0 or 1, for each row; equally many of each class, up to one."""
     order = np.lexsort((stream(0, "diagnose", 3).random(len(y)), y))
@@ -105,9 +88,7 @@ def moment_sums(z: Floats, y: Ints, classes: int) -> dict[str, Floats]:
 
 def discriminants(means: Floats, matched: Floats, covariance: Floats) -> tuple[Floats, Floats]:
     """Return directions (sites, d) and thresholds (sites,) that separate each site's mean from the pooled mean."""
-    beta: Floats = np.linalg.solve(covariance + RIDGE * np.eye(len(covariance)), (means - matched).T).T.astype(
-        np.float64
-    )
+    beta = np.asarray(np.linalg.solve(covariance + RIDGE * np.eye(len(covariance)), (means - matched).T).T, np.float64)
     return beta, (beta * (means + matched)).sum(1) / 2
 
 
@@ -143,8 +124,7 @@ def kinds(
     classes, width = counts.shape[2], totals.shape[3] // 2
     totals, squares = totals[..., :width], totals[..., width:] + counts[..., None]
     of_class, of_site = ((totals.sum((0, axis)), squares.sum((0, axis))) for axis in (1, 2))
-    sizes = counts.sum(0)
-    centre, scale, shift = alignment(sizes, of_class, of_site)
+    centre, scale, shift = alignment(counts.sum(0), of_class, of_site)
     rng = stream(seed, "diagnose", 4)
 
     def of_half(half: int) -> tuple[Floats, Floats]:
@@ -169,22 +149,16 @@ def kinds(
     with catch_warnings():
         simplefilter("ignore", UserWarning)  # SciPy warns of a kind without points, which keeps its centre
         centres, kind = kmeans2(points @ lines, number, iter=15, minit="++", seed=np.random.default_rng(0))
-        start = divided(
-            sums_by(kind.astype(np.int64), number, points @ other_lines), np.bincount(kind, minlength=number)[:, None]
-        )
+        points_of_kind = np.bincount(kind, minlength=number)[:, None]
+        start = divided(sums_by(kind.astype(np.int64), number, points @ other_lines), points_of_kind)
         other_centres, _ = kmeans2(other_points @ other_lines, start, iter=15, minit="matrix")
     centres = np.stack([centres, other_centres])
-    alignments = [
-        dict(zip(("centre", "stretch", "shift"), parts, strict=True))
-        for parts in zip(centre, scale, shift, strict=True)
-    ]
+    alignments = [{"centre": c, "stretch": s, "shift": d} for c, s, d in zip(centre, scale, shift, strict=True)]
     # by the last direction, so that neighbours are alike
     return alignments, {"lines": np.stack([lines, other_lines]), "centres": centres[:, np.argsort(centres[0, :, -1])]}
 
 
-def face_counts(
-    z: Floats, y: Ints, classes: int, parameters: Numbers, response: Floats | None = None
-) -> dict[str, Floats]:
+def face_counts(z: Floats, y: Ints, classes: int, parameters: Numbers, response: Floats | None) -> dict[str, Floats]:
     """A site's last counts: rows beyond each classifier's threshold by class, and rows by kind and class.
 
     Classifiers and kinds are made of one half of the rows, and count the other half. If the targets are numbers, ``response`` (n,)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.sparse import csr_array
 
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.seeding import stream
 from fedskew.measure.heterogeneity.concept import table_distance
 from fedskew.measure.heterogeneity.counts import label_distances
@@ -45,9 +45,8 @@ def diagnose_symbols(
     check(sizes)
     require(len(y) >= FEWEST_ROWS, f"diagnose: {len(y)} rows are too few; give at least {FEWEST_ROWS}")
     counts = counts_of(y, client, clients, symbols)
-    require(
-        bool((counts.sum(0) > 0).sum() >= 2), "diagnose: all rows hold the same symbol; there is nothing to compare"
-    )
+    if (counts.sum(0) > 0).sum() < 2:
+        raise BadInput("diagnose: all rows hold the same symbol; there is nothing to compare")
     rng = stream(seed, "diagnose")
     rows = sample(client, rng)
     y, client = y[rows], client[rows]

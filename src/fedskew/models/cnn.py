@@ -6,6 +6,7 @@ in memory. ResNet-18 always has GroupNorm, because clients cannot share the runn
 """
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
@@ -88,15 +89,13 @@ class LeNet:
 
 
 class Cnn1dNet(nn.Module):
-    def __init__(
-        self, channels: int, samples: int, filters: int, hidden: int, classes: int, norm: Normalisation
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], filters: int, hidden: int, classes: int, norm: Normalisation) -> None:
         super().__init__()
-        self.conv1 = nn.Conv1d(channels, filters, 5, padding=2)
+        self.conv1 = nn.Conv1d(shape[0], filters, 5, padding=2)
         self.norm1 = normalisation(norm, filters)
         self.conv2 = nn.Conv1d(filters, 2 * filters, 5, padding=2)
         self.norm2 = normalisation(norm, 2 * filters)
-        self.fc1 = nn.Linear(2 * filters * (samples // 32), hidden)
+        self.fc1 = nn.Linear(2 * filters * (shape[1] // 32), hidden)
         self.out = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,10 +122,8 @@ class Cnn1d:
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_rows("cnn1d", shape, 2, "(channels, samples)")
         require(shape[1] >= 32, f"model cnn1d needs at least 32 samples, there are {shape[1]}")
-        channels, samples = shape
-        return with_drawn_parameters(
-            lambda: Cnn1dNet(channels, samples, self.filters, self.hidden, classes, self.norm), generator
-        )
+        net = partial(Cnn1dNet, shape, self.filters, self.hidden, classes, self.norm)
+        return with_drawn_parameters(net, generator)
 
 
 class ResidualBlock(nn.Module):
@@ -139,10 +136,7 @@ class ResidualBlock(nn.Module):
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.norm2 = normalisation("group", outputs, groups)
         same = stride == 1 and inputs == outputs
-        shortcut = [
-            nn.Conv2d(inputs, outputs, 1, stride, bias=False),
-            normalisation("group", outputs, groups),
-        ]
+        shortcut = [nn.Conv2d(inputs, outputs, 1, stride, bias=False), normalisation("group", outputs, groups)]
         self.shortcut = nn.Sequential(*([] if same else shortcut))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -155,13 +149,9 @@ class ResNetNet(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
         self.norm = normalisation("group", width, groups)
-        widths = [width, 2 * width, 4 * width, 8 * width]
         blocks, inputs = [], width
-        for i, outputs in enumerate(widths):
-            blocks += [
-                ResidualBlock(inputs, outputs, 1 if i == 0 else 2, groups),
-                ResidualBlock(outputs, outputs, 1, groups),
-            ]
+        for outputs, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
+            blocks += [ResidualBlock(inputs, outputs, stride, groups), ResidualBlock(outputs, outputs, 1, groups)]
             inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.out = nn.Linear(inputs, classes)

@@ -193,19 +193,15 @@ class Encoder(ABC):
         """Build the module. ``generator`` draws its last two layers and its adapters."""
         require_rows(self.where(), shape, 1, "token ids")
         with draws_from(generator):
-            return self.made(classes, generator).eval()
-
-    def made(self, classes: int, generator: torch.Generator) -> EncoderNet:
-        """Build the module. PyTorch's global generator draws its last two layers."""
-        encoder = self.loaded(extra("transformers").AutoModel)
-        encoder.pooler = None
-        most = getattr(encoder.config, "max_position_embeddings", None) or self.length
-        require(self.length <= most, f"model: length {self.length}, but {self.where()} reads at most {most} tokens")
-        pad = getattr(encoder.config, "pad_token_id", None) or 0
-        self.freeze(encoder, generator)
-        if self.pooling == "first":
-            first_place_only(layers_of(encoder)[1][-1], encoder.config)
-        return EncoderNet(encoder, classes, self.pooling, pad)
+            encoder = self.loaded(extra("transformers").AutoModel)
+            encoder.pooler = None
+            most = getattr(encoder.config, "max_position_embeddings", None) or self.length
+            require(self.length <= most, f"model: length {self.length}, but {self.where()} reads at most {most} tokens")
+            pad = getattr(encoder.config, "pad_token_id", None) or 0
+            self.freeze(encoder, generator)
+            if self.pooling == "first":
+                first_place_only(layers_of(encoder)[1][-1], encoder.config)
+            return EncoderNet(encoder, classes, self.pooling, pad).eval()
 
     def freeze(self, encoder: nn.Module, generator: torch.Generator) -> None:
         """Freeze weights and insert adapters."""
@@ -225,10 +221,8 @@ class Encoder(ABC):
         require(self.frozen < count, f"model: no layer is left for adapters; lower frozen below {count}")
         names = {n.rpartition(".")[2] for n, part in layers.named_modules() if isinstance(part, nn.Linear)}
         targets = set(self.targets) or names & QUERIES_AND_VALUES
-        require(
-            bool(targets) and targets <= names,
-            f"model: no linear layers for adapters; set targets to some of {', '.join(sorted(names))}",
-        )
+        if not targets or not targets <= names:
+            raise BadInput(f"model: no linear layers for adapters; set targets to some of {', '.join(sorted(names))}")
         config = peft.LoraConfig(
             r=self.lora,
             lora_alpha=self.alpha,

@@ -69,10 +69,8 @@ def require_rows(model: str, shape: tuple[int, ...], rank: int, what: str) -> No
 def require_images(model: str, shape: tuple[int, ...], least: int) -> None:
     """Raise `BadInput` unless a row has shape (channels, height, width) with height and width of at least ``least``."""
     require_rows(model, shape, 3, "(channels, height, width)")
-    require(
-        min(shape[1:]) >= least,
-        f"model {model} needs images of at least {least} x {least}, these are {shape[1]} x {shape[2]}",
-    )
+    if min(shape[1:]) < least:
+        raise BadInput(f"model {model} needs images of at least {least} x {least}, these are {shape[1]} x {shape[2]}")
 
 
 Normalisation = Literal["none", "group"]

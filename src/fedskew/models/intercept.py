@@ -36,8 +36,7 @@ def with_intercept(model: Model, rate: float) -> Model:
     """Return a model with the same options, whose networks have an intercept. Other initial parameters are the same."""
     options = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}  # type: ignore[arg-type]
     cls: Any = type(model)
-    extended: Model = class_with_intercept(cls, rate)(**options)
-    return extended
+    return class_with_intercept(cls, rate)(**options)
 
 
 @cache

@@ -35,8 +35,7 @@ class MixedNet(nn.Module):
         return other
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        result: tuple[Tensor, Tensor] = self.nets[self.used](x)
-        return result
+        return self.nets[self.used](x)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,10 +70,8 @@ class OwnModel:
         cls, options = type(self), vars(self)
         with draws_from(generator):
             module = called(lambda: self.make(shape, classes, **options), f"model {cls.__name__}: cannot be made")
-            require(
-                isinstance(module, nn.Module),
-                f"model {cls.__name__} makes {type(module).__name__}, not a torch.nn.Module",
-            )
+            if not isinstance(module, nn.Module):
+                raise BadInput(f"model {cls.__name__} makes {type(module).__name__}, not a torch.nn.Module")
             net = OwnNet(module, classes).eval()
         for part in net.modules():
             statistics = isinstance(part, BATCH_NORMS) or getattr(part, "running_mean", None) is not None

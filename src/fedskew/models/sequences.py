@@ -9,6 +9,7 @@ the inputs of the output layer, averaged over the places with a symbol. More `EN
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.limits import NonNegativeInt, PositiveInt, Widths
 from fedskew.models.initial import require_rows, with_drawn_parameters
 
@@ -150,10 +151,8 @@ class Transformer:
     cites: ClassVar[tuple[str, ...]] = ("transformer",)
 
     def __post_init__(self) -> None:
-        require(
-            self.width % (2 * self.heads) == 0,
-            f"width must be a multiple of twice the heads, got {self.width} and {self.heads} heads",
-        )
+        if self.width % (2 * self.heads):
+            raise BadInput(f"width must be a multiple of twice the heads, got {self.width} and {self.heads} heads")
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_symbols("transformer", shape, classes)
@@ -248,10 +247,8 @@ class TextCnn(TextModel):
             shape[0] >= max(self.widths),
             f"model text-cnn: texts of {shape[0]} tokens are shorter than a filter of {max(self.widths)}; lower widths",
         )
-        net = with_drawn_parameters(
-            lambda: TextCnnNet(max(self.vocabulary, 1), self.embedding, self.filters, self.widths, classes), generator
-        )
-        return draw_embedding(net, generator, bound=0.25)
+        make = partial(TextCnnNet, max(self.vocabulary, 1), self.embedding, self.filters, self.widths, classes)
+        return draw_embedding(with_drawn_parameters(make, generator), generator, bound=0.25)
 
 
 class TextMeanNet(nn.Module):
@@ -286,7 +283,5 @@ class TextMean(TextModel):
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_rows(self.key, shape, 1, "token ids")
-        net = with_drawn_parameters(
-            lambda: TextMeanNet(max(self.vocabulary, 1), self.embedding, self.hidden, classes), generator
-        )
-        return draw_embedding(net, generator, bound=0.05)
+        make = partial(TextMeanNet, max(self.vocabulary, 1), self.embedding, self.hidden, classes)
+        return draw_embedding(with_drawn_parameters(make, generator), generator, bound=0.05)

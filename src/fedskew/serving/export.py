@@ -178,10 +178,8 @@ def trained(
     # client k has architecture k modulo their number
     at = 0 if client is None else client % len(tasks)
     if client is None:
-        require(
-            len(tasks) == 1 and experiment.algorithm.contract().shares_model,
-            f"run {run}: its clients have separate models, and no shared one; {name_one(store, run)}",
-        )
+        if len(tasks) > 1 or not experiment.algorithm.contract().shares_model:
+            raise BadInput(f"run {run}: its clients have separate models, and no shared one; {name_one(store, run)}")
         require(
             shares_all(experiment),
             f"run {run}: its clients keep a part of the model, so there is no complete shared model; {name_one(store, run)}",
@@ -202,10 +200,8 @@ def with_trained_intercepts(
     """Return ``learned`` with what the intercepts that clients have trained add to the server's, which a warm-up may have moved."""
     clients = checkpoint["clients"]
     rate, (states, _) = rate_of(experiment.harmonisation), taken_apart(clients.get("states", {}))
-    require(
-        not rate or "slots" not in clients,
-        f"run {run}: its intercepts are on the disk; write --client NAME for one site",
-    )
+    if rate and "slots" in clients:
+        raise BadInput(f"run {run}: its intercepts are on the disk; write --client NAME for one site")
     if not rate or PART not in states:  # nodes keep theirs
         return learned
     intercepts = np.zeros((len(learned.by_site.names), states[PART].shape[1]))
@@ -253,10 +249,8 @@ def of_clients(store: RunStore, run: int, dataset: Dataset | None) -> Callable[[
     """Return a function from a client's number to the parameters (P,) of its personal model."""
     assembly, server, states = state_of(store, run, dataset)
     fed = assembly.federation
-    require(
-        measures_personal(fed) or assembly.data.maps is not None,
-        f"run {run}: its clients have no personal models; leave out --client (client=NAME in Python)",
-    )
+    if not measures_personal(fed) and assembly.data.maps is None:
+        raise BadInput(f"run {run}: its clients have no personal models; leave out --client (client=NAME in Python)")
 
     at_sites = measures_personal(fed) and between_sites(store.run(run))
     require(not at_sites, f"run {run}: the sites keep their own models; leave out --client (client=NAME in Python)")
@@ -379,34 +373,29 @@ def card(store: RunStore, run: int, client: int | None, without_graph: str, agre
     numbers = {m.name: m.value for m in last if m.client == client}
     primary, split = primary_of([record]), "global-model" if client is None else "personal-model"
     scores = {m.client: m.value for m in store.last([run], [f"{split}/{primary.name}"], per_client=True)}
-    return (
-        rendered(
-            "card.md",
-            record=record,
-            name=name_of(record.name),
-            client=client,
-            whose="the global model" if client is None else f"the personal model of client {names.get(client, client)}",
-            data=record.facts.get("data", {}),
-            dealt=record.facts.get("partition", {}),
-            versions=record.facts.get("versions", {}),
-            settings=settings([record]),
-            metrics=[(measure, numbers[measure.name]) for measure in measures if measure.name in numbers],
-            over_seeds=over_seeds(store, run),
-            value=value,
-            primary=primary,
-            clients=[
-                (names[number], rows, scores[number])
-                for number, rows in partition.groupby("client")["rows"].sum().items()
-                if number in scores
-            ],
-            measured_rows=measured_rows([record]),
-            epsilon=store.last([run], ["round/epsilon"]),
-            repeat=repeat_command(store, [record]),
-            without_graph=without_graph,
-            agreed=agreed,
-        )
-        + "\n"
+    rows = partition.groupby("client")["rows"].sum().items()
+    text = rendered(
+        "card.md",
+        record=record,
+        name=name_of(record.name),
+        client=client,
+        whose="the global model" if client is None else f"the personal model of client {names.get(client, client)}",
+        data=record.facts.get("data", {}),
+        dealt=record.facts.get("partition", {}),
+        versions=record.facts.get("versions", {}),
+        settings=settings([record]),
+        metrics=[(measure, numbers[measure.name]) for measure in measures if measure.name in numbers],
+        over_seeds=over_seeds(store, run),
+        value=value,
+        primary=primary,
+        clients=[(names[number], size, scores[number]) for number, size in rows if number in scores],
+        measured_rows=measured_rows([record]),
+        epsilon=store.last([run], ["round/epsilon"]),
+        repeat=repeat_command(store, [record]),
+        without_graph=without_graph,
+        agreed=agreed,
     )
+    return f"{text}\n"
 
 
 def over_seeds(store: RunStore, run: int) -> Callable[[Measure], str]:
@@ -433,10 +422,8 @@ def check_earlier(folder: Path) -> None:
             file == sums or (file.is_file() and f"{digest(file)}  {file.name}" in lines),
             f"export: {folder} holds {file.name}, which no export wrote or which has changed since; give another folder",
         )
-    require(
-        folder.resolve() != Path.cwd(),
-        "export: it replaces a whole folder, and this is the current folder; name another one",
-    )
+    if folder.resolve() == Path.cwd():
+        raise BadInput("export: it replaces a whole folder, and this is the current folder; name another one")
 
 
 def graph_of(model: Trained) -> bytes:
@@ -464,5 +451,4 @@ def graph_of(model: Trained) -> bytes:
     first.ir_version = second.ir_version
     whole = compose.merge_models(first, second, io_map=[(INPUT, "x")], prefix2="network/")
     helper.set_model_props(whole, about(preprocessing, model.learned.classes, sites, model.learned.agreed))
-    contents: bytes = whole.SerializeToString()
-    return contents
+    return whole.SerializeToString()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -61,26 +62,17 @@ class Graph:
         """Round to float32, as training does."""
         return self.add("Cast", value, to=self.types.FLOAT)
 
-    def where(self, condition: "Value", value: object, other: object) -> "Value":
-        return self.add("Where", condition, value, other)
+    where = partialmethod(add, "Where")
+    abs = partialmethod(add, "Abs")
+    isnan = partialmethod(add, "IsNaN")
+    sin = partialmethod(add, "Sin")
+    cos = partialmethod(add, "Cos")
 
     def expand_dims(self, value: "Value", axis: int) -> "Value":
         return self.add("Unsqueeze", value, [axis])
 
     def concatenate(self, parts: "Sequence[Value]", axis: int) -> "Value":
         return self.add("Concat", *parts, axis=axis)
-
-    def abs(self, value: "Value") -> "Value":
-        return self.add("Abs", value)
-
-    def isnan(self, value: "Value") -> "Value":
-        return self.add("IsNaN", value)
-
-    def sin(self, value: "Value") -> "Value":
-        return self.add("Sin", value)
-
-    def cos(self, value: "Value") -> "Value":
-        return self.add("Cos", value)
 
 
 class Value:
@@ -91,26 +83,16 @@ class Value:
     def __init__(self, graph: Graph, name: str) -> None:
         self.graph, self.name = graph, name
 
-    def __sub__(self, other: object) -> "Value":
-        return self.graph.add("Sub", self, other)
+    def add(self, kind: str, other: object) -> "Value":
+        return self.graph.add(kind, self, other)
 
-    def __add__(self, other: object) -> "Value":
-        return self.graph.add("Add", self, other)
-
-    def __mul__(self, other: object) -> "Value":
-        return self.graph.add("Mul", self, other)
-
-    def __truediv__(self, other: object) -> "Value":
-        return self.graph.add("Div", self, other)
-
-    def __matmul__(self, other: object) -> "Value":
-        return self.graph.add("MatMul", self, other)
-
-    def __le__(self, other: object) -> "Value":
-        return self.graph.add("LessOrEqual", self, other)
-
-    def __eq__(self, other: object) -> "Value":  # type: ignore[override]
-        return self.graph.add("Equal", self, other)
+    __sub__ = partialmethod(add, "Sub")
+    __add__ = partialmethod(add, "Add")
+    __mul__ = partialmethod(add, "Mul")
+    __truediv__ = partialmethod(add, "Div")
+    __matmul__ = partialmethod(add, "MatMul")
+    __le__ = partialmethod(add, "LessOrEqual")
+    __eq__ = partialmethod(add, "Equal")  # type: ignore[assignment]
 
 
 def harmonised(inputs: Value, sites: Sites) -> Value:
@@ -178,14 +160,10 @@ def about(preprocessing: Preprocessing, classes: Sequence[str], sites: Sites, ag
     """
     from pyarrow.csv import ConvertOptions
 
-    times = (
-        [p.name for p in preprocessing.columns if isinstance(p, Number) and p.time]
-        if isinstance(preprocessing, Tabular)
-        else []
-    )
+    columns = preprocessing.columns if isinstance(preprocessing, Tabular) else ()
     facts = {
         "classes": list(classes),
-        "times": times,
+        "times": [part.name for part in columns if isinstance(part, Number) and part.time],
         "text": preprocessing.column if isinstance(preprocessing, Texts) else "",
         "missing": sorted({*ConvertOptions().null_values, *getattr(preprocessing, "missing", ())}),
         "site": sites.column,

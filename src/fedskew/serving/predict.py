@@ -94,13 +94,10 @@ class TrainedModel:
     @property
     def reads(self) -> str:
         """What new rows must have, in words."""
-        if isinstance(self.preprocessing, Array):
-            return f"rows of shape {self.preprocessing.shape}"
-        return (
-            f"columns {', '.join(self.preprocessing.names)}"
-            if self.preprocessing
-            else "rows as the data set holds them"
-        )
+        if self.preprocessing is None:
+            return "rows as the data set holds them"
+        shape = f"rows of shape {self.preprocessing.shape}" if isinstance(self.preprocessing, Array) else ""
+        return shape or f"columns {', '.join(self.preprocessing.names)}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,11 +107,8 @@ class TrainedModel:
     @property
     def target(self) -> tuple[str, ...]:
         """The columns of the targets in a file; empty if they have no names."""
-        return (
-            (self.preprocessing.target, *self.preprocessing.others)
-            if self.preprocessing and self.preprocessing.target
-            else ()
-        )
+        preprocessing = self.preprocessing
+        return (preprocessing.target, *preprocessing.others) if preprocessing and preprocessing.target else ()
 
     def predict(self, rows: object, warn: Callable[[str], None] = warn_python) -> pd.DataFrame:
         """Predict each row of a data frame, a table, a file (CSV, Parquet, Arrow, JSON lines, npy, npz) or an array.
@@ -157,11 +151,8 @@ class TrainedModel:
         reading = Reading(files_of([path]), training=mappings, client=self.client)
         classes = self.target if self.trained.kind.target == "classes" else ()
         if isinstance(preprocessing, Tabular):
-            reading.words, reading.spellings, reading.missing = (
-                preprocessing.texts,
-                preprocessing.spellings,
-                preprocessing.missing,
-            )
+            reading.words, reading.missing = preprocessing.texts, preprocessing.missing
+            reading.spellings = preprocessing.spellings
         elif isinstance(preprocessing, Texts | Symbols):
             reading.words, reading.text = frozenset([preprocessing.column]), preprocessing.column
         columns = [self.trained.learned.by_site.column, mappings.column]
@@ -210,17 +201,17 @@ class TrainedModel:
 
     def measurable(self, frame: pd.DataFrame | Rows) -> pd.DataFrame:
         """The rows of `read` that have a target. Raises `BadInput` if there are none."""
-        names = [*self.target]
-        require(
-            bool(names),
-            "evaluate: this model does not say which column holds its targets, so answers cannot be compared",
-        )
-        require(self.has_targets(frame), f"evaluate: the rows have no column {', '.join(map(repr, names))} of targets")
-        assert not isinstance(frame, np.ndarray)
+        names, listed = [*self.target], ", ".join(map(repr, self.target))
+        if not names:
+            raise BadInput(
+                "evaluate: this model does not say which column holds its targets, so answers cannot be compared"
+            )
+        if isinstance(frame, np.ndarray) or not self.has_targets(frame):
+            raise BadInput(f"evaluate: the rows have no column {listed} of targets")
         frame = frame[frame[names].notna().all(axis=1)]
         if isinstance(self.preprocessing, Texts):
             frame = frame[words_of(frame[self.preprocessing.column]) != ""]
-        require(len(frame) > 0, f"evaluate: no row has a value in {', '.join(map(repr, names))}")
+        require(len(frame) > 0, f"evaluate: no row has a value in {listed}")
         return frame
 
     def importance(self, rows: object, repeats: int = 10) -> pd.DataFrame:
@@ -237,9 +228,8 @@ class TrainedModel:
         falls = np.zeros((len(names), repeats))
         for column, at in np.ndindex(falls.shape):
             cells = frame[names[column]].to_numpy()[rng.permutation(len(frame))]
-            falls[column, at] = measure.sign * (
-                score - self.metrics(frame.assign(**{names[column]: cells}))[measure.name]
-            )
+            shuffled = self.metrics(frame.assign(**{names[column]: cells}))[measure.name]
+            falls[column, at] = measure.sign * (score - shuffled)
         table = pd.DataFrame({"column": names, "fall": falls.mean(1), "deviation": falls.std(1)})
         return table.sort_values("fall", ascending=False, ignore_index=True)
 
@@ -271,11 +261,10 @@ class TrainedModel:
             return data.x
         named = words_of(frame[self.column]) if self.column in frame else [self.client]
         mine = np.isin(data.groups, np.flatnonzero(np.isin(data.group_names, [*named])))
-        if not mine.any():
-            self.warn(
-                "the new rows name no client of training, so they are compared with the rows of all clients together"
-            )
-        return data.x[mine] if mine.any() else data.x
+        if mine.any():
+            return data.x[mine]
+        self.warn("the new rows name no client of training, so they are compared with the rows of all clients together")
+        return data.x
 
     def has_targets(self, rows: pd.DataFrame | Rows) -> bool:
         """Whether `evaluate` can be called on the rows."""
@@ -334,16 +323,13 @@ class TrainedModel:
         """Rows as a data frame, changed as for training. A file whose name ends in .txt is one text."""
         if isinstance(rows, pd.DataFrame):
             return self.mended(rows)
-        if (
-            isinstance(rows, str | Path)
-            and Path(rows).suffix == ".txt"
-            and isinstance(self.preprocessing, Texts | Symbols)
-        ):
-            require_exists(Path(rows))
-            with reading("text", Path(rows)):
-                return pd.DataFrame({self.preprocessing.column: [Path(rows).read_text(encoding="utf-8")]})
         if isinstance(rows, str | Path):
-            return to_pandas(joined([*self.tables(Path(rows))]))
+            path, preprocessing = Path(rows), self.preprocessing
+            if path.suffix != ".txt" or not isinstance(preprocessing, Texts | Symbols):
+                return to_pandas(joined([*self.tables(path)]))
+            require_exists(path)
+            with reading("text", path):
+                return pd.DataFrame({preprocessing.column: [path.read_text(encoding="utf-8")]})
         if isinstance(rows, pa.Table):
             return self.mended(rows.to_pandas())
         if not isinstance(rows, Mapping):
@@ -462,12 +448,9 @@ class TrainedModel:
             strange = [(at, f"{p.name} {what}") for p in preprocessing.columns for at, what in unseen(p, rows[p.name])]
         elif isinstance(preprocessing, Symbols):
             texts = strings(rows[preprocessing.column])
-            odd = [preprocessing.unknown(text) for text in texts]
-            what = f"{preprocessing.column} has unknown characters, which are left out, such as {''.join(odd)[:1]!r}"
-            strange = [
-                (np.array([*map(bool, odd)]), what),
-                (texts.eq("").to_numpy(), f"{preprocessing.column} is empty"),
-            ]
+            odd, column = [preprocessing.unknown(text) for text in texts], preprocessing.column
+            what = f"{column} has unknown characters, which are left out, such as {''.join(odd)[:1]!r}"
+            strange = [(np.array([*map(bool, odd)]), what), (texts.eq("").to_numpy(), f"{column} is empty")]
         else:
             assert isinstance(preprocessing, Texts)
             ids = encoded(words_of(rows[preprocessing.column]).tolist(), preprocessing)
@@ -525,22 +508,21 @@ def columns_of(trained: Trained, answers: Rows) -> dict[str, Rows]:
 
 def array_of(rows: object) -> Rows:
     """Rows of numbers from an array, or from the array or the array ``x`` of a file."""
-    if isinstance(rows, str | Path):
-        path = Path(rows)
-        try:
-            arrays = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            why = getattr(error, "strerror", None) or "not such a file"
-            raise BadInput(
-                f"predict {path}: the model reads arrays, a .npy or the array x of a .npz, with raw values as in the files of its "
-                f"data set: {why}"
-            ) from None
-        require(
-            isinstance(arrays, np.ndarray) or "x" in arrays.files,
-            f"predict {path}: it has no array x; write np.savez(FILE, x=rows)",
-        )
-        return np.asarray(arrays if isinstance(arrays, np.ndarray) else arrays["x"])
-    return np.asarray(rows)
+    if not isinstance(rows, str | Path):
+        return np.asarray(rows)
+    path = Path(rows)
+    try:
+        arrays = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        why = getattr(error, "strerror", None) or "not such a file"
+        raise BadInput(
+            f"predict {path}: the model reads arrays, a .npy or the array x of a .npz, with raw values as in the files of its data "
+            f"set: {why}"
+        ) from None
+    if isinstance(arrays, np.ndarray):
+        return arrays
+    require("x" in arrays.files, f"predict {path}: it has no array x; write np.savez(FILE, x=rows)")
+    return np.asarray(arrays["x"])
 
 
 def unseen_line(number: int, rows: int, what: str) -> str:
@@ -574,7 +556,7 @@ def load(
         )
     model = TrainedModel(run, basis, lambda: training_rows(store, run, dataset), client=name, column=column, warn=warn)
     if by_site:
-        model = with_personal(model, store, column, dataset, alone)
+        model = with_personal(model, store, dataset, alone)
     return replace(model, calibration=calibration(model, store, number)) if calibrated else model
 
 
@@ -584,14 +566,12 @@ def training_rows(store: RunStore, run: int, dataset: Dataset | None) -> Dataset
     return data_of(store, run, dataset)
 
 
-def with_personal(
-    model: TrainedModel, store: RunStore, column: str, dataset: Dataset | None, alone: bool
-) -> TrainedModel:
-    """Return the model with the personal models of the sites, which ``column`` names. Sites that are ``alone`` share none.
+def with_personal(model: TrainedModel, store: RunStore, dataset: Dataset | None, alone: bool) -> TrainedModel:
+    """Return the model with the personal models of the sites, which its ``column`` names. Sites that are ``alone`` share none.
 
     They are computed when a row of a known site needs them, from the run's data.
     """
-    run = model.run
+    run, column = model.run, model.column
     # what holds at all sites; a model without a shared one was loaded for one of them
     learned = kept(store, run) or model.trained.learned
     names = names_of_clients(store, run, dataset)

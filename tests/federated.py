@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from fedskew.diagnosis.diagnose import by_bytes
 from fedskew.diagnosis.questions import Answer, Question
-from fedskew.diagnosis.server import federated
+from fedskew.diagnosis.server import Inquiry
 from fedskew.diagnosis.site import AnsweringSite
 from fedskew.diagnosis.subject import Source
 
@@ -89,7 +89,7 @@ def named_leaf(step: str, path: tuple[str, ...]) -> tuple[str, str]:
 
 def recorded(sites: dict[str, AnsweringSite]) -> tuple[Recorder, list[tuple[str, str]]]:
     made = Recorder(sites)
-    federated(list(sites), made.ask, Source("recorded"))
+    Inquiry(tuple(sites), made.ask).result(Source("recorded"))
     found = []
     for data in made.sent:
         answer = msgspec.msgpack.decode(data)

@@ -3,9 +3,8 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -194,8 +193,7 @@ SPOKEN = {"\n": "newline", " ": "space", "\t": "tab"}
 """Names of invisible characters."""
 
 
-@dataclass(frozen=True)
-class Alphabet:
+class Alphabet(NamedTuple):
     """The names of the symbols 0, 1, ..., and the preprocessing that turns a text into symbols."""
 
     names: tuple[str, ...]

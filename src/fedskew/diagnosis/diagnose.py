@@ -23,7 +23,7 @@ from fedskew.data.tables.survey import Kinds, Survey, check_dropped, survey
 from fedskew.diagnosis.facts import of_symbols
 from fedskew.diagnosis.questions import CLASSES, FEWEST, Answer, Numbers, Question
 from fedskew.diagnosis.result import values_of
-from fedskew.diagnosis.server import Ask, faces_from, federated, frame_of
+from fedskew.diagnosis.server import Ask, Inquiry, faces_from, frame_of
 from fedskew.diagnosis.site import AnsweringSite, targets_in
 from fedskew.diagnosis.subject import ClientRows, DiagnosisOptions, OnProgress, Source, client_rows
 from fedskew.diagnosis.targets import NumberTargets, SurvivalTargets, Targets, TargetTable, holdings
@@ -36,9 +36,7 @@ from fedskew.measure.heterogeneity.symbols import diagnose_symbols
 
 
 def diagnose(
-    options: DiagnosisOptions,
-    on_progress: OnProgress = lambda stage, fraction: None,
-    runs: Path | None = None,
+    options: DiagnosisOptions, on_progress: OnProgress = lambda stage, fraction: None, runs: Path | None = None
 ) -> dict[str, Any]:
     """Return the complete diagnosis as plain values, for ``--json``, the page and the terminal.
 
@@ -54,10 +52,7 @@ def diagnose(
 
 
 def diagnosis(
-    rows: ClientRows,
-    seed: int = 0,
-    on_progress: OnProgress = lambda stage, fraction: None,
-    runs: Path | None = None,
+    rows: ClientRows, seed: int = 0, on_progress: OnProgress = lambda stage, fraction: None, runs: Path | None = None
 ) -> dict[str, Any]:
     """Diagnose rows in one place; return the values that `diagnose` returns."""
     # The matrices are small. On a busy machine several threads would wait minutes for each other.
@@ -207,7 +202,7 @@ def rehearse(
         kinds.add(name, site.table)
     misfits = list(kinds.notes())
     try:
-        values = federated(list(sites), by_bytes(sites), source, seed, on_progress, runs)
+        values = Inquiry(tuple(sites), by_bytes(sites), seed, on_progress).result(source, runs)
     except BadInput as error:
         # on one machine the line can show a cell, which the server does not see
         line = str(error).partition(", but at other sites")[0]

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.data.dataset import Dataset
-from fedskew.data.preprocessing import Array, Tabular
-from fedskew.data.tables.columns import of_table, of_texts
+from fedskew.data.preprocessing import Array, Tabular, Text
+from fedskew.data.tables.columns import of_column, of_texts
 from fedskew.measure.heterogeneity.columns import Fact, WordFact
 from fedskew.measure.heterogeneity.rows import Floats, Ints
 
@@ -92,7 +92,9 @@ def of_inputs(data: Dataset, x: NDArray[Any], texts: Sequence[str] | None) -> It
     if texts is not None:
         yield from of_texts("text", texts)
     elif isinstance(preprocessing, Tabular):
-        yield from of_table(x, preprocessing)
+        for part, inputs in preprocessing.parts(x):
+            if not isinstance(part, Text):  # texts cannot be decoded
+                yield from of_column(part, part.decode(inputs))
     elif x.ndim == 4:
         yield from in_blocks(x, lambda rows: image_numbers(decode(rows)))
     elif x.ndim == 3:

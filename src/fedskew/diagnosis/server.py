@@ -76,33 +76,25 @@ def faces_from(compute: Compute, frame: Numbers, targets: Targets, sizes: Ints, 
     return faces(last, targets.counts, targets.class_of, targets.fewest, rounding, distance, seed, sizes)
 
 
-def federated(
-    sites: Sequence[str],
-    ask: Ask,
-    source: Source,
-    seed: int = 0,
-    on_progress: OnProgress = lambda stage, fraction: None,
-    runs: Path | None = None,
-) -> dict[str, Any]:
-    """The whole diagnosis as plain values, as `fedskew.diagnosis.diagnose.diagnosis` gives it of rows in one place.
-
-    Raises `BadInput` if sites do not fit together, or if one refuses.
-    """
-    with threadpool_limits(1):  # as at the sites
-        return Inquiry(tuple(sites), ask, seed, on_progress).result(source, runs)
-
-
 @dataclass(eq=False)
 class Inquiry:
     """The questions of one diagnosis, in their order."""
 
     sites: tuple[str, ...]
     ask_sites: Ask
-    seed: int
-    on_progress: OnProgress
+    seed: int = 0
+    on_progress: OnProgress = lambda stage, fraction: None
     question: Question = field(default_factory=lambda: Question(step="columns"))
 
-    def result(self, source: Source, runs: Path | None) -> dict[str, Any]:
+    def result(self, source: Source, runs: Path | None = None) -> dict[str, Any]:
+        """The whole diagnosis as plain values, as `fedskew.diagnosis.diagnose.diagnosis` gives it of rows in one place.
+
+        Raises `BadInput` if sites do not fit together, or if one refuses.
+        """
+        with threadpool_limits(1):  # as at the sites
+            return self.values(source, runs)
+
+    def values(self, source: Source, runs: Path | None) -> dict[str, Any]:
         first = self.ask([self.question] * len(self.sites))
         require(len(self.sites) >= 2, "diagnose: only one site; there is nothing to compare it with")
         targets = targets_of(first, self.histograms, source.classes)

@@ -103,19 +103,13 @@ class OwnNumbers:
         stratum = np.empty(len(self.y), dtype=np.int64)
         stratum[np.argsort(self.y, kind="stable")] = np.repeat(of_bin, self.counts(parameters).astype(np.int64))
         strata = int(of_bin.max()) + 1
-        return self.without_few(stratum, strata), strata
-
-    def without_few(self, stratum: Ints, strata: int) -> Ints:
-        """The strata (n,). If all small strata together have few rows, these move to the nearest stratum with enough rows.
-
-        Otherwise the sums of all rows minus the sums by stratum would be about these few rows.
-        """
         rows = np.bincount(stratum, minlength=strata)
         enough = rows >= least(self.fewest)
         if enough.any() and 0 < rows[~enough].sum() < self.fewest:
+            # otherwise the sums of all rows minus the sums by stratum would be about the few rows of all small strata
             large = np.flatnonzero(enough)
             stratum = large[np.abs(np.arange(strata)[:, None] - large).argmin(1)][stratum]
-        return stratum
+        return stratum, strata
 
     def response(self, parameters: Numbers) -> Floats | None:
         mean, deviation = parameters["target scale"]
@@ -197,7 +191,8 @@ class AnsweringSite:
     def answer(self, question: Question) -> Answer:
         """The answer to a question. Raises `BadInput` if it does not fit the site's rows."""
         if question.step == "columns":
-            first, copies = self.targets.first(), int(self.rounded(self.copies())[0])
+            first, equal = self.targets.first(), to_pandas(self.guarded_table).astype(str).duplicated(keep=False)
+            copies = int(self.rounded(np.array([equal.sum(), (~equal).sum()]))[0])
             return replace(first, summary=summary(self.guarded_table, self.fewest), copies=copies, fewest=self.fewest)
         return Answer(step=question.step, numbers=arrays(self.answered(question)))
 
@@ -251,12 +246,6 @@ class AnsweringSite:
     def rounded(self, counts: NDArray[Any]) -> Floats:
         """The counts (..., bins) without small ones. The same question gets the same answer."""
         return rounded(counts, self.fewest, stream(self.seed, "diagnose", 5)).astype(np.float64)
-
-    def copies(self) -> Ints:
-        """Rows that are equal to another one, and the other rows."""
-        frame = to_pandas(self.guarded_table)
-        copies = int(frame.astype(str).duplicated(keep=False).sum())
-        return np.array([copies, len(frame) - copies])
 
 
 def check_width(z: Floats, most: int) -> None:

@@ -19,7 +19,7 @@ from fedskew.core.text import count
 from fedskew.core.trees import Tree
 from fedskew.data.datasets.table import TableData
 from fedskew.diagnosis.questions import Answer, Question, Step
-from fedskew.diagnosis.server import Ask, Source, federated
+from fedskew.diagnosis.server import Ask, Inquiry, Source
 from fedskew.diagnosis.site import AnsweringSite, targets_in
 from fedskew.flower.limits import Limits
 from fedskew.flower.nodes import Channel, Deployment, Nodes
@@ -153,7 +153,8 @@ def diagnosed(channel: Channel, clients: int, deployment: Deployment) -> dict[st
     def say(stage: str, fraction: float) -> None:
         print(stage, flush=True)
 
-    return federated([nodes.name(k) for k in range(clients)], by_nodes(nodes), Source(count(clients, "site")), 0, say)
+    names = tuple(nodes.name(k) for k in range(clients))
+    return Inquiry(names, by_nodes(nodes), on_progress=say).result(Source(count(clients, "site")))
 
 
 def by_nodes(nodes: Nodes) -> Ask:

@@ -16,7 +16,14 @@ from torch import Tensor, nn
 
 from fedskew.core.errors import require
 from fedskew.core.limits import PositiveInt
-from fedskew.models.initial import Normalisation, normalisation, require_images, require_rows, with_drawn_parameters
+from fedskew.models.initial import (
+    Normalisation,
+    WithFeatures,
+    normalisation,
+    require_images,
+    require_rows,
+    with_drawn_parameters,
+)
 
 
 class ConvNet(nn.Module):
@@ -53,7 +60,7 @@ class ConvNet(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cnn:
+class Cnn(WithFeatures):
     """McMahan et al. 2017: two 5 x 5 convolutions (32, 64), each with 2 x 2 max pooling, a hidden layer, and the output.
 
     With 28 x 28 x 1 inputs, 10 classes and hidden 512 it has the paper's 1,663,370 parameters. Rows are (channels, height,
@@ -63,7 +70,6 @@ class Cnn:
     hidden: PositiveInt = 512
     norm: Normalisation = "none"
 
-    has_features: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("fedavg",)
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
@@ -72,7 +78,7 @@ class Cnn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeNet:
+class LeNet(WithFeatures):
     """The small network of NIID-Bench: two 5 x 5 convolutions (6, 16) with max pooling, hidden layers of 120 and 84, the output.
 
     62,006 parameters for 3 x 32 x 32 inputs and 10 classes. Rows are (channels, height, width), at least 16 x 16.
@@ -80,7 +86,6 @@ class LeNet:
 
     norm: Normalisation = "none"
 
-    has_features: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
@@ -106,7 +111,7 @@ class Cnn1dNet(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cnn1d:
+class Cnn1d(WithFeatures):
     """Two convolutions of width 5 over time, with max pooling by 4 and by 8, a hidden layer, and the output.
 
     With finer pooling the accuracy on unseen people is about one percentage point lower. Rows are (channels, samples), with at
@@ -116,8 +121,6 @@ class Cnn1d:
     filters: PositiveInt = 32
     hidden: PositiveInt = 64
     norm: Normalisation = "none"
-
-    has_features: ClassVar[bool] = True
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_rows("cnn1d", shape, 2, "(channels, samples)")
@@ -162,7 +165,7 @@ class ResNetNet(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNet:
+class ResNet(WithFeatures):
     """ResNet-18 with GroupNorm in ``groups`` groups. As usual for CIFAR, the first convolution is 3 x 3 and has no pooling.
 
     With 3 x 32 x 32 inputs, 10 classes and width 64 it has 11,173,962 parameters. Rows are (channels, height, width), at least
@@ -172,7 +175,6 @@ class ResNet:
     width: PositiveInt = 64
     groups: PositiveInt = 2
 
-    has_features: ClassVar[bool] = True
     idea: ClassVar[str] = "ResNet-18 with GroupNorm, its first convolution 3 x 3 without pooling, as is usual for CIFAR"
     cites: ClassVar[tuple[str, ...]] = ("resnet", "group-norm")
 

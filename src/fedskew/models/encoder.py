@@ -40,7 +40,7 @@ from fedskew.core.errors import BadInput, first_line, require
 from fedskew.core.files import whole_path
 from fedskew.core.limits import NonNegativeInt, PositiveOrInf
 from fedskew.core.seeding import torch_stream
-from fedskew.models.initial import draws_from, require_rows
+from fedskew.models.initial import WithFeatures, draws_from, require_rows
 
 
 def attended(part: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -77,13 +77,6 @@ KNOWN: dict[str, Callable[..., Tensor]] = {
     "distilbert": of_distilbert,
 }
 """``model_type`` of an encoder's configuration -> forward pass of its last layer at the first token."""
-
-
-def first_place_only(layer: nn.Module, config: Any) -> None:
-    """Let an encoder's last layer return (n, 1, H) instead of (n, L, H). Layers of unknown kinds do not change."""
-    forward = KNOWN.get(config.model_type)
-    if forward and not getattr(config, "is_decoder", False):
-        layer.forward = MethodType(forward, layer)
 
 
 PIECE = 64
@@ -161,7 +154,7 @@ def layers_of(encoder: nn.Module) -> tuple[str, nn.ModuleList]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder(ABC):
+class Encoder(WithFeatures, ABC):
     """A pretrained encoder.
 
     The first ``frozen`` layers do not train. If ``frozen`` is above 0, the embeddings do not train either. ``lora`` is the rank
@@ -180,8 +173,6 @@ class Encoder(ABC):
     pooling: Literal["mean", "first"] = "mean"
     cache: Literal["memory", "disk", "none"] = "memory"
 
-    has_features: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         require(bool(self.lora) or (self.adapt == "both" and not self.targets), "adapt and targets need lora above 0")
 
@@ -199,8 +190,10 @@ class Encoder(ABC):
             require(self.length <= most, f"model: length {self.length}, but {self.where()} reads at most {most} tokens")
             pad = getattr(encoder.config, "pad_token_id", None) or 0
             self.freeze(encoder, generator)
-            if self.pooling == "first":
-                first_place_only(layers_of(encoder)[1][-1], encoder.config)
+            forward = KNOWN.get(encoder.config.model_type) if self.pooling == "first" else None
+            if forward and not getattr(encoder.config, "is_decoder", False):
+                last = layers_of(encoder)[1][-1]
+                last.forward = MethodType(forward, last)
             return EncoderNet(encoder, classes, self.pooling, pad).eval()
 
     def freeze(self, encoder: nn.Module, generator: torch.Generator) -> None:

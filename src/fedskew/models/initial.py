@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
@@ -71,6 +71,12 @@ def require_images(model: str, shape: tuple[int, ...], least: int) -> None:
     require_rows(model, shape, 3, "(channels, height, width)")
     if min(shape[1:]) < least:
         raise BadInput(f"model {model} needs images of at least {least} x {least}, these are {shape[1]} x {shape[2]}")
+
+
+class WithFeatures:
+    """A model whose networks return the features of a hidden layer."""
+
+    has_features: ClassVar[bool] = True
 
 
 Normalisation = Literal["none", "group"]

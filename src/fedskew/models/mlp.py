@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.core.limits import Widths
-from fedskew.models.initial import Normalisation, normalisation, with_drawn_parameters
+from fedskew.models.initial import Normalisation, WithFeatures, normalisation, with_drawn_parameters
 
 
 class SoftmaxNet(nn.Module):
@@ -57,7 +57,7 @@ class MlpNet(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mlp:
+class Mlp(WithFeatures):
     """Hidden layers with the given widths. (200, 200) is the network 2NN of McMahan et al. 2017.
 
     ``norm="group"`` normalises each hidden layer before its ReLU in one group, which is layer normalisation.
@@ -65,8 +65,6 @@ class Mlp:
 
     hidden: Widths = (64,)
     norm: Normalisation = "none"
-
-    has_features: ClassVar[bool] = True
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         return with_drawn_parameters(lambda: MlpNet([prod(shape), *self.hidden], classes, self.norm), generator)

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 
 from fedskew.core.errors import BadInput, first_line, require
 from fedskew.core.trees import ParameterSpace
-from fedskew.models.initial import draws_from
+from fedskew.models.initial import WithFeatures, draws_from
 from fedskew.models.sequences import mean_over_symbols
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -54,7 +54,7 @@ class OwnNet(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnModel:
+class OwnModel(WithFeatures):
     """A user's `torch.nn.Module` class or function. It is called with the shape of a row, the number of classes, and its options.
 
     The module takes rows (B, *shape) and returns logits (B, classes), or features and logits. For rows (B, T) of symbols it may
@@ -63,7 +63,6 @@ class OwnModel:
     """
 
     make: ClassVar[Callable[..., nn.Module]]
-    has_features: ClassVar[bool] = True
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         """Build the module, with parameters drawn from ``generator``. Raises `BadInput` if the module fails on two rows."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, require
 from fedskew.core.limits import NonNegativeInt, PositiveInt, Widths
-from fedskew.models.initial import require_rows, with_drawn_parameters
+from fedskew.models.initial import WithFeatures, require_rows, with_drawn_parameters
 
 END = -1
 """The id that fills a row after its last symbol."""
@@ -118,14 +118,13 @@ def require_symbols(model: str, shape: tuple[int, ...], symbols: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SymbolLstm:
+class SymbolLstm(WithFeatures):
     """An LSTM that predicts the next symbol: an embedding of the symbols, LSTM layers, and an output at each place."""
 
     embedding: PositiveInt = 16
     hidden: PositiveInt = 128
     layers: PositiveInt = 1
 
-    has_features: ClassVar[bool] = True
     idea: ClassVar[str] = "an LSTM that predicts the next symbol at each place"
     cites: ClassVar[tuple[str, ...]] = ("lstm",)
 
@@ -136,7 +135,7 @@ class SymbolLstm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transformer:
+class Transformer(WithFeatures):
     """A small causal transformer: layers of attention to earlier places, with sines as positions, and an output at each place.
 
     Departures from Vaswani et al. 2017: a decoder without an encoder, normalisation before each part, no dropout.
@@ -146,7 +145,6 @@ class Transformer:
     layers: PositiveInt = 2
     heads: PositiveInt = 4
 
-    has_features: ClassVar[bool] = True
     idea: ClassVar[str] = "a small causal transformer that predicts the next symbol at each place"
     cites: ClassVar[tuple[str, ...]] = ("transformer",)
 
@@ -174,13 +172,12 @@ class WindowLstmNet(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lstm:
+class Lstm(WithFeatures):
     """LSTM layers over time. A linear layer classifies the hidden state after the last sample. Rows are (channels, samples)."""
 
     hidden: PositiveInt = 64
     layers: PositiveInt = 1
 
-    has_features: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("lstm",)
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
@@ -188,7 +185,7 @@ class Lstm:
         return with_drawn_parameters(lambda: WindowLstmNet(shape[0], self.hidden, self.layers, classes), generator)
 
 
-class TextModel:
+class TextModel(WithFeatures):
     """A model of rows of token ids from 0 to ``vocabulary`` - 1. With 0 it takes the largest id of the data plus 1."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
@@ -238,7 +235,6 @@ class TextCnn(TextModel):
     vocabulary: NonNegativeInt = 0
 
     key: ClassVar[str] = "text-cnn"
-    has_features: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("text-cnn",)
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
@@ -279,7 +275,6 @@ class TextMean(TextModel):
     vocabulary: NonNegativeInt = 0
 
     key: ClassVar[str] = "text-mean"
-    has_features: ClassVar[bool] = True
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require_rows(self.key, shape, 1, "token ids")

@@ -226,12 +226,10 @@ def name_one(store: RunStore, run: int) -> str:
 
 def named_weights(model: Trained) -> dict[str, Tensor]:
     """Return the trained parameters by their names in the user's module."""
-    users = isinstance(model.net, OwnNet)
-    weights = {name: value.contiguous().clone() for name, value in model.parameters.items()}
-    if isinstance(model.net, MixedNet):
-        part = f"nets.{model.net.used}."
-        return {name.removeprefix(part): value for name, value in weights.items() if name.startswith(part)}
-    return {name.removeprefix("inner.") if users else name: value for name, value in weights.items()}
+    part = f"nets.{model.net.used}." if isinstance(model.net, MixedNet) else ""
+    prefix = "inner." if isinstance(model.net, OwnNet) else part
+    weights = ((name, value) for name, value in model.parameters.items() if name.startswith(part))
+    return {name.removeprefix(prefix): value.contiguous().clone() for name, value in weights}
 
 
 def shares_all(experiment: Experiment) -> bool:

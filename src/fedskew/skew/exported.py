@@ -134,8 +134,7 @@ class FromFolder:
             and bool(rows.min() >= 0 and rows.max() < num_rows)
         )
         require(
-            valid,
-            f"skew from-folder: {self.path}/partition.npz is not a partition of {num_rows} rows; export it again",
+            valid, f"skew from-folder: {self.path}/partition.npz is not a partition of {num_rows} rows; export it again"
         )
         return Partition(indices, offsets, facts.clients, facts.empty, facts.unassigned, aside)
 

@@ -57,9 +57,8 @@ class HuggingFaceData:
         y, y_test, classes = labels(parts, self.label)
         check_all_trained(f"data set {name}", classes, y, y_test)
         clients = numbered(parts[0][self.client]) if self.client else None
-        tested = None
-        if clients and self.client in parts[1].column_names:
-            tested = places_of(parts[1][self.client], clients[1])
+        of_clients = clients if self.client in parts[1].column_names else None
+        tested = places_of(parts[1][self.client], of_clients[1]) if of_clients else None
         rows = [list(part[x]) for part in parts]
         files = Files(dataset=name, licence="", classes=len(classes), source=f"huggingface.co, {self.path}")
         if rows[0] and isinstance(rows[0][0], str):

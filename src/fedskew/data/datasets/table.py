@@ -339,11 +339,10 @@ class TableData(Redrawn):
         others = np.flatnonzero(owner < 0)
         if len(others) == len(owner):
             return None, ["no test row is of a client that trains; they are at no site"] * bool(column)
-        of_others = [
+        return owner, [
             f"{len(others)} of {len(owner)} test rows are of clients that do not train, such as {names[at]!r}; they are at no site"
             for at in others[:1]
         ]
-        return owner, of_others
 
     def with_drawn_rows(self, rows: Survey) -> Split:
         """Draw test rows: a fold, or a share of each client's rows."""

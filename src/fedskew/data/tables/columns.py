@@ -45,13 +45,6 @@ def of_column(part: Column, cells: Cells) -> Iterator[Fact | Held]:
         yield part.name, "missing", "", gaps.astype(np.float64)
 
 
-def of_table(x: Cells, preprocessing: Tabular) -> Iterator[Fact | Held]:
-    """Yield the facts of columns, decoded from the inputs ``x`` (rows, width). Columns of texts cannot be decoded."""
-    for part, inputs in preprocessing.parts(x):
-        if not isinstance(part, Text):
-            yield from of_column(part, part.decode(inputs))
-
-
 def of_texts(name: str, texts: Sequence[str]) -> Iterator[Fact | Held]:
     """Yield two facts of texts: the number of words, and which frequent words each text has."""
     of_rows = [words(text) for text in texts]

@@ -275,8 +275,7 @@ def merged(sites: Mapping[str, Summary], target: str = "", kinds: Mapping[str, K
         if lines := "; ".join(filter(None, (note, gaps_in(kind, parts) if kind else ""))):
             notes.append(f"column {name!r}: {lines}")
     require(
-        bool(columns),
-        f"{first}: no column besides label and client can be used: {'; '.join(notes) or 'there is none'}",
+        bool(columns), f"{first}: no column besides label and client can be used: {'; '.join(notes) or 'there is none'}"
     )
     return Columns(Tabular(columns=tuple(columns), target=target), (*notes, *doubts(sites)))
 

@@ -239,7 +239,8 @@ class StreamedRows:
         """Count the next rows of a file, and sample them."""
         roles, sample = self.roles, self.sample
         require_columns(path, part, roles.needed)
-        sample.limit_values(len(part.column_names))
+        if sample.most is not None and sample.fair:  # keep fewer rows of a wide table
+            sample.most = min(sample.most, max(FEWEST_ROWS, MOST_VALUES // len(part.column_names)))
         self.kinds.add(path.name, part.drop_columns(roles.needed))
         self.read, self.bytes = self.read + len(part), self.bytes + part.nbytes + ROW_BYTES * len(part)
         require(
@@ -465,11 +466,6 @@ class RowSample:
     def limited(self) -> bool:
         """Whether at most some rows of each client are kept."""
         return self.most is not None and self.fair
-
-    def limit_values(self, columns: int) -> None:
-        """Keep fewer rows of a wide table, if equally many of each client are kept."""
-        if self.most is not None and self.fair:
-            self.most = min(self.most, max(FEWEST_ROWS, MOST_VALUES // columns))
 
     def add(self, table: pa.Table, y: NDArray[Any], client: Ints, sizes: Ints) -> None:
         """Add the next rows. ``sizes`` (clients,) counts each client's rows so far."""

@@ -44,11 +44,6 @@ def standardised(x: NDArray[np.generic]) -> NDArray[np.float32]:
     return scaled
 
 
-def remainder(z: Floats, along: Floats) -> Floats:
-    """Return log(1 + squared length) of the part of each row ``z`` (n, d) that the coordinates ``along`` leave out, (n,)."""
-    return np.asarray(np.log1p(np.maximum((z * z).sum(1) - (along * along).sum(1), 0)))
-
-
 def largest(s: Floats) -> tuple[Floats, Floats]:
     """Return the `WIDTH` largest eigenvalues of a symmetric matrix, ascending, and their eigenvectors."""
     from scipy import linalg

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.measure.heterogeneity.concept import RESIDUAL_BINS, alignment, residual_cells, separating, target_sums
-from fedskew.measure.heterogeneity.rows import CLIP, Floats, Ints, divided, remainder, sums_by, table
+from fedskew.measure.heterogeneity.rows import CLIP, Floats, Ints, divided, sums_by, table
 
 Numbers = Mapping[str, NDArray[np.float64]]
 
@@ -31,7 +31,8 @@ def coordinates(x: NDArray[np.generic], frame: Numbers) -> Floats:
         z = np.clip((z[:, frame["kept"].astype(np.int64)] - frame["mean"]) / frame["scale"], -CLIP, CLIP)
     if "directions" in frame:
         along = z @ frame["directions"]
-        z = np.column_stack([along, remainder(z, along)])
+        # the last column is log(1 + squared length) of the part of each row that the directions leave out
+        z = np.column_stack([along, np.log1p(np.maximum((z * z).sum(1) - (along * along).sum(1), 0))])
     if "mean of directions" in frame:
         z = np.clip((z - frame["mean of directions"]) / frame["scale of directions"], -CLIP, CLIP)
     return z

@@ -67,18 +67,16 @@ class LabelClasses:
         turn[np.arange(num_clients), np.arange(num_clients) % len(present)] = -1
         holds = np.zeros(turn.shape, dtype=np.bool_)
         np.put_along_axis(holds, np.argsort(turn, axis=1)[:, : self.k], True, axis=1)
-        rows, owners = [], []
+        counts = np.zeros((num_clients, labels.max() + 1), dtype=np.int64)
         for c, label in enumerate(present):
-            class_rows, holders = rng.permutation(np.flatnonzero(labels == label)), np.flatnonzero(holds[:, c])
+            rows, holders = int((labels == label).sum()), np.flatnonzero(holds[:, c])
             require(
-                len(class_rows) >= len(holders),
-                f"class {label} has {len(class_rows)} rows for {len(holders)} clients that hold it; use fewer clients or "
-                "a smaller k",
+                rows >= len(holders),
+                f"class {label} has {rows} rows for {len(holders)} clients that hold it; use fewer clients or a smaller k",
             )
-            if len(holders):
-                rows.append(class_rows)
-                owners.append(np.sort(holders[np.arange(len(class_rows)) % len(holders)]))
-        return by_owner(np.concatenate(rows), np.concatenate(owners), num_clients)
+            each, longer = divmod(rows, max(len(holders), 1))
+            counts[holders, label] = each + (np.arange(len(holders)) < longer)
+        return dealt_by_counts(labels, counts, rng)
 
 
 @dataclass(frozen=True, kw_only=True)

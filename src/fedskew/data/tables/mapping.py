@@ -345,10 +345,9 @@ class CellTally:
         valid = ~cells.str.casefold().isin(GAPS)
         self.show("gap", cells[~valid])
         rows, cells = counted.field("counts").to_numpy(zero_copy_only=False)[valid], cells[valid]
-        if not len(cells) or (self.rows > 1000 and not self.times and self.looks.total() < self.rows / 4):
-            self.rows += int(rows.sum())
+        before, self.rows = self.rows, self.rows + int(rows.sum())
+        if not len(cells) or (before > 1000 and not self.times and self.looks.total() < before / 4):
             return
-        self.rows += int(rows.sum())
         for sign in NUMBERS:
             converted = read(cells, sign)
             self.fits[sign] += int(rows[converted.notna()].sum())

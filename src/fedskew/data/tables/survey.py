@@ -259,7 +259,7 @@ class StreamedRows:
         clients, classes = len(self.clients.of), len(self.labels.of)
         require(classes <= MOST_LABELS, f"{path}: column {roles.label!r} has more than {MOST_LABELS} values; {BINS}")
         require(
-            not sample.limited or clients * classes <= MOST_CELLS,
+            sample.most is None or not sample.fair or clients * classes <= MOST_CELLS,
             f"{path}: {clients} or more clients in {roles.client or 'the files'!r}, and {classes} classes, are too many "
             "to compare; name the column with the client of each row, or give the rows of fewer clients",
         )
@@ -461,11 +461,6 @@ class RowSample:
         self.tables: list[pa.Table] = []
         self.columns: list[NDArray[np.float64]] = []  # (3, rows): label, client, random number
         self.rows = 0
-
-    @property
-    def limited(self) -> bool:
-        """Whether at most some rows of each client are kept."""
-        return self.most is not None and self.fair
 
     def add(self, table: pa.Table, y: NDArray[Any], client: Ints, sizes: Ints) -> None:
         """Add the next rows. ``sizes`` (clients,) counts each client's rows so far."""

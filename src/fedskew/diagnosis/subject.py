@@ -98,11 +98,6 @@ class DiagnosisOptions:
         return self.label or self.target
 
     @property
-    def title(self) -> str:
-        """The names of the files."""
-        return ", ".join(path.name for path in self.paths)
-
-    @property
     def smallest_count(self) -> int:
         """The smallest number of rows in a count that is not 0."""
         return FEWEST if self.fewest is None else self.fewest
@@ -119,7 +114,8 @@ class DiagnosisOptions:
         common = "" if self.client_from or len(by_file) > 1 else min(by_file.values())
         mappings = dict.fromkeys(names, common) if self.roles.client else by_file
         facts |= {"mappings": mappings, "column": self.client, "label": self.column}
-        return Source(self.title, arguments=self.compare_arguments(rows), **facts)
+        title = ", ".join(path.name for path in self.paths)
+        return Source(title, arguments=self.compare_arguments(rows), **facts)
 
     def compare_arguments(self, rows: int = 0) -> str:
         """The arguments of `fedskew compare` for a file, a folder, or all files of a folder.

@@ -27,11 +27,9 @@ class FeatureSkew(Protocol):
 
     def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Parameters:
         """Draw the parameters of each client, (clients, ...). Raises `BadInput` if rows of this shape cannot be changed."""
-        ...
 
     def transform(self, x: Floats, parameters: Parameters, rng: np.random.Generator) -> Floats:
         """Return the changed rows (n, ...). ``parameters`` has, for each row, the parameters (n, ...) of the row's client."""
-        ...
 
 
 def draw_all(features: Sequence[FeatureSkew], x: Floats, num_clients: int, seed: int) -> list[Parameters]:

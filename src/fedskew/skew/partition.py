@@ -28,7 +28,6 @@ class Dealer(Protocol):
 
         ``labels`` (n,) are the classes of the rows. ``groups`` (n,) are the natural clients of the rows, if the data set has any.
         """
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,6 @@ class SizeSkew(Protocol):
 
     def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
         """Return the number of rows of each client (K,): at least 1 each, and at most ``num_rows`` in total."""
-        ...
 
 
 def apportioned(weights: NDArray[np.float64], num_rows: int) -> Ints:

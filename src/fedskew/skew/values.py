@@ -35,7 +35,6 @@ class ByValues(Protocol):
 
     def values(self, data: DatasetView) -> Ints:
         """Return the argument ``labels`` of `deal`: one number for each training row."""
-        ...
 
 
 def quantile_bins(values: Numbers, bins: int) -> Ints:

@@ -53,13 +53,15 @@ def shrunk_covariance(x: Floats) -> Floats:
     return (1 - shrinkage) * covariance + shrinkage * mean * np.eye(width)
 
 
-def within_classes(
-    distance: Distance, z: Floats, y: Ints, client: Ints, clients: Ints, fewest: int = 5, most: int = 200
-) -> float:
+MOST = 200
+"""Maximum number of rows of each side that are compared: the first ones."""
+
+
+def within_classes(distance: Distance, z: Floats, y: Ints, client: Ints, clients: Ints, fewest: int = 5) -> float:
     """Return the mean distance between a client's rows of a class and the other clients' rows of that class.
 
-    The mean is over ``clients`` and classes, weighted by the client's rows. Both sides need at least ``fewest`` rows; at most
-    the first ``most`` are compared. NaN if there are no such rows.
+    The mean is over ``clients`` and classes, weighted by the client's rows. Both sides need at least ``fewest`` rows. NaN if
+    there are no such rows.
     """
     distances, weights = [], []
     for k in clients:
@@ -67,7 +69,7 @@ def within_classes(
         for c in np.unique(y[mine]):
             inside, others = np.flatnonzero(mine & (y == c)), np.flatnonzero(~mine & (y == c))
             if min(len(inside), len(others)) >= fewest:
-                distances.append(distance(z[inside[:most]], z[others[:most]]))
+                distances.append(distance(z[inside[:MOST]], z[others[:MOST]]))
                 weights.append(len(inside))
     return float(np.average(distances, weights=weights)) if distances else float("nan")
 

@@ -14,7 +14,7 @@ from fedskew.data.tables.guard import guarded, summary
 from fedskew.data.tables.schema import merged
 from fedskew.diagnosis.diagnose import rehearse, sites_of_files
 from fedskew.diagnosis.questions import LEAVES, Answer, PackedArray, Question, arrays, numbers_of
-from fedskew.diagnosis.server import federated
+from fedskew.diagnosis.server import Inquiry
 from fedskew.diagnosis.site import AnsweringSite
 from fedskew.diagnosis.subject import DiagnosisOptions, Source
 from tests.commands import error_of, output_of
@@ -119,7 +119,7 @@ def test_sums_of_all_rows_less_sums_by_class_are_about_no_row_or_enough(rare):
     y = np.array(["x"] * 60 + ["y"] * 40 + rare)
     tables = [pa.table({"age": rng.normal(60, 9, n), "sex": rng.choice(["f", "m"], n)}) for n in (len(y), 100)]
     made = Recorder({"one": AnsweringSite(tables[0], y, 5), "two": AnsweringSite(tables[1], y[:100], 5)})
-    federated(["one", "two"], made.ask, Source("rare"))
+    Inquiry(("one", "two"), made.ask).result(Source("rare"))
     answers = {a.step: a for a in (msgspec.msgpack.decode(data, type=Answer) for data in made.sent[::2])}
     rows = answers["columns"].summary.columns["age"].rows
     rows -= numbers_of("", answers["moments"].numbers)["rows by class"].sum()
@@ -242,7 +242,7 @@ def test_wrong_answer_is_refused_with_the_site(array, words):
 
     sites = wide_sites(2)
     with pytest.raises(BadInput) as error:
-        federated(list(sites), lying(sites, "scale", change), Source("wrong"))
+        Inquiry(tuple(sites), lying(sites, "scale", change)).result(Source("wrong"))
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 

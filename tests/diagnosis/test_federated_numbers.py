@@ -9,7 +9,7 @@ import fedskew as fs
 from fedskew.core.errors import BadInput
 from fedskew.diagnosis.diagnose import by_bytes, rehearse
 from fedskew.diagnosis.questions import Question, arrays, numbers_of
-from fedskew.diagnosis.server import federated
+from fedskew.diagnosis.server import Inquiry
 from fedskew.diagnosis.site import AnsweringSite
 from fedskew.diagnosis.subject import Source
 from tests.federated import lying, number_sites, wide_sites
@@ -134,7 +134,7 @@ def test_a_wrong_histogram_is_refused_with_the_site(counts, words):
 
     sites = number_sites(2)
     with pytest.raises(BadInput, match=words):
-        federated(list(sites), lying(sites, "targets", change), Source("wrong"))
+        Inquiry(tuple(sites), lying(sites, "targets", change)).result(Source("wrong"))
 
 
 @pytest.mark.parametrize(

@@ -126,18 +126,8 @@ class Files:
         ``clients`` has the natural client (n,) of each training row, and the clients' names.
         """
         (x, y), (x_test, y_test), (groups, group_names) = train, test, clients or (None, ())
-        return Dataset(
-            x=x,
-            y=y,
-            x_test=x_test,
-            y_test=y_test,
-            classes=tuple(classes),
-            groups=groups,
-            group_names=group_names,
-            name=self.dataset,
-            source=self.source,
-            **facts,
-        )
+        facts |= {"classes": tuple(classes), "name": self.dataset, "source": self.source}
+        return Dataset(x=x, y=y, x_test=x_test, y_test=y_test, groups=groups, group_names=group_names, **facts)
 
 
 def folders() -> list[Path]:

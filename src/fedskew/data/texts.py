@@ -153,16 +153,9 @@ def of_texts(
         owner = clients[0] if clients else None
         fitted = vocabulary_of(train[0], vocabulary, preprocessing.length, owner, facts.get("fewest", 1))
         preprocessing = replace(preprocessing, vocabulary=fitted)
-    return files.build(
-        (encoded(train[0], preprocessing), train[1]),
-        (encoded(test[0], preprocessing), test[1]),
-        classes,
-        clients,
-        texts=(tuple(train[0]), tuple(test[0])),
-        vocabulary=vocabulary,
-        preprocessing=preprocessing,
-        **facts,
-    )
+    rows, rows_test = ((encoded(texts, preprocessing), y) for texts, y in (train, test))
+    facts |= {"texts": (tuple(train[0]), tuple(test[0])), "vocabulary": vocabulary, "preprocessing": preprocessing}
+    return files.build(rows, rows_test, classes, clients, **facts)
 
 
 def reworded(dataset: Dataset, rows: Ints, rewritten: bool = False) -> tuple[Rows, Rows, Preprocessing | None]:
@@ -266,17 +259,10 @@ def of_symbols(
     **facts: Any,
 ) -> Dataset:
     """Make a data set of rows (n, T) of symbols and their targets (n, T). ``facts`` are further fields of `Dataset`."""
-    right = accuracy_of_pairs(train, test, len(alphabet.names))
-    return files.build(
-        train,
-        test,
-        alphabet.names,
-        clients,
-        target="symbols",
-        preprocessing=alphabet.symbols,
-        baselines={"the most frequent symbol after the present one": {"accuracy": right}},
-        **facts,
-    )
+    names, symbols = alphabet
+    right = {"accuracy": accuracy_of_pairs(train, test, len(names))}
+    facts |= {"baselines": {"the most frequent symbol after the present one": right}, "preprocessing": symbols}
+    return files.build(train, test, names, clients, target="symbols", **facts)
 
 
 def accuracy_of_pairs(train: tuple[Ints, Ints], test: tuple[Ints, Ints], symbols: int) -> float:

@@ -41,11 +41,8 @@ def image_numbers(x: NDArray[np.generic]) -> dict[str, Floats]:
 def of_image(v: Floats, prefix: str) -> dict[str, Floats]:
     """Return brightness, contrast and sharpness (n,) of images (n, height, width)."""
     steps = [np.abs(np.diff(v, axis=axis)).reshape(len(v), -1) for axis in (1, 2)]
-    return {
-        f"{prefix}brightness": v.mean((1, 2)),
-        f"{prefix}contrast": v.std((1, 2)),
-        f"{prefix}sharpness": np.concatenate(steps, axis=1).mean(1) if v[0].size > 1 else np.zeros(len(v)),
-    }
+    sharpness = np.concatenate(steps, axis=1).mean(1) if v[0].size > 1 else np.zeros(len(v))
+    return {f"{prefix}brightness": v.mean((1, 2)), f"{prefix}contrast": v.std((1, 2)), f"{prefix}sharpness": sharpness}
 
 
 def signal_numbers(x: NDArray[np.generic], names: Sequence[str] = ()) -> dict[str, Floats]:

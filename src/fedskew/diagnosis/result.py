@@ -71,13 +71,7 @@ def values_of(
         "faces": [values_of_face(face, source.clients, kind) for face in diagnosis.faces],
         "measures": measures,
         "columns": [asdict(difference) for difference in columns],
-        "by_client": [
-            [
-                {name: getattr(difference, name) for name in ("column", "text", "effect", "p")}
-                for difference in of_client
-            ]
-            for of_client in of_clients
-        ],
+        "by_client": [[*map(brief, of_client)] for of_client in of_clients],
         "explained_by_labels": by_labels,
         **repairs(source, of_clients, words_of(source, tested)),
         "notes": [*source.notes, *follow],
@@ -86,6 +80,10 @@ def values_of(
         "client_names": list(source.clients),
         "label_counts": diagnosis.counts.tolist(),
     }
+
+
+def brief(difference: Difference) -> dict[str, Any]:
+    return {name: getattr(difference, name) for name in ("column", "text", "effect", "p")}
 
 
 def values_of_face(face: MeasuredFace, clients: Sequence[str], kind: str = CLASSES) -> dict[str, Any]:

@@ -138,12 +138,9 @@ class Inquiry:
         notes = () if source.inputs else notes  # a named data set has no file to mend
         to_mend = [note for note in notes if "columns.toml" in note]
         spelt = other_words(source.label or "label", {site: answer.classes for site, answer in first.items()})
-        return dataclasses.replace(
-            source,
-            clients=self.sites,
-            notes=(f"diagnosed without pooling rows{rule}", *source.notes, *spelt, *to_mend),
-            column_notes=tuple(note for note in notes if note not in {*to_mend, *source.notes}),
-        )
+        of_rows = (f"diagnosed without pooling rows{rule}", *source.notes, *spelt, *to_mend)
+        of_columns = tuple(note for note in notes if note not in {*to_mend, *source.notes})
+        return dataclasses.replace(source, clients=self.sites, notes=of_rows, column_notes=of_columns)
 
     def by_class(self, tested: Sequence[Tested], preprocessing: Tabular, classes: int) -> list[Tested]:
         """The tests of columns, with the sites' sums by class."""

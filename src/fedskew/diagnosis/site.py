@@ -238,10 +238,8 @@ class AnsweringSite:
         none = np.zeros(len(enough))  # a site without gaps has no fact of missing values
         values = np.column_stack([facts.get(fact, none) for fact in facts_of(preprocessing)])[enough]
         parts = centred(values, centres[1]), centred(np.abs(values - centres[0]), centres[2])
-        return {
-            "rows by class": np.bincount(y, minlength=classes).astype(np.float64),
-            "columns by class": np.stack([sums_by(y, classes, part).T for part in parts]),
-        }
+        rows = np.bincount(y, minlength=classes).astype(np.float64)
+        return {"rows by class": rows, "columns by class": np.stack([sums_by(y, classes, part).T for part in parts])}
 
     def rounded(self, counts: NDArray[Any]) -> Floats:
         """The counts (..., bins) without small ones. The same question gets the same answer."""

@@ -208,13 +208,11 @@ def client_rows(options: DiagnosisOptions, on_progress: OnProgress = lambda stag
 
 def from_files(options: DiagnosisOptions, on_progress: OnProgress = lambda stage, fraction: None) -> ClientRows:
     """Read clients' rows from CSV, JSON lines, Parquet or Arrow files. Memory use does not grow with the files."""
-    rows = survey.survey(
-        options.paths,
-        options.roles,
-        most=MOST_ROWS,
-        seed=options.seed,
-        on_progress=lambda share, number: on_progress(f"reading, {number:,} rows", share),
-    )
+
+    def on_rows(share: float, number: int) -> None:
+        on_progress(f"reading, {number:,} rows", share)
+
+    rows = survey.survey(options.paths, options.roles, most=MOST_ROWS, seed=options.seed, on_progress=on_rows)
     survey.check_dropped(options.roles.drop, [rows])
     require(
         not options.target or bool(np.ptp(rows.y) > 0),
@@ -222,25 +220,10 @@ def from_files(options: DiagnosisOptions, on_progress: OnProgress = lambda stage
     )
     encode = merged({str(options.paths[0]): summary(rows.table)})
     x, response = encode(rows.table), rows.y.astype(np.float64) if options.target else None
-    source = options.source(
-        rows.clients,
-        fitting_rows(rows),
-        notes=tuple(survey.all_notes(rows, options.label)),
-        column_notes=encode.notes,
-        clients=rows.clients,
-    )
-    return ClientRows(
-        source,
-        x,
-        rows.y,
-        rows.client,
-        rows.counts,
-        rows.classes,
-        facts=(*encode.features(rows.table), copied(x)),
-        kind="number" if options.target else CLASSES,
-        targets=response,
-        response=response,
-    )
+    names, notes = rows.clients, tuple(survey.all_notes(rows, options.label))
+    source = options.source(names, fitting_rows(rows), notes=notes, column_notes=encode.notes, clients=names)
+    facts, kind = (*encode.features(rows.table), copied(x)), "number" if options.target else CLASSES
+    return ClientRows(source, x, rows.y, rows.client, rows.counts, rows.classes, facts, kind, response, response)
 
 
 def fitting_rows(rows: survey.Survey) -> int:
@@ -276,26 +259,14 @@ def from_experiment(experiment: Dealing, title: str, own_data: Dataset | None = 
         x = text_encoder(texts).encode(np.array(texts, dtype=object))
         notes += [f"texts: hashed words in {TEXT_WIDTH} random directions"]
     stratum, names, response = strata_of(kind, y, data)
-    source = Source(
-        title,
-        data.name,
-        arguments="" if own_data else arguments_of(experiment),
-        notes=(*notes, *([data.notes] if data.notes else [])),
-        clients=partition.names,
-    )
-    return ClientRows(
-        source,
-        x if kind == "symbols" else standardised(flat(x)),
-        stratum[rows],
-        client,
-        counts_of(stratum[rows][:, None], client, len(partition), len(names)),
-        names,
-        facts=(*of_inputs(data, x, texts), copied(x)),
-        kind=kind,
-        targets=y[rows],
-        response=None if response is None else response[rows],
-        categories=data.classes if kind in ("labels", "symbols") else (),
-    )
+    notes += [data.notes] if data.notes else []
+    arguments = "" if own_data else arguments_of(experiment)
+    source = Source(title, data.name, arguments=arguments, notes=tuple(notes), clients=partition.names)
+    counts = counts_of(stratum[rows][:, None], client, len(partition), len(names))
+    facts, inputs = (*of_inputs(data, x, texts), copied(x)), x if kind == "symbols" else standardised(flat(x))
+    response = None if response is None else response[rows]
+    categories = data.classes if kind in ("labels", "symbols") else ()
+    return ClientRows(source, inputs, stratum[rows], client, counts, names, facts, kind, y[rows], response, categories)
 
 
 def arguments_of(experiment: Dealing) -> str:

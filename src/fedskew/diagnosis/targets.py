@@ -236,12 +236,9 @@ class NumberTargets(Targets):
     @property
     def parameters(self) -> Numbers:
         every = self.moments.of(np.ones(len(self.counts)))
-        return {
-            "target edges": self.inner,
-            "strata": self.stratum_of.astype(np.float64),
-            "groups": self.group_of.astype(np.float64),
-            "target scale": np.array([every.mean, every.deviation]),
-        }
+        strata, groups = (part.astype(np.float64) for part in (self.stratum_of, self.group_of))
+        scale = np.array([every.mean, every.deviation])
+        return {"target edges": self.inner, "strata": strata, "groups": groups, "target scale": scale}
 
     @property
     def directions(self) -> int:

@@ -155,13 +155,9 @@ def measure_of(row: Row) -> Measure:
 
 def of_metric(rows: Iterable[Row], metric: TaskMetric) -> Iterator[Measure]:
     """Yield the measures of a task's metric."""
-    texts = {
-        "name": metric.name,
-        "title": metric.title,
-        "meaning": metric.meaning,
-        "worst": "lowest" if metric.better == "higher" else "highest",
-        "suffix": "" if metric.name == PRIMARY else f"_{metric.name}",
-    }
+    texts = {name: getattr(metric, name) for name in ("name", "title", "meaning")}
+    texts["worst"] = "lowest" if metric.better == "higher" else "highest"
+    texts["suffix"] = "" if metric.name == PRIMARY else f"_{metric.name}"
     for row in rows:
         if METRICS_OF[row["metrics"]](metric):
             fields = {key: row[key] for key in row.keys() - {"metrics", "scale"}}

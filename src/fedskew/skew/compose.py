@@ -98,14 +98,10 @@ def mixture(skews: Sequence[Skew]) -> Mixture:
     ):
         if isinstance(dealer, kind) and quantities:
             raise BadInput(f"skew: {why}; leave out {written(quantities)}, or use a label skew or iid")
-    return Mixture(
-        dealer,
-        quantities[0] if quantities else None,
-        tuple(skew for skew in skews if isinstance(skew, FeatureSkew)),
-        tuple(skew for skew in skews if isinstance(skew, Concept)),
-        bool(pooled),
-        bool(shuffled) and not pooled,
-    )
+    quantity = quantities[0] if quantities else None
+    features = tuple(skew for skew in skews if isinstance(skew, FeatureSkew))
+    concepts = tuple(skew for skew in skews if isinstance(skew, Concept))
+    return Mixture(dealer, quantity, features, concepts, bool(pooled), bool(shuffled) and not pooled)
 
 
 def written(skews: Sequence[Skew]) -> str:

@@ -102,10 +102,8 @@ class FeatureAffine:
     def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Parameters:
         std = x.std(axis=(0, *range(2, x.ndim)), dtype=np.float64)
         size = (num_clients, x.shape[1])
-        return {
-            "gain": rng.uniform(1 - self.strength, 1 + self.strength, size),
-            "offset": rng.uniform(-self.strength, self.strength, size) * std,
-        }
+        gain = rng.uniform(1 - self.strength, 1 + self.strength, size)
+        return {"gain": gain, "offset": rng.uniform(-self.strength, self.strength, size) * std}
 
     def transform(self, x: Floats, parameters: Parameters, rng: np.random.Generator) -> Floats:
         return over_row(parameters["gain"], x) * x + over_row(parameters["offset"], x)
@@ -314,12 +312,9 @@ class FeatureText:
         cluster = clusters(self.clusters, num_clients, rng)
         shares = self.strength * rng.uniform(0, (TYPOS, SHORTENED, CAPITALS), (self.clusters, 3))
         templates = np.resize(rng.permutation(len(TEMPLATES)), self.clusters)
-        return {
-            "cluster": cluster.astype(np.float64),
-            **dict(zip(("typos", "short", "capitals"), shares[cluster].T, strict=True)),
-            "framed": np.full(num_clients, self.strength),
-            "template": templates[cluster].astype(np.float64),
-        }
+        changes = dict(zip(("typos", "short", "capitals"), shares[cluster].T, strict=True))
+        framed, template = np.full(num_clients, self.strength), templates[cluster].astype(np.float64)
+        return {"cluster": cluster.astype(np.float64), **changes, "framed": framed, "template": template}
 
     def transform(self, x: Floats, parameters: Parameters, rng: np.random.Generator) -> Floats:
         """Return the numbers of the rows unchanged; `rewritten` changes their texts."""

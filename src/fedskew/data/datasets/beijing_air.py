@@ -64,19 +64,15 @@ class BeijingAir:
         train = train[some_rows(len(train), self.rows, 0, "beijing-air")]
         preprocessing, x = fitted(COLUMNS, cells, train)
         wrong, spread = y[test] - now[test], y[test] - y[test].mean()
+        as_now = {"rmse": float(np.sqrt((wrong**2).mean())), "mae": float(np.abs(wrong).mean())}
+        as_now["r2"] = float(1 - (wrong**2).sum() / (spread**2).sum())
         return self.files.build(
             (x[train], y[train]),
             (x[test], y[test]),
             clients=(station[train], names),
             groups_test=station[test],
             preprocessing=preprocessing,
-            baselines={
-                "as now": {
-                    "rmse": float(np.sqrt((wrong**2).mean())),
-                    "mae": float(np.abs(wrong).mean()),
-                    "r2": float(1 - (wrong**2).sum() / (spread**2).sum()),
-                }
-            },
+            baselines={"as now": as_now},
             notes=f"{(~complete).sum():,} of {len(y):,} hours have no PM2.5 now or later",
         )
 

@@ -49,16 +49,8 @@ def from_torch(
     (x, y), (x_test, y_test) = (arrays(part, f"{name}: {which}") for part, which in ((train, "train"), (test, "test")))
     check_all_trained(name, classes or (), y, y_test)
     numbers, names = (None, ()) if groups is None else numbered(ids_of(name, "client (groups)", groups))
-    return Dataset(
-        x=x,
-        y=y,
-        x_test=x_test,
-        y_test=y_test,
-        classes=tuple(classes) if classes else tuple(str(c) for c in range(int(y.max()) + 1)),
-        groups=numbers,
-        group_names=names,
-        name=name,
-    )
+    words = tuple(classes) if classes else tuple(str(c) for c in range(int(y.max()) + 1))
+    return Dataset(x=x, y=y, x_test=x_test, y_test=y_test, classes=words, groups=numbers, group_names=names, name=name)
 
 
 def arrays(part: Pairs, where: str) -> tuple[Rows, Ints]:

@@ -47,13 +47,8 @@ class Parkinsons:
         columns = [Number(name=name) for name in names[1:] if name not in TARGETS]
         cells = dict(zip(names, values.T, strict=True))
         preprocessing, x = fitted(columns, cells, ~test, target=f"{self.target}_UPDRS")
-        return self.files.build(
-            (x[~test], y[~test]),
-            (x[test], y[test]),
-            clients=(person[~test], people),
-            groups_test=person[test],
-            preprocessing=preprocessing,
-        )
+        train, tested, clients = (x[~test], y[~test]), (x[test], y[test]), (person[~test], people)
+        return self.files.build(train, tested, clients=clients, groups_test=person[test], preprocessing=preprocessing)
 
 
 def read_recordings(path: Path) -> tuple[list[str], np.ndarray[tuple[int, int], np.dtype[np.float64]]]:

@@ -56,13 +56,9 @@ def pooled(parts: Iterable[Moments]) -> Moments:
     steps = means / unit - first
     step = (shares * steps).sum()
     variance = (shares * ((deviations / unit) ** 2 + (steps - step) ** 2)).sum()
-    return Moments(
-        rows=int(rows.sum()),
-        mean=float(first + step) * unit,
-        deviation=min(math.sqrt(variance) * unit, sys.float_info.max),
-        low=min(part.low for part in parts),
-        high=max(part.high for part in parts),
-    )
+    mean, deviation = float(first + step) * unit, min(math.sqrt(variance) * unit, sys.float_info.max)
+    low, high = min(part.low for part in parts), max(part.high for part in parts)
+    return Moments(rows=int(rows.sum()), mean=mean, deviation=deviation, low=low, high=high)
 
 
 def unit_of(largest: float) -> float:

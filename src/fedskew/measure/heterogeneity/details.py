@@ -142,11 +142,8 @@ def gradient_dissimilarity(gradients: Floats, weights: Floats) -> dict[str, floa
     mean = weights @ gradients
     zeta = float(weights @ ((gradients - mean) ** 2).sum(1))
     length = float(mean @ mean)
-    return {
-        "zeta^2": zeta,
-        "B^2": 1 + zeta / length if length > 0 else float("inf"),
-        "G^2": max(float((gradients**2).sum(1).mean()) - length, 0.0),
-    }
+    bound = max(float((gradients**2).sum(1).mean()) - length, 0.0)
+    return {"zeta^2": zeta, "B^2": 1 + zeta / length if length > 0 else float("inf"), "G^2": bound}
 
 
 def softmax_gradients(z: Floats, y: Ints, client: Ints, clients: int, weights: Floats) -> Floats:

@@ -80,11 +80,8 @@ def moment_sums(z: Floats, y: Ints, classes: int) -> dict[str, Floats]:
     phi, half = np.column_stack([z, z * z - 1]), halves(y)
     cells = np.zeros((2 * classes, phi.shape[1]))
     np.add.at(cells, half * classes + y, phi)
-    return {
-        "rows by class": table(half, y, (2, classes)),
-        "sums by class": cells.reshape(2, classes, -1),
-        "products by half": np.stack([phi[half == h].T @ phi[half == h] for h in (0, 1)]),
-    }
+    rows, products = table(half, y, (2, classes)), np.stack([phi[half == h].T @ phi[half == h] for h in (0, 1)])
+    return {"rows by class": rows, "sums by class": cells.reshape(2, classes, -1), "products by half": products}
 
 
 def discriminants(means: Floats, matched: Floats, covariance: Floats) -> tuple[Floats, Floats]:

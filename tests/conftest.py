@@ -18,8 +18,11 @@ settings.load_profile("fedskew")
 # half a million objects of libraries and tests stay: looking for garbage among them takes a tenth of the time
 gc.set_threshold(20_000)
 
-LOOKING = ("dp_fedavg", "keeping", "metrics", "private", "system_runs")
-DRAWN = {"report", "tasks", *(f"test_{what}.py" for what in LOOKING)}
+LOOKING = (
+    *("dp_fedavg", "keeping", "metrics", "private", "system_runs"),
+    *("browser", "decisions", "growth", "page", "plots", "registry", "targets", "views"),
+)
+DRAWN = {"tasks", *(f"test_{what}.py" for what in LOOKING)}
 """Folders and files whose tests look at every figure of a page."""
 
 SLOW_SECONDS = 1800

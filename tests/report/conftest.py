@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedskew.report import html
+from fedskew.report import draw, html, style
 from fedskew.store.runs import RunStore
 from tests.conftest import few_pictures
 from tests.report import mixed_store, report
@@ -19,6 +19,15 @@ def store(tmp_path: Path) -> RunStore:
 def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pages without the figures over rounds, because these take most of the time."""
     monkeypatch.setattr(html, "pictures", few_pictures)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make pages with the words of all figures and without their drawings, which take most of the time."""
+    for name in [name for name in vars(draw) if name.startswith("draw_")]:
+        monkeypatch.setattr(draw, name, lambda *_, **__: None)
+    for name in ("inline", "attribute"):
+        monkeypatch.setattr(style, name, lambda *_: "")
 
 
 @pytest.fixture(scope="package")

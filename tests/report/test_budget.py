@@ -197,7 +197,6 @@ def test_a_method_without_pairs_makes_no_other_need_more_seeds(tmp_path) -> None
     assert (good.comparisons, good.verdict, good.seeds_to_decide) == (1, "undecided", 6)
 
 
-@pytest.mark.usefixtures("without_curves")
 def test_methods_are_ranked_within_each_data_set(tmp_path) -> None:
     made = RunStore(tmp_path)
     for number, (a, b, c) in enumerate([(0.9, 0.8, 0.7), (0.5, 0.6, 0.4), (0.9, 0.2, 0.1)]):

@@ -9,10 +9,12 @@ import pytest
 from fedskew.api.runs import open as open_store
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
+from fedskew.report import files, html, plots
 from fedskew.report.files import write_tables
 from fedskew.report.html import page
 from fedskew.report.plots import plot
 from fedskew.report.series import Results
+from fedskew.report.style import Picture
 from fedskew.store.runs import RunStore
 from tests.commands import output_of
 from tests.report import add
@@ -22,10 +24,18 @@ RULE = {"split": "client", "name": "rule_number", "note": "1 intra, 2 inter", "v
 LIMIT = {"split": "round", "name": "limit", "note": "the server's threshold", "views": ["curve"]}
 
 
+def of_decisions(results: Results, most_points: int = 0) -> dict[str, Picture]:
+    """Build the figures of what a method decided; the others take most of a page's time."""
+    built = plots.builders(results, most_points)
+    return {what: built[what]() for what in built if what.startswith(("mu", "rule", "limit"))}
+
+
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     """Return a store with a run of fedavg, and a run whose method decided about clients 0 and 1, in turn and then both."""
     monkeypatch.setenv("COLUMNS", "120")
+    for module in (html, files):
+        monkeypatch.setattr(module, "pictures", of_decisions)
     store = RunStore(tmp_path / "runs")
     add(store, "fedavg", 0, [0.2, 0.3, 0.4])
     run = add(store, "dualmetric", 0, [0.1, 0.2, 0.3])

@@ -37,7 +37,6 @@ def store(folder: Path, margin: float | None, others: dict[str, tuple[float, ...
     return made
 
 
-@pytest.mark.usefixtures("without_curves")
 def test_a_difference_surely_below_the_margin_is_equivalent(tmp_path: Path) -> None:
     with closing(store(tmp_path, 1.0, OTHERS)) as made:
         table = Results(made, made.runs()).summary

@@ -45,6 +45,7 @@ def store_of(folder: Path, seeds: int) -> RunStore:
     return store
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("verb", ["list", "watch c1", "show c1", "report c1", "resume c1"])
 def test_number_of_queries_does_not_grow_with_the_runs(verb: str, tmp_path, monkeypatch) -> None:
     counts, query = [], RunStore.query
@@ -72,7 +73,7 @@ def test_list_parses_one_text_for_each_method_and_show_each_text_once(tmp_path, 
 
 
 def test_verbs_of_stored_runs_load_no_pytorch(tmp_path) -> None:
-    store_of(tmp_path, 2)
+    store_of(tmp_path, 1)
     code = (
         "import sys; from fedskew.cli.main import main\n"
         "for words in ('list', 'tag 1 good', 'rename c1 mine', 'show c1', 'report c1', 'watch c1', 'rm c1 --yes'):\n"
@@ -103,11 +104,12 @@ def test_a_figure_draws_at_most_so_many_points_and_says_how_many() -> None:
     assert len(thin) == 2 * 100 + 1
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_report_says_which_rounds_its_lines_show(tmp_path, monkeypatch) -> None:
     store = store_of(tmp_path, 2)
     monkeypatch.setattr(html, "MOST_POINTS", 6)
     assert "The lines show 3 of 4 rounds, evenly spaced." in html.page(Results(store, store.runs()))
-    monkeypatch.undo()
+    monkeypatch.setattr(html, "MOST_POINTS", 5_000)
     assert "The lines show" not in html.page(Results(store, store.runs()))
 
 

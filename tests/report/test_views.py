@@ -15,7 +15,7 @@ from fedskew.cli.output import print_notices, print_ranks, print_summary
 from fedskew.execution.facts import defaults
 from fedskew.experiment.config import Experiment
 from fedskew.measure.history import Warned
-from fedskew.report import draw, files, html, plots, style
+from fedskew.report import files, html, plots, style
 from fedskew.report.budgets import budget_from
 from fedskew.report.series import Layout, Results
 from fedskew.store.runs import RunStore
@@ -104,15 +104,12 @@ CASES: dict[str, tuple[Callable[[Path], RunStore], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("case", CASES)
 def test_every_view_says_the_same(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, snapshot: object
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    for name in [name for name in vars(draw) if name.startswith("draw_")]:
-        monkeypatch.setattr(draw, name, lambda *_, **__: None)  # the words of a page do not need its pictures
-    for name in ("inline", "attribute"):
-        monkeypatch.setattr(style, name, lambda *_: "")
     of_page: dict[str, style.Picture] = {}
     monkeypatch.setattr(html, "pictures", lambda *given: of_page.update(plots.pictures(*given)) or dict(of_page))
     monkeypatch.setattr(files, "pictures", lambda results: of_page)  # its tables have the same heads

@@ -95,7 +95,6 @@ def test_intervals_as_people_read_them() -> None:
     assert words.interval(-0.2, 0.1, words.signed, low=-1.0) == "−20.0 ± 10.0"
 
 
-@pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [

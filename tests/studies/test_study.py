@@ -2,7 +2,9 @@
 
 import json
 import re
+from contextlib import redirect_stderr
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +45,6 @@ from fedskew.studies.study import (
     schedule,
 )
 from tests.commands import error_of, output_of
-from tests.studies.planted import federation
 
 ARMS_OF_COSTS = [Arm(name) for name in COSTS]
 REMEDIES = [Arm(name) for name in "abcdef"]
@@ -247,28 +248,29 @@ def test_the_page_has_six_parts_and_the_sites_by_name(studied: tuple[Path, Decid
 
 
 @pytest.fixture(scope="module")
-def dealt(short: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Decided:
-    """A study of rows that a skew deals, so that no test row has a site."""
-    options = {"dataset": "digits", "skew": "label-dirichlet:alpha=0.5", "clients": 4, "rounds": 1, "minutes": 60}
-    return fs.study(runs=tmp_path_factory.mktemp("dealt"), progress=False, jobs=1, **options)
+def dealt(short: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> tuple[Decided, str]:
+    """A study of rows that a skew deals, so that no test row has a site, with options that have no effect."""
+    options = {"dataset": "heart", "skew": "label-dirichlet:alpha=0.5", "clients": 4, "rounds": 1, "minutes": 60}
+    ignored = {"by": "sex", "partition_seed": 7, "seed": 5, "algorithm": "scaffold", "faults__attempts": 3}
+    with redirect_stderr(StringIO()) as said:
+        decided = fs.study(runs=tmp_path_factory.mktemp("dealt"), jobs=1, **options, **ignored)
+    return decided, " ".join(said.getvalue().split())
 
 
-def test_rows_that_a_skew_deals_are_studied_without_sites(dealt: Decided, tmp_path: Path) -> None:
-    text = "\n".join(printed(dealt.findings))
+def test_rows_that_a_skew_deals_are_studied_without_sites(dealt: tuple[Decided, str], tmp_path: Path) -> None:
+    decided, _ = dealt
+    text = "\n".join(printed(decided.findings))
     assert "Decision: Use " in text
-    assert any("NEW_ROWS.npy" in command for command in dealt.findings.commands)
+    assert any("NEW_ROWS.csv" in command for command in decided.findings.commands)
     assert "For whom: no table: the clients are dealt" in text
-    page = dealt.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    page = decided.report(tmp_path / "page.html").read_text(encoding="utf-8")
     assert "No table: the clients are dealt" in page
-    assert "4 clients · 1797 rows" in page, "training and test rows"
+    assert "4 clients · 920 rows" in page, "training and test rows"
     assert "Site-bias: an intercept of the site" in page
 
 
-def test_a_study_notes_options_without_effect(short, tmp_path: Path, capsys) -> None:
-    options = {"skew": "iid", "clients": 3, "rounds": 1, "minutes": 60, "jobs": 1}
-    ignored = {"by": "sex", "partition_seed": 7, "seed": 5, "algorithm": "scaffold", "faults__attempts": 3}
-    decided = fs.study(dataset="heart", runs=tmp_path, **options, **ignored)
-    said = " ".join(capsys.readouterr().err.split())
+def test_a_study_notes_options_without_effect(dealt: tuple[Decided, str]) -> None:
+    decided, said = dealt
     assert "algorithm, training.seed and clients.partition_seed without effect: a study has" in said
     assert "faults.attempts has no effect without faults.share" in said
     assert decided.findings.of_groups() == {}, "no table of dashes"
@@ -288,10 +290,11 @@ def test_a_final_model_with_test_rows_of_its_own_is_not_trained_on_them(short, t
     assert "| accuracy |" in card
 
 
-def test_all_arms_of_dealt_rows_are_measured_on_the_same_rows(dealt: Decided) -> None:
-    for seeds, reference in dealt.findings.by_row[FIRST].items():
-        assert len(reference.values) > 200
-        assert all(same_rows(of_arm[seeds], reference) for of_arm in dealt.findings.by_row.values())
+def test_all_arms_of_dealt_rows_are_measured_on_the_same_rows(dealt: tuple[Decided, str]) -> None:
+    by_row = dealt[0].findings.by_row
+    for seeds, reference in by_row[FIRST].items():
+        assert len(reference.values) > 100
+        assert all(same_rows(of_arm[seeds], reference) for of_arm in by_row.values())
 
 
 def pictures() -> fs.Dataset:
@@ -393,16 +396,6 @@ def test_the_centralised_arm_has_one_client_and_the_shuffled_one_no_sites(studie
     assert records[SHUFFLED].facts["partition"]["clients"] == 3
     sizes = {records[name].facts["partition"]["rows"] for name in (POOLED, SHUFFLED, FIRST)}
     assert len(sizes) == 1
-
-
-def test_the_same_call_finds_everything_in_the_store(short, studied: tuple[Path, Decided]) -> None:
-    folder, before = studied
-    options = {"label": "outcome", "client": "clinic", "rounds": 2, "minutes": 60, "jobs": 1}
-    runs = len(RunStore(folder / "runs").runs())
-    again = fs.study(folder / "visits.csv", runs=folder / "runs", progress=False, **options)
-    assert len(RunStore(folder / "runs").runs()) == runs
-    assert again.decision == before.decision
-    assert again.final is None
 
 
 def test_an_interrupted_study_continues(short, monkeypatch, tmp_path: Path) -> None:
@@ -589,7 +582,7 @@ def test_joining_does_not_help_only_if_every_joint_arm_is_behind(studied: tuple[
     assert found.used == found.decision
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_sites_that_should_not_join_get_models_of_their_own(tmp_path: Path, capsys, monkeypatch) -> None:
     """Two of three sites have the opposite rule. The final model is each site's own, and answers each row by its site."""
     monkeypatch.setattr("fedskew.studies.study.PARTITIONS", (6,))
@@ -741,11 +734,10 @@ def test_the_next_commands_name_a_client_where_rows_do_not(
     assert lines == [f"fedskew predict {predict}", f"fedskew export{export}"]
 
 
-def test_the_next_step_is_to_mend_the_data(tmp_path: Path, short) -> None:
-    federation("unit", 0).to_csv(tmp_path / "rows.csv", index=False)
-    options = {"label": "outcome", "client": "site", "rounds": 1, "minutes": 60, "jobs": 1}
-    decided = fs.study(tmp_path / "rows.csv", runs=tmp_path / "runs", progress=False, **options)
-    assert decided.findings.commands[0] == (
+def test_the_next_step_is_to_mend_the_data(tmp_path: Path) -> None:
+    base, diagnosis = Experiment(dataset="heart"), {"paste": [{"file": "rows.columns.toml"}]}
+    execution = Execution(base, fs.load("heart"), diagnosis, RunStore(tmp_path / "runs"), 1, Caller(False), None)
+    assert execution.commands(Arm(FIRST), [], final=True)[0] == (
         "# first write the lines of the page into rows.columns.toml beside the data, and repeat the study"
     )
 
@@ -764,13 +756,15 @@ def test_notes_on_cells_and_the_plan_come_before_the_wait(tmp_path: Path, capsys
     assert "planned for 60 min" in " ".join(capsys.readouterr().err.split())
 
 
-def test_json_and_wrong_requests(studied: tuple[Path, Decided], short, capsys, monkeypatch) -> None:
+def test_the_same_command_finds_everything_in_the_store(studied: tuple[Path, Decided], short, capsys) -> None:
     folder, decided = studied
+    runs = len(RunStore(folder / "runs").runs())
     command = f"study {folder}/visits.csv --label outcome --client clinic --runs {folder}/runs --rounds 2 --jobs 1"
     values = json.loads(output_of(*command.split(), "--minutes", "60", "--json"))
     last = output_of(*command.split(), "--minutes", "60", "--final").splitlines()[-3:]
     assert last[0] == f"Run {decided.final.ids[0]} is trained on all rows: FedAvg"
     assert last[2].startswith("Next: fedskew predict NEW_ROWS.csv")
+    assert len(RunStore(folder / "runs").runs()) == runs
     assert values["decision"] == decided.findings.decision
     assert Path(values["report"]).is_file()
     for more, message in (

@@ -347,7 +347,7 @@ def test_an_option_of_an_own_method_is_tuned_beside_fedavg(tmp_path, key, monkey
     spec.loader.exec_module(module)
     name = f"{tmp_path}/mine.py::LayerProx"
     options = {"grid": {key.format(file=f"{tmp_path}/mine.py"): [0.0, 9.0], "lr": [0.1]}, "tuning_seeds": [1000]}
-    quick = {"dataset": "digits", "rounds": 1, "clients": 2, "runs": tmp_path / "runs", "progress": False}
+    quick = {"dataset": "heart", "model": "softmax", "rounds": 1, "runs": tmp_path / "runs", "progress": False}
     for own in (name, module.LayerProx):
         methods = fs.tune(["fedavg", own], **options, **quick).methods
         assert [*methods] == ["fedavg", name]
@@ -356,7 +356,7 @@ def test_an_option_of_an_own_method_is_tuned_beside_fedavg(tmp_path, key, monkey
     records = [record for record in RunStore(tmp_path / "runs").runs() if "LayerProx" in record.name]
     assert sorted(fs.from_toml(record.experiment).algorithm.mu for record in records) == [0.0, 9.0]
     command = ["tune", "--algorithms", "fedavg", name, "--grid", f"{key.format(file=f'{tmp_path}/mine.py')}=0,9"]
-    rest = f"--dataset digits --rounds 1 --clients 2 --tuning-seeds 1000 --runs {tmp_path / 'cli'}"
+    rest = f"--dataset heart --model softmax --rounds 1 --tuning-seeds 1000 --runs {tmp_path / 'cli'}"
     assert main([*command, *rest.split()]) == 0
 
 

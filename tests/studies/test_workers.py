@@ -46,22 +46,8 @@ def test_workers_share_one_import() -> None:
 @pytest.mark.thorough
 def test_workers_import_no_module_of_the_working_folder(tmp_path: Path) -> None:
     (tmp_path / "selectors.py").write_text("raise SystemExit('the wrong module')")
-    words = [
-        "compare",
-        "--algorithms",
-        "fedavg",
-        "--seeds",
-        "2",
-        "--rounds",
-        "1",
-        "--clients",
-        "3",
-        "--epochs",
-        "1",
-        "--jobs",
-        "2",
-    ]
-    command = [Path(sys.executable).with_name("fedskew"), *words]
+    words = "compare --algorithms fedavg --dataset heart --seeds 2 --rounds 1 --epochs 1 --jobs 2"
+    command = [Path(sys.executable).with_name("fedskew"), *words.split()]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
 

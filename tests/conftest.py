@@ -19,7 +19,7 @@ settings.load_profile("fedskew")
 gc.set_threshold(20_000)
 
 LOOKING = (
-    *("dp_fedavg", "keeping", "metrics", "private", "system_runs"),
+    *("dp_fedavg", "metrics", "private"),
     *("browser", "decisions", "growth", "page", "plots", "registry", "targets", "views"),
 )
 DRAWN = {"tasks", *(f"test_{what}.py" for what in LOOKING)}

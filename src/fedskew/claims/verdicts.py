@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedskew.claims.document import Claim, ClaimTable, Document, Support, Verdict, evidence_for, judge
+from fedskew.claims.document import STATISTICS, Claim, ClaimTable, Document, Support, Verdict, evidence_for, judge
 from fedskew.claims.quantities import Measured, quantity
 from fedskew.core.text import count
 from fedskew.measure.statistics import alike, holm, mean_interval
@@ -111,14 +111,12 @@ def cells(table: ClaimTable, results: Results, names: Sequence[str] = ()) -> dic
 
 def compared(table: ClaimTable, measure: str, results: Results) -> TableCell:
     """Return what a table's last column has: its statistic of the second arm and the first. Both must have runs."""
-    arms = table.arms[1::-1]
-    claim = Claim(
-        name=measure, text="", where="", table=table.name, kind=table.compare, of=measure, arms=arms, expect="> 0"
-    )
-    values = [claim.statistic([results[arm][seed] for arm in arms]) for seed in shared_seeds(results, arms)]
-    support = evidence_for(claim, values, claim.printed(table.printed))
-    document = support.in_document
-    return TableCell(None if document is None else float(f"{document:.3g}"), support.mean, support.half)
+    arms, statistic = table.arms[1::-1], STATISTICS[table.compare]
+    runs = [[results[arm][seed] for arm in arms] for seed in shared_seeds(results, arms)]
+    values = [statistic([quantity(measure, run) for run in of_seed]) for of_seed in runs]
+    printed = [table.printed.get(arm, {}).get(measure) for arm in arms]
+    document = None if None in printed else float(f"{statistic(printed):.3g}")
+    return TableCell(document, *(mean_interval(values) if values else (math.nan, math.nan)))
 
 
 def over_seeds(measure: str, runs: Mapping[int, Measured]) -> tuple[float, float]:

@@ -168,16 +168,11 @@ def table_of_runs(seen: Sequence[Seen]) -> RenderableType:
 
 def progress(seen: Sequence[Seen]) -> str:
     """Return how many runs have ended, and the time left."""
-    left = remaining(seen)
+    paces = [s.pace for s in seen if math.isfinite(s.pace)]
+    usual = sum(paces) / len(paces) if paces else 0.0  # of a run that has not started
+    left = sum((s.pace if math.isfinite(s.pace) else usual) * s.rounds_left for s in seen)
     ended = f"{sum(not s.open for s in seen)} of {len(seen)} runs have ended"
     return ended + (f", about {duration(left)} of training left" if left else "")
-
-
-def remaining(seen: Sequence[Seen]) -> float:
-    """Return the remaining seconds of training. A run that has not started is assumed to have the mean pace of the others."""
-    paces = [s.pace for s in seen if math.isfinite(s.pace)]
-    usual = sum(paces) / len(paces) if paces else 0.0
-    return sum((s.pace if math.isfinite(s.pace) else usual) * s.rounds_left for s in seen)
 
 
 def state(seen: Seen) -> str:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.core.records import Batch, Server
-from fedskew.core.task import ModelTask
+from fedskew.core.task import Task
 from fedskew.core.trees import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
@@ -25,6 +25,7 @@ class Quadratic:
     """f_k(w) = h/2 (w - b)^2 for a row (h, b); the optimum of the uniform mean is sum(h b) / sum(h)."""
 
     num_classes: int = 1
+    stacks, joint, pooled_names, pooled_primary, model = True, False, (), "", nn.Module()
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         value = x[:, 0] / 2 * (w[0] - x[:, 1]) ** 2
@@ -126,9 +127,9 @@ class OneLayer(nn.Module):
         return x, self.out(x)
 
 
-def classifier(net: nn.Module, classes: int, bf16: bool = False) -> ModelTask:
+def classifier(net: nn.Module, classes: int, bf16: bool = False) -> Task:
     """Classification by this module."""
-    return ModelTask(Classification(), net, ParameterSpace(net), classes, bf16)
+    return Task(Classification(), net, ParameterSpace(net), classes, bf16)
 
 
 NET = TinyNet().double()

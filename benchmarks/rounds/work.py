@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedskew.algorithms import FedAvg
 from fedskew.core.component import build
-from fedskew.core.task import ModelTask
+from fedskew.core.task import Task
 from fedskew.core.trees import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
@@ -66,7 +66,7 @@ class Workload:
         dealt = evenly(np.arange(n), population)
         return Federation(
             algorithm=FedAvg(),
-            task=ModelTask(Classification(), net, ParameterSpace(net), self.classes, self.bf16),
+            task=Task(Classification(), net, ParameterSpace(net), self.classes, self.bf16),
             solver=Sgd(lr=0.05),
             server_optimiser=ServerSgd(),
             selection=Uniform(clients=self.clients),

@@ -54,7 +54,11 @@ def verbs() -> str:
 
 def command_options() -> str:
     """The options of `run`, `compare` and `tune` that change an experiment."""
-    sets = {f"--{one.name.replace('_', '-')}": f"`{one.sets}`" for one in KEYWORDS.values() if one.sets}
+    sets = {
+        f"--{one.name.replace('_', '-')}": f"`{one.sets or one.name}`"
+        for one in KEYWORDS.values()
+        if one.sets is not None
+    }
     rows = [
         {"name": one.name, "sets": sets.get(one.name, ""), "what": one.help}
         for options in EXPERIMENT.values()

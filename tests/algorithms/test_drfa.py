@@ -174,10 +174,10 @@ def test_a_round_whose_drawn_clients_all_fail_is_followed_by_another_survey() ->
 def drawn(copies) -> tuple:
     """A federation of quadratics with 2, 5 and 9 steps, its server after a draw of these copies, and the work."""
     fed = exact_clients(Quadratic(), [*PAIR, [2.0, -1.0]], (2, 5, 9), Drfa(gamma=0.005), lr=0.1)
-    server, work, _ = prepare(fed, Sequential(), start(fed, f64([1.0])), ClientStates(), False)
+    server, *_ = prepare(fed, Sequential(), start(fed, f64([1.0])), ClientStates(), False)
     state = {**server.state, "copies": f64(copies), "share": f64(0.0)}
     server = server._replace(state=state)
-    return fed, server, work_of_round(fed, server, ClientStates(), False, np.arange(3), work.turnout, {})
+    return fed, server, work_of_round(fed, server, ClientStates(), False, np.arange(3), {})
 
 
 @pytest.mark.parametrize(

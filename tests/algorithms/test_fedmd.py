@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.algorithms import FedMd
-from fedskew.core.task import ModelTask
+from fedskew.core.task import Task
 from fedskew.core.trees import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
@@ -31,10 +31,10 @@ def own(states: ClientStates) -> Tensor:
     return kept[PART][torch.as_tensor(np.argsort(ids))]
 
 
-def mixed_tasks(*nets: nn.Module) -> tuple[ModelTask, ...]:
+def mixed_tasks(*nets: nn.Module) -> tuple[Task, ...]:
     net = MixedNet(list(nets))
     space = ParameterSpace(net)
-    return tuple(ModelTask(Classification(), net.using(g), space, 3) for g in range(len(nets)))
+    return tuple(Task(Classification(), net.using(g), space, 3) for g in range(len(nets)))
 
 
 def two_architectures(algorithm) -> tuple[Federation, Tensor, list[nn.Module]]:

@@ -27,9 +27,9 @@ def test_each_way_to_end_a_command_asks_for_a_stop(number: signal.Signals, capsy
     before = signal.signal(number, signal.SIG_DFL)  # the command ``nohup`` ignores one of them
     try:
         with stop_on_signal() as stopper:
-            assert not stopper.requested
+            assert not stopper()
             os.kill(os.getpid(), number)
-            assert stopper.requested
+            assert stopper()
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), number)
         assert signal.getsignal(number) == signal.SIG_DFL
@@ -43,7 +43,7 @@ def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
     try:
         with stop_on_signal() as stopper:
             os.kill(os.getpid(), signal.SIGHUP)
-            assert not stopper.requested
+            assert not stopper()
     finally:
         signal.signal(signal.SIGHUP, before)
 

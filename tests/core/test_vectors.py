@@ -66,12 +66,6 @@ def test_a_value_that_is_not_finite_stays_in_its_row_and_column(wrong: float) ->
     assert not seen.to_weighted.isfinite().any()
 
 
-def test_a_sum_can_be_returned_in_float64() -> None:
-    rows, weights = whole_numbers(5, 300), torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5], dtype=torch.float64)
-    part = weighted_sum(weights, rows, torch.float64)
-    torch.testing.assert_close(part, weights @ rows.double(), rtol=1e-14, atol=1e-14)
-
-
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16])
 def test_sums_have_the_type_of_the_rows(kind: torch.dtype) -> None:
     rows, weights = whole_numbers(4, 300).to(kind), torch.full((4,), 0.25)

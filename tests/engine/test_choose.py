@@ -8,6 +8,7 @@ import pytest
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.core.component import build
+from fedskew.core.task import Task
 from fedskew.engine import choose as trial
 from fedskew.engine.choose import EngineChoice, choose
 from fedskew.engine.sequential import Sequential
@@ -137,6 +138,6 @@ def test_the_fastest_option_is_chosen(machine, seconds, rounds, threads, engine,
 
 def test_a_model_that_cannot_be_stacked_is_tried_alone(machine, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = machine({"sequential": 2})
-    monkeypatch.setattr(trial, "stackable", lambda task: False)
+    monkeypatch.setattr(Task, "stacks", False)
     assert choose(replace(FED, rounds=1), work_of(), [1])[0] == EngineChoice(Sequential())
     assert tried == ["sequential"]

@@ -131,6 +131,7 @@ def visit(folder: Path, round_: int = 0, **facts: int) -> Visit:
     made = Visit.__new__(Visit)
     made.node = Node(1, folder / "rows.npz", folder)
     made.request = request("", "train", 1, round_, **facts)
+    made.states = made.node.states(RUN)
     return made
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedskew.core.task import ModelTask
+from fedskew.core.task import Task
 from fedskew.core.trees import ParameterSpace
 from fedskew.loop import evaluate as evaluation
 from fedskew.loop.evaluate import evaluate, evaluate_clients, per_row
@@ -89,7 +89,7 @@ def test_images_are_evaluated_in_channels_last_format():
             seen.append(x.stride())
             return x.flatten(1), x.flatten(1)[:, :4]
 
-    task = ModelTask(Classification(), Looks(), ParameterSpace(nn.Linear(1, 1)), 4)
+    task = Task(Classification(), Looks(), ParameterSpace(nn.Linear(1, 1)), 4)
     images, labels = torch.randn(5, 3, 8, 8, dtype=torch.float64), torch.zeros(5, dtype=torch.long)
     scores = evaluate(task, torch.zeros(2, dtype=torch.float64), images, labels)
     assert seen == [(192, 1, 24, 3)]

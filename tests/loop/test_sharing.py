@@ -13,7 +13,7 @@ from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build
 from fedskew.core.records import Upload
 from fedskew.core.seeding import torch_stream
-from fedskew.core.task import ModelTask
+from fedskew.core.task import Task
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
@@ -220,7 +220,7 @@ def test_fedbn_keeps_the_normalisation_layers_that_the_client_trained(model, sha
     at = Norm().kept(net, space)
     fed = replace(
         ragged(FedAvg(), sizes=sizes, local=Local(epochs=1, batch_size=4)),
-        task=ModelTask(Classification(), net, space, 3),
+        task=Task(Classification(), net, space, 3),
         x=torch.tensor(rng.standard_normal((sum(sizes), *shape))),
         own_part=OwnPart.of(at, space.size),
     )

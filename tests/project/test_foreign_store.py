@@ -186,7 +186,7 @@ def test_what_training_fitted_names_no_code(part: str, walk: Walk, code: list[st
     for table in (
         *({"name": one} for one in code),
         {"name": "__main__::Mine", "file_text": text},
-        {"name": "__main__::Mine", "file_text": text, "file_hash": trust.key_of(text.encode())[:16]},
+        {"name": "__main__::Mine", "file_text": text, "file_hash": trust.digest(text.encode())},
     ):
         for path, known in sound.items():
             fitted = json.loads(known)

@@ -12,7 +12,7 @@ import fedskew as fs
 from fedskew.algorithms import FedAvg
 from fedskew.core.errors import BadInput
 from fedskew.core.metrics import TaskMetric
-from fedskew.core.task import ModelTask, without_padding
+from fedskew.core.task import Task, without_padding
 from fedskew.core.trees import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.combinations import suited
@@ -163,9 +163,7 @@ def of_pairs(**changes: object) -> Federation:
     fed = federation("fedavg", **changes)
     net = TinyNet(outputs=1).double()
     y = torch.stack([fed.x[:, 0].exp(), (fed.x[:, 1] > 0).double()], 1)
-    return replace(
-        fed, algorithm=FedAvg(), task=ModelTask(Ranked(), net, ParameterSpace(net), 1), y=y, server_data=None
-    )
+    return replace(fed, algorithm=FedAvg(), task=Task(Ranked(), net, ParameterSpace(net), 1), y=y, server_data=None)
 
 
 START = torch.randn(65, generator=torch.Generator().manual_seed(5), dtype=torch.float64) / 2

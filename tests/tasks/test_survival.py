@@ -15,7 +15,7 @@ import fedskew
 from fedskew.algorithms import ALGORITHMS
 from fedskew.algorithms.per_fedavg import on_part
 from fedskew.core.records import Batch
-from fedskew.core.task import ModelTask
+from fedskew.core.task import Task
 from fedskew.core.trees import ParameterSpace
 from fedskew.execution.build import setup_of
 from fedskew.experiment.config import Experiment
@@ -156,7 +156,7 @@ CLASS_FREE = [name for name in ALGORITHMS if not first(name).accepts(TIMES)]
 
 def test_a_part_of_a_batch_has_its_own_risk_sets() -> None:
     net = TinyNet(outputs=1).double()
-    task, w = ModelTask(TASK, net, ParameterSpace(net), 1), ParameterSpace(net).flatten(net)
+    task, w = Task(TASK, net, ParameterSpace(net), 1), ParameterSpace(net).flatten(net)
     x, y = torch.tensor(np.random.default_rng(3).normal(size=(9, 6))), drawn(3, rows=9)[1]
     found = on_part(1, 2)(task, None, w, Batch(x, y, torch.ones(9, dtype=torch.float64)))
     alone = TASK.loss(task.logits(w, x[1::2]), y[1::2]).mean()

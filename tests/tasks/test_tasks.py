@@ -127,7 +127,7 @@ def test_label_skews_deal_tenths_of_the_target(air) -> None:
     y, part = made.dataset.y, made.partition
     tops = [y[part.rows(k)].max() for k in range(len(part))]
     assert tops == sorted(tops)
-    assert made.label_counts().shape == (10, 10)
+    assert made.data.label_counts().shape == (10, 10)
     assert made.partition_facts()["label_distance"] > 0.5
     assert made.federation.info.label_counts.shape == (10, 0)
     assert made.dataset.strata[1][0].startswith("up to ")

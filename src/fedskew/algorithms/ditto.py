@@ -60,5 +60,4 @@ class Ditto(Algorithm):
         return Upload(carry.w - view.x, {}, {}), {"v": carry.scratch["v"]}
 
     def personal(self, view: View) -> Tensor:
-        v: Tensor = view.state["v"]
-        return v
+        return view.state["v"]

@@ -57,5 +57,4 @@ class F3Gradient(Algorithm):
         return {"g_fair": torch.func.grad(lambda w: soft_gap(server, w, self.column).square())(server.x)}
 
     def local_gradient(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> Tensor:
-        g_fair: Tensor = view.extras["g_fair"]
-        return grad_fn(w)[0] + self.lam * g_fair
+        return grad_fn(w)[0] + self.lam * view.extras["g_fair"]

@@ -62,8 +62,7 @@ class FedSmoo(Algorithm):
 
     def pull(self, view: View, w: Tensor) -> Tensor:
         """Return the correction (P,) that the local problem adds to the gradient: -lambda_k + (w - x) / beta."""
-        lambda_k: Tensor = view.state["lambda_k"]
-        return (w - view.x) / self.beta - lambda_k
+        return (w - view.x) / self.beta - view.state["lambda_k"]
 
     def local_gradient(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> Tensor:
         return grad_fn(w)[0] + self.pull(view, w)

@@ -59,8 +59,7 @@ class Scaffold(Algorithm):
         return {"g": grad(lambda w: batch.sum(task.loss(task.logits(w, batch.x), batch.y)))(view.x)}
 
     def local_gradient(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> Tensor:
-        c_k: Tensor = view.state["c_k"]
-        return grad_fn(w)[0] - c_k + view.extras["c"]
+        return grad_fn(w)[0] - view.state["c_k"] + view.extras["c"]
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         c, c_k, delta = view.extras["c"], view.state["c_k"], carry.w - view.x

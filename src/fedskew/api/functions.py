@@ -332,7 +332,7 @@ def check(component: object) -> Checked:
 def setting_of(key: str) -> str:
     """Turn ``lr`` and ``solver__lr`` into ``solver.lr``."""
     sets = KEYWORDS[key].sets if key in KEYWORDS else ""
-    return sets if "." in sets else key if "." in key else key.replace("__", ".")
+    return sets or (key if "." in key else key.replace("__", "."))
 
 
 @plainly

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedskew.algorithms import FedAvg
 from fedskew.claims import exhibits, landscapes
 from fedskew.core.records import BatchPlan
-from fedskew.core.task import ModelTask
+from fedskew.core.task import Task
 from fedskew.core.trees import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.synthetic import SyntheticSoftmax
@@ -101,7 +101,7 @@ def drift_demo(on_progress: exhibits.Progress = lambda _: None) -> Iterator[Run]
         rows = dealt[printed.skew]
         fed = Federation(
             algorithm=FedAvg(),
-            task=ModelTask(Classification(), net, space, data.num_classes),
+            task=Task(Classification(), net, space, data.num_classes),
             solver=Sgd(lr=RATE),
             server_optimiser=ServerSgd(),
             selection=Everyone(),

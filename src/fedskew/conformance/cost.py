@@ -11,8 +11,9 @@ from torch import Tensor
 from fedskew.conformance import miniature
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.contract import ServerOptimiser
+from fedskew.core.machine import on_threads
 from fedskew.core.records import Batch, Carry, View
-from fedskew.core.task import ModelTask
+from fedskew.core.task import Task
 from fedskew.core.trees import Tree, leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
@@ -76,7 +77,7 @@ class Tally:
 
 
 @dataclass(frozen=True, eq=False)
-class CountedTask(ModelTask):
+class CountedTask(Task):
     """A task that counts its forward passes."""
 
     tally: Tally = field(default_factory=Tally)
@@ -87,7 +88,7 @@ class CountedTask(ModelTask):
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         self.tally.forwards[self.tally.phase] += 1
-        return ModelTask.outputs(self, w, x)
+        return Task.outputs(self, w, x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +145,7 @@ class Counted:
 
 
 @lru_cache(maxsize=256)
-@miniature.one_thread()
+@on_threads(1)
 def measure_cost(algorithm: Algorithm, server_optimiser: ServerOptimiser = SERVER) -> Cost:
     """Measure the cost of the second round, in which all states exist."""
     tally = Tally()
@@ -162,15 +163,8 @@ def measure_cost(algorithm: Algorithm, server_optimiser: ServerOptimiser = SERVE
     candidates = len(next(leaves(tally.answers))[1]) if tally.answers else len(work.clients)
     done = engine.run(fed.program, work, fed.x, fed.y)
     server = close_round(fed, server, work, done)
-    models = (
-        (fed.own_part.sent(work.view.x), fed.own_part.sent(done.uploads.delta))
-        if fed.own_part
-        else (work.view.x, done.uploads.delta)
-    )
-    down, up = (
-        units((models[0], sent_extras(work.view))),
-        units(pick(done.uploads._replace(delta=models[1], notes={}), 0)),
-    )
+    down = units((fed.sent(work.view.x), sent_extras(work.view)))
+    up = units(pick(done.uploads._replace(delta=fed.sent(done.uploads.delta), notes={}), 0))
     if fed.program.convenes:
         down += " to all candidates"
         up += f", and {units(pick(tally.answers, 0))} from all candidates" if tally.answers else ""

@@ -79,11 +79,6 @@ def snapshot(*things: object) -> Record:
     return copies
 
 
-def shapes(tree: object) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Return the shape and type of each leaf."""
-    return {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in leaves(tree)}
-
-
 VECTOR, SCALAR, IDS, TREE, UPLOAD = "a tensor (P,)", "a tensor ()", "a tensor of client ids (m,)", "a dict", "an Upload"
 
 RETURNS = {
@@ -141,8 +136,7 @@ def strict(algorithm: Algorithm, size: int) -> Algorithm:
         for hook in RETURNS
         if getattr(cls, hook) is not getattr(Algorithm, hook)
     }
-    checked: Algorithm = type(cls.__name__, (cls,), hooks)(**{key: getattr(algorithm, key) for key in vars(algorithm)})
-    return checked
+    return type(cls.__name__, (cls,), hooks)(**{key: getattr(algorithm, key) for key in vars(algorithm)})
 
 
 def wrong_return(fed: Federation) -> str:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedskew.algorithms import FedAvg
-from fedskew.conformance import kinds as slots, promises
-from fedskew.conformance.hooks import Broken, expect_same, shapes
+from fedskew.conformance import promises
+from fedskew.conformance.hooks import Broken, expect_same
 from fedskew.conformance.miniature import (
     CLASSES,
     LENGTH,
@@ -34,7 +34,7 @@ from fedskew.core.errors import BadInput
 from fedskew.core.seeding import stream
 from fedskew.core.sites import Harmonisation, OutputHarmonisation, RowHarmonisation, SiteSums
 from fedskew.core.task import Pooling, TaskKind
-from fedskew.core.trees import ParameterSpace, map_leaves, num_bytes, pick
+from fedskew.core.trees import ParameterSpace, map_leaves, num_bytes, pick, signature
 from fedskew.data.dataset import Dataset
 from fedskew.skew.concept import Concept, labels_of
 from fedskew.skew.feature import FeatureSkew, transformed
@@ -111,7 +111,7 @@ def codec_states_its_bytes(codec: Codec) -> None:
     opened = map_leaves(lambda leaf: leaf[None], codec.unpack(message, TASK))
     expect_same({"update": codec.decode(opened, TASK)[0]}, {"update": codec.decode(coded, TASK)[1]}, tolerance=0.0)
     stated, sent = -(-codec.bits(rows, TASK) // 8), num_bytes(message)
-    holds(sent <= stated + len(shapes(message)), f"a message has {sent} bytes, but `bits` gives {stated} bytes")
+    holds(sent <= stated + len(signature(message)), f"a message has {sent} bytes, but `bits` gives {stated} bytes")
 
 
 def codec_feeds_errors_back(codec: Codec) -> None:
@@ -163,9 +163,8 @@ def availability_decides(availability: Availability) -> None:
     for round_ in range(5):
         there = availability.available(info, round_, 3)
         holds(there.shape == (len(SIZES),) and there.dtype == bool, f"{there.dtype} of shape {there.shape}")
-        holds(
-            np.array_equal(there, availability.available(info, round_, 3)), f"round {round_} differs when asked again"
-        )
+        again = availability.available(info, round_, 3)
+        holds(np.array_equal(there, again), f"round {round_} differs when asked again")
 
 
 def augmentation_draws(augmentation: Augmentation) -> None:
@@ -184,9 +183,8 @@ def harmonisation_treats_sites_alike(harmonisation: Harmonisation) -> None:
     if isinstance(harmonisation, RowHarmonisation):
         sites = [rng.normal(k, 1 + k, (5, 4)) for k in range(4)]
         rows, at = np.concatenate(sites), np.arange(4).repeat(5)
-        maps, other = (
-            harmonisation.fit(SiteSums.of(part, np.arange(0))) for part in (sites, [sites[k] for k in order])
-        )
+        orders = sites, [sites[k] for k in order]
+        maps, other = (harmonisation.fit(SiteSums.of(part, np.arange(0))) for part in orders)
         changed = maps.changed(rows, at)
         holds(bool(np.isfinite([changed, maps.changed(rows, at * 0 - 1)]).all()), "a row is not finite")
         expect_same({"rows": torch.tensor(other.changed(rows, np.argsort(order)[at]))}, {"rows": torch.tensor(changed)})
@@ -250,13 +248,6 @@ def task_measures_its_metrics(task: TaskKind) -> None:
     holds(task.primary in (pooled if names[task.primary] else measured), f"{task.primary} is not computed")
     wrong = [name for name, value in measured.items() if value.shape != ()]
     holds(not wrong, f"{', '.join(wrong)} of all rows must be one number")
-
-
-TASK_PROMISES: tuple[Callable[[TaskKind], None], ...] = (
-    task_scores_rows,
-    task_ignores_other_rows,
-    task_measures_its_metrics,
-)
 
 
 ROWS, EIGHT_CLASSES, CLIENTS = 240, 8, 7
@@ -391,9 +382,8 @@ def skew_deals(skew: object) -> None:
     if isinstance(skew, FeatureSkew):
         parameters = skew.draw(x, CLIENTS, rng)
         changed = transformed([skew], [parameters], x, np.arange(ROWS) % CLIENTS, 0)
-        holds(
-            changed.shape == x.shape and bool(np.isfinite(changed).all()), "rows change their shape, or are not finite"
-        )
+        whole = changed.shape == x.shape and bool(np.isfinite(changed).all())
+        holds(whole, "rows change their shape, or are not finite")
     if isinstance(skew, Concept):
         changes = skew.draw(x, EIGHT_CLASSES, CLIENTS, rng)
         labels = labels_of([skew], [changes], x, y, np.arange(ROWS) % CLIENTS, 0, 1).at(skew.complete)
@@ -437,18 +427,18 @@ def metric_is_a_number(metric: Metric) -> None:
 KINDS: dict[str, tuple[Callable[..., None], ...]] = {
     "dataset": (data_are_whole, data_are_the_same_again),
     "skew": (skew_deals, skew_follows_the_seed),
-    "task": TASK_PROMISES,
+    "task": (task_scores_rows, task_ignores_other_rows, task_measures_its_metrics),
     "model": (model_gives_features_and_logits, model_starts_from_the_seed, model_learns),
-    "solver": (slots.solver_rests, slots.solver_is_what_it_says),
-    "server": (slots.server_rests,),
-    "augment": (slots.augmentation_draws,),
-    "availability": (slots.availability_decides,),
+    "solver": (solver_rests, solver_is_what_it_says),
+    "server": (server_rests,),
+    "augment": (augmentation_draws,),
+    "availability": (availability_decides,),
     "refine": (),
-    "selection": (slots.selection_draws,),
-    "sharing": (slots.sharing_divides,),
+    "selection": (selection_draws,),
+    "sharing": (sharing_divides,),
     "metric": (metric_is_a_number,),
-    "harmonisation": (slots.harmonisation_treats_sites_alike,),
-    "codec": (slots.codec_decodes, slots.codec_states_its_bytes, slots.codec_feeds_errors_back),
+    "harmonisation": (harmonisation_treats_sites_alike,),
+    "codec": (codec_decodes, codec_states_its_bytes, codec_feeds_errors_back),
 }
 """The promises by kind of component."""
 

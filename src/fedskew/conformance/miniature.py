@@ -1,7 +1,5 @@
 """The miniature federation: seven clients with 1 to 40 rows, three classes, a tanh network, float64. It runs 100 times a second."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,7 @@ from torch import Tensor, nn
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.contract import Selection, ServerOptimiser, Solver
 from fedskew.core.records import Batch, Server
-from fedskew.core.task import ModelTask, Task, TaskKind
+from fedskew.core.task import Task, TaskKind
 from fedskew.core.trees import ParameterSpace
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
@@ -48,7 +46,7 @@ class Net(nn.Module):
 # parameters are always given as a vector, so the module's own random values do not matter
 NET = Net().double()
 SPACE = ParameterSpace(NET)
-TASK = ModelTask(Classification(), NET, SPACE, CLASSES)
+TASK = Task(Classification(), NET, SPACE, CLASSES)
 
 
 def normal(seed: int, *shape: int) -> Tensor:
@@ -117,7 +115,7 @@ def slots_of(kind: TaskKind) -> dict[str, Any]:
     length = LENGTH if kind.target == "symbols" else 0
     outputs = kind.num_outputs(CLASSES if kind.target in ("classes", "labels", "symbols") else 0)
     net, y = Net(outputs, length).double(), targets(kind.target, sum(SIZES))
-    task = ModelTask(kind.fitted(y.numpy()), net, ParameterSpace(net), outputs)
+    task = Task(kind.fitted(y.numpy()), net, ParameterSpace(net), outputs)
     data = server_rows(PUBLIC)
     return {"task": task, "y": y, "server_data": data._replace(y=targets(kind.target, PUBLIC))}
 
@@ -127,17 +125,6 @@ def server_rows(count: int) -> Batch:
     x, row = normal(4, count, INPUTS), torch.arange(count)
     x[:, -1] = row // CLASSES % 2
     return Batch(x, row % CLASSES, torch.ones(count, dtype=torch.float64))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run with one thread, because with so little work several threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def play(

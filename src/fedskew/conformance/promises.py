@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.conformance.hooks import Broken, Record, expect_same, record, shapes, snapshot, wrong_return
-from fedskew.conformance.miniature import SIZES, federation, one_thread, play, start_of
+from fedskew.conformance.hooks import Broken, Record, expect_same, record, snapshot, wrong_return
+from fedskew.conformance.miniature import SIZES, federation, play, start_of
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build, from_table, parse, plain
 from fedskew.core.contract import Selection, ServerOptimiser, Solver, linear_solver, plain_solver
-from fedskew.core.records import OWN, BatchPlan, Cohort, Server
-from fedskew.core.task import joint
-from fedskew.core.trees import leaves, pick
+from fedskew.core.machine import on_threads
+from fedskew.core.records import BatchPlan, Cohort, Server
+from fedskew.core.trees import leaves, pick, signature
 from fedskew.core.user_code import fault
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
@@ -30,7 +30,7 @@ from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, Planner, SeededPlanner
 from fedskew.loop.round import close_round, fresh, prepare, start
-from fedskew.loop.work import Engine, Outcome, Work
+from fedskew.loop.work import Engine, Outcome, Work, members_of
 from fedskew.skew.partition import Ints
 from fedskew.slots import SOLVERS as CATALOGUE, Poisson, ServerSgd, Uniform
 from fedskew.store import checkpoints
@@ -119,7 +119,7 @@ def engines_agree(subject: Subject) -> None:
         expect_same(played(subject.federation, engine), subject.reference)
     for solver in (SOLVERS["momentum"], SOLVERS["adamw"]):
         # a joint loss may have gradients that are 0 except for rounding; AdamW would scale up these rounding errors
-        if trains_with(subject.algorithm, solver) and (solver.linear or not joint(subject.federation.task)):
+        if trains_with(subject.algorithm, solver) and (solver.linear or not subject.federation.task.joint):
             fed = replace(subject.federation, solver=solver)
             expect_same(played(fed, Stacked(), RESUMED_AFTER), played(fed, Sequential(), RESUMED_AFTER))
 
@@ -128,13 +128,7 @@ def order_does_not_matter(subject: Subject) -> None:
     """gives each client the same result in any order of the clients"""
     fed, _, _, work = subject.halfway()
     order = list(reversed(range(len(work.clients))))
-    turned = work._replace(
-        clients=work.clients[order],
-        view=work.view._replace(**{part: pick(getattr(work.view, part), order) for part in OWN}),
-        plans=[work.plans[i] for i in order],
-        passes=[work.passes[i] for i in order],
-        measured=[work.measured[i] for i in order],
-    )
+    turned = members_of(work, np.array(order))
     for engine in (Sequential(), Stacked(width=2)):
         expected = engine.run(fed.program, work, fed.x, fed.y)
         restored = pick(engine.run(fed.program, turned, fed.x, fed.y), order)
@@ -144,9 +138,7 @@ def order_does_not_matter(subject: Subject) -> None:
 def resume_is_exact(subject: Subject) -> None:
     """resumes from a checkpoint bit by bit as if it had never stopped"""
     fed, (server, states) = subject.federation, subject.middle()
-    ids, rows = states.export()
-    clients = {"ids": torch.as_tensor(ids), "states": rows}
-    tree = {"x": server.x, "opt": server.opt, "state": server.state, "clients": clients}
+    tree = {"x": server.x, "opt": server.opt, "state": server.state, "clients": states.checkpoint()}
     with tempfile.TemporaryDirectory() as folder:
         read, _ = checkpoints.load(checkpoints.save(Path(folder), server.round, tree, {}))
     restored = {"x": read["x"], "opt": read.get("opt", {}), "state": read.get("state", {}), "round": server.round}
@@ -206,12 +198,12 @@ def states_keep_their_shape(subject: Subject) -> None:
     """keeps the names, shapes and types of its states over the rounds"""
     fed = subject.federation
     server = start(fed, start_of(fed))
-    client, of_server = shapes(fresh(fed, server.x)), shapes((server.state, server.opt))
+    client, of_server = signature(fresh(fed, server.x)), signature((server.state, server.opt))
     for outcome in subject.course[0]:
         at = f"after round {outcome.server.round}"
         for what, first, now in (
-            ("client", client, shapes(pick(outcome.done.states, 0))),
-            ("server", of_server, shapes((outcome.server.state, outcome.server.opt))),
+            ("client", client, signature(pick(outcome.done.states, 0))),
+            ("server", of_server, signature((outcome.server.state, outcome.server.opt))),
         ):
             if first != now:
                 changed = sorted(set(first.items()) ^ set(now.items()), key=str)
@@ -309,13 +301,12 @@ def reduces(subject: Subject, options: str, other: str) -> None:
     # the guarantee of a privacy mechanism depends on how clients are drawn
     privacy = ours.contract().privacy or theirs.contract().privacy
     rate = privacy.q if privacy else 0.0
+    selection = cohort_selection(rate)
     for name, kind in REDUCED:
         solver, planner = SOLVERS[name], SeededPlanner(LOCAL[kind], seed=7)
         if not (trains_with(ours, solver) and trains_with(theirs, solver)):
             continue
-        fed = replace(
-            subject.federation, algorithm=ours, solver=solver, planner=planner, selection=cohort_selection(rate)
-        )
+        fed = replace(subject.federation, algorithm=ours, solver=solver, planner=planner, selection=selection)
         for outcome, x in zip(play(fed, Sequential()), models(theirs, subject.server, name, kind, rate), strict=True):
             try:
                 expect_same({"x": outcome.server.x}, {"x": x})
@@ -359,7 +350,7 @@ def check(
 def examined(promise: str, test: Callable[..., None], *arguments: object) -> Verdict:
     """Test a promise; return the verdict. Any exception in the method's code breaks the promise."""
     try:
-        with one_thread():
+        with on_threads(1):  # with so little work several threads only wait for each other
             test(*arguments)
     except Broken as broken:
         return Verdict(promise, False, str(broken))

@@ -145,8 +145,7 @@ def bounded(file: np.lib.npyio.NpzFile, name: str, most: int) -> NDArray[Any]:
     size = file.zip.getinfo(f"{name}.npy").file_size
     if size > most + HEADER:
         raise ValueError(f"{name} unpacks to {size:,} bytes, expected at most {most:,}")
-    array: NDArray[Any] = file[name]
-    return array
+    return file[name]
 
 
 def numbers_in(value: object, name: str = "") -> Iterator[tuple[str, float]]:

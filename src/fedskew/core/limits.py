@@ -54,17 +54,9 @@ def one_kind(kind: Any, only_limits: bool) -> str:
         return limit.description
     if limit.min_length is not None:
         return expected(arguments[0], only_limits).replace("a list", f"a list of {limit.min_length} or more", 1)
-    bounds = [
-        f"{words} {bound:g}"
-        for words, bound in (
-            ("at least", limit.ge),
-            ("above", limit.gt),
-            ("at most", limit.le),
-            ("below", limit.lt),
-        )
-        if bound is not None and abs(bound) < FINITE
-    ]
-    text = " and ".join(bounds)
+    bounds = {"at least": limit.ge, "above": limit.gt, "at most": limit.le, "below": limit.lt}
+    finite = {words: bound for words, bound in bounds.items() if bound is not None and abs(bound) < FINITE}
+    text = " and ".join(f"{words} {bound:g}" for words, bound in finite.items())
     if limit.le == FINITE:
         return f"a finite number{' of' * text.startswith('at')} {text}".rstrip()
     return text if only_limits else f"{NOUNS[arguments[0]]}{' of' * text.startswith('at')} {text}"

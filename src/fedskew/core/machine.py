@@ -109,11 +109,21 @@ def slow_bf16(side: int = 256) -> str:
 
 def hardware() -> dict[str, str]:
     """Return the processor, number of cores and memory of this machine as text."""
-    return {
-        "processor": processor(),
-        "cores": f"{cores()} cores",
-        "memory": f"{installed() / 2**30:.0f} GiB of memory",
-    }
+    memory = f"{installed() / 2**30:.0f} GiB of memory"
+    return {"processor": processor(), "cores": f"{cores()} cores", "memory": memory}
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Let PyTorch use ``count`` threads in this context; restore the number at its end."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 REST = "other"

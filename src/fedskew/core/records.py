@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedskew.core.seeding import Seed
 from fedskew.core.task import Batch as Batch, Task
-from fedskew.core.trees import Dispersion, Tree, weighted_sum
+from fedskew.core.trees import Dispersion, Tree, pick, weighted_sum
 
 
 class Info(NamedTuple):
@@ -37,6 +37,10 @@ class View(NamedTuple):
     before: Tree  # the sums of the hook `before` over the local data, if the method has this hook
     lr: Tensor  # () the client's learning rate in this round
     steps: Tensor  # () number of local steps that the client takes in this round
+
+    def of(self, at: object) -> View:
+        """Return the view of the clients at these positions of the cohort; of one client for a single position."""
+        return self._replace(**{part: pick(getattr(self, part), at) for part in OWN})
 
 
 OWN = ("state", "info", "before", "steps")

@@ -23,7 +23,7 @@ from torch.func import functional_call, grad, vmap
 from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.records import Batch
-from fedskew.core.task import Task, stackable
+from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 
 
@@ -93,15 +93,12 @@ OF_LAYER: dict[type, Callable[..., Tensor]] = {nn.Linear: of_linear, nn.Conv2d: 
 
 def layers_of(task: Task) -> dict[str, nn.Module]:
     """Return the layers with parameters, by name; empty if one of them is frozen or has a type that is not in `OF_LAYER`."""
-    model = getattr(task, "model", None)
-    if not isinstance(model, nn.Module):
-        return {}
-    layers = {name: m for name, m in model.named_modules() if next(m.parameters(recurse=False), None) is not None}
+    layers = {name: m for name, m in task.model.named_modules() if next(m.parameters(recurse=False), None) is not None}
     supported = all(
         type(m) in OF_LAYER and getattr(m, "groups", 1) == 1 and not isinstance(getattr(m, "padding", 0), str)
         for m in layers.values()
     )
-    return layers if supported and all(p.requires_grad for p in model.parameters()) else {}
+    return layers if supported and all(p.requires_grad for p in task.model.parameters()) else {}
 
 
 def with_hooks(forward: Callable[[], T], layers: dict[str, nn.Module], on_layer: OnLayer) -> T:
@@ -132,9 +129,8 @@ def shapes_of(task: Task, x: torch.Size, dtype: torch.dtype, device: torch.devic
         return outputs
 
     if layers:
-        model: nn.Module = task.model  # type: ignore[attr-defined]
         w, rows = (torch.zeros(shape, dtype=dtype, device=device) for shape in ((task.space.size,), x))
-        with_hooks(lambda: functional_call(model, task.space.unflatten(w), (rows,)), layers, on_layer)
+        with_hooks(lambda: functional_call(task.model, task.space.unflatten(w), (rows,)), layers, on_layer)
     once = sorted(name for name, _, _ in seen) == sorted(layers)
     rowwise = all(dim == (2 if isinstance(layers[name], nn.Linear) else 4) for name, _, dim in seen)
     return {name: shape for name, shape, _ in seen} if once and rowwise else {}
@@ -202,7 +198,7 @@ def row_by_row(task: Task, w: Tensor, batch: Batch) -> Tree:
 
     total, square = torch.zeros_like(w, dtype=torch.float64), w.new_zeros((), dtype=torch.float64)
     for x, y, mask in zip(*(part.split(ROWS) for part in batch), strict=True):
-        if stackable(task):
+        if task.stacks:
             g = vmap(grad(loss), (None, 0, 0))(w, x, y).double()
         else:
             g = torch.stack([grad(loss)(w, *row) for row in zip(x, y, strict=True)]).double()

@@ -141,49 +141,13 @@ class Probabilistic(Protocol):
         """Convert a model's outputs to probabilities (B, K)."""
 
 
-class Task(Protocol):
-    """A model with a task, as functions of parameters ``w`` (P,) and inputs ``x`` (B, ...)."""
-
-    @property
-    def num_outputs(self) -> int:
-        """K, the number of outputs."""
-
-    @property
-    def num_classes(self) -> int:
-        """The number of classes; 0 if targets are not classes."""
-
-    @property
-    def num_features(self) -> int:
-        """D, the number of features."""
-
-    @property
-    def space(self) -> ParameterSpace:
-        """Names, shapes and places of the model's tensors inside ``w``."""
-
-    def __hash__(self) -> int: ...
-
-    def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features (B, D) of the last hidden layer, and the outputs as `logits` returns them."""
-
-    def logits(self, w: Tensor, x: Tensor) -> Tensor:
-        """Return the outputs of the model (B, K). For classes they are logits."""
-
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return the loss of each row, (B,)."""
-
-    def scores(self, logits: Tensor, y: Tensor) -> Tree:
-        """Return scores of each row by name, (B,) or (B, J). They are summed over rows and clients."""
-
-    def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the loss and the metrics from the means of the `scores` over rows. Pooled metrics in ``means`` are kept."""
-
-
 @dataclass(frozen=True)
-class ModelTask:
-    """A kind of task on a module that returns (features, outputs).
+class Task:
+    """A kind of task on a module that returns (features, outputs), as functions of parameters ``w`` (P,) and inputs ``x`` (B, ...).
 
-    Parameters are always given as ``w``; only frozen parameters and buffers are read from the module. With ``bf16``, PyTorch's
-    autocast to bfloat16 is used; parameters, losses and updates keep their type.
+    ``space`` has names, shapes and places of the model's tensors inside ``w``. Parameters are always given as ``w``; only frozen
+    parameters and buffers are read from the module. With ``bf16``, PyTorch's autocast to bfloat16 is used; parameters, losses and
+    updates keep their type.
     """
 
     kind: TaskKind
@@ -202,20 +166,27 @@ class ModelTask:
         if not hasattr(self.copies, "model"):
             tensors = (*self.module.parameters(), *self.module.buffers())
             self.copies.model = deepcopy(self.module, {id(tensor): tensor for tensor in tensors})
-        copy: nn.Module = self.copies.model
-        return copy
+        return self.copies.model
 
     @property
     def num_classes(self) -> int:
+        """The number of classes; 0 if targets are not classes."""
         return self.num_outputs if self.kind.target == "classes" else 0
 
     @property
     def joint(self) -> bool:
+        """True if a row's loss depends on the other rows of its batch."""
         return bool(getattr(self.kind, "joint", False))
 
     @cached_property
     def pooled_names(self) -> tuple[str, ...]:
+        """The names of the metrics that are computed from all rows' outputs together."""
         return tuple(metric.name for metric in self.kind.metrics if metric.pooled)
+
+    @property
+    def pooled_primary(self) -> str:
+        """The primary metric if it is pooled, else an empty text. If pooled, it is computed on each client's rows, too."""
+        return self.kind.primary if self.kind.primary in self.pooled_names else ""
 
     @property
     def stacks(self) -> bool:
@@ -229,7 +200,7 @@ class ModelTask:
 
     @property
     def num_features(self) -> int:
-        """Number of inputs of the output layer: the last linear layer with as many outputs as the task needs."""
+        """D, the number of inputs of the output layer: the last linear layer with as many outputs as the task needs."""
         linear = [part for part in self.model.modules() if isinstance(part, nn.Linear)]
         widths = [part.in_features for part in linear if part.out_features == self.num_outputs]
         require(bool(widths), f"the model's last layer must be a torch.nn.Linear with {self.num_outputs} outputs")
@@ -245,49 +216,33 @@ class ModelTask:
         return len({id(tensor) for _, tensor in tensors}) < len(tensors)
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features (B, D) of the last hidden layer, and the outputs as `logits` returns them."""
         parameters = self.space.unflatten(w)
         if not self.bf16:
-            result: tuple[Tensor, Tensor] = functional_call(self.model, parameters, (x,), tie_weights=self.tied)
-            return result
+            return functional_call(self.model, parameters, (x,), tie_weights=self.tied)
         with torch.autocast(w.device.type, torch.bfloat16, cache_enabled=False):
             z, logits = functional_call(self.model, parameters, (x,), tie_weights=self.tied)
         return z.to(w.dtype), logits.to(w.dtype)
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs of the model (B, K). For classes they are logits."""
         return self.outputs(w, x)[1]
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of each row, (B,)."""
         return self.kind.loss(logits, y)
 
     def scores(self, logits: Tensor, y: Tensor) -> Tree:
+        """Return scores of each row by name, (B,) or (B, J). They are summed over rows and clients."""
         return self.kind.scores(logits, y)
 
     def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the loss and the metrics from the means of the `scores` over rows. Pooled metrics in ``means`` are kept."""
         sums = {name: mean for name, mean in means.items() if name not in self.pooled_names}
         return self.kind.measured(sums) | {name: mean for name, mean in means.items() if name not in sums}
 
     def pooled(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         return dict(self.kind.pooled(outputs, y)) if isinstance(self.kind, Pooling) else {}
-
-
-def stackable(task: Task) -> bool:
-    """True if `torch.func.vmap` works with the task's model. This is the default; a task may declare otherwise."""
-    return bool(getattr(task, "stacks", True))
-
-
-def joint(task: Task) -> bool:
-    """True if a row's loss depends on the other rows of its batch. The default is False; a task may declare otherwise."""
-    return bool(getattr(task, "joint", False))
-
-
-def pooled_names(task: Task) -> tuple[str, ...]:
-    """Return the names of the metrics that are computed from all rows' outputs together."""
-    return task.pooled_names if isinstance(task, ModelTask) else ()
-
-
-def pooled_primary(task: Task) -> str:
-    """Return the primary metric if it is pooled, else an empty text. If pooled, it is computed on each client's rows, too."""
-    return task.kind.primary if isinstance(task, ModelTask) and task.kind.primary in task.pooled_names else ""
 
 
 def score(task: Task, w: Tensor, batch: Batch) -> Tree:

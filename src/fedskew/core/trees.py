@@ -72,6 +72,15 @@ def pick(tree: T, index: object) -> T:
     return map_leaves(lambda leaf: leaf[index], tree)
 
 
+Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
+"""Path of a leaf to its shape and type."""
+
+
+def signature(tree: object) -> Signature:
+    """Return names, shapes and types of the leaves."""
+    return {path: (tuple(leaf.shape), leaf.dtype) for path, leaf in leaves(tree)}
+
+
 def num_bytes(tree: object) -> int:
     """Bytes of all leaves in memory, and in a message."""
     return sum(leaf.numel() * leaf.element_size() for _, leaf in leaves(tree))
@@ -152,20 +161,15 @@ def column_chunks(rows: Tensor) -> Iterator[Tensor]:
         yield room[: chunk.numel()].view(chunk.shape).copy_(chunk)
 
 
-def weighted_sum(weights: Tensor, rows: Tensor, kind: torch.dtype | None = None) -> Tensor:
+def weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:
     """Return ``sum_c weights[c] * rows[c]`` for weights (C,) and rows (C, ...).
 
-    The sum is computed in float64, then converted to ``kind``, by default the type of ``rows``.
+    The sum is computed in float64, then converted to the type of ``rows``.
     """
-    w, kind = weights.double(), kind or rows.dtype
+    w = weights.double()
     if rows.dim() != 2:
-        return torch.tensordot(w, rows.double(), dims=1).to(kind)
-    total = rows.new_empty(rows.shape[1], dtype=kind)
-    done = 0
-    for chunk in column_chunks(rows):
-        total[done : done + chunk.shape[1]] = w @ chunk
-        done += chunk.shape[1]
-    return total
+        return torch.tensordot(w, rows.double(), dims=1).to(rows.dtype)
+    return torch.cat([(w @ chunk).to(rows.dtype) for chunk in column_chunks(rows)])
 
 
 class Dispersion(NamedTuple):
@@ -184,23 +188,20 @@ def dispersion(weights: Tensor, rows: Tensor) -> Dispersion:
     """Compute weighted mean, norms and distances of rows (C, P) with weights (C,), in one pass over memory."""
     w = weights.double()
     whole, equal = w.sum(), torch.full_like(w, 1 / len(w))
-    total = rows.new_empty(rows.shape[1])
+    totals = []
     squares, to_weighted, to_uniform = rows.new_zeros(3, len(w), dtype=torch.float64)
     of_mean = rows.new_zeros((), dtype=torch.float64)
-    done = 0
     for part in column_chunks(rows):
         squares += torch.linalg.vector_norm(part, dim=1).square()
-        mean = w @ part
-        total[done : done + len(mean)] = mean
-        done += len(mean)
-        # subtract the weighted mean in place, without another copy of the chunk
-        mean /= whole
+        total = w @ part
+        totals.append(total.to(rows.dtype))
+        mean = total / whole
         of_mean += mean.square().sum()
-        part -= mean
+        part -= mean  # in place, without another copy of the chunk
         weighted, uniform = square_lengths(part, equal @ part)
         to_weighted += weighted
         to_uniform += uniform
-    return Dispersion(rows, w, total, squares, to_weighted, to_uniform.clamp(min=0), of_mean)
+    return Dispersion(rows, w, torch.cat(totals), squares, to_weighted, to_uniform.clamp(min=0), of_mean)
 
 
 def square_lengths(rows: Tensor, between: Tensor) -> tuple[Tensor, Tensor]:

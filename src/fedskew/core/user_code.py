@@ -43,20 +43,17 @@ def trusted_keys() -> set[str]:
     """Return the keys of all trusted code."""
     keys = set(os.environ.get(SESSION, "").split())
     with suppress(OSError):
-        keys |= {
-            line.partition(" ")[0] for line in trusted_list().read_text(encoding="utf-8", errors="replace").splitlines()
-        }
+        lines = trusted_list().read_text(encoding="utf-8", errors="replace").splitlines()
+        keys |= {line.partition(" ")[0] for line in lines}
     return keys
 
 
-def key_of(contents: bytes) -> str:
-    """Return the key of a code file's contents, or of a module's name."""
-    return hashlib.sha256(contents).hexdigest()
-
-
 def admit(contents: bytes, what: str) -> None:
-    """Add code to the list. Inside `asking` raise `BadInput` instead if the code is not in the list."""
-    key = key_of(contents)
+    """Add code to the list: a file's contents, or a module's name.
+
+    Inside `asking` raise `BadInput` instead if the code is not in the list.
+    """
+    key = hashlib.sha256(contents).hexdigest()
     if key in trusted_keys():
         return
     if ASKED.get():
@@ -101,9 +98,8 @@ def text_of(thing: type | FunctionType, place: str) -> str:
     imports: dict[str, None] = {}
     parts: dict[str, str] = {}
     define(thing, scope, imports, parts, place)
-    return "\n\n".join(
-        ["\n".join(sorted(imports, key=lambda line: (not line.startswith("from __"), line))), *parts.values()]
-    )
+    head = sorted(imports, key=lambda line: (not line.startswith("from __"), line))
+    return "\n\n".join(["\n".join(head), *parts.values()])
 
 
 def define(

@@ -1,15 +1,14 @@
 """Choose the engine and the number of threads by a short trial on the first round that has clients."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from fedskew.core.machine import on_threads
 from fedskew.core.records import Server
-from fedskew.core.task import stackable
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, block_width
 from fedskew.engine.states import ClientStates
@@ -59,7 +58,10 @@ def choose(fed: Federation, work: Work, threads: Sequence[int]) -> tuple[EngineC
     less than twice the best time.
     """
     began = time.perf_counter()
-    engines: list[Sequential | Stacked] = [Sequential(), *([Stacked()] if all(map(stackable, fed.tasks)) else [])]
+    engines: list[Sequential | Stacked] = [
+        Sequential(),
+        *([Stacked()] if all(task.stacks for task in fed.tasks) else []),
+    ]
     options = [EngineChoice(engine, threads[0]) for engine in engines]
     seconds: dict[EngineChoice, float] = {}
     for option in options:
@@ -74,17 +76,6 @@ def choose(fed: Federation, work: Work, threads: Sequence[int]) -> tuple[EngineC
         if seconds[fastest] < (1 - MIN_GAIN) * seconds[best]:
             best = fastest
     return best, {option.label: times for option, times in seconds.items()}
-
-
-@contextmanager
-def on_threads(count: int) -> Iterator[None]:
-    """Let PyTorch use ``count`` threads in this context."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def next_work(fed: Federation, server: Server) -> Work | None:

@@ -117,12 +117,8 @@ class Distributed:
     group: Group
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
-        def surveyed(share: Work) -> Tree:
-            before, answers = self.inner.survey(program, share, x, y)
-            return {"before": before, "answers": answers}
-
-        results = self.shared(work, [plan.index.size for plan in work.passes], surveyed)
-        return results["before"], results["answers"]
+        costs = [plan.index.size for plan in work.passes]
+        return self.shared(work, costs, lambda share: self.inner.survey(program, share, x, y))
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         costs = [plan.index.size for plan in work.plans]
@@ -140,8 +136,7 @@ class Distributed:
         rows: list[Tensor] = []
         map_leaves(rows.append, mine)
         gathered = iter(self.group.gather(rows, shares))
-        whole: T = map_leaves(lambda _: next(gathered), mine)
-        return whole
+        return map_leaves(lambda _: next(gathered), mine)
 
 
 def balanced(costs: Sequence[int], size: int) -> list[Ints]:

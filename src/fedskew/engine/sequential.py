@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fedskew.core.machine import keep_freed_memory, span
 from fedskew.core.privacy import alone
-from fedskew.core.records import OWN, Batch, BatchPlan, Upload, View, channels_last
+from fedskew.core.records import Batch, BatchPlan, Upload, channels_last
 from fedskew.core.task import without_padding
-from fedskew.core.trees import Tree, map_leaves, pick, stack
+from fedskew.core.trees import Tree, map_leaves, stack
 from fedskew.loop.work import Done, Program, Work, differentiate, warped
 
 T = TypeVar("T")
@@ -29,25 +29,22 @@ class Sequential:
     private = alone
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
-        before, answers = zip(*each(lambda i: self.candidate(program, work, i, x, y), work), strict=True)
-        return stack(list(before)), stack(list(answers))
+        return stack(each(lambda i: self.candidate(program, work, i, x, y), work))
 
     def candidate(self, program: Program, work: Work, i: int, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
         """Return, for client i, the sums over its data at the received model, and its answer to the survey."""
-        view = one(work.view, i)
+        view = work.view.of(i)
         if program.before:
             view = view._replace(before=total(bind(program.before, view), work.passes[i], x, y, view.x))
         return view.before, program.answer(view)
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         keep_freed_memory()
-        clients = each(lambda i: self.client(program, work, i, x, y), work)
-        uploads, states, scores = zip(*clients, strict=True)
-        return Done(stack(list(uploads)), stack(list(states)), stack(list(scores)))
+        return Done(*stack(each(lambda i: self.client(program, work, i, x, y), work)))
 
     def client(self, program: Program, work: Work, i: int, x: Tensor, y: Tensor) -> tuple[Upload, Tree, Tree]:
         """Train client i of the cohort; return its upload, its new state, and the scores of its local model."""
-        view = one(work.view, i)
+        view = work.view.of(i)
         carry = program.init(view)
         for batch in batches(work.plans[i], x, y, view.x):
             carry = program.step(differentiate, view, carry, batch)
@@ -77,11 +74,6 @@ def each(act: Callable[[int], T], work: Work) -> list[T]:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)
     return [done[i] for i in range(clients)]
-
-
-def one(view: View, i: int) -> View:
-    """Return the view of client i of the cohort."""
-    return view._replace(**{part: pick(getattr(view, part), i) for part in OWN})
 
 
 def bind(function: Callable[..., Tree], *first: object) -> Callable[[Batch], Tree]:

@@ -7,10 +7,11 @@ carry of a finished client no longer changes. Blocks of large models get narrowe
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import vmap
 
@@ -48,10 +49,8 @@ class StackedProgram:
         self.final = vmap(program.final, (SHARED, 0, 0))
 
 
-@lru_cache(maxsize=16)
-def vectorised(program: Program) -> StackedProgram:
-    """Return the vectorised functions of a program. Runs of the same method and model share them and their recorded steps."""
-    return StackedProgram(program)
+vectorised = lru_cache(maxsize=16)(StackedProgram)
+"""The vectorised functions of a program. Runs of the same method and model share them and their recorded steps."""
 
 
 def masked(program: Program) -> Callable[..., Carry]:
@@ -59,8 +58,7 @@ def masked(program: Program) -> Callable[..., Carry]:
 
     def step(view: View, carry: Carry, x: Tensor, y: Tensor, mask: Tensor, on: Tensor) -> Carry:
         new = live(program)(view, carry, x, y, mask)
-        advanced: Carry = map_leaves(lambda a, b: torch.where(on, a, b), new, carry)
-        return advanced
+        return map_leaves(lambda a, b: torch.where(on, a, b), new, carry)
 
     return step
 
@@ -83,15 +81,14 @@ class Stacked:
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
         steps = vectorised(program)
 
-        def candidates(members: Ints) -> Tree:
-            view = some(work.view, members)
+        def candidates(members: Ints) -> tuple[Tree, Tree]:
+            view = work.view.of(members)
             if steps.before:
                 passes = [work.passes[i] for i in members]
                 view = view._replace(before=total(steps.before, (view,), passes, x, y, view.x))
-            return {"before": view.before, "answers": steps.answer(view)}
+            return view.before, steps.answer(view)
 
-        results = self.blocks(candidates, work)
-        return results["before"], results["answers"]
+        return self.blocks(candidates, work)
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         steps = vectorised(program)
@@ -106,8 +103,7 @@ class Stacked:
         width = self.width or block_width(work.view.x)
         with torch.no_grad():
             parts = [act(order[lo : lo + width]) for lo in range(0, len(order), width)]
-        joined: T = pick(concatenate(parts), torch.as_tensor(np.argsort(order), device=work.view.x.device))
-        return joined
+        return pick(concatenate(parts), torch.as_tensor(np.argsort(order), device=work.view.x.device))
 
     def block(self, steps: StackedProgram, work: Work, x: Tensor, y: Tensor) -> Done:
         """Train one block. Its clients are in descending order of steps."""
@@ -123,8 +119,9 @@ class Stacked:
         carry = steps.init(view)
         lengths = np.asarray([len(plan.index) for plan in plans])
         with span("batching"):
-            index, mask = packed(plans, view.x)
-        warp = None if plans[0].warp is None else torch.as_tensor(packed_warps(plans, index.shape), device=x.device)
+            index, mask = batches(plans, view.x)
+        warps = [plan.warp for plan in plans if plan.warp is not None]
+        warp = packed(warps, x.device) if warps else None
         running = torch.as_tensor(lengths > np.arange(lengths[0])[:, None], device=x.device)
 
         def parts(begin: int, end: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -142,7 +139,7 @@ class Stacked:
             if narrow and still <= width // 2:
                 left.append(pick(carry, slice(still, width)))
                 carry, width = pick(carry, slice(0, still)), still
-                view = some(view, slice(0, width))
+                view = view.of(slice(0, width))
             # the block keeps its width until half of its clients have finished
             end = int(lengths[width // 2]) if narrow and lengths[width // 2] > t else int(lengths[0])
             whole = min(max(t, int(lengths[width - 1])), end)
@@ -155,40 +152,24 @@ class Stacked:
         return concatenate([carry, *reversed(left)])
 
 
-def some(view: View, members: Ints | slice) -> View:
-    """Return the view of the clients at these positions of the cohort."""
-    return view._replace(**{part: pick(getattr(view, part), members) for part in OWN})
-
-
 def block_width(model: Tensor) -> int:
     """Return the number of clients in a block: at most 256, and their models fit into 16 MiB, so that they stay in cache."""
     return max(1, min(256, (16 << 20) // num_bytes({"w": model})))
 
 
-def packed(plans: list[BatchPlan], model: Tensor) -> tuple[Tensor, Tensor]:
-    """Combine plans of different lengths and widths: return row indices and masks (T, C, B).
-
-    Padding has row 0 and mask 0. Masks have the model's type, because rows may be integers.
-    """
-    steps = max(plan.index.shape[0] for plan in plans)
-    rows = max(plan.index.shape[1] for plan in plans)
-    index = np.zeros((steps, len(plans), rows), dtype=np.int64)
-    mask = np.zeros((steps, len(plans), rows))
-    for c, plan in enumerate(plans):
-        t, b = plan.index.shape
-        index[:t, c, :b] = plan.index
-        mask[:t, c, :b] = plan.mask
-    return torch.as_tensor(index, device=model.device), torch.as_tensor(mask, dtype=model.dtype, device=model.device)
+def packed(parts: Sequence[NDArray[Any]], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """Combine each client's part of its plan (t, b, ...), of different lengths and widths, to (T, C, B, ...); padding is 0."""
+    steps, rows = (max(part.shape[axis] for part in parts) for axis in (0, 1))
+    whole = np.zeros((steps, len(parts), rows, *parts[0].shape[2:]), dtype=parts[0].dtype)
+    for c, part in enumerate(parts):
+        whole[: part.shape[0], c, : part.shape[1]] = part
+    return torch.as_tensor(whole, dtype=dtype, device=device)
 
 
-def packed_warps(plans: list[BatchPlan], size: tuple[int, ...]) -> Ints:
-    """Combine the plans' shifts and mirrorings (T, C, B, 3); padding is 0."""
-    warps = np.zeros((*size, 3), dtype=np.int64)
-    for c, plan in enumerate(plans):
-        t, b = plan.index.shape
-        assert plan.warp is not None
-        warps[:t, c, :b] = plan.warp
-    return warps
+def batches(plans: Sequence[BatchPlan], model: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the row indices and masks (T, C, B) of the plans. Masks have the model's type, because rows may be integers."""
+    masks = packed([plan.mask for plan in plans], model.device, model.dtype)
+    return packed([plan.index for plan in plans], model.device), masks
 
 
 def take(data: Tensor, rows: Tensor) -> Tensor:
@@ -211,7 +192,7 @@ def total(
     sums: Tree = {}
     if not plans:
         return sums
-    index, mask = packed(plans, model)
+    index, mask = batches(plans, model)
     lengths = np.asarray([len(plan.index) for plan in plans])
     for t in range(len(index)):
         width = int(np.flatnonzero(lengths > t)[-1]) + 1 if t else len(plans)
@@ -228,7 +209,7 @@ def total(
 
 def leading(part: View | Tensor, width: int) -> View | Tensor:
     """Return the part of a view, or of a tensor (C, ...), for the first ``width`` clients."""
-    return some(part, slice(0, width)) if isinstance(part, View) else part[:width]
+    return part.of(slice(0, width)) if isinstance(part, View) else part[:width]
 
 
 def added(sums: Tensor, part: Tensor) -> Tensor:

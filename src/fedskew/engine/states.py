@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import gettempdir
-from typing import IO
+from typing import IO, Self
 
 import numpy as np
 import torch
@@ -40,8 +40,7 @@ class ClientStates:
             return states
 
         start = fresh()
-        states: Tree = map_leaves(chosen, start, start if self.rows is None else self.rows)
-        return states
+        return map_leaves(chosen, start, start if self.rows is None else self.rows)
 
     def put(self, clients: Ints, states: Tree) -> None:
         """Store the clients' states."""
@@ -60,8 +59,9 @@ class ClientStates:
 
     def export(self) -> tuple[Ints, Tree]:
         """Return the ids of all clients that have a state, and their states in this order."""
-        ids = np.asarray(list(self.place), dtype=np.int64)
-        return ids, {} if self.rows is None else map_leaves(lambda leaf: leaf[: len(ids)].clone(), self.rows)
+        return self.clients, {} if self.rows is None else map_leaves(
+            lambda leaf: leaf[: len(self.place)].clone(), self.rows
+        )
 
     @property
     def clients(self) -> Ints:
@@ -77,11 +77,12 @@ class ClientStates:
         """Do nothing. It is called once a checkpoint is written (see `DiskStates`)."""
 
     @classmethod
-    def restore(cls, ids: Ints, states: Tree) -> ClientStates:
+    def restore(cls, ids: Ints, states: Tree) -> Self:
         """Make states from the result of `export`."""
         restored = cls()
         if len(ids):
             restored.put(ids, states)
+        restored.saved()
         return restored
 
 
@@ -102,9 +103,8 @@ class DiskStates:
         self.file = file
         self.slots: Ints = np.full(num_clients, -1)  # the position of each client's record; -1: none
         self.checksums: Ints = np.zeros(num_clients, dtype=np.int64)  # the CRC-32 of each client's record
-        self.in_checkpoint: NDArray[np.bool_] = np.zeros(
-            0, dtype=np.bool_
-        )  # by position: used by the newest checkpoint
+        # by position: used by the newest checkpoint
+        self.in_checkpoint: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
         self.free: list[int] = []
 
     def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree:
@@ -191,12 +191,7 @@ AnyStates = ClientStates | DiskStates
 """Client states between rounds."""
 
 
-def opened(
-    path: Path,
-    num_clients: int,
-    tree: Tree | None = None,
-    read_only: bool = False,
-) -> DiskStates:
+def opened(path: Path, num_clients: int, tree: Tree | None = None, read_only: bool = False) -> DiskStates:
     """Open a file of client states. It is empty, or has the states of a checkpoint with the content ``tree``.
 
     Raises `FedskewError` if the file cannot be opened.

@@ -113,8 +113,7 @@ class Traced(Generic[C]):
                 moving = [leaf.clone() if i in step.in_place else leaf for i, leaf in enumerate(moving)]
                 shared = step.once(*fixed)
             moving = step.each(*moving, *rest, *shared)
-        result: C = tree_unflatten(moving, carry_tree)
-        return result
+        return tree_unflatten(moving, carry_tree)
 
     def recorded(self, leaves: tuple[Tensor, ...], view_tree: TreeSpec, carry_tree: TreeSpec) -> Step:
         """Return the recorded step for leaves of these shapes: leaves of a view, of a carry, and of the step's other inputs."""
@@ -306,8 +305,7 @@ def by_columns(func: OpOverload, *args: Any) -> Tensor:
     """Compute a softmax of rows (..., K), or its gradient, on the transposed matrix."""
     *rows, _, dtype = args
     columns = [part.reshape(-1, part.shape[-1]).t().contiguous() for part in rows]
-    result: Tensor = func(*columns, 0, dtype).t().view(rows[0].shape)
-    return result
+    return func(*columns, 0, dtype).t().view(rows[0].shape)
 
 
 def direct(func: OpOverload) -> Callable[..., object]:

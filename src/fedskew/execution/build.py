@@ -1,7 +1,6 @@
 """Assemble an experiment and its data into a federation, and check that all parts fit together."""
 
 import dataclasses
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -18,14 +17,14 @@ from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.records import Batch, channels_last, rows_of, targets_of
 from fedskew.core.seeding import stream
 from fedskew.core.sites import Harmonisation, OutputHarmonisation
-from fedskew.core.task import ModelTask
+from fedskew.core.task import Task
 from fedskew.core.trees import leaves, num_bytes
 from fedskew.data.dataset import Dataset
 from fedskew.data.targets import refusal
 from fedskew.engine import Sequential, Stacked
 from fedskew.execution.deal import ClientData, client_data, partition_facts, server_rows as rows_of_server
 from fedskew.execution.initial import Initial, initial
-from fedskew.execution.prepare import Frozen, prepared
+from fedskew.execution.prepare import DTYPES as DTYPES, Frozen, device_of as device_of, prepared
 from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, check_private, decisions_of
 from fedskew.experiment.settings import Auto
@@ -39,8 +38,6 @@ from fedskew.models.intercept import positions
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints, Partition
 from fedskew.slots import All
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +63,8 @@ class Assembly:
 
     def test_targets(self, round_: int) -> Tensor:
         """Return the targets of the test rows in a round. Each row follows the concept of its assigned client."""
-        return (
-            torch.as_tensor(self.data.test_labels.at(round_)).to(self.y_test) if self.federation.moving else self.y_test
-        )
+        moving = self.federation.moving
+        return torch.as_tensor(self.data.test_labels.at(round_)).to(self.y_test) if moving else self.y_test
 
     @property
     def engine(self) -> Sequential | Stacked:
@@ -80,13 +76,9 @@ class Assembly:
     def partition(self) -> Partition:
         return self.federation.partition
 
-    def label_counts(self) -> Ints:
-        """See `ClientData.label_counts`."""
-        return self.data.label_counts()
-
     @property
     def strata(self) -> tuple[str, ...]:
-        """The names of the columns of `label_counts`: classes, or strata of other targets."""
+        """The names of the columns of `ClientData.label_counts`: classes, or strata of other targets."""
         return self.dataset.strata[1] if self.dataset.num_classes or self.labels_known else ("targets not reported",)
 
     def partition_facts(self) -> dict[str, Any]:
@@ -110,17 +102,15 @@ def assemble(
     the part, the reason and the remedy.
     """
     experiment = suited(experiment, dataset)
-    setup = dataclasses.replace(
-        setup_of(experiment), shape=dataset.shape, groups=bool(dataset.sensitive), target=dataset.target
-    )
+    setup, groups = setup_of(experiment), bool(dataset.sensitive)
+    setup = dataclasses.replace(setup, shape=dataset.shape, groups=groups, target=dataset.target)
     check_needs(experiment, setup)
     data = data or client_data(experiment, dataset, dealt)
     partition = data.partition
     setup = with_clients(experiment, setup, len(partition))
     check_needs(experiment, setup)
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
-    rows = data.dataset, data.x, data.x_test
-    (task, *others), x0, x, x_test, frozen = prepared(experiment, *rows, dtype, device, timing)
+    (task, *others), x0, x, x_test, frozen = prepared(experiment, data.dataset, data.x, data.x_test, timing)
     check_needs(experiment, dataclasses.replace(setup, stacks=task.stacks))
     begun = initial(experiment, task, x0, dataset)
     y = targets_of(data.labels.at(0), dtype, device)
@@ -154,7 +144,7 @@ def assemble(
 
 def federation_of(
     experiment: Experiment,
-    tasks: tuple[ModelTask, ...],
+    tasks: tuple[Task, ...],
     x: Tensor,
     y: Tensor,
     partition: Partition,
@@ -173,12 +163,7 @@ def federation_of(
         solver=experiment.solver,
         server_optimiser=experiment.server,
         selection=experiment.selection,
-        planner=SeededPlanner(
-            experiment.local,
-            experiment.training.seed,
-            works,
-            augmentation=experiment.augment,
-        ),
+        planner=SeededPlanner(experiment.local, experiment.training.seed, works, augmentation=experiment.augment),
         x=x,
         y=y,
         partition=partition,
@@ -223,31 +208,24 @@ def work_of_clients(experiment: Experiment, names: Sequence[str]) -> tuple[Local
 
 def tuning_of(experiment: Experiment) -> PersonalTuning | None:
     """Return the fine-tuning of personal models before they are measured; None if ``adapt_steps`` is 0."""
-    if not experiment.evaluation.adapt_steps:
-        return None
-    local = dataclasses.replace(experiment.local, steps=experiment.evaluation.adapt_steps)
-    return PersonalTuning(
-        SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr
-    )
+    return adaptation_of(experiment) if experiment.evaluation.adapt_steps else None
 
 
 def adaptation_of(experiment: Experiment) -> PersonalTuning:
-    """Return how unseen clients adapt the model: like `tuning_of`, or for ``adapt_steps`` 0 one round of local work."""
-    return tuning_of(experiment) or PersonalTuning(
-        SeededPlanner(experiment.local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr
-    )
+    """Return how unseen clients adapt the model: by ``adapt_steps`` steps, or for 0 by one round of local work."""
+    local, evaluation = experiment.local, experiment.evaluation
+    local = dataclasses.replace(local, steps=evaluation.adapt_steps or local.steps)
+    return PersonalTuning(SeededPlanner(local, experiment.training.seed, purpose="tuning"), evaluation.adapt_lr)
 
 
 def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | None:
     """Return the rows as one batch; None if there are no rows."""
-    at = torch.as_tensor(rows, device=x.device)
-    return (
-        Batch(channels_last(x[at]), y[at], torch.ones(len(rows), dtype=dtype, device=x.device)) if len(rows) else None
-    )
+    at, mask = torch.as_tensor(rows, device=x.device), torch.ones(len(rows), dtype=dtype, device=x.device)
+    return Batch(channels_last(x[at]), y[at], mask) if len(rows) else None
 
 
 @lru_cache(maxsize=16)
-def own_part_of(sharing: Sharing, task: ModelTask, device: torch.device, intercept: bool = False) -> OwnPart | None:
+def own_part_of(sharing: Sharing, task: Task, device: torch.device, intercept: bool = False) -> OwnPart | None:
     """Return the part of the model that clients keep, with a trained ``intercept`` if there is one; None if they share all of it.
 
     The result is cached, because engines share traced programs between runs only for the same object.
@@ -263,9 +241,7 @@ def rate_of(harmonisation: Harmonisation) -> float:
     return harmonisation.rate if isinstance(harmonisation, OutputHarmonisation) else 0.0
 
 
-def intercepts_of(
-    harmonisation: Harmonisation, task: ModelTask, counts: Ints, total: Ints, x0: Tensor
-) -> Intercepts | None:
+def intercepts_of(harmonisation: Harmonisation, task: Task, counts: Ints, total: Ints, x0: Tensor) -> Intercepts | None:
     """Return the intercepts of the personal models, from the clients' rows of each class (K, C) and their ``total`` (C,).
 
     They have the type of the model ``x0``. None: there are none, or only trained ones.
@@ -377,20 +353,6 @@ def with_clients(experiment: Experiment, setup: Setup, num_clients: int) -> Setu
 def first_cohort(experiment: Experiment, num_clients: int) -> Ints:
     """Return the cohort of the first round, as client numbers."""
     return experiment.selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0))
-
-
-def device_of(name: str) -> torch.device:
-    """Return the device of this name; ``auto`` takes a GPU if there is one. Raises `BadInput` if it is not available."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            device = torch.device(name)
-            torch.empty(1, device=device)
-    except (RuntimeError, AssertionError):
-        raise BadInput(f"training: device {name!r} is not available here; use 'auto' or 'cpu'") from None
-    return device
 
 
 def with_engine(experiment: Experiment, engine: Auto | Sequential | Stacked, threads: int) -> Experiment:

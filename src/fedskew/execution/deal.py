@@ -211,7 +211,7 @@ def named(skews: Mixture, *drawn: Sequence[Mapping[str, NDArray[np.generic]]]) -
 def dealt_rows(experiment: Dealing, dataset: Dataset) -> Partition:
     """Return the partition as the skews deal it, before rows are pooled or shared."""
     who, skews = experiment.clients, mixture(experiment.skew)
-    reserved = np.concatenate([server_rows(experiment, dataset), shared_rows(experiment, dataset)])
+    reserved = reserved_rows(experiment, dataset)
     if isinstance(skews.dealer, FromFolder):
         partition = read_back(skews.dealer, experiment, dataset, reserved)
     else:
@@ -265,13 +265,10 @@ def finished(experiment: Dealing, dataset: Dataset, dealt: Partition) -> Partiti
     """
     seen, skews = seen_of(experiment, dealt), mixture(experiment.skew)
     shared = shared_rows(experiment, dataset)
-    if skews.pooled or skews.shuffled:
-        partition = pooled(seen) if skews.pooled else shuffled(seen, experiment.clients.partition_seed)
-    else:
-        partition = seen
-    if not len(shared):
-        return partition
-    return share_out(partition, shared, experiment.shared_data.alpha, experiment.clients.partition_seed)
+    seed, partition = experiment.clients.partition_seed, pooled(seen) if skews.pooled else seen
+    if skews.shuffled and not skews.pooled:
+        partition = shuffled(seen, seed)
+    return share_out(partition, shared, experiment.shared_data.alpha, seed) if len(shared) else partition
 
 
 def seen_of(experiment: Dealing, dealt: Partition) -> Partition:
@@ -297,6 +294,11 @@ def shared_rows(experiment: Dealing, dataset: Dataset) -> Ints:
     rows = np.setdiff1d(np.arange(len(dataset.y)), server_rows(experiment, dataset))
     rng = stream(experiment.clients.partition_seed, "shared data")
     return class_balanced(dataset.strata[0], rows, int(beta / (1 + beta) * len(rows) + 1e-9), rng, "shared_data")
+
+
+def reserved_rows(experiment: Dealing, dataset: Dataset) -> Ints:
+    """Return the training rows that no skew deals: the server's rows, and the public share."""
+    return np.concatenate([server_rows(experiment, dataset), shared_rows(experiment, dataset)])
 
 
 def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, row_bytes: int) -> dict[str, Any]:
@@ -332,17 +334,12 @@ def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, 
     if skews.quantity is not None:
         facts["label_shift"] = label_shift(experiment, dataset)
     if skews.concepts:
-        facts["changed_labels"] = float((data.labels.at(0) != dataset.y)[partition.indices].mean())
-        facts["changed_labels_at_the_end"] = float(
-            (data.labels.at(experiment.training.rounds) != dataset.y)[partition.indices].mean()
-        )
+        for name, round_ in (("changed_labels", 0), ("changed_labels_at_the_end", experiment.training.rounds)):
+            facts[name] = float((data.labels.at(round_) != dataset.y)[partition.indices].mean())
     if skews.features or skews.concepts:
         changed = "" if data.maps is None else ", harmonised as rows of unknown sites"
-        facts["test_set"] = f"features as the data set has them{changed}" + (
-            "; each row follows the concept of a client, drawn in proportion to the clients' rows"
-            if skews.concepts
-            else ""
-        )
+        concepts = "; each row follows the concept of a client, drawn in proportion to the clients' rows"
+        facts["test_set"] = f"features as the data set has them{changed}{concepts if skews.concepts else ''}"
     return facts
 
 
@@ -352,9 +349,7 @@ def label_shift(experiment: Dealing, dataset: Dataset) -> float:
     Clients are weighted by their size. The proportions differ because sizes are kept, classes run out, and rows are whole.
     """
     who, skews = experiment.clients, mixture(experiment.skew)
-    others = np.setdiff1d(
-        np.arange(len(dataset.y)), np.concatenate([server_rows(experiment, dataset), shared_rows(experiment, dataset)])
-    )
+    others = np.setdiff1d(np.arange(len(dataset.y)), reserved_rows(experiment, dataset))
     labels, groups = dealt_by(skews, dataset)[others], None if dataset.groups is None else dataset.groups[others]
     bare = dataclasses.replace(skews, features=(), concepts=())
     dealt = bare.deal(labels, groups, who.number, stream(who.partition_seed, "partition"))
@@ -376,11 +371,8 @@ def class_balanced(labels: Ints, rows: Ints, size: int, rng: np.random.Generator
         f"{what}: {size} of {len(rows)} rows cannot include all {len(by_class)} classes; use a larger share",
     )
     counts = level([len(class_rows) // 2 for class_rows in by_class], size)
-    return np.sort(
-        np.concatenate(
-            [rng.permutation(class_rows)[:count] for class_rows, count in zip(by_class, counts, strict=True)]
-        )
-    )
+    drawn = [rng.permutation(class_rows)[:count] for class_rows, count in zip(by_class, counts, strict=True)]
+    return np.sort(np.concatenate(drawn))
 
 
 def level(room: Sequence[int], size: int) -> list[int]:

@@ -111,7 +111,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     store.add_facts(run, facts)
     write_toml(store, run, experiment)
     keep(store, run, assembly)
-    counts, classes = assembly.label_counts(), assembly.strata
+    counts, classes = assembly.data.label_counts(), assembly.strata
     store.set_partition(
         run,
         [
@@ -128,7 +128,7 @@ def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watc
     by_rows = getattr(assembly.federation.algorithm, "weighting", "samples") == "samples"
     watch = Watch(
         assembly.strata,
-        assembly.label_counts(),
+        assembly.data.label_counts(),
         assembly.partition.names,
         by_rows,
         natural=mixture(assembly.experiment.skew).by_groups,
@@ -142,9 +142,8 @@ def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watc
         frame["client"] = frame["client"].where(frame["client"].notna(), None)
         for round_ in range(1, rounds + 1):
             of_round = frame[frame["round"] == round_]
-            new_warnings(
-                watch, round_, list(of_round[["client", "split", "name", "value"]].itertuples(index=False, name=None))
-            )
+            rows = of_round[["client", "split", "name", "value"]].itertuples(index=False, name=None)
+            new_warnings(watch, round_, list(rows))
     return watch
 
 
@@ -189,9 +188,8 @@ def note_where(store: RunStore, run: int, used: int, every: int) -> None:
     if reason:
         event = f"{reason}, so the run {'continues from this round' if used else 'starts again'}"
         remedy = "check the disk if this happens again; the later rounds are repeated"
-        note(
-            store, run, [Warned("checkpoint", used, event, "cannot be read, or another checksum", "on resume", remedy)]
-        )
+        threshold = "cannot be read, or another checksum"
+        note(store, run, [Warned("checkpoint", used, event, threshold, "on resume", remedy)])
 
 
 def tell_where(warn: Callable[[str], None], store: RunStore, run: int, used: int) -> None:

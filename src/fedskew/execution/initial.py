@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedskew.core.errors import BadInput, require
 from fedskew.core.files import read_small
-from fedskew.core.task import ModelTask
+from fedskew.core.task import Task
 from fedskew.core.trees import Tree, leaves
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import digest
@@ -56,7 +56,7 @@ def after_round(store: RunStore, run: int, round_: int) -> Path:
     return path
 
 
-def initial(experiment: Experiment, task: ModelTask, x0: Tensor, dataset: Dataset) -> Initial:
+def initial(experiment: Experiment, task: Task, x0: Tensor, dataset: Dataset) -> Initial:
     """Return what the experiment starts from: ``x0`` (P,), unless `training.init` names a file.
 
     Raises `BadInput` if the file is missing or has changed, or if it does not fit the model, the clients or their rows.
@@ -126,7 +126,7 @@ def inputs_of(part: Names | Dataset) -> tuple[str, ...]:
     return made_by.inputs if isinstance(made_by, Tabular) else made_by.vocabulary if isinstance(made_by, Texts) else ()
 
 
-def flat(weights: dict[str, Tensor], task: ModelTask, what: str) -> Tensor:
+def flat(weights: dict[str, Tensor], task: Task, what: str) -> Tensor:
     """Return the model's parameters (P,) from tensors by name, as an export has them: without the prefix of a user's module."""
     names = [name if name in weights else name.removeprefix("inner.") for name in task.space.names]
     for name, shape in zip(names, task.space.shapes, strict=True):

@@ -127,11 +127,8 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
             require(isfinite(value) and (name not in ("scale", "divisor") or value > 0), f"{name} cannot be {value}")
         if isinstance(preprocessing, Array | Tabular):
             with np.errstate(all="ignore"):
-                rows = (
-                    preprocessing.on_zeros()
-                    if not isinstance(preprocessing, Array) or preprocessing.shape == self.shape
-                    else np.zeros((1, 0))
-                )
+                fits = not isinstance(preprocessing, Array) or preprocessing.shape == self.shape
+                rows = preprocessing.on_zeros() if fits else np.zeros((1, 0))
             require(
                 rows.shape[1:] == self.shape,
                 f"its preprocessing gives rows of shape {rows.shape[1:]}, not {self.shape}",
@@ -155,9 +152,8 @@ def learned_of(experiment: Experiment, data: ClientData) -> Learned:
 
 def mapped_in(experiment: Experiment, data: ClientData) -> dict[str, Any]:
     """Return how TOML files changed the cells of the user's files; empty if they changed none."""
-    mappings = (
-        experiment.dataset.mappings(data.dataset.group_names) if isinstance(experiment.dataset, TableData) else None
-    )
+    table = experiment.dataset
+    mappings = table.mappings(data.dataset.group_names) if isinstance(table, TableData) else None
     return msgspec.to_builtins(mappings) if mappings and mappings.brief else {}
 
 

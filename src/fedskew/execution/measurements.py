@@ -12,7 +12,7 @@ from fedskew.core.errors import Diverged, require, suggestion
 from fedskew.core.records import Server
 from fedskew.core.rows import counts, odds, opportunity, parity
 from fedskew.core.seeding import stream
-from fedskew.core.task import Categorised, pooled_primary
+from fedskew.core.task import Categorised
 from fedskew.execution.build import Assembly, adaptation_of
 from fedskew.execution.site import Site
 from fedskew.experiment.config import Experiment, row_of
@@ -94,14 +94,10 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
     scores = site.client_scores(fed, server, states, clients)
     check_losses(fed, server, scores.clients, tested["loss"], scores.model)
     if len(scores.clients):
-        rows += rows_of(assembly.experiment, "clients", scores.clients, fed.task.measured(scores.model))
-        rows += own_rows(assembly, "clients", worst_first(assembly, scores.clients, fed.task.measured(scores.model)))
+        rows += client_rows(assembly, "clients", scores.clients, fed.task.measured(scores.model))
     if scores.personal:
         check_personal(fed, server, scores.clients, scores.personal)
-        rows += rows_of(assembly.experiment, "personal", scores.clients, fed.task.measured(scores.personal))
-        rows += own_rows(
-            assembly, "personal", worst_first(assembly, scores.clients, fed.task.measured(scores.personal))
-        )
+        rows += client_rows(assembly, "personal", scores.clients, fed.task.measured(scores.personal))
     training = assembly.experiment.training
     if server.round == training.rounds and training.patience is None:
         rows += unseen_rows(assembly, site.engine, server)
@@ -127,7 +123,7 @@ def unseen_rows(assembly: Assembly, engine: Engine, server: Server) -> list[Row]
 def test_row_values(assembly: Assembly, server: Server) -> RowValues | None:
     """Return the values of the test rows, see `row_values`."""
     task, y, x = assembly.federation.task, assembly.test_targets(server.round), assembly.x_test
-    outputs = outputs_of(task, server.x, x) if pooled_primary(task) else None
+    outputs = outputs_of(task, server.x, x) if task.pooled_primary else None
     scores, units = per_row(task, server.x, x, y), assembly.dataset.test_units
     return row_values(task, assembly.experiment.task.primary, scores, outputs, y, units)
 
@@ -231,16 +227,18 @@ def first_bad(fed: Federation, clients: Ints, scores: dict[str, Tensor]) -> str:
     return f"client {fed.partition.names[int(clients[int(bad[0])])]}" if len(bad) else ""
 
 
-def rows_of(experiment: Experiment, split: str, clients: Ints, scores: dict[str, Tensor]) -> list[Row]:
-    """Return the scores of each client as rows, and the split's measures of loss and primary metric over the measured clients."""
-    measures, rows, ordered = experiment.measures, list[Row](), dict[str, Tensor]()
+def client_rows(assembly: Assembly, split: str, clients: Ints, scores: dict[str, Tensor]) -> list[Row]:
+    """Return the scores of each client as rows, and the split's measures over the measured clients, the user's own among them."""
+    experiment, rows, ordered = assembly.experiment, list[Row](), dict[str, Tensor]()
+    measures = experiment.measures
     for name, values in scores.items():
         rows += per_client("personal-model" if split == "personal" else "global-model", name, clients, values)
         if name in ("loss", experiment.task.primary):
             lower = measures.stored["global-model", name].better == "lower"
             ordered[name] = values[~values.isnan()].sort(descending=lower).values
     of_all = [m for m in measures.computed(split) if len(ordered.get(m.score, ()))]
-    return rows + [(None, split, m.name, float(m.function()(ordered[m.score]))) for m in of_all]
+    rows += [(None, split, m.name, float(m.function()(ordered[m.score]))) for m in of_all]
+    return rows + own_rows(assembly, split, worst_first(assembly, clients, scores))
 
 
 def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row]:

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -23,17 +22,10 @@ from fedskew.experiment.settings import Auto, DataSource
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import start
 from fedskew.skew.partition import Partition
+from fedskew.store.records import ChosenEngine as Trial
 
 PER_CORE = 8
 """Maximum number of processes for each core. Each process holds PyTorch and the data in memory."""
-
-
-class Trial(TypedDict):
-    """How the engine of a run was chosen, as the run store keeps it."""
-
-    name: str
-    choice: str  # the fastest option: engine and threads
-    estimated_seconds_a_round: dict[str, float]  # by option
 
 
 @dataclass
@@ -88,18 +80,14 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
         planned.append(experiment)
         check_needs(experiment)
         # methods with the same seed mostly have the same partition
-        key = (
-            repr(experiment.dataset),
-            experiment.skew,
-            experiment.clients,
-            experiment.server_data,
-            experiment.shared_data,
-        )
+        shares = experiment.clients, experiment.server_data, experiment.shared_data
+        key = repr(experiment.dataset), experiment.skew, *shares
         if key not in dealt:
             dealt[key] = dealt_rows(experiment, drawn)
         rows.append(dealt[key])
         check_clients(experiment, len(finished(experiment, drawn, rows[-1])))
     first: dict[str, Plan] = {}
+    plans = []
     for experiment, own_rows in zip(planned, rows, strict=True):
         if experiment.name not in first:
             drawn = dataset or load(experiment.dataset)
@@ -107,13 +95,9 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
             # several assemblies together may not fit into memory
             only = assembly if len(planned) == 1 else None
             first[experiment.name] = Plan(assembly.experiment, own_rows, trial, only, drawn.notes)
-    if len(planned) == 1:
-        return list(first.values()), dataset
-    plans = []
-    for experiment, own_rows in zip(planned, rows, strict=True):
         like = first[experiment.name]
         filled = with_engine(experiment, like.experiment.engine, like.experiment.training.threads)
-        plans.append(Plan(filled, own_rows, like.trial, notes=like.notes))
+        plans.append(dataclasses.replace(like, experiment=filled, dealt=own_rows))
     return plans, dataset
 
 

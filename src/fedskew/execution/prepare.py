@@ -5,6 +5,7 @@ frozen layers. Only this file knows this.
 """
 
 import hashlib
+import warnings
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -14,15 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.records import rows_of
 from fedskew.core.seeding import torch_stream
 from fedskew.core.sites import Harmonisation, OutputHarmonisation
-from fedskew.core.task import ModelTask, TaskKind
+from fedskew.core.task import Task, TaskKind
 from fedskew.core.trees import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import kept
 from fedskew.experiment.config import Architecture, Experiment
+from fedskew.experiment.settings import Training
 from fedskew.models import Mixed
 from fedskew.models.encoder import Encoder, EncoderNet, activations, key, prefix, real, suffix
 from fedskew.models.intercept import with_intercept
@@ -39,6 +41,23 @@ Rows = NDArray[np.generic]
 """Rows of a data set (n, ...): numbers or token ids."""
 
 
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device of this name; ``auto`` takes a GPU if there is one. Raises `BadInput` if it is not available."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            device = torch.device(name)
+            torch.empty(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise BadInput(f"training: device {name!r} is not available here; use 'auto' or 'cpu'") from None
+    return device
+
+
 class Frozen(NamedTuple):
     """A model's frozen parameters. They are in no checkpoint, and each client receives them once."""
 
@@ -49,31 +68,24 @@ class Frozen(NamedTuple):
 class Prepared(NamedTuple):
     """Tasks, their initial model, and the rows in the form that their modules take."""
 
-    tasks: tuple[ModelTask, ...]  # one for each architecture
+    tasks: tuple[Task, ...]  # one for each architecture
     x0: Tensor  # (P,)
     x: Tensor  # (n, ...) training rows
     x_test: Tensor
     frozen: Frozen | None
 
 
-def prepared(
-    experiment: Experiment,
-    dataset: Dataset,
-    x: Rows,
-    x_test: Rows,
-    dtype: torch.dtype,
-    device: torch.device,
-    timing: bool = False,
-) -> Prepared:
+def prepared(experiment: Experiment, dataset: Dataset, x: Rows, x_test: Rows, timing: bool = False) -> Prepared:
     """Build the modules, and convert training rows ``x`` and test rows ``x_test`` to their input.
 
     ``timing`` gives ones in place of the frozen layers' results. Raises `BadInput` if model and data do not fit.
     """
+    training = experiment.training
+    dtype, device = DTYPES[training.dtype], device_of(training.device)
     model, x, x_test = fitted(network_of(experiment.model, experiment.harmonisation), dataset, x, x_test)
     shape = tuple(x.shape[1:])
-    bf16 = experiment.training.precision == "bf16"
     check_digits(dataset, dtype)
-    tasks = tasks_of(experiment.task.fitted(dataset.y), model, shape, dataset.num_categories, dtype, device, bf16)
+    tasks = tasks_of(training, experiment.task.fitted(dataset.y), model, shape, dataset.num_categories)
     task = tasks[0]
     require(
         not dataset.vocabulary or task.ids or isinstance(model, (Encoder, Mixed, OwnModel)),
@@ -81,7 +93,7 @@ def prepared(
         "or a pretrained encoder such as minilm",
     )
     check_places(f"model {experiment.labels('model')[0]}", task, dataset, x, x_test)
-    net = model.build(shape, task.num_outputs, torch_stream(experiment.training.seed, "init"))
+    net = model.build(shape, task.num_outputs, torch_stream(training.seed, "init"))
     frozen = frozen_of(task)
     train, test = (rows_of(part, dtype, device, task.ids) for part in (x, x_test))
     if isinstance(model, Encoder) and model.cache != "none" and prefix(task.model):  # type: ignore[arg-type]
@@ -107,7 +119,7 @@ def check_digits(dataset: Dataset, dtype: torch.dtype) -> None:
     )
 
 
-def check_places(name: str, task: ModelTask, dataset: Dataset, *parts: Rows) -> None:
+def check_places(name: str, task: Task, dataset: Dataset, *parts: Rows) -> None:
     """Check models that predict at each place of a row: they need rows of known symbols, with a target at each place.
 
     Raises `BadInput` if this is not so, and if another model gets such rows.
@@ -154,18 +166,18 @@ def network_of(model: Architecture, harmonisation: Harmonisation) -> Architectur
 
 
 def tasks_of(
+    training: Training,
     kind: TaskKind,
     model: Architecture,
     shape: tuple[int, ...],
     categories: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    bf16: bool,
-) -> tuple[ModelTask, ...]:
-    """Return the task of each architecture.
+    device: torch.device | None = None,
+) -> tuple[Task, ...]:
+    """Return the task of each architecture, on the training's device by default.
 
     Runs with the same model and shape of data share the objects. If the files of an encoder change, they are read again.
     """
+    dtype, bf16, device = DTYPES[training.dtype], training.precision == "bf16", device or device_of(training.device)
     return tasks_at(stamps(model), kind, model, shape, kind.num_outputs(categories), dtype, device, bf16)
 
 
@@ -188,18 +200,18 @@ def tasks_at(
     dtype: torch.dtype,
     device: torch.device,
     bf16: bool,
-) -> tuple[ModelTask, ...]:
+) -> tuple[Task, ...]:
     """Do what `tasks_of` does, cached by ``stamps`` and the other arguments."""
     skeletons = [model.build(shape, outputs, torch.Generator()).to(device, dtype)]
     if isinstance(model, Mixed):
         net = cast(MixedNet, skeletons[0])
         skeletons = [net.using(number) for number in range(len(model.models))]
     space = ParameterSpace(skeletons[0])
-    return tuple(ModelTask(kind, skeleton, space, outputs, bf16) for skeleton in skeletons)
+    return tuple(Task(kind, skeleton, space, outputs, bf16) for skeleton in skeletons)
 
 
 @lru_cache(maxsize=16)
-def frozen_of(task: ModelTask) -> Frozen | None:
+def frozen_of(task: Task) -> Frozen | None:
     """Return size and fingerprint of the task's frozen parameters; None if there are none."""
     frozen = [p.detach().cpu().contiguous() for p in task.model.parameters() if not p.requires_grad]
     if not frozen:
@@ -220,10 +232,10 @@ def size_of(model: Architecture, shape: tuple[int, ...], outputs: int) -> int | 
 
 
 @lru_cache(maxsize=16)
-def rest_of(task: ModelTask) -> ModelTask:
+def rest_of(task: Task) -> Task:
     """Return the task without frozen layers. Its input is their activations."""
     rest = suffix(task.model)  # type: ignore[arg-type]
-    return ModelTask(task.kind, rest, task.space, task.num_outputs, task.bf16)
+    return Task(task.kind, rest, task.space, task.num_outputs, task.bf16)
 
 
 def token_ids(model: Encoder, dataset: Dataset) -> list[Rows]:
@@ -259,13 +271,13 @@ def width(net: EncoderNet) -> int:
     return int(cast("PretrainedConfig", net.encoder.config).hidden_size)
 
 
-def ones(task: ModelTask, ids: Tensor) -> Tensor:
+def ones(task: Task, ids: Tensor) -> Tensor:
     """Return a stand-in for `computed`, of the same shape, with ones until a text's end. A step takes the same time with it."""
     tokens = real(ids)[..., None].to(ids.dtype)
     return tokens.expand(*ids.shape, width(cast(EncoderNet, task.model)))
 
 
-def computed(task: ModelTask, ids: Tensor, cache: str) -> Tensor:
+def computed(task: Task, ids: Tensor, cache: str) -> Tensor:
     """Return the activations (n, L, H) of the frozen layers for token ids (n, L); they are 0 after a text's end."""
     net = cast(EncoderNet, task.model)
     name = key(net, ids)

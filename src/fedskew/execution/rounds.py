@@ -13,7 +13,7 @@ from fedskew.execution import measurements
 from fedskew.execution.build import Assembly, assemble
 from fedskew.execution.initial import shapes
 from fedskew.execution.site import Site
-from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.config import from_toml
 from fedskew.experiment.settings import Auto
 from fedskew.loop.round import fresh, start
 from fedskew.loop.work import States
@@ -53,11 +53,6 @@ def rounds_of(
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
         yield server, rows, seconds
-
-
-def checkpoint_due(experiment: Experiment, round_: int, stopping: bool) -> bool:
-    """True if a checkpoint is saved after this round."""
-    return stopping or round_ == experiment.training.rounds or round_ % experiment.checkpoint.every == 0
 
 
 def checkpoint_of(server: Server, states: AnyStates) -> Tree:

@@ -1,7 +1,7 @@
 """Execute one run: play its rounds, store its measurements, save checkpoints. A resumed run gives bit-identical numbers."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, TooFew, first_line, require
-from fedskew.core.machine import profiled, span
+from fedskew.core.machine import on_threads, profiled, span
 from fedskew.core.records import Server
 from fedskew.core.user_code import fault
 from fedskew.data.dataset import Dataset
@@ -21,7 +21,7 @@ from fedskew.execution.learned import CHECKSUM, checksum, write_toml
 from fedskew.execution.measurements import at_most, forgetting_rows, recovery_rows, test_row_values, unseen_rows
 from fedskew.execution.patience import patience_of
 from fedskew.execution.plan import Latest, Plan
-from fedskew.execution.rounds import checkpoint_due, checkpoint_of, resume, rounds_of
+from fedskew.execution.rounds import checkpoint_of, resume, rounds_of
 from fedskew.execution.site import LocalClients, Site
 from fedskew.execution.sites import measured_at_sites, reported_by_sites
 from fedskew.execution.torchrun import group_of_run, in_step, lead
@@ -129,8 +129,7 @@ def execute(
         raise BadInput(
             f"run {run}: its clients are on Flower's nodes; continue with `flwr run` and --run-config 'resume={run}'"
         )
-    threads = torch.get_num_threads()
-    with held(store, run):
+    with held(store, run), on_threads(torch.get_num_threads()):
         try:
             assemble_and_play(store, store.run(run), listener, stop, begun or partial(begin, store, run, dataset))
         except Diverged as error:
@@ -146,8 +145,6 @@ def execute(
             if for_user is None or for_user is error:
                 raise
             raise for_user from None
-        finally:
-            torch.set_num_threads(threads)
 
 
 def readable(run: int, error: Exception | SystemExit) -> FedskewError | None:
@@ -166,12 +163,13 @@ def readable(run: int, error: Exception | SystemExit) -> FedskewError | None:
 
 
 def assemble_and_play(store: RunStore, record: RunRecord, listener: Listener, stop: Stop, begun: Begin) -> None:
-    """Assemble the run and play its rounds."""
+    """Assemble the run and play its rounds. The seconds of each part, also of earlier starts, become the fact ``profile``."""
     assembly, site = begun()
     experiment = assembly.experiment
     torch.set_num_threads(experiment.training.threads)
+    seconds: dict[str, float] = {}
     try:
-        with accounted(store, record.id, record.facts.get("profile", {})):
+        with profiled(record.facts.get("profile", {})) as seconds:
             play(store, record.id, assembly, listener, stop, site)
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "allocate memory" not in str(error):
@@ -180,17 +178,8 @@ def assemble_and_play(store: RunStore, record: RunRecord, listener: Listener, st
             f"out of memory with --batch-size {experiment.local.batch_size} ({first_line(error)}); use a smaller one, "
             "--engine sequential, which holds one client's model at a time, or a smaller model"
         ) from None
-
-
-@contextlib.contextmanager
-def accounted(store: RunStore, run: int, before: dict[str, float]) -> Iterator[None]:
-    """Measure the seconds of each part of the run, add those in ``before``, and store the sums as the fact ``profile``."""
-    seconds: dict[str, float] = {}
-    try:
-        with profiled(before) as seconds:
-            yield
     finally:
-        store.add_facts(run, {"profile": {name: round(value, 6) for name, value in seconds.items()}})
+        store.add_facts(record.id, {"profile": {name: round(value, 6) for name, value in seconds.items()}})
 
 
 def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop, site: Site | None) -> None:
@@ -218,7 +207,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
                 rows += forgetting_rows(store, run, at.round, rows)
             last = at.round == rounds or patience.ended
             stopping = fresh and stop() and not last
-            due = fresh and (better or checkpoint_due(experiment, at.round, stopping or last))
+            due = fresh and (better or stopping or last or at.round % experiment.checkpoint.every == 0)
             if rows:
                 with span("store"):
                     # durable: the checkpoint, and the model that nodes get next, must not be newer than the stored rounds

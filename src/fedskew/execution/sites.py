@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.records import Server
-from fedskew.core.task import ConstantAnswer, joint, pooled_names
+from fedskew.core.task import ConstantAnswer
 from fedskew.core.trees import Tree
 from fedskew.data.dataset import Dataset
 from fedskew.execution.build import Assembly
@@ -109,7 +109,7 @@ def answered(
         models = personal_models(fed, engine, server, states, one)
         spans = [slice(lo, hi) for lo, hi in pairwise(at.offsets.tolist())]
         parts = [*zip(fed.tasks_of(one), models, spans, strict=True)]
-    if joint(fed.task) or pooled_names(fed.task):
+    if fed.task.joint or fed.task.pooled_names:
         outputs = torch.cat([evaluate.outputs_of(task, w, at.x[span]) for task, w, span in parts])
         return evaluate.scored_outputs(fed.task, outputs.split(evaluate.CHUNK), at.y, pool=False)[0], outputs
     scores = [evaluate.per_row(task, w, at.x[span], at.y[span]) for task, w, span in parts]
@@ -148,12 +148,17 @@ def measured_at_sites(
             each = torch.stack(own).repeat_interleave(torch.as_tensor(np.diff(at.offsets)), dim=0).to(at.y.device)
             values = evaluate.over_rows(task, *evaluate.scored_outputs(task, each.split(evaluate.CHUNK), at.y))
             whole["constant_of_sites"] = values.get(kind.primary, math.nan)
-    by_site = {
-        int(k): metrics(slice(lo, hi), len(at.sites) <= MOST_POOLED)
-        for k, (lo, hi) in zip(at.sites, pairwise(at.offsets.tolist()), strict=True)
-    }
-    every: list[tuple[int | None, dict[str, float]]] = [(None, whole), *by_site.items()]
-    return rows_of_sites(assembly, every), evaluate.row_values(task, kind.primary, scores, outputs, at.y, at.units)
+    by_site: dict[int | None, dict[str, float]] = {None: whole}
+    for k, (lo, hi) in zip(at.sites, pairwise(at.offsets.tolist()), strict=True):
+        by_site[int(k)] = metrics(slice(lo, hi), len(at.sites) <= MOST_POOLED)
+    known = assembly.experiment.measures.stored
+    rows: list[Row] = [
+        (site, "sites", name, value)
+        for site, values in by_site.items()
+        for name, value in values.items()
+        if math.isfinite(value) and ("sites", name) in known
+    ]
+    return rows, evaluate.row_values(task, kind.primary, scores, outputs, at.y, at.units)
 
 
 def reported_by_sites(store: RunStore, run: int, assembly: Assembly, round_: int) -> list[Row]:
@@ -170,14 +175,3 @@ def reported_by_sites(store: RunStore, run: int, assembly: Assembly, round_: int
     scores: list[Row] = [(m.client, "sites", m.name, m.value) for m in last if m.round == round_]
     clients = {client for client, *_ in scores if client is not None}
     return [*((k, "sites", "rows", float(len(assembly.partition.measured_rows(k)))) for k in sorted(clients)), *scores]
-
-
-def rows_of_sites(assembly: Assembly, every: list[tuple[int | None, dict[str, float]]]) -> list[Row]:
-    """Return finite values by site as rows. A score that is no measure is left out."""
-    known = assembly.experiment.measures.stored
-    return [
-        (site, "sites", name, value)
-        for site, values in every
-        for name, value in values.items()
-        if math.isfinite(value) and ("sites", name) in known
-    ]

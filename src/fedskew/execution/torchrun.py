@@ -45,7 +45,11 @@ def on_ranks(verb: Callable[[Namespace], int | None]) -> Callable[[Namespace], i
             if group.rank:
                 work_for_rank_0(group)
             else:
-                code = lead_until_done(group, partial(verb, parsed))
+                try:
+                    code = verb(parsed) or 0
+                finally:
+                    with suppress(Lost):  # end the other ranks
+                        group.broadcast_text()
         except FedskewError as error:
             print(f"fedskew: {f'rank {group.rank}: ' * (group.rank > 0)}{error}", file=sys.stderr)
             code = error.exit_code
@@ -64,15 +68,6 @@ def join() -> Group:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
     return Group(dist.get_rank(), dist.get_world_size())
-
-
-def lead_until_done(group: Group, act: Callable[[], int | None]) -> int:
-    """Execute the command on rank 0, then end the other ranks."""
-    try:
-        return act() or 0
-    finally:
-        with suppress(Lost):
-            group.broadcast_text()
 
 
 def group_of_run() -> Group | None:

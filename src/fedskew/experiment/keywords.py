@@ -17,7 +17,7 @@ class Keyword:
 
     metavar: str
     help: str
-    sets: str = ""  # what it sets in an experiment: "solver" or "solver.lr"; empty if it sets no single option
+    sets: str | None = ""  # the option that it sets, such as "solver.lr"; empty: what has its name; None: no single one
     kind: type | None = None  # the type of a word of the command line; None: the type of the keyword, or else str
     repeated: bool = False  # the command line takes it several times
     several: bool = False  # the command line takes several words
@@ -45,16 +45,11 @@ def take(keywords: dict[str, Any], options: type) -> dict[str, Any]:
 class DataSettings(TypedDict, total=False):
     """Data and clients."""
 
-    dataset: Annotated[
-        object, Keyword("D", "digits, cifar-10, uci-har:form=features, ... (`fedskew list datasets`)", "dataset")
-    ]
+    dataset: Annotated[object, Keyword("D", "digits, cifar-10, uci-har:form=features, ... (`fedskew list datasets`)")]
     skew: Annotated[
         object | Sequence[object],
         Keyword(
-            "S",
-            "how clients differ: label-dirichlet:alpha=0.1, iid, natural, ...; repeat to combine",
-            "skew",
-            repeated=True,
+            "S", "how clients differ: label-dirichlet:alpha=0.1, iid, natural, ...; repeat to combine", repeated=True
         ),
     ]
     clients: Annotated[  # a number, or the whole section
@@ -76,33 +71,24 @@ class DataSettings(TypedDict, total=False):
 class MethodSettings(TypedDict, total=False):
     """Method and local work."""
 
-    task: Annotated[
-        object, Keyword("T", "what is learnt: classification, regression:huber, ... (default: the data's)", "task")
-    ]
-    model: Annotated[
-        object, Keyword("M", "softmax, mlp:hidden=[64,64], cnn, hf:NAME, ... (`fedskew list models`)", "model")
-    ]
-    solver: Annotated[object, Keyword("S", "local solver: sgd or adamw, with options", "solver")]
+    task: Annotated[object, Keyword("T", "what is learnt: classification, regression:huber, ... (default: the data's)")]
+    model: Annotated[object, Keyword("M", "softmax, mlp:hidden=[64,64], cnn, hf:NAME, ... (`fedskew list models`)")]
+    solver: Annotated[object, Keyword("S", "local solver: sgd or adamw, with options")]
     lr: Annotated[float, Keyword("F", "learning rate of the local solver", "solver.lr")]
     lr_decay: Annotated[float | str, Keyword("D", "rate by round: 0.99, cosine, step:30, warm-up:5", "solver.lr_decay")]
     momentum: Annotated[float, Keyword("F", "momentum of the local solver", "solver.momentum")]
-    server: Annotated[object, Keyword("S", "server optimiser: sgd:lr=1, momentum, adagrad, adam, yogi", "server")]
-    selection: Annotated[
-        object, Keyword("S", "which clients take part in a round: everyone, uniform:fraction=0.1", "selection")
-    ]
+    server: Annotated[object, Keyword("S", "server optimiser: sgd:lr=1, momentum, adagrad, adam, yogi")]
+    selection: Annotated[object, Keyword("S", "which clients take part in a round: everyone, uniform:fraction=0.1")]
     refine: Annotated[
-        object, Keyword("R", "training on the server's rows after each round: none, distillation:steps=100", "refine")
+        object, Keyword("R", "training on the server's rows after each round: none, distillation:steps=100")
     ]
-    sharing: Annotated[object, Keyword("P", "shared part of the model: all, personal:head=1, norm", "sharing")]
+    sharing: Annotated[object, Keyword("P", "shared part of the model: all, personal:head=1, norm")]
     harmonisation: Annotated[
-        object,
-        Keyword("H", "between sites: none, site-scale, combat:protected=[age], site-bias, prior", "harmonisation"),
+        object, Keyword("H", "between sites: none, site-scale, combat:protected=[age], site-bias, prior")
     ]
-    cohort: Annotated[int, Keyword("M", "number of clients a round, chosen at random (default: all)")]
-    codec: Annotated[
-        object, Keyword("C", "compression of updates: none, top-k:share=0.01, qsgd:levels=15, int8, clip", "codec")
-    ]
-    augment: Annotated[object, Keyword("A", "random changes of training images: none, crop-flip:padding=4", "augment")]
+    cohort: Annotated[int, Keyword("M", "number of clients a round, chosen at random (default: all)", None)]
+    codec: Annotated[object, Keyword("C", "compression of updates: none, top-k:share=0.01, qsgd:levels=15, int8, clip")]
+    augment: Annotated[object, Keyword("A", "random changes of training images: none, crop-flip:padding=4")]
     epochs: Annotated[float | str, Keyword("E", "local epochs a round, also parts such as 0.25", "local.epochs")]
     steps: Annotated[int, Keyword("T", "local steps a round, instead of epochs", "local.steps")]
     batch_size: Annotated[int | str, Keyword("B", "rows a batch, or all", "local.batch_size")]
@@ -117,19 +103,17 @@ class FailureSettings(TypedDict, total=False):
             "O=V,...",
             "stragglers=0.5 (probability of fewer epochs), drop_stragglers=true, dropout=0.1 (probability), "
             "epochs=1-5 or batch_sizes=[8,32] (each client has its own)",
+            None,
         ),
     ]
-    availability: Annotated[
-        object, Keyword("A", "always, random:p=0.8, day-night:period=24, blocks:rounds=10", "availability")
-    ]
+    availability: Annotated[object, Keyword("A", "always, random:p=0.8, day-night:period=24, blocks:rounds=10")]
 
 
 class ComputeSettings(TypedDict, total=False):
     """Rounds and computation."""
 
     metric: Annotated[
-        object | Sequence[object],
-        Keyword("M", "metric of your own, ./mine.py::Gini; may be repeated", "metric", repeated=True),
+        object | Sequence[object], Keyword("M", "metric of your own, ./mine.py::Gini; may be repeated", repeated=True)
     ]
     rounds: Annotated[int, Keyword("R", "number of rounds", "training.rounds")]
     init: Annotated[str, Keyword("M", "start from run 7, go on after its round 20 (7:20), or a file", "training.init")]
@@ -137,7 +121,7 @@ class ComputeSettings(TypedDict, total=False):
     margin: Annotated[
         float, Keyword("M", "smaller differences do not matter, in points or the metric's unit", "evaluation.margin")
     ]
-    engine: Annotated[object, Keyword("E", "auto (a short trial decides), sequential, stacked:width=64", "engine")]
+    engine: Annotated[object, Keyword("E", "auto (a short trial decides), sequential, stacked:width=64")]
     dtype: Annotated[str, Keyword("T", "float32 or float64", "training.dtype")]
     device: Annotated[str, Keyword("D", "cpu, cuda, cuda:1, or auto (a GPU if there is one)", "training.device")]
     precision: Annotated[str, Keyword("P", "full, or bf16 (PyTorch's autocast to bfloat16)", "training.precision")]
@@ -147,11 +131,10 @@ class RunSettings(TypedDict, total=False):
     """Settings in which the runs of a comparison differ."""
 
     algorithm: Annotated[
-        object,
-        Keyword("A", "method: fedprox:mu=0.1, ./mine.py::Mine, ... (`fedskew list algorithms`)", "algorithm"),
+        object, Keyword("A", "method: fedprox:mu=0.1, ./mine.py::Mine, ... (`fedskew list algorithms`)")
     ]
     seed: Annotated[int, Keyword("N", "random seed of the training", "training.seed")]
-    name: Annotated[str, Keyword("NAME", "name of the run in tables", "name")]
+    name: Annotated[str, Keyword("NAME", "name of the run in tables")]
 
 
 class Settings(DataSettings, MethodSettings, FailureSettings, ComputeSettings, RunSettings, total=False):
@@ -388,7 +371,7 @@ def divided(
     options: dict[str, dict[str, object]] = {}
     for key, value in keywords.items():
         section, inner, option = key.partition("__")
-        sets = KEYWORDS[key].sets if key in KEYWORDS else ""
+        sets = KEYWORDS[key].sets if key in KEYWORDS else None
         if inner and section in sections and section != "name":
             options.setdefault(section, {})[option] = value
         elif key == "cohort":
@@ -398,7 +381,7 @@ def divided(
             from fedskew.core.component import parse
 
             options.setdefault(key, {}).update(parse(f"{key}:{value}", key)[1])
-        elif "." in sets and (key not in sections or isinstance(value, int | float)):
+        elif sets and (key not in sections or isinstance(value, int | float)):
             section, _, option = sets.partition(".")
             options.setdefault(section, {})[option] = value
         elif key in sections:

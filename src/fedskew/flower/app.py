@@ -25,14 +25,8 @@ from fedskew.flower.nodes import POLL, PREFIX, Deployment, deployment_of
 from fedskew.flower.server import deployable, serve
 from fedskew.flower.wire import Kind, Reply, pack
 
-TYPES: dict[Kind, str] = {
-    "meet": "query",
-    "survey": "query",
-    "train": "train",
-    "measure": "evaluate",
-    "diagnose": "query",
-    "harmonise": "query",
-}
+TYPES: dict[Kind, str] = {"train": "train", "measure": "evaluate"}
+"""Flower's types of messages. All other kinds are queries."""
 
 MARGIN = 60.0
 """Seconds that Flower keeps a message longer than the server waits. A message that expires gives an error, like a refusal."""
@@ -67,7 +61,7 @@ class GridChannel:
     def push(self, requests: Mapping[int, bytes], kind: Kind, round_: int, timeout: float) -> dict[str, int]:
         """Give the requests to Flower. Returns the node of each message."""
         messages = [
-            Message(content(data), node, TYPES[kind], group_id=str(round_), ttl=timeout + MARGIN)
+            Message(content(data), node, TYPES.get(kind, "query"), group_id=str(round_), ttl=timeout + MARGIN)
             for node, data in requests.items()
         ]
         ids = self.grid.push_messages(messages) if messages else []
@@ -141,10 +135,8 @@ def write_diagnosis_app(folder: Path, clients: int, output: Path, deployment: De
 
 def write_files(folder: Path, about: str, deployment: Deployment, config: Mapping[str, object]) -> Path:
     """Write an app with this configuration. Raises `BadInput` if the folder is not empty."""
-    require(
-        not folder.exists() or (folder.is_dir() and not any(folder.iterdir())),
-        f"{folder} exists and is not empty",
-    )
+    empty = folder.is_dir() and not any(folder.iterdir())
+    require(empty or not folder.exists(), f"{folder} exists and is not empty")
     package = f"{re.sub(r'[^a-z0-9]+', '_', folder.resolve().name.lower()).strip('_') or 'app'}_app"
     options = {f"{PREFIX}{key}": value for key, value in dataclasses.asdict(deployment).items()}
     app = {

@@ -104,10 +104,8 @@ class Answers:
         first = run not in steps_by_run
         steps = steps_by_run.setdefault(run, {})
         self.limits.check("diagnoses", len(steps_by_run))
-        same: dict[str, bytes] = {
-            name: read.numbers[name].data for name in ("target edges", "strata") if name in read.numbers
-        }
-        for what, data in (*same.items(), (read.step, question)):
+        same = [(name, read.numbers[name].data) for name in ("target edges", "strata") if name in read.numbers]
+        for what, data in (*same, (read.step, question)):
             digest = hashlib.sha256(data).hexdigest()
             require(
                 steps.setdefault(what, digest) == digest,

@@ -9,14 +9,13 @@ from fedskew.core.component import Catalogue, code_of, parse
 from fedskew.core.errors import require
 from fedskew.core.files import toml_table
 from fedskew.core.limits import PositiveInt
-from fedskew.core.task import ModelTask
+from fedskew.core.task import Task
 from fedskew.core.user_code import MARK, admit_module
 from fedskew.diagnosis.questions import FEWEST
-from fedskew.execution.build import DTYPES, check_needs, device_of, setup_of
+from fedskew.execution.build import check_needs, setup_of
 from fedskew.execution.prepare import frozen_of, network_of, size_of, tasks_of
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.settings import ServerData
-from fedskew.flower.wire import Request
 from fedskew.loop.plan import Planner, SeededPlanner
 from fedskew.models.encoder import Encoder, HuggingFaceEncoder
 
@@ -49,11 +48,6 @@ class Limits:
         most = getattr(self, name)
         cure = f"its owner can start it with --limit {name}={requested}"
         require(0 <= requested <= most, f"the server asks for {requested} {name}, but this node allows {most}; {cure}")
-
-    def check_request(self, request: Request) -> None:
-        """Raise `BadInput` if a number in the request is above its limit."""
-        for name in ("clients", "classes", "steps"):
-            self.check(name, getattr(request, name))
 
     def check_work(self, planner: Planner, client: int, rows: int) -> None:
         """Raise `BadInput` if the local work has too many steps or rows. This is checked before the work is planned."""
@@ -107,16 +101,14 @@ def check_size(experiment: Experiment, shape: tuple[int, ...], classes: int, rec
     require(size in (None, received), f"the recipe's model has {size} parameters, but the server sent {received}")
 
 
-def tasks_on(experiment: Experiment, shape: tuple[int, ...], classes: int) -> tuple[ModelTask, ...]:
+def tasks_on(experiment: Experiment, shape: tuple[int, ...], classes: int) -> tuple[Task, ...]:
     """Return the tasks of an experiment with rows of this shape."""
-    training = experiment.training
-    device, dtype, bf16 = device_of(training.device), DTYPES[training.dtype], training.precision == "bf16"
     model = network_of(experiment.model, experiment.harmonisation)
-    return tasks_of(experiment.task, model, shape, classes, dtype, device, bf16)
+    return tasks_of(experiment.training, experiment.task, model, shape, classes)
 
 
 @lru_cache(maxsize=16)
-def weights_of(model: object, task: ModelTask) -> str:
+def weights_of(model: object, task: Task) -> str:
     """Return a hash (16 hex digits) of a pretrained model's tokenizer and frozen weights, or "" for other models."""
     if not isinstance(model, Encoder):
         return ""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.core.errors import BadInput, FedskewError, first_line, require
+from fedskew.core.errors import FedskewError, first_line, require
 from fedskew.core.records import BatchPlan, Upload, rows_of, targets_of
 from fedskew.core.sites import SiteMaps, SiteSums
 from fedskew.core.trees import Tree, map_leaves, pick
@@ -35,13 +35,16 @@ from fedskew.flower.tables import (
 from fedskew.flower.wire import Reply, Request, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
-from fedskew.loop.personal import means_of, measures_personal, tuning_plans, tuning_rate
+from fedskew.loop.personal import means_of, measures_personal, tuning
 from fedskew.loop.round import Broadcast, fresh, shared_model, transmit, work_on
 from fedskew.loop.work import Work
 from fedskew.store import checkpoints
 
 SENT = ("mean", "squares", "products")
 """The parts of `SiteSums` that a node sends, if its owner agrees. The server knows the number of rows."""
+
+SURVEYED, CHANGES = "survey", "harmonisation"
+"""Folders beside the states: results of `Algorithm.before`, and the change of rows that the server fitted."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,8 @@ class Node:
             reply = pack(*Visit(self, request, tensors).answer())
         except Exception as error:
             reason = str(error) if isinstance(error, FedskewError) else f"{type(error).__name__}: {first_line(error)}"
-            reply = pack(
-                Reply(kind="refused", run=run, round=round_, client=self.client, name=self.name, reason=reason)
-            )
+            refusal = Reply(kind="refused", run=run, round=round_, client=self.client, name=self.name, reason=reason)
+            reply = pack(refusal)
         words = {"kind": kind, "outcome": "refused" if reason else "answered", "run": run}
         numbers = {"round": round_, "seconds": time.monotonic() - began, "bytes_in": len(data), "bytes_out": len(reply)}
         event(reason or "answered", words, numbers)
@@ -94,7 +96,8 @@ class Visit:
         self.node, self.request, self.tensors = node, request, tensors
         require(request.client in (-1, node.client), f"this is client {node.client}, not {request.client}")
         require(node.client < request.clients, f"client {node.client} is not one of {request.clients}")
-        node.limits.check_request(request)
+        for limited in ("clients", "classes", "steps"):
+            node.limits.check(limited, getattr(request, limited))
         self.answers = Answers(node.table, node.folder, node.limits)
         if request.purpose == "diagnosis":
             self.answers.check()
@@ -105,12 +108,12 @@ class Visit:
                 node.limits.summary, "this node does not send its columns; its owner can start it with --share-summary"
             )
             return
-        path = node.file(request.run)
+        self.states, path = node.states(request.run), node.file(request.run)
         if node.table and request.kind == "meet":
             write_rows(path, rows_of_table(node.table, request, self.experiment))
         self.held = read_rows(path)
         check_rows(self.held, request, path, self.experiment.task.target)
-        check_unchanged(path, node.states(request.run) / "rows.txt")
+        check_unchanged(path, self.states / "rows.txt")
         if request.kind not in ("meet", "harmonise"):
             self.held = harmonised(self.held, self.experiment.harmonisation, self.maps)
 
@@ -120,9 +123,8 @@ class Visit:
         reply = Reply(kind=r.kind, run=r.run, round=r.round, client=self.node.client, name=name)
         if r.purpose == "diagnosis":
             # one row says nothing: the server learns numbers of rows from answers only
-            return msgspec.structs.replace(reply, rows=1), (
-                self.answers.answer(r.run, self.tensors) if r.kind == "diagnose" else {}
-            )
+            answer = self.answers.answer(r.run, self.tensors) if r.kind == "diagnose" else {}
+            return msgspec.structs.replace(reply, rows=1), answer
         if r.purpose == "columns":
             rows, columns = summary_of(self.node.table, self.experiment, self.node.limits.fewest)
             return msgspec.structs.replace(reply, rows=rows, summary=columns), {}
@@ -130,11 +132,8 @@ class Visit:
         if self.experiment.training.threads:
             torch.set_num_threads(self.experiment.training.threads)
         if r.kind == "meet":
-            counts = (
-                tuple(np.bincount(y, minlength=r.classes).tolist())
-                if r.labels and self.experiment.task.target == "classes"
-                else ()
-            )
+            counted = r.labels and self.experiment.task.target == "classes"
+            counts = tuple(np.bincount(y, minlength=r.classes).tolist()) if counted else ()
             numbers = {"rows": len(y), "measured_rows": len(self.held.y_measured), "label_counts": counts}
             return msgspec.structs.replace(reply, **numbers), {}
         if r.kind == "harmonise":
@@ -146,7 +145,7 @@ class Visit:
         from fedskew.data.tables.guard import without_rare_values
 
         if self.tensors:
-            checkpoints.save(self.changes, 0, self.tensors, {})
+            checkpoints.save(self.states / CHANGES, 0, self.tensors, {})
             return {}
         table, limits = self.node.table, self.node.limits
         require(limits.summary, "this node sends no sums of its columns; its owner can start it with --share-summary")
@@ -159,16 +158,15 @@ class Visit:
 
     def maps(self) -> SiteMaps:
         """Return the change of rows that the server fitted to the sums of all sites."""
-        tree, _ = checkpoints.load(self.changes / checkpoints.file_name(0))
+        tree, _ = checkpoints.load(self.states / CHANGES / checkpoints.file_name(0))
         return SiteMaps(**{name: tree[name].numpy() for name in SiteMaps._fields})
 
     def survey(self) -> Tree:
         """Return the client's answer as a candidate. The values that the answer is computed from stay on the node."""
         fed = self.federation()
         before, answers = Sequential().survey(fed.program, self.work(fed), fed.x, fed.y)
-        checkpoints.save(self.surveyed, self.request.round, {"before": before}, {"run": self.request.run})
-        answer: Tree = pick(answers, 0)
-        return answer
+        checkpoints.save(self.states / SURVEYED, self.request.round, {"before": before}, {"run": self.request.run})
+        return pick(answers, 0)
 
     def train(self) -> Tree:
         """Train locally, as in a simulation. The new state stays on the node."""
@@ -188,8 +186,7 @@ class Visit:
         if measures_personal(fed):
             if fed.tuning:
                 self.node.limits.check_work(fed.tuning.planner, self.node.client, len(self.held.y))
-            plans = tuning_plans(fed, self.request.round, k)
-            work = self.work(fed, plans, tuning_rate(fed, self.request.round))
+            work = self.work(fed, *tuning(fed, self.request.round, k))
             scores["personal"] = means_of(fed, Sequential(), work)
         return {name: pick(means, 0) for name, means in scores.items()}
 
@@ -246,41 +243,31 @@ class Visit:
             return Sequential().survey(fed.program, work, fed.x, fed.y)[0]
         if not self.request.asked:
             return map_leaves(lambda leaf: leaf[None].to(work.view.x.device), self.tensors.get("before", {}))
-        tree, facts = checkpoints.load(self.surveyed / checkpoints.file_name(self.request.round))
+        tree, facts = checkpoints.load(self.states / SURVEYED / checkpoints.file_name(self.request.round))
         require(facts.get("run") == self.request.run, f"client {self.node.client} was not surveyed in this run's round")
         return checkpoints.to_device(tree.get("before", {}), work.view.x.device)
 
     # a state's folder is named after its stamp: the number of finished rounds when the state was stored
-    @property
-    def surveyed(self) -> Path:
-        return self.node.states(self.request.run) / "survey"
-
-    @property
-    def changes(self) -> Path:
-        return self.node.states(self.request.run) / "harmonisation"
-
     def kept(self, fed: Federation, x: Tensor) -> Tree:
         """Return the state with the stamp in the request, or the initial state if the client has none yet."""
         run, stamp = self.request.run, self.request.stamp
         if not stamp:
             return fresh(fed, x)
-        path = self.node.states(run) / f"{stamp:06d}" / checkpoints.file_name(stamp)
+        path = self.states / f"{stamp:06d}" / checkpoints.file_name(stamp)
         tree, facts = checkpoints.load(path)
-        if facts.get("run") != run or facts.get("client") != self.node.client:
-            raise BadInput(
-                f"state {path}: belongs to another run or client, not to run {run} and client {self.node.client}"
-            )
+        belongs = facts.get("run") == run and facts.get("client") == self.node.client
+        mine = f"run {run} and client {self.node.client}"
+        require(belongs, f"state {path}: belongs to another run or client, not to {mine}")
         return checkpoints.to_device(tree.get("state", {}), x.device)
 
     def keep(self, state: Tree) -> None:
         """Write the state. Remove older states that the server cannot ask for, even after a restart."""
         run, stamp = self.request.run, self.request.round + 1
         facts = {"run": run, "client": self.node.client, "round": stamp}
-        folder = self.node.states(run)
-        checkpoints.save(folder / f"{stamp:06d}", stamp, {"state": state}, facts)
-        stamps = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
-        for old in (s for s in stamps if s < self.request.needed):
-            shutil.rmtree(folder / f"{old:06d}", ignore_errors=True)
+        checkpoints.save(self.states / f"{stamp:06d}", stamp, {"state": state}, facts)
+        for path in self.states.iterdir():
+            if path.name.isdigit() and int(path.name) < self.request.needed:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def upload_tree(upload: Upload) -> Tree:

@@ -102,12 +102,10 @@ class Nodes:
     most_rows: int
     node_of: dict[int, int] = field(default_factory=dict)  # by client; only those that replied to their last request
     met: dict[int, Reply] = field(default_factory=dict)  # by client: its first reply
-    faults: list[tuple[int, str, str]] = field(
-        default_factory=list
-    )  # client, fault, message; since they were last stored
-    meet_from: dict[int, float] = field(
-        default_factory=dict
-    )  # by node: the time from which it may be asked to `meet` again
+    # client, fault, message; since they were last stored
+    faults: list[tuple[int, str, str]] = field(default_factory=list)
+    # by node: the time from which it may be asked to `meet` again
+    meet_from: dict[int, float] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)  # nodes that have not replied to `meet` yet
     first: bool = True  # before the first round
     left: dict[str, dict[str, int]] = field(default_factory=dict)  # names and sizes of accepted tensors, by kind
@@ -115,9 +113,8 @@ class Nodes:
 
     def request(self, kind: Kind, round_: int, client: int, **facts: object) -> Request:
         encoding = self.template.encoding if kind == "meet" else None
-        return msgspec.structs.replace(
-            self.template, kind=kind, round=round_, client=client, encoding=encoding, **facts
-        )
+        facts = {"kind": kind, "round": round_, "client": client, "encoding": encoding, **facts}
+        return msgspec.structs.replace(self.template, **facts)
 
     def meet(self) -> None:
         """Ask unknown nodes, and those that were set aside, which client they are. Read all replies so far, without waiting.

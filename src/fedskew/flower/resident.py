@@ -84,9 +84,8 @@ def keep_running(node: Node, superlink: str, options: Sequence[str], status: int
         connection.send_bytes(node.answer(connection.recv_bytes()))
 
     # an exception from a signal handler would be lost in the functions that Python calls after a fork
-    before = {
-        n: signal.signal(n, lambda number, frame: stopped.append(number)) for n in (signal.SIGINT, signal.SIGTERM)
-    }
+    ends = signal.SIGINT, signal.SIGTERM
+    before = {n: signal.signal(n, lambda number, frame: stopped.append(number)) for n in ends}
     # Hugging Face's libraries must not download what a recipe names
     os.environ.update({**QUIET, "HF_HUB_OFFLINE": "1"})
     try:

@@ -23,7 +23,6 @@ from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.records import BatchPlan, Info, Server, Upload
 from fedskew.core.seeding import Secret
 from fedskew.core.sites import Harmonisation, RowHarmonisation, SiteSums, of_own_rows
-from fedskew.core.task import pooled_primary
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.core.user_code import ORIGINS
 from fedskew.data.dataset import Dataset
@@ -82,14 +81,6 @@ class RemoteStates(ClientStates):
         self.needed = self.saved_last
         self.saved_last = dict(zip(ids.tolist(), rows["stamp"].tolist(), strict=True)) if rows else {}
 
-    @classmethod
-    def restore(cls, ids: Ints, states: Tree) -> RemoteStates:
-        restored = cls()
-        if len(ids):
-            restored.put(ids, states)
-        restored.saved()
-        return restored
-
 
 @dataclass(frozen=True)
 class Connected:
@@ -118,9 +109,8 @@ class RemoteClients:
     row: Tensor
     target: Tensor
     away: set[int] = field(default_factory=set)  # clients that were silent when they were surveyed in this round
-    surveyed: Tree = field(
-        default_factory=dict
-    )  # zeros in place of `before`, for clients that were not surveyed; leading axis 1
+    # zeros in place of `before`, for clients that were not surveyed; leading axis 1
+    surveyed: Tree = field(default_factory=dict)
 
     states: ClassVar[type[ClientStates]] = RemoteStates
 
@@ -139,7 +129,7 @@ class RemoteClients:
             self.away.update(missing)
             raise Silent(f"round {work.round + 1}: no answer from {len(missing)} of {len(work.clients)} candidates")
         surveyed = torch.ones(len(replies), device=work.view.x.device)
-        return {"surveyed": surveyed}, self.on_device(stack(list(replies.values())))
+        return {"surveyed": surveyed}, checkpoints.to_device(stack(list(replies.values())), self.row.device)
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         example = self.example(work)
@@ -147,7 +137,7 @@ class RemoteClients:
         example = example._replace(view=example.view._replace(before=before))
         done = Sequential().run(program, example, self.row, self.target)
         part, deployment, model = self.fed.own_part, self.nodes.deployment, shared_model(self.fed)
-        update = (part.sent(done.uploads.delta) if part else done.uploads.delta)[0]
+        update = self.fed.sent(done.uploads.delta)[0]
         pattern = {**upload_tree(done.uploads), "scores": done.scores}
         check = checker(wire.signature({**pick(pattern, 0), "delta": self.codec.pattern(update, model)}))
 
@@ -164,7 +154,8 @@ class RemoteClients:
         earlier = len(self.nodes.faults)
         replies = self.nodes.ask(self.requests("train", work), accept)
         self.check_enough(len(replies), work)
-        trees = self.on_device(stack([{k: tree.get(k, {}) for k in pattern} for tree in replies.values()]))
+        stacked = stack([{k: tree.get(k, {}) for k in pattern} for tree in replies.values()])
+        trees = checkpoints.to_device(stacked, self.row.device)
         at = np.flatnonzero(np.isin(work.clients, list(replies)))
         far = too_far(self.fed, work, at, {k: trees[k] for k in ("delta", "extras")}, deployment.longest_ratio)
         for i, fault in far.items():
@@ -213,10 +204,6 @@ class RemoteClients:
         clients, measured = work.clients[:1], [plan] if work.measured else []
         return work._replace(clients=clients, view=view, plans=[plan], passes=[plan], measured=measured, memory=memory)
 
-    def on_device(self, tree: Tree) -> Tree:
-        moved: Tree = map_leaves(lambda leaf: leaf.to(self.row.device), tree)
-        return moved
-
     def play_round(self, fed: Federation, server: Server, states: States, measure_local: bool) -> Outcome:
         """Play one round. If candidates do not reply to the survey, the round starts again without them."""
         self.away.clear()
@@ -241,7 +228,7 @@ class RemoteClients:
             for k, stamp in zip(clients.tolist(), stamps, strict=True)
         }
         score = client_means(fed.task, server.x, self.row, self.target, torch.arange(1))
-        pooled = tuple(filter(None, [pooled_primary(fed.task)]))
+        pooled = tuple(filter(None, [fed.task.pooled_primary]))
         score |= dict.fromkeys(pooled, score["loss"])
         check = checker(wire.signature({"global": score, "personal": score} if personal else {"global": score}), pooled)
 
@@ -342,9 +329,8 @@ def begin(
         learned = kept(store, run)
         preprocessing = learned.preprocessing if learned else None
         if not isinstance(preprocessing, Tabular | Texts):
-            asking = wire.first_request(
-                facts["token"], clients, experiment.toml(), dataset.num_categories, purpose="columns"
-            )
+            about = facts["token"], clients, experiment.toml(), dataset.num_categories
+            asking = wire.first_request(*about, purpose="columns")
             preprocessing = agreed(channel, asking, deployment, most_rows, table_of(experiment))
         dataset = table_of(experiment).load(preprocessing)
         experiment = experiment.replace(model=sized(experiment.model, preprocessing))
@@ -370,7 +356,7 @@ def begin(
     data = with_maps(data, experiment.harmonisation, nodes, store, run)
     assembly = assemble(experiment, dataset, data)
     if assembly.federation.intercepts is not None:
-        nodes.template = replace(template, totals=tuple(assembly.label_counts().sum(0).tolist()))
+        nodes.template = replace(template, totals=tuple(assembly.data.label_counts().sum(0).tolist()))
     codec = wire.Decoded(assembly.federation.codec)
     federation = dataclasses.replace(assembly.federation, codec=codec)
     if experiment.algorithm.contract().privacy:
@@ -419,9 +405,7 @@ def rows_by_client(
 ) -> ClientData:
     """Return the clients' numbers of rows, by class if they report it. The server has no rows of clients."""
     classes, unknown = np.arange(dataset.num_classes), np.zeros_like(dataset.y[:1])
-    labels = [
-        np.repeat(classes if reply.label_counts else unknown, reply.label_counts or reply.rows, axis=0) for reply in met
-    ]
+    labels = [np.repeat(classes if m.label_counts else unknown, m.label_counts or m.rows, axis=0) for m in met]
     sizes, measured = (np.asarray(rows) for rows in ([m.rows for m in met], [m.measured_rows for m in met]))
     partition = dataclasses.replace(consecutive(sizes, measured, tuple(reply.site for reply in met)), note=note)
     return ClientData(

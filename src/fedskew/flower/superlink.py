@@ -134,13 +134,12 @@ def start(
     ``own`` are environment variables besides `variables`, ``folder`` is the working directory, and ``log`` the file that its output
     is appended to (None: the terminal). Raises `FedskewError` if the command is not installed.
     """
-    environment = variables(more)
     try:
         with log.open("ab") if log else contextlib.nullcontext() as output:
             return subprocess.Popen(
                 command,
                 cwd=folder,
-                env=environment,
+                env=variables(more),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -176,11 +175,9 @@ class SuperLink:
 
     def flwr(self, *arguments: str, check: bool = True) -> str:
         """Run a ``flwr`` command. Returns what it prints; raises `FedskewError` if it fails."""
-        environment = variables(self.environment)
+        command, environment = ["flwr", *arguments], variables(self.environment)
         try:
-            done = subprocess.run(
-                ["flwr", *arguments], env=environment, cwd=self.folder, capture_output=True, text=True
-            )
+            done = subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, text=True)
         except FileNotFoundError:
             raise FedskewError("flwr is not installed; pip install '.[flower]' in the clone") from None
         if check and done.returncode:
@@ -289,9 +286,8 @@ def loopback(
     variables = {"FLWR_HOME": str(folder), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3", **(environment or {})}
     link = Loopback(folder, variables, CONNECTION, free_port(), roots)
     trust = "insecure = true" if roots is None else f'root-certificates = "{roots}"'
-    settings = (
-        f'[superlink]\ndefault = "{CONNECTION}"\n[superlink.{CONNECTION}]\naddress = "{HOST}:{link.port}"\n{trust}\n'
-    )
+    connection = f'[superlink.{CONNECTION}]\naddress = "{HOST}:{link.port}"\n{trust}\n'
+    settings = f'[superlink]\ndefault = "{CONNECTION}"\n{connection}'
     write_whole(folder / "config.toml", settings, "Flower's settings")
     address = [*(["--insecure"] if roots is None else []), "--host", HOST, "--port", str(link.port)]
     try:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedskew.core.contract import Codec, SharedModel
 from fedskew.core.errors import FedskewError, first_line
-from fedskew.core.trees import Tree, all_finite, from_leaves, leaves, map_leaves, pick
+from fedskew.core.trees import Signature, Tree, all_finite, from_leaves, leaves, map_leaves, pick, signature
 from fedskew.data.preprocessing import Preprocessing
 from fedskew.slots import Uncompressed
 from fedskew.slots.codecs import encode
@@ -26,10 +26,6 @@ DEEPEST = 16
 Kind = Literal["meet", "survey", "train", "measure", "diagnose", "harmonise"]
 Purpose = Literal["run", "columns", "diagnosis"]
 Fault = Literal["missing", "refused", "garbage", "other_round", "wrong_shape", "not_finite", "out_of_range", "too_long"]
-
-Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
-"""Path of a leaf to its shape and type."""
-
 
 PROTOCOL = 7
 """Changes with every change of the messages."""
@@ -172,11 +168,6 @@ def tree_of(flat: dict[str, Tensor]) -> Tree:
         if any("/".join(parts[:i]) in flat for i in range(1, len(parts))):
             raise ValueError(f"{name} runs through a leaf")
     return from_leaves(flat)
-
-
-def signature(tree: object) -> Signature:
-    """Return names, shapes and types of the leaves."""
-    return {path: (tuple(leaf.shape), leaf.dtype) for path, leaf in leaves(tree)}
 
 
 def check_signature(tree: Tree, expected: Signature) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.records import channels_last
-from fedskew.core.task import ModelTask, PoolingWithout, Task, joint, pooled_names, pooled_primary
+from fedskew.core.task import PoolingWithout, Task
 from fedskew.core.trees import Tree
 from fedskew.skew.partition import Ints, Partition
 
@@ -53,17 +53,17 @@ def scored_outputs(
 ) -> tuple[Tree, dict[str, float]]:
     """Do what `scored` does, from the outputs for some rows at a time; they are computed one after the other."""
     parts, outputs_so_far, done = [], [], 0
-    pool = pool and bool(pooled_names(task)) and len(y) > 0
+    pool = pool and bool(task.pooled_names) and len(y) > 0
     with torch.no_grad():
         for of_rows in outputs:
-            if joint(task) or pool:
+            if task.joint or pool:
                 outputs_so_far.append(of_rows)
-            if not joint(task):
+            if not task.joint:
                 parts.append(task.scores(of_rows, y[done : done + len(of_rows)]))
             done += len(of_rows)
         every = torch.cat(outputs_so_far) if outputs_so_far else None
-        parts = [task.scores(every, y)] if every is not None and joint(task) else parts
-        pooled = task.pooled(every, y) if pool and every is not None and isinstance(task, ModelTask) else {}
+        parts = [task.scores(every, y)] if every is not None and task.joint else parts
+        pooled = task.pooled(every, y) if pool and every is not None else {}
     return {name: torch.cat([part[name] for part in parts]).double() for name in parts[0]}, pooled
 
 
@@ -108,7 +108,7 @@ GROUPS = 200
 """Maximum number of groups of rows in `pooled_by_row`, for tasks that are no `PoolingWithout`."""
 
 
-def pooled_by_row(task: ModelTask, metric: str, outputs: Tensor, y: Tensor, units: Ints | None = None) -> RowValues:
+def pooled_by_row(task: Task, metric: str, outputs: Tensor, y: Tensor, units: Ints | None = None) -> RowValues:
     """Do what `by_row` does, for a pooled metric of n > 1 rows with these outputs; also return ``units``. Undefined values are NaN.
 
     For a task that is no `PoolingWithout`, there is one value for each of at most `GROUPS` groups of rows, and the groups' numbers
@@ -137,7 +137,7 @@ def row_values(
 
     The mean of the values is the metric. A task with a pooled primary metric needs ``outputs``. Returns None if a row has no value.
     """
-    if isinstance(task, ModelTask) and pooled_primary(task) and len(y) > 1:
+    if task.pooled_primary and len(y) > 1:
         assert outputs is not None
         values, units = pooled_by_row(task, metric, outputs, y, units)
     else:
@@ -155,7 +155,7 @@ def evaluate_clients(
     separately; the result then includes this metric.
     """
     rows = [partition.measured_rows(k) for k in clients]
-    if joint(task) or pooled_primary(task):
+    if task.joint or task.pooled_primary:
         return stacked_means([client_means(task, w, x, y, torch.as_tensor(r, device=x.device)) for r in rows])
     sizes = torch.tensor([len(r) for r in rows])
     owner = torch.repeat_interleave(torch.arange(len(rows)), sizes)
@@ -171,7 +171,7 @@ def evaluate_clients(
 
 def client_means(task: Task, w: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tree:
     """Return the mean scores of a model on one client's rows; also the primary metric, if it is pooled."""
-    primary = pooled_primary(task)
+    primary = task.pooled_primary
     scores, pooled = scored(task, w, x[rows], y[rows], bool(primary))
     means = {name: values.mean(0).cpu() for name, values in scores.items()}
     return means | {name: torch.tensor(pooled[name], dtype=torch.float64) for name in (primary,) if name in pooled}

@@ -76,6 +76,10 @@ class Federation:
         object.__setattr__(self, "programs", programs)
         object.__setattr__(self, "info", describe(self))
 
+    def sent(self, rows: Tensor) -> Tensor:
+        """Return the entries (..., P or fewer) of vectors (..., P) that clients share."""
+        return self.own_part.sent(rows) if self.own_part else rows
+
     @property
     def shares_nothing(self) -> bool:
         """True if clients keep their whole models, so that the server's model stays as it began."""

@@ -52,14 +52,12 @@ def check_enough(fed: Federation, round_: int, usable: int, selected: int, fewes
     ``selected`` is the number of selected clients. ``cure`` is advice at the end of the message.
     """
     needed = fed.contract.updates_needed(usable)
-    if usable >= max(fewest, needed):
+    fewest = max(fewest, needed)
+    if usable >= fewest:
         return
-    parts = [
-        f"round {round_ + 1}: {usable} of {selected} clients gave a usable answer, but {max(fewest, needed)} are needed"
-    ]
-    if usable < needed:
-        parts.append("select more clients, or let the method assume fewer broken ones")
-    raise TooFew("; ".join([*parts, cure] if cure else parts))
+    text = f"round {round_ + 1}: {usable} of {selected} clients gave a usable answer, but {fewest} are needed"
+    advice = "select more clients, or let the method assume fewer broken ones" if usable < needed else ""
+    raise TooFew("; ".join(filter(None, [text, advice, cure])))
 
 
 def client_cause(fed: Federation, round_: int) -> str:
@@ -107,7 +105,7 @@ def too_far(fed: Federation, work: Work, at: Ints, uploads: Tree, ratio: float) 
     if fed.contract.privacy:
         return {}
     steps = np.asarray([len(work.plans[i].index) for i in at])
-    return outliers(uploads, steps, fed.own_part.sent(work.view.x) if fed.own_part else work.view.x, ratio)
+    return outliers(uploads, steps, fed.sent(work.view.x), ratio)
 
 
 def outliers(uploads: Tree, steps: Ints, x: Tensor, ratio: float) -> dict[int, str]:

@@ -1,7 +1,9 @@
 """Scores of personal models, and of models that clients adapt who took no part in training."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -9,17 +11,24 @@ from torch import Tensor
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.contract import Solver
 from fedskew.core.records import BatchPlan, Carry, Server, Upload, View
-from fedskew.core.task import Task, pooled_primary
-from fedskew.core.trees import Tree, stack
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree, concatenate, stack
 from fedskew.loop.evaluate import client_means, evaluate_clients, mean_of, stacked_means
 from fedskew.loop.federation import Federation, PersonalTuning
-from fedskew.loop.plan import no_steps
+from fedskew.loop.plan import NO_STEPS
 from fedskew.loop.round import broadcast, fresh, survey, work_of, work_on
 from fedskew.loop.work import Done, Engine, Program, States, Work, by_group, program
 from fedskew.skew.partition import Ints, Partition
 
+T = TypeVar("T")
+
 CLIENTS = 128
 """Number of clients that are measured at a time, each with its own model."""
+
+
+def in_blocks(clients: Ints, act: Callable[[Ints], T]) -> T:
+    """Call ``act`` with at most `CLIENTS` clients at a time; join the results along their leading axis."""
+    return concatenate([act(clients[lo : lo + CLIENTS]) for lo in range(0, len(clients), CLIENTS)])
 
 
 def measures_personal(fed: Federation) -> bool:
@@ -34,45 +43,31 @@ def evaluate_personal(
 
     A client that has never taken part gets a new state. Tuning does not change stored states.
     """
-    parts = [
-        scores_of(fed, engine, server, states, clients[lo : lo + CLIENTS]) for lo in range(0, len(clients), CLIENTS)
-    ]
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
+    def scores_of(block: Ints) -> dict[str, Tensor]:
+        plans, lr = tuning(fed, server.round, block)
+        return means_of(fed, engine, work_of(fed, server, states, block, plans, lr, measured=True))
 
-def scores_of(fed: Federation, engine: Engine, server: Server, states: States, clients: Ints) -> dict[str, Tensor]:
-    """Return mean scores (clients, ...), as `evaluate_personal`, for a few clients at once."""
-    plans = tuning_plans(fed, server.round, clients)
-    work = work_of(fed, server, states, clients, plans, tuning_rate(fed, server.round), measured=True)
-    return means_of(fed, engine, work)
+    return in_blocks(clients, scores_of)
 
 
 def personal_models(fed: Federation, engine: Engine, server: Server, states: States, clients: Ints) -> Tensor:
     """Return the parameters (clients, P) of the clients' personal models after tuning."""
-    models = []
-    for lo in range(0, len(clients), CLIENTS):
-        block = clients[lo : lo + CLIENTS]
-        plans, lr = tuning_plans(fed, server.round, block), tuning_rate(fed, server.round)
+
+    def models_of(block: Ints) -> Tensor:
+        plans, lr = tuning(fed, server.round, block)
         work = work_of(fed, server, states, block, plans, lr, measured=False)
-        models.append(tuned(fed, engine, work, send_models=True).uploads.delta)
-    return torch.cat(models)
+        return tuned(fed, engine, work, send_models=True).uploads.delta
+
+    return in_blocks(clients, models_of)
 
 
-def send_model(view: View, carry: Carry, sums: Tree) -> tuple[Upload, Tree]:
-    return Upload(carry.w, {}, {}), {}
-
-
-def tuning_plans(fed: Federation, round_: int, clients: Ints) -> list[BatchPlan]:
-    """Return the plan of each client's tuning after ``round_`` rounds."""
-    rows = [fed.partition.rows(int(k)) for k in clients]
+def tuning(fed: Federation, round_: int, clients: Ints) -> tuple[list[BatchPlan], float]:
+    """Return the plan of each client's tuning after ``round_`` rounds, and its learning rate."""
     if fed.tuning is None:
-        return [no_steps(r) for r in rows]
-    return [fed.tuning.planner.train(round_, int(k), r) for k, r in zip(clients, rows, strict=True)]
-
-
-def tuning_rate(fed: Federation, round_: int) -> float:
-    """Return the learning rate of the tuning after ``round_`` rounds."""
-    return fed.rate(round_) if fed.tuning is None or fed.tuning.lr is None else fed.tuning.lr
+        return [NO_STEPS] * len(clients), fed.rate(round_)
+    plans = [fed.tuning.planner.train(round_, int(k), fed.partition.rows(int(k))) for k in clients]
+    return plans, fed.rate(round_) if fed.tuning.lr is None else fed.tuning.lr
 
 
 def tuned(fed: Federation, engine: Engine, work: Work, send_models: bool) -> Done:
@@ -81,34 +76,36 @@ def tuned(fed: Federation, engine: Engine, work: Work, send_models: bool) -> Don
         work = work._replace(view=work.view._replace(before=survey(fed, engine, work)[0]))
     if fed.tuning is not None and fed.tuning.lr is not None:
         work = work._replace(rates=None)
-    programs = tuple(measuring(p, task, fed.solver) for p, task in zip(fed.programs, fed.tasks, strict=True))
-    if send_models:
-        programs = tuple(p._replace(final=send_model) for p in programs)
+    both = zip(fed.programs, fed.tasks, strict=True)
+    programs = tuple(measuring(p, task, fed.solver, send_models) for p, task in both)
     return by_group(programs, work, lambda p, part: engine.run(p, part, fed.x, fed.targets(work.round)))
 
 
 def means_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
     """Train the personal models by the tuning plans in ``work``; return their mean scores (clients, ...)."""
     y, rows = fed.targets(work.round), [fed.partition.measured_rows(int(k)) for k in work.clients]
-    done = tuned(fed, engine, work, send_models=bool(pooled_primary(fed.task)))
+    done = tuned(fed, engine, work, send_models=bool(fed.task.pooled_primary))
     sizes = torch.tensor([len(measured) for measured in rows])
     means = {name: mean_of(sums.double().cpu(), sizes) for name, sums in done.scores.items()}
-    if not pooled_primary(fed.task):
+    if not fed.task.pooled_primary:
         return means
     models = zip(fed.tasks_of(work.clients), done.uploads.delta, rows, strict=True)
     return stacked_means([client_means(task, w, fed.x, y, torch.as_tensor(measured)) for task, w, measured in models])
 
 
 @lru_cache(maxsize=32)
-def measuring(method: Program, task: Task, solver: Solver) -> Program:
-    """Return a program of plain local training that starts from the method's personal model. It has no upload and no state."""
+def measuring(method: Program, task: Task, solver: Solver, send_models: bool) -> Program:
+    """Return a program of plain local training that starts from the method's personal model. It has no state.
+
+    With ``send_models``, the models are the uploads; else there are none.
+    """
 
     def init(view: View) -> Carry:
         w = view.x if method.personal is None else method.personal(view)
         return Carry(w, solver.init(w), {}, view.lr.new_zeros(()))
 
     def final(view: View, carry: Carry, sums: Tree) -> tuple[Upload, Tree]:
-        return Upload(carry.w.new_zeros(0), {}, {}), {}
+        return Upload(carry.w if send_models else carry.w.new_zeros(0), {}, {}), {}
 
     return program(Algorithm(), task, solver)._replace(init=init, final=final)
 
@@ -132,9 +129,7 @@ def adaptation_curve(
         adapting = replace(
             fed, partition=first_rows, tuning=tuning, planner=tuning.planner, intercepts=None, rates=None
         )
-        blocks = [clients[lo : lo + CLIENTS] for lo in range(0, len(clients), CLIENTS)]
-        parts = [adapted(fed, adapting, engine, server, block) for block in blocks]
-        curve.append({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+        curve.append(in_blocks(clients, partial(adapted, fed, adapting, engine, server)))
     return curve
 
 
@@ -144,5 +139,5 @@ def adapted(fed: Federation, unseen: Federation, engine: Engine, server: Server,
     ``unseen`` is their federation. They receive the model and extras that ``fed`` broadcasts.
     """
     states = stack([fresh(unseen, server.x)] * len(clients))
-    plans, rate = tuning_plans(unseen, server.round, clients), tuning_rate(unseen, server.round)
+    plans, rate = tuning(unseen, server.round, clients)
     return means_of(unseen, engine, work_on(unseen, broadcast(fed, server), states, clients, plans, rate, True))

@@ -145,9 +145,8 @@ class SeededPlanner:
         return in_batches(np.stack([rng.permutation(rows) for _ in range(epochs)]), size).first(steps)
 
 
-def no_steps(rows: Ints) -> BatchPlan:
-    """Return the plan of a client that does not train."""
-    return BatchPlan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1)))
+NO_STEPS = BatchPlan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1)))
+"""The plan of a client that does not train."""
 
 
 def one_pass(rows: Ints, joint: bool = False) -> BatchPlan:

@@ -14,7 +14,7 @@ from fedskew.core.errors import Diverged
 from fedskew.core.machine import span
 from fedskew.core.records import BatchPlan, Cohort, Server, Upload, View
 from fedskew.core.seeding import stream, torch_stream
-from fedskew.core.task import Task, joint
+from fedskew.core.task import Task
 from fedskew.core.trees import Dispersion, Tree, all_finite, dispersion, map_leaves, num_bytes, pick
 from fedskew.loop.batches import batch_shares
 from fedskew.loop.federation import Federation, numbers
@@ -30,10 +30,8 @@ from fedskew.slots.codecs import encode
 
 def fresh(fed: Federation, x: Tensor) -> Tree:
     """Return the state of a client that takes part for the first time."""
-    state, sent = fed.algorithm.client_init(x), x
-    if fed.own_part:
-        state, sent = state | {PART: fed.own_part.of_model(x)}, fed.own_part.sent(x)
-    return together(state, fed.codec.init(sent))
+    kept = {PART: fed.own_part.of_model(x)} if fed.own_part else {}
+    return together(fed.algorithm.client_init(x) | kept, fed.codec.init(fed.sent(x)))
 
 
 def together(state: Tree, memory: Tree) -> Tree:
@@ -61,7 +59,7 @@ class Sent(NamedTuple):
 def transmit(fed: Federation, work: Work, done: Done) -> Sent:
     """Encode the shared part of the updates, and decode it as the server does."""
     uploads, states = done.uploads, done.states
-    rows = fed.own_part.sent(uploads.delta) if fed.own_part else uploads.delta
+    rows = fed.sent(uploads.delta)
     # if clients share nothing, there is nothing to encode
     codec = fed.codec if rows.shape[1] else Uncompressed()
     encoded = encode(codec, rows, work.memory, codec_draws(fed, codec, work, rows), shared_model(fed))
@@ -105,9 +103,8 @@ def work_of_round(
     fed: Federation,
     server: Server,
     states: States,
-    measure_local: bool,
+    measured: bool,
     cohort: Ints,
-    turnout: Turnout,
     late: Late,
     planner: Planner | None = None,
 ) -> Work:
@@ -119,11 +116,11 @@ def work_of_round(
     for i, k in enumerate(cohort):
         if k in late:
             plans[i] = partial(plans[i], fed.planner.parts(int(k)), late[k])
-    work = work_of(fed, server, states, cohort, plans, fed.rate(server.round), measure_local)
+    work = work_of(fed, server, states, cohort, plans, fed.rate(server.round), measured)
     if planner:
         sizes = numbers(fed, planner.batch_sizes(fed.partition.sizes)[cohort])
         work = work._replace(view=work.view._replace(info=work.view.info._replace(batch_size=sizes)))
-    return work._replace(turnout=turnout)
+    return work
 
 
 def work_of(
@@ -151,7 +148,7 @@ def work_on(
     fed: Federation, sent: Broadcast, both: Tree, clients: Ints, plans: list[BatchPlan], lr: float, measured: bool
 ) -> Work:
     """Make the work of clients that received this broadcast. ``both`` has their states, as `together` combines them."""
-    part, whole, (state, memory) = fed.partition, joint(fed.task), taken_apart(both)
+    part, whole, (state, memory) = fed.partition, fed.task.joint, taken_apart(both)
     rates = fed.rates_in(sent.round)
     view = View(
         x=sent.x,
@@ -185,12 +182,11 @@ def train_work(
     late = fed.system.late(cohort, len(fed.partition), server.round, fed.seed)
     if fed.system.drop_stragglers:
         cohort = cohort[[k not in late for k in cohort]]
-    turnout = turnout._replace(stragglers=len(late))
-    work = work_of_round(fed, server, states, measure_local, cohort, turnout, late)
+    work = work_of_round(fed, server, states, measure_local, cohort, late)
     shares, answers = batch_shares(fed, engine, work)
     if shares:
-        work = work_of_round(fed, server, states, measure_local, cohort, turnout, late, fed.planner.varied(shares))
-    return work, answers
+        work = work_of_round(fed, server, states, measure_local, cohort, late, fed.planner.varied(shares))
+    return work._replace(turnout=turnout._replace(stragglers=len(late))), answers
 
 
 def survey(fed: Federation, engine: Engine, work: Work) -> tuple[Tree, Tree]:
@@ -212,7 +208,7 @@ def prepare(
             before, _ = survey(fed, engine, work)
             work = work._replace(view=work.view._replace(before=before))
         return server, work, (bytes_down(fed, work.view, len(answered), len(answered)) + up, up)
-    work = work_of_round(fed, server, states, False, answered, turnout, {})
+    work = work_of_round(fed, server, states, False, answered, {})
     before, answers = survey(fed, engine, work)
     down = bytes_down(fed, work.view, len(answered), len(answered))
     state, convened = fed.algorithm.convene(fed.view(server), work.view.info, answers)
@@ -229,8 +225,7 @@ def prepare(
 
 def bytes_down(fed: Federation, view: View, models: int, extras: int) -> int:
     """Return the bytes for sending the model (or its shared part) ``models`` times, and the method's extras ``extras`` times."""
-    model = num_bytes({"x": fed.own_part.sent(view.x) if fed.own_part else view.x})
-    return models * model + extras * num_bytes(sent_extras(view))
+    return models * num_bytes({"x": fed.sent(view.x)}) + extras * num_bytes(sent_extras(view))
 
 
 def sent_extras(view: View) -> Tree:
@@ -240,12 +235,7 @@ def sent_extras(view: View) -> Tree:
 
 def start(fed: Federation, x0: Tensor) -> Server:
     """Return the server before the first round."""
-    server = Server(
-        round=0,
-        x=x0,
-        opt=fed.server_optimiser.init(x0),
-        state={},
-    )
+    server = Server(round=0, x=x0, opt=fed.server_optimiser.init(x0), state={})
     return server._replace(state=fed.algorithm.server_init(fed.view(server)))
 
 

@@ -5,8 +5,10 @@ The method sees the client's complete initial model: the shared part as received
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +17,8 @@ from fedskew.core.records import Batch, Carry, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import ParameterSpace, Tree
 from fedskew.loop.work import Differentiate, Program
+
+T = TypeVar("T")
 
 PART = "own part"
 """Key of the kept entries in a client's state."""
@@ -96,37 +100,22 @@ class Shared:
 def keeping(method: Program, part: OwnPart) -> Program:
     """Return the program of a method in which clients keep their own part. Their update is 0 there."""
 
-    def before(view: View, batch: Batch) -> Tree:
-        assert method.before is not None
-        return method.before(part.own(view), batch)
-
-    def answer(view: View) -> Tree:
-        return method.answer(part.own(view))
-
-    def init(view: View) -> Carry:
-        return method.init(part.own(view))
+    def own(hook: Callable[..., T]) -> Callable[..., T]:
+        return lambda view, *others: hook(part.own(view), *others)
 
     def step(differentiate: Differentiate, view: View, carry: Carry, batch: Batch) -> Carry:
         return method.step(differentiate, part.own(view), carry, batch)
-
-    def after(view: View, w: Tensor, batch: Batch) -> Tree:
-        assert method.after is not None
-        return method.after(part.own(view), w, batch)
 
     def final(view: View, carry: Carry, sums: Tree) -> tuple[Upload, Tree]:
         upload, state = method.final(part.own(view), carry, sums)
         return upload._replace(delta=part.without(upload.delta)), state | {PART: part.of_model(carry.w)}
 
-    def personal(view: View) -> Tensor:
-        view = part.own(view)
-        return view.x if method.personal is None else method.personal(view)
-
     return method._replace(
-        before=before if method.before else None,
-        answer=answer,
-        init=init,
+        before=own(method.before) if method.before else None,
+        answer=own(method.answer),
+        init=own(method.init),
         step=step,
-        after=after if method.after else None,
+        after=own(method.after) if method.after else None,
         final=final,
-        personal=personal,
+        personal=own(method.personal or (lambda view: view.x)),
     )

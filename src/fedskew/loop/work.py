@@ -1,7 +1,7 @@
 """A client's local work as pure functions, and the records of a round: what an engine gets and returns."""
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, GradFn, Loss, Solver
-from fedskew.core.records import OWN, Batch, BatchPlan, Carry, Server, Upload, View
+from fedskew.core.records import Batch, BatchPlan, Carry, Server, Upload, View
 from fedskew.core.sites import Floats
-from fedskew.core.task import Task, score, stackable
+from fedskew.core.task import Task, score
 from fedskew.core.trees import Tree, concatenate, pick
 from fedskew.skew.partition import Ints
 
@@ -55,7 +55,6 @@ class Program(NamedTuple):
     ``before`` and ``after`` are None if the method has no such hook. ``step`` gets the engine's function to differentiate.
     """
 
-    stacks: bool  # True if PyTorch's function transforms work with it
     before: Callable[[View, Batch], Tree] | None
     answer: Callable[[View], Tree]
     convenes: bool  # True if the method surveys clients before it selects some of them
@@ -71,9 +70,6 @@ class Program(NamedTuple):
 def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
     """Return the program of a method, a task and a local solver. It is cached, so that engines trace it only once."""
 
-    def before(view: View, batch: Batch) -> Tree:
-        return algorithm.before(task, view, batch)
-
     def init(view: View) -> Carry:
         w, scratch = algorithm.local_init(task, solver, view)
         return Carry(w, solver.init(w), scratch, view.lr.new_zeros(()))
@@ -85,22 +81,15 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
         carry = Carry(w, opt, scratch, carry.steps + 1)
         return carry._replace(scratch=algorithm.after_step(solver, view, carry))
 
-    def after(view: View, w: Tensor, batch: Batch) -> Tree:
-        return algorithm.after(task, view, w, batch)
-
-    def final(view: View, carry: Carry, sums: Tree) -> tuple[Upload, Tree]:
-        return algorithm.local_final(solver, view, carry, sums)
-
     return Program(
-        stacks=stackable(task),
-        before=before if overrides(algorithm, "before") else None,
+        before=partial(algorithm.before, task) if overrides(algorithm, "before") else None,
         answer=algorithm.answer,
         convenes=overrides(algorithm, "convene"),
         init=init,
         step=step,
-        after=after if overrides(algorithm, "after") else None,
-        score=lambda w, batch: score(task, w, batch),
-        final=final,
+        after=partial(algorithm.after, task) if overrides(algorithm, "after") else None,
+        score=partial(score, task),
+        final=partial(algorithm.local_final, solver),
         personal=algorithm.personal if overrides(algorithm, "personal") else None,
     )
 
@@ -186,7 +175,7 @@ def members_of(work: Work, at: Ints) -> Work:
     """Return the work of the clients at these positions of the cohort."""
     return work._replace(
         clients=work.clients[at],
-        view=work.view._replace(**{part: pick(getattr(work.view, part), at) for part in OWN}),
+        view=work.view.of(at),
         plans=[work.plans[i] for i in at],
         passes=[work.passes[i] for i in at],
         measured=[work.measured[i] for i in at] if work.measured else [],
@@ -212,8 +201,7 @@ def by_group(programs: tuple[Program, ...], work: Work, act: Callable[[Program, 
         order += at.tolist()
         parts.append(act(programs[kind[0]], members._replace(view=view)))
     back = torch.as_tensor(np.argsort(order), device=work.view.x.device)
-    joined: T = pick(concatenate(parts), back)
-    return joined
+    return pick(concatenate(parts), back)
 
 
 def warped(x: Tensor, warp: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedskew.core.component import with_options
 from fedskew.core.errors import BadInput, FedskewError, first_line, require
 from fedskew.core.files import replacing_folder, toml_table, write_whole
-from fedskew.core.task import ModelTask, Probabilistic, TaskKind
+from fedskew.core.task import Probabilistic, Task, TaskKind
 from fedskew.core.trees import Tree
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import digest
@@ -105,7 +105,7 @@ def export(
 class Trained(NamedTuple):
     """A model with the weights of a run."""
 
-    task: ModelTask
+    task: Task
     w: Tensor  # (P,)
     net: nn.Module  # with these weights
     model: Architecture
@@ -173,8 +173,7 @@ def trained(
         f"run {run}: its model has another number of parameters than its checkpoint; {FILE} or the stored experiment has changed",
     )
     dtype = DTYPES[experiment.training.dtype]
-    bf16 = experiment.training.precision == "bf16"
-    tasks = tasks_of(kind, model, learned.shape, learned.categories, dtype, torch.device("cpu"), bf16)
+    tasks = tasks_of(experiment.training, kind, model, learned.shape, learned.categories, torch.device("cpu"))
     # client k has architecture k modulo their number
     at = 0 if client is None else client % len(tasks)
     if client is None:
@@ -195,7 +194,7 @@ def trained(
 
 
 def with_trained_intercepts(
-    run: int, experiment: Experiment, learned: Learned, checkpoint: Tree, task: ModelTask
+    run: int, experiment: Experiment, learned: Learned, checkpoint: Tree, task: Task
 ) -> Learned:
     """Return ``learned`` with what the intercepts that clients have trained add to the server's, which a warm-up may have moved."""
     clients = checkpoint["clients"]

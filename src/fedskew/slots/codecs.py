@@ -65,8 +65,7 @@ class Uncompressed:
         return {"values": rows}
 
     def decode(self, coded: Tree, model: SharedModel) -> Tensor:
-        rows: Tensor = coded["values"]
-        return rows
+        return coded["values"]
 
     def bits(self, rows: Tensor, model: SharedModel) -> int:
         return bits_of(rows) * rows.shape[1]
@@ -134,8 +133,7 @@ class TopK(_Lossy):
         return {"values": torch.where(mask, rows, 0.0), "kept": mask}
 
     def decode(self, coded: Tree, model: SharedModel) -> Tensor:
-        rows: Tensor = coded["values"]
-        return rows
+        return coded["values"]
 
     def bits(self, rows: Tensor, model: SharedModel) -> int:
         sizes = [(self.number(d), d) for d in self.sizes(rows.shape[1], model)]
@@ -282,8 +280,7 @@ class Int8(_Lossy):
         return {"steps": steps.clamp(-127, 127), "scales": scales}
 
     def decode(self, coded: Tree, model: SharedModel) -> Tensor:
-        rows: Tensor = coded["steps"] * for_each_parameter(coded["scales"], model)
-        return rows
+        return coded["steps"] * for_each_parameter(coded["scales"], model)
 
     def bits(self, rows: Tensor, model: SharedModel) -> int:
         return 8 * rows.shape[1] + bits_of(rows) * len(model.space.sizes)

@@ -214,6 +214,5 @@ class Prior:
 
 def one_model(setup: Setup) -> str:
     """Return why sites cannot have an intercept in this setup; empty if they can."""
-    return (
-        "" if setup.one_architecture else "adds to the outputs of one model, and clients have several; use --model mlp"
-    )
+    several = not setup.one_architecture
+    return "adds to the outputs of one model, and clients have several; use --model mlp" if several else ""

@@ -36,8 +36,7 @@ def phases(kind: Phase, clients: Info, seed: int) -> NDArray[np.float64]:
     """Return each client's phase in a cycle, (K,) in [0, 1): random, or by its most frequent class."""
     if kind == "label":
         counts = clients.label_counts.cpu().numpy()
-        most: NDArray[np.float64] = counts.argmax(1) / counts.shape[1]
-        return most
+        return counts.argmax(1) / counts.shape[1]
     return stream(seed, "phase").random(len(clients.index))
 
 
@@ -116,8 +115,7 @@ class Blocks:
 
     def available(self, clients: Info, round_: int, seed: int) -> Bools:
         rank = phases(self.phase, clients, seed).argsort(kind="stable").argsort(kind="stable")
-        there: Bools = rank * self.blocks // len(rank) == round_ // self.rounds % self.blocks
-        return there
+        return rank * self.blocks // len(rank) == round_ // self.rounds % self.blocks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,10 +86,10 @@ class Distillation:
 
 def mean_logits(task: Task, x: Tensor, deltas: Tensor, inputs: Tensor) -> Tensor:
     """Return the logits (n, K) of the local models x + delta, averaged over the cohort, in float64."""
+    total = x.new_zeros((), dtype=torch.float64)
     with torch.no_grad():
-        total = sum(
-            (task.logits(x + delta, inputs).double() for delta in deltas), start=x.new_zeros((), dtype=torch.float64)
-        )
+        for delta in deltas:
+            total = total + task.logits(x + delta, inputs).double()
     return total / len(deltas)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.files import UNFINISHED, replacing, require_regular
-from fedskew.core.trees import Tree, from_leaves, leaves
+from fedskew.core.trees import Tree, from_leaves, leaves, map_leaves
 from fedskew.store.records import Json
 
 NAME = re.compile(r"round-(\d{6})\.safetensors")
@@ -130,4 +130,4 @@ def load(path: Path) -> tuple[Tree, Json]:
 
 
 def to_device(tree: Tree, device: torch.device) -> Tree:
-    return from_leaves({path: leaf.to(device) for path, leaf in leaves(tree)})
+    return map_leaves(lambda leaf: leaf.to(device), tree)

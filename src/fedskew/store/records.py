@@ -93,9 +93,11 @@ Status = Annotated[str, msgspec.Meta(pattern="^(planned|running|finished|interru
 
 
 class ChosenEngine(TypedDict, total=False):
+    """How the engine of a run was chosen."""
+
     name: str
-    choice: str
-    estimated_seconds_a_round: dict[str, float]
+    choice: str  # the fastest option: engine and threads
+    estimated_seconds_a_round: dict[str, float]  # by option
     note: str
 
 
@@ -124,9 +126,7 @@ class RunFacts(TypedDict, total=False):
     """Known facts of a run. Other keys are allowed."""
 
     engine: ChosenEngine
-    measures: list[
-        Json
-    ]  # of the user's own metrics, and what the method decides, see `fedskew.measure.registry.measures_of`
+    measures: list[Json]  # user's own metrics and what the method decides, see `fedskew.measure.registry.measures_of`
     metrics: list[Json]  # the metrics of a user's own task, see `TaskMetric.given`
     primary: str  # the name of the task's primary metric
     defaults: Json  # the default options by section; reports hide options with these values

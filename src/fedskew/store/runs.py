@@ -70,7 +70,10 @@ A run's rows are read backwards from its end to the last round in which a model 
 REQUESTED = f"coalesce(json_extract({FACTS}, '$.asked'), experiment_hash)"
 """The hash of the experiment that was requested, before its engine was chosen."""
 
-EVERY_ROUND: Mapping[int, int] = MappingProxyType({})
+Rounds = Mapping[int, int]
+"""A round for each run."""
+
+EVERY_ROUND: Rounds = MappingProxyType({})
 
 Row = tuple[int | None, str, str, float]
 """(client or None, split, name, value) of one round."""
@@ -344,7 +347,7 @@ class RunStore:
         measures: Iterable[str] = (),
         *,
         per_client: bool = False,
-        after: Mapping[int, int] = EVERY_ROUND,
+        after: Rounds = EVERY_ROUND,
     ) -> list[Measurement]:
         """Return the values of the ``measures`` (``split/name``; without any: all), run by run in order of rounds.
 
@@ -355,12 +358,7 @@ class RunStore:
         return self.measured(CURVES, measures, per_client, after=json.dumps(rounds))
 
     def last(
-        self,
-        runs: Iterable[int],
-        measures: Iterable[str],
-        *,
-        per_client: bool = False,
-        until: Mapping[int, int] = EVERY_ROUND,
+        self, runs: Iterable[int], measures: Iterable[str], *, per_client: bool = False, until: Rounds = EVERY_ROUND
     ) -> list[Measurement]:
         """Return the last value of each of the ``measures`` (``split/name``) in each run, or in the best round if it is used.
 
@@ -392,12 +390,11 @@ class RunStore:
         only += " AND name IN (SELECT value FROM json_each(?))" if names else ""
         query = f"SELECT run, round, client, split, name, value FROM measurements WHERE run IN ({marks}){only}"
         values: list[int | str] = [*runs, *([json.dumps(list(names))] if names else [])]
+        types: dict[str, Any] = {"round": int, "client": "Int64", "value": float}
         with self.reading():
             # in parts: rows as Python objects take several times the memory of a frame
             parts = pd.read_sql_query(query, self.db, params=values, chunksize=50_000)
-            return pd.concat(
-                (part.astype({"round": int, "client": "Int64", "value": float}) for part in parts), ignore_index=True
-            )
+            return pd.concat((part.astype(types) for part in parts), ignore_index=True)
 
     def partition(self, run: int) -> pd.DataFrame:
         """Return the run's partition, with columns client, client_name, label, rows; one row a client and label."""

@@ -28,9 +28,8 @@ class Stored(NamedTuple):
 
     round: int
     values: NDArray[np.floating]
-    units: (
-        Ints | None
-    )  # (units,) ids, ascending; None: all runs have the same test rows, or the store is of an older version
+    # (units,) ids, ascending; None: all runs have the same test rows, or the store is of an older version
+    units: Ints | None
 
 
 def by_unit(values: NDArray[np.floating], units: Ints) -> tuple[Ints, NDArray[np.floating]]:

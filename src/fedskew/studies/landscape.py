@@ -133,14 +133,11 @@ def losses_on(
 
     ``on_point()`` is called after each point.
     """
-    rows = []
-    for b in window.b:
-        row = []
-        for a in window.a:
-            row.append(losses(window.at(float(a), float(b))).double().cpu().numpy())
-            on_point()
-        rows.append(row)
-    return np.moveaxis(np.array(rows), -1, 0)
+    values = []
+    for b, a in itertools.product(window.b, window.a):
+        values.append(losses(window.at(float(a), float(b))).double().cpu().numpy())
+        on_point()
+    return np.stack(values, -1).reshape(-1, len(window.b), len(window.a))
 
 
 def overlap(first: Floats, second: Floats) -> float:
@@ -190,9 +187,8 @@ class Landscape:
     points: dict[str, tuple[float, float]]  # models by name: their coordinates (a, b)
     sharpness: Sharpness
     overlap: float | None  # correlation of the first two clients' losses on the grid
-    path: list[tuple[float, float]] = field(
-        default_factory=list
-    )  # the global model before round 1 and after each round
+    # the global model before round 1 and after each round
+    path: list[tuple[float, float]] = field(default_factory=list)
 
     def __repr__(self) -> str:
         losses = [f"loss of {name} {sheet.min():.4g} to {sheet.max():.4g}" for name, sheet in self.sheets.items()]
@@ -203,9 +199,8 @@ class Landscape:
 
     def plot(self) -> "Figure":
         """Draw one panel for each sheet, or one curve for each sheet along a line."""
-        return self_showing(
-            draw_slices(self.window.a, self.window.b, self.sheets, self.points, AXES[self.kind], self.path)
-        )
+        a, b = self.window.a, self.window.b
+        return self_showing(draw_slices(a, b, self.sheets, self.points, AXES[self.kind], self.path))
 
     def numbers(self) -> dict[str, object]:
         """Return all numbers as plain values."""
@@ -276,9 +271,8 @@ def landscape(
         path = [(float(a), float(b)) for a, b in at]
         marks = {"last round": path[-1], "start": path[0]}
     else:
-        first, second = (
-            filter_normalised(server.x, fed.task.space, torch_stream(fed.seed, "landscape", i)) for i in range(2)
-        )
+        generators = (torch_stream(fed.seed, "landscape", i) for i in range(2))
+        first, second = (filter_normalised(server.x, fed.task.space, generator) for generator in generators)
         window = around(server.x, first, second if grid.kind == "surface" else None, grid.reach, grid.points)
         marks = {"global": (0.0, 0.0)}
     y, y_test = fed.targets(server.round), assembly.test_targets(server.round)
@@ -292,9 +286,8 @@ def landscape(
     sheets = losses_on(window, losses, lambda: on_progress("losses", next(finished) / number))
     names = ["test set", *(f"client {k}" for k in clients)]
     both = overlap(sheets[1], sheets[2]) if len(clients) > 1 else None
-    result = Landscape(
-        grid.kind, window, dict(zip(names, sheets, strict=True)), marks, sharp(assembly, server), both, path
-    )
+    of_sheet = dict(zip(names, sheets, strict=True))
+    result = Landscape(grid.kind, window, of_sheet, marks, sharp(assembly, server), both, path)
     with suppress(FedskewError):  # the store is read-only
         keep(store.run_folder(run), grid.kind, result.numbers())
     return result

@@ -12,7 +12,7 @@ from fedskew.core.errors import Diverged, Interrupted
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.execution.plan import Plan
-from fedskew.execution.run import Ended, Listener, Progress
+from fedskew.execution.run import Ended, Listener, Progress, Stop
 from fedskew.report.experiments import name_of
 from fedskew.report.progress import Board, Part, ProgressFace
 from fedskew.report.words import value
@@ -26,9 +26,7 @@ def board_of(store: RunStore, runs: Iterable[int], face: ProgressFace, label: st
     rounds: dict[str, list[int]] = {}
     for record in records:
         rounds.setdefault(label or record.name, []).append(record.rounds)
-    parts = {
-        name: Part(str(name_of(name)), sum(of_runs), count(len(of_runs), "run")) for name, of_runs in rounds.items()
-    }
+    parts = {name: Part(str(name_of(name)), sum(each), count(len(each), "run")) for name, each in rounds.items()}
     return Board(parts, face, "rounds", "Ctrl-C stops after the round")
 
 
@@ -52,12 +50,8 @@ def play(
         started = progress.run not in round_of
         values = newest.setdefault(progress.name, {})
         values |= {} if label else values_text(progress)
-        board.advance(
-            label or progress.name,
-            progress.round - round_of.get(progress.run, 0),
-            ", ".join(values.values()),
-            not started,
-        )
+        rounds = progress.round - round_of.get(progress.run, 0)
+        board.advance(label or progress.name, rounds, ", ".join(values.values()), not started)
         round_of[progress.run] = progress.round
 
     def on_end(result: Ended) -> None:
@@ -87,33 +81,23 @@ def values_text(progress: Progress) -> dict[str, str]:
     return {m.key: f"{m.title} {value(m, progress.values[m.key])}" for m in progress.measures}
 
 
-class Stopper:
-    """Returns True once the user has asked to stop."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __call__(self) -> bool:
-        return self.requested
-
-
 @contextmanager
-def stop_on_signal() -> Iterator[Stopper]:
-    """Turn the first SIGINT, SIGTERM or SIGHUP into a request to stop after the round. The second one interrupts at once.
+def stop_on_signal() -> Iterator[Stop]:
+    """Yield a function that returns True after a SIGINT, SIGTERM or SIGHUP: stop after the round. A second one interrupts at once.
 
     With ``nohup`` the process ignores SIGHUP, and this stays so. Outside the main thread nothing is changed, because Python
     allows no signal handlers there.
     """
-    stopper = Stopper()
+    received: list[int] = []
     if current_thread() is not main_thread():
-        yield stopper
+        yield lambda: False
         return
     terminals = [fd for fd in (1, 2) if os.isatty(fd)]
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if stopper.requested:
+        if received:
             raise KeyboardInterrupt
-        stopper.requested = True
+        received.append(number)
         if number == signal.SIGHUP:
             # the terminal is closed, and writing to it would raise an error
             for fd in terminals:
@@ -123,7 +107,7 @@ def stop_on_signal() -> Iterator[Stopper]:
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     before = {n: signal.signal(n, ask) for n in numbers if n == signal.SIGINT or signal.getsignal(n) != signal.SIG_IGN}
     try:
-        yield stopper
+        yield lambda: bool(received)
     finally:
         for n, handler in before.items():
             signal.signal(n, handler)

@@ -243,11 +243,6 @@ def records_of(store: RunStore, experiments: Sequence[Experiment], dataset: Data
 Planner = Callable[[Sequence[Experiment]], Sequence[Plan]]
 
 
-def plan_later(experiments: Sequence[Experiment]) -> list[Plan]:
-    """Return plans that deal rows and choose an engine only when a run begins."""
-    return [Plan(experiment) for experiment in experiments]
-
-
 Facts = Callable[[Experiment], Mapping[str, object]]
 """What the store also notes of a new run."""
 
@@ -260,14 +255,14 @@ def to_execute(
     store: RunStore,
     experiments: Sequence[Experiment],
     title: str,
-    planner: Planner = plan_later,
+    planner: Planner = lambda experiments: [*map(Plan, experiments)],
     facts: Facts = no_facts,
     dataset: Dataset | None = None,
 ) -> dict[int, Plan | None]:
     """Return the runs to execute, by number, until all experiments are done.
 
-    A stored run has no plan and continues. What the store lacks becomes a new comparison, with these ``facts``. All use
-    ``dataset``, if given.
+    By default, plans deal rows and choose an engine only when a run begins. A stored run has no plan and continues. What the store
+    lacks becomes a new comparison, with these ``facts``. All use ``dataset``, if given.
     """
     stored = stored_runs(store, experiments, dataset)
     runs: dict[int, Plan | None] = {r.id: None for r in stored.values() if r.status not in DONE}

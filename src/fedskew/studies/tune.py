@@ -76,18 +76,16 @@ class Tried:
 def at(base: Experiment, method: str, setting: Setting) -> Experiment:
     """Return the experiment with this method and setting. Its name is the method."""
     name, options = parse(method, "algorithm")
-    changes = {
-        key.rpartition(".")[2]: value for key, value in setting.items() if key.rpartition(".")[0] in names_of(method)
-    }
+    parts = [(*key.rpartition(".")[::2], value) for key, value in setting.items()]
+    changes = {option: value for section, option, value in parts if section in names_of(method)}
     text = ",".join(f"{key}={compact(value)}" for key, value in (options | changes).items())
     spec = f"{name}:{text}" if changes else method
     table = with_method(base, spec).table()
-    for key, value in setting.items():
-        section, _, option = key.rpartition(".")
+    for section, option, value in parts:
         if section not in names_of(method):
             require(
                 isinstance(table.get(section), dict),
-                f"tune: {key} is ambiguous, because the experiment has not exactly one {section}",
+                f"tune: {section}.{option} is ambiguous, because the experiment has not exactly one {section}",
             )
             table[section][option] = value
     return from_table_of_sections({**table, "name": method}, "tune", trusted=True)
@@ -204,9 +202,8 @@ def by_optuna(tuner: Tuner, space: Mapping[str, tuple[object, ...]]) -> list[Tri
     except ImportError:
         raise BadInput("tune: trials need Optuna; pip install '.[tune]' in the clone, or leave out --trials") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(
-        direction="maximize", sampler=optuna.samplers.TPESampler(seed=0), pruner=optuna.pruners.MedianPruner()
-    )
+    sampler, pruner = optuna.samplers.TPESampler(seed=0), optuna.pruners.MedianPruner()
+    study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
     pruned = optuna.trial.TrialState.PRUNED
     tried: dict[str, Tried] = {}  # a setting that is proposed again is one setting
     for _ in range(tuner.search.trials):

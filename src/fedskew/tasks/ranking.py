@@ -29,8 +29,7 @@ def areas(scores: Floats, positive: Bools) -> Floats:
     Ties count half.
     """
     pairs = positive.sum(0) * (~positive).sum(0)
-    shares: Floats = np.where(positive, right_pairs(scores, positive), 0.0).sum(0) / np.where(pairs > 0, pairs, np.nan)
-    return shares
+    return np.where(positive, right_pairs(scores, positive), 0.0).sum(0) / np.where(pairs > 0, pairs, np.nan)
 
 
 def areas_without(scores: Floats, positive: Bools) -> Floats:
@@ -38,8 +37,7 @@ def areas_without(scores: Floats, positive: Bools) -> Floats:
     positives, negatives = positive.sum(0), (~positive).sum(0)
     pairs = np.where(positive, (positives - 1) * negatives, positives * (negatives - 1))
     right = right_pairs(scores, positive)
-    left: Floats = (right.sum(0) / 2 - right) / np.where(pairs > 0, pairs, np.nan)
-    return left
+    return (right.sum(0) / 2 - right) / np.where(pairs > 0, pairs, np.nan)
 
 
 def right_pairs(scores: Floats, positive: Bools) -> Floats:
@@ -58,8 +56,7 @@ def f1(right: Counts, predicted: Counts, positive: Counts) -> Floats:
     F1 is NaN if a class was neither predicted nor present.
     """
     both = predicted + positive
-    scores: Floats = 2 * right / np.where(both > 0, both, np.nan)
-    return scores
+    return 2 * right / np.where(both > 0, both, np.nan)
 
 
 def f1_without(yes: Bools, positive: Bools) -> Floats:
@@ -71,15 +68,13 @@ def f1_without(yes: Bools, positive: Bools) -> Floats:
 def accuracies_without(yes: Bools, positive: Bools) -> Floats:
     """Return the accuracy (n, K) of each class: row i leaves out row i. NaN if a class has no other row."""
     right, rows = (part.sum(0) - part.astype(np.int64) for part in (yes & positive, positive))
-    accuracies: Floats = right / np.where(rows > 0, rows, np.nan)
-    return accuracies
+    return right / np.where(rows > 0, rows, np.nan)
 
 
 def mean_of_defined(values: Floats) -> Floats:
     """Return the means over the last axis, without NaN values. A mean is NaN if all values are."""
     defined = ~np.isnan(values)
-    means: Floats = np.where(defined, values, 0.0).sum(-1) / np.where(defined.any(-1), defined.sum(-1), np.nan)
-    return means
+    return np.where(defined, values, 0.0).sum(-1) / np.where(defined.any(-1), defined.sum(-1), np.nan)
 
 
 def calibration_error(confidence: Floats, right: Bools) -> float:
@@ -91,8 +86,7 @@ def calibration_error_without(confidence: Floats, right: Bools) -> Floats:
     """Return expected calibration errors (n,): number i leaves out row i."""
     at, gaps = gaps_of_bins(confidence, right)
     without_row = gaps[at] - (right - confidence)
-    left: Floats = (np.abs(gaps).sum() - np.abs(gaps[at]) + np.abs(without_row)) / (len(right) - 1)
-    return left
+    return (np.abs(gaps).sum() - np.abs(gaps[at]) + np.abs(without_row)) / (len(right) - 1)
 
 
 def gaps_of_bins(confidence: Floats, right: Bools) -> tuple[Counts, Floats]:

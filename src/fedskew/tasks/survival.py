@@ -65,8 +65,7 @@ class Survival(TaskKind):
     def pooled_without(self, metric: str, outputs: Tensor, y: Tensor) -> Floats:
         right, pairs = pairs_of_rows(*(part.cpu().numpy() for part in (outputs[..., 0], *y.unbind(-1))))
         others = pairs.sum() / 2 - pairs
-        left: Floats = (right.sum() / 2 - right) / np.where(others > 0, others, np.nan)
-        return left
+        return (right.sum() / 2 - right) / np.where(others > 0, others, np.nan)
 
 
 def log_risk(o: Tensor, time: Tensor) -> Tensor:

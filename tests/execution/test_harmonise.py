@@ -112,7 +112,7 @@ def test_prior_adds_the_logarithm_of_the_site_s_shares_to_the_answers_and_to_not
     assert torch.equal(corrected[:-2], x)
     fed = prior.federation
     server = start(fed, corrected)
-    counts = prior.label_counts()
+    counts = prior.data.label_counts()
     share = counts.sum(0) / counts.sum()
     means = evaluate_personal(fed, engine, server, states, np.arange(3))
     for k in range(3):

@@ -141,7 +141,7 @@ def test_labels_test_set_server_rows_and_sensitive_column_stay() -> None:
     assert torch.equal(fed.x[:, -1], plain.federation.x[:, -1])
     for rows in (made.partition.indices, made.partition.held_out[0]):
         assert (fed.x[rows] != plain.federation.x[rows]).any(1).all(), "training rows and held-out rows alike"
-    assert label_distance(made.label_counts()) == label_distance(plain.label_counts())
+    assert label_distance(made.data.label_counts()) == label_distance(plain.data.label_counts())
     assert made.partition_facts()["test_set"] == "features as the data set has them"
 
 

@@ -92,8 +92,7 @@ class FedProx(Algorithm):
         falls = torch.where(loss < last, server.state["falls"] + 1, 0.0)
         step = (loss > last).double() - (falls == FALLS).double()
         mu = (server.state["mu"] + self.mu_step * step).clamp(min=0)
-        state = {"mu": mu, "loss": loss, "falls": falls * (falls < FALLS)}
-        return self.mean_delta(server, cohort), state
+        return self.mean_delta(server, cohort), {"mu": mu, "loss": loss, "falls": falls * (falls < FALLS)}
 
     def decided(self, server: ServerView, cohort: Cohort) -> Tree:
         return {"mu": server.state.get("mu", server.x.new_full((), torch.nan))}

@@ -105,8 +105,7 @@ def codec_decodes(codec: Codec) -> None:
 def codec_states_its_bytes(codec: Codec) -> None:
     """packs messages that decode to the same update, no longer than the bits that it states"""
     rows = normal(5, 3, SPACE.size)
-    draws = torch.full_like(rows, 0.4) if codec.random else None
-    coded = codec.compress(rows, draws, TASK)
+    coded = codec.compress(rows, torch.full_like(rows, 0.4) if codec.random else None, TASK)
     message = codec.pack(pick(coded, 1), TASK)
     opened = map_leaves(lambda leaf: leaf[None], codec.unpack(message, TASK))
     expect_same({"update": codec.decode(opened, TASK)[0]}, {"update": codec.decode(coded, TASK)[1]}, tolerance=0.0)
@@ -380,8 +379,7 @@ def skew_deals(skew: object) -> None:
         sizes = skew.sizes(ROWS, CLIENTS, rng)
         holds(len(sizes) == CLIENTS and min(sizes) >= 1 and sum(sizes) <= ROWS, f"sizes {np.asarray(sizes).tolist()}")
     if isinstance(skew, FeatureSkew):
-        parameters = skew.draw(x, CLIENTS, rng)
-        changed = transformed([skew], [parameters], x, np.arange(ROWS) % CLIENTS, 0)
+        changed = transformed([skew], [skew.draw(x, CLIENTS, rng)], x, np.arange(ROWS) % CLIENTS, 0)
         whole = changed.shape == x.shape and bool(np.isfinite(changed).all())
         holds(whole, "rows change their shape, or are not finite")
     if isinstance(skew, Concept):

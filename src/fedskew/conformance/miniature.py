@@ -116,8 +116,7 @@ def slots_of(kind: TaskKind) -> dict[str, Any]:
     outputs = kind.num_outputs(CLASSES if kind.target in ("classes", "labels", "symbols") else 0)
     net, y = Net(outputs, length).double(), targets(kind.target, sum(SIZES))
     task = Task(kind.fitted(y.numpy()), net, ParameterSpace(net), outputs)
-    data = server_rows(PUBLIC)
-    return {"task": task, "y": y, "server_data": data._replace(y=targets(kind.target, PUBLIC))}
+    return {"task": task, "y": y, "server_data": server_rows(PUBLIC)._replace(y=targets(kind.target, PUBLIC))}
 
 
 def server_rows(count: int) -> Batch:

@@ -366,8 +366,7 @@ def to_table(component: object, catalogue: Classes) -> dict[str, Any]:
 
 def plain(component: object) -> dict[str, Any]:
     """Return the fields of a dataclass as TOML values, without fields that are None."""
-    table = msgspec.to_builtins(component)
-    return {key: value for key, value in table.items() if value is not None}
+    return {key: value for key, value in msgspec.to_builtins(component).items() if value is not None}
 
 
 def label(component: object, catalogue: Classes, with_first: bool = False) -> str:

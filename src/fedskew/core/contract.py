@@ -354,8 +354,7 @@ class Contract(NamedTuple):
 
     def refusal(self, setup: Setup) -> str:
         """Return why the method cannot work in this setup; empty if it can."""
-        needs = self.needs if self.shares_model else (*self.needs, no_models_sent)
-        for need in needs:
+        for need in self.needs if self.shares_model else (*self.needs, no_models_sent):
             if reason := need(setup):
                 return reason
         if setup.cohort is not None and setup.cohort < (self.fewest or 0):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.sites import Ints
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -82,9 +84,6 @@ def normals_of(words: NDArray[np.uint64]) -> Tensor:
 
     # with 52 bits, adding 0.5 is exact, and the result is never 0 or 1
     return torch.special.ndtri(torch.from_numpy(((words >> np.uint64(12)) + 0.5) * 2.0**-52))
-
-
-Ints = NDArray[np.int64]
 
 
 def level(sizes: Ints, most: int) -> int:

@@ -38,8 +38,7 @@ def leaves(tree: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
         for key in sorted(tree):
             yield from leaves(tree[key], f"{path}/{key}" if path else key)
     elif isinstance(tree, tuple):
-        keys = getattr(tree, "_fields", range(len(tree)))
-        for key, part in zip(keys, tree, strict=True):
+        for key, part in zip(getattr(tree, "_fields", range(len(tree))), tree, strict=True):
             yield from leaves(part, f"{path}/{key}" if path else str(key))
     elif isinstance(tree, Tensor):
         yield path, tree

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor
 from fedskew.core.errors import FedskewError
 from fedskew.core.machine import span
 from fedskew.core.trees import Tree, from_leaves, leaves, map_leaves
-from fedskew.loop.work import Done, Engine, Program, Work, members_of
+from fedskew.loop.work import Done, Engine, Program, T, Work, members_of
 from fedskew.skew.partition import Ints
 
 TIME_LIMIT = timedelta(minutes=30)
@@ -104,9 +103,6 @@ class Group:
             .to(leaf.device)
             for leaf, place in zip(mine, places, strict=True)
         ]
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,9 +14,7 @@ from fedskew.core.privacy import alone
 from fedskew.core.records import Batch, BatchPlan, Upload, channels_last
 from fedskew.core.task import without_padding
 from fedskew.core.trees import Tree, map_leaves, stack
-from fedskew.loop.work import Done, Program, Work, differentiate, warped
-
-T = TypeVar("T")
+from fedskew.loop.work import Done, Program, T, Work, differentiate, warped
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ carry of a finished client no longer changes. Blocks of large models get narrowe
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,13 +23,11 @@ from fedskew.core.records import OWN, Batch, BatchPlan, Carry, View
 from fedskew.core.task import without_padding
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.engine.trace import Traced, live
-from fedskew.loop.work import Done, Program, Work, members_of, warped
+from fedskew.loop.work import Done, Program, T, Work, members_of, warped
 from fedskew.skew.partition import Ints
 
 SHARED = View(**{part: 0 if part in OWN else None for part in View._fields})  # type: ignore[arg-type]
 """Batch axes of a stacked view, for `vmap`: 0 for parts with one row for each client, None for shared parts."""
-
-T = TypeVar("T")
 
 SMALL = 1 << 18
 """If a block's carry has fewer bytes than this, a narrower block would not be faster, because dispatch dominates."""

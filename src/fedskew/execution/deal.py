@@ -79,8 +79,7 @@ def client_data(experiment: Dealing, dataset: Dataset, dealt: Partition | None =
     changes_of = feature.draw_all(skews.features, rows_of(dataset, dataset.x), number, seed)
     styled = restyled(skews, changes_of, dataset, owner, seed)
     x, x_test, preprocessing = reworded(styled, partition.indices, styled is not dataset)
-    rows = rows_of(dataset, x)
-    seen = feature.transformed(skews.features, changes_of, rows, owner, seed)
+    seen = feature.transformed(skews.features, changes_of, rows_of(dataset, x), owner, seed)
     seen = np.concatenate([seen, x[:, -1:]], axis=1) if dataset.sensitive else seen
     changes = concept.draw_all(skews.concepts, x, dataset.num_classes, number, seed)
     unseen = unseen_clients(experiment, dealt)
@@ -213,7 +212,7 @@ def dealt_rows(experiment: Dealing, dataset: Dataset) -> Partition:
     who, skews = experiment.clients, mixture(experiment.skew)
     reserved = reserved_rows(experiment, dataset)
     if isinstance(skews.dealer, FromFolder):
-        partition = read_back(skews.dealer, experiment, dataset, reserved)
+        partition = read_back(skews.dealer, dataset, reserved)
     else:
         settings = who.number, who.partition_seed, who.held_out, dataset.persons and dataset.persons[0]
         partition = deal_others(skews, dealt_by(skews, dataset), dataset.groups, reserved, *settings)
@@ -240,7 +239,7 @@ def dealt_by(skews: Mixture, dataset: Dataset) -> Ints:
     return skews.dealer.values(dataset) if isinstance(skews.dealer, ByValues) else dataset.strata[0]
 
 
-def read_back(folder: FromFolder, experiment: Dealing, dataset: Dataset, reserved: Ints) -> Partition:
+def read_back(folder: FromFolder, dataset: Dataset, reserved: Ints) -> Partition:
     """Read the partition from a folder. Raises `BadInput` if the folder belongs to other data or settings."""
     before, now = folder.facts().fingerprint, dataset.fingerprint()
     require(

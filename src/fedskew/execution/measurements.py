@@ -183,8 +183,7 @@ def update_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
 
 def layer_rows(assembly: Assembly, deltas: Tensor) -> list[Row]:
     """Compute the mean cosine of the updates (C, P) over all pairs of clients, for the whole model and for each layer."""
-    whole = float(cosines(deltas, {"all": [slice(None)]})["all"])
-    rows: list[Row] = [(None, "round", "cosine", whole)]
+    rows: list[Row] = [(None, "round", "cosine", float(cosines(deltas, {"all": [slice(None)]})["all"]))]
     by_layer = cosines(deltas, assembly.federation.task.space.layers())
     return rows + [(i, "layer", "cosine", float(value)) for i, value in enumerate(by_layer.values())]
 

@@ -204,8 +204,7 @@ def tasks_at(
     """Do what `tasks_of` does, cached by ``stamps`` and the other arguments."""
     skeletons = [model.build(shape, outputs, torch.Generator()).to(device, dtype)]
     if isinstance(model, Mixed):
-        net = cast(MixedNet, skeletons[0])
-        skeletons = [net.using(number) for number in range(len(model.models))]
+        skeletons = [cast(MixedNet, skeletons[0]).using(number) for number in range(len(model.models))]
     space = ParameterSpace(skeletons[0])
     return tuple(Task(kind, skeleton, space, outputs, bf16) for skeleton in skeletons)
 
@@ -253,8 +252,7 @@ def token_ids(model: Encoder, dataset: Dataset) -> list[Rows]:
     def make(path: Path) -> None:
         np.save(path, model.tokens(texts))
 
-    ids = kept(f"tokens-{digest.hexdigest()[:16]}", make)
-    return np.split(np.array(ids), [len(dataset.x)])
+    return np.split(np.array(kept(f"tokens-{digest.hexdigest()[:16]}", make)), [len(dataset.x)])
 
 
 def compute(net: EncoderNet, ids: Tensor, out: Tensor) -> None:

@@ -41,7 +41,6 @@ class Site(Protocol):
 
     def fault_rows(self) -> list[Row]:
         """Return the clients' faults since the last call, as rows."""
-        ...
 
 
 @dataclass(frozen=True)

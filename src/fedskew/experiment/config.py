@@ -125,11 +125,9 @@ class Architecture(Protocol):
     @property
     def has_features(self) -> bool:
         """True if the module returns the features of its last hidden layer, too."""
-        ...
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         """Build a module for rows of this shape; draw its initial parameters from the generator."""
-        ...
 
 
 COMPONENTS: dict[str, Catalogue] = {

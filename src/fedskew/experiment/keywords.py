@@ -52,9 +52,8 @@ class DataSettings(TypedDict, total=False):
             "S", "how clients differ: label-dirichlet:alpha=0.1, iid, natural, ...; repeat to combine", repeated=True
         ),
     ]
-    clients: Annotated[  # a number, or the whole section
-        object, Keyword("K", "number of clients (natural skews bring their own)", "clients.number", int)
-    ]
+    # a number, or the whole section
+    clients: Annotated[object, Keyword("K", "number of clients (natural skews bring their own)", "clients.number", int)]
     partition_seed: Annotated[int, Keyword("N", "random seed of the partition", "clients.partition_seed")]
     held_out: Annotated[
         float, Keyword("F", "share of each client's rows held out to measure on (default: 0.2)", "clients.held_out")
@@ -63,7 +62,8 @@ class DataSettings(TypedDict, total=False):
         float,
         Keyword("F", "share of the clients that take no part in training and measure the model", "clients.unseen"),
     ]
-    server_data: Annotated[  # a share, or the whole section
+    # a share, or the whole section
+    server_data: Annotated[
         object, Keyword("F", "share of the training rows kept by the server", "server_data.share", float)
     ]
 

@@ -194,7 +194,6 @@ class DataSource(Protocol):
     @property
     def model(self) -> str:
         """The model that suits these data, in compact form."""
-        ...
 
     def load(self) -> Dataset: ...
 
@@ -221,5 +220,4 @@ def default_skew(dataset: DataSource) -> Skew:
     """
     files = getattr(dataset, "files", None)
     of_rows = any(getattr(dataset, name, None) for name in ("client", "client_from", "file_a_client"))
-    has_clients = bool(of_rows or (isinstance(files, Files) and files.natural))
-    return Natural() if has_clients else LabelDirichlet(alpha=0.1)
+    return Natural() if of_rows or (isinstance(files, Files) and files.natural) else LabelDirichlet(alpha=0.1)

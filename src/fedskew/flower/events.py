@@ -143,6 +143,6 @@ def answering(counting: Counting, problem: Callable[[], str]) -> type[BaseHTTPRe
             self.wfile.write(text.encode())
 
         def log_message(self, *args: object) -> None:
-            pass
+            """Write nothing."""
 
     return Handler

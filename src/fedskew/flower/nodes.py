@@ -77,19 +77,15 @@ class Channel(Protocol):
 
     def nodes(self) -> Sequence[int]:
         """Return the numbers of all connected nodes."""
-        ...
 
     def ask(self, requests: Mapping[int, bytes], kind: Kind, round_: int, timeout: float) -> dict[int, bytes]:
         """Send requests, and wait at most ``timeout`` seconds for replies. Returns the replies by node."""
-        ...
 
     def send(self, requests: Mapping[int, bytes], kind: Kind, timeout: float) -> None:
         """Send requests without waiting for replies. The requests expire after ``timeout`` seconds."""
-        ...
 
     def received(self) -> dict[int, bytes]:
         """Return the replies to requests of `send` that arrived since the last call, by node."""
-        ...
 
 
 @dataclass(eq=False)

@@ -287,8 +287,7 @@ def serve(
         facts = store.run(run).facts
         require("flower" in facts, f"resume: run {run} was not made on Flower; use `fedskew resume {run}`")
         options = {k: v for k, v in dataclasses.asdict(deployment).items() if v != getattr(Deployment, k)}
-        stored = {**facts["flower"], **versions, "deployment": options}
-        store.add_facts(run, {"flower": stored})
+        store.add_facts(run, {"flower": {**facts["flower"], **versions, "deployment": options}})
         with observed(deployment.status, deployment.json_log):
             execute(store, run, None, listener, stop, partial(begin, store, run, channel, deployment, experiment))
     return run

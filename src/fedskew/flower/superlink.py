@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from fedskew.core.errors import FedskewError, Interrupted, require
 from fedskew.core.files import write_whole
+from fedskew.flower.events import HOST
 from fedskew.flower.node import Node
 
 SECONDS = 5.0
@@ -226,7 +227,6 @@ class SuperLink:
         return status
 
 
-HOST = "127.0.0.1"
 CONNECTION = "fedskew"
 """The name of the connection in Flower's configuration."""
 

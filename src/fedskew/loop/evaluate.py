@@ -5,15 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.records import channels_last
+from fedskew.core.sites import Floats
 from fedskew.core.task import PoolingWithout, Task
 from fedskew.core.trees import Tree
 from fedskew.skew.partition import Ints, Partition
-
-Floats = NDArray[np.floating]
 
 CHUNK = 1024
 """Maximum number of rows in a forward pass."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,10 +16,8 @@ from fedskew.loop.evaluate import client_means, evaluate_clients, mean_of, stack
 from fedskew.loop.federation import Federation, PersonalTuning
 from fedskew.loop.plan import NO_STEPS
 from fedskew.loop.round import broadcast, fresh, survey, work_of, work_on
-from fedskew.loop.work import Done, Engine, Program, States, Work, by_group, program
+from fedskew.loop.work import Done, Engine, Program, States, T, Work, by_group, program
 from fedskew.skew.partition import Ints, Partition
-
-T = TypeVar("T")
 
 CLIENTS = 128
 """Number of clients that are measured at a time, each with its own model."""

@@ -37,15 +37,12 @@ class Planner(Protocol):
 
     def batch_sizes(self, sizes: Ints) -> Ints:
         """Return each client's batch size (K,). ``sizes`` (K,) are the clients' numbers of rows."""
-        ...
 
     def varied(self, shares: Mapping[int, float]) -> "Planner":
         """Return a planner in which each client in ``shares`` has this share of the batch size, rounded by `adapted`."""
-        ...
 
     def parts(self, client: int) -> int:
         """Return into how many equal parts the client's plans divide. A straggler stops after one of these parts."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +136,7 @@ class SeededPlanner:
         rng = stream(self.seed, self.purpose, round_, client)
         steps, size = self.extent(client, len(rows))
         if self.work(client).batches == "independent":
-            drawn = rows[rng.integers(0, len(rows), size=(steps, size))]
-            return BatchPlan(drawn, np.ones((steps, size)))
+            return BatchPlan(rows[rng.integers(0, len(rows), size=(steps, size))], np.ones((steps, size)))
         epochs = -(-steps // -(-len(rows) // size))
         return in_batches(np.stack([rng.permutation(rows) for _ in range(epochs)]), size).first(steps)
 

@@ -274,8 +274,7 @@ def decisions(
         return {}
     view = fed.view(server)._replace(after=after.state)
     of_server = fed.algorithm.decided(view, Cohort(work.view.info, uploads))
-    batch_size = {"batch_size": work.view.info.batch_size}
-    values = {**batch_size, **uploads.report, **done.uploads.notes, **of_server}
+    values = {"batch_size": work.view.info.batch_size, **uploads.report, **done.uploads.notes, **of_server}
     return {key: values[name] for key in keys if (name := key.rpartition("/")[2]) in values}
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,9 +15,7 @@ from torch import Tensor
 from fedskew.core.records import Batch, Carry, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import ParameterSpace, Tree
-from fedskew.loop.work import Differentiate, Program
-
-T = TypeVar("T")
+from fedskew.loop.work import Differentiate, Program, T
 
 PART = "own part"
 """Key of the kept entries in a client's state."""

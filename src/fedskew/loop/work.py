@@ -164,11 +164,9 @@ class Engine(Protocol):
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
         """Return, with leading axis C, sums over each client's data at the received model, and its answer to the survey."""
-        ...
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         """Train every client by its plan. ``x`` and ``y`` are the pooled rows (n, ...) and targets (n, ...)."""
-        ...
 
 
 def members_of(work: Work, at: Ints) -> Work:
@@ -200,8 +198,7 @@ def by_group(programs: tuple[Program, ...], work: Work, act: Callable[[Program, 
         view = members.view._replace(lr=torch.full_like(work.view.lr, kind[1]))
         order += at.tolist()
         parts.append(act(programs[kind[0]], members._replace(view=view)))
-    back = torch.as_tensor(np.argsort(order), device=work.view.x.device)
-    return pick(concatenate(parts), back)
+    return pick(concatenate(parts), torch.as_tensor(np.argsort(order), device=work.view.x.device))
 
 
 def warped(x: Tensor, warp: Tensor) -> Tensor:

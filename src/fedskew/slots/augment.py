@@ -20,7 +20,6 @@ class Unaugmented:
 
     def draw(self, size: tuple[int, ...], rng: np.random.Generator) -> None:
         """Return None: no change."""
-        return
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,7 +175,6 @@ class SiteBias:
 
     def intercept(self, counts: Floats, total: Floats) -> None:
         """Return None: the intercept is trained."""
-        return
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.sites import Ints
 from fedskew.store.runs import RunStore
 
 MOST = 10_000
 """Maximum number of values for a run. If there are more units, unit u joins unit u modulo `MOST`."""
-
-Ints = NDArray[np.int64]
 
 Split = Literal["test", "sites"]
 TABLES: dict[Split, tuple[str, str]] = {"test": ("test_rows", "test_units"), "sites": ("site_rows", "site_units")}

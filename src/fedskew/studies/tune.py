@@ -79,8 +79,7 @@ def at(base: Experiment, method: str, setting: Setting) -> Experiment:
     parts = [(*key.rpartition(".")[::2], value) for key, value in setting.items()]
     changes = {option: value for section, option, value in parts if section in names_of(method)}
     text = ",".join(f"{key}={compact(value)}" for key, value in (options | changes).items())
-    spec = f"{name}:{text}" if changes else method
-    table = with_method(base, spec).table()
+    table = with_method(base, f"{name}:{text}" if changes else method).table()
     for section, option, value in parts:
         if section not in names_of(method):
             require(

@@ -5,7 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Floats = NDArray[np.floating]
+from fedskew.core.sites import Floats
+
 Counts = NDArray[np.integer]
 Bools = NDArray[np.bool_]
 

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.metrics import TaskMetric, metrics_of
+from fedskew.core.sites import Floats
 from fedskew.core.task import TaskKind
 from fedskew.core.trees import Tree
-
-Floats = NDArray[np.floating]
 
 PAIRS = 2_000_000
 """Maximum number of pairs of rows that are compared at a time."""
@@ -75,8 +74,7 @@ def log_risk(o: Tensor, time: Tensor) -> Tensor:
     last = torch.cat([ordered[1:] != ordered[:-1], ordered.new_ones(1, dtype=torch.bool)])
     # a risk set ends at the last row with the same time
     end = torch.where(last, places, len(time)).flip(0).cummin(0).values.flip(0)
-    sums = o[order].logcumsumexp(0)[end]
-    return torch.zeros_like(o).scatter(0, order, sums)
+    return torch.zeros_like(o).scatter(0, order, o[order].logcumsumexp(0)[end])
 
 
 def concordance(risk: Floats, time: Floats, event: Floats) -> float:

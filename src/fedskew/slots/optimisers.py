@@ -170,67 +170,71 @@ class Momentum:
         return x + self.lr * step, {"v": v}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Adaptive(ABC):
-    """Algorithm 2 of Reddi et al.: ``x + lr * m / (sqrt(v) + tau)``.
+def first_state(x: Tensor, tau: float, initial_v: str) -> Tree:
+    """Return the state before the first step. v starts at tau squared, as in the paper, or at 0, as in implementations."""
+    return {
+        "m": torch.zeros_like(x),
+        "v": torch.full_like(x, tau**2 if initial_v == "tau-squared" else 0.0),
+        "t": x.new_zeros(()),
+    }
 
-    v starts at tau squared, as in the paper, or at 0, as in implementations.
+
+@dataclass(frozen=True, kw_only=True)
+class Adagrad:
+    """FedAdagrad: v is the sum of squares. ``beta1`` is 0, as in the paper's experiments."""
+
+    lr: NonNegativeFloat = 0.01
+    beta1: BelowOne = 0.0
+    tau: PositiveOrInf = 1e-3
+    initial_v: Literal["tau-squared", "zero"] = "tau-squared"
+
+    cites: ClassVar[tuple[str, ...]] = ("fedopt",)
+    private = after_noise
+
+    def init(self, x: Tensor) -> Tree:
+        return first_state(x, self.tau, self.initial_v)
+
+    def update(self, g: Tensor, opt: Tree, x: Tensor) -> tuple[Tensor, Tree]:
+        m = self.beta1 * opt["m"] + (1 - self.beta1) * -g
+        v = opt["v"] + g * g
+        return x + self.lr * m / (v.sqrt() + self.tau), {"m": m, "v": v, "t": opt["t"] + 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Averaging(ABC):
+    """Algorithm 2 of Reddi et al. with v as a running mean: ``x + lr * m / (sqrt(v) + tau)``.
+
+    ``bias_correction`` corrects both means for their start at 0. Common implementations do this; the paper does not.
     """
 
     lr: NonNegativeFloat = 0.01
     beta1: BelowOne = 0.9
     tau: PositiveOrInf = 1e-3
     initial_v: Literal["tau-squared", "zero"] = "tau-squared"
-
-    cites: ClassVar[tuple[str, ...]] = ("fedopt",)
-
-    @abstractmethod
-    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return the new v (P,)."""
-
-    def rate(self, t: Tensor) -> Tensor | float:
-        """Return the learning rate of step ``t`` (), counted from 1."""
-        return self.lr
-
-    def init(self, x: Tensor) -> Tree:
-        v = torch.full_like(x, self.tau**2 if self.initial_v == "tau-squared" else 0.0)
-        return {"m": torch.zeros_like(x), "v": v, "t": x.new_zeros(())}
-
-    def update(self, g: Tensor, opt: Tree, x: Tensor) -> tuple[Tensor, Tree]:
-        t = opt["t"] + 1
-        m = self.beta1 * opt["m"] + (1 - self.beta1) * -g
-        v = self.second_moment(opt["v"], g * g)
-        return x + self.rate(t) * m / (v.sqrt() + self.tau), {"m": m, "v": v, "t": t}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adagrad(_Adaptive):
-    """FedAdagrad: v is the sum of squares. ``beta1`` is 0, as in the paper's experiments."""
-
-    beta1: BelowOne = 0.0
-    private = after_noise
-
-    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        return v + square
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Averaging(_Adaptive):
-    """v is a running mean. ``bias_correction`` corrects both means for their start at 0.
-
-    Common implementations do this; the paper does not.
-    """
-
     beta2: Share = 0.99
     bias_correction: bool = False
+
+    cites: ClassVar[tuple[str, ...]] = ("fedopt",)
 
     def __post_init__(self) -> None:
         reason = "bias_correction needs beta2 below 1: at 1 the step would be 0"
         require(self.beta2 < 1 or not self.bias_correction, reason)
 
-    def rate(self, t: Tensor) -> Tensor | float:
-        corrected = self.bias_correction
-        return self.lr * gathered(self.beta2, t).sqrt() / gathered(self.beta1, t) if corrected else self.lr
+    @abstractmethod
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """Return the new v (P,)."""
+
+    def init(self, x: Tensor) -> Tree:
+        return first_state(x, self.tau, self.initial_v)
+
+    def update(self, g: Tensor, opt: Tree, x: Tensor) -> tuple[Tensor, Tree]:
+        t = opt["t"] + 1
+        rate: Tensor | float = self.lr
+        if self.bias_correction:
+            rate = self.lr * gathered(self.beta2, t).sqrt() / gathered(self.beta1, t)
+        m = self.beta1 * opt["m"] + (1 - self.beta1) * -g
+        v = self.second_moment(opt["v"], g * g)
+        return x + rate * m / (v.sqrt() + self.tau), {"m": m, "v": v, "t": t}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from fedskew.api.functions import run
-from fedskew.execution.measurements import rows_of
+from fedskew.execution.measurements import client_rows
 from fedskew.experiment.config import Experiment
 from fedskew.measure.fairness import entropy, jain
 from fedskew.measure.history import recovery
@@ -100,5 +101,7 @@ def test_recovery_by_hand() -> None:
 def test_the_worst_client_has_the_lowest_accuracy_and_the_highest_error(dataset: str, name: str, worst: float) -> None:
     """Twenty clients in any order, and one without a value."""
     values = torch.tensor([*np.random.default_rng(0).permutation(20), math.nan], dtype=torch.float64)
-    rows = rows_of(Experiment(dataset=dataset), "clients", np.arange(21), {name: values})
+    partition = SimpleNamespace(measured_rows=lambda client: [client])
+    assembly = SimpleNamespace(experiment=Experiment(dataset=dataset), partition=partition)
+    rows = client_rows(assembly, "clients", np.arange(21), {name: values})
     assert {measure: value for client, _, measure, value in rows if client is None}[f"{name}_worst"] == worst

@@ -165,8 +165,12 @@ def option(test: str) -> list[str]:
     return limits_by_hand(f"class A:\n    def __post_init__(self):\n        require({test}, 'no')")
 
 
+def waits(text: str) -> list[str]:
+    return endless_waits(ast.parse(text))
+
+
 def body(text: str) -> list[str]:
-    return unchecked(f"def test_it():\n    {text}")
+    return unchecked(ast.parse(f"def test_it():\n    {text}"))
 
 
 def change(statement: str) -> list[str]:
@@ -210,9 +214,7 @@ BREACHES = {
         *("path.open('w')", "with open(path, mode='ab') as file:\n    pass", "(folder / 'a').write_text(text)"),
         *("with opened(path):\n    path.write_bytes(b'')", "os.replace(partial, path)"),
     ),
-    endless_waits: (
-        *("subprocess.run(words)", "process.wait()", "thread.join()", "queue.get()", "process.communicate()"),
-    ),
+    waits: (*("subprocess.run(words)", "process.wait()", "thread.join()", "queue.get()", "process.communicate()"),),
     body: ("f()", "test_other()"),
     global_randomness: (
         *("np.random.seed(0)", "np.random.rand(3)", "numpy.random.permutation(5)", "from numpy.random import shuffle"),
@@ -237,7 +239,7 @@ ALLOWED = {
     sql: ('"select clients, then update the model from them"',),
     option: ("self.leave + self.join <= 1", "self.low <= self.high", "self.noise == 0 or self.clip < 9"),
     by_hand: ("path.open('rb')", "with replacing(path) as partial:\n    partial.write_text(text)"),
-    endless_waits: ("subprocess.run(words, timeout=9)", "process.wait(9)", "','.join(words)", "table.get(key)"),
+    waits: ("subprocess.run(words, timeout=9)", "process.wait(9)", "','.join(words)", "table.get(key)"),
     body: ("assert f()", "torch.testing.assert_close(a, b)"),
     global_randomness: (
         *("rng = np.random.default_rng(np.random.SeedSequence((1, 2)))", "torch.Generator().manual_seed(3)"),

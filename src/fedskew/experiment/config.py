@@ -234,7 +234,7 @@ class Experiment(Dealing):
         """
         whole, options = divided(keywords, SECTIONS, OPTIONS)
         values = {name: getattr(self, name) for name in SECTIONS}
-        if "algorithm" in {*whole, *options} and self.unnamed:
+        if "name" not in whole and "algorithm" in {*whole, *options} and self.unnamed:
             values["name"] = ""
         if self.default_task:
             values["task"] = None

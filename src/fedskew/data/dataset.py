@@ -280,7 +280,7 @@ def classes_of(name: str, ys: Sequence[Rows], classes: tuple[str, ...]) -> tuple
 
 
 def ids_of(name: str, what: str, ids: object) -> Rows:
-    """Return ids as an array (n,); 1.0 is 1. Raises `BadInput` if some are missing."""
+    """Return ids as an array (n,); 1.0 becomes 1. Raises `BadInput` if some are missing."""
     array = array_of(f"{name}: {what}", ids)
     if array.dtype == object:
         from pandas import isna

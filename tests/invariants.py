@@ -12,7 +12,7 @@ from fedskew.core.trees import leaves, map_leaves, num_bytes, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.execution.build import Assembly
-from fedskew.execution.measurements import inexactness_rows, measured_clients, measured_every, model_rows, round_rows
+from fedskew.execution.measurements import at_most, inexactness_rows, measured_every, model_rows, round_rows
 from fedskew.execution.site import LocalClients
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import shared_model, start, transmit
@@ -65,7 +65,7 @@ def play(assembly: Assembly, rounds: int = 3) -> None:
     fed = replace(assembly.federation, algorithm=watched(assembly.federation.algorithm, given))
     experiment = assembly.experiment
     site, states = LocalClients(Sequential(), experiment.faults), ClientStates()
-    every, measured = measured_every(assembly), measured_clients(assembly)
+    every, measured = measured_every(assembly), at_most(fed.clients, assembly)
     server, copies = start(fed, assembly.x0), []
     for t in range(rounds):
         copies.append((server, states.export()))

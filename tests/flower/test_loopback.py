@@ -6,7 +6,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-import tomli_w
 import torch
 
 pytest.importorskip("flwr")
@@ -45,14 +44,16 @@ def weights(folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_five_rounds_give_the_simulators_weights_to_the_last_bit(tmp_path: Path) -> None:
+def test_five_rounds_give_the_simulators_weights_to_the_last_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in OFFLINE.items():
+        monkeypatch.setenv(name, value)
     nodes = nodes_of(experiment_of("fedavg"), tmp_path / "nodes")
-    options = tmp_path / "options.toml"
-    options.write_text(tomli_w.dumps({"deployment.measure": False, "deployment.labels": True}))
-    with loopback(tmp_path / "flower", nodes, environment=OFFLINE) as link:
+    with loopback(tmp_path / "flower", nodes) as link:
         for method in METHODS:
             app = write_app(tmp_path / f"app-{method}", experiment_of(method), str(tmp_path / method))
-            link.submit(app, options)
+            link.submit(app, "--run-config", "deployment.measure=false deployment.labels=true")
         for method in METHODS:
             run(experiment_of(method), runs=tmp_path / f"{method}-simulated")
             assert torch.equal(weights(tmp_path / method), weights(tmp_path / f"{method}-simulated")), method
@@ -94,7 +95,7 @@ def test_a_stopped_node_leaves_no_file_behind(tmp_path: Path) -> None:
     node = nodes_of(experiment_of("fedavg"), tmp_path)[0]
     # the path of a socket must be short
     with TemporaryDirectory() as name, serving() as port:
-        link = Loopback(tmp_path, {"TMPDIR": name}, "", port, None)
+        link = Loopback(tmp_path, {"TMPDIR": name}, "", port)
         process = link.start_node(node)
         try:
             wait_until(lambda: list(Path(name).rglob("fork")))

@@ -26,11 +26,14 @@ def test_a_wrong_certificate_or_an_unknown_key_is_refused(tmp_path: Path) -> Non
     tls += ["--ssl-keyfile", str(server.with_suffix(".key"))]
     node = nodes_of(small(), tmp_path / "rows")[0]
     unknown, known = (make_key(tmp_path / name) for name in ("unknown", "known"))
-    with loopback(tmp_path / "flower", roots=roots, superlink=tls) as link:
+    with loopback(tmp_path / "flower", [], tls) as link:
+        settings = link.folder / "config.toml"
+        settings.write_text(settings.read_text().replace("insecure = true", f'root-certificates = "{roots}"'))
         link.flwr("supernode", "register", f"{known}.pub", CONNECTION)
-        link.start_node(node, options=["--auth-supernode-private-key", str(unknown)])
+        link.start_node(node, "--root-certificates", str(roots), "--auth-supernode-private-key", str(unknown))
         await_line(link.folder / "node-0.log", "failed to activate supernode")
         assert "No SuperNode found with the given public key" in (link.folder / "superlink.log").read_text()
-        link.start_node(replace(node, client=1), roots=other, options=["--auth-supernode-private-key", str(known)])
+        certified = ["--root-certificates", str(other), "--auth-supernode-private-key", str(known)]
+        link.start_node(replace(node, client=1), *certified)
         await_line(link.folder / "node-1.log", "certificate verify failed")
         assert '"online"' not in link.flwr("supernode", "ls", CONNECTION, "--format", "json")

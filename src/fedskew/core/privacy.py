@@ -26,9 +26,8 @@ def alone(component: object, privacy: Privacy) -> str:
     return ""
 
 
-def after_noise(component: object, privacy: Privacy) -> str:
-    """For a component whose effect on the model depends on the clients only through the noisy sum."""
-    return ""
+after_noise = alone
+"""For a component whose effect on the model depends on the clients only through the noisy sum."""
 
 
 def check_part(method: str, section: str, part: object, privacy: Privacy) -> None:

@@ -353,8 +353,3 @@ def with_clients(experiment: Experiment, setup: Setup, num_clients: int) -> Setu
 def first_cohort(experiment: Experiment, num_clients: int) -> Ints:
     """Return the cohort of the first round, as client numbers."""
     return experiment.selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0))
-
-
-def with_engine(experiment: Experiment, engine: Auto | Sequential | Stacked, threads: int) -> Experiment:
-    """Return the experiment with this engine and number of threads. Its TOML then repeats the run exactly."""
-    return experiment.replace(engine=engine, training__threads=threads)

@@ -30,13 +30,8 @@ from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row, RunStore
 
 
-def measured_clients(assembly: Assembly) -> Ints:
-    """Return the clients on whose rows models are measured: all, or a fixed random choice of ``max_clients``."""
-    return at_most(assembly.federation.clients, assembly)
-
-
 def at_most(clients: Ints, assembly: Assembly) -> Ints:
-    """Return the clients, or a fixed random choice of ``max_clients`` of them."""
+    """Return the clients on whose rows models are measured: all of these, or a fixed random choice of ``max_clients``."""
     limit = assembly.experiment.evaluation.max_clients
     if len(clients) <= limit:
         return clients

@@ -14,7 +14,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import OwnData
 from fedskew.engine.choose import EngineChoice, choose, next_work
 from fedskew.engine.sequential import Sequential
-from fedskew.execution.build import Assembly, assemble, check_clients, check_needs, device_of, with_engine
+from fedskew.execution.build import Assembly, assemble, check_clients, check_needs, device_of
 from fedskew.execution.deal import dealt_rows, finished
 from fedskew.experiment.combinations import suited
 from fedskew.experiment.config import SETTINGS, Experiment
@@ -96,7 +96,8 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
             only = assembly if len(planned) == 1 else None
             first[experiment.name] = Plan(assembly.experiment, own_rows, trial, only, drawn.notes)
         like = first[experiment.name]
-        filled = with_engine(experiment, like.experiment.engine, like.experiment.training.threads)
+        engine, threads = like.experiment.engine, like.experiment.training.threads
+        filled = experiment.replace(engine=engine, training__threads=threads)
         plans.append(dataclasses.replace(like, experiment=filled, dealt=own_rows))
     return plans, dataset
 
@@ -190,7 +191,8 @@ def settle(assembly: Assembly, jobs: int = 1) -> tuple[Assembly, Trial | None]:
         option, trial = try_engines(assembly.federation, assembly.cold, threads)
     else:
         option = EngineChoice(experiment.engine, most)
-    filled = with_engine(experiment, option.engine, option.threads)
+    # the experiment's TOML then repeats the run exactly
+    filled = experiment.replace(engine=option.engine, training__threads=option.threads)
     return dataclasses.replace(assembly, experiment=filled), trial
 
 

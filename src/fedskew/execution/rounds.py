@@ -31,8 +31,8 @@ def rounds_of(
     assembly: Assembly, site: Site, server: Server, states: States
 ) -> Iterator[tuple[Server, list[Row], float]]:
     """Yield the server, the round's measurements and its seconds: once for the current round, then after each new round."""
-    fed, experiment, clients = assembly.federation, assembly.experiment, measurements.measured_clients(assembly)
-    every = measurements.measured_every(assembly)
+    fed, experiment = assembly.federation, assembly.experiment
+    clients, every = measurements.at_most(fed.clients, assembly), measurements.measured_every(assembly)
     started = server.round > assembly.initial.round
     yield server, [] if started else measurements.model_rows(assembly, site, server, states, clients), 0.0
     while server.round < experiment.training.rounds:

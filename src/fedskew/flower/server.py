@@ -29,7 +29,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import Preprocessing, Tabular, Texts, as_it_is
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
-from fedskew.execution.build import Assembly, assemble, check_needs, setup_of, with_engine
+from fedskew.execution.build import Assembly, assemble, check_needs, setup_of
 from fedskew.execution.deal import ClientData, fitted_maps
 from fedskew.execution.learned import kept
 from fedskew.execution.prepare import fitted
@@ -310,7 +310,7 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
             )
     check_needs(experiment, dataclasses.replace(setup_of(experiment), simulated=False, labels_known=deployment.labels))
     # no skew deals the rows of nodes: each has its own
-    return with_engine(experiment.replace(skew="natural"), Sequential(), experiment.training.threads or 1)
+    return experiment.replace(skew="natural", engine=Sequential(), training__threads=experiment.training.threads or 1)
 
 
 def begin(

@@ -198,10 +198,9 @@ class SuperLink:
         """Return the connection as an argument of a command."""
         return [self.connection] if self.connection else []
 
-    def submit(self, app: Path, config: Path | None = None) -> str:
-        """Submit an app. Returns Flower's number of the run."""
-        overrides = ["--run-config", str(config)] if config else []
-        return str(self.told("run", str(app), *self.named, *overrides)["run-id"])
+    def submit(self, app: Path, *options: str) -> str:
+        """Submit an app with these options of ``flwr run``. Returns Flower's number of the run."""
+        return str(self.told("run", str(app), *self.named, *options)["run-id"])
 
     def status(self, run: str) -> str:
         """Return Flower's status of a run: ``pending``, ``starting``, ``running``, ``finished:completed``, ..."""
@@ -243,7 +242,6 @@ class Loopback(SuperLink):
     """A SuperLink on ``port`` of this machine, and its nodes. All files of Flower are in ``folder``."""
 
     port: int
-    roots: Path | None  # the certificate of the authority that signed the SuperLink's; None: no TLS
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -251,17 +249,16 @@ class Loopback(SuperLink):
         self.processes.append(process)
         return process
 
-    def start_node(self, node: Node, roots: Path | None = None, options: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-        """Start a client. ``roots`` is the certificate that it trusts instead of the right one."""
-        trust = ["--root-certificates", str(roots or self.roots)] if self.roots else ["--insecure"]
+    def start_node(self, node: Node, *options: str) -> subprocess.Popen[bytes]:
+        """Start a client with these options of ``flower-supernode``; without any it needs no certificate."""
         of_node = ["--client", str(node.client), "--rows", str(node.rows), "--states", str(node.folder)]
         command = [sys.executable, "-m", "fedskew", "flower", "node", *of_node, "--superlink", f"{HOST}:{self.port}"]
         port = ["--host", HOST, "--port", str(free_port())]
-        return self.start(f"node-{node.client}", [*command, "--", *trust, *port, *options])
+        return self.start(f"node-{node.client}", [*command, "--", *port, *(options or ["--insecure"])])
 
-    def await_port(self, seconds: float = 60.0) -> None:
-        """Wait until the SuperLink listens. Raises `FedskewError` if it ended, or after ``seconds``."""
-        limit = time.monotonic() + seconds
+    def await_port(self) -> None:
+        """Wait until the SuperLink listens. Raises `FedskewError` if it ended, or after a minute."""
+        limit = time.monotonic() + 60
         while time.monotonic() < limit and self.processes[0].poll() is None:
             with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
                 return
@@ -270,28 +267,17 @@ class Loopback(SuperLink):
 
 
 @contextmanager
-def loopback(
-    folder: Path,
-    nodes: Sequence[Node] = (),
-    roots: Path | None = None,
-    superlink: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
-) -> Iterator[Loopback]:
-    """Run a SuperLink and these nodes, and end them with everything that they started.
-
-    ``roots`` is the certificate of the authority that signed the SuperLink's (None: no TLS). ``superlink`` are further options of
-    ``flower-superlink``, ``environment`` further variables of all processes.
-    """
+def loopback(folder: Path, nodes: Sequence[Node], options: Sequence[str] = ("--insecure",)) -> Iterator[Loopback]:
+    """Run a SuperLink with these options and these nodes, and end them with everything that they started."""
     folder.mkdir(parents=True, exist_ok=True)
-    variables = {"FLWR_HOME": str(folder), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3", **(environment or {})}
-    link = Loopback(folder, variables, CONNECTION, free_port(), roots)
-    trust = "insecure = true" if roots is None else f'root-certificates = "{roots}"'
-    connection = f'[superlink.{CONNECTION}]\naddress = "{HOST}:{link.port}"\n{trust}\n'
+    variables = {"FLWR_HOME": str(folder), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3"}
+    link = Loopback(folder, variables, CONNECTION, free_port())
+    connection = f'[superlink.{CONNECTION}]\naddress = "{HOST}:{link.port}"\ninsecure = true\n'
     settings = f'[superlink]\ndefault = "{CONNECTION}"\n{connection}'
     write_whole(folder / "config.toml", settings, "Flower's settings")
-    address = [*(["--insecure"] if roots is None else []), "--host", HOST, "--port", str(link.port)]
+    address = ["--host", HOST, "--port", str(link.port), "--disable-runtime-dependency-installation"]
     try:
-        link.start("superlink", ["flower-superlink", *address, "--disable-runtime-dependency-installation", *superlink])
+        link.start("superlink", ["flower-superlink", *address, *options])
         link.await_port()
         for node in nodes:
             link.start_node(node)

@@ -1,6 +1,7 @@
 """A federation: everything that is constant over the rounds."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -60,21 +61,36 @@ class Federation:
     dtype: torch.dtype | None = None  # type of the parameters, if x holds integers; None: the type of x
     weights: Tensor | None = None  # (K,) the clients' own weights in averages; None: all are 1
     rates: Floats | None = None  # (K,) the clients' learning rates before the schedule; None: all have the solver's
-    contract: Contract = field(init=False)  # of the method
-    programs: tuple[Program, ...] = field(init=False)  # one for each architecture
-    info: Info = field(init=False)  # leading axis: all clients
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "contract", self.algorithm.contract())
         if not self.contract.shares_model:
             object.__setattr__(self, "own_part", OwnPart.everything(self.task.space.size, self.x.device))
+
+    @cached_property
+    def contract(self) -> Contract:
+        """The contract of the method."""
+        return self.algorithm.contract()
+
+    @cached_property
+    def programs(self) -> tuple[Program, ...]:
+        """One program for each architecture."""
         programs = tuple(program(self.algorithm, task, self.solver) for task in self.tasks)
         if part := self.own_part:
             programs = tuple(keeping(p, part) for p in programs)
         if intercepts := self.intercepts:
             programs = tuple(answering(p, intercepts) for p in programs)
-        object.__setattr__(self, "programs", programs)
-        object.__setattr__(self, "info", describe(self))
+        return programs
+
+    @cached_property
+    def info(self) -> Info:
+        """The `Info` of all clients before the first round, with a leading axis of all clients."""
+        sizes = self.partition.sizes
+        return Info(
+            index=torch.arange(len(sizes), device=self.x.device),
+            num_examples=numbers(self, sizes),
+            label_counts=label_counts(self, self.y),
+            batch_size=numbers(self, self.planner.batch_sizes(sizes)),
+        )
 
     def sent(self, rows: Tensor) -> Tensor:
         """Return the entries (..., P or fewer) of vectors (..., P) that clients share."""
@@ -139,17 +155,6 @@ class Federation:
     def rates_in(self, round_: int) -> Floats | None:
         """Return the clients' learning rates (K,) of a round; None if all have the solver's."""
         return None if self.rates is None else self.rates * rate_factor(self.solver.lr_decay, round_, self.rounds)
-
-
-def describe(fed: Federation) -> Info:
-    """Return the `Info` of all clients before the first round, with a leading axis of all clients."""
-    sizes = fed.partition.sizes
-    return Info(
-        index=torch.arange(len(sizes), device=fed.x.device),
-        num_examples=numbers(fed, sizes),
-        label_counts=label_counts(fed, fed.y),
-        batch_size=numbers(fed, fed.planner.batch_sizes(sizes)),
-    )
 
 
 def label_counts(fed: Federation, y: Tensor) -> Tensor:

@@ -1,9 +1,6 @@
 """Errors that end a round, and limits on the length of updates. Each message has a likely cause and a remedy."""
 
-from __future__ import annotations
-
 from math import inf, sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,12 +10,8 @@ from fedskew.core.errors import Diverged, TooFew
 from fedskew.core.records import Server
 from fedskew.core.trees import Tree, leaves
 from fedskew.loop.federation import Federation
-from fedskew.loop.work import Work
+from fedskew.loop.work import Done, Work
 from fedskew.skew.partition import Ints
-
-if TYPE_CHECKING:
-    from fedskew.loop.federation import Federation
-    from fedskew.loop.work import Done, Work
 
 
 def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms: Tensor) -> None:

@@ -1,8 +1,6 @@
 """Files of the user's: none is replaced unasked, none can fill the memory, and code in one cannot end the program."""
 
 import csv
-import os
-import stat
 import textwrap
 from pathlib import Path
 
@@ -14,13 +12,10 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.files import bounded
 from fedskew.report.files import csv as as_csv
-from fedskew.report.html import write_report
-from fedskew.report.series import Results
 from fedskew.skew.exported import FromFolder
 from fedskew.store.runs import RunStore
 from tests.commands import error_of
 from tests.flower_nodes import small
-from tests.report import mixed_store
 from tests.tables import survey
 
 SKEW = ["skew", "--clients", "3", "--skew", "iid"]
@@ -31,38 +26,6 @@ def test_an_export_replaces_no_file(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     assert f"already holds {name}" in error_of(*SKEW, "--export", tmp_path)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
-
-
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedskew.report.html.page", lambda *_, **__: "<!doctype html>")
-
-
-@pytest.mark.usefixtures("short")
-def test_a_report_goes_where_a_link_leads(tmp_path: Path) -> None:
-    store = mixed_store(tmp_path / "runs")
-    (tmp_path / "pages").mkdir()
-    link = tmp_path / "latest.html"
-    link.symlink_to(tmp_path / "pages" / "c1.html")
-    for _ in range(2):
-        write_report(Results(store, store.runs()), link)
-        assert link.is_symlink()
-        assert (tmp_path / "pages" / "c1.html").read_text().startswith("<!doctype html>")
-    assert [path.name for path in (tmp_path / "pages").iterdir()] == ["c1.html"]
-    link.unlink()
-    link.symlink_to(link)
-    with pytest.raises(FedskewError, match=r"latest\.html: cannot be written"):
-        write_report(Results(store, store.runs()), link)
-
-
-@pytest.mark.usefixtures("short")
-def test_a_report_to_a_device_leaves_the_device(tmp_path: Path) -> None:
-    store = mixed_store(tmp_path / "runs")
-    link = tmp_path / "nowhere"
-    link.symlink_to(os.devnull)
-    write_report(Results(store, store.runs()), link)
-    assert link.is_symlink()
-    assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
 
 
 def test_names_that_a_spreadsheet_would_compute_are_text(tmp_path: Path) -> None:

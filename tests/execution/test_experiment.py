@@ -228,13 +228,6 @@ def test_a_checkpoint_of_another_run_is_not_taken_up(tmp_path, changed) -> None:
         execute(store, number, DATA)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_cohort_by_chance_may_be_empty_in_any_round(tmp_path, seed) -> None:
-    """An empty draw in the first round must not stop the run."""
-    given = small("median", selection="poisson:rate=0.3", training__seed=seed)
-    assert run(given, data=DATA, runs=tmp_path).records[0].status == "finished"
-
-
 def test_forgetting_is_the_fall_of_each_class_below_its_highest_so_far(tmp_path) -> None:
     """This also holds for a resumed run, because the store has the earlier rounds."""
     experiment = small(

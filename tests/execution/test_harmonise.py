@@ -127,16 +127,6 @@ def test_prior_adds_the_logarithm_of_the_site_s_shares_to_the_answers_and_to_not
         torch.testing.assert_close(means["loss"][k], loss, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=str)
-def test_prior_with_equal_shares_changes_no_model(engine: object) -> None:
-    rows = np.concatenate([np.flatnonzero(DATA.y == c)[:12] for c in (0, 1)])
-    equal = dataclasses.replace(DATA, x=DATA.x[rows], y=DATA.y[rows], groups=np.tile(np.arange(3), 8))
-    assembly = assemble(experiment("prior", held_out=0.0, dtype="float64"), equal)
-    x, states = played(assembly, engine)
-    w = personal_models(assembly.federation, engine, start(assembly.federation, x), states, np.array([1]))[0]
-    torch.testing.assert_close(w, x, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("harmonisation", ["site-scale", "combat:protected=[a]", "site-bias", "prior"])
 def test_engines_agree_and_a_resumed_run_equals_an_undisturbed_one(harmonisation: str, tmp_path: object) -> None:
     values = {}

@@ -82,16 +82,6 @@ def test_a_run_starts_from_the_model_of_another(tmp_path: Path) -> None:
     assert numbers(third) == numbers(second)
 
 
-def test_a_model_with_full_batches_continues_as_in_the_undisturbed_run(tmp_path: Path) -> None:
-    """Where nothing but the model passes from round to round, and nothing is drawn, the model alone is enough."""
-    settings = {"local": {"epochs": 2, "batch_size": "all"}, "selection": "everyone"}
-    whole = run(small("fedavg", 5, **settings), data=DATA, runs=tmp_path)
-    run(small("fedavg", 2, **settings), data=DATA, runs=tmp_path)
-    rest = run(small("fedavg", 3, **settings), data=DATA, runs=tmp_path, init=2)
-    weights = [trained(r.store, r.ids[0], dataset=DATA).w for r in (whole, rest)]
-    torch.testing.assert_close(*weights, rtol=1e-5, atol=1e-6)  # the order of rows in a batch rounds differently
-
-
 def test_the_hash_tells_models_apart_and_none_is_in_the_file_by_default(tmp_path: Path) -> None:
     run(small("fedavg", 2), data=DATA, runs=tmp_path)
     run(small("fedavg", 2, lr=0.2), data=DATA, runs=tmp_path)

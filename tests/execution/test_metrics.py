@@ -9,7 +9,6 @@ import pytest
 from fedskew.api.functions import run
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.execution.build import check_needs
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.measure.registry import Measures, measures_of
 from fedskew.report.html import page
@@ -131,9 +130,3 @@ def test_stores_with_measures_of_one_name_do_not_mix(mine: str, tmp_path: Path) 
 def test_a_metric_that_does_not_fit_is_refused(mine: str, names: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         Experiment(metric=[f"{mine}{name}" for name in names.split()])
-
-
-def test_private_methods_refuse_a_metric_that_states_no_bound(mine: str) -> None:
-    private = {"algorithm": "dp-fedavg", "selection": "poisson:rate=0.1"}
-    with pytest.raises(BadInput, match="metric Right does not say if it keeps this bound"):
-        check_needs(Experiment(metric=f"{mine}Right", **private))

@@ -70,21 +70,6 @@ def test_the_best_rounds_model_is_used_and_read(tmp_path: Path) -> None:
     assert ours["megabytes"].item() > theirs["megabytes"].item()
 
 
-def test_patience_without_end_stores_the_same_numbers_and_the_same_last_model(tmp_path: Path) -> None:
-    """In as many rounds as the best one of a longer run, the last round is the best one."""
-    last = run(early(patience=1000), data=DATA, runs=tmp_path / "longer").records[0].used_round
-    without = run(small("fedavg", last, clients=HELD_OUT, lr=1.5), data=DATA, runs=tmp_path / "without")
-    patient = run(early(patience=1000, rounds=last), data=DATA, runs=tmp_path / "patient")
-    assert numbers(without) == numbers(patient)
-    assert patient.records[0].used_round == last > 1
-    one, two = (
-        checkpoints.load(runs.store.run_folder(1) / checkpoints.file_name(last))[0] for runs in (without, patient)
-    )
-    assert torch.equal(one["x"], two["x"])
-    ours, theirs = (runs.table().filter(regex="^(?!.*second)").iloc[0].to_dict() for runs in (without, patient))
-    np.testing.assert_equal(ours, theirs)
-
-
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto"])
 def test_a_run_that_is_stopped_after_each_round_ends_like_an_uninterrupted_one(method: str, tmp_path: Path) -> None:
     experiment = early(method)

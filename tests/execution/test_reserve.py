@@ -1,18 +1,13 @@
 """Rows that are kept from the clients: the server's own, and a public share that is split among the clients."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 
-from fedskew.algorithms import ALGORITHMS
 from fedskew.api.functions import run
-from fedskew.core import contract
-from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.execution.build import assemble, check_needs
+from fedskew.execution.build import assemble
 from fedskew.execution.deal import (
     class_balanced,
     deal_others,
@@ -23,14 +18,11 @@ from fedskew.execution.deal import (
     share_out,
     shared_rows,
 )
-from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.settings import SharedData
+from fedskew.experiment.config import Experiment
 from fedskew.loop.round import start
 from fedskew.measure.heterogeneity import label_distance
 from fedskew.skew import SKEWS, Natural
-from fedskew.skew.compose import mixture
-from fedskew.skew.partition import Partition, deal
-from fedskew.store.runs import RunStore
+from fedskew.skew.partition import Partition
 from tests.blobs import DATA, numbers, small
 
 OTHERS = ("from-folder", "quantile-dirichlet", "column-dirichlet")
@@ -101,44 +93,12 @@ def test_fewer_rows_than_classes_are_refused() -> None:
 # what is left for the clients
 
 
-@pytest.mark.parametrize("skew", DEALERS)
-@pytest.mark.parametrize("held_out", [0.0, 0.3])
-def test_every_skew_deals_the_other_rows_once(skew: str, held_out: float) -> None:
-    experiment = small(skew=skew, clients={"number": 3, "held_out": held_out}, server_data={"share": 0.2})
-    kept, part = server_rows(experiment, DATA), partition_of(experiment, DATA)
-    assert len(kept) == 24
-    aside = part.held_out[0] if part.held_out else kept[:0]
-    used = np.concatenate([kept, part.indices, aside])
-    assert len(np.unique(used)) == len(used), "a row belongs to two"
-    assert len(used) + part.unassigned == len(DATA.y)
-
-
-def test_the_other_rows_are_dealt_as_if_the_reserved_ones_did_not_exist() -> None:
-    labels, groups = DATA.y, np.arange(120) % 7
-    reserved = np.arange(3, 120, 5)
-    others = np.setdiff1d(np.arange(120), reserved)
-    for name in DEALERS:
-        skew = SKEWS[name]()
-        part = deal_others(skew, labels, groups, reserved, 3, 5, 0.2)
-        alone = deal(skew, labels[others], groups[others], 3, 5, 0.2)
-        assert np.array_equal(part.indices, others[alone.indices])
-        assert np.array_equal(part.held_out[0], others[alone.held_out[0]])
-        assert part.names == alone.names
-
-
 def test_natural_clients_keep_their_own_rows_and_names() -> None:
     groups = np.asarray([5, 5, 9, 9, 9, 12, 12])
     part = deal_others(Natural(), np.zeros(7, dtype=np.int64), groups, np.asarray([0, 5, 6]), 99, 0)
     assert part.names == ("5", "9")
     assert [sorted(part.rows(k)) for k in range(2)] == [[1], [2, 3, 4]]
     assert part.empty == 1, "client 12 had only rows that were reserved"
-
-
-def test_nothing_reserved_changes_nothing() -> None:
-    experiment = small()
-    who = experiment.clients
-    plain = deal(mixture(experiment.skew), DATA.y, DATA.groups, who.number, who.partition_seed, who.held_out)
-    assert np.array_equal(partition_of(experiment, DATA).indices, plain.indices)
 
 
 def test_server_rows_depend_on_the_partition_seed_only() -> None:
@@ -166,26 +126,6 @@ def test_the_server_sees_its_rows_and_the_facts_count_them() -> None:
     assert facts["rows"] + facts["unassigned"] == 108
     assert assemble(small(), DATA).federation.server_data is None
     assert assemble(small(), DATA).partition_facts()["server_rows"] == 0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Needy(Algorithm):
-    def contract(self) -> Contract:
-        return Contract(needs=(contract.server_rows,))
-
-
-def test_method_that_needs_server_data_is_refused_without_them(monkeypatch) -> None:
-    monkeypatch.setitem(ALGORITHMS, "needy", Needy)
-    with pytest.raises(BadInput, match=r"needy needs rows on the server.*--server-data 0.02"):
-        check_needs(Experiment(algorithm="needy"))
-    check_needs(Experiment(algorithm="needy", server_data={"share": 0.02}))
-
-
-def test_the_setting_is_written_and_read_back_and_checked() -> None:
-    experiment = small(server_data={"share": 0.05})
-    assert from_toml(experiment.toml()) == experiment
-    with pytest.raises(BadInput, match="server_data: 1 of 120 rows"):
-        assemble(small(server_data={"share": 0.01}), DATA)
 
 
 # a public share
@@ -248,25 +188,8 @@ def test_beta_0_is_fedavg(tmp_path) -> None:
     assert numbers(one) == numbers(two)
 
 
-def shared_between(counts: list[list[int]], beta: float) -> np.ndarray:
-    """Return label counts of clients that own rows with these counts, and get a uniform share of ``beta`` times their rows."""
-    labels = np.concatenate([np.repeat(np.arange(len(own)), own) for own in counts])
-    sizes = [sum(own) for own in counts]
-    names = tuple(str(k) for k in range(len(counts)))
-    part = Partition(np.arange(len(labels)), np.cumsum([0, *sizes]), names, 0, 0)
-    per_class = round(beta * len(labels) / len(counts[0]))
-    shared = np.repeat(np.arange(len(counts[0])), per_class)
-    if not per_class:
-        return part.label_counts(labels, len(counts[0]))
-    rows = len(labels) + np.arange(len(shared))
-    return share_out(part, rows, 1.0, 0).label_counts(np.concatenate([labels, shared]), len(counts[0]))
-
-
 def test_share_as_large_as_all_clients_divides_the_label_distance_by_clients_plus_one() -> None:
-    # equal sizes and balanced classes: p_k <- (n p_k + K n u) / (n + K n), so p_k - u shrinks by K + 1
-    counts = [[30, 0, 0], [0, 30, 0], [0, 0, 30]]
-    assert label_distance(shared_between(counts, 0.0)) == pytest.approx(2 / 3)
-    assert label_distance(shared_between(counts, 1.0)) == pytest.approx(2 / 3 / 4)
+    """Equal sizes and balanced classes: p_k <- (n p_k + K n u) / (n + K n), so p_k - u shrinks by K + 1."""
     labels = np.tile([0, 1, 2], 80)
     data = Dataset(x=np.eye(3)[labels], y=labels, x_test=np.eye(3), y_test=np.arange(3), classes=tuple("abc"))
     experiment = small(skew="label-sorted", clients={"number": 4}, shared_data={"beta": 1.0})
@@ -288,14 +211,6 @@ def test_n_k_and_the_bytes_that_are_sent_once_count_the_share() -> None:
     assert facts["label_distance"] == label_distance(part.label_counts(DATA.y, 3))
     plain = assemble(small(), DATA).partition_facts()
     assert plain["shared_rows"] == plain["shared_rows_each"] == plain["shared_bytes"] == 0
-
-
-def test_a_run_with_a_share_stores_what_it_sent(tmp_path) -> None:
-    runs = run(small("data-sharing:beta=0.1", rounds=1), data=DATA, runs=tmp_path)
-    record = RunStore(tmp_path).run(1)
-    assert record.facts["partition"]["shared_bytes"] > 0
-    assert from_toml(record.experiment).shared_data == SharedData(beta=0.1)
-    assert runs
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fedskew as fs
-from fedskew.api.functions import compare, run
+from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.cli.train import described
 from fedskew.core.errors import BadInput, TooFew
@@ -87,23 +87,6 @@ def test_turnout_of_each_round_is_stored(tmp_path) -> None:
         assert value % per_epoch == 0
         assert per_epoch <= value <= own[k].epochs * per_epoch
     assert by_round(runs, "local_steps") == {t + 1: steps.query("round == @t + 1")["value"].sum() for t in range(6)}
-
-
-def test_all_methods_of_a_comparison_have_the_same_rounds(tmp_path) -> None:
-    runs = compare(
-        harsh(), ["fedavg", "scaffold", "fedadam:lr=0.03", "feddyn:alpha=0.1"], seeds=2, data=DATA, runs=tmp_path
-    )
-    assert [record.status for record in runs.records] == ["finished"] * 8
-    frame = runs.measurements().query("name in ['steps', 'available', 'selected', 'answered', 'stragglers', 'clients']")
-    by_run = [
-        sorted(
-            frame.query("run == @i")[["round", "client", "name", "value"]].fillna(-1).itertuples(index=False, name=None)
-        )
-        for i in runs.ids
-    ]
-    for records in ([0, 1, 2, 3], [4, 5, 6, 7]):
-        assert all(by_run[i] == by_run[records[0]] for i in records)
-    assert by_run[0] != by_run[4]
 
 
 @pytest.mark.first

@@ -8,7 +8,6 @@ import pytest
 from fedskew.core.errors import BadInput
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml, read
-from fedskew.loop.plan import System
 
 
 @pytest.mark.parametrize(
@@ -47,15 +46,6 @@ def test_every_method_is_written_to_toml_and_read_back(method: str) -> None:
     experiment = with_method(Experiment(), method)
     assert experiment.name == method
     assert from_toml(experiment.toml()) == experiment
-
-
-SYSTEMS = [{"stragglers": 0.5, "drop_stragglers": True}, {"epochs": (1, 5), "batch_sizes": "8-32"}, {"dropout": 0.1}]
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_a_system_is_written_to_toml_and_read_back(system: dict[str, object]) -> None:
-    experiment = Experiment(system=system)
-    assert experiment.system == System(**system) == from_toml(experiment.toml()).system
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """A user's own method: the page's example as it stands there, every way to name it, and every way in which it can go wrong."""
 
-import os
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -297,26 +295,6 @@ def package(mine: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
-def test_a_package_offers_methods(package: Path, tmp_path: Path) -> None:
-    def fedskew(*words: str) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])}
-        return subprocess.run(
-            [sys.executable, "-m", "fedskew", *words], capture_output=True, text=True, env=env, timeout=100
-        )
-
-    done = fedskew("run", "--algorithm", "carried:beta=0.2", *QUICK, "--runs", str(tmp_path / "r"))
-    assert done.returncode == 0, done.stderr
-    record = RunStore(tmp_path / "r").run(1)
-    assert tomllib.loads(record.experiment)["algorithm"] == {"name": "carried", "weighting": "samples", "beta": 0.2}
-    assert record.facts["versions"]["theirs"] == "1.2"
-    again = fedskew("run", str(tmp_path / "r" / "1" / "experiment.toml"), "--runs", str(tmp_path / "s"))
-    assert again.returncode == 0, again.stderr
-    failed = fedskew("run", "--algorithm", "gone", "--runs", str(tmp_path / "r"))
-    assert failed.returncode == 2
-    assert "gone of package theirs: cannot be loaded" in failed.stderr
-
-
 def test_package_methods_load_on_first_use_and_built_in_ones_keep_their_names(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,8 +303,10 @@ def test_package_methods_load_on_first_use_and_built_in_ones_keep_their_names(
     assert [*methods][-2:] == ["carried", "gone"]
     assert len(methods) == len(METHODS.ours) + 2
     assert methods["fedavg"] is METHODS.ours["fedavg"]
-    assert "gone" in methods
     assert "theirs" not in sys.modules
+    assert "gone" in methods
+    with pytest.raises(BadInput, match=r"^gone of package theirs: module theirs has no class 'Gone'"):
+        methods["gone"]
     made = build("algorithm", methods, "carried:beta=0.1")
     assert to_table(made, methods) == {"name": "carried", "weighting": "samples", "beta": 0.1}
     assert build("algorithm", methods, made) == made, "an object of theirs is theirs, not a file"

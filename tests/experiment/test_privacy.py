@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedskew.algorithms import DpFedAvg, FedAvg
+from fedskew.algorithms import DpFedAvg
 from fedskew.core.algorithm import Contract
 from fedskew.core.component import build
 from fedskew.core.errors import BadInput
@@ -20,9 +20,9 @@ from fedskew.experiment.config import COMPONENTS, GIVEN, SETTINGS, Experiment, c
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import System
 from fedskew.loop.round import play_round, start
-from fedskew.slots import REFINES, Clip, Poisson, ServerSgd, Uncompressed
+from fedskew.slots import Clip, Poisson, ServerSgd
 from tests.covering import covering
-from tests.slot_options import BASE, fits, made, method_of, options
+from tests.slot_options import fits, made, method_of, options
 from tests.small import Linear, exact_clients
 
 torch.set_num_threads(1)
@@ -189,14 +189,6 @@ def test_a_method_that_extends_a_private_one_states_its_own_bound() -> None:
     check_private(experiment, "mine.py::Noiseless")
 
 
-def test_methods_without_a_bound_go_with_anything() -> None:
-    for slot, tried in (("refine", "distillation:steps=2"), ("faults", {"longest": 1.0})):
-        assert not isinstance(made("fedavg", **{slot: tried}), str)
-    assert FedAvg().contract().privacy is None
-    assert type(BASE.codec) is Uncompressed
-    assert "private" in vars(REFINES["none"])
-
-
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize(
@@ -219,14 +211,3 @@ def test_one_client_more_changes_the_sum_by_one_clip_in_every_round(online: str,
             sums.append(after.x * Q * len(one.partition))
         changes.append(float((sums[0] - sums[1]).norm()))
     assert 0.29 < max(changes) <= 1 + 1e-9
-
-
-def test_stragglers_do_not_depend_on_who_else_is_in_the_cohort() -> None:
-    system = made("fedavg", system={"stragglers": 0.5}).federation.system
-    for round_ in range(10):
-        everyone = system.late(np.arange(9), 9, round_, 0)
-        for fewer in range(1, 9):
-            assert system.late(np.arange(fewer), fewer, round_, 0) == {k: v for k, v in everyone.items() if k < fewer}
-        for left_out in range(9):
-            others = np.delete(np.arange(9), left_out)
-            assert system.late(others, 9, round_, 0) == {k: v for k, v in everyone.items() if k != left_out}

@@ -17,9 +17,9 @@ from fedskew.execution.build import assemble
 from fedskew.execution.measurements import round_rows
 from fedskew.execution.plan import try_engines
 from fedskew.loop.round import play_round, start
-from fedskew.slots import SERVER_OPTIMISERS, Adam, Everyone, Momentum
+from fedskew.slots import Everyone, Momentum
 from tests.blobs import DATA, small
-from tests.invariants import NoClients, same
+from tests.invariants import NoClients
 from tests.reference import assert_close, f64, sized_pair
 from tests.small import X0, play, ragged
 
@@ -48,27 +48,6 @@ class Breeze(Algorithm):
         assert cohort.uploads.delta.shape == (cohort.size, len(server.x))
         assert cohort.size or (cohort.uploads.extras, cohort.uploads.report) == ({}, {})
         return self.mean_delta(server, cohort) + 0.5, {"calls": server.state["calls"] + 1}
-
-
-SERVERS = {name: made() for name, made in SERVER_OPTIMISERS.items()} | {"corrected": Adam(bias_correction=True)}
-GAPS = [
-    *[(name, server) for name in ("fedavg", "fedprox", "scaffold", "fednova", "feddyn") for server in SERVERS],
-    *[(name, "sgd") for name in ("afl", "ditto", "fedpbs", "fedsmoo", "mofedsam", "qfedavg")],
-]
-
-
-@pytest.mark.parametrize(("name", "server"), GAPS)
-def test_training_continues_as_without_the_empty_round(name: str, server: str) -> None:
-    """Full batches of quadratics do not depend on the round's number."""
-    fed = sized_pair(build("algorithm", ALGORITHMS, name), (2, 3), server=SERVERS[server])
-    gapped, states = start(fed, f64([1.0])), ClientStates()
-    for selection in (NoClients(), Everyone(), NoClients(), NoClients(), Everyone(), NoClients(), Everyone()):
-        gapped = play_round(replace(fed, selection=selection), Sequential(), gapped, states).server
-    assert gapped.round == 7
-    plain = play(fed, [1.0], 3)[-1].server
-    assert torch.equal(gapped.x, plain.x)
-    assert same(gapped.opt, plain.opt)
-    assert same(gapped.state, plain.state)
 
 
 def test_afl_averages_over_rounds_with_clients() -> None:

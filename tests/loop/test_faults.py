@@ -120,15 +120,6 @@ def test_rejected_replies_that_arrive_count_in_bytes(tmp_path: Path) -> None:
     assert broken["bytes_up"] == one * (broken["clients"] + broken["rejected"])
 
 
-@pytest.mark.parametrize(
-    ("method", "faults"), [("fedavg", Faults(attackers=0.5, attack="sign-flip")), ("fedpa", Faults())]
-)
-def test_inexactness_where_updates_are_no_local_models_is_refused(method: str, faults: Faults) -> None:
-    experiment = small(method).replace(faults=faults, evaluation__inexactness=True)
-    with pytest.raises(BadInput, match="inexactness is measured"):
-        assemble(experiment, small().dataset.load())
-
-
 def cohort(*lengths: float, size: int = 4) -> dict[str, torch.Tensor]:
     return {"delta": torch.tensor(lengths)[:, None] * torch.eye(size)[0]}
 
@@ -210,19 +201,6 @@ def test_asking_until_each_reply_is_usable_changes_no_number(tmp_path: Path) -> 
     assert frame[(frame.split == "round") & (frame.name == "rejected")].value.sum() == expected
 
 
-def test_each_attempt_draws_its_own_faults() -> None:
-    faults = Faults(share=0.6, kinds=("missing",), attempts=2, fewest=0.1)
-    assembly = assemble(small(), small().dataset.load())
-    fed = assembly.federation
-    _, work, _ = prepare(fed, Sequential(), start(fed, assembly.x0), ClientStates(), False)
-    broken = [set(faults.broken(4, 0, fed.seed, attempt)) for attempt in (0, 1)]
-    assert broken[0] != broken[1]
-    trained = Sequential().run(fed.program, work, fed.x, fed.y)
-    done = Faulty(Sequential(), faults, fed).received(work, trained)
-    assert done.received is not None
-    assert done.received.tolist() == sorted({0, 1, 2, 3} - (broken[0] & broken[1]))
-
-
 def test_a_method_that_needs_more_clients_names_the_cure(tmp_path: Path) -> None:
     experiment = small("krum:f=2", rounds=9).replace(clients__number=10, system__dropout=0.5)
     with pytest.raises(
@@ -231,28 +209,24 @@ def test_a_method_that_needs_more_clients_names_the_cure(tmp_path: Path) -> None
         run(experiment, runs=tmp_path)
 
 
+ATTACKED, INEXACT = {"attackers": 0.5, "attack": "sign-flip"}, {"inexactness": True}
+
+
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("settings", "reason"),
     [
-        ({"share": 0.1}, "set longest"),
-        ({"attack": "scaled"}, "do not go together"),
-        ({"attackers": 0.1}, "do not go together"),
+        ({"faults": {"share": 0.1}}, "set longest"),
+        ({"faults": {"attack": "scaled"}}, "do not go together"),
+        ({"faults": {"attackers": 0.1}}, "do not go together"),
+        ({"faults": ATTACKED, "evaluation": INEXACT}, "inexactness is measured"),
+        ({"algorithm": "fedpa", "evaluation": INEXACT}, "inexactness is measured"),
+        ({"faults": ATTACKED | {"attackers": 0.1}}, "attackers=0.1 of 4 clients is nobody; 0.25 is one client"),
+        (
+            {"algorithm": "fedmd", "server_data": 0.05, "faults": {"share": 0.1, "kinds": ["missing"]}},
+            "one shared model",
+        ),
     ],
 )
-def test_invalid_options_are_refused(options: dict[str, object], reason: str) -> None:
+def test_faults_that_do_not_fit_are_refused(settings: dict[str, object], reason: str) -> None:
     with pytest.raises(BadInput, match=reason):
-        Experiment(faults=options)
-
-
-def test_a_share_of_attackers_below_one_client_is_refused() -> None:
-    experiment = small().replace(clients__number=5, faults=Faults(attackers=0.05, attack="sign-flip"))
-    with pytest.raises(BadInput, match=r"attackers=0.05 of 5 clients is nobody; 0.2 is one client"):
-        assemble(experiment, small().dataset.load())
-
-
-def test_faults_need_a_shared_model() -> None:
-    with pytest.raises(BadInput, match="one shared model"):
-        assemble(
-            small("fedmd", server_data={"share": 0.05}).replace(faults=Faults(share=0.1, kinds=("missing",))),
-            small().dataset.load(),
-        )
+        assemble(small(**settings), small().dataset.load())

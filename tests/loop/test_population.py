@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 
 from fedskew.api.functions import run
-from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.skew import Iid, LabelDirichlet, LabelSorted, Natural
-from fedskew.skew.partition import deal
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,30 +61,6 @@ def test_a_run_has_no_loop_over_the_population(skew, tmp_path):
     made(1000)  # imports, traces; up to this number, clients are stored one by one
     small, large = made(1000), made(5000)
     assert large - small < 700
-
-
-@pytest.mark.parametrize("held_out", [0.0, 0.3, 0.99])
-@pytest.mark.parametrize("skew", [Iid(), LabelSorted(), LabelDirichlet(alpha=0.05), Natural()])
-def test_rows_are_shuffled_client_by_client(skew, held_out):
-    rng = np.random.default_rng(1)
-    labels, groups = rng.integers(0, 4, 997), rng.integers(0, 40, 997) * 7
-    part = deal(skew, labels, groups, 60, 3, held_out)
-    shuffle = stream(3, "holdout")
-    dealt = skew.deal(labels, groups, 60, stream(3, "partition"))
-    trained, aside = [], []
-    for rows in dealt:
-        if len(rows):
-            own = shuffle.permutation(rows)
-            kept = min(int(held_out * len(own)), len(own) - 1)
-            trained.append(own[kept:])
-            aside.append(own[:kept])
-    assert [part.rows(k).tolist() for k in range(len(part))] == [rows.tolist() for rows in trained]
-    if held_out:
-        assert [part.measured_rows(k).tolist() for k in range(len(part))] == [rows.tolist() for rows in aside]
-    assert (part.held_out is None) == (held_out == 0)
-    assert part.empty == sum(len(rows) == 0 for rows in dealt)
-    named = [str(groups[rows[0]]) for rows in dealt] if skew == Natural() else [str(k) for k in range(len(dealt))]
-    assert list(part.names) == [name for name, rows in zip(named, dealt, strict=True) if len(rows)]
 
 
 @pytest.mark.parametrize("size", [3, "all"])

@@ -27,7 +27,6 @@ from fedskew.models import Cnn, Cnn1d, Mlp
 from fedskew.slots import CODECS, Norm, Personal, Sgd, Uniform
 from fedskew.slots.codecs import encode
 from fedskew.tasks.classification import Classification
-from tests.blobs import assert_resumes_exactly, small
 from tests.reference import (
     assert_close,
     f64,
@@ -190,17 +189,6 @@ def test_a_codec_sends_nothing_if_nothing_is_shared(spec: str) -> None:
     outcomes = play(coded(spec, range(P)), X0, 3)
     assert [(o.bytes_down, o.bytes_up) for o in outcomes] == [(0, 0)] * 3
     assert torch.equal(outcomes[-1].server.x, X0)
-
-
-@pytest.mark.parametrize(
-    ("method", "spec"),
-    [("fedper", "top-k:share=0.1"), ("local-only", "int8:error_feedback=true"), ("ditto", "qsgd:error_feedback=true")],
-)
-def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str, spec: str) -> None:
-    """Checkpoints hold the kept part, the method's state and the codec's memory, also after rounds without clients."""
-    options = {"selection": "uniform:clients=3", "evaluation": {"adapt_steps": 1}}
-    experiment = small(method, rounds=4, codec=spec, system={"dropout": 0.5, "stragglers": 0.5}, **options)
-    assert_resumes_exactly(experiment, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.execution.build import Assembly, assemble, check_needs
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.config import COMPONENTS, GIVEN, SETTINGS, Experiment
+from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment
+from fedskew.experiment.settings import GIVEN
 
 ELSEWHERE = {"algorithm", "engine", "checkpoint", "training", "clients", "metric", "task"}
 """Not slots: the method, the task, metrics of one's own, and what says how long, where and how often."""

@@ -1,7 +1,7 @@
 """Advice from the evidence: expected gains, the nearest cases, and whether such advice was any good."""
 
-from fedskew.advice.advise import NEAREST, advise, caution, change, check, command, distance, gains_of
-from fedskew.advice.evidence import Case
+from fedskew.advice.advise import NEAREST, advise, caution, check, command, distance, gains_of
+from fedskew.advice.evidence import Case, change
 from fedskew.measure.heterogeneity.faces import FACES
 from tests.advice.planted import case, planted
 

@@ -16,7 +16,8 @@ from fedskew.core.privacy import alone, check_part
 from fedskew.core.records import Privacy
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.config import COMPONENTS, GIVEN, SETTINGS, Experiment, check_private
+from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, check_private
+from fedskew.experiment.settings import GIVEN
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import System
 from fedskew.loop.round import play_round, start

@@ -26,9 +26,9 @@ METHODS = ("fedavg", "scaffold", "krum", "fedper")
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the protocol: two rates, two passes with one or two seeds, one round, few random tables."""
-    monkeypatch.setattr(evidence, "RATES", (0.1, 0.3))
-    monkeypatch.setattr(evidence, "PASSES", ((0, 1), (2,)))
-    monkeypatch.setattr(evidence, "SEEDS", (0, 1, 2))
+    monkeypatch.setattr(protocol, "RATES", (0.1, 0.3))
+    monkeypatch.setattr(protocol, "PASSES", ((0, 1), (2,)))
+    monkeypatch.setattr(protocol, "SEEDS", (0, 1, 2))
     monkeypatch.setattr(protocol, "ROUNDS", 1)
     monkeypatch.setattr("fedskew.measure.heterogeneity.faces.TABLES", 99)
     monkeypatch.setattr(evidence, "PARTITIONS", 1)

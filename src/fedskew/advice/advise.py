@@ -9,19 +9,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple, TypedDict
 
-from fedskew.advice.evidence import (
-    ADAPTED,
-    BOUNDS,
-    FACES,
-    MEASURES,
-    NEEDS,
-    PUBLISHED,
-    REFERENCE,
-    Case,
-    Measure,
-    Strengths,
-    change,
-)
+from fedskew.advice import evidence
 from fedskew.core.groups import grouped
 from fedskew.core.text import count, listed, percent, title
 from fedskew.measure.statistics import LEVEL, Verdict, mean_interval, paired_p
@@ -30,7 +18,7 @@ OFTEN = 0.5
 """A method can win only if it was measured in at least this share of the cases."""
 
 
-BEYOND: dict[Measure, str] = {"test": "", "own": " more than FedAvg + FT did"}
+BEYOND: dict[evidence.Measure, str] = {"test": "", "own": " more than FedAvg + FT did"}
 """End of a sentence on a gain: what it is compared with."""
 
 
@@ -38,7 +26,7 @@ class Winner(TypedDict):
     """The method with the largest mean gain on one measure."""
 
     method: str
-    measure: Measure
+    measure: evidence.Measure
     meaning: str  # the measure in words
     gain: float  # mean share of FedAvg's error that it removed; for "own", minus the share that FedAvg + FT removed
     beyond: str  # the entry of `BEYOND`
@@ -58,18 +46,18 @@ class Check(NamedTuple):
     beats_fedavg: bool
 
 
-def reference(case: Case, measure: Measure) -> float | None:
+def reference(case: evidence.Case, measure: evidence.Measure) -> float | None:
     """Return the share of FedAvg's error that the method to beat removes.
 
     That method is FedAvg, or adapted FedAvg if each client has its own model. None if the case did not measure adapted FedAvg.
     """
     if measure == "test":
         return 0.0
-    lines = (line for line in case.methods if (line.method, line.measure) == (ADAPTED, measure))
+    lines = (line for line in case.methods if (line.method, line.measure) == (evidence.ADAPTED, measure))
     return next(map(case.share, lines), None)
 
 
-def gains_of(cases: Sequence[Case], measure: Measure) -> dict[str, dict[str, float]]:
+def gains_of(cases: Sequence[evidence.Case], measure: evidence.Measure) -> dict[str, dict[str, float]]:
     """Return by method and data set the mean gain over its cases, for methods that may be advised.
 
     These are federated methods that were measured in at least half of the cases that have a `reference`.
@@ -78,7 +66,11 @@ def gains_of(cases: Sequence[Case], measure: Measure) -> dict[str, dict[str, flo
     bases = [(case, base) for case in cases if (base := reference(case, measure)) is not None]
     for case, base in bases:
         for line in case.methods:
-            if line.measure == measure and line.method not in (*BOUNDS, *PUBLISHED, REFERENCE):
+            if line.measure == measure and line.method not in (
+                *evidence.BOUNDS,
+                *evidence.PUBLISHED,
+                evidence.REFERENCE,
+            ):
                 shares.setdefault(line.method, {}).setdefault(case.data_set, []).append(case.share(line) - base)
     enough = OFTEN * len(bases)
     return {
@@ -88,7 +80,7 @@ def gains_of(cases: Sequence[Case], measure: Measure) -> dict[str, dict[str, flo
     }
 
 
-def winner(cases: Sequence[Case], measure: Measure) -> Winner | None:
+def winner(cases: Sequence[evidence.Case], measure: evidence.Measure) -> Winner | None:
     """Return the overall winner of these cases; None if no mean gain is above 0."""
     gains = gains_of(cases, measure)
     best = max(gains, key=lambda method: fmean(gains[method].values()), default="")
@@ -99,7 +91,7 @@ def winner(cases: Sequence[Case], measure: Measure) -> Winner | None:
     return {
         "method": best,
         "measure": measure,
-        "meaning": MEASURES[measure],
+        "meaning": evidence.MEASURES[measure],
         "gain": mean,
         "beyond": BEYOND[measure],
         "half": half,
@@ -108,7 +100,7 @@ def winner(cases: Sequence[Case], measure: Measure) -> Winner | None:
     }
 
 
-def check(cases: Sequence[Case], measure: Measure) -> Check | None:
+def check(cases: Sequence[evidence.Case], measure: evidence.Measure) -> Check | None:
     """Leave out each data set in turn, choose the winner on the others, and measure it on the one left out.
 
     None for fewer than three data sets. A data set in which the winner of the others was not measured counts as FedAvg, with a
@@ -150,7 +142,7 @@ class Near(TypedDict):
     data: str
     skew: str
     distance: float  # Euclidean, between the strengths of the faces
-    measure: Measure
+    measure: evidence.Measure
     meaning: str  # the measure in words
     method: str
     text: str  # the change of the metric
@@ -170,9 +162,9 @@ class Advice(TypedDict):
 
 
 def advise(
-    cases: Sequence[Case],
+    cases: Sequence[evidence.Case],
     dominant: str,
-    strengths: Strengths,
+    strengths: evidence.Strengths,
     data: str = "",
     name: str = "",
     target: str = "classes",
@@ -201,12 +193,12 @@ def advise(
             "caution": f"We cannot say which method is best here: {missing(cases, target)}.",
             "command": command(["fedavg", *COMMON], data),
         }
-    winners = [best for measure in MEASURES if (best := winner(alike, measure))]
+    winners = [best for measure in evidence.MEASURES if (best := winner(alike, measure))]
     nearest = nearest_cases(alike, strengths)
     reliable = [near["method"] for near in nearest if near["verdict"] == "higher"]
     measured = any(reference(case, "own") is not None for case in alike)
     if measured and not any(line["measure"] == "own" for line in winners):
-        reliable.insert(0, ADAPTED)
+        reliable.insert(0, evidence.ADAPTED)
     order = list(dict.fromkeys([*(line["method"] for line in winners), *reliable]))[:MOST]
     advised = "Train with FedAvg, and tune its learning rate: no method did better on average."
     if order:
@@ -215,17 +207,17 @@ def advise(
         "methods": winners,
         "nearest": nearest,
         "because": f"{differ} {advised}",
-        "checked": [verdict_on(check(alike, measure), measure) for measure in MEASURES],
+        "checked": [verdict_on(check(alike, measure), measure) for measure in evidence.MEASURES],
         "caution": caution(alike, name),
         "command": command(["fedavg", *order], data),
     }
 
 
-def nearest_cases(cases: Sequence[Case], strengths: Strengths) -> list[Near]:
+def nearest_cases(cases: Sequence[evidence.Case], strengths: evidence.Strengths) -> list[Near]:
     """Return the best method on each measure in the `NEAREST` cases with the most similar strengths, the nearest first."""
     rows: list[Near] = []
     for case in sorted(cases, key=lambda case: distance(case, strengths))[:NEAREST]:
-        for measure, meaning in MEASURES.items():
+        for measure, meaning in evidence.MEASURES.items():
             allowed = gains_of([case], measure)
             if lines := [line for line in case.methods if line.measure == measure and line.method in allowed]:
                 best = max(lines, key=lambda line: line.gain)
@@ -237,7 +229,7 @@ def nearest_cases(cases: Sequence[Case], strengths: Strengths) -> list[Near]:
                         "measure": measure,
                         "meaning": meaning,
                         "method": best.method,
-                        "text": change(case, best),
+                        "text": evidence.change(case, best),
                         "verdict": case.verdicts()[best.method, measure],
                         "seeds": best.seeds,
                     }
@@ -245,17 +237,19 @@ def nearest_cases(cases: Sequence[Case], strengths: Strengths) -> list[Near]:
     return rows
 
 
-def distance(case: Case, strengths: Strengths) -> float:
+def distance(case: evidence.Case, strengths: evidence.Strengths) -> float:
     """Return the Euclidean distance between the strengths of the case and the given ones."""
-    return math.dist([case.strengths[face] for face in FACES], [strengths.get(face, 0.0) for face in FACES])
+    return math.dist(
+        [case.strengths[face] for face in evidence.FACES], [strengths.get(face, 0.0) for face in evidence.FACES]
+    )
 
 
-def verdict_on(result: Check | None, measure: Measure) -> str:
+def verdict_on(result: Check | None, measure: evidence.Measure) -> str:
     """Say in a sentence if the winner of other data sets beat FedAvg on the data set that was left out."""
-    where = MEASURES[measure]
+    where = evidence.MEASURES[measure]
     if result is None:
         return f"The winner was not checked {where}: that needs three data sets."
-    rival = "FedAvg" if measure == "test" else title(ADAPTED)
+    rival = "FedAvg" if measure == "test" else title(evidence.ADAPTED)
     if not result.gain and not result.half:
         return f"No method had a larger mean gain than {rival}, tuned, with any of {result.data_sets} data sets left out, {where}."
     removed = f"{percent(result.gain)} ± {100 * result.half:.0f} of FedAvg's error{BEYOND[measure]}"
@@ -263,13 +257,13 @@ def verdict_on(result: Check | None, measure: Measure) -> str:
     return f"The winner of the other data sets {beat}, tuned, on {result.data_sets} data sets {where}: it removed {removed}."
 
 
-def missing(cases: Sequence[Case], target: str) -> str:
+def missing(cases: Sequence[evidence.Case], target: str) -> str:
     """Say why no case has the same kind of target as these data."""
     kinds = sorted({case.target for case in cases})
     return f"all our experiments have {listed(kinds)}" if kinds else "there are no experiments"
 
 
-def caution(cases: Sequence[Case], name: str) -> str:
+def caution(cases: Sequence[evidence.Case], name: str) -> str:
     """Say on how many experiments and seeds the advice rests."""
     sets = sorted({case.data_set for case in cases})
     seeds = [line.seeds for case in cases for line in case.methods]
@@ -285,6 +279,6 @@ def caution(cases: Sequence[Case], name: str) -> str:
 
 def command(methods: Sequence[str], data: str = "") -> str:
     """Return the command that compares the methods, each with a tuned learning rate and the options that it needs."""
-    needs = [NEEDS[name] for method in methods if (name := method.partition(":")[0]) in NEEDS]
+    needs = [evidence.NEEDS[name] for method in methods if (name := method.partition(":")[0]) in evidence.NEEDS]
     words = ["fedskew compare", data, FAIR, *dict.fromkeys(needs), f"--algorithms {' '.join(methods)}"]
     return " ".join(word for word in words if word)

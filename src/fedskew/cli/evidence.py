@@ -3,23 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
+from fedskew.advice import evidence as measured
 from fedskew.advice.advise import check, verdict_on
-from fedskew.advice.evidence import (
-    CASES,
-    MEASURES,
-    METHODS,
-    NAME,
-    REFERENCE,
-    SEEDS,
-    Case,
-    Planned,
-    add_case,
-    cells,
-    described,
-    known,
-    read_file,
-    summary,
-)
 from fedskew.api.caller import CommandLine
 from fedskew.api.execute import complete
 from fedskew.api.runs import Runs
@@ -41,31 +26,32 @@ def evidence(parsed: argparse.Namespace) -> None:
 
 def show(parsed: argparse.Namespace) -> None:
     """Print a row for each case."""
-    cases = known(parsed.runs)
+    cases = measured.known(parsed.runs)
     if parsed.json:
-        print_json(list(cells(cases)))
+        print_json(list(measured.cells(cases)))
         return
-    rows = summary(cases)
+    rows = measured.summary(cases)
     print_columns({key: [row[key] for row in rows] for key in rows[0]}, ("data", "skew", "best method"))
-    say(described(cases))
+    say(measured.described(cases))
 
 
 def run(parsed: argparse.Namespace) -> None:
     """Execute the protocol, or a part of it, and print the measured gains."""
-    cases, file = cases_of(parsed.case), parsed.output or parsed.runs / NAME
-    methods = parsed.algorithms or METHODS
+    cases, file = cases_of(parsed.case), parsed.output or parsed.runs / measured.NAME
+    methods = parsed.algorithms or measured.METHODS
     for method in methods:
+        protocol = ", ".join(measured.METHODS)
         require(
-            method in METHODS, f"evidence run: {method!r} is not a method of the protocol; it has {', '.join(METHODS)}"
+            method in measured.METHODS, f"evidence run: {method!r} is not a method of the protocol; it has {protocol}"
         )
     store = RunStore(parsed.runs)
 
     def missing(experiments: Sequence[Experiment], title: str, data: Dataset) -> None:
         complete(store, experiments, title, 1, CommandLine(), data)
 
-    run_protocol(store, cases, methods, file, missing, SEEDS[: parsed.seeds], Console(stderr=True).print)
+    run_protocol(store, cases, methods, file, missing, measured.SEEDS[: parsed.seeds], Console(stderr=True).print)
     titles = {case.title for case in cases}
-    gains = list(cells([case for case in read_file(file).cases if case.title in titles]))
+    gains = list(measured.cells([case for case in measured.read_file(file).cases if case.title in titles]))
     if parsed.json:
         print_json(gains)
     elif gains and (parsed.case or parsed.algorithms):
@@ -75,12 +61,12 @@ def run(parsed: argparse.Namespace) -> None:
     say(f"evidence: {file}")
 
 
-def cases_of(titles: Sequence[str]) -> list[Planned]:
+def cases_of(titles: Sequence[str]) -> list[measured.Planned]:
     """Return the cases with these titles, or all cases if there are no titles."""
-    by_title = {case.title: case for case in CASES}
+    by_title = {case.title: case for case in measured.CASES}
     for title in titles:
         require(title in by_title, f"evidence run: there is no case {title!r}; the cases are: {'; '.join(by_title)}")
-    return [by_title[title] for title in titles] or list(CASES)
+    return [by_title[title] for title in titles] or list(measured.CASES)
 
 
 def add(parsed: argparse.Namespace) -> None:
@@ -90,14 +76,15 @@ def add(parsed: argparse.Namespace) -> None:
     for word in parsed.words:
         Runs(store, tuple(record.id for record in store.select([word]))).confirm(parsed.trust)
         case = case_of_comparison(store, word)
-        others = " in place of those that this title had" if case.title in {c.title for c in known(parsed.runs)} else ""
-        add_case(parsed.runs / NAME, case)
-        say(f"{word}: {case.title}, {len(case.methods)} gains over {REFERENCE} added to {parsed.runs / NAME}{others}")
+        others = case.title in {c.title for c in measured.known(parsed.runs)}
+        measured.add_case(parsed.runs / measured.NAME, case)
+        line = f"{word}: {case.title}, {len(case.methods)} gains over {measured.REFERENCE} added to {parsed.runs / measured.NAME}"
+        say(line + " in place of those that this title had" * others)
 
 
 def check_winner(parsed: argparse.Namespace) -> None:
     """Print whether the overall winner beats FedAvg on a data set that was left out when it was chosen."""
-    results = {measure: check(known(parsed.runs), measure) for measure in MEASURES}
+    results = {measure: check(measured.known(parsed.runs), measure) for measure in measured.MEASURES}
     if parsed.json:
         print_json({measure: result and result._asdict() for measure, result in results.items()})
         return
@@ -108,6 +95,8 @@ def check_winner(parsed: argparse.Namespace) -> None:
 
 def write_page(parsed: argparse.Namespace) -> None:
     """Write an HTML page with all gains. The reader can sort and filter them."""
-    cases: Sequence[Case] = known(parsed.runs)
-    path = write_whole(parsed.output or "evidence.html", evidence_page(list(cells(cases)), described(cases)), "page")
+    cases: Sequence[measured.Case] = measured.known(parsed.runs)
+    path = write_whole(
+        parsed.output or "evidence.html", evidence_page(list(measured.cells(cases)), measured.described(cases)), "page"
+    )
     say(f"page: {path}")

@@ -19,15 +19,8 @@ from fedskew.core.files import write_whole
 from fedskew.core.groups import grouped
 from fedskew.core.text import count
 from fedskew.measure.registry import Measure, primary_of
+from fedskew.report import experiments
 from fedskew.report.console import Console, say
-from fedskew.report.experiments import (
-    between_sites,
-    comparison_title,
-    display_name,
-    repeat_command,
-    shares_no_model,
-    stored_section,
-)
 from fedskew.report.files import write_figures, write_tables
 from fedskew.report.html import board_page, write_report
 from fedskew.report.series import PLAIN, Layout, Results, curves_by_run, decided
@@ -95,7 +88,7 @@ def newest(store: RunStore, records: Sequence[RunRecord], measures: Mapping[int,
         measure = measures[record.id]
         if is_trial(record):
             return f"{record.facts['tuning'].get('by', 'clients')}/{measure.name}_mean"
-        return f"{'sites' if shares_no_model(record) else measure.split}/{measure.name}"
+        return f"{'sites' if experiments.shares_no_model(record) else measure.split}/{measure.name}"
 
     for name, ids in grouped((name_in_store(record), record.id) for record in records).items():
         with suppress(FedskewError):
@@ -111,7 +104,7 @@ def is_trial(record: RunRecord) -> bool:
 def data_of(record: RunRecord) -> str:
     """Return the name of the run's data set. For rows of a file it is the name of the file."""
     name = str(record.facts.get("data", {}).get("name", ""))
-    path = str(stored_section(record, "dataset").get("path", ""))
+    path = str(experiments.stored_section(record, "dataset").get("path", ""))
     return Path(path).name or name if name == OWN_DATA else name
 
 
@@ -122,7 +115,7 @@ def row_of(record: RunRecord, measure: Measure, score: float, of_one_metric: boo
     return {
         "run": str(record.id),
         "in": f"c{record.comparison}" if record.comparison else "",
-        "method": display_name(record),
+        "method": experiments.display_name(record),
         "data": data_of(record),
         "seed": str(record.seed),
         heading(measure) if of_one_metric else "result": f"validation {result}" if is_trial(record) else result,
@@ -192,17 +185,17 @@ def show(parsed: argparse.Namespace) -> None:
     console, alone = Console(), records[0]
     if len(records) == 1:
         done = f"{alone.rounds_done} of {count(alone.rounds, 'round')}"
-        where = " between sites" if between_sites(alone) else ""
-        title = f"run {alone.id}: {display_name(alone)}{where}, {alone.status}, {done}"
+        where = " between sites" if experiments.between_sites(alone) else ""
+        title = f"run {alone.id}: {experiments.display_name(alone)}{where}, {alone.status}, {done}"
     else:
-        title = comparison_title(store, records)
+        title = experiments.comparison_title(store, records)
     output.print_summary(results, title)
     output.print_ranks(results)
     if len(records) == 1:
         print_curves(dataclasses.replace(results, layout=Layout(columns=("recovery",))))
     output.print_notices(records)
     toml = f"; --toml prints the {'experiment' if len(records) == 1 else 'experiments'}"
-    console.print(f"repeat: {repeat_command(store, records)}{toml}", style="dim", soft_wrap=True)
+    console.print(f"repeat: {experiments.repeat_command(store, records)}{toml}", style="dim", soft_wrap=True)
 
 
 def print_curves(results: Results) -> None:
@@ -269,7 +262,7 @@ def report(parsed: argparse.Namespace) -> None:
         results = dataclasses.replace(results, runs=[store.run(record.id) for record in records])
     path = write_report(results, path)
     files = write_figures(results, parsed.figures) if parsed.figures else []
-    if len(results.runs) == 1 and between_sites(results.runs[0]) and path.suffix:
+    if len(results.runs) == 1 and experiments.between_sites(results.runs[0]) and path.suffix:
         files.append(write_whole(path.with_stem(f"{path.stem}-sites"), board_page(results), "report"))
     files += write_tables(results, parsed.tables) if parsed.tables else []
     if parsed.json:

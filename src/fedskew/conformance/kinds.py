@@ -13,21 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedskew.algorithms import FedAvg
-from fedskew.conformance import promises
+from fedskew.conformance import miniature, promises
 from fedskew.conformance.hooks import Broken, expect_same
-from fedskew.conformance.miniature import (
-    CLASSES,
-    LENGTH,
-    NET,
-    SIZES,
-    SPACE,
-    TASK,
-    X0,
-    federation,
-    normal,
-    slots_of,
-    targets,
-)
 from fedskew.conformance.promises import Subject, Verdict, examined
 from fedskew.core.contract import Augmentation, Availability, Codec, Metric, Selection, ServerOptimiser, Sharing, Solver
 from fedskew.core.errors import BadInput
@@ -58,13 +45,15 @@ def solver_rests(solver: Solver) -> None:
     if "weight_decay" in {field.name for field in fields(solver)}:  # type: ignore[arg-type]
         solver = replace(solver, weight_decay=0.0)  # type: ignore[type-var]
     if solver.weight_decay == 0:
-        moved, _ = solver.update(torch.zeros_like(X0), solver.init(X0), X0, X0.new_tensor(0.1))
-        expect_same({"w": moved}, {"w": X0}, tolerance=0.0)
+        moved, _ = solver.update(
+            torch.zeros_like(miniature.X0), solver.init(miniature.X0), miniature.X0, miniature.X0.new_tensor(0.1)
+        )
+        expect_same({"w": moved}, {"w": miniature.X0}, tolerance=0.0)
 
 
 def solver_is_what_it_says(solver: Solver) -> None:
     """takes steps linear in the gradients if `linear`, and its rate times the gradient if `plain`"""
-    lr, w = X0.new_tensor(0.1), torch.zeros_like(X0)
+    lr, w = miniature.X0.new_tensor(0.1), torch.zeros_like(miniature.X0)
 
     def path(*gradients: Tensor) -> Tensor:
         at, state = w, solver.init(w)
@@ -72,7 +61,7 @@ def solver_is_what_it_says(solver: Solver) -> None:
             at, state = solver.update(g, state, at, lr)
         return at
 
-    a, b = normal(1, SPACE.size), normal(2, SPACE.size)
+    a, b = miniature.normal(1, miniature.SPACE.size), miniature.normal(2, miniature.SPACE.size)
     if solver.linear:
         expect_same({"a + b": path(a + b, a - b)}, {"a + b": path(a, a) + path(b, -b)})
         steps = torch.tensor(3.0, dtype=w.dtype)
@@ -84,8 +73,8 @@ def solver_is_what_it_says(solver: Solver) -> None:
 
 def server_rests(server: ServerOptimiser) -> None:
     """stays where it is if the clients' mean update is 0"""
-    moved, _ = server.update(torch.zeros_like(X0), server.init(X0), X0)
-    expect_same({"x": moved}, {"x": X0}, tolerance=0.0)
+    moved, _ = server.update(torch.zeros_like(miniature.X0), server.init(miniature.X0), miniature.X0)
+    expect_same({"x": moved}, {"x": miniature.X0}, tolerance=0.0)
 
 
 # codecs, sharing
@@ -93,35 +82,41 @@ def server_rests(server: ServerOptimiser) -> None:
 
 def codec_decodes(codec: Codec) -> None:
     """decodes what it encodes to finite updates of the same shape, one client's independent of the others'"""
-    rows = normal(5, 4, SPACE.size)
+    rows = miniature.normal(5, 4, miniature.SPACE.size)
     draws = torch.tensor(np.random.default_rng(6).random(rows.shape)) if codec.random else None
-    received = codec.decode(codec.compress(rows, draws, TASK), TASK)
+    received = codec.decode(codec.compress(rows, draws, miniature.TASK), miniature.TASK)
     holds(received.shape == rows.shape, f"{tuple(rows.shape)} becomes {tuple(received.shape)}")
     holds(bool(received.isfinite().all()), "a decoded update is not finite")
-    alone = codec.decode(codec.compress(rows[2:3], None if draws is None else draws[2:3], TASK), TASK)
+    alone = codec.decode(
+        codec.compress(rows[2:3], None if draws is None else draws[2:3], miniature.TASK), miniature.TASK
+    )
     expect_same({"update of one client": alone[0]}, {"update of one client": received[2]}, tolerance=0.0)
 
 
 def codec_states_its_bytes(codec: Codec) -> None:
     """packs messages that decode to the same update, no longer than the bits that it states"""
-    rows = normal(5, 3, SPACE.size)
-    coded = codec.compress(rows, torch.full_like(rows, 0.4) if codec.random else None, TASK)
-    message = codec.pack(pick(coded, 1), TASK)
-    opened = map_leaves(lambda leaf: leaf[None], codec.unpack(message, TASK))
-    expect_same({"update": codec.decode(opened, TASK)[0]}, {"update": codec.decode(coded, TASK)[1]}, tolerance=0.0)
-    stated, sent = -(-codec.bits(rows, TASK) // 8), num_bytes(message)
+    rows = miniature.normal(5, 3, miniature.SPACE.size)
+    coded = codec.compress(rows, torch.full_like(rows, 0.4) if codec.random else None, miniature.TASK)
+    message = codec.pack(pick(coded, 1), miniature.TASK)
+    opened = map_leaves(lambda leaf: leaf[None], codec.unpack(message, miniature.TASK))
+    expect_same(
+        {"update": codec.decode(opened, miniature.TASK)[0]},
+        {"update": codec.decode(coded, miniature.TASK)[1]},
+        tolerance=0.0,
+    )
+    stated, sent = -(-codec.bits(rows, miniature.TASK) // 8), num_bytes(message)
     holds(sent <= stated + len(signature(message)), f"a message has {sent} bytes, but `bits` gives {stated} bytes")
 
 
 def codec_feeds_errors_back(codec: Codec) -> None:
     """sends in the long run what it has left out, if a client keeps an error"""
-    if not codec.init(X0):
+    if not codec.init(miniature.X0):
         return
-    rows, error = normal(7, 1, SPACE.size), []
+    rows, error = miniature.normal(7, 1, miniature.SPACE.size), []
     memory = {key: value[None] for key, value in codec.init(rows[0]).items()}
     for round_ in range(256):
         draws = torch.tensor(np.random.default_rng(round_).random(rows.shape)) if codec.random else None
-        memory = encode(codec, rows, memory, draws, TASK).memory
+        memory = encode(codec, rows, memory, draws, miniature.TASK).memory
         error.append(float(memory["error"].norm()))
     holds(max(error[128:]) <= 1.5 * max(error[:128]), f"the error grows from {error[127]:.3g} to {error[-1]:.3g}")
 
@@ -129,7 +124,7 @@ def codec_feeds_errors_back(codec: Codec) -> None:
 def sharing_divides(sharing: Sharing) -> None:
     """keeps ascending positions of the model, each once, or None"""
     try:
-        space, at = SPACE, sharing.kept(NET, SPACE)
+        space, at = miniature.SPACE, sharing.kept(miniature.NET, miniature.SPACE)
     except BadInput:  # it needs normalisation layers
         net = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3))
         space = ParameterSpace(net)
@@ -158,10 +153,10 @@ def selection_draws(selection: Selection) -> None:
 
 def availability_decides(availability: Availability) -> None:
     """says yes or no for each client, and the same for the same round and seed"""
-    info = federation(FedAvg()).info
+    info = miniature.federation(FedAvg()).info
     for round_ in range(5):
         there = availability.available(info, round_, 3)
-        holds(there.shape == (len(SIZES),) and there.dtype == bool, f"{there.dtype} of shape {there.shape}")
+        holds(there.shape == (len(miniature.SIZES),) and there.dtype == bool, f"{there.dtype} of shape {there.shape}")
         again = availability.available(info, round_, 3)
         holds(np.array_equal(there, again), f"round {round_} differs when asked again")
 
@@ -188,7 +183,7 @@ def harmonisation_treats_sites_alike(harmonisation: Harmonisation) -> None:
         holds(bool(np.isfinite([changed, maps.changed(rows, at * 0 - 1)]).all()), "a row is not finite")
         expect_same({"rows": torch.tensor(other.changed(rows, np.argsort(order)[at]))}, {"rows": torch.tensor(changed)})
     if isinstance(harmonisation, OutputHarmonisation):
-        counts = rng.integers(0, 9, (4, CLASSES)).astype(float)
+        counts = rng.integers(0, 9, (4, miniature.CLASSES)).astype(float)
         intercepts = harmonisation.intercept(counts, counts.sum(0))
         number = intercepts is None or (intercepts.shape == counts.shape and bool(np.isfinite(intercepts).all()))
         holds(number, "an intercept is not a number for each class")
@@ -200,10 +195,10 @@ TASK_ROWS = 6
 
 def example(task: TaskKind, rows: int = TASK_ROWS) -> tuple[TaskKind, Tensor, Tensor]:
     """Return the fitted task, outputs (rows, ..., K) and targets (rows, ...)."""
-    y = targets(task.target, rows)
-    sizes = (rows, LENGTH) if task.target == "symbols" else (rows,)
-    count = task.num_outputs(CLASSES if task.target in ("classes", "labels", "symbols") else 0)
-    return task.fitted(y.numpy()), normal(1, *sizes, count), y
+    y = miniature.targets(task.target, rows)
+    sizes = (rows, miniature.LENGTH) if task.target == "symbols" else (rows,)
+    count = task.num_outputs(miniature.CLASSES if task.target in ("classes", "labels", "symbols") else 0)
+    return task.fitted(y.numpy()), miniature.normal(1, *sizes, count), y
 
 
 def task_scores_rows(task: TaskKind) -> None:
@@ -410,8 +405,8 @@ def skew_follows_the_seed(skew: object) -> None:
 def metric_is_a_number(metric: Metric) -> None:
     """gives a number in its range on an example, the same again, and changes no input"""
     inputs = {
-        "test": (normal(1, 30, EIGHT_CLASSES), torch.arange(30) % EIGHT_CLASSES),
-        "round": (normal(2, 5, 9), torch.ones(5)),
+        "test": (miniature.normal(1, 30, EIGHT_CLASSES), torch.arange(30) % EIGHT_CLASSES),
+        "round": (miniature.normal(2, 5, 9), torch.ones(5)),
     }
     values, others = inputs.get(metric.split, (torch.tensor([0.2, 0.5, 0.9]).double(), torch.tensor([4, 8, 3])))
     before = values.clone(), others.clone()
@@ -459,7 +454,7 @@ def check(section: str, component: object) -> Iterator[Verdict]:
     for promise in KINDS[section]:
         yield examined(f"{promise.__doc__}{where * (promise is model_gives_features_and_logits)}", promise, component)
     if section in SLOTS or section == "task":
-        components = slots_of(component) if isinstance(component, TaskKind) else {SLOTS[section]: component}
+        components = miniature.slots_of(component) if isinstance(component, TaskKind) else {SLOTS[section]: component}
         subject = Subject(FedAvg(), ServerSgd(), {}, components)
         for test in (
             promises.trains,

@@ -1,7 +1,5 @@
 """`Dataset`: the training rows, the test rows, and optionally the natural client of each training row."""
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Storage of the client states between rounds, in memory or on disk."""
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Callable

@@ -29,20 +29,8 @@ from fedskew.core.privacy import check_part
 from fedskew.core.task import TaskKind
 from fedskew.core.user_code import MARK, asking
 from fedskew.engine import ENGINES, Sequential, Stacked
+from fedskew.experiment import settings
 from fedskew.experiment.keywords import Settings, divided
-from fedskew.experiment.settings import (
-    GIVEN,
-    KNOWN_DATA,
-    Auto,
-    Checkpoint,
-    Clients,
-    Dealing,
-    Evaluation,
-    ServerData,
-    SharedData,
-    Training,
-    default_skew,
-)
 from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local, System
 from fedskew.measure.privacy import check_installed
@@ -104,12 +92,12 @@ def decisions_of(decides: Mapping[str, str], method: str) -> list[dict[str, obje
 
 
 SETTINGS: dict[str, type] = {
-    "clients": Clients,
-    "server_data": ServerData,
-    "shared_data": SharedData,
-    "training": Training,
-    "evaluation": Evaluation,
-    "checkpoint": Checkpoint,
+    "clients": settings.Clients,
+    "server_data": settings.ServerData,
+    "shared_data": settings.SharedData,
+    "training": settings.Training,
+    "evaluation": settings.Evaluation,
+    "checkpoint": settings.Checkpoint,
     "local": Local,
     "system": System,
     "faults": Faults,
@@ -131,7 +119,7 @@ class Architecture(Protocol):
 
 
 COMPONENTS: dict[str, Catalogue] = {
-    "dataset": KNOWN_DATA,
+    "dataset": settings.KNOWN_DATA,
     "skew": KNOWN_SKEWS,
     "task": Catalogue("tasks", TASKS, TaskKind),
     "model": Catalogue("models", MODELS, Architecture, adapt=adapted),
@@ -148,7 +136,7 @@ COMPONENTS: dict[str, Catalogue] = {
         "harmonisations", slots.HARMONISATIONS, contract.RowHarmonisation, contract.OutputHarmonisation
     ),
     "metric": KNOWN_METRICS,
-    "engine": Catalogue("engines", {"auto": Auto, **ENGINES}),
+    "engine": Catalogue("engines", {"auto": settings.Auto, **ENGINES}),
 }
 """Sections that hold a component chosen by name."""
 
@@ -162,7 +150,7 @@ ABSENT: Mapping[str, type] = {"harmonisation": slots.Unharmonised}
 
 
 @dataclass(frozen=True, kw_only=True, init=False)
-class Experiment(Dealing):
+class Experiment(settings.Dealing):
     """Everything that determines a run. A component is an object, a compact string or a table.
 
     Keywords are the options of the command line: ``Experiment(dataset="digits", clients=20, rounds=5, lr=0.1)``. Any other
@@ -175,9 +163,9 @@ class Experiment(Dealing):
     Raises `BadInput`, which names the section and the option.
     """
 
-    name: str = field(default="", metadata=GIVEN)
-    task: TaskKind = field(default=cast(TaskKind, None), metadata=GIVEN)
-    model: Architecture = field(default=cast(Architecture, None), metadata=GIVEN)
+    name: str = field(default="", metadata=settings.GIVEN)
+    task: TaskKind = field(default=cast(TaskKind, None), metadata=settings.GIVEN)
+    model: Architecture = field(default=cast(Architecture, None), metadata=settings.GIVEN)
     algorithm: Algorithm = field(default=cast(Algorithm, "fedavg"))
     solver: contract.Solver = field(default_factory=slots.Sgd)
     server: contract.ServerOptimiser = field(default_factory=slots.ServerSgd)
@@ -191,11 +179,11 @@ class Experiment(Dealing):
     local: Local = field(default_factory=Local)
     system: System = field(default_factory=System)
     faults: Faults = field(default_factory=Faults)
-    training: Training = field(default_factory=Training)
-    evaluation: Evaluation = field(default_factory=Evaluation)
+    training: settings.Training = field(default_factory=settings.Training)
+    evaluation: settings.Evaluation = field(default_factory=settings.Evaluation)
     metric: tuple[contract.Metric, ...] = ()
-    engine: Auto | Sequential | Stacked = field(default_factory=Auto)
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    engine: settings.Auto | Sequential | Stacked = field(default_factory=settings.Auto)
+    checkpoint: settings.Checkpoint = field(default_factory=settings.Checkpoint)
 
     default_task: ClassVar[bool]
     """True if no task was given. Then the data set or its targets decide the task (`suited`)."""
@@ -212,15 +200,15 @@ class Experiment(Dealing):
             if section in ("task", "model") and spec is None:
                 spec = getattr(self.dataset, section, "classification")
             if section == "skew" and spec is None:
-                spec = default_skew(self.dataset)
+                spec = settings.default_skew(self.dataset)
             value = SEVERAL[section](spec) if section in SEVERAL else build(section, catalogue, spec)
             object.__setattr__(self, section, value)
         for section, cls in SETTINGS.items():
-            settings = getattr(self, section)
-            if not isinstance(settings, Mapping):
-                require(isinstance(settings, cls), f"{section}: expected a table of options, got {settings!r}")
-                settings = plain(settings)
-            object.__setattr__(self, section, from_table(cls, settings, section))
+            value = getattr(self, section)
+            if not isinstance(value, Mapping):
+                require(isinstance(value, cls), f"{section}: expected a table of options, got {value!r}")
+                value = plain(value)
+            object.__setattr__(self, section, from_table(cls, value, section))
         for section, changes in options.items():
             object.__setattr__(self, section, changed(section, getattr(self, section), changes))
         if not self.name:
@@ -407,7 +395,7 @@ def check_private(experiment: Experiment, method: str) -> None:
         "keep the guarantee, else without privacy",
     )
     for section in dataclasses.fields(experiment):
-        if section.name == "algorithm" or section.metadata == GIVEN:
+        if section.name == "algorithm" or section.metadata == settings.GIVEN:
             continue
         for part in experiment.parts(section.name):
             check_part(method, section.name, part, privacy)

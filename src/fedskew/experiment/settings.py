@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, cast
 
 from msgspec import Meta
 
+from fedskew.core import limits
 from fedskew.core.component import Catalogue
 from fedskew.core.errors import require
-from fedskew.core.limits import (
-    BelowOne,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    PositiveShare,
-    Share,
-)
 from fedskew.core.privacy import after_noise, alone
 from fedskew.core.sites import Harmonisation
 from fedskew.data import DATASETS
@@ -56,10 +48,10 @@ class Clients:
     place of the solver's, and ``weight``, the client's weight in averages with the method's option ``weighting=own``.
     """
 
-    number: PositiveInt = 10
-    partition_seed: NonNegativeInt = 0
-    held_out: BelowOne = 0.2
-    unseen: BelowOne = 0.0
+    number: limits.PositiveInt = 10
+    partition_seed: limits.NonNegativeInt = 0
+    held_out: limits.BelowOne = 0.2
+    unseen: limits.BelowOne = 0.0
     own: tuple[str, ...] | None = None
     private = alone
 
@@ -84,7 +76,7 @@ class ServerData:
     """
 
     share: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
-    warm_up: NonNegativeInt = 0
+    warm_up: limits.NonNegativeInt = 0
     private = alone
 
     def __post_init__(self) -> None:
@@ -99,8 +91,8 @@ class SharedData:
     gets. These rows count among the client's rows. No model is warmed up on the share.
     """
 
-    beta: Share = 0.0
-    alpha: PositiveShare = 1.0
+    beta: limits.Share = 0.0
+    alpha: limits.PositiveShare = 1.0
     private = alone
 
 
@@ -120,15 +112,15 @@ class Training:
     command line and in Python, ``init`` also takes the number of a run, or RUN:ROUND.
     """
 
-    rounds: PositiveInt = 30
-    seed: NonNegativeInt = 0
+    rounds: limits.PositiveInt = 30
+    seed: limits.NonNegativeInt = 0
     dtype: Literal["float32", "float64"] = "float32"
     precision: Literal["full", "bf16"] = "full"
     device: str = "cpu"
     threads: Annotated[int, Meta(ge=0, le=MOST_THREADS)] = 0
     states: Literal["auto", "memory", "disk"] = "auto"
-    patience: PositiveInt | None = None
-    least_gain: NonNegativeFloat | None = None
+    patience: limits.PositiveInt | None = None
+    least_gain: limits.NonNegativeFloat | None = None
     init: str | None = None
     init_hash: str | None = None
 
@@ -156,15 +148,15 @@ class Evaluation:
     points or in the metric's unit. A method is equivalent if its difference is significantly smaller.
     """
 
-    every: PositiveInt | Literal["auto"] = 1
-    max_clients: PositiveInt = 1000
+    every: limits.PositiveInt | Literal["auto"] = 1
+    max_clients: limits.PositiveInt = 1000
     local_models: bool = True
-    adapt_steps: NonNegativeInt = 0
-    adapt_lr: PositiveFloat | None = None
+    adapt_steps: limits.NonNegativeInt = 0
+    adapt_lr: limits.PositiveFloat | None = None
     inexactness: bool = False
     layers: bool = False
     classes: bool = False
-    margin: PositiveFloat | None = None
+    margin: limits.PositiveFloat | None = None
     private = after_noise
 
     def accepts(self, setup: Setup) -> str:
@@ -180,7 +172,7 @@ class Evaluation:
 class Checkpoint:
     """Save a checkpoint after every ``every`` rounds, at the end, and when the run is interrupted."""
 
-    every: PositiveInt = 10
+    every: limits.PositiveInt = 10
     private = after_noise
 
 

@@ -19,19 +19,10 @@ from fedskew.data.datasets.table import TableData
 from fedskew.data.targets import TARGETS
 from fedskew.engine.sequential import Sequential
 from fedskew.execution.build import DTYPES, device_of, federation_of, intercepts_of
+from fedskew.flower import tables
 from fedskew.flower.diagnosis import Answers
 from fedskew.flower.events import event
 from fedskew.flower.limits import Limits, check_size, tasks_on, weights_of
-from fedskew.flower.tables import (
-    Rows,
-    check_unchanged,
-    consecutive,
-    harmonised,
-    read_rows,
-    rows_of_table,
-    summary_of,
-    write_rows,
-)
 from fedskew.flower.wire import Reply, Request, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
@@ -110,12 +101,12 @@ class Visit:
             return
         self.states, path = node.states(request.run), node.file(request.run)
         if node.table and request.kind == "meet":
-            write_rows(path, rows_of_table(node.table, request, self.experiment))
-        self.held = read_rows(path)
+            tables.write_rows(path, tables.rows_of_table(node.table, request, self.experiment))
+        self.held = tables.read_rows(path)
         check_rows(self.held, request, path, self.experiment.task.target)
-        check_unchanged(path, self.states / "rows.txt")
+        tables.check_unchanged(path, self.states / "rows.txt")
         if request.kind not in ("meet", "harmonise"):
-            self.held = harmonised(self.held, self.experiment.harmonisation, self.maps)
+            self.held = tables.harmonised(self.held, self.experiment.harmonisation, self.maps)
 
     def answer(self) -> tuple[Reply, Tree]:
         r = self.request
@@ -126,7 +117,7 @@ class Visit:
             answer = self.answers.answer(r.run, self.tensors) if r.kind == "diagnose" else {}
             return msgspec.structs.replace(reply, rows=1), answer
         if r.purpose == "columns":
-            rows, columns = summary_of(self.node.table, self.experiment, self.node.limits.fewest)
+            rows, columns = tables.summary_of(self.node.table, self.experiment, self.node.limits.fewest)
             return msgspec.structs.replace(reply, rows=rows, summary=columns), {}
         y = self.held.y
         if self.experiment.training.threads:
@@ -205,7 +196,7 @@ class Visit:
         x = rows_of(np.concatenate([self.held.x, self.held.x_measured]), dtype, device, tasks[0].ids)
         y = targets_of(np.concatenate([self.held.y, self.held.y_measured]), dtype, device)
         mine = np.arange(self.request.clients) == self.node.client
-        partition = consecutive(mine * len(self.held.y), mine * len(self.held.y_measured))
+        partition = tables.consecutive(mine * len(self.held.y), mine * len(self.held.y_measured))
         intercepts = None
         if totals := self.request.totals:
             counts = mine[:, None] * np.bincount(self.held.y, minlength=len(totals))
@@ -274,7 +265,7 @@ def upload_tree(upload: Upload) -> Tree:
     return {"delta": upload.delta, "extras": upload.extras, "report": upload.report}
 
 
-def check_rows(rows: Rows, request: Request, path: Path, target: str) -> None:
+def check_rows(rows: tables.Rows, request: Request, path: Path, target: str) -> None:
     shape = tuple(request.shape)
     for x, y in ((rows.x, rows.y), (rows.x_measured, rows.y_measured)):
         require(tuple(x.shape[1:]) == shape, f"rows {path}: shape {tuple(x.shape[1:])}, but the run has {shape}")

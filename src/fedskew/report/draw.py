@@ -14,21 +14,7 @@ from numpy.typing import NDArray
 from fedskew.core.text import count
 from fedskew.measure.registry import Measure
 from fedskew.measure.statistics import Ranks
-from fedskew.report.style import (
-    INK,
-    MUTED,
-    SERIES,
-    WIDTH,
-    Picture,
-    Tip,
-    Tips,
-    blank,
-    dashes,
-    finish,
-    marker,
-    shorten,
-    styled,
-)
+from fedskew.report import style
 from fedskew.report.words import SPREADS, Row, gap, rows_of
 
 if TYPE_CHECKING:
@@ -74,8 +60,8 @@ def draw_curves(
     from matplotlib.ticker import MaxNLocator
 
     table = table[np.isfinite(table["mean"])]
-    with styled():
-        figure, axes = blank(250)
+    with style.styled():
+        figure, axes = style.blank(250)
         share = measure.unit == "%"
         least, most = table["mean"].min(), table["mean"].max()  # NaN if there are none
         logarithmic = not share and math.isinf(measure.high) and 0 < 10 * least < most
@@ -83,17 +69,17 @@ def draw_curves(
         faint = min(0.15, 0.6 / len(order))
         for index, method in enumerate(order):
             rows = table[table["method"] == method]
-            style = line_style(index, len(rows))
-            axes.plot(rows[axis], rows["mean"], label=method, **style)
+            line = line_style(index, len(rows))
+            axes.plot(rows[axis], rows["mean"], label=method, **line)
             if circled:
                 lowest = rows.nsmallest(1, "mean")
-                axes.plot(lowest[axis], lowest["mean"], "o", color=style["color"], markersize=11, fillstyle="none")
+                axes.plot(lowest[axis], lowest["mean"], "o", color=line["color"], markersize=11, fillstyle="none")
             if (rows["runs"] > 1).any():
                 low = rows["low"].clip(lower=max(bottom, measure.low))
                 high = rows["high"].clip(upper=min(top, measure.high))
-                axes.fill_between(rows[axis], low, high, color=style["color"], alpha=faint, linewidth=0)
+                axes.fill_between(rows[axis], low, high, color=line["color"], alpha=faint, linewidth=0)
             stops = rows[rows["stopped"] > 0]
-            axes.plot(stops[axis], stops["mean"], "x", color=style["color"], markersize=9, markeredgewidth=2.2)
+            axes.plot(stops[axis], stops["mean"], "x", color=line["color"], markersize=9, markeredgewidth=2.2)
         axes.xaxis.set_major_locator(MaxNLocator(integer=axis == "round", nbins=7, steps=[1, 2, 5, 10]))
         if table[axis].nunique() == 1:
             axes.set_xlim(table[axis].iloc[0] - 1, table[axis].iloc[0] + 1)
@@ -101,7 +87,7 @@ def draw_curves(
         if logarithmic:
             logarithmic_axis(axes, top / bottom)
         axes.set_ylim(bottom, top)
-        finish(figure, axes, label, measure.unit)
+        style.finish(figure, axes, label, measure.unit)
     return figure
 
 
@@ -112,8 +98,8 @@ def draw_clients(table: pd.DataFrame, measure: Measure, order: Sequence[str], la
     """
     from matplotlib.ticker import MaxNLocator
 
-    with styled():
-        figure, axes = blank(250)
+    with style.styled():
+        figure, axes = style.blank(250)
         for index, method in enumerate(order):
             rows = table[table["method"] == method]
             axes.plot(rows["rank"], rows[measure.name], label=method, **line_style(index, len(rows)))
@@ -121,13 +107,13 @@ def draw_clients(table: pd.DataFrame, measure: Measure, order: Sequence[str], la
         if measure.unit == "%":
             axes.set_ylim(-0.02, 1.02)
         axes.set_xlabel("clients, from worst to best")
-        finish(figure, axes, label, measure.unit)
+        style.finish(figure, axes, label, measure.unit)
     return figure
 
 
-def of_partition(rows: pd.DataFrame, number: int) -> Picture:
+def of_partition(rows: pd.DataFrame, number: int) -> style.Picture:
     """The figure of each client's rows by label. ``rows`` are as from `RunStore.partition`; ``number`` counts all clients."""
-    return Picture(
+    return style.Picture(
         key="partition",
         heading="",
         draw=lambda _: draw_partition(rows, number),
@@ -136,15 +122,15 @@ def of_partition(rows: pd.DataFrame, number: int) -> Picture:
     )
 
 
-def tips_of_partition(rows: pd.DataFrame) -> Tips:
+def tips_of_partition(rows: pd.DataFrame) -> style.Tips:
     """The number of rows of each client and label; none if there are too many cells."""
     counts = rows_by_label(rows).iloc[:SHOWN_CLIENTS]
     values = counts.to_numpy(dtype=int)
     tips = [
-        Tip(c, k, f"client {counts.index[k][1]}, {counts.columns[c]}: {count(int(values[k, c]), 'row')}")
+        style.Tip(c, k, f"client {counts.index[k][1]}, {counts.columns[c]}: {count(int(values[k, c]), 'row')}")
         for k, c in np.argwhere(values).tolist()
     ]
-    return Tips("xy", tips if len(tips) <= MOST_CELLS else [])
+    return style.Tips("xy", tips if len(tips) <= MOST_CELLS else [])
 
 
 def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
@@ -159,8 +145,8 @@ def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
     num_clients, num_labels = values.shape
     with_counts = num_clients <= WITH_COUNTS[0] and num_labels <= WITH_COUNTS[1]
     row_height = 19 if with_counts else 12 if num_clients > 30 else 15
-    with styled():
-        figure, axes = blank(85 + row_height * max(num_clients, 2))
+    with style.styled():
+        figure, axes = style.blank(85 + row_height * max(num_clients, 2))
         draw_cells(axes, values)
         small = 9 if row_height > 12 else 8
         if with_counts:
@@ -168,9 +154,9 @@ def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
                 axes.text(c, k, f"{values[k, c]}", ha="center", va="center", fontsize=small)
         right = num_labels - 0.5 + 0.02 * num_labels
         for k, total in enumerate(values.sum(1)):
-            axes.text(right, k, f"{total}", ha="left", va="center", fontsize=small, color=MUTED, clip_on=False)
-        axes.text(right, -0.6, "rows", ha="left", va="bottom", fontsize=small, color=MUTED)
-        frame_cells(axes, [shorten(str(name), 16) for _, name in counted.index], num_labels, small)
+            axes.text(right, k, f"{total}", ha="left", va="center", fontsize=small, color=style.MUTED, clip_on=False)
+        axes.text(right, -0.6, "rows", ha="left", va="bottom", fontsize=small, color=style.MUTED)
+        frame_cells(axes, [style.shorten(str(name), 16) for _, name in counted.index], num_labels, small)
         label_classes(axes, [str(label) for label in counted.columns])
         axes.set_ylabel("client")
         axes.set_xlabel(f"and {more} more clients" if more else "")
@@ -199,16 +185,18 @@ def draw_cells(axes: Axes, values: NDArray[np.integer]) -> None:
     for shade in range(1, shades + 1):
         if len(at := np.argwhere(level == shade)[:, ::-1]):
             path = Path((at[:, None, :] + corners).reshape(-1, 2), codes * len(at))
-            axes.add_patch(PathPatch(path, facecolor=SERIES[0], alpha=0.06 + 0.52 * shade / shades, linewidth=0))
+            axes.add_patch(PathPatch(path, facecolor=style.SERIES[0], alpha=0.06 + 0.52 * shade / shades, linewidth=0))
 
 
 def label_classes(axes: Axes, labels: Sequence[str]) -> None:
     """Write the labels above the columns; for more than 30 labels, only the first and the last."""
     if len(labels) > 30:
         axes.set_xticks([])
-        axes.set_title(f"{len(labels)} labels, from {shorten(labels[0], 14)} to {shorten(labels[-1], 14)}", fontsize=9)
+        axes.set_title(
+            f"{len(labels)} labels, from {style.shorten(labels[0], 14)} to {style.shorten(labels[-1], 14)}", fontsize=9
+        )
         return
-    names = [shorten(label, 18) for label in labels]
+    names = [style.shorten(label, 18) for label in labels]
     crowded = max(map(len, names)) * 6 > 290 / len(names)
     axes.set_xticks(range(len(names)), names, rotation=90 if crowded else 0, fontsize=9)
 
@@ -216,9 +204,9 @@ def label_classes(axes: Axes, labels: Sequence[str]) -> None:
 def line_style(index: int, points: int) -> dict[str, Any]:
     """Return colour, dashes and markers of the method at ``index``, for a line with this number of ``points``."""
     return {
-        "color": SERIES[index % len(SERIES)],
-        "linestyle": (0, dashes(index)) if dashes(index) else "-",
-        "marker": marker(index),
+        "color": style.SERIES[index % len(style.SERIES)],
+        "linestyle": (0, style.dashes(index)) if style.dashes(index) else "-",
+        "marker": style.marker(index),
         "markevery": 1 if points <= FEW else max(1, points // FEW_MARKERS),
     }
 
@@ -279,26 +267,26 @@ def draw_parts(table: pd.DataFrame, measure: Measure, order: Sequence[str], axis
     the figure has a legend.
     """
     parts = table.drop_duplicates("place").sort_values("place")
-    with styled():
-        figure, axes = blank(250)
+    with style.styled():
+        figure, axes = style.blank(250)
         for index, method in enumerate(order):
             if not (rows := rows_of(table[table["method"] == method])):
                 continue
             x = [row["place"] + aside(index, len(order)) for row in rows]
             ends = np.array([clipped(row["mean"], row["half"], measure.low, measure.high) for row in rows])
-            colour = SERIES[index % len(SERIES)]
+            colour = style.SERIES[index % len(style.SERIES)]
             axes.vlines(x, ends[:, 0], ends[:, 1], color=colour, linewidth=2, alpha=0.45)
             line = "-" if measure.split == "adaptation" else ""
-            axes.plot(x, [row["mean"] for row in rows], marker(index) + line, color=colour, label=method)
+            axes.plot(x, [row["mean"] for row in rows], style.marker(index) + line, color=colour, label=method)
         if measure.unit == "%":
             axes.set_ylim(-0.02, 1.02)
         if len(parts) <= MOST_NAMES:
-            names = [shorten(str(part), 16) for part in parts["part"]]
+            names = [style.shorten(str(part), 16) for part in parts["part"]]
             crowded = sum(map(len, names)) > 45
             axes.set_xticks(parts["place"].tolist(), names, rotation=90 if crowded else 0, fontsize=9)
         axes.set_xlim(-0.6, parts["place"].max() + 0.6)
         axes.set_xlabel(axis)
-        finish(figure, axes, label, measure.unit)
+        style.finish(figure, axes, label, measure.unit)
     return figure
 
 
@@ -309,19 +297,21 @@ def draw_bars(table: pd.DataFrame, measure: Measure, order: Sequence[str], label
     """
     groups = table.drop_duplicates("place").sort_values("place")
     width = 0.8 / len(order)
-    names = [shorten(str(group), 20) for group in groups["group"]]
+    names = [style.shorten(str(group), 20) for group in groups["group"]]
     turned = sum(map(len, names)) > 45
-    with styled():
-        figure, axes = blank(310 if turned else 250)  # the label of the vertical axis is as long as its bars are high
+    with style.styled():
+        figure, axes = style.blank(310 if turned else 250)  # the vertical axis needs its label's length
         for index, bar in enumerate(order):
             rows = table[table["bar"] == bar]
-            x, colour = rows["place"] + width * (index - (len(order) - 1) / 2), SERIES[index % len(SERIES)]
+            x, colour = rows["place"] + width * (index - (len(order) - 1) / 2), style.SERIES[index % len(style.SERIES)]
             axes.bar(x, rows["mean"], 0.9 * width, color=colour, alpha=0.75, label=bar)
             low, high = (rows["mean"] + sign * rows["half"] for sign in (-1, 1))
-            axes.vlines(x, low.clip(lower=measure.low), high.clip(upper=measure.high), color=INK, linewidth=1.2)
-            axes.hlines(rows["document"], x - width / 2, x + width / 2, color=INK, linewidth=2, linestyle=(0, (1.5, 1)))
+            axes.vlines(x, low.clip(lower=measure.low), high.clip(upper=measure.high), color=style.INK, linewidth=1.2)
+            axes.hlines(
+                rows["document"], x - width / 2, x + width / 2, color=style.INK, linewidth=2, linestyle=(0, (1.5, 1))
+            )
         axes.set_xticks(groups["place"].tolist(), names, rotation=90 if turned else 0, fontsize=9)
-        finish(figure, axes, label, measure.unit)
+        style.finish(figure, axes, label, measure.unit)
     return figure
 
 
@@ -362,24 +352,26 @@ def draw_differences(table: pd.DataFrame, measure: Measure, spread: str = "ci95"
 
     methods, first = compared(table), str(table["method"].iloc[0])
     factor = 100 if measure.unit == "%" else 1
-    with styled():
-        figure, axes = blank(58 + SPACE * len(methods))
+    with style.styled():
+        figure, axes = style.blank(58 + SPACE * len(methods))
         stated = float(table["margin"].iloc[0])
         # lines only beside the intervals, so that none crosses a name
         rows = np.arange(len(methods))
-        axes.vlines(0 * rows, rows, rows + 0.4, color=MUTED, linewidth=1)
+        axes.vlines(0 * rows, rows, rows + 0.4, color=style.MUTED, linewidth=1)
         for end in (-stated, stated) if math.isfinite(stated) else ():
-            axes.vlines(end + 0 * rows, rows, rows + 0.4, color=MUTED, linewidth=1, linestyle=(0, (4, 4)))
+            axes.vlines(end + 0 * rows, rows, rows + 0.4, color=style.MUTED, linewidth=1, linestyle=(0, (4, 4)))
         for at, (index, row) in enumerate(methods):
-            colour = SERIES[index % len(SERIES)]
+            colour = style.SERIES[index % len(style.SERIES)]
             interval = [factor * end for end in ends(measure, row, spread)]
             axes.plot(interval, [at + 0.2] * 2, color=colour, linewidth=3, alpha=0.55)
-            axes.plot([factor * row["difference"]], [at + 0.2], marker(index), color=colour, markersize=8)
+            axes.plot([factor * row["difference"]], [at + 0.2], style.marker(index), color=colour, markersize=8)
             decided = row["verdict"] in (measure.ahead, measure.behind, "equivalent")
             wide, height = axes.get_yaxis_transform(), at - 0.2
-            name, words = shorten(str(row["method"]), 30), verdict(measure, row)
-            axes.text(0, height, name, color=INK, ha="left", va="center", transform=wide)
-            axes.text(1, height, words, color=INK if decided else MUTED, ha="right", va="center", transform=wide)
+            name, words = style.shorten(str(row["method"]), 30), verdict(measure, row)
+            axes.text(0, height, name, color=style.INK, ha="left", va="center", transform=wide)
+            axes.text(
+                1, height, words, color=style.INK if decided else style.MUTED, ha="right", va="center", transform=wide
+            )
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, -0.05 * high), max(high, -0.05 * low))
         axes.set_ylim(len(methods) - 0.4, -0.6)
@@ -388,7 +380,7 @@ def draw_differences(table: pd.DataFrame, measure: Measure, spread: str = "ci95"
         axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+g}".replace("-", "−") if x else "0"))
         unit = ", points" if measure.unit == "%" else ""
-        axes.set_xlabel(f"{measure.label} minus {shorten(first, 24)}{unit}")
+        axes.set_xlabel(f"{measure.label} minus {style.shorten(first, 24)}{unit}")
         axes.tick_params(length=0)
     return figure
 
@@ -403,8 +395,8 @@ def draw_ranks(names: Sequence[str], ranks: Ranks, label: str) -> Figure:
     order = sorted(range(len(names)), key=lambda k: float(ranks.mean[k]))
     cliques = ranks.cliques() if math.isfinite(ranks.critical_difference) else []
     top = 0.6 + 0.25 * len(cliques)
-    with styled():
-        figure = Figure(figsize=(WIDTH / 72, 0.6 + 0.28 * (len(names) + top)), layout="constrained")
+    with style.styled():
+        figure = Figure(figsize=(style.WIDTH / 72, 0.6 + 0.28 * (len(names) + top)), layout="constrained")
         axes = figure.subplots()
         axes.set(xlim=(0.8, len(names) + 0.2), ylim=(len(names) + 0.5, -top), yticks=[])
         axes.xaxis.tick_top()
@@ -413,12 +405,14 @@ def draw_ranks(names: Sequence[str], ranks: Ranks, label: str) -> Figure:
         axes.set_xlabel(label)
         for line, k in enumerate(order):
             rank = float(ranks.mean[k])
-            axes.plot([rank, rank, len(names) + 0.2], [-top, line + 0.5, line + 0.5], color=MUTED, linewidth=0.8)
-            axes.text(len(names) + 0.2, line + 0.45, f"{names[k]}  {rank:.2f}", ha="right", va="bottom", color=INK)
+            axes.plot([rank, rank, len(names) + 0.2], [-top, line + 0.5, line + 0.5], color=style.MUTED, linewidth=0.8)
+            axes.text(
+                len(names) + 0.2, line + 0.45, f"{names[k]}  {rank:.2f}", ha="right", va="bottom", color=style.INK
+            )
         for line, group in enumerate(cliques):
             ends = [float(ranks.mean[k]) for k in group]
             height = 0.3 - top + 0.25 * line
-            axes.plot([min(ends) - 0.03, max(ends) + 0.03], [height, height], color=SERIES[1], linewidth=4)
+            axes.plot([min(ends) - 0.03, max(ends) + 0.03], [height, height], color=style.SERIES[1], linewidth=4)
     return figure
 
 
@@ -437,29 +431,29 @@ def draw_slices(
     """
     from matplotlib.figure import Figure
 
-    with styled():
+    with style.styled():
         if len(b) == 1:
-            figure = Figure(figsize=(WIDTH / 72, 3.4), layout="constrained")
+            figure = Figure(figsize=(style.WIDTH / 72, 3.4), layout="constrained")
             panel = figure.subplots()
-            for (name, sheet), colour in zip(sheets.items(), SERIES, strict=False):
+            for (name, sheet), colour in zip(sheets.items(), style.SERIES, strict=False):
                 panel.plot(a, sheet[0], color=colour, label=name)
             for name, (at, _) in points.items():
-                panel.axvline(at, color=INK, linewidth=0.8, linestyle=":")
+                panel.axvline(at, color=style.INK, linewidth=0.8, linestyle=":")
                 panel.annotate(name, (at, 1), xycoords=("data", "axes fraction"), rotation=90, va="top", fontsize=8)
             panel.set(xlabel=axes, ylabel="loss")
             panel.legend()
             return figure
-        figure = Figure(figsize=(len(sheets) * WIDTH / 72, 4.2), layout="constrained")
+        figure = Figure(figsize=(len(sheets) * style.WIDTH / 72, 4.2), layout="constrained")
         panels = np.atleast_1d(figure.subplots(1, len(sheets), sharex=True, sharey=True))
         for panel, (name, sheet) in zip(panels, sheets.items(), strict=True):
             # levels are quantiles of the losses: equal steps would show steep parts only
             levels = np.unique(np.quantile(sheet, np.linspace(0, 1, LEVELS)))
-            lines = panel.contour(a, b, sheet, levels=levels, colors=MUTED, linewidths=0.8)
+            lines = panel.contour(a, b, sheet, levels=levels, colors=style.MUTED, linewidths=0.8)
             panel.clabel(lines, fontsize=7, fmt="%.2g")
             start = next(iter(points.values()))
             if path:
-                panel.plot(*zip(*path, strict=True), color=SERIES[0], marker=".", linewidth=1.2)
-            for (model, place), colour in zip(points.items(), SERIES, strict=False):
+                panel.plot(*zip(*path, strict=True), color=style.SERIES[0], marker=".", linewidth=1.2)
+            for (model, place), colour in zip(points.items(), style.SERIES, strict=False):
                 if not path:
                     panel.plot([start[0], place[0]], [start[1], place[1]], color=colour, linewidth=1)
                 panel.plot(*place, "o", color=colour)

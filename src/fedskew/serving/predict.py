@@ -39,17 +39,8 @@ from fedskew.measure.registry import Measures
 from fedskew.models.encoder import Encoder
 from fedskew.models.mixed import Mixed
 from fedskew.report.experiments import between_sites
+from fedskew.serving import export
 from fedskew.serving.calibrate import Calibration, temperature_of
-from fedskew.serving.export import (
-    Trained,
-    answered,
-    has_personal,
-    name_one,
-    names_of_clients,
-    of_clients,
-    shares_all,
-    trained,
-)
 from fedskew.store.runs import RunStore
 
 SHARED = "which the shared model answers"
@@ -74,7 +65,7 @@ class TrainedModel:
     """
 
     run: int
-    trained: Trained
+    trained: export.Trained
     training: Callable[[], Dataset]
     calibration: Calibration | None = None
     personal: Callable[[int], Tensor] | None = None
@@ -436,7 +427,7 @@ class TrainedModel:
 
     def answers(self, x: Tensor, site: Ints) -> Rows:
         """The probabilities (n, K) of classes, labels or symbols, or the predicted numbers (n,). ``site`` as in `sites_of`."""
-        return answered(self.trained.kind, self.every_output(x, site)).numpy()
+        return export.answered(self.trained.kind, self.every_output(x, site)).numpy()
 
     def unseen(self, rows: pd.DataFrame | Rows) -> list[Unseen]:
         """What no training row held, with the name of the column."""
@@ -492,7 +483,7 @@ def words_of(cells: pd.Series[Any]) -> pd.Series[Any]:
     return strings(cells).str.strip().str.replace(r"^(-?\d+)\.0+$", r"\1", regex=True)
 
 
-def columns_of(trained: Trained, answers: Rows) -> dict[str, Rows]:
+def columns_of(trained: export.Trained, answers: Rows) -> dict[str, Rows]:
     """The columns of a table of answers."""
     if answers.ndim == 1:
         return {PREDICTION: answers}
@@ -542,14 +533,14 @@ def load(
     If ``calibrated``, a temperature makes its probabilities fit the rows that the clients, or the client, hold out.
     """
     number, experiment = number_of(store, run, client, dataset), from_toml(store.run(run).experiment, f"run {run}")
-    by_site = number is None and has_personal(experiment)
+    by_site = number is None and export.has_personal(experiment)
     if by_site and between_sites(store.run(run)):
         warn(f"run {run}: the sites keep their personal models; all rows get the model that they share")
         by_site = False
     column, one_network = client_column(experiment), not isinstance(experiment.model, Mixed)
-    alone = by_site and bool(column) and one_network and not shares_all(experiment)
-    basis = trained(store, run, warn, dataset, 0 if alone else number)
-    name = "" if number is None else "".join(names_of_clients(store, run, dataset)[number:][:1])
+    alone = by_site and bool(column) and one_network and not export.shares_all(experiment)
+    basis = export.trained(store, run, warn, dataset, 0 if alone else number)
+    name = "" if number is None else "".join(export.names_of_clients(store, run, dataset)[number:][:1])
     if between_sites(store.run(run)) and isinstance(basis.learned.preprocessing, Tabular):
         warn(
             f"run {run}: the sites keep their NAME.columns.toml; rows of a site need its lines in such a file of their own"
@@ -574,16 +565,16 @@ def with_personal(model: TrainedModel, store: RunStore, dataset: Dataset | None,
     run, column = model.run, model.column
     # what holds at all sites; a model without a shared one was loaded for one of them
     learned = kept(store, run) or model.trained.learned
-    names = names_of_clients(store, run, dataset)
+    names = export.names_of_clients(store, run, dataset)
     unknown = ", ".join(filter(None, [learned.by_site.unknown, SHARED]))
     sites = msgspec.structs.replace(learned.by_site, names=names, column=column, unknown=unknown)
-    of_clients_ = cache(lambda: of_clients(store, run, dataset))
+    of_clients_ = cache(lambda: export.of_clients(store, run, dataset))
 
     def personal(site: int) -> Tensor:
         if site >= 0:
             return of_clients_()(site)
         lack = f"run {run}: its clients share no model, and column {column!r} of a row names none of them"
-        require(not alone, f"{lack}; {name_one(store, run)}")
+        require(not alone, f"{lack}; {export.name_one(store, run)}")
         return model.trained.w
 
     learned = msgspec.structs.replace(learned, sites=sites)
@@ -622,7 +613,7 @@ def number_of(store: RunStore, run: int, client: int | str | None, dataset: Data
     """A client's number, from its name or the number itself. Where names are numbers, a text is a name."""
     if client is None or isinstance(client, int):
         return client
-    names = names_of_clients(store, run, dataset)
+    names = export.names_of_clients(store, run, dataset)
     if client in names:
         return names.index(client)
     number = client.isdigit() and not any(name.isdigit() for name in names)

@@ -9,22 +9,7 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from fedskew.advice.evidence import (
-    FACES,
-    MEASURES,
-    PASSES,
-    RATES,
-    REFERENCE,
-    SEEDS,
-    TUNING_SEED,
-    Case,
-    Face,
-    Gain,
-    Measure,
-    Planned,
-    add_case,
-    read_file,
-)
+from fedskew.advice import evidence
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.data.dataset import Dataset
 from fedskew.data.splits import Redrawn
@@ -40,7 +25,7 @@ from fedskew.report.tables import ByRow, Seeds, Splits, by_method, estimate, spl
 from fedskew.store.runs import RunRecord, RunStore
 from fedskew.studies.runner import DONE, stored_runs
 
-Faces: TypeAlias = tuple[Face | Literal[""], dict[Face, float]]
+Faces: TypeAlias = tuple[evidence.Face | Literal[""], dict[evidence.Face, float]]
 """The dominant face (empty: none), and the strength of each face."""
 
 PARTITIONS = 3
@@ -50,7 +35,7 @@ ALIKE = 0.05
 """Largest relative difference of FedAvg's values in a case's file and here."""
 
 
-def values_of(store: RunStore, record: RunRecord, metric: str) -> dict[Measure, float]:
+def values_of(store: RunStore, record: RunRecord, metric: str) -> dict[evidence.Measure, float]:
     """Return the run's metric: ``own`` is the mean on the clients' held-out rows, ``test`` is on the test rows.
 
     If clients have personal models, ``own`` is of these, and there is no ``test``. A run that diverged counts with its untrained
@@ -62,25 +47,28 @@ def values_of(store: RunStore, record: RunRecord, metric: str) -> dict[Measure, 
     values = {m.split: m.value for m in newest if m.round == at and not math.isnan(m.value)}
     if "personal" in values:
         return {"own": values["personal"]}
-    names: dict[Measure, str] = {"own": "clients", "test": "test"}
+    names: dict[evidence.Measure, str] = {"own": "clients", "test": "test"}
     return {name: values[split] for name, split in names.items() if split in values}
 
 
 def lines_of(
-    store: RunStore, runs: Mapping[str, Sequence[RunRecord]], primary: registry.Measure, measures: Sequence[Measure]
-) -> list[Gain]:
+    store: RunStore,
+    runs: Mapping[str, Sequence[RunRecord]],
+    primary: registry.Measure,
+    measures: Sequence[evidence.Measure],
+) -> list[evidence.Gain]:
     """Return the gains of each method over FedAvg, if both have ended on at least two common seeds."""
     records = [record for of_method in runs.values() for record in of_method if record.status in DONE]
     by_row, drawn = by_method(store, records), splits(records)
-    reached: dict[tuple[str, Measure], dict[Seeds, list[float]]] = {}
+    reached: dict[tuple[str, evidence.Measure], dict[Seeds, list[float]]] = {}
     observed = observations(records)
     for record in records:
         for measure, value in values_of(store, record, primary.name).items():
             reached.setdefault((record.name, measure), {}).setdefault(observed[record.id], []).append(value)
     lines = []
     for method, of_method in runs.items():
-        for measure in measures if method != REFERENCE else ():
-            values, base = reached.get((method, measure), {}), reached.get((REFERENCE, measure), {})
+        for measure in measures if method != evidence.REFERENCE else ():
+            values, base = reached.get((method, measure), {}), reached.get((evidence.REFERENCE, measure), {})
             gains = {
                 seeds: primary.sign * (fmean(values[seeds]) - fmean(base[seeds]))
                 for seeds in sorted(values.keys() & base.keys())
@@ -93,16 +81,16 @@ def lines_of(
 
 
 def line_of(
-    method: str, measure: Measure, lr: float, gains: Mapping[Seeds, float], by_row: ByRow, drawn: Splits | None
-) -> Gain:
+    method: str, measure: evidence.Measure, lr: float, gains: Mapping[Seeds, float], by_row: ByRow, drawn: Splits | None
+) -> evidence.Gain:
     """Return one gain with its interval and p, computed as in a comparison."""
     values = list(gains.values())
     mean, half = mean_interval(values)
     p = paired_p(values)
-    whole = estimate(by_row, method, REFERENCE, gains, drawn)
+    whole = estimate(by_row, method, evidence.REFERENCE, gains, drawn)
     if whole and whole.half():
         half, p = whole.half(), max(whole.p(), p)
-    return Gain(method, measure, lr, short(mean), short(half), short(p), len(gains))
+    return evidence.Gain(method, measure, lr, short(mean), short(half), short(p), len(gains))
 
 
 def short(value: float) -> float:
@@ -117,17 +105,19 @@ def case_of(
     dataset: Dataset,
     faces: Faces | None = None,
     command: str = "",
-) -> Case:
+) -> evidence.Case:
     """Make the case from runs by method, with FedAvg among them. ``experiment`` is one of FedAvg's.
 
     Without ``faces``, the partitions are diagnosed.
     """
-    base = [r for r in runs[REFERENCE] if r.status in DONE]
+    base = [r for r in runs[evidence.REFERENCE] if r.status in DONE]
     primary = registry.primary_of(base)
-    measures: list[Measure] = [name for name in MEASURES if name == "test" or experiment.clients.held_out > 0]
+    measures: list[evidence.Measure] = [
+        name for name in evidence.MEASURES if name == "test" or experiment.clients.held_out > 0
+    ]
     reached = [values_of(store, r, primary.name) for r in base]
     dominant, strengths = faces or faces_over(experiment, dataset, sorted({r.partition_seed for r in base}))
-    return Case(
+    return evidence.Case(
         data=experiment.labels("dataset")[0],
         skew=" + ".join(experiment.labels("skew", True)),
         model=experiment.labels("model")[0],
@@ -148,24 +138,24 @@ def faces_over(experiment: Experiment, dataset: Dataset, partition_seeds: Sequen
         faces_of(from_experiment(experiment.replace(clients__partition_seed=seed), "", dataset))
         for seed in partition_seeds[:PARTITIONS]
     ]
-    any_face: tuple[Face | Literal[""], ...] = (*FACES, "")
+    any_face: tuple[evidence.Face | Literal[""], ...] = (*evidence.FACES, "")
     dominant = [face for diagnosed in diagnoses for face in any_face if face == diagnosed.dominant]
     strengths = [diagnosed.strengths for diagnosed in diagnoses]
-    means = {face: round(max(0.0, fmean(of_faces[face] for of_faces in strengths)), 4) for face in FACES}
+    means = {face: round(max(0.0, fmean(of_faces[face] for of_faces in strengths)), 4) for face in evidence.FACES}
     return max(sorted(set(dominant)), key=dominant.count), means
 
 
-def case_of_comparison(store: RunStore, word: str) -> Case:
+def case_of_comparison(store: RunStore, word: str) -> evidence.Case:
     """Make the case of a finished comparison, such as ``c7``. Raises `BadInput` if FedAvg or a second seed is missing."""
     records = store.select([word])
     by_name: dict[str, list[RunRecord]] = {}
     for record in records:
         by_name.setdefault(record.name, []).append(record)
     require(
-        REFERENCE in by_name and len(by_name) > 1,
+        evidence.REFERENCE in by_name and len(by_name) > 1,
         f"evidence add {word}: gains are over FedAvg; compare it with other methods: --algorithms fedavg scaffold",
     )
-    base = from_toml(by_name[REFERENCE][0].experiment)
+    base = from_toml(by_name[evidence.REFERENCE][0].experiment)
     if isinstance(base.dataset, Redrawn):
         base = base.replace(dataset=dataclasses.replace(base.dataset, fold=""))
     require(
@@ -185,28 +175,28 @@ def case_of_comparison(store: RunStore, word: str) -> Case:
     return case
 
 
-def experiment_of(case: Planned, method: str, rate: float, seed: int) -> Experiment:
+def experiment_of(case: evidence.Planned, method: str, rate: float, seed: int) -> Experiment:
     """Return one run of the protocol. Its name is the method."""
     experiment = with_method(Experiment(**case.settings()), method)
     return experiment.replace(name=method, solver__lr=rate, training__seed=seed, clients__partition_seed=seed)
 
 
-def able(case: Planned, methods: Sequence[str], data: Dataset) -> Iterator[str]:
+def able(case: evidence.Planned, methods: Sequence[str], data: Dataset) -> Iterator[str]:
     """Yield the methods that can run on this case."""
     for method in methods:
         try:
-            assemble(experiment_of(case, method, RATES[0], 0), data)
+            assemble(experiment_of(case, method, evidence.RATES[0], 0), data)
         except BadInput:
             continue
         yield method
 
 
-def tuned(store: RunStore, case: Planned, method: str) -> float | None:
+def tuned(store: RunStore, case: evidence.Planned, method: str) -> float | None:
     """Return the learning rate with the best value on the clients' held-out rows; None until all tuning runs are done.
 
     A run that diverged has the worst value.
     """
-    experiments = {rate: experiment_of(case, method, rate, TUNING_SEED) for rate in RATES}
+    experiments = {rate: experiment_of(case, method, rate, evidence.TUNING_SEED) for rate in evidence.RATES}
     stored = stored_runs(store, list(experiments.values()))
     scores: dict[float, float] = {}
     for rate, experiment in experiments.items():
@@ -216,10 +206,12 @@ def tuned(store: RunStore, case: Planned, method: str) -> float | None:
         measure = registry.primary_of([record])
         value = values_of(store, record, measure.name).get("own", math.nan) * measure.sign
         scores[rate] = -math.inf if record.status != "finished" or math.isnan(value) else value
-    return max(RATES, key=lambda rate: scores[rate])
+    return max(evidence.RATES, key=lambda rate: scores[rate])
 
 
-def gathered(store: RunStore, case: Planned, methods: Sequence[str], data: Dataset, file: Path) -> Case | None:
+def gathered(
+    store: RunStore, case: evidence.Planned, methods: Sequence[str], data: Dataset, file: Path
+) -> evidence.Case | None:
     """Return the case with the methods measured so far; None until FedAvg has two seeds.
 
     If ``file`` already has this case, its faces are not measured again, and gains of other methods stay: None until FedAvg has
@@ -228,19 +220,19 @@ def gathered(store: RunStore, case: Planned, methods: Sequence[str], data: Datas
     """
     rates = {method: rate for method in methods if (rate := tuned(store, case, method)) is not None}
     experiments = {
-        method: [experiment_of(case, method, rate, seed) for seed in SEEDS] for method, rate in rates.items()
+        method: [experiment_of(case, method, rate, seed) for seed in evidence.SEEDS] for method, rate in rates.items()
     }
     stored = stored_runs(store, [experiment for of_method in experiments.values() for experiment in of_method])
     runs = {
         method: [stored[e.hash()] for e in of_method if e.hash() in stored] for method, of_method in experiments.items()
     }
-    before = next((earlier for earlier in read_file(file).cases if earlier.title == case.title), None)
+    before = next((earlier for earlier in evidence.read_file(file).cases if earlier.title == case.title), None)
     others = [line for line in before.methods if line.method not in rates] if before else []
     needed = max([2, *(line.seeds for line in others)])
-    if sum(record.status in DONE for record in runs.get(REFERENCE, [])) < needed:
+    if sum(record.status in DONE for record in runs.get(evidence.REFERENCE, [])) < needed:
         return None
     faces = (before.dominant, before.strengths) if before else None
-    measured = case_of(store, runs, suited(experiments[REFERENCE][0], data), data, faces)
+    measured = case_of(store, runs, suited(experiments[evidence.REFERENCE][0], data), data, faces)
     fedavg = before.fedavg if before and others else measured.fedavg
     require(
         all(math.isclose(value, measured.fedavg[name], rel_tol=ALIKE) for name, value in fedavg.items()),
@@ -253,28 +245,30 @@ def gathered(store: RunStore, case: Planned, methods: Sequence[str], data: Datas
 
 def run_protocol(
     store: RunStore,
-    cases: Sequence[Planned],
+    cases: Sequence[evidence.Planned],
     methods: Sequence[str],
     file: Path,
     complete: Callable[[Sequence[Experiment], str, Dataset], object],
-    seeds: Sequence[int] = SEEDS,
+    seeds: Sequence[int] = evidence.SEEDS,
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Complete the runs of all cases on the first seeds, then of all on the others. Each measured case is written to ``file``.
 
     ``complete(experiments, title, data)`` executes those that are not in the store.
     """
-    methods = list(dict.fromkeys([REFERENCE, *methods]))
-    for number, part in enumerate(PASSES, 1):
+    methods = list(dict.fromkeys([evidence.REFERENCE, *methods]))
+    for number, part in enumerate(evidence.PASSES, 1):
         for at, case in enumerate(cases, 1):
-            say(f"pass {number} of {len(PASSES)}, case {at} of {len(cases)}: {case.title}")
+            say(f"pass {number} of {len(evidence.PASSES)}, case {at} of {len(cases)}: {case.title}")
             try:
                 data = Experiment(**case.settings()).dataset.load()
             except FedskewError as error:
                 say(f"left out: {error}")
                 continue
             fit = list(able(case, methods, data))
-            tuning = [experiment_of(case, method, rate, TUNING_SEED) for method in fit for rate in RATES]
+            tuning = [
+                experiment_of(case, method, rate, evidence.TUNING_SEED) for method in fit for rate in evidence.RATES
+            ]
             complete(tuning, f"tuning: {case.title}", data)
             rates = {method: rate for method in fit if (rate := tuned(store, case, method)) is not None}
             measured = [
@@ -285,4 +279,4 @@ def run_protocol(
             ]
             complete(measured, case.title, data)
             if measured_case := gathered(store, case, fit, data, file):
-                add_case(file, measured_case)
+                evidence.add_case(file, measured_case)

@@ -25,22 +25,7 @@ from fedskew.core.errors import DAMAGED, BadInput, require, suggestion
 from fedskew.core.files import require_exists
 from fedskew.data.find import LARGEST, opened
 from fedskew.data.preprocessing import MISSING
-from fedskew.data.tables.mapping import (
-    BEGINS,
-    CELLS,
-    CellTally,
-    Mapping,
-    Mappings,
-    decide,
-    entry,
-    holds_strings,
-    in_plain,
-    mapping_of,
-    mapping_path,
-    note,
-    quoted,
-    trimmed,
-)
+from fedskew.data.tables import mapping
 
 LONGEST = 4 << 20
 """Maximum number of characters in a cell, and of bytes in a line."""
@@ -175,7 +160,7 @@ class Reading:
     spellings: dict[str, str] = field(default_factory=dict)
     missing: frozenset[str] = MISSING  # further cells that are missing values
     drop: frozenset[str] = frozenset()  # columns that are left out, by their agreed names
-    training: Mappings = field(default_factory=Mappings)
+    training: mapping.Mappings = field(default_factory=mapping.Mappings)
     client: str = ""  # of all rows, if it is known
     raw: bool = False  # keep names and cells as the file has them: no mapping, no check of quotes, CSV cells stay text
     untyped: frozenset[str] = frozenset()  # CSV columns whose numbers and times stay text, in plain spelling
@@ -226,14 +211,14 @@ class Reading:
                 cells.note_spellings()
             before += size
 
-    def mapping(self, path: Path, columns: Sequence[str]) -> Mapping:
+    def mapping_at(self, path: Path, columns: Sequence[str]) -> mapping.Mapping:
         """Return the mapping of the file's TOML file, or else what ``training`` says, with a note."""
-        if mapping_path(path).is_file():
-            return mapping_of(path)
-        mapping, line = self.training.of(path.name, stem(path), columns, self.client)
+        if mapping.mapping_path(path).is_file():
+            return mapping.mapping_of(path)
+        as_in_training, line = self.training.of(path.name, stem(path), columns, self.client)
         if line:
             self.notes.append(line)
-        return mapping
+        return as_in_training
 
     def common_spellings(self) -> dict[str, str]:
         """Return, by column, the special spelling on which the files agree. Files with plain cells do not count."""
@@ -248,9 +233,10 @@ class Reading:
         differ = ", ".join(sorted(columns ^ others))[:200]
         start = f"{path}: its columns differ from {self.files[0].name}'s in {differ}; all files need the same ones; in "
         if not (lacks := sorted(columns - others)):
-            return f"{start}{mapping_path(self.files[0]).name} write absent = [{quoted(min(others - columns))}] if it has none"
-        rename = entry("rename", min(others - columns, default="ITS-NAME"), lacks[0])
-        return f"{start}{mapping_path(path).name} write {rename}; or absent = [{quoted(lacks[0])}] if it has none"
+            absent = mapping.quoted(min(others - columns))
+            return f"{start}{mapping.mapping_path(self.files[0]).name} write absent = [{absent}] if it has none"
+        rename = mapping.entry("rename", min(others - columns, default="ITS-NAME"), lacks[0])
+        return f"{start}{mapping.mapping_path(path).name} write {rename}; or absent = [{mapping.quoted(lacks[0])}] if it has none"
 
     def parts(self, path: Path) -> Iterator[tuple[pa.Table, float]]:
         """Yield tables, each with the share of the file that is read so far. All columns of CSV files are text."""
@@ -277,7 +263,7 @@ class Reading:
                         part = without_views(pa.Table.from_batches([batch[lo : lo + ROWS]]))
                         yield part, mapped.tell() / max(1, mapped.size())
         elif kind == "Excel":
-            yield excel_table(path, mapping_of(path).sheet), 1.0
+            yield excel_table(path, mapping.mapping_of(path).sheet), 1.0
         else:
             with pa.OSFile(str(path)) as raw:
                 for part in json_lines(path, raw) if kind == "JSON lines" else self.csv(path, raw):
@@ -287,7 +273,8 @@ class Reading:
         """Yield the rows. Lines with too few or too many cells are skipped and counted in ``malformed``."""
         delimiter, header, before = first_line(path)
         suspect = False
-        words = self.words | {written for written, name in mapping_of(path).rename.items() if name in self.words}
+        renamed = mapping.mapping_of(path).rename.items()
+        words = self.words | {written for written, name in renamed if name in self.words}
 
         def skip(row: pacsv.InvalidRow) -> str:
             nonlocal suspect
@@ -320,10 +307,10 @@ class FileCells:
     """The cells of one file of a reading: how they are read, and what the blocks so far have shown."""
 
     def __init__(self, reading: Reading, path: Path, columns: Sequence[str]) -> None:
-        self.reading, self.path, self.mapping = reading, path, reading.mapping(path, columns)
+        self.reading, self.path, self.mapping = reading, path, reading.mapping_at(path, columns)
         self.present: dict[str, set[str]] = {}  # words of the columns whose words are mapped
         self.types: dict[str, pa.DataType] = {}  # of the columns in the previous block
-        self.tallies: dict[str, CellTally] | None = None  # of all cells of the file, if some are not plain
+        self.tallies: dict[str, mapping.CellTally] | None = None  # of all cells of the file, if some are not plain
 
     def agreed(self, part: pa.Table) -> pa.Table:
         """Return the table with the agreed columns and words, without spaces around words, except in the column ``text``.
@@ -331,7 +318,7 @@ class FileCells:
         Texts become numbers or times if all are.
         """
         text, plain = self.reading.text, self.tallies is None
-        cells = [part[name] if name == text != "" else trimmed(part[name]) for name in part.column_names]
+        cells = [part[name] if name == text != "" else mapping.trimmed(part[name]) for name in part.column_names]
         part = pa.Table.from_arrays(cells, names=part.column_names)
         agreed = self.mapping(part, self.path, self.present, self.typed)
         if plain and self.tallies is not None:
@@ -344,7 +331,7 @@ class FileCells:
     def typed(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return a column's cells as numbers or times, if all texts are and the column does not hold words."""
         reading, before = self.reading, self.types.get(name, pa.string())
-        if not holds_strings(column.type):  # a column without a cell may have the type of numbers
+        if not mapping.holds_strings(column.type):  # a column without a cell may have the type of numbers
             return pa.nulls(len(column)) if column.null_count == len(column) else column
         if name == reading.text != "":
             return column
@@ -353,15 +340,15 @@ class FileCells:
         if name in reading.words:
             return column
         cells = typed(column, before)
-        if self.tallies is None and holds_strings(cells.type) and may_be_spelt(cells):
+        if self.tallies is None and mapping.holds_strings(cells.type) and may_be_spelt(cells):
             self.tally()
         if spelling := self.spelling(name):
-            cells = typed(in_plain(column, spelling), before)
+            cells = typed(mapping.in_plain(column, spelling), before)
         self.types[name] = cells.type
         if not pa.types.is_null(cells.type):
-            reading.are_texts.setdefault(name, set()).add(holds_strings(cells.type))
+            reading.are_texts.setdefault(name, set()).add(mapping.holds_strings(cells.type))
         if name in reading.untyped:
-            return in_plain(column, spelling) if spelling else column
+            return mapping.in_plain(column, spelling) if spelling else column
         return cells
 
     def spelling(self, name: str) -> str:
@@ -370,28 +357,29 @@ class FileCells:
 
     def tally(self) -> None:
         """Read the whole file to learn how it spells numbers and times."""
-        tallies = self.tallies = dict[str, CellTally]()
+        tallies = self.tallies = dict[str, mapping.CellTally]()
 
         def add(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-            if holds_strings(column.type) and name not in {*self.reading.words, self.reading.text or None}:
-                tallies.setdefault(name, CellTally()).add(column)
+            if mapping.holds_strings(column.type) and name not in {*self.reading.words, self.reading.text or None}:
+                tallies.setdefault(name, mapping.CellTally()).add(column)
             return column
 
         for part, _ in Reading([self.path]).parts(self.path):
             structs.replace(self.mapping, units={})(with_plain_names(part, self.path), self.path, {}, add)
         semicolons = format_of(self.path) == "csv" and first_line(self.path)[0] == ";"
-        self.reading.spelt[self.path] = decide(tallies, semicolons)
+        self.reading.spelt[self.path] = mapping.decide(tallies, semicolons)
 
     def note_spellings(self) -> None:
         """Note how specially spelt numbers and times are read, and which texts look like numbers or times."""
         for name, tally in (self.tallies or {}).items():
-            line = note(name, tally, self.spelling(name), holds_strings(self.types.get(name, pa.null())))
+            is_text = mapping.holds_strings(self.types.get(name, pa.null()))
+            line = mapping.note(name, tally, self.spelling(name), is_text)
             if line and name not in self.reading.drop:
                 self.reading.notes.append(f"{self.path.name}: {line}")
 
     def note_unused(self) -> None:
         """Note words to map that the file does not hold."""
-        where = mapping_path(self.path)
+        where = mapping.mapping_path(self.path)
         for table, words in self.mapping.expected.items() if where.is_file() else ():
             present = self.present[table.partition(".")[2]]
             absent = [word for word in words if word.strip() not in present]
@@ -409,9 +397,9 @@ def excel_table(path: Path, sheet: str) -> pa.Table:
         require(unpacked_size <= LARGEST, f"{path}: more than {LARGEST:,} bytes when unpacked; save the sheet as CSV")
         with pd.ExcelFile(path, engine="openpyxl") as book:
             names = list(map(str, book.sheet_names))
-            where = f"{path}: its sheets are {', '.join(map(repr, names))}; in {mapping_path(path).name} write"
+            where = f"{path}: its sheets are {', '.join(map(repr, names))}; in {mapping.mapping_path(path).name} write"
             sheet = sheet or (names[0] if len(names) == 1 else "")
-            require(sheet in names, f"{where} sheet = {quoted(names[0])} in the first line")
+            require(sheet in names, f"{where} sheet = {mapping.quoted(names[0])} in the first line")
             nulls = pacsv.ConvertOptions().null_values  # pandas has None, too, which is a word in CSV files
             names_of_columns = pd.read_excel(book, sheet, header=None, nrows=1, dtype=str).dropna(axis=1)
             check_names(names_of_columns.to_numpy().ravel(), path)  # pandas would number equal names
@@ -444,8 +432,8 @@ def typed(column: pa.ChunkedArray, before: pa.DataType) -> pa.ChunkedArray:
 
 def may_be_spelt(column: pa.ChunkedArray) -> bool:
     """Whether a quarter of the first texts begin like numbers, so that the file may spell numbers or times in its own way."""
-    cells = column.drop_null()[:CELLS].cast(pa.string())
-    return 4 * (pc.sum(pc.match_substring_regex(cells, BEGINS)).as_py() or 0) >= len(cells) > 0
+    cells = column.drop_null()[: mapping.CELLS].cast(pa.string())
+    return 4 * (pc.sum(pc.match_substring_regex(cells, mapping.BEGINS)).as_py() or 0) >= len(cells) > 0
 
 
 def first_line(path: Path) -> tuple[str, list[str], int]:

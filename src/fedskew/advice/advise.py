@@ -7,12 +7,12 @@ data set counts once: its gain is the mean over its cases.
 import math
 from collections.abc import Sequence
 from statistics import fmean
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from fedskew.advice import evidence
 from fedskew.core.groups import grouped
 from fedskew.core.text import count, listed, percent, title
-from fedskew.measure.statistics import LEVEL, Verdict, mean_interval, paired_p
+from fedskew.measure.statistics import LEVEL, mean_interval, paired_p
 
 OFTEN = 0.5
 """A method can win only if it was measured in at least this share of the cases."""
@@ -136,25 +136,11 @@ COMMON = ("scaffold", "fedprox:mu=0.1")
 """Methods to compare with FedAvg if there is no evidence for any method."""
 
 
-class Near(TypedDict):
-    """The best method of a case with similar strengths of the faces, on one measure."""
-
-    data: str
-    skew: str
-    distance: float  # Euclidean, between the strengths of the faces
-    measure: evidence.Measure
-    meaning: str  # the measure in words
-    method: str
-    text: str  # the change of the metric
-    verdict: Verdict
-    seeds: int
-
-
 class Advice(TypedDict):
     """The overall winners, the nearest cases, reasons, and the command that compares the methods."""
 
     methods: list[Winner]
-    nearest: list[Near]
+    nearest: list[dict[str, Any]]  # see `nearest_cases`
     because: str
     checked: list[str]
     caution: str
@@ -175,24 +161,7 @@ def advise(
     the same kind of ``target`` count. ``data`` are the arguments of ``fedskew compare`` that name the data. Cases of the data set
     ``name`` are counted.
     """
-    advice: Advice = {"methods": [], "nearest": [], "because": "", "checked": [], "caution": "", "command": ""}
-    if not dominant:
-        return {
-            **advice,
-            "because": "No measured face differs beyond chance. Train with FedAvg, and tune its learning rate.",
-            "caution": "Differences that are too small to show in so few rows may exist.",
-            "command": command(["fedavg"], data),
-        }
-    strength = next(value for face, value in strengths.items() if face == dominant)
-    differ = f"Your clients differ mostly by {dominant} (strength {strength:.2f})."
-    alike = [case for case in cases if case.target == target]
-    if not alike:
-        return {
-            **advice,
-            "because": f"{differ} Compare FedAvg with two widely used methods.",
-            "caution": f"We cannot say which method is best here: {missing(cases, target)}.",
-            "command": command(["fedavg", *COMMON], data),
-        }
+    alike = [case for case in cases if case.target == target] if dominant else []
     winners = [best for measure in evidence.MEASURES if (best := winner(alike, measure))]
     nearest = nearest_cases(alike, strengths)
     reliable = [near["method"] for near in nearest if near["verdict"] == "higher"]
@@ -200,22 +169,36 @@ def advise(
     if measured and not any(line["measure"] == "own" for line in winners):
         reliable.insert(0, evidence.ADAPTED)
     order = list(dict.fromkeys([*(line["method"] for line in winners), *reliable]))[:MOST]
-    advised = "Train with FedAvg, and tune its learning rate: no method did better on average."
-    if order:
-        advised = f"Compare FedAvg with {listed([title(method.partition(':')[0]) for method in order])}."
+    strength = next((value for face, value in strengths.items() if face == dominant), 0.0)
+    differ = f"Your clients differ mostly by {dominant} (strength {strength:.2f})."
+    if not dominant:
+        because = "No measured face differs beyond chance. Train with FedAvg, and tune its learning rate."
+        beware = "Differences that are too small to show in so few rows may exist."
+    elif not alike:
+        order = [*COMMON]
+        because = f"{differ} Compare FedAvg with two widely used methods."
+        beware = f"We cannot say which method is best here: {missing(cases, target)}."
+    else:
+        because = f"{differ} Train with FedAvg, and tune its learning rate: no method did better on average."
+        if order:
+            because = f"{differ} Compare FedAvg with {listed([title(method.partition(':')[0]) for method in order])}."
+        beware = caution(alike, name)
     return {
         "methods": winners,
         "nearest": nearest,
-        "because": f"{differ} {advised}",
-        "checked": [verdict_on(check(alike, measure), measure) for measure in evidence.MEASURES],
-        "caution": caution(alike, name),
+        "because": because,
+        "checked": [verdict_on(check(alike, measure), measure) for measure in evidence.MEASURES if alike],
+        "caution": beware,
         "command": command(["fedavg", *order], data),
     }
 
 
-def nearest_cases(cases: Sequence[evidence.Case], strengths: evidence.Strengths) -> list[Near]:
-    """Return the best method on each measure in the `NEAREST` cases with the most similar strengths, the nearest first."""
-    rows: list[Near] = []
+def nearest_cases(cases: Sequence[evidence.Case], strengths: evidence.Strengths) -> list[dict[str, Any]]:
+    """Return the best method on each measure in the `NEAREST` cases with the most similar strengths, the nearest first.
+
+    ``text`` is the change of the metric, and ``meaning`` the measure in words.
+    """
+    rows = []
     for case in sorted(cases, key=lambda case: distance(case, strengths))[:NEAREST]:
         for measure, meaning in evidence.MEASURES.items():
             allowed = gains_of([case], measure)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypedDict
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -210,28 +210,11 @@ def add_case(path: Path, case: Case) -> None:
 MEASURED_ON: dict[Measure, str] = {"test": "one model, test rows", "own": "clients' own held-out rows"}
 
 
-class Cell(TypedDict):
-    """One row of the table: a gain over FedAvg."""
+def cells(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of all gains over FedAvg, case by case.
 
-    data: str
-    skew: str
-    dominant: str
-    strengths: dict[Face, float]
-    method: str
-    title: str
-    measured_on: str
-    lr: float
-    fedavg: str
-    change: str  # of the metric, with its 95 % interval
-    share: float  # gain divided by FedAvg's error
-    removed: str
-    verdict: Verdict
-    seeds: int
-    command: str
-
-
-def cells(cases: Sequence[Case]) -> Iterator[Cell]:
-    """Yield the rows of all gains, case by case."""
+    ``change`` is the change of the metric, with its 95 % interval; ``share`` is the gain divided by FedAvg's error.
+    """
     for case in cases:
         verdicts = case.verdicts()
         for line in case.methods:

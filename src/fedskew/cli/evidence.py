@@ -56,7 +56,7 @@ def run(parsed: argparse.Namespace) -> None:
         print_json(gains)
     elif gains and (parsed.case or parsed.algorithms):
         keys = ("data", "skew", "title", "measured_on", "lr", "change", "seeds")
-        columns = {key.replace("_", " "): [str(cell[key]) for cell in gains] for key in keys}  # type: ignore[literal-required]
+        columns = {key.replace("_", " "): [str(cell[key]) for cell in gains] for key in keys}
         print_columns(columns, ("data", "skew", "title", "measured on"))
     say(f"evidence: {file}")
 

@@ -167,7 +167,7 @@ FILTERS = (
 
 
 def evidence_page(cells: Sequence[Mapping[str, Any]], about: str) -> str:
-    """Return the page as HTML text. Each of ``cells`` has the keys of `fedskew.advice.evidence.Cell`."""
+    """Return the page as HTML text. Each of ``cells`` is from `fedskew.advice.evidence.cells`."""
     choices = [
         (name, title, sorted({str(cell["title" if name == "method" else name]) for cell in cells}))
         for name, title in FILTERS

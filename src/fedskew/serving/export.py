@@ -291,9 +291,8 @@ def network_graph(
             dynamic_shapes=({0: torch.export.Dim("rows")},),
             opset_version=opset,
         )
-        assert exported
-        return exported
-    raise AssertionError
+    assert exported
+    return exported
 
 
 @contextmanager

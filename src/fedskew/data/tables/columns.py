@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedskew.data.preprocessing import MISSING, Cells, Column, Number, Tabular, Text, Unseen, Words
-from fedskew.data.tables.mapping import GAPS, plain
+from fedskew.data.preprocessing import MISSING, Cells, Column, Floats, Number, Tabular, Text, Unseen, Words
+from fedskew.data.tables.mapping import GAPS, Values, plain
 from fedskew.data.texts import by_frequency, words
 
 Fact: TypeAlias = tuple[str, Literal["mean", "content", "share", "missing"], str, NDArray[np.float64]]
@@ -58,10 +58,6 @@ def of_texts(name: str, texts: Sequence[str]) -> Iterator[Fact | Held]:
     places = np.fromiter(chain.from_iterable(columns), dtype=np.int64)
     held = csr_array((np.ones(len(places)), places, ends), shape=(len(texts), len(frequent)))
     yield name, "word", tuple(frequent), held
-
-
-Floats = NDArray[np.float64]
-Values: TypeAlias = "pd.Series[Any]"
 
 
 @dataclass(frozen=True)

@@ -265,7 +265,7 @@ def entry(table: str, name: str, value: str | float, *more: tuple[str, str]) -> 
 
 
 GAPS = frozenset(("", *"? - -- --- . .. * #n/a n/a na nan <na> n.a. k.a. null nil none unknown missing".split()))  # noqa: SIM905
-"""Cells in small letters that are missing values between numbers or times."""
+"""Values in small letters that are missing values between numbers or times."""
 
 MOSTLY_NUMBERS = 0.9
 """If at least this share of a text column's values are numbers, it is numeric, and its other values are missing."""
@@ -284,10 +284,10 @@ AMOUNT = (
 LOOKS = rf"{AMOUNT}|\d{{1,2}}[./-]\d{{1,2}}[./-](?:\d{{4}}|\d\d)\b.*|\d{{4}}[./-]\d{{1,2}}[./-]\d{{1,2}}\b.*|\d{{1,2}}:\d\d\b.*"
 """What looks like a number with a unit, a date or a time of the day."""
 
-Cells: TypeAlias = "pd.Series[Any]"
+Values: TypeAlias = "pd.Series[Any]"
 
 
-def read(cells: Cells, spelling: str) -> Cells:
+def read(cells: Values, spelling: str) -> Values:
     """Return plain numbers and times for cells without spaces around them, NaN for cells in another spelling.
 
     Times of the day become seconds.
@@ -311,8 +311,8 @@ def is_time(cell: str, form: str) -> bool:
         return False
 
 
-def plain(cells: Cells, spelling: str) -> Cells:
-    """Return plain numbers and times for cells of a column. Cells in another spelling stay; `GAPS` are missing."""
+def plain(cells: Values, spelling: str) -> Values:
+    """Return plain numbers and times for cells of a column. Values in another spelling stay; `GAPS` are missing."""
     cells = cells.str.strip()
     converted = read(cells, spelling)
     return converted.where(converted.notna(), cells.mask(cells.str.casefold().isin(GAPS), None))
@@ -366,7 +366,7 @@ class CellTally:
         self.show("other look", cells[look][shapes != re.sub(r"\d+", "0", self.shown.get("look", ""))])
         self.show("odd", cells[~look])
 
-    def show(self, what: str, cells: Cells) -> None:
+    def show(self, what: str, cells: Values) -> None:
         if len(cells):
             self.shown.setdefault(what, str(cells.iloc[0]))
 
@@ -390,7 +390,7 @@ def swapped(form: str) -> str:
 
 
 def decide(tallies: dict[str, CellTally], semicolons: bool) -> dict[str, str]:
-    """Return the spelling of each column of a file. Cells such as 1,200 have the decimal sign of the file's other columns.
+    """Return the spelling of each column of a file. Values such as 1,200 have the decimal sign of the file's other columns.
 
     Without other columns, it is a point, or a comma in a file with ``semicolons``.
     """

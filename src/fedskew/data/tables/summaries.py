@@ -10,9 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from fedskew.data.preprocessing import HASHES, SPELLINGS, Angle, Cells, Column, Number, Tabular, Text, Words
-
-Floats = NDArray[np.float64]
+from fedskew.data.preprocessing import HASHES, SPELLINGS, Angle, Cells, Column, Floats, Number, Tabular, Text, Words
 
 CATEGORIES = 40
 """A column with up to this many different words is categorical (one-hot). With more, it is text."""

@@ -27,17 +27,11 @@ def valid(**changes) -> dict:
     } | changes
 
 
-def with_bad(value: float) -> np.ndarray:
+def with_bad() -> np.ndarray:
     x = np.zeros((5, 3), dtype=np.float32)
-    x[1, 2] = x[1, 0] = x[4, 1] = value
+    x[1, 2] = x[1, 0] = np.nan
+    x[4, 1] = np.inf
     return x
-
-
-def test_valid_data_set_is_accepted():
-    data = Dataset(**valid())
-    assert data.num_classes == 3
-    assert data.shape == (3,)
-    assert Dataset(**valid(groups=None)).groups is None
 
 
 def test_names_may_be_arrays_and_client_ids_may_be_letters():
@@ -55,11 +49,9 @@ def test_names_may_be_arrays_and_client_ids_may_be_letters():
         ({"y": np.array([0, 1, 2, 1])}, ["5 training rows", "4 labels"]),
         ({"y_test": np.array([0])}, ["2 test rows", "1 labels"]),
         ({"y": np.array([0, 1, 3, 1, 0])}, ["training labels", "0..2", "0..3"]),
-        ({"y": np.array([0, -1, 2, 1, 0])}, ["training labels", "0..2", "-1..2"]),
         ({"y_test": np.array([0, 7])}, ["test labels", "0..7"]),
         ({"y": np.array([0.5, 1, 2, 1, 0])}, ["integers", "float64"]),
-        ({"x": with_bad(np.nan)}, ["2 training rows", "finite"]),
-        ({"x": with_bad(np.inf)}, ["2 training rows", "finite"]),
+        ({"x": with_bad()}, ["2 training rows", "finite"]),
         ({"x_test": np.full((2, 3), np.nan)}, ["2 test rows", "finite"]),
         ({"x_test": np.zeros((2, 4))}, ["(3,)", "(4,)"]),
         ({"groups": np.array([1, 2])}, ["groups"]),
@@ -73,20 +65,14 @@ def test_bad_arrays_give_one_line_errors(changes, words):
     assert all(word in str(error.value) for word in ("mine", *words))
 
 
-@pytest.mark.parametrize("part", ["x", "y", "x_test", "y_test", "groups"])
-def test_fingerprint_changes_with_any_value(part):
-    changed = valid()
-    changed[part] = changed[part].copy()
-    changed[part][0] += 1
-    assert Dataset(**changed).fingerprint() != Dataset(**valid()).fingerprint()
-    assert Dataset(**valid()).fingerprint() == Dataset(**valid()).fingerprint()
-    assert len(Dataset(**valid()).fingerprint()) == 16
-
-
-def test_fingerprint_depends_on_groups_shapes_and_types():
+def test_fingerprint_depends_on_values_groups_shapes_and_types():
     deeper = {"x": np.zeros((5, 3, 1)), "x_test": np.zeros((2, 3, 1))}
-    changed = ({}, {"groups": None}, {"x": np.zeros((5, 3))}, deeper)
-    assert len({Dataset(**valid(**changes)).fingerprint() for changes in changed}) == 4
+    parts = {"x": np.eye(5, 3, dtype=np.float32), "y": [0, 1, 0, 1, 0], "x_test": np.ones((2, 3)), "y_test": [1] * 2}
+    parts |= {"groups": [1] * 5}
+    changed = [{}, {"groups": None}, {"x": np.zeros((5, 3))}, deeper, *({name: part} for name, part in parts.items())]
+    prints = [Dataset(**valid(**changes)).fingerprint() for changes in (*changed, {})]
+    assert (len({*prints}), prints[0]) == (len(changed), prints[-1])
+    assert len(prints[0]) == 16
 
 
 def test_own_data_cannot_be_loaded_again():
@@ -168,12 +154,10 @@ def test_a_frames_columns_are_named_and_bfloat16_is_read() -> None:
         ({"groups": pd.array([1] * 59 + [None], dtype="Int64")}, r"1 rows have no client \(groups\), such as row 59"),
         ({"groups": "site"}, r"client \(groups\) must be an array, not str"),
         ({"y": np.eye(2, dtype=np.int64)[Y]}, "a single 1, as one-hot labels have; write y.argmax"),
-        ({"y": np.eye(2, dtype=np.float32)[Y]}, "a single 1, as one-hot labels have"),
         ({"y": np.eye(2)[Y], "classes": ()}, "a single 1, as one-hot labels have"),
         ({"classes": ()}, r"not int64; for classes give their names, classes=\(\.\.\.\)"),
         ({"y": np.where(Y, "yes", "maybe")}, "targets such as 'maybe' are not among the classes no, yes"),
         ({"y": [*WORDS[:-1].tolist(), np.nan], "classes": ()}, r"1 rows have no target \(y\), such as row 59"),
-        ({"y": missing(2, None), "classes": ()}, r"1 rows have no target \(y\), such as row 2"),
         ({"x": FRAME.assign(site=SITES)}, "could not convert string to float: 'h0'; fs.table"),
         ({"x": None, "x_test": X[:20]}, "training rows must be an array, not NoneType"),
         ({"x": [[1.0, 2.0], [3.0]]}, "training rows must be an array: "),
@@ -222,7 +206,6 @@ def test_a_frame_is_read_like_its_file(tmp_path) -> None:
         (lambda: fs.run(dataset=TABLE), "data must be a fedskew.Dataset, got DataFrame"),
         (lambda: fs.compare(["fedavg"], data=(X, Y)), "data must be a fedskew.Dataset, got tuple"),
         (lambda: fs.tune(["fedavg"], data=X), "data must be a fedskew.Dataset, got ndarray"),
-        (lambda: fs.run(data="digits"), "data must be a fedskew.Dataset, got str"),
         (lambda: fs.run(TABLE), "give an Experiment, or keywords such as dataset='digits', not a DataFrame"),
         (lambda: fs.diagnose(X), "give the path of a file, or a pandas data frame, not a ndarray"),
         (lambda: fs.diagnose(TABLE), "name the column of classes by label"),
@@ -230,7 +213,6 @@ def test_a_frame_is_read_like_its_file(tmp_path) -> None:
         (lambda: fs.partition(TABLE, "iid"), "give a fedskew.Dataset, not a DataFrame"),
         (lambda: fs.compare(3), r"write the methods as a list, \[3\]"),
         (lambda: fs.compare(["fedavg"], seeds="5"), "seeds: write their number, or a list of whole numbers, not '5'"),
-        (lambda: fs.compare(["fedavg"], seeds=2.5), "seeds: write their number"),
         (lambda: fs.run(seeds=5), r"'seeds': only other functions have it, such as fs.compare\(\[METHOD\], seeds=5\)"),
         (lambda: fs.run(epochs="1/4"), "epochs must be a whole number of at least 1 or a finite number above 0, got '1/4'"),
     ],

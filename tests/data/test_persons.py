@@ -10,7 +10,6 @@ import fedskew as fs
 from fedskew.core.errors import BadInput
 from fedskew.core.seeding import whole_units
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.table import TableData
 from fedskew.data.splits import held_out, in_fold
 from fedskew.execution.deal import client_data
 from fedskew.experiment.config import Experiment
@@ -232,8 +231,3 @@ def test_ages_codes_and_measurements_are_not_taken_for_ids(tmp_path: Path) -> No
     assert repeats(visits(path, "split_seed=0")) == []
     for name in ("heart", "digits"):
         assert "repeats" not in fs.load(name).notes
-
-
-def test_a_run_without_persons_keeps_its_hash() -> None:
-    text = Experiment(dataset=TableData(path="/rows.csv", label="y", client="c"), skew="natural").toml()
-    assert "person" not in text

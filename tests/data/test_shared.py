@@ -14,14 +14,14 @@ from fedskew.core.errors import NoRoom
 from fedskew.data.dataset import Dataset, SharedDataset, mapped, shared
 
 
-def full_dataset(kind: type = np.float32, columns: int = 7) -> Dataset:
+def full_dataset(columns: int = 7) -> Dataset:
     """Return a data set with all optional parts, and with an odd number of bytes."""
     drawn = np.random.default_rng(0)
     y = np.arange(3001) % 2
     return Dataset(
-        x=drawn.integers(0, 2, (3001, columns)).astype(kind),
+        x=drawn.integers(0, 2, (3001, columns)).astype(np.float32),
         y=y,
-        x_test=drawn.integers(0, 2, (5, columns)).astype(kind),
+        x_test=drawn.integers(0, 2, (5, columns)).astype(np.float32),
         y_test=y[:5],
         classes=("no", "yes"),
         groups=np.arange(3001) % 3,
@@ -51,9 +51,6 @@ def received(found: SharedDataset | None) -> Dataset:
     "data",
     [
         full_dataset(),
-        full_dataset(np.float64),
-        full_dataset(np.int64),
-        full_dataset(np.uint8),
         full_dataset(columns=0),
         Dataset(
             x=np.asfortranarray(np.eye(9)),
@@ -63,7 +60,7 @@ def received(found: SharedDataset | None) -> Dataset:
             classes=(*"abcdefghi",),
         ),
     ],
-    ids=["float32", "float64", "int64", "bytes", "no columns", "columns first"],
+    ids=["odd bytes", "no columns", "columns first"],
 )
 def test_worker_receives_the_same_data(data: Dataset) -> None:
     with shared(data) as found:
@@ -72,13 +69,9 @@ def test_worker_receives_the_same_data(data: Dataset) -> None:
     for name, value in vars(data).items():
         if isinstance(value, np.ndarray):
             mine = getattr(got, name)
-            assert (mine.dtype, mine.shape, type(mine), mine.flags.aligned) == (
-                value.dtype,
-                value.shape,
-                np.ndarray,
-                True,
-            )
-            assert np.array_equal(mine, value)
+            assert type(mine) is np.ndarray
+            assert mine.flags.aligned
+            np.testing.assert_array_equal(mine, value, strict=True)
         else:
             assert getattr(got, name) == value
 
@@ -112,11 +105,6 @@ def test_started_process_receives_the_data_and_no_file_stays(tmp_path: Path, mon
         assert process.exitcode == 0
     finally:
         process.kill()
-
-
-def test_no_data_set_is_not_shared() -> None:
-    with shared(None) as found:
-        assert found is None
 
 
 def test_full_disk_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:

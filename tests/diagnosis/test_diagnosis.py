@@ -112,12 +112,6 @@ def test_strengths_are_in_0_1_and_values_inside_their_intervals():
         assert len(face.each) == 10
 
 
-def test_the_same_seed_gives_the_same_diagnosis():
-    one, other = (diagnosed("digits", "iid", 4) for _ in range(2))
-    for a, b in zip(one.faces, other.faces, strict=True):
-        assert (a.value, a.low, a.chance, a.p) == (b.value, b.low, b.chance, b.p)
-
-
 def test_data_that_cannot_be_diagnosed_are_refused(digits):
     x, y = digits.x[:50].reshape(50, -1), digits.y[:50]
     with pytest.raises(BadInput, match="one client"):

@@ -35,14 +35,6 @@ def test_the_temperature_of_scaled_outputs_is_their_scale():
         assert temperature_of(scale * z, y) == pytest.approx(scale * one, rel=1e-3)
 
 
-def test_at_the_temperature_the_log_loss_has_no_slope():
-    """The mean output of the true class is the mean output under the probabilities."""
-    z, y = outputs(500)
-    p = (z / temperature_of(z, y)).softmax(1)
-    true, expected = z.gather(1, y[:, None]).mean(), (p * z).sum(1).mean()
-    assert float(true) == pytest.approx(float(expected), abs=1e-3)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> fs.Runs:
     """A model that is trained for too long, so that its probabilities are too large."""
@@ -170,12 +162,6 @@ def test_the_column_that_decides_is_the_most_important_and_noise_is_not(trained)
     assert (table.deviation > 0).all()
 
 
-def test_a_column_without_effect_has_no_importance(trained):
-    model = fs.load_model(trained)
-    frame = model.read(table_of(trained))
-    assert model.importance(frame.assign(weak=1.0), repeats=2).set_index("column").loc["weak"].tolist() == [0, 0]
-
-
 def test_a_permutation_of_two_rows_by_hand(trained):
     """Two rows with different answers: exchanged cells of the column that decides make both wrong, or stay in place."""
     model = fs.load_model(trained)
@@ -209,12 +195,6 @@ def test_a_loss_that_grows_is_a_fall_too(tmp_path):
     assert float(printed[4]) == pytest.approx(table.loc["x", "fall"], rel=1e-3)
     with pytest.raises(BadInput, match="confusion: the model predicts no classes"):
         fs.load_model(runs).confusion(tmp_path / "t.csv")
-
-
-def test_the_verb_prints_the_table(trained):
-    command = ["importance", "1", str(table_of(trained)), "--runs", str(trained.store.folder)]
-    assert output_of(*command).split()[:4] == ["column", "fall", "deviation", "strong"]
-    assert [row["column"] for row in json.loads(output_of(*command, "--json"))] == ["strong", "weak", "noise"]
 
 
 def test_arrays_and_rows_without_targets_are_one_line(tmp_path, trained):

@@ -1,5 +1,7 @@
 """Feature skew: how rows change, and that everything else stays as it is."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -146,13 +148,7 @@ def test_labels_test_set_server_rows_and_sensitive_column_stay() -> None:
 
 
 def test_word_ids_are_refused() -> None:
-    words = Dataset(
-        x=np.arange(240).reshape(120, 2),
-        y=DATA.y,
-        x_test=np.zeros((3, 2), int),
-        y_test=DATA.y[:3],
-        classes=tuple("abc"),
-    )
+    words = replace(DATA, x=np.arange(240).reshape(120, 2), x_test=np.zeros((60, 2), int))
     with pytest.raises(BadInput, match="word ids, which only feature-text can change"):
         client_data(small(skew=["iid", "feature-noise"]), words)
 

@@ -237,17 +237,9 @@ def test_natural_clients_are_the_groups():
     assert deal(Iid(), np.zeros(6, dtype=np.int64), groups, 2, 0).names == ("0", "1")
 
 
-@QUICK
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=80), st.integers(1, 12))
-def test_label_sorted_is_a_stable_sort_cut_into_blocks(labels, clients):
-    labels = np.asarray(labels)
-    clients = min(clients, len(labels))
-    dealt = LabelSorted().deal(labels, None, clients, np.random.default_rng(0))
-    order = sorted(range(len(labels)), key=lambda i: (labels[i], i))
-    cut, longer = divmod(len(labels), clients)
-    for k, rows in enumerate(dealt):
-        start = k * cut + min(k, longer)
-        assert list(rows) == order[start : start + cut + (k < longer)]
+def test_label_sorted_is_a_stable_sort_cut_into_blocks():
+    dealt = LabelSorted().deal(np.array([1, 0, 1, 0, 2]), None, 3, np.random.default_rng(0))
+    assert [rows.tolist() for rows in dealt] == [[1, 3], [0, 2], [4]]
 
 
 @pytest.mark.parametrize("held_out", [1.0, 1 - 1e-13])

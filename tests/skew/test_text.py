@@ -81,10 +81,6 @@ def test_only_texts_with_an_owner_change_and_no_word_is_lost(seed, strength):
     assert written(TEXTS[:40], other, seed=seed, strength=strength)[7] == seen[7]
 
 
-def test_strength_zero_changes_nothing():
-    assert written(TEXTS, np.arange(200) % 5, strength=0) == TEXTS
-
-
 def test_the_shares_are_those_drawn():
     skew = FeatureText(clusters=1, strength=0.8)
     own = skew.draw(np.zeros((1, 1)), 1, np.random.default_rng(3))

@@ -38,12 +38,9 @@ def test_softmax_fresh_rows_are_drawn_after_the_training_rows():
     assert np.array_equal(data.y_test, fresh_labels)
 
 
-def test_softmax_seeds_differ_and_notes_name_the_test_rows():
-    one, two = SyntheticSoftmax(rows=20).load(), SyntheticSoftmax(rows=20, data_seed=1).load()
-    assert one.fingerprint() != two.fingerprint()
-    assert one.fingerprint() == SyntheticSoftmax(rows=20).load().fingerprint()
+def test_softmax_notes_name_the_test_rows():
     assert "training rows" in SyntheticSoftmax(rows=20, test="train").load().notes
-    assert not one.notes
+    assert not SyntheticSoftmax(rows=20).load().notes
 
 
 # synthetic(alpha, beta)
@@ -72,13 +69,6 @@ def test_synthetic_inputs_have_the_variance_of_the_scale(scale, expected):
     assert means.var() == pytest.approx(expected, rel=0.13)
 
 
-def test_synthetic_scales_agree_at_0_and_1():
-    for value in (0.0, 1.0):
-        one, two = (Synthetic(alpha=value, beta=value, scale=s).load() for s in ("variance", "deviation"))
-        assert one.fingerprint() == two.fingerprint()
-    assert Synthetic(beta=0.5).load().fingerprint() != Synthetic(beta=0.5, scale="deviation").load().fingerprint()
-
-
 def test_synthetic_alpha_changes_no_label():
     """A mean u_k of all entries of W_k and b_k adds u_k (1 + sum of x) to every class's score: the largest stays the largest."""
     zero = Synthetic(alpha=0).load()
@@ -86,9 +76,3 @@ def test_synthetic_alpha_changes_no_label():
         other = Synthetic(alpha=alpha).load()
         assert np.array_equal(other.x, zero.x)
         assert np.array_equal(other.y, zero.y)
-
-
-def test_synthetic_input_variances_fall_as_in_the_paper():
-    data = Synthetic(iid=True, devices=40, max_rows=2000).load()
-    expected = np.arange(1, 61) ** -1.2
-    np.testing.assert_allclose(data.x.var(0), expected, rtol=0.1)

@@ -1,13 +1,11 @@
 """Image loaders on small files: what they read, and one line for damaged and hostile files."""
 
 import gzip
-import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from fedskew.core.errors import BadInput
 from fedskew.data import DATASETS
@@ -96,14 +94,6 @@ def test_cifar_archive_that_is_not_one_gives_a_one_line_error(folder, members, w
         Cifar10().load()
 
 
-def test_truncated_archive_gives_a_one_line_error(folder):
-    path = folder / "cifar-10" / "cifar-10-binary.tar.gz"
-    cifar_archive(path)
-    path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(BadInput, match=r"cannot read .*cifar-10-binary.tar.gz, it is damaged or another file"):
-        Cifar10().load()
-
-
 def test_cifar_100_reads_fine_and_coarse_labels(folder):
     rows = b"".join(bytes([i // 5, i]) + bytes([i]) * 3072 for i in range(100))
     tar_of(folder / "cifar-100-binary.tar.gz", {f"cifar-100-binary/{part}.bin": rows for part in ("train", "test")})
@@ -111,22 +101,6 @@ def test_cifar_100_reads_fine_and_coarse_labels(folder):
     assert fine.y.tolist() == list(range(100))
     assert coarse.y.tolist() == [i // 5 for i in range(100)]
     assert (fine.num_classes, coarse.num_classes) == (100, 20)
-
-
-def test_mosaics_of_another_size_give_one_line_errors(folder):
-    buffer = io.BytesIO()
-    Image.new("RGB", (64, 64)).save(buffer, "WEBP", lossless=True)
-    packed = np.frombuffer(buffer.getvalue(), dtype=np.uint8)
-    for part in ("train", "test"):
-        np.savez(
-            folder / f"cifar10_{part}.npz",
-            webp=packed,
-            offsets=np.array([0, len(packed)]),
-            labels=np.zeros(1000, dtype=np.uint8),
-            class_names=np.array(["a"]),
-        )
-    with pytest.raises(BadInput, match=r"cifar10_train.npz.*a mosaic has 64 x 64 pixels, expected 1280 x 800"):
-        Cifar10().load()
 
 
 def test_binary_images_of_another_size_give_one_line_errors(folder):

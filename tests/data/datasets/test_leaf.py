@@ -98,18 +98,9 @@ def test_shakespeare_s_windows_predict_the_character_that_follows(tmp_path):
     assert (data.groups.tolist(), data.groups_test.tolist()) == ([0] * 6 + [1] * 5, [1, 1, 1, -1])
     # in training t, b, I and a follow a space, e follows b, and a newline follows e: only the e of bet is predicted
     assert data.baselines["the most frequent symbol after the present one"] == {"accuracy": 0.25}
-    settings = {
-        "rounds": 1,
-        "held_out": 0,
-        "runs": tmp_path / "runs",
-        "progress": False,
-        "model": "symbol-lstm:hidden=4",
-    }
+    settings = {"rounds": 1, "held_out": 0, "model": "symbol-lstm:hidden=4", "runs": tmp_path / "runs"}
     runs = fs.run(dataset=f"leaf:{tmp_path}", **settings)
     assert fs.from_toml(runs.records[0].experiment).task.target == "symbols"
-    frame = runs.measurements()
-    tested = frame[(frame["split"] == "test") & (frame["name"] == "perplexity")]["value"]
-    assert np.isfinite(tested).all()
 
 
 def test_texts_of_one_length_with_longer_words_as_labels_stay_texts(tmp_path):

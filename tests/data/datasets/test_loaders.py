@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.adult import Adult
 from fedskew.data.datasets.labelled_texts import AgNews, BitextRetail, Newsgroups
 from fedskew.data.datasets.uci_har import CHANNELS, FOLDER, UciHar
 from tests.archives import tar_of
@@ -84,15 +83,6 @@ def test_bitext_retail_and_wrong_columns(folder):
         BitextRetail().load()
 
 
-def test_a_missing_and_a_damaged_file_of_adult_give_one_line_errors(folder):
-    with pytest.raises(BadInput, match=r"data set adult: no file adult\.data or adult\.data\.gz in"):
-        Adult().load()
-    for name in ("adult.data.gz", "adult.test.gz"):
-        (folder / name).write_bytes(b"\x1f\x8bnonsense")
-    with pytest.raises(BadInput, match="damaged or another file"):
-        Adult().load()
-
-
 # UCI-HAR
 
 
@@ -122,26 +112,6 @@ def test_npz_of_uci_har_is_read(folder):
     assert data.x.shape == (12, 9, 128)
     np.testing.assert_allclose(data.x.mean(axis=(0, 2)), 0, atol=1e-6)
     assert "491 features are computed" in UciHar(form="features").load().notes
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.3, 0.9, 0.999])
-def test_truncated_npz_gives_a_one_line_error(folder, share):
-    small_signals(folder / FILE)
-    whole = (folder / FILE).read_bytes()
-    (folder / FILE).write_bytes(whole[: int(share * len(whole))])
-    fails(folder / FILE)
-
-
-@pytest.mark.parametrize("compress", [np.savez, np.savez_compressed])
-@pytest.mark.parametrize("place", [0.1, 0.3, 0.6])
-def test_damaged_npz_gives_a_one_line_error(folder, monkeypatch, place, compress):
-    monkeypatch.setattr(np, "savez_compressed", compress)
-    small_signals(folder / FILE)
-    whole = bytearray((folder / FILE).read_bytes())
-    middle = int(place * len(whole))
-    whole[middle : middle + 40] = b"\xff" * 40
-    (folder / FILE).write_bytes(whole)
-    fails(folder / FILE)
 
 
 def test_other_formats_under_the_name_give_one_line_errors(folder):

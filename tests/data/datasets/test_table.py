@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 import fedskew as fs
-from fedskew.api.functions import run
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.table import TableData
@@ -145,17 +144,10 @@ def test_text_column_gives_the_rows(tmp_path, name):
     assert set(few.x.ravel()) == {0, 1, 2, 3}
 
 
-def test_text_model_learns_the_user_texts(tmp_path):
+def test_texts_have_a_model_of_texts_by_default(tmp_path):
     path = reviews(tmp_path / "t.csv")
-    experiment = Experiment(
-        dataset=f"table:path={path},label=stars,client=shop,text=review,length=8",
-        skew="natural",
-        training={"rounds": 5},
-        engine="sequential",
-    )
-    assert type(experiment.model).__name__ == "TextCnn"
-    assert Experiment(dataset=f"table:path={path},label=stars", skew="iid").model == Experiment().model
-    assert run(experiment, runs=tmp_path / "runs").table()["accuracy"].tolist() == [1.0]
+    assert type(Experiment(dataset=f"table:path={path},label=stars,text=review").model).__name__ == "TextCnn"
+    assert Experiment(dataset=f"table:path={path},label=stars").model == Experiment().model
 
 
 def test_models_of_numbers_refuse_word_ids(tmp_path):
@@ -348,13 +340,12 @@ def test_a_folder_with_one_file_has_no_clients(folder: Path) -> None:
     assert experiment.labels("skew")[0].startswith("label-dirichlet")
 
 
-@pytest.mark.parametrize("verb", [fs.run, fs.compare, fs.tune])
-def test_a_folder_in_place_of_arrays_says_how_to_name_it(folder: Path, verb) -> None:
+def test_a_folder_in_place_of_arrays_says_how_to_name_it(folder: Path) -> None:
     for data in (folder, str(folder)):
         with pytest.raises(
             BadInput, match=r"data must be a fedskew\.Dataset.* write dataset='table:path=FOLDER,label=COLUMN'"
         ):
-            verb(data=data)
+            fs.run(data=data)
 
 
 def test_texts_of_a_folder_say_so_too(tmp_path: Path) -> None:
@@ -377,14 +368,9 @@ def test_run_compare_and_tune_train_on_the_files(folder: Path, tmp_path: Path, c
     assert remarks(compared.records).count(LINE) == 1
 
 
-def test_the_command_line_says_how_rows_are_dealt_in_one_line(folder: Path, tmp_path: Path) -> None:
-    command = f"run --dataset table:path={folder},label=sick --rounds 1 --model softmax --runs {tmp_path / 'r'}"
-    for more, expected, line in (
-        ("", 0, f"partition: {LINE}"),
-        (" --skew iid", 0, f"partition: iid {ANEW}"),
-        (" --clients 5", 2, "has natural clients; leave the number out, or add the skew"),
-    ):
-        assert line in " ".join(error_of(*(command + more).split(), code=expected).split())
+def test_a_number_of_clients_for_files_is_refused(folder: Path) -> None:
+    error = error_of("run", "--dataset", f"table:path={folder},label=sick", "--clients", 5)
+    assert "has natural clients; leave the number out, or add the skew" in " ".join(error.split())
 
 
 # a test file for each client

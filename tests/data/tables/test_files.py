@@ -186,14 +186,6 @@ def test_cells_become_numbers_truth_values_and_times(tmp_path):
     assert [str(kind) for kind in schema.types] == expected
 
 
-def test_semicolons_decimal_commas_and_spaces_around_names(tmp_path):
-    table = frame()
-    table.rename(columns={"age": " age "}).to_csv(tmp_path / "t.csv", index=False, sep=";", decimal=",")
-    found = read(tmp_path / "t.csv")
-    assert found.table["height"].to_pylist() == pytest.approx(table["height"].tolist())
-    assert found.table["age"].to_pylist() == table["age"].tolist()
-
-
 def test_targets_may_have_decimal_commas_as_inputs_do(tmp_path):
     path = tmp_path / "t.csv"
     frame().to_csv(path, index=False, sep=";", decimal=",")
@@ -251,8 +243,6 @@ def test_json_lines_may_lack_keys_and_mix_whole_numbers_with_fractions(tmp_path,
     ("line", "words"),
     [
         ('{"label": ', "each line must be one object"),
-        ('["label", 1]', "each line must be one object"),
-        ('{"label": [}', "each line must be one object"),
         ('{"label": 1} {', "each line must be one object"),
         ('{"label": "' + "[" * 100 + '", "x": ]}', "after row 0: Expecting value"),
         ('{"x": ' + "[" * 61 + "]" * 61 + "}", "more than 60 nested objects or lists"),
@@ -322,11 +312,6 @@ def test_more_clients_than_can_be_compared_are_refused(tmp_path, monkeypatch):
         ("t.xls", b"x", "cannot read this kind of file"),
         ("zip.csv", b"PK\x03\x04\0\0a,label\n", "zip.csv: cannot be read as csv: it is not text"),
         (
-            "latin.csv",
-            "a,label,who\n1,é,b\n".encode("latin-1"),
-            "latin.csv: cannot be read as csv: line 2 is not UTF-8",
-        ),
-        (
             "late.csv",
             b"a,label,who\n" + b"1,e,b\n" * 200 + b"1,\xe9,b\n",
             "late.csv: cannot be read as csv: line 202 is",
@@ -374,7 +359,6 @@ def rows_with(changes: dict[int, str]) -> str:
 @pytest.mark.parametrize(
     ("row", "place", "line"),
     [
-        ('30,1.7,blue,"anna,no', 10, 12),
         ('30,1.7,blue,anna,"no', 10, 12),
         ('30,1.7,blue,anna,"no', 19, 21),
         ('30,"1.7,blue,anna,no', 15, 17),

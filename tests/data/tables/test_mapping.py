@@ -170,9 +170,8 @@ def test_a_rehearsal_shows_the_cell_that_the_server_does_not_see(tmp_path, cells
 def test_a_rehearsal_notes_words_that_are_all_hidden(tmp_path):
     cells = {site: [*map(str, days[:28])] * 2 for site, days in DATES.items()}
     sites, _ = sites_of_files(DiagnosisOptions(paths=[three(tmp_path, "z", cells)], label="y"))
-    assert any(
-        "b: column 'z' holds words, such as '01/03/2013'" in note for note in rehearse(sites, Source("t"))["notes"]
-    )
+    notes = rehearse(sites, Source("t"))["notes"]
+    assert any("b: column 'z' holds words, such as '01/03/2013'" in note for note in notes)
 
 
 def test_two_sites_name_the_one_with_words(tmp_path):

@@ -126,19 +126,11 @@ def test_drop_is_for_files():
 
 def test_defaults_are_not_in_the_toml_and_others_come_back():
     plain = Experiment(dataset="table:path=t.csv,label=ill")
-    assert not {"drop", "client_from"} & {*plain.table()["dataset"]}
+    assert not {"drop", "client_from", "person"} & {*plain.table()["dataset"]}
     for options in ("drop=ssn", "drop=[ssn,colour]", "client_from=ward:wards.csv"):
         experiment = Experiment(dataset=f"table:path=t.csv,label=ill,{options}")
         assert fs.from_toml(experiment.toml()) == experiment
         assert Experiment(dataset=experiment.labels("dataset")[0]) == experiment
-
-
-def test_a_model_predicts_rows_without_the_dropped_column(tmp_path):
-    frame = visits()
-    path = write(tmp_path, full=frame, new=frame.drop(columns=["ssn", "colour"])) / "full.csv"
-    data = f"table:path={path},label=ill,client=hospital,drop=[ssn,colour]"
-    runs = fs.run(dataset=data, rounds=1, runs=tmp_path / "runs", progress=False)
-    assert len(fs.load_model(runs).predict(tmp_path / "new.csv")) == ROWS
 
 
 def test_neither_a_node_nor_the_server_sends_or_takes_a_dropped_column(tmp_path):

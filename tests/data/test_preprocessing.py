@@ -14,7 +14,6 @@ from fedskew.data.datasets.table import TableData
 from fedskew.data.preprocessing import Angle, Array, Number, Preprocessing, Tabular, Text, Words, as_array, as_it_is
 from fedskew.data.tables.columns import cells_of
 from fedskew.data.tables.summaries import fitted
-from fedskew.data.texts import encoded
 
 WORDS = ("good", "bad", "slow", "fast")
 
@@ -61,15 +60,6 @@ def test_stored_preprocessing_of_cells_and_pixels_gives_the_rows(source: Heart |
     assert isinstance(made, kind)
     rows = made(cells_of(pd.read_csv(CSV), made) if kind is Tabular else carried()[0])
     assert sorted(map(bytes, rows)) == sorted(map(bytes, np.concatenate([data.x, data.x_test])))
-
-
-def test_vocabulary_gives_the_ids_of_new_texts(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    pd.DataFrame({"t": ["red cat", "blue dog", "red dog"] * 5, "y": ["a", "b", "c"] * 5}).to_csv(path)
-    data = TableData(path=str(path), label="y", text="t", test=str(path), length=2).load()
-    made = data.preprocessing
-    assert (made.column, made.target) == ("t", "y")
-    assert np.array_equal(encoded(data.texts[1], made), data.x_test)
 
 
 def test_rows_that_no_training_row_resembles_are_named() -> None:

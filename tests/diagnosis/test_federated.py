@@ -8,7 +8,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import fedskew as fs
 from fedskew.core.errors import BadInput
 from fedskew.data.tables.guard import guarded, summary
 from fedskew.data.tables.schema import merged
@@ -260,16 +259,10 @@ def test_a_site_answers_nonsense_with_a_refusal_of_one_line():
 # the command, and Python
 
 
-def test_the_command_and_python_give_the_same(table):
-    found = fs.diagnose(str(table), label="ill", client="hospital", federated=True, fewest=3, progress=False)
-    out = output_of(
-        "diagnose", table, "--label", "ill", "--client", "hospital", "--federated", "--fewest", "3", "--json"
-    )
-    printed = msgspec.json.decode(out)
-    for one, other in zip(printed["faces"], found["faces"], strict=True):
-        assert one["each"] == other["each"]
-        assert one["p"] == other["p"]
-    assert "no count that leaves a site is of fewer than 3 rows" in printed["notes"][0]
+def test_the_command_says_how_few_rows_a_count_has(table):
+    words = ["--label", "ill", "--client", "hospital", "--federated", "--fewest", "3", "--json"]
+    notes = msgspec.json.decode(output_of("diagnose", table, *words))["notes"]
+    assert "no count that leaves a site is of fewer than 3 rows" in notes[0]
 
 
 def test_the_list_names_every_number():

@@ -8,7 +8,7 @@ import pytest
 import fedskew as fs
 from fedskew.core.errors import BadInput
 from fedskew.diagnosis.diagnose import by_bytes, rehearse
-from fedskew.diagnosis.questions import Question, arrays, numbers_of
+from fedskew.diagnosis.questions import Question, arrays
 from fedskew.diagnosis.server import Inquiry
 from fedskew.diagnosis.site import AnsweringSite
 from fedskew.diagnosis.subject import Source
@@ -138,15 +138,16 @@ def test_a_wrong_histogram_is_refused_with_the_site(counts, words):
 
 
 @pytest.mark.parametrize(
-    ("step", "numbers", "words"),
+    ("sites", "step", "numbers", "words"),
     [
-        ("targets", {"target edges": np.zeros(3)}, "no 255 edges"),
-        ("targets", {}, "target edges"),
-        ("moments", {"target edges": np.arange(255.0), "strata": np.full(256, 1e9)}, "no strata"),
+        (number_sites, "targets", {"target edges": np.zeros(3)}, "no 255 edges"),
+        (number_sites, "targets", {}, "target edges"),
+        (number_sites, "moments", {"target edges": np.arange(255.0), "strata": np.full(256, 1e9)}, "no strata"),
+        (wide_sites, "targets", {"target edges": np.arange(255.0)}, "its targets are classes"),
     ],
 )
-def test_a_site_of_numbers_answers_nonsense_with_a_refusal_of_one_line(step, numbers, words):
-    site = number_sites(2)["bern"]
+def test_a_site_answers_a_question_that_does_not_fit_with_a_refusal_of_one_line(sites, step, numbers, words):
+    site = sites(2)["bern"]
     first = site.answer(Question(step="columns"))
     from fedskew.data.tables.schema import merged
 
@@ -154,10 +155,4 @@ def test_a_site_of_numbers_answers_nonsense_with_a_refusal_of_one_line(step, num
     answer = by_bytes({"bern": site})({"bern": Question(step=step, preprocessing=known, numbers=arrays(numbers))})
     assert words in answer["bern"].refused
     assert "\n" not in answer["bern"].refused
-
-
-def test_a_site_of_classes_sends_no_histogram():
-    asked = Question(step="targets", numbers=arrays({"target edges": np.arange(255.0)}))
-    answer = by_bytes({"bern": wide_sites(2)["bern"]})({"bern": asked})["bern"]
-    assert "its targets are classes" in answer.refused
-    assert not numbers_of("bern", answer.numbers)
+    assert not answer["bern"].numbers

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 import fedskew as fs
-from fedskew.core.errors import BadInput
 from fedskew.data.tables.schema import alike
 from fedskew.report.diagnosis import page
 from tests.commands import output_of
@@ -227,25 +226,3 @@ def test_targets_in_another_unit_are_mended_under_their_own_name(tmp_path, feder
 )
 def test_words_that_no_site_has_both_of_may_be_two_spellings(words, pairs):
     assert alike(words) == pairs
-
-
-@pytest.mark.parametrize(
-    ("toml", "words"),
-    [
-        (
-            "[units.hospital.suoth]\nglucose = 18",
-            "[units.hospital]: no cell of visits.csv is 'suoth'; did you mean 'south'?",
-        ),
-        ("[units.clinic.south]\nglucose = 18", "no column 'clinic'"),
-        ("[units.hospital.south]\nglucos = 18", "no column 'glucos'; did you mean 'glucose'?"),
-        ("[units.hospital.south]\nglucose = 0", "units: 'glucose' must have a finite factor above 0, got 0"),
-        ("[units.hospital.south]\nsex = 2", "units: column 'sex' holds string, not numbers"),
-    ],
-)
-def test_wrong_units_of_some_rows_are_one_line(tmp_path, toml, words):
-    path, columns = write(visits(), tmp_path, one_file=True)
-    (tmp_path / "visits.columns.toml").write_text(toml)
-    with pytest.raises(BadInput) as error:
-        survey([path], **columns)
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)

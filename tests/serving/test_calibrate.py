@@ -201,6 +201,8 @@ def test_arrays_and_rows_without_targets_are_one_line(tmp_path, trained):
     digits = fs.run(dataset="digits", runs=tmp_path / "runs", **QUICK)
     with pytest.raises(BadInput, match="importance: the model reads arrays, which have no columns"):
         fs.load_model(digits).importance(np.zeros((2, 64)))
+    with pytest.raises(BadInput, match="monitor: the model reads no table; only columns of tables are compared"):
+        fs.load_model(digits).monitor(np.zeros((2, 64)))
     frame = fs.load_model(trained).read(table_of(trained)).drop(columns="ill")
     with pytest.raises(BadInput, match="the rows have no column 'ill'"):
         fs.load_model(trained).importance(frame)

@@ -88,26 +88,9 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
         export(store, 1)
 
 
-@pytest.mark.parametrize("form", ["safetensors", "torchscript", pytest.param("onnx", marks=pytest.mark.slow)])
-def test_a_place_that_cannot_be_written_gives_a_one_line_error(stored: RunStore, form: str, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_gives_a_one_line_error(stored: RunStore, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
-    if form == "onnx":
-        pytest.importorskip("onnxscript")
     for place in (tmp_path / "folder", tmp_path / "file" / "model", Path()):
-        words = ["export", "1", "--runs", str(stored.folder), "--format", form, "--output", str(place)]
+        words = ["export", "1", "--runs", str(stored.folder), "--format", "safetensors", "--output", str(place)]
         assert error_of(*words, code=1).startswith(f"fedskew: export {place}: cannot be written: ")
-
-
-def test_a_file_is_written_through_and_may_be_read_by_others(stored: RunStore, tmp_path: Path) -> None:
-    """An existing file is written to, not replaced, because it may be a device or a link."""
-    existing = tmp_path / "there"
-    existing.write_text("")
-    existing.chmod(0o644)
-    link = tmp_path / "link"
-    link.symlink_to(existing)
-    for form in ("safetensors", "torchscript"):
-        export(stored, 1, form, link)
-        assert link.is_symlink()
-        assert existing.stat().st_mode & 0o777 == 0o644
-        assert existing.stat().st_size > 1000

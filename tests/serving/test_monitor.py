@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 import fedskew as fs
-from fedskew.core.errors import BadInput
 from fedskew.serving.predict import stability
 from tests.commands import output_of
 
@@ -111,9 +110,3 @@ def test_the_verb_prints_the_table(runs):
     command = ["monitor", "1", str(runs.store.folder.parent / "visits.csv"), "--runs", str(runs.store.folder)]
     assert output_of(*command).split()[:4] == ["column", "stability_index", "p", "outside"]
     assert len(json.loads(output_of(*command, "--json"))) == 3
-
-
-def test_a_model_of_arrays_is_one_line(tmp_path: Path):
-    digits = fs.run(dataset="digits", rounds=1, runs=tmp_path / "runs", progress=False)
-    with pytest.raises(BadInput, match="monitor: the model reads no table; only columns of tables are compared"):
-        fs.load_model(digits).monitor(np.zeros((2, 64)))

@@ -19,9 +19,9 @@ from tests.commands import output_of
 NAMES = Mnist.files.others[0]
 
 
-def mnist_by_hand(folder: Path, side: int = 28) -> None:
+def mnist_by_hand(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    images = np.arange(20, dtype=np.uint8)[:, None, None].repeat(side, 1).repeat(side, 2)
+    images = np.arange(20, dtype=np.uint8)[:, None, None].repeat(28, 1).repeat(28, 2)
     labels = np.arange(20, dtype=np.uint8) % 10
     for name, array in zip(NAMES, (images, labels, images, labels), strict=True):
         (folder / f"{name}.gz").write_bytes(gzip.compress(idx_bytes(array)))
@@ -33,12 +33,6 @@ def test_files_placed_by_hand_are_found_and_verified(folder):
     assert not DATASETS["fashion-mnist"].files.here(), "it has the same file names, in a folder of its own"
     assert output_of("data", "path", "mnist").split() == [str(folder / f"{name}.gz") for name in NAMES]
     assert "does not have the published SHA-256" in output_of("data", "verify", "mnist", code=1)
-
-
-def test_images_of_another_size_give_one_line_errors(folder):
-    mnist_by_hand(folder, side=32)
-    with pytest.raises(BadInput, match=r"have shape \(32, 32\), expected \(28, 28\)"):
-        Mnist().load()
 
 
 def test_idx_files_packed_or_not(folder):
@@ -83,7 +77,6 @@ def test_hostile_archive_writes_nothing(folder, tmp_path):
     ("members", "words"),
     [
         ({"data_batch_3": b"\0" * 3000}, "cannot read"),
-        ({f"data_batch_{i}": b"\0" * 3073 for i in range(1, 6)}, "the training part has no row of some classes"),
         ({"test_batch": bytes([77]) + b"\0" * 3072}, "test labels must lie in 0..9, found 77..77"),
     ],
 )

@@ -18,7 +18,6 @@ from fedskew.data import DATASETS
 from fedskew.data.datasets.hugging_face import HuggingFaceData
 from fedskew.data.datasets.own import from_torch
 from fedskew.data.datasets.table import TableData
-from fedskew.execution.build import assemble
 from fedskew.skew.exported import FromFolder
 from fedskew.store.runs import RunStore
 
@@ -176,15 +175,6 @@ def test_run_on_files_is_repeated_from_any_folder(table, tmp_path, monkeypatch, 
     one, two = (RunStore(f / "runs").measurements([1]).query("name == 'loss'") for f in (tmp_path, other))
     assert len(one)
     assert one.equals(two)
-
-
-def test_file_without_clients_is_dealt_by_a_skew(table):
-    data = TableData(path=str(table), label="y").load()
-    assert (data.groups, data.group_names, len(data.y), len(data.y_test)) == (None, (), 48, 12)
-    dealt = fs.Experiment(dataset=f"table:path={table},label=y", skew="label-dirichlet:alpha=1", clients={"number": 3})
-    assert len(assemble(dealt, data).partition) == 3
-    with pytest.raises(BadInput, match=r"has no natural clients; .* client=COLUMN"):
-        assemble(dealt.replace(skew="natural"), data)
 
 
 def test_only_existing_paths_become_absolute(tmp_path, monkeypatch):

@@ -96,7 +96,9 @@ EVERY_TYPE = {
 
 @pytest.mark.parametrize("name", EVERY_TYPE)
 def test_no_count_of_few_rows_leaves_and_no_type_ends_in_an_error(name):
-    held = shared(pa.table({"column": EVERY_TYPE[name]}), FEW)[0].columns["column"]
+    table = pa.table({"column": EVERY_TYPE[name]})
+    assert shared(table, 1)[0].columns["column"].rows == ROWS
+    held = shared(table, FEW)[0].columns["column"]
     counts = [
         held.valid,
         held.rows - held.valid,
@@ -107,8 +109,3 @@ def test_no_count_of_few_rows_leaves_and_no_type_ends_in_an_error(name):
     assert min(count for count in counts if count) >= FEW
     assert "rare" not in held.words
     assert "3" not in held.words
-
-
-@pytest.mark.parametrize("name", EVERY_TYPE)
-def test_without_a_guard_no_type_ends_in_an_error(name):
-    assert shared(pa.table({"column": EVERY_TYPE[name]}), 1)[0].columns["column"].rows == ROWS

@@ -86,33 +86,51 @@ def test_a_word_to_map_that_is_in_no_cell_is_noted_beside_others(tmp_path):
 @pytest.mark.parametrize(
     ("mapping", "words"),
     [
-        (
-            "[rename]\ncolesterol = 'chol'",
-            "genf.columns.toml: rename: no column 'colesterol'; did you mean 'cholesterol'?",
-        ),
-        ("[rename]\ncholesterol = 'sex'", "genf.columns.toml: column ['sex'] would be there twice"),
-        ("[units]\nchol = 40", "genf.columns.toml: no column 'chol'; did you mean 'cholesterol'?"),
-        ("[units]\nill = 40", "genf.columns.toml: units: column 'ill' holds string, not numbers"),
-        (
-            "units = 3",
-            "genf.columns.toml: Expected `object`, got `int` - at `$.units`; write absent, [rename], [units]",
-        ),
-        ("scale = 3", "genf.columns.toml: Object contains unknown field `scale`; write absent"),
-        ("[units", "genf.columns.toml: "),
+        ("[rename]\ncolesterol = 'chol'", "rename: no column 'colesterol'; did you mean 'cholesterol'?"),
+        ("[rename]\ncholesterol = 'sex'", "column ['sex'] would be there twice"),
+        ("[units]\nchol = 40", "no column 'chol'; did you mean 'cholesterol'?"),
+        ("[units]\nsex = 40", "units: column 'sex' holds string, not numbers"),
+        ("[units]\nsex = 0", "units: 'sex' must have a finite factor above 0, got 0"),
+        ("[units]\nsex = inf", "got inf"),
+        ("[units]\nsex = true", "Expected `float | object`, got `bool`"),
+        ("units = 3", "Expected `object`, got `int` - at `$.units`; write absent, [rename], [units]"),
+        ("scale = 3", "Object contains unknown field `scale`; write absent"),
+        ("[units", ""),
         ("[rename] cholesterol = 'chol'", "each entry on a line of its own below its table"),
         ("[rename]\nGröße = 'chol'", 'in quotes: "Größe" = "size"'),
-        ("absent = ['sex']", "genf.columns.toml: absent: genf.csv has a column 'sex'; leave it out of absent"),
-        ("[units]\nsex = 0", "genf.columns.toml: units: 'sex' must have a finite factor above 0, got 0"),
-        ("[units]\nsex = inf", "got inf"),
+        ("absent = ['sex']", "absent: genf.csv has a column 'sex'; leave it out of absent"),
+        ("absent = 'sex'", "Expected `array`, got `str`"),
+        ("[words]\nsex = 1", "Expected `object`, got `int`"),
+        ("[words.ill]\nye = '1'", "[words.ill]: no cell of genf.csv is 'ye'; did you mean 'yes'?"),
         (
-            "absent = ['ca']\n[rename]\ncholesterol = 'chol'\n[words.ill]\nye = '1'",
-            "[words.ill]: no cell of genf.csv is 'ye'; did you mean 'yes'?",
+            "[units.hospital.suoth]\ncholesterol = 18",
+            "[units.hospital]: no cell of genf.csv is 'suoth'; did you mean 'south'?",
         ),
+        ("[units.clinic.south]\ncholesterol = 18", "no column 'clinic'"),
+        ("[units.hospital.south]\nchol = 18", "no column 'chol'; did you mean 'cholesterol'?"),
+        ("[units.hospital.south]\ncholesterol = 0", "units: 'cholesterol' must have a finite factor above 0, got 0"),
+        ("[units.hospital.south]\nsex = 2", "units: column 'sex' holds string, not numbers"),
+        (
+            '[dates]\nday = "%d/%m/%Y"',
+            "dates: column 'day' holds '2021-01-01', which is no date as in '%d/%m/%Y'; correct the cell",
+        ),
+        (
+            '[dates]\nday = "day/month"',
+            "dates: 'day' needs a format such as %d/%m/%Y or %Y-%m-%d %H:%M, got 'day/month'",
+        ),
+        ('[dates]\nday = "%Y-%m-%d%z"', "needs a format such as"),
+        ('[dates]\ndy = "%Y-%m-%d"', "no column 'dy'; did you mean 'day'?"),
+        ("[dates]\nday = 3", "Expected `str`, got `int`"),
     ],
 )
 def test_wrong_mapping_is_refused_in_one_line(tmp_path, mapping, words):
-    with pytest.raises(BadInput, match=re.escape(words)):
-        survey(write_sites(tmp_path, mapping), "ill")
+    rows = [
+        f"2021-01-01,{i},{['north', 'south'][i % 2]},{'fm'[i // 2 % 2]},{['no', 'yes'][i % 3 // 2]}" for i in range(20)
+    ]
+    (tmp_path / "genf.csv").write_text("\n".join(["day,cholesterol,hospital,sex,ill", *rows]))
+    (tmp_path / "genf.columns.toml").write_text(mapping, encoding="utf-8")
+    with pytest.raises(BadInput, match=rf"^[^\n]*/genf\.columns\.toml: [^\n]*{re.escape(words)}[^\n]*$"):
+        survey([tmp_path / "genf.csv"], "ill", "hospital")
 
 
 DAYS = pd.DatetimeIndex([f"2013-{month:02}-{day:02}" for month in range(3, 8) for day in range(1, 13)][:56])

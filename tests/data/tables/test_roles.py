@@ -163,36 +163,6 @@ def test_gaps_between_dates_stay_gaps(tmp_path):
     assert days == [pd.Timestamp("2021-01-02"), None, None] * 9
 
 
-@pytest.mark.parametrize(
-    ("toml", "words"),
-    [
-        (
-            'day = "%d/%m/%Y"',
-            r"dates: column 'day' holds '2021-01-01', which is no date as in '%d/%m/%Y'; correct the cell",
-        ),
-        ('day = "day/month"', "dates: 'day' needs a format such as %d/%m/%Y or %Y-%m-%d %H:%M, got 'day/month'"),
-        ('day = "%Y-%m-%d%z"', "needs a format such as"),
-        ('dy = "%Y-%m-%d"', "no column 'dy'; did you mean 'day'?"),
-        ("day = 3", "Expected `str`, got `int`"),
-    ],
-)
-def test_a_wrong_format_is_refused_in_one_line(tmp_path, toml, words):
-    path = write(tmp_path, a=visits()) / "a.csv"
-    (tmp_path / "a.columns.toml").write_text(f"[dates]\n{toml}")
-    with pytest.raises(BadInput) as error:
-        survey([path], "ill", "ward")
-    assert words in str(error.value)
-    assert str(error.value).startswith(f"{tmp_path}/a.columns.toml: ")
-
-
-def test_the_note_on_days_that_may_be_months_says_what_to_write(tmp_path):
-    frame = visits().iloc[:12]
-    write(tmp_path, a=frame.assign(day=[f"{k:02}/{13 - k:02}/2021" for k in range(1, 13)]))
-    notes = survey([tmp_path / "a.csv"], "ill", "ward").notes
-    line = '[dates] and on the next line day = "%d/%m/%Y", or [dates] and on the next line day = "%m/%d/%Y"'
-    assert any("may be 2021-12-01 or 2021-01-12" in note and line in note for note in notes), notes
-
-
 WARDS = "value,client\na1,north\na2,north\nb1,south\nb2,south\n"
 
 

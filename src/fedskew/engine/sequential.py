@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -33,7 +34,7 @@ class Sequential:
         """Return, for client i, the sums over its data at the received model, and its answer to the survey."""
         view = work.view.of(i)
         if program.before:
-            view = view._replace(before=total(bind(program.before, view), work.passes[i], x, y, view.x))
+            view = view._replace(before=total(partial(program.before, view), work.passes[i], x, y, view.x))
         return view.before, program.answer(view)
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
@@ -46,10 +47,10 @@ class Sequential:
         carry = program.init(view)
         for batch in batches(work.plans[i], x, y, view.x):
             carry = program.step(differentiate, view, carry, batch)
-        sums = total(bind(program.after, view, carry.w), work.passes[i], x, y, view.x) if program.after else {}
+        sums = total(partial(program.after, view, carry.w), work.passes[i], x, y, view.x) if program.after else {}
         upload, state = program.final(view, carry, sums)
         with span("scores of local models"):
-            scores = total(bind(program.score, carry.w), work.measured[i], x, y, view.x) if work.measured else {}
+            scores = total(partial(program.score, carry.w), work.measured[i], x, y, view.x) if work.measured else {}
         return upload, state, scores
 
 
@@ -72,10 +73,6 @@ def each(act: Callable[[int], T], work: Work) -> list[T]:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)
     return [done[i] for i in range(clients)]
-
-
-def bind(function: Callable[..., Tree], *first: object) -> Callable[[Batch], Tree]:
-    return lambda batch: function(*first, batch)
 
 
 def batches(plan: BatchPlan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:

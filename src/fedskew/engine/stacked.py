@@ -122,12 +122,10 @@ class Stacked:
         warp = packed(warps, x.device) if warps else None
         running = torch.as_tensor(lengths > np.arange(lengths[0])[:, None], device=x.device)
 
-        def parts(begin: int, end: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        def parts(begin: int, end: int) -> Iterator[Batch]:
             for t in range(begin, end):
-                rows = index[t, :width]
-                inputs = take(x, rows)
-                inputs = inputs if warp is None else warped(inputs, warp[t, :width])
-                yield inputs, without_padding(take(y, rows), mask[t, :width]), mask[t, :width]
+                batch = batch_at(x, y, index[t, :width], mask[t, :width])
+                yield batch if warp is None else batch._replace(x=warped(batch.x, warp[t, :width]))
 
         narrow = num_bytes(carry) > SMALL
         left: list[Carry] = []
@@ -170,6 +168,11 @@ def batches(plans: Sequence[BatchPlan], model: Tensor) -> tuple[Tensor, Tensor]:
     return packed([plan.index for plan in plans], model.device), masks
 
 
+def batch_at(x: Tensor, y: Tensor, rows: Tensor, mask: Tensor) -> Batch:
+    """Return a batch of these rows (C, B) of all clients, with its mask (C, B)."""
+    return Batch(take(x, rows), without_padding(take(y, rows), mask), mask)
+
+
 def take(data: Tensor, rows: Tensor) -> Tensor:
     """Return ``data[rows]`` for indices (C, B). One gather is faster than advanced indexing."""
     return data.index_select(0, rows.reshape(-1)).view(*rows.shape, *data.shape[1:])
@@ -195,10 +198,7 @@ def total(
     for t in range(len(index)):
         width = int(np.flatnonzero(lengths > t)[-1]) + 1 if t else len(plans)
         arguments = first if width == len(plans) else [leading(part, width) for part in first]
-        rows = index[t, :width]
-        part = function(
-            *arguments, Batch(take(x, rows), without_padding(take(y, rows), mask[t, :width]), mask[t, :width])
-        )
+        part = function(*arguments, batch_at(x, y, index[t, :width], mask[t, :width]))
         if not part:
             return {}
         sums = map_leaves(added, sums, part) if sums else map_leaves(torch.clone, part)

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import from_table, parse, plain, to_table
 from fedskew.core.contract import ChecksSetup, Setup, Sharing, server_rows
 from fedskew.core.errors import BadInput, require, suggestion
@@ -123,7 +122,7 @@ def assemble(
     counts = data.label_counts()
     intercepts = intercepts_of(experiment.harmonisation, task, counts, counts.sum(0), x0)
     federation = federation_of(experiment, (task, *others), x, y, partition, server_data, moving, intercepts)
-    cohort = len(first_cohort(experiment, len(partition)))
+    cohort = len(experiment.selection.select(federation.clients, stream(federation.seed, "select", 0)))
     for part in (federation, federation.tuning):
         if part and isinstance(part.planner, SeededPlanner):
             part.planner.check_memory(partition.sizes, cohort)
@@ -174,7 +173,7 @@ def federation_of(
         availability=experiment.availability,
         system=experiment.system,
         codec=experiment.codec,
-        tuning=tuning_of(experiment),
+        tuning=adaptation_of(experiment) if experiment.evaluation.adapt_steps else None,
         own_part=own_part_of(experiment.sharing, tasks[0], x.device, rate_of(experiment.harmonisation) > 0),
         intercepts=intercepts,
         moving=moving,
@@ -204,11 +203,6 @@ def work_of_clients(experiment: Experiment, names: Sequence[str]) -> tuple[Local
         )
         works = (*works[:at], work, *works[at + 1 :])
     return works
-
-
-def tuning_of(experiment: Experiment) -> PersonalTuning | None:
-    """Return the fine-tuning of personal models before they are measured; None if ``adapt_steps`` is 0."""
-    return adaptation_of(experiment) if experiment.evaluation.adapt_steps else None
 
 
 def adaptation_of(experiment: Experiment) -> PersonalTuning:
@@ -256,7 +250,7 @@ def intercepts_of(harmonisation: Harmonisation, task: Task, counts: Ints, total:
 
 def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) -> None:
     """Raise `BadInput` if the method would average or send parameters that clients keep to themselves."""
-    algorithm, part, name = federation.algorithm, federation.own_part, name_of(experiment.algorithm)
+    algorithm, part, name = federation.algorithm, federation.own_part, called("algorithm", experiment.algorithm)
     require(
         (part is not None and not len(part.others)) or not federation.others,
         f"{name} averages models, but clients with different architectures have no common parameters; "
@@ -323,8 +317,9 @@ def check_needs(experiment: Experiment, setup: Setup | None = None) -> None:
         for part in component if field.name in SEVERAL else [component]:
             if isinstance(part, ChecksSetup) and (reason := part.accepts(setup)):
                 raise BadInput(f"{called(field.name, part)} {reason}")
-    check_private(experiment, name_of(experiment.algorithm))
-    decisions_of(type(experiment.algorithm).decides, name_of(experiment.algorithm))
+    name = called("algorithm", experiment.algorithm)
+    check_private(experiment, name)
+    decisions_of(type(experiment.algorithm).decides, name)
 
 
 def called(section: str, part: object) -> str:
@@ -335,11 +330,6 @@ def called(section: str, part: object) -> str:
     return name if section == "algorithm" else f"{section} {name}"
 
 
-def name_of(algorithm: Algorithm) -> str:
-    """Return a method's name in the catalogue; FILE::CLASS for a user's own method."""
-    return called("algorithm", algorithm)
-
-
 def check_clients(experiment: Experiment, num_clients: int) -> None:
     """Check like `check_needs`, for this number of clients with data."""
     check_needs(experiment, with_clients(experiment, setup_of(experiment), num_clients))
@@ -348,8 +338,3 @@ def check_clients(experiment: Experiment, num_clients: int) -> None:
 def with_clients(experiment: Experiment, setup: Setup, num_clients: int) -> Setup:
     """Return the setup for this number of clients with data, with the size of the largest cohort."""
     return dataclasses.replace(setup, clients=num_clients, cohort=experiment.selection.largest(num_clients))
-
-
-def first_cohort(experiment: Experiment, num_clients: int) -> Ints:
-    """Return the cohort of the first round, as client numbers."""
-    return experiment.selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0))

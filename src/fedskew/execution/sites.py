@@ -29,8 +29,6 @@ from fedskew.store.test_rows import units_at_sites
 MOST_POOLED = 200
 """Maximum number of sites for which metrics of all rows together are computed by site. They take milliseconds each."""
 
-RAREST = "recall_of_rarest"
-
 
 class SiteRows(NamedTuple):
     """The rows on which models are measured at the sites, site by site."""
@@ -132,7 +130,7 @@ def measured_at_sites(
             part, pooled = evaluate.scored_outputs(task, outputs[span].split(evaluate.CHUNK), y, pool)
         values = evaluate.over_rows(task, part, pooled) | {"rows": float(len(y))}
         if rarest is not None and "accuracy" in part:
-            values[RAREST] = float(part["accuracy"][y == rarest].mean())
+            values["recall_of_rarest"] = float(part["accuracy"][y == rarest].mean())
         return values
 
     whole = metrics(slice(0, len(at.y)), pool=True)

@@ -140,7 +140,7 @@ class Nodes:
             self.met[reply.client] = reply
 
     def await_clients(self, fewest: int) -> None:
-        """Wait until ``wanted`` clients are connected. Raises `TooFew` after ``wait`` seconds.
+        """Wait until ``fewest`` clients are connected. Raises `TooFew` after ``wait`` seconds.
 
         The first call also gives all other nodes up to ``timeout`` seconds to say which client they are.
         """

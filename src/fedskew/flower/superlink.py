@@ -132,8 +132,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a command in a process group of its own.
 
-    ``own`` are environment variables besides `variables`, ``folder`` is the working directory, and ``log`` the file that its output
-    is appended to (None: the terminal). Raises `FedskewError` if the command is not installed.
+    ``more`` are environment variables besides `variables`, ``folder`` is the working directory, and ``log`` the file that its
+    output is appended to (None: the terminal). Raises `FedskewError` if the command is not installed.
     """
     try:
         with log.open("ab") if log else contextlib.nullcontext() as output:

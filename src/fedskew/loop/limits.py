@@ -40,7 +40,7 @@ def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms:
 
 
 def check_enough(fed: Federation, round_: int, usable: int, selected: int, fewest: int = 1, cure: str = "") -> None:
-    """Raise `TooFew` if there are fewer than ``wanted`` usable answers, or fewer than the method needs.
+    """Raise `TooFew` if there are fewer than ``fewest`` usable answers, or fewer than the method needs.
 
     ``selected`` is the number of selected clients. ``cure`` is advice at the end of the message.
     """

@@ -40,23 +40,19 @@ def evaluate_personal(
 
     A client that has never taken part gets a new state. Tuning does not change stored states.
     """
-
-    def scores_of(block: Ints) -> dict[str, Tensor]:
-        plans, lr = tuning(fed, server.round, block)
-        return means_of(fed, engine, work_of(fed, server, states, block, plans, lr, measured=True))
-
-    return in_blocks(clients, scores_of)
+    return in_blocks(clients, lambda block: means_of(fed, engine, tuning_work(fed, server, states, block, True)))
 
 
 def personal_models(fed: Federation, engine: Engine, server: Server, states: States, clients: Ints) -> Tensor:
     """Return the parameters (clients, P) of the clients' personal models after tuning."""
+    works = partial(tuning_work, fed, server, states, measured=False)
+    return in_blocks(clients, lambda block: tuned(fed, engine, works(block), send_models=True).uploads.delta)
 
-    def models_of(block: Ints) -> Tensor:
-        plans, lr = tuning(fed, server.round, block)
-        work = work_of(fed, server, states, block, plans, lr, measured=False)
-        return tuned(fed, engine, work, send_models=True).uploads.delta
 
-    return in_blocks(clients, models_of)
+def tuning_work(fed: Federation, server: Server, states: States, clients: Ints, measured: bool) -> Work:
+    """Return the work of the clients' tuning after the server's rounds."""
+    plans, lr = tuning(fed, server.round, clients)
+    return work_of(fed, server, states, clients, plans, lr, measured)
 
 
 def tuning(fed: Federation, round_: int, clients: Ints) -> tuple[list[BatchPlan], float]:

@@ -70,11 +70,7 @@ def test_the_servers_images_have_the_fastest_memory_format() -> None:
     assert own.x.stride() == (48, 1, 12, 3)
 
 
-RESUMED = ["fedavg", "scaffold", "feddyn:alpha=0.1", "moon", "fedadam:lr=0.03", "fednova", "ditto", "ifca", "fedper"]
-RESUMED += ["fedga", "fedga-generalisation", "feddf:steps=5", "data-sharing:beta=0.2"]
-
-
-@pytest.mark.parametrize("method", RESUMED)
+@pytest.mark.parametrize("method", ["scaffold", "fedadam:lr=0.03", "ditto", "ifca", "fedper", "feddf:steps=5"])
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str) -> None:
     assert_resumes_exactly(small(method, rounds=5, server_data={"share": 0.2}, evaluation={"classes": True}), tmp_path)
 

@@ -18,7 +18,6 @@ from fedskew.experiment.config import from_toml
 from fedskew.serving.export import trained
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
-from fedskew.studies.runner import extend
 from tests.blobs import DATA, numbers, small
 
 
@@ -37,10 +36,7 @@ def assert_same_state(ours, theirs, round_: int) -> None:
     assert all(torch.equal(one[name], two[name]) for name in one if name not in places)
 
 
-METHODS = ["fedavg", "scaffold", "feddyn", "ditto", "fedadam:lr=0.1", "mofedsam"]
-
-
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["scaffold", "ditto", "fedadam:lr=0.1"])
 def test_a_run_that_goes_on_after_a_round_equals_the_undisturbed_one(method: str, tmp_path: Path) -> None:
     """Server and client states are in the checkpoint, and all random draws depend on the round's number."""
     whole = run(small(method, 5, checkpoint__every=1), data=DATA, runs=tmp_path)
@@ -144,7 +140,7 @@ def test_several_runs_start_from_a_model_but_go_on_from_none(tmp_path: Path) -> 
         compare(small(rounds=3), ["fedavg"], seeds=2, data=DATA, runs=tmp_path, init="1:2")
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto"])
+@pytest.mark.parametrize("method", ["scaffold", "ditto"])
 @pytest.mark.parametrize("states", ["memory", "disk"])
 def test_a_finished_run_with_more_rounds_equals_a_long_one(method: str, states: str, tmp_path: Path) -> None:
     settings = {"training__states": states, "checkpoint__every": 2}
@@ -159,17 +155,6 @@ def test_a_finished_run_with_more_rounds_equals_a_long_one(method: str, states: 
     assert longer.table()["after_round"].tolist() == ["5"]
     again = resume(1, rounds=6, data=DATA, runs=tmp_path)
     assert again.records[0].rounds_done == 6
-
-
-def test_a_run_with_more_rounds_is_resumed_like_any_other(tmp_path: Path) -> None:
-    whole = run(small("scaffold", 5), data=DATA, runs=tmp_path / "whole")
-    run(small("scaffold", 2), data=DATA, runs=tmp_path)
-    store = RunStore(tmp_path)
-    extend(store, store.runs(), 5, DATA)
-    while store.run(1).status != "finished":
-        with contextlib.suppress(Interrupted):
-            execute(store, 1, DATA, stop=lambda: True)
-    assert numbers(replace(whole, store=store)) == numbers(whole)
 
 
 @pytest.mark.parametrize(

@@ -190,8 +190,7 @@ def test_a_method_that_extends_a_private_one_states_its_own_bound() -> None:
     check_private(experiment, "mine.py::Noiseless")
 
 
-@pytest.mark.parametrize("drop", [False, True])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize(("dropout", "drop"), [(0.0, False), (0.3, True)])
 @pytest.mark.parametrize(
     "online", ["always", "random:p=0.7", "day-night:period=3", "unequal", "on-off:leave=0.3,join=0.3"]
 )

@@ -13,12 +13,9 @@ from fedskew.engine.choose import EngineChoice, next_work
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
-from fedskew.execution.build import assemble
-from fedskew.execution.measurements import round_rows
 from fedskew.execution.plan import try_engines
 from fedskew.loop.round import play_round, start
 from fedskew.slots import Everyone, Momentum
-from tests.blobs import DATA, small
 from tests.invariants import NoClients
 from tests.reference import assert_close, f64, sized_pair
 from tests.small import X0, play, ragged
@@ -107,22 +104,3 @@ def test_engines_are_not_tried_if_no_round_has_clients() -> None:
     option, facts = try_engines(fed, X0, [1])
     assert option == EngineChoice(Sequential(), 1)
     assert facts["estimated_seconds_a_round"] == {"sequential": 0.0}
-
-
-def test_the_stored_measures_of_a_round_without_clients() -> None:
-    assembly = assemble(small(), DATA)
-    fed = replace(assembly.federation, selection=NoClients())
-    outcome = play_round(fed, Sequential(), start(fed, assembly.x0), ClientStates())
-    rows = {(split, name): value for client, split, name, value in round_rows(assembly, outcome, 0.5)}
-    assert rows == {
-        ("round", "local_steps"): 0,
-        ("round", "update_amount"): 0.0,
-        ("round", "clients"): 0,
-        ("round", "available"): 6,
-        ("round", "selected"): 0,
-        ("round", "answered"): 0,
-        ("round", "stragglers"): 0,
-        ("round", "bytes_down"): 0,
-        ("round", "bytes_up"): 0,
-        ("round", "seconds"): 0.5,
-    }

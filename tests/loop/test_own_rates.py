@@ -13,7 +13,7 @@ from fedskew.core.errors import BadInput
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.experiment.config import from_toml
-from tests.blobs import DATA, assert_resumes_exactly, numbers, small
+from tests.blobs import DATA, numbers, small
 from tests.reference import assert_close
 from tests.small import RAGGED, X0, Quadratic, exact_clients, play, ragged
 
@@ -63,17 +63,6 @@ def test_the_solver_s_rate_for_a_named_client_changes_no_bit(engine: str, tmp_pa
     whole = [[row for row in numbers(runs) if row[3] != "update_amount"] for runs in (usual, all_)]
     assert whole[0] == whole[1]
     assert from_toml(alike.records[0].experiment).clients.own == ("2:lr=0.3",)
-
-
-def test_engines_agree_and_a_run_resumes_exactly(tmp_path: Path) -> None:
-    settings = {"clients__own": ["1:lr=0.5,epochs=1", "4:lr=0.01"], "dtype": "float64", "selection": "everyone"}
-    frames = [
-        run(small(engine=engine, **settings), data=DATA, runs=tmp_path / engine).measurements()
-        for engine in ("sequential", "stacked")
-    ]
-    losses = [frame[frame["name"] == "loss"]["value"].to_numpy() for frame in frames]
-    np.testing.assert_allclose(*losses, rtol=1e-10)
-    assert_resumes_exactly(small(**settings), tmp_path / "parts")
 
 
 @pytest.mark.parametrize(

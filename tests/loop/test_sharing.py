@@ -13,7 +13,6 @@ from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build
 from fedskew.core.records import Upload
 from fedskew.core.seeding import torch_stream
-from fedskew.core.task import Task
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
@@ -21,12 +20,9 @@ from fedskew.loop.evaluate import evaluate
 from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.personal import evaluate_personal
-from fedskew.loop.plan import Local
 from fedskew.loop.sharing import PART, OwnPart
-from fedskew.models import Cnn, Cnn1d, Mlp
-from fedskew.slots import CODECS, Norm, Personal, Sgd, Uniform
+from fedskew.slots import CODECS, Personal, Sgd, Uniform
 from fedskew.slots.codecs import encode
-from fedskew.tasks.classification import Classification
 from tests.reference import (
     assert_close,
     f64,
@@ -38,7 +34,6 @@ from tests.reference import (
     torch_sgd,
     train_plain,
 )
-from tests.slots.test_sharing import made
 from tests.small import NET, RAGGED, TASK, X0, classifier, play
 
 ENGINES = [Sequential(), Stacked(), Stacked(width=2)]
@@ -189,49 +184,6 @@ def test_a_codec_sends_nothing_if_nothing_is_shared(spec: str) -> None:
     outcomes = play(coded(spec, range(P)), X0, 3)
     assert [(o.bytes_down, o.bytes_up) for o in outcomes] == [(0, 0)] * 3
     assert torch.equal(outcomes[-1].server.x, X0)
-
-
-@pytest.mark.parametrize(
-    ("model", "shape"),
-    [
-        (Mlp(hidden=(5, 4), norm="group"), (6,)),
-        (Cnn(hidden=4, norm="group"), (1, 4, 4)),
-        (Cnn1d(filters=3, hidden=4, norm="group"), (2, 32)),
-    ],
-    ids=["mlp", "cnn", "cnn1d"],
-)
-def test_fedbn_keeps_the_normalisation_layers_that_the_client_trained(model, shape) -> None:
-    """Both engines give the same result as training with autograd and `torch.optim`."""
-    net, space = made(model, shape)
-    net = net.double()
-    sizes, rng = [5, 1, 9], np.random.default_rng(0)
-    at = Norm().kept(net, space)
-    fed = replace(
-        ragged(FedAvg(), sizes=sizes, local=Local(epochs=1, batch_size=4)),
-        task=Task(Classification(), net, space, 3),
-        x=torch.tensor(rng.standard_normal((sum(sizes), *shape))),
-        own_part=OwnPart.of(at, space.size),
-    )
-    x0 = space.flatten(net)
-    tables = []
-    for engine in (Sequential(), Stacked()):
-        states = ClientStates()
-        outcomes = play(fed, x0, 2, engine, states=states)
-        tables.append(state_of(states, PART, 3, x0[at]))
-    assert_close(tables[1], tables[0])
-    for k in range(3):
-        own = x0[at]
-        for t, x in enumerate([x0, outcomes[0].server.x]):
-            start = x.index_copy(0, at, own)
-            torch.nn.utils.vector_to_parameters(start.clone(), net.parameters())
-            optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
-            for rows, y in real_batches(fed, t, k):
-                optimiser.zero_grad()
-                torch.nn.functional.cross_entropy(net(rows)[1], y).backward()
-                optimiser.step()
-            own = space.flatten(net)[at]
-        assert_close(tables[0][k], own)
-        assert float((own - x0[at]).abs().max()) > 1e-4
 
 
 @pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)

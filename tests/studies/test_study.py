@@ -783,6 +783,6 @@ def test_a_second_ctrl_c_says_that_the_same_command_continues(monkeypatch, capsy
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedskew.cli.study.decide", interrupted)
+    monkeypatch.setattr("fedskew.api.study.study", interrupted)
     assert main(["study", "--dataset", "heart"]) == 130
     assert capsys.readouterr().err == "fedskew: interrupted; the same command continues\n"

@@ -1,4 +1,4 @@
-"""``run``, ``compare``, ``tune`` and ``resume``."""
+"""``study``, ``run``, ``compare``, ``tune`` and ``resume``."""
 
 import argparse
 import os
@@ -11,17 +11,17 @@ from fedskew.api import functions
 from fedskew.api.caller import CommandLine, Started
 from fedskew.api.runs import Runs
 from fedskew.cli import output
-from fedskew.cli.request import experiment_from
+from fedskew.cli.request import experiment_from, settings_from
 from fedskew.cli.verbs import keywords_of
 from fedskew.core.component import label, plain
 from fedskew.core.text import count
 from fedskew.execution.plan import Plan, Trial, remarks_on
 from fedskew.execution.torchrun import on_ranks
-from fedskew.experiment.config import COMPONENTS, Experiment
-from fedskew.experiment.keywords import ComparisonOptions, TuningOptions
+from fedskew.experiment.config import COMPONENTS, Experiment, read
+from fedskew.experiment.keywords import ComparisonOptions, StudyOptions, TuningOptions
 from fedskew.loop.plan import System
 from fedskew.report.budgets import budget_from, check_rounds
-from fedskew.report.console import Console
+from fedskew.report.console import Console, say
 from fedskew.report.experiments import name_of
 from fedskew.report.progress import Board, Part, ProgressFace, face_for
 from fedskew.report.words import duration, heading, plain as plain_value, value
@@ -67,6 +67,29 @@ class TrainingVerb(CommandLine):
             names = [name for name, trial in engines.items() if trial["choice"] == choice]
             of = "" if len(names) == len(engines) else f" for {', '.join(names)}"
             console.print(f"engine: {choice}{of} ({trial_times(trials)})", style="dim")
+
+
+def study(parsed: argparse.Namespace) -> None:
+    """Carry out a study, write its page, and print what it found."""
+    from fedskew.api.study import study as decide  # loads libraries that the other verbs do not need
+    from fedskew.report.study import printed, title_of, values
+
+    options = {**settings_from(parsed), **keywords_of(parsed, StudyOptions)}
+    experiment = read(parsed.path) if parsed.path and parsed.path.suffix == ".toml" else None
+    path = None if experiment else parsed.path
+    decided = decide(path, experiment=experiment, runs=parsed.runs, jobs=parsed.jobs, progress=CommandLine(), **options)
+    page = decided.report(parsed.report or decided.runs.store.folder / "study.html")
+    if parsed.json:
+        output.print_json({**values(decided.findings), "report": str(page)})
+        return
+    for line in printed(decided.findings):
+        say(line)
+    if decided.final:
+        [record] = decided.final.records
+        rows = record.facts["final"].get("rows", "all rows")  # an older version did not store it
+        say(f"Run {record.id} is trained on {rows}: {title_of(decided.findings.used)}")
+    say(f"Page: {page}")
+    say(f"Next: {decided.findings.commands[0].removeprefix('# ')}")
 
 
 @on_ranks

@@ -319,7 +319,7 @@ EVIDENCE = (
 )
 
 VERBS = (
-    Verb("study", "study.study", "go from rows to a decision: what differs, costs and helps", STUDY, EXPERIMENT),
+    Verb("study", "train.study", "go from rows to a decision: what differs, costs and helps", STUDY, EXPERIMENT),
     Verb("run", "train.run", "run one experiment", (FILE, *ONE_METHOD, *STORE), EXPERIMENT),
     Verb("compare", "train.compare", "run several methods on equal terms", (FILE, *SEVERAL_METHODS), GROUPS_OF_COMPARE),
     Verb("tune", "train.tune", "find the best settings of each method", (FILE, TUNED, JOBS, *STORE), GROUPS_OF_COMPARE),

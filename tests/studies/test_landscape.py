@@ -31,7 +31,6 @@ from fedskew.studies.landscape import (
     landscape,
     losses_on,
     models_of,
-    overlap,
     sharpness,
     through,
     through_path,
@@ -70,15 +69,6 @@ def test_the_plane_through_three_models_holds_them() -> None:
     assert window.b[-1] > at[:, 1].max()
 
 
-def test_models_on_one_line_make_a_line() -> None:
-    w, step = torch.ones(4, dtype=torch.float64), torch.tensor([1.0, 2.0, 0.0, 1.0], dtype=torch.float64)
-    window, at = through(torch.stack([w, w + step, w - 3 * step]), points=5)
-    assert window.second is None
-    assert window.b.tolist() == [0]
-    assert at[2] == pytest.approx([-3 * math.sqrt(6), 0])
-    torch.testing.assert_close(window.at(at[2, 0], 0), w - 3 * step)
-
-
 def test_models_that_nearly_lie_on_one_line_make_a_plane() -> None:
     models = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [2.0, 0.01, 0.0]], dtype=torch.float64)
     window, at = through(models, points=3)
@@ -95,19 +85,6 @@ def test_a_model_that_has_not_moved_lies_on_the_line_to_the_other() -> None:
         torch.testing.assert_close(window.at(5.0, 0), w + step)
     with pytest.raises(BadInput, match="the three models are equal"):
         through(torch.stack([w, w, w]), points=5)
-
-
-def test_the_lowest_point_of_a_plane_is_the_quadratics_projection() -> None:
-    """In the metric of the quadratic: the gradient there is orthogonal to the plane."""
-    offsets = [[-1.0, -0.5, -0.2], [1.5, -0.4, 0.1], [0.0, 0.9, 0.3]]
-    window, _ = through(CENTRE + torch.tensor(offsets, dtype=torch.float64), points=101)
-    found = losses_on(window, lambda v: bowl(v)[None])[0]
-    basis = torch.stack([window.first, window.second])
-    best = torch.linalg.solve(basis @ A @ basis.T, -basis @ A @ (window.origin - CENTRE))
-    i, j = np.unravel_index(found.argmin(), found.shape)
-    assert window.a[j] == pytest.approx(float(best[0]), abs=0.04)
-    assert window.b[i] == pytest.approx(float(best[1]), abs=0.04)
-    assert found.min() >= float(bowl(window.at(*best.tolist()))) - 1e-12
 
 
 def test_random_directions_have_the_filters_lengths_and_leave_biases() -> None:
@@ -131,12 +108,6 @@ def test_sharpness_of_a_quadratic() -> None:
     # the gradient is (0, 0, -9): one step of 0.1 along it goes from 4.5 to 9 / 2 * 1.1 ** 2
     assert found.rise == pytest.approx(4.5 * (1.1**2 - 1))
     assert found.eigenvalue == pytest.approx(9, rel=1e-6)
-
-
-def test_overlap_of_equal_and_opposite_losses() -> None:
-    sheet = np.random.default_rng(2).random((4, 5))
-    assert overlap(sheet, 3 * sheet + 1) == pytest.approx(1)
-    assert overlap(sheet, -sheet) == pytest.approx(-1)
 
 
 @pytest.fixture(scope="module")

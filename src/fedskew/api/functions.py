@@ -10,7 +10,7 @@ from fedskew.api.caller import Caller, ShowProgress, Started, caller_of
 from fedskew.api.execute import execute, start
 from fedskew.api.runs import Runs, plainly
 from fedskew.core.component import brief, build, from_table, of_numpy, parse
-from fedskew.core.errors import Interrupted, require
+from fedskew.core.errors import BadInput, Interrupted, require
 from fedskew.core.user_code import name_of
 from fedskew.data.dataset import Dataset
 from fedskew.execution.deal import dealt_rows
@@ -139,13 +139,10 @@ def compare(
     base, data = asked("compare", base, data, settings, runs, caller.warn)
     methods = methods_of(base, algorithms, options.get("baselines", True), caller)
     tuned, folds = options.get("tuned"), str(options.get("folds", ""))
-    require(
-        not (tuned and folds),
-        "compare: tuning would use rows that the folds test on; leave out tuned or folds",
-    )
-    require(
-        data is None or not folds, "compare: folds need rows in a file; save them as a table, dataset='table:path=...'"
-    )
+    if tuned and folds:
+        raise BadInput("compare: tuning would use rows that the folds test on; leave out tuned or folds")
+    if data is not None and folds:
+        raise BadInput("compare: folds need rows in a file; save them as a table, dataset='table:path=...'")
     seeds = seeds_from(options.get("seeds"), base.training.seed, folds)
     partitions = options.get("partitions")
     partitions = [] if partitions is None else seeds_from(partitions, what="partitions")
@@ -168,20 +165,18 @@ def asked(
     warn: Callable[[str], None],
 ) -> tuple[Experiment, Dataset | None]:
     """Return the experiment of a call, and its data if the caller gave a `Dataset`. ``runs`` is the folder of the run store."""
-    require(
-        isinstance(experiment, Experiment | None),
-        f"{verb}: give an Experiment, or keywords such as dataset='digits', not {brief(experiment)}",
-    )
+    if not isinstance(experiment, Experiment | None):
+        raise BadInput(f"{verb}: give an Experiment, or keywords such as dataset='digits', not {brief(experiment)}")
     settings = dict(keywords)
     if isinstance(settings.get("dataset"), Dataset) or hasattr(settings.get("dataset"), "to_parquet"):
         require(data is None, f"{verb}: the data are given twice; write data= or dataset=")
         data = cast(Dataset, settings.pop("dataset"))
-    require(
-        isinstance(data, Dataset | None),
-        f"{verb}: data must be a fedskew.Dataset, got {type(data).__name__}; for a file, or a folder with a file for each client, "
-        "write dataset='table:path=FOLDER,label=COLUMN'; for a data frame fs.table(FRAME, label=COLUMN, client=COLUMN); for "
-        "arrays fs.Dataset(x=..., y=..., x_test=..., y_test=...)",
-    )
+    if not isinstance(data, Dataset | None):
+        raise BadInput(
+            f"{verb}: data must be a fedskew.Dataset, got {type(data).__name__}; for a file, or a folder with a file for each "
+            "client, write dataset='table:path=FOLDER,label=COLUMN'; for a data frame fs.table(FRAME, label=COLUMN, client=COLUMN);"
+            " for arrays fs.Dataset(x=..., y=..., x_test=..., y_test=...)"
+        )
     experiment = experiment_from(experiment, settings, warn)
     if experiment.training.init:
         from fedskew.api.models import with_initial  # loads pandas
@@ -192,10 +187,8 @@ def asked(
 
 def methods_of(base: Experiment, algorithms: Sequence[object], baselines: bool, caller: Caller) -> Sequence[object]:
     """Return the methods of a comparison: the default ones if none are named, and baselines beside personal models."""
-    require(
-        isinstance(algorithms, Sequence) and not isinstance(algorithms, str),
-        f"compare: write the methods as a list, [{brief(algorithms)}]",
-    )
+    if isinstance(algorithms, str) or not isinstance(algorithms, Sequence):
+        raise BadInput(f"compare: write the methods as a list, [{brief(algorithms)}]")
     methods = algorithms or DEFAULT_METHODS
     for method in methods:
         with_method(base, method, caller.warn)  # for its lines: the plan of the comparison applies the methods

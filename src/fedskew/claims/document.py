@@ -87,9 +87,8 @@ class Claim:
         require(self.kind in kinds, f"claim {self.name}: unknown kind {self.kind!r}; {suggestion(self.kind, kinds)}")
         fewest = 2 if self.kind in OVER_ROUNDS else FEWEST.get(self.kind, 2)
         require(len(self.arms) >= fewest, f"claim {self.name}: {self.kind} needs at least {fewest} arms")
-        require(
-            bool(self.against) == (self.kind == "correlation"), f"claim {self.name}: `against` belongs to correlation"
-        )
+        if bool(self.against) != (self.kind == "correlation"):
+            raise BadInput(f"claim {self.name}: `against` belongs to correlation")
         Region.read(self.expect)
 
     @property
@@ -285,10 +284,8 @@ class ClaimTable:
         for panel in self.panels:
             known(f"table {self.name}: panel {panel.of}", panel.arms, self.arms)
             alone, drawn = panel.kind in ("clients", "partition"), self.drawn(panel)
-            require(
-                not alone or len(drawn) == 1,
-                f"table {self.name}: a panel of {panel.kind} needs one arm; name it in arms",
-            )
+            if alone and len(drawn) != 1:
+                raise BadInput(f"table {self.name}: a panel of {panel.kind} needs one arm; name it in arms")
             if panel.kind in ("clients", "layers"):
                 known(f"table {self.name}: a panel of {panel.kind}", [panel.of], self.clients)
 
@@ -321,10 +318,8 @@ class Document:
         for claim in self.claims:
             known(f"document {self.name}: claim {claim.name}", claim.arms, self.arms)
             known(f"document {self.name}: claim {claim.name}", [claim.table], names)
-        require(
-            len({claim.name for claim in self.claims}) == len(self.claims),
-            f"document {self.name}: a claim appears twice",
-        )
+        if len({claim.name for claim in self.claims}) < len(self.claims):
+            raise BadInput(f"document {self.name}: a claim appears twice")
 
     @property
     def extras(self) -> list[str]:

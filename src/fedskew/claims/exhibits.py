@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from fedskew.core.text import count
 from fedskew.experiment.config import Experiment
 from fedskew.report import draw
-from fedskew.report.style import INK, SERIES, blank, finish, styled
+from fedskew.report.style import INK, SERIES, blank, finish
 from fedskew.skew.label import LabelDirichlet
 
 if TYPE_CHECKING:
@@ -121,8 +121,7 @@ def draw_pulls(numbers: Mapping[str, Any], name: str) -> Figure:
     """Draw the clients' paths with marks after some steps, their optima, and the average."""
     part, marks = numbers[name], list(SHOWN_STEPS)
     paths = np.array(part["paths"])
-    with styled():
-        figure, axes = blank(250)
+    with blank(250) as (figure, axes):
         for k, client in enumerate("ABC"):
             text = f"client {client}, {HISTOGRAMS[k, k]:.0%} class {k}".replace("%", " %")
             axes.plot(*paths[:, k].T, color=SERIES[k], marker="o", markersize=4, markevery=marks, label=text)

@@ -113,7 +113,7 @@ def plain(document: Document, arm: str, run: Measured) -> ExportedRun:
     record = run.record
     dealt = grouped((name, (label, rows)) for _, name, label, rows in run.dealt if (arm,) in drawn)
     table: ExportedRun = {
-        "status": run.status,
+        "status": record.status,
         "rounds": record.rounds_done,
         "seconds": rounded(float((mean or 0) * len(seconds))),
         "hash": record.experiment_hash,

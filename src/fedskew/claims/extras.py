@@ -25,7 +25,7 @@ from fedskew.loop.plan import Local, SeededPlanner, in_batches
 from fedskew.loop.round import play_round, start
 from fedskew.models import Softmax
 from fedskew.report.draw import logarithmic_axis
-from fedskew.report.style import SERIES, blank, finish, styled
+from fedskew.report.style import SERIES, blank, finish
 from fedskew.skew.partition import Ints, Partition, offsets
 from fedskew.slots import Everyone, ServerSgd, Sgd
 from fedskew.tasks.classification import Classification
@@ -220,8 +220,7 @@ LINES = {"bound, smooth": "smooth", "bound, convex": "convex", "farthest client"
 def draw_bound(bounds: Mapping[str, Mapping[str, list[float]]], name: str) -> Figure:
     """Draw the distances and bounds of a partition over local steps, on a logarithmic axis that all partitions share."""
     part = bounds[name]
-    with styled():
-        figure, axes = blank(260)
+    with blank(260) as (figure, axes):
         for index, (label, field) in enumerate(LINES.items()):
             dashes = "--" if label.startswith("bound") else "-"
             axes.plot(range(1, len(part["drift"]) + 1), part[field], label=label, color=SERIES[index], linestyle=dashes)

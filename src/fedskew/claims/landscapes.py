@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedskew.measure.statistics import Floats
-from fedskew.report.style import INK, MUTED, SERIES, blank, finish, styled
+from fedskew.report.style import INK, MUTED, SERIES, blank, finish
 from fedskew.report.words import figures
 
 if TYPE_CHECKING:
@@ -125,8 +125,7 @@ def draw_part(parts: Parts, name: str) -> Figure:
     part = parts[name]
     drawn = np.array([w for p in parts.values() for w in [*p["path"], *(s["lowest"] for s in p["clients"].values())]])
     a, b = np.linspace(drawn.min(0) - 0.3, drawn.max(0) + 0.3, 80).T
-    with styled():
-        figure, axes = blank(300)
+    with blank(300) as (figure, axes):
         for index, (client, values) in enumerate((part["clients"] or {"": part["whole"]}).items()):
             loss, colour = Surface(**values), SERIES[index] if client else MUTED
             sheet = loss.at(np.stack(np.meshgrid(a, b), axis=-1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from fedskew.claims.document import ClaimTable, Document
 from fedskew.claims.extras import EXTRAS, Numbers
 from fedskew.claims.figures import pictures
 from fedskew.claims.quantities import words_for
-from fedskew.claims.verdicts import RULE, Judged, Results, TableCell, cells, compared, interval, tally, verdicts
+from fedskew.claims.verdicts import RULE, Judged, Results, TableCell, cells, compared, interval, verdicts
 from fedskew.core.text import capital, count, listed
 from fedskew.report.html import in_grey
 from fedskew.report.style import Picture, rendered
@@ -57,6 +58,15 @@ def sections(document: Document, results: Results, extras: Mapping[str, Numbers]
         words = len(table.words) > 1 or (table.extra in EXTRAS and EXTRAS[table.extra].words)
         parts.append(Section(table.name, table.title, (columns, rows), words, drawn, remarks, claims))
     return parts
+
+
+def tally(sections: Sequence[Section]) -> str:
+    """Count the verdicts: ``22 claims: 15 hold, 5 fail, 2 undecided``."""
+    counts = Counter(judged.verdict for section in sections for judged in section.claims)
+    if not counts:
+        return "No claim is about this part"
+    text = f"{counts.total()} claims: {counts['holds']} hold, {counts['fails']} fail, {counts['undecided']} undecided"
+    return f"{text}, {counts['not run']} not run" if counts["not run"] else text
 
 
 def captions(pictures: Sequence[Picture]) -> tuple[list[str], list[Picture]]:
@@ -153,7 +163,7 @@ def markdown(
 ) -> str:
     """Make a Markdown page. ``rule`` says how claims are decided; ``place`` returns the text that shows a figure."""
     of_document = sections(document, results, extras or {})
-    parts = [f"# {document.title}", about(document, scale, results, rule), f"**{tally(verdicts(document, results))}.**"]
+    parts = [f"# {document.title}", about(document, scale, results, rule), f"**{tally(of_document)}.**"]
     for section in of_document:
         titles, rows = section.grid
         lines = ["| | " + " | ".join(titles) + " |", "| --- |" + " ---: |" * len(titles)]
@@ -184,6 +194,7 @@ def marked(text: str) -> Markup:
 
 def html(document: Document, scale: str, results: Results, extras: Mapping[str, Numbers]) -> str:
     """Make the page as one HTML file, with all figures drawn."""
+    of_document = sections(document, results, extras)
     return rendered(
         "document.html",
         {"in_grey": in_grey, "marked": marked},
@@ -191,8 +202,8 @@ def html(document: Document, scale: str, results: Results, extras: Mapping[str, 
         scale=scale,
         about=about(document, scale, results, ""),
         rule=RULE,
-        tally=tally(verdicts(document, results)),
-        sections=sections(document, results, extras),
+        tally=tally(of_document),
+        sections=of_document,
         spoken=spoken,
         open=document.open,
     )

@@ -56,10 +56,6 @@ class Measured:
     series: Mapping[tuple[str, str, int | None], Series]
     dealt: Dealt = ()
 
-    @property
-    def status(self) -> str:
-        return self.record.status
-
     def curve(self, split: str, *names: str) -> Floats:
         """Return the values in order of rounds. The values of several names are added."""
         parts = [self.series[key][1] for name in names if (key := (split, name, None)) in self.series]

@@ -89,7 +89,7 @@ def restore(store: RunStore, planned: Sequence[PlannedRun], exported: Results, t
         (p, run)
         for p in planned
         if (run := exported.get(p.arm, {}).get(p.seed))
-        and run.status in DONE
+        and run.record.status in DONE
         and run.record.experiment_hash == p.experiment.hash()
     ]
     absent = missing(store, [p for p, _ in done])

@@ -1,7 +1,6 @@
 """Verdicts on a document's claims, and its tables with the document's numbers and fedskew's."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -78,7 +77,7 @@ def verdicts(document: Document, results: Results) -> list[Judged]:
         seeds = shared_seeds(results, claim.arms)
         runs = [[results[arm][seed] for arm in claim.arms] for seed in seeds]
         support = evidence_for(claim, list(map(claim.statistic, runs)), claim.printed(printed[claim.table]))
-        diverged = sum(run.status == "diverged" for of_seed in runs for run in of_seed)
+        diverged = sum(run.record.status == "diverged" for of_seed in runs for run in of_seed)
         judged.append(Judged(claim, "undecided", support, support.p, tuple(seeds), diverged))
     p = corrected([outcome.p for outcome in judged])
     return [
@@ -139,15 +138,6 @@ def as_json(document: Document, scale: str, results: Results) -> dict[str, objec
         "claims": [judged.as_json() for judged in verdicts(document, results)],
         "open": document.open,
     }
-
-
-def tally(judged: list[Judged]) -> str:
-    """Count the verdicts: ``22 claims: 15 hold, 5 fail, 2 undecided``."""
-    if not judged:
-        return "No claim is about this part"
-    counts = Counter(j.verdict for j in judged)
-    text = f"{len(judged)} claims: {counts['holds']} hold, {counts['fails']} fail, {counts['undecided']} undecided"
-    return f"{text}, {counts['not run']} not run" if counts["not run"] else text
 
 
 RULE = (

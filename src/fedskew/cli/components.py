@@ -12,7 +12,7 @@ from fedskew.cli.output import print_json
 from fedskew.conformance.cost import LEGEND, measure_cost
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import compact
-from fedskew.core.errors import BadInput, FedskewError, require, suggestion
+from fedskew.core.errors import BadInput, FedskewError, suggestion
 from fedskew.core.limits import NOUNS, expected
 from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.components import KINDS, check as check_promises, classes_of
@@ -131,9 +131,8 @@ def check(parsed: argparse.Namespace) -> int | None:
 def list_classes(parsed: argparse.Namespace) -> None:
     """Print each class of a file with its kind and the command that checks it."""
     kinds = classes_of(parsed.component)
-    require(
-        bool(kinds), f"check {parsed.component}: the file defines no class; write one, such as class Mine(Algorithm)"
-    )
+    if not kinds:
+        raise BadInput(f"check {parsed.component}: the file defines no class; write one, such as class Mine(Algorithm)")
     if parsed.json:
         print_json(kinds)
         return

@@ -22,9 +22,8 @@ from fedskew.report.series import Results
 from fedskew.store.runs import RunStore
 from fedskew.studies.progress import stop_on_signal
 
-require(
-    find_spec("flwr") is not None, "flower: the package flwr is not installed; pip install '.[flower]' in the clone"
-)
+if find_spec("flwr") is None:
+    raise BadInput("flower: the package flwr is not installed; pip install '.[flower]' in the clone")
 
 
 def recipe(name: str) -> Experiment:
@@ -50,10 +49,10 @@ def write_nodes(experiment: Experiment, folder: Path) -> list[Node]:
     """Write the rows of each simulated client to its own file. Return a node for each client."""
     # a node harmonises its rows itself
     assembly = assemble(experiment.replace(harmonisation="none"), experiment.dataset.load())
-    require(
-        len(assembly.partition) == experiment.clients.number,
-        f"clients: only {len(assembly.partition)} of {experiment.clients.number} have rows, but every node needs rows",
-    )
+    if len(assembly.partition) != experiment.clients.number:
+        raise BadInput(
+            f"clients: only {len(assembly.partition)} of {experiment.clients.number} have rows, but every node needs rows"
+        )
     nodes = [Node(k, folder / f"{k}.npz", folder / f"states-{k}") for k in range(len(assembly.partition))]
     for node in nodes:
         write_rows(node.rows, rows_of(assembly, node.client))

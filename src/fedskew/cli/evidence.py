@@ -9,7 +9,7 @@ from fedskew.api.caller import CommandLine
 from fedskew.api.execute import complete
 from fedskew.api.runs import Runs
 from fedskew.cli.output import print_columns, print_json
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.files import write_whole
 from fedskew.core.text import percent
 from fedskew.data.dataset import Dataset
@@ -40,10 +40,9 @@ def run(parsed: argparse.Namespace) -> None:
     cases, file = cases_of(parsed.case), parsed.output or parsed.runs / measured.NAME
     methods = parsed.algorithms or measured.METHODS
     for method in methods:
-        protocol = ", ".join(measured.METHODS)
-        require(
-            method in measured.METHODS, f"evidence run: {method!r} is not a method of the protocol; it has {protocol}"
-        )
+        if method not in measured.METHODS:
+            protocol = ", ".join(measured.METHODS)
+            raise BadInput(f"evidence run: {method!r} is not a method of the protocol; it has {protocol}")
     store = RunStore(parsed.runs)
 
     def missing(experiments: Sequence[Experiment], title: str, data: Dataset) -> None:

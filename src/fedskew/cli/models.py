@@ -85,14 +85,10 @@ def writer(output: Path | None) -> Iterator[Callable[[pd.DataFrame], None]]:
 def predict(parsed: argparse.Namespace) -> None:
     """Write the answers for the rows of a file, beside the columns of the file. Without ``--output``, write to standard output."""
     output: Path | None = parsed.output
-    require(
-        output is None or output.suffix in TABLES,
-        f"predict --output {output}: unknown kind of file; write {' or '.join(TABLES)}",
-    )
-    require(
-        output is None or not (output.exists() and parsed.rows.exists() and output.samefile(parsed.rows)),
-        f"predict --output {output}: it is the file of the rows; give another name",
-    )
+    if output is not None and output.suffix not in TABLES:
+        raise BadInput(f"predict --output {output}: unknown kind of file; write {' or '.join(TABLES)}")
+    if output is not None and output.exists() and parsed.rows.exists() and output.samefile(parsed.rows):
+        raise BadInput(f"predict --output {output}: it is the file of the rows; give another name")
     run = one_run(parsed, "predict")
     record = run.records[0]
     model, total = functions.load_model(run, parsed.client, warn=warn, calibrated=parsed.calibrated), 0
@@ -155,10 +151,8 @@ def export(parsed: argparse.Namespace) -> None:
     run, output = one_run(parsed, "export"), parsed.output
     places, names = {parsed.client: output}, dict[object, str]()
     if parsed.client == "all":
-        require(
-            parsed.format in (None, "folder"),
-            "export: --client all writes folders; name one client to write a file",
-        )
+        if parsed.format not in (None, "folder"):
+            raise BadInput("export: --client all writes folders; name one client to write a file")
         clients = range(run.records[0].facts["partition"]["clients"])
         places = {client: output and output / f"client-{client}" for client in clients}
         of_clients = run.store.partition(run.records[0].id)
@@ -175,10 +169,8 @@ def landscape(parsed: argparse.Namespace) -> None:
     """Draw slices of the loss landscape of one run."""
     run = one_run(parsed, "landscape")
     output: Path | None = parsed.output
-    require(
-        output is None or output.suffix[1:] in PICTURES,
-        f"landscape: {output and output.name} is not a picture's name; it must end in {', '.join(PICTURES)}",
-    )
+    if output is not None and output.suffix[1:] not in PICTURES:
+        raise BadInput(f"landscape: {output.name} is not a picture's name; it must end in {', '.join(PICTURES)}")
     result = functions.landscape(run, progress=CommandLine(), **keywords_of(parsed, LandscapeKeywords))
     path = output or run.store.run_folder(run.ids[0]) / f"landscape-{result.kind}.svg"
     save_figure(result.plot(), path)

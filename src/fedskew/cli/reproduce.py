@@ -12,9 +12,9 @@ from fedskew.api.execute import complete
 from fedskew.claims.document import Document, load
 from fedskew.claims.export import exported, read
 from fedskew.claims.extras import EXTRAS, Numbers
-from fedskew.claims.page import html, markdown, mixed, sections
+from fedskew.claims.page import html, markdown, mixed, sections, tally
 from fedskew.claims.reproduce import PlannedRun, estimate, missing, plan, restore, results
-from fedskew.claims.verdicts import Judged, Results, as_json, tally, verdicts
+from fedskew.claims.verdicts import Judged, Results, as_json
 from fedskew.cli.output import print_json
 from fedskew.core.errors import require
 from fedskew.core.files import write_whole
@@ -119,7 +119,8 @@ def print_result(document: Document, scale: str, finished: Results, extras: dict
         console.print(f"surrogate: {surrogate}", style="dim")
     if warning := mixed(document, scale, finished):
         console.print(warning, style="yellow", markup=False)
-    for section in sections(document, finished, extras):
+    of_document = sections(document, finished, extras)
+    for section in of_document:
         console.print(f"\n{section.title}", style="bold")
         titles, rows = section.grid
         columns = (Column(title, justify="right", style="dim" * title.endswith("document")) for title in titles)
@@ -132,7 +133,7 @@ def print_result(document: Document, scale: str, finished: Results, extras: dict
             console.print(line, style="dim")
         for outcome in section.claims:
             print_claim(console, outcome)
-    console.print(f"\n{tally(verdicts(document, finished))}", style="bold")
+    console.print(f"\n{tally(of_document)}", style="bold")
     if document.open:
         console.print("open in the document, and chosen here:", style="dim")
         for what, choice in document.open.items():

@@ -11,7 +11,6 @@ from fedskew.core.errors import BadInput, require
 from fedskew.experiment.combinations import experiment_from as with_keywords
 from fedskew.experiment.config import Experiment, read
 from fedskew.experiment.keywords import Settings
-from fedskew.report.console import say
 from fedskew.report.experiments import name_of
 
 
@@ -53,6 +52,6 @@ def one_run(parsed: argparse.Namespace, verb: str) -> Runs:
         named = "" if final["arm"] == "fedavg" else ", for rows whose site is named"
         arm = name_of(final["arm"])
         text = f"run {number} is the final model of a study: {arm}, expected {final['expected']}{named}"
-        say(f"fedskew: {text}", error=True)
+        warn(text)
     runs.confirm(parsed.trust)
     return runs

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedskew.cli import output
 from fedskew.cli.watch import follow, going_on, progress
-from fedskew.core.errors import FedskewError, require
+from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.files import write_whole
 from fedskew.core.groups import grouped
 from fedskew.core.text import count
@@ -155,9 +155,8 @@ def rm(parsed: argparse.Namespace) -> None:
     edit.check_idle(store, records)
     what = f"{count(len(records), 'run')} ({ranges([record.id for record in records])})"
     if not parsed.yes:
-        require(
-            sys.stdin.isatty(), f"rm: would remove {what} with all numbers and checkpoints; add --yes to remove them"
-        )
+        if not sys.stdin.isatty():
+            raise BadInput(f"rm: would remove {what} with all numbers and checkpoints; add --yes to remove them")
         if input(f"Remove {what} with all numbers and checkpoints? [y/N] ").strip().lower() not in ("y", "yes"):
             say("nothing was removed")
             return

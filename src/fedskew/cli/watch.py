@@ -47,14 +47,9 @@ class Seen:
         return self.record.status in OPEN
 
     @property
-    def alive(self) -> bool:
-        """True if a process carries out the run."""
-        return self.open and bool(self.owner)
-
-    @property
     def lost(self) -> bool:
         """True if the run's process has ended without changing the status."""
-        return self.record.status == "running" and not self.alive
+        return self.record.status == "running" and not self.owner
 
     @property
     def rounds_left(self) -> int:
@@ -109,7 +104,7 @@ def going_on(seen: Sequence[Seen]) -> bool:
     """Return True if a process works on one of the runs, or probably will: no run is lost, and one changed a short time ago."""
     newest = max(datetime.fromisoformat(s.record.updated) for s in seen)
     waiting = any(s.open for s in seen) and (datetime.now(UTC) - newest).total_seconds() < PATIENCE
-    return any(s.alive for s in seen) or (waiting and not any(s.lost for s in seen))
+    return any(s.owner for s in seen) or (waiting and not any(s.lost for s in seen))
 
 
 def watched_runs(store: RunStore, words: Sequence[str]) -> list[Seen]:

@@ -211,21 +211,18 @@ def drawn(records: Sequence[RunRecord]) -> list[str]:
 def without_model(records: Sequence[RunRecord]) -> list[str]:
     """Give the primary metric that answers without a model reach on each data set's test rows, as a range over test sets."""
     measure = primary_of(records)
-    values: dict[str, dict[str, list[float]]] = {}
-    for record in records:
-        name = record.facts.get("data", {}).get("name", "")
-        for answer_, metrics in record.facts.get("baselines", {}).items():
-            if measure.name in metrics:
-                values.setdefault(name, {}).setdefault(answer_, []).append(metrics[measure.name])
-    lines = []
-    for name, answers in values.items():
-        ranges = [
-            f"{answer_} {' to '.join(dict.fromkeys(plain(measure, end(numbers)) for end in (min, max)))}"
-            for answer_, numbers in answers.items()
-        ]
-        text = f"{heading(measure)} without a model: {', '.join(ranges)}"
-        lines.append(f"{name}: {text}" if len(values) > 1 else text)
-    return lines
+    values = grouped(
+        ((record.facts.get("data", {}).get("name", ""), answer_), metrics[measure.name])
+        for record in records
+        for answer_, metrics in record.facts.get("baselines", {}).items()
+        if measure.name in metrics
+    )
+    ranges = grouped(
+        (name, f"{answer_} {' to '.join(dict.fromkeys(plain(measure, end(numbers)) for end in (min, max)))}")
+        for (name, answer_), numbers in values.items()
+    )
+    lines = {name: f"{heading(measure)} without a model: {', '.join(each)}" for name, each in ranges.items()}
+    return [f"{name}: {text}" for name, text in lines.items()] if len(lines) > 1 else [*lines.values()]
 
 
 def unfinished(records: Sequence[RunRecord]) -> list[str]:

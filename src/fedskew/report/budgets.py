@@ -32,10 +32,10 @@ class Budget:
 def budget_from(text: str) -> Budget:
     """Parse ``bytes`` or ``bytes=5e6``; raises `BadInput` for anything else."""
     of, equals, amount = text.partition("=")
-    require(
-        ("test", of) not in Measures().stored,
-        f"budget: {of} is reached, not spent; --columns rounds_to_70,bytes_to_70 shows what each method spends to reach 70",
-    )
+    if ("test", of) in Measures().stored:
+        raise BadInput(
+            f"budget: {of} is reached, not spent; --columns rounds_to_70,bytes_to_70 shows what each method spends to reach 70"
+        )
     require(of in budgets(), f"budget: unknown {of!r}; {suggestion(of, budgets())}")
     if not equals:
         return Budget(of)
@@ -49,10 +49,9 @@ def budget_from(text: str) -> Budget:
 
 def check_rounds(budget: Budget | None, rounds: int) -> None:
     """Raise `BadInput` if runs of this number of rounds cannot spend the budget. Other costs are known only after training."""
-    if budget and budget.of == "rounds" and budget.amount is not None:
-        require(
-            budget.amount <= rounds,
-            f"budget: these runs have only {rounds} of {budget.amount:g} rounds; write rounds={rounds} or less",
+    if budget and budget.of == "rounds" and budget.amount is not None and budget.amount > rounds:
+        raise BadInput(
+            f"budget: these runs have only {rounds} of {budget.amount:g} rounds; write rounds={rounds} or less"
         )
 
 
@@ -70,11 +69,11 @@ def within_budget(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
     of_finished = spent[spent.index.get_level_values("run").isin(finished)]
     least = float(of_finished.groupby("run").last().min())
     amount = least if budget.amount is None else budget.amount
-    require(
-        not least * ROUNDING < amount,
-        f"budget: a run spent only {exact(least)} of {exact(amount)} {budget.of}; "
-        f"write {budget.of}={exact(least)} or less",
-    )
+    if least * ROUNDING < amount:
+        raise BadInput(
+            f"budget: a run spent only {exact(least)} of {exact(amount)} {budget.of}; "
+            f"write {budget.of}={exact(least)} or less"
+        )
     possible = measured_everywhere(frame, of_finished, least)
     lowered = possible[possible <= amount * ROUNDING]
     if not len(lowered):
@@ -156,10 +155,8 @@ def target_from(column: str, primary: Measure) -> TargetCost | None:
     if not parts or parts[1] not in budgets():
         return None
     level = float(parts[2])
-    require(
-        primary.unit != "%" or 1 < level <= 100,
-        f"columns: {column}: {primary.title} is in percent here; write {parts[1]}_to_70",
-    )
+    if primary.unit == "%" and not 1 < level <= 100:
+        raise BadInput(f"columns: {column}: {primary.title} is in percent here; write {parts[1]}_to_70")
     return TargetCost(parts[1], level, primary)
 
 

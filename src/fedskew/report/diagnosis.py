@@ -16,7 +16,7 @@ from fedskew.measure.heterogeneity.faces import FACES
 from fedskew.report import words
 from fedskew.report.draw import frame_cells, of_partition
 from fedskew.report.experiments import name_of
-from fedskew.report.style import INK, MUTED, SERIES, Picture, Tip, Tips, blank, rendered, shorten, styled
+from fedskew.report.style import INK, MUTED, SERIES, Picture, Tip, Tips, blank, rendered, shorten
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,8 +120,7 @@ def face_figure(diagnosis: Mapping[str, Any]) -> dict[str, object]:
 def draw_faces(diagnosis: Mapping[str, Any]) -> Figure:
     """Draw each face as a dot with its interval, each client as a faint tick, and chance as a bar."""
     faces = diagnosis["faces"]
-    with styled():
-        figure, axes = blank(66 + 46 * len(faces))
+    with blank(66 + 46 * len(faces)) as (figure, axes):
         for row, face in enumerate(faces):
             each = [min(v, 1.0) for v in face["each"][:300]]
             axes.plot(each, [row + 0.3] * len(each), "|", color=MUTED, markersize=5, alpha=0.5)
@@ -194,8 +193,7 @@ def draw_columns(effects: np.ndarray[Any, Any], names: list[str], columns: list[
     from matplotlib.patches import Rectangle
 
     largest = min(np.abs(effects).max(), DEEPEST)
-    with styled():
-        figure, axes = blank(110 + 20 * len(names))
+    with blank(110 + 20 * len(names)) as (figure, axes):
         for k, c in np.argwhere(effects).tolist():
             colour, depth = SERIES[0 if effects[k, c] > 0 else 1], 0.1 + 0.45 * min(1, abs(effects[k, c]) / largest)
             axes.add_patch(Rectangle((c - 0.47, k - 0.44), 0.94, 0.88, facecolor=colour, alpha=depth, linewidth=0))

@@ -60,8 +60,7 @@ def draw_curves(
     from matplotlib.ticker import MaxNLocator
 
     table = table[np.isfinite(table["mean"])]
-    with style.styled():
-        figure, axes = style.blank(250)
+    with style.blank(250) as (figure, axes):
         share = measure.unit == "%"
         least, most = table["mean"].min(), table["mean"].max()  # NaN if there are none
         logarithmic = not share and math.isinf(measure.high) and 0 < 10 * least < most
@@ -98,8 +97,7 @@ def draw_clients(table: pd.DataFrame, measure: Measure, order: Sequence[str], la
     """
     from matplotlib.ticker import MaxNLocator
 
-    with style.styled():
-        figure, axes = style.blank(250)
+    with style.blank(250) as (figure, axes):
         for index, method in enumerate(order):
             rows = table[table["method"] == method]
             axes.plot(rows["rank"], rows[measure.name], label=method, **line_style(index, len(rows)))
@@ -145,8 +143,7 @@ def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
     num_clients, num_labels = values.shape
     with_counts = num_clients <= WITH_COUNTS[0] and num_labels <= WITH_COUNTS[1]
     row_height = 19 if with_counts else 12 if num_clients > 30 else 15
-    with style.styled():
-        figure, axes = style.blank(85 + row_height * max(num_clients, 2))
+    with style.blank(85 + row_height * max(num_clients, 2)) as (figure, axes):
         draw_cells(axes, values)
         small = 9 if row_height > 12 else 8
         if with_counts:
@@ -267,8 +264,7 @@ def draw_parts(table: pd.DataFrame, measure: Measure, order: Sequence[str], axis
     the figure has a legend.
     """
     parts = table.drop_duplicates("place").sort_values("place")
-    with style.styled():
-        figure, axes = style.blank(250)
+    with style.blank(250) as (figure, axes):
         for index, method in enumerate(order):
             if not (rows := rows_of(table[table["method"] == method])):
                 continue
@@ -299,8 +295,8 @@ def draw_bars(table: pd.DataFrame, measure: Measure, order: Sequence[str], label
     width = 0.8 / len(order)
     names = [style.shorten(str(group), 20) for group in groups["group"]]
     turned = sum(map(len, names)) > 45
-    with style.styled():
-        figure, axes = style.blank(310 if turned else 250)  # the vertical axis needs its label's length
+    # the vertical axis needs its label's length
+    with style.blank(310 if turned else 250) as (figure, axes):
         for index, bar in enumerate(order):
             rows = table[table["bar"] == bar]
             x, colour = rows["place"] + width * (index - (len(order) - 1) / 2), style.SERIES[index % len(style.SERIES)]
@@ -352,8 +348,7 @@ def draw_differences(table: pd.DataFrame, measure: Measure, spread: str = "ci95"
 
     methods, first = compared(table), str(table["method"].iloc[0])
     factor = 100 if measure.unit == "%" else 1
-    with style.styled():
-        figure, axes = style.blank(58 + SPACE * len(methods))
+    with style.blank(58 + SPACE * len(methods)) as (figure, axes):
         stated = float(table["margin"].iloc[0])
         # lines only beside the intervals, so that none crosses a name
         rows = np.arange(len(methods))

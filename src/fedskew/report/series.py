@@ -75,10 +75,10 @@ class Results:
     def __post_init__(self) -> None:
         require(bool(self.runs), "there are no runs to report on")
 
-    @property
+    @cached_property
     def titled(self) -> Results:
         """The same results with names for readers."""
-        return replace(self, for_readers=True)
+        return self if self.for_readers else replace(self, for_readers=True)
 
     @cached_property
     def records(self) -> list[RunRecord]:
@@ -111,9 +111,8 @@ class Results:
                 "tests or holds out (clients.held_out)",
             )
             kinds = {record.facts.get("sites", {}).get("rows") for record in self.runs if record.status == "finished"}
-            require(
-                len(kinds) < 2, "by sites: some runs measure test rows, others held-out rows; name runs of one kind"
-            )
+            if len(kinds) > 1:
+                raise BadInput("by sites: some runs measure test rows, others held-out rows; name runs of one kind")
         return measure
 
     @cached_property

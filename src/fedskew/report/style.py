@@ -92,12 +92,14 @@ def styled(more: dict[str, object] | None = None) -> Iterator[None]:
         yield
 
 
-def blank(height: float) -> tuple[Figure, Axes]:
-    """Return an empty figure of `WIDTH` by ``height`` points, and its axes."""
+@contextmanager
+def blank(height: float) -> Iterator[tuple[Figure, Axes]]:
+    """Yield an empty figure of `WIDTH` by ``height`` points and its axes, within the style of all figures."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
-    return figure, figure.add_subplot()
+    with styled():
+        figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
+        yield figure, figure.add_subplot()
 
 
 def shorten(text: str, length: int) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedskew.data.targets import Ints, Rows
-from fedskew.report.style import blank, styled
+from fedskew.report.style import blank
 from fedskew.tasks.ranking import BINS, calibration_error
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ class Calibration(NamedTuple):
         """Draw how often predictions are right, by their probability, before and after."""
         from sklearn.calibration import CalibrationDisplay
 
-        with styled():
-            figure, axes = blank(360)
+        with blank(360) as (figure, axes):
             for name, p in (("before", self.before), ("after", self.after)):
                 CalibrationDisplay.from_predictions(p.argmax(1) == self.y, p.max(1), n_bins=BINS, name=name, ax=axes)
             axes.set(xlabel="probability of the predicted class", ylabel="share of right predictions")

@@ -4,7 +4,7 @@ import re
 import shutil
 from collections.abc import Sequence
 
-from fedskew.core.errors import FedskewError, require
+from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.store.lock import busy
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -15,10 +15,10 @@ TAG = re.compile(r"[^\W\d][\w.-]*")
 def tag(store: RunStore, records: Sequence[RunRecord], tags: Sequence[str], remove: bool = False) -> None:
     """Add tags to runs, or remove them. Raises `BadInput` for a tag that also selects runs, such as ``c2`` or ``latest``."""
     for word in tags:
-        require(
-            bool(TAG.fullmatch(word)) and word != "latest" and not COMPARISON.fullmatch(word),
-            f"tag: {word!r} cannot be a tag; start it with a letter, and do not use latest or a comparison such as c2",
-        )
+        if not TAG.fullmatch(word) or word == "latest" or COMPARISON.fullmatch(word):
+            raise BadInput(
+                f"tag: {word!r} cannot be a tag; start it with a letter, and do not use latest or a comparison such as c2"
+            )
     for record in records:
         old = record.facts.get("tags", [])
         new = [word for word in old if word not in tags] + ([] if remove else list(dict.fromkeys(tags)))

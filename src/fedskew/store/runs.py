@@ -127,16 +127,14 @@ class RunStore:
             self.db.execute("BEGIN IMMEDIATE")
             yield
             self.db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except BaseException as error:
             if self.db.in_transaction:
                 self.db.execute("ROLLBACK")
+            if not isinstance(error, sqlite3.Error):
+                raise
             raise FedskewError(
                 f"run store {self.folder}: cannot write ({error}); everything up to the last finished round is kept"
             ) from None
-        except BaseException:
-            if self.db.in_transaction:
-                self.db.execute("ROLLBACK")
-            raise
 
     # writing
     def add_comparison(self, title: str) -> int:

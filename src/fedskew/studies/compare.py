@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require
 from fedskew.core.text import parse_folds
 from fedskew.data.splits import with_splits
 from fedskew.experiment.combinations import has_own_models, with_method
@@ -25,11 +25,11 @@ def cross(
     """
     require(bool(methods), "compare: name at least one algorithm")
     pairs = [(partition, seed) for partition in partitions or seeds for seed in (seeds if partitions else [partition])]
-    require(
-        len(methods) * len(pairs) <= MOST_RUNS,
-        f"compare: {len(methods)} methods x {len(pairs)} seeds are {len(methods) * len(pairs)} runs, but one comparison "
-        f"takes at most {MOST_RUNS}; name fewer seeds, or make several comparisons",
-    )
+    if len(methods) * len(pairs) > MOST_RUNS:
+        raise BadInput(
+            f"compare: {len(methods)} methods x {len(pairs)} seeds are {len(methods) * len(pairs)} runs, but one comparison "
+            f"takes at most {MOST_RUNS}; name fewer seeds, or make several comparisons"
+        )
     require(bool(seeds) and len(set(seeds)) == len(seeds), "compare: seeds must be different numbers, at least one")
     require(len(set(partitions)) == len(partitions), "compare: partitions must be different numbers")
     require(not (folds and partitions), "compare: each fold is a partition of its own; leave out partitions or folds")
@@ -70,8 +70,6 @@ def seeds_from(seeds: Sequence[int] | int | None, first: int = 0, folds: str = "
         require(1 <= number <= MOST_RUNS, f"{what}: at least 1 and at most {MOST_RUNS} are possible, got {number}")
         return list(range(first, first + number))
     numbers = list(seeds) if isinstance(seeds, Iterable) else [seeds]
-    require(
-        all(isinstance(number, Integral) for number in numbers),
-        f"{what}: write their number, or a list of whole numbers, not {seeds!r}",
-    )
+    if not all(isinstance(number, Integral) for number in numbers):
+        raise BadInput(f"{what}: write their number, or a list of whole numbers, not {seeds!r}")
     return [int(number) for number in numbers]

@@ -10,7 +10,8 @@ from typing import Literal, TypeAlias
 from msgspec.structs import replace
 
 from fedskew.advice import evidence
-from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.groups import grouped
 from fedskew.data.dataset import Dataset
 from fedskew.data.splits import Redrawn
 from fedskew.diagnosis.diagnose import faces_of
@@ -59,19 +60,20 @@ def lines_of(
 ) -> list[evidence.Gain]:
     """Return the gains of each method over FedAvg, if both have ended on at least two common seeds."""
     records = [record for of_method in runs.values() for record in of_method if record.status in DONE]
-    by_row, drawn = by_method(store, records), splits(records)
-    reached: dict[tuple[str, evidence.Measure], dict[Seeds, list[float]]] = {}
-    observed = observations(records)
-    for record in records:
-        for measure, value in values_of(store, record, primary.name).items():
-            reached.setdefault((record.name, measure), {}).setdefault(observed[record.id], []).append(value)
+    by_row, drawn, observed = by_method(store, records), splits(records), observations(records)
+    reached = grouped(
+        ((record.name, measure, observed[record.id]), value)
+        for record in records
+        for measure, value in values_of(store, record, primary.name).items()
+    )
     lines = []
     for method, of_method in runs.items():
         for measure in measures if method != evidence.REFERENCE else ():
-            values, base = reached.get((method, measure), {}), reached.get((evidence.REFERENCE, measure), {})
             gains = {
-                seeds: primary.sign * (fmean(values[seeds]) - fmean(base[seeds]))
-                for seeds in sorted(values.keys() & base.keys())
+                seeds: primary.sign
+                * (fmean(reached[method, measure, seeds]) - fmean(reached[evidence.REFERENCE, measure, seeds]))
+                for seeds in sorted({*observed.values()})
+                if (method, measure, seeds) in reached and (evidence.REFERENCE, measure, seeds) in reached
             }
             if len(gains) > 1:
                 solver = from_toml(of_method[0].experiment, f"run {of_method[0].id}").solver
@@ -148,30 +150,26 @@ def faces_over(experiment: Experiment, dataset: Dataset, partition_seeds: Sequen
 def case_of_comparison(store: RunStore, word: str) -> evidence.Case:
     """Make the case of a finished comparison, such as ``c7``. Raises `BadInput` if FedAvg or a second seed is missing."""
     records = store.select([word])
-    by_name: dict[str, list[RunRecord]] = {}
-    for record in records:
-        by_name.setdefault(record.name, []).append(record)
-    require(
-        evidence.REFERENCE in by_name and len(by_name) > 1,
-        f"evidence add {word}: gains are over FedAvg; compare it with other methods: --algorithms fedavg scaffold",
-    )
+    by_name = grouped((record.name, record) for record in records)
+    if evidence.REFERENCE not in by_name or len(by_name) < 2:
+        raise BadInput(
+            f"evidence add {word}: gains are over FedAvg; compare it with other methods: --algorithms fedavg scaffold"
+        )
     base = from_toml(by_name[evidence.REFERENCE][0].experiment)
     if isinstance(base.dataset, Redrawn):
         base = base.replace(dataset=dataclasses.replace(base.dataset, fold=""))
-    require(
-        len({str(without_seeds(record.experiment).get("dataset")) for record in records}) == 1,
-        f"evidence add {word}: its runs have several data sets; name the comparison of one",
-    )
-    require(
-        base.labels("dataset")[0] != "own",
-        f"evidence add {word}: its rows came from Python and are not stored; save them as a table, and compare with "
-        f"--dataset table:...",
-    )
+    if len({str(without_seeds(record.experiment).get("dataset")) for record in records}) > 1:
+        raise BadInput(f"evidence add {word}: its runs have several data sets; name the comparison of one")
+    if base.labels("dataset")[0] == "own":
+        raise BadInput(
+            f"evidence add {word}: its rows came from Python and are not stored; save them as a table, and compare with "
+            f"--dataset table:..."
+        )
     case = case_of(store, by_name, base, base.dataset.load(), command=repeat_command(store, records))
-    require(
-        bool(case.methods),
-        f"evidence add {word}: no method has two seeds in common with FedAvg; run `fedskew resume {word}`, or more --seeds",
-    )
+    if not case.methods:
+        raise BadInput(
+            f"evidence add {word}: no method has two seeds in common with FedAvg; run `fedskew resume {word}`, or more --seeds"
+        )
     return case
 
 
@@ -210,15 +208,14 @@ def tuned(store: RunStore, case: evidence.Planned, method: str) -> float | None:
 
 
 def gathered(
-    store: RunStore, case: evidence.Planned, methods: Sequence[str], data: Dataset, file: Path
+    store: RunStore, case: evidence.Planned, rates: Mapping[str, float], data: Dataset, file: Path
 ) -> evidence.Case | None:
-    """Return the case with the methods measured so far; None until FedAvg has two seeds.
+    """Return the case with the methods measured so far, by their tuned learning rates; None until FedAvg has two seeds.
 
     If ``file`` already has this case, its faces are not measured again, and gains of other methods stay: None until FedAvg has
     their seeds. Gains are beside FedAvg on the same machine; on another machine its values differ a little. Raises `BadInput`
     if they differ by more than `ALIKE`.
     """
-    rates = {method: rate for method in methods if (rate := tuned(store, case, method)) is not None}
     experiments = {
         method: [experiment_of(case, method, rate, seed) for seed in evidence.SEEDS] for method, rate in rates.items()
     }
@@ -234,11 +231,11 @@ def gathered(
     faces = (before.dominant, before.strengths) if before else None
     measured = case_of(store, runs, suited(experiments[evidence.REFERENCE][0], data), data, faces)
     fedavg = before.fedavg if before and others else measured.fedavg
-    require(
-        all(math.isclose(value, measured.fedavg[name], rel_tol=ALIKE) for name, value in fedavg.items()),
-        f"evidence {file}: FedAvg on {case.title} has other values there than here, so its gains cannot stand beside these; "
-        "write to another file: --output FILE",
-    )
+    if not all(math.isclose(value, measured.fedavg[name], rel_tol=ALIKE) for name, value in fedavg.items()):
+        raise BadInput(
+            f"evidence {file}: FedAvg on {case.title} has other values there than here, so its gains cannot stand beside these; "
+            "write to another file: --output FILE"
+        )
     methods_ = (*others, *measured.methods)
     return replace(measured, data=case.data, skew=" + ".join(case.skew), fedavg=fedavg, methods=methods_)
 
@@ -278,5 +275,5 @@ def run_protocol(
                 for method, rate in rates.items()
             ]
             complete(measured, case.title, data)
-            if measured_case := gathered(store, case, fit, data, file):
+            if measured_case := gathered(store, case, rates, data, file):
                 evidence.add_case(file, measured_case)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from fedskew.core.contract import one_global_model
-from fedskew.core.errors import FedskewError, require
+from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.limits import PositiveFloat
 from fedskew.core.records import Server
 from fedskew.core.seeding import torch_stream
@@ -140,11 +140,6 @@ def losses_on(
     return np.stack(values, -1).reshape(-1, len(window.b), len(window.a))
 
 
-def overlap(first: Floats, second: Floats) -> float:
-    """Return the correlation (-1..1) of two losses on the same window."""
-    return float(np.corrcoef(first.ravel(), second.ravel())[0, 1])
-
-
 @dataclass(frozen=True)
 class Sharpness:
     """How fast a loss rises around a model.
@@ -232,10 +227,8 @@ class Grid:
 
     def __post_init__(self) -> None:
         require(len(set(self.clients)) == len(self.clients), "name different clients")
-        require(
-            self.kind != "plane" or len(self.clients) >= 2,
-            "a plane goes through the global model and two clients' models; name two clients",
-        )
+        if self.kind == "plane" and len(self.clients) < 2:
+            raise BadInput("a plane goes through the global model and two clients' models; name two clients")
 
 
 Marks = dict[str, tuple[float, float]]
@@ -257,10 +250,10 @@ def landscape(
     assembly, server, states = state_of(store, run, dataset)
     tell_where(warn, store, run, server.round)
     fed, clients = assembly.federation, grid.clients
-    require(
-        not fed.others and fed.own_part is None and one_global_model not in fed.contract.needs,
-        f"landscape: the clients of run {run} have separate models; name a run whose clients share one model",
-    )
+    if fed.others or fed.own_part is not None or one_global_model in fed.contract.needs:
+        raise BadInput(
+            f"landscape: the clients of run {run} have separate models; name a run whose clients share one model"
+        )
     for k in clients:
         require(0 <= k < len(fed.clients), f"landscape: there is no client {k}; they are 0 to {len(fed.clients) - 1}")
     path: list[tuple[float, float]] = []
@@ -285,7 +278,7 @@ def landscape(
     finished, number = itertools.count(1), len(window.a) * len(window.b)
     sheets = losses_on(window, losses, lambda: on_progress("losses", next(finished) / number))
     names = ["test set", *(f"client {k}" for k in clients)]
-    both = overlap(sheets[1], sheets[2]) if len(clients) > 1 else None
+    both = float(np.corrcoef(sheets[1].ravel(), sheets[2].ravel())[0, 1]) if len(clients) > 1 else None
     of_sheet = dict(zip(names, sheets, strict=True))
     result = Landscape(grid.kind, window, of_sheet, marks, sharp(assembly, server), both, path)
     with suppress(FedskewError):  # the store is read-only

@@ -9,6 +9,7 @@ from threading import current_thread, main_thread
 from types import FrameType
 
 from fedskew.core.errors import Diverged, Interrupted
+from fedskew.core.groups import grouped
 from fedskew.core.text import count
 from fedskew.data.dataset import Dataset
 from fedskew.execution.plan import Plan
@@ -22,10 +23,7 @@ from fedskew.studies.runner import Executor
 
 def board_of(store: RunStore, runs: Iterable[int], face: ProgressFace, label: str = "") -> Board:
     """Return the board of these runs, with a part for each method, or with one part for all under a ``label``."""
-    records = store.numbered(list(runs))
-    rounds: dict[str, list[int]] = {}
-    for record in records:
-        rounds.setdefault(label or record.name, []).append(record.rounds)
+    rounds = grouped((label or record.name, record.rounds) for record in store.numbered(list(runs)))
     parts = {name: Part(str(name_of(name)), sum(each), count(len(each), "run")) for name, each in rounds.items()}
     return Board(parts, face, "rounds", "Ctrl-C stops after the round")
 
@@ -49,7 +47,8 @@ def play(
         listener(progress)
         started = progress.run not in round_of
         values = newest.setdefault(progress.name, {})
-        values |= {} if label else values_text(progress)
+        if not label:
+            values |= {m.key: f"{m.title} {value(m, progress.values[m.key])}" for m in progress.measures}
         rounds = progress.round - round_of.get(progress.run, 0)
         board.advance(label or progress.name, rounds, ", ".join(values.values()), not started)
         round_of[progress.run] = progress.round
@@ -74,11 +73,6 @@ def play(
 def tuning_text(progress: Progress) -> str:
     """Format which run of a tuning is in which round."""
     return f"{name_of(progress.name)}, seed {progress.seed}: round {progress.round}/{progress.rounds}"
-
-
-def values_text(progress: Progress) -> dict[str, str]:
-    """Format the values of this round, by the measure's key."""
-    return {m.key: f"{m.title} {value(m, progress.values[m.key])}" for m in progress.measures}
 
 
 @contextmanager

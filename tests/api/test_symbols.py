@@ -34,11 +34,7 @@ class Table(nn.Module):
         return self.out(self.table(x.clamp(min=0)))
 
 
-class Fails(nn.Module):
-    def __init__(self, shape, classes):
-        super().__init__()
-        self.table, self.out = nn.Embedding(classes, 5), nn.Linear(5, classes)
-
+class Fails(Table):
     def forward(self, x):
         return self.out(self.table(x))
 

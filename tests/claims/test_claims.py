@@ -53,28 +53,6 @@ def store_of(folder: Path, curves: dict[str, list[list[float]]]) -> dict[str, li
     return runs
 
 
-def test_a_planted_true_claim_holds_a_false_one_fails_and_a_noisy_one_is_undecided(tmp_path) -> None:
-    rng = np.random.default_rng(0)
-    noise = rng.normal(0, 0.05, 5)
-    runs = store_of(
-        tmp_path,
-        {
-            "base": [[0.5 + e] for e in noise],
-            "better": [[0.6 + e + d] for e, d in zip(noise, rng.normal(0, 0.005, 5), strict=True)],
-            "alike": [[0.5 + e + d] for e, d in zip(noise, rng.normal(0, 0.05, 5), strict=True)],
-        },
-    )
-
-    def compared(a: str, b: str) -> str:
-        return verdict(claim(), [claim().statistic(pair) for pair in zip(runs[a], runs[b], strict=True)])
-
-    assert compared("better", "base") == "holds"
-    assert compared("base", "better") == "fails"
-    assert compared("alike", "base") == "undecided"
-    # paired: unpaired noise of 0.05 would hide 0.1 from five seeds' interval no more than the pairs' 0.005 does
-    assert verdict(claim(expect="0.2..0.3"), [0.1, 0.11, 0.09]) == "fails"
-
-
 @pytest.mark.parametrize(
     ("values", "expect", "found"),
     [
@@ -90,6 +68,7 @@ def test_a_planted_true_claim_holds_a_false_one_fails_and_a_noisy_one_is_undecid
         ([0.4, 0.6], "> 0", "undecided"),
         ([-0.001, 0.001, 0.0], "-0.01..0.01", "holds"),
         ([2.0, 2.1, 1.9], "< 1.5", "fails"),
+        ([1e-4] * 6, "< 1e-3", "holds"),
     ],
 )
 def test_verdicts(values: list[float], expect: str, found: str) -> None:
@@ -118,13 +97,6 @@ def test_counted_quantities_decide_without_chance(values: list[float], expect: s
     assert verdict(claim(expect=expect, of="megabytes"), values) == found
 
 
-def test_a_verdict_is_the_t_interval_against_the_region() -> None:
-    """Over many samples without an effect, 5 % of the verdicts are `holds` or `fails`."""
-    rng = np.random.default_rng(1)
-    found = [verdict(claim(), list(rng.normal(0, 1, 5))) for _ in range(600)]
-    assert 0.03 < 1 - found.count("undecided") / 600 < 0.07
-
-
 def test_eleven_seeds_that_agree_decide_one_of_fifty_claims() -> None:
     values = [0.001] * 10 + [5.0]
     assert evidence_for(claim(expect="> 0"), values).p * 50 < 0.05
@@ -142,20 +114,6 @@ def test_inside_the_largest_p_counts_and_outside_the_p_of_the_crossed_end() -> N
     assert evidence_for(claim(expect="0.2..0.8"), values).p == pytest.approx(max(above, below))
     outside = evidence_for(claim(expect="0.8..0.9"), values)
     assert (outside.inside, outside.p) == (False, pytest.approx(below))
-
-
-@pytest.mark.parametrize(
-    ("text", "region"),
-    [
-        ("> 0", (0, math.inf)),
-        ("< 0.03", (-math.inf, 0.03)),
-        ("0.5..2", (0.5, 2)),
-        ("-0.01..0.01", (-0.01, 0.01)),
-        ("< 1e-3", (-math.inf, 0.001)),
-    ],
-)
-def test_regions(text: str, region: tuple[float, float]) -> None:
-    assert Region.read(text) == Region(*region)
 
 
 @pytest.mark.parametrize("text", ["", "0", ">= 1", "2..1", "1..1", "a..b", "> x"])

@@ -163,15 +163,8 @@ def test_reproduce_notes_a_precision_that_is_slow_on_this_machine(name, lines, t
     assert re.search(r"^estimating: \d+ s so far$", printed, re.M), "its parts are unequal, so no end is foretold"
 
 
-def test_the_estimate_counts_every_run() -> None:
-    """The arms have 2, 5 and 2 rounds, and all seeds are counted."""
-    seconds = estimate(plan(tiny(), "quick"), jobs=1)
-    assert 0 < seconds < 30
-    assert estimate([], jobs=1) == 0
-
-
 def test_an_estimate_that_takes_too_long_times_one_arm_of_each_data_set_and_model(monkeypatch) -> None:
-    """The other arms count by their rounds and local epochs. All data sets are looked for."""
+    """The other arms count by their rounds and local epochs."""
     document, timed = tiny(), []
 
     def three_seconds(experiment, dataset) -> float:
@@ -203,11 +196,6 @@ def test_an_estimate_that_takes_too_long_times_one_arm_of_each_data_set_and_mode
     surveying = dataclasses.replace(document, arms={**document.arms, "fedbs": {"algorithm": "fedbs"}})
     estimate(plan(surveying, "quick"), jobs=1)
     assert sorted(timed) == sorted(document.arms)
-    absent = dataclasses.replace(document, arms={**document.arms, "last": {"dataset": "mnist"}})
-    monkeypatch.setenv("FEDSKEW_DATA", "/nowhere")
-    monkeypatch.setenv("HOME", "/nowhere")
-    with pytest.raises(BadInput, match="mnist"):
-        estimate(plan(absent, "quick"), jobs=1)
 
 
 @pytest.mark.parametrize(

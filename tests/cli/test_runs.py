@@ -44,11 +44,6 @@ def test_list_has_date_data_method_accuracy_status_and_tags(folder: Path, monkey
     assert rows[1]["facts"]["tags"] == ["final"]
 
 
-def test_a_renamed_comparison_has_its_name_as_title(folder: Path) -> None:
-    assert main(["rename", "c1", "Which one?", "--runs", str(folder)]) == 0
-    assert output_of("show", "c1", "--runs", folder).splitlines()[0] == "Which one?"
-
-
 def test_rm_asks_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "would remove 1 run (1)" in error_of("rm", "1", "--runs", folder)
     assert main(["rm", "--runs", str(folder)]) == 2

@@ -12,7 +12,7 @@ from fedskew.cli.main import main
 from fedskew.experiment.config import Experiment
 from fedskew.store.lock import held
 from fedskew.store.runs import RunStore
-from tests.commands import line_of, output_of
+from tests.commands import output_of
 from tests.report import add, mixed_store
 
 SMALL = ["--model", "softmax", "--clients", "3", "--epochs", "1", "--engine", "stacked"]
@@ -98,15 +98,6 @@ def test_a_report_with_another_interval_is_another_file(tmp_path: Path) -> None:
     store = mixed_store(tmp_path)
     for options, name in (([], "c1.html"), (["--interval", "std"], "c1-std.html")):
         assert output_of("report", "c1", "--runs", store.folder, *options) == f"report: {store.folder / name}\n"
-
-
-def test_the_table_shows_the_tuned_settings(tmp_path: Path) -> None:
-    store = mixed_store(tmp_path)
-    tried = [{"setting": f"solver.lr={lr}", "best": lr == 0.3} for lr in (0.1, 0.3)]
-    for record in store.runs():
-        if record.name == "fedavg":
-            store.add_facts(record.id, {"tuned": {"candidates": tried}})
-    assert "tuned on held-out rows: FedAvg solver.lr=0.3" in line_of("show", "c1", "--runs", store.folder)
 
 
 @pytest.mark.parametrize("verb", ["list", "list --json", "show 1", "report 1", "watch 1"])

@@ -8,7 +8,6 @@ import pytest
 
 import fedskew as fs
 from fedskew.core.errors import BadInput
-from fedskew.experiment.config import Experiment, from_toml
 from fedskew.measure.registry import Measures
 from fedskew.measure.statistics import equivalence_p
 from fedskew.report.answer import answer
@@ -64,12 +63,6 @@ def test_several_margins_are_refused(tmp_path: Path) -> None:
         add(made, "moon", 0, [0.1, 0.8], experiment=toml("moon", 0, 0, 1) + "\n[evaluation]\nmargin = 2.0\n")
         with pytest.raises(BadInput, match="these runs state several margins, 1 and 2; name runs with the same margin"):
             _ = Results(made, made.runs()).summary
-
-
-def test_the_margin_is_a_setting() -> None:
-    assert Experiment(margin=2.5).evaluation.margin == 2.5
-    assert from_toml(Experiment(margin=2.5).toml()).evaluation.margin == 2.5
-    assert "margin" not in Experiment().toml()
 
 
 @pytest.mark.parametrize("options", ["redraw=false", "redraw=true"])

@@ -108,6 +108,11 @@ def test_what_would_decide_is_counted_in_runs() -> None:
     assert tables.on_verdicts(pd.DataFrame([{**row, "seeds_to_decide": 12}]), Measures().primary()) == [
         "About 12 runs of each method would decide fedprox's difference, if it is as large as here"
     ]
+    crossed = {**row, "covers": "seeds and test rows", "observed": "partition", "seeds_to_decide": 12}
+    for options, said in (((0, 2.4), "2.4 times the rows"), ((7, 0), "7 training seeds on each")):
+        options = dict(zip(("repeats_to_decide", "rows_to_decide"), options, strict=True))
+        [text] = tables.on_verdicts(pd.DataFrame([{**crossed, **options}]), Measures().primary())
+        assert text.startswith(f"About 12 partitions, or {said} would decide fedprox's difference")
     never = {**row, "covers": "seeds and folds of clients", "seeds_to_decide": 0}
     assert tables.on_verdicts(pd.DataFrame([never]), Measures().primary()) == [
         "More runs of each method would not decide fedprox: too few clients for a difference of this size"

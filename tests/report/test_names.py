@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.core.text import METHODS, SERVERS, SKEWS, title
+from fedskew.core.text import METHODS, SERVERS, SKEWS
 from fedskew.experiment.combinations import COMBINATIONS
 from fedskew.report.experiments import comparison_title, name_of, names, titled
 from fedskew.skew import SKEWS as SKEW_CLASSES
@@ -91,8 +91,3 @@ def test_title_of_a_comparison(tmp_path: Path) -> None:
     assert comparison_title(empty, empty.runs()) == "FedAvg vs FedProx mu = 0.1"
     add(empty, "scaffold", 0, [0.1, 0.5])
     assert comparison_title(empty, empty.runs()) == "FedAvg and SCAFFOLD"
-
-
-def test_any_spelling_has_a_title() -> None:
-    assert title("Per_FedAvg") == title("perfedavg") == "Per-FedAvg"
-    assert title("something") == "something"

@@ -1,7 +1,5 @@
 """Comparisons whose seeds draw their own test rows."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,6 @@ from fedskew.experiment.config import from_toml
 from fedskew.measure.registry import Measures
 from fedskew.measure.statistics import over_common_rows, over_splits
 from fedskew.report.answer import answer
-from fedskew.report.experiments import repeat_command
 from fedskew.report.series import Results
 from fedskew.report.tables import covered
 from fedskew.store import test_rows
@@ -74,27 +71,3 @@ def test_without_the_rows_numbers_the_interval_is_nadeau_and_bengios(runs: fs.Ru
     assert table["p"][1] == pytest.approx(found.p(), rel=1e-3)
     assert set(table["covers"]) == {"seeds and redrawn test rows"}
     assert "corrected resampled t test, Nadeau and Bengio 2003" in covered(table, Measures().primary())
-
-
-def test_the_command_that_repeats_them_redraws_them(runs: fs.Runs) -> None:
-    assert repeat_command(runs.store, runs.records).endswith("--algorithms fedavg fedprox:mu=1 --seeds 0 1 2")
-    assert "redraw = true" in runs.records[0].experiment
-
-
-@pytest.mark.slow
-def test_workers_and_one_process_measure_the_same(runs: fs.Runs, tmp_path: Path) -> None:
-    other = fs.compare(
-        ["fedavg", "fedprox:mu=1"], dataset="heart", seeds=3, rounds=2, runs=tmp_path / "two", jobs=2, progress=False
-    )
-    wanted, found = (
-        made.measurements().query("split == 'test' and round == 2").sort_values(["run", "name"])["value"].tolist()
-        for made in (runs, other)
-    )
-    assert found == wanted
-
-
-def test_fixed_test_rows_are_a_source_of_their_own(tmp_path: Path) -> None:
-    made = fs.compare(
-        ["fedavg", "fedprox:mu=1"], dataset="heart:redraw=false", seeds=2, rounds=1, runs=tmp_path, progress=False
-    )
-    assert set(Results(made.store, made.records).summary["covers"]) == {"seeds and test rows"}

@@ -22,9 +22,10 @@ from fedskew.report.html import page
 from fedskew.report.plots import plot
 from fedskew.report.series import Results
 from fedskew.report.sinks import Feed
-from fedskew.store.runs import RunRecord, RunStore
+from fedskew.store.runs import RunStore
 from tests.commands import line_of, output_of
 from tests.pages import loaded
+from tests.report.test_sinks import Recorder
 
 LONGEST = Measure(
     "round", "longest", "length of the longest update of a round", compute=f"{__name__}:longest", views=ALL,
@@ -44,21 +45,6 @@ def longest(updates: torch.Tensor, num_examples: torch.Tensor) -> torch.Tensor:
 def between(values: torch.Tensor) -> torch.Tensor:
     assert values.sort().values.equal(values), "from worst to best"
     return values[-1] - values[0]
-
-
-class Sink:
-    """A sink that stores the names of the metrics it receives."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def open(self, record: RunRecord) -> Sink:
-        return self
-
-    def write(self, round_: int, values: dict[str, float]) -> None:
-        self.names |= set(values)
-
-    def end(self, status: str) -> None: ...
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +101,12 @@ def test_a_new_measure_is_computed_stored_and_in_every_view(
         assert "longest update m" in (tmp_path / name).read_text(encoding="utf-8")
     assert ",longest," in (tmp_path / "methods.csv").read_text(encoding="utf-8")
     # sinks, claims, budgets, the reference
-    sink = Sink()
+    sink = Recorder()
     with Feed(store, [sink]) as feed:
         feed.send(records)
-    assert {"round/longest", "clients/accuracy_range"} <= sink.names
+    assert {"round/longest", "clients/accuracy_range"} <= {
+        name for _, _, sent in sink.received if isinstance(sent, dict) for name in sent
+    }
     known = read_run(store, records[0])
     assert quantity("longest", known) == pytest.approx(lengths.mean())
     assert quantity("first-longest", known) == pytest.approx(lengths[1])

@@ -18,7 +18,6 @@ from fedskew.report.files import texts_of
 from fedskew.report.html import page as page_of
 from fedskew.report.series import Layout, Results, readable_by_site
 from fedskew.report.tables import by_method, splits, values_of_rows
-from fedskew.store.runs import RunStore
 from tests.commands import output_of
 
 METHODS = ["fedavg", "local-only", "ditto"]
@@ -51,6 +50,7 @@ def test_a_method_without_a_shared_model_gets_a_verdict_at_the_sites(fixed: fs.R
     gap = sites["sites"]["local-only"] - sites["sites"]["fedavg"]
     assert sites.loc["local-only", "difference"] == pytest.approx(gap)
     assert sites["sites"]["fedavg"] == pytest.approx(test["accuracy"]["fedavg"])
+    assert test.loc["fedavg", "covers"] == "seeds and test rows"
 
 
 def test_a_method_without_a_shared_model_shows_no_classes_of_the_initial_one_and_no_drift(tmp_path: Path) -> None:
@@ -172,15 +172,6 @@ def test_wrong_requests_get_one_line(fixed: fs.Runs, tmp_path: Path) -> None:
     mixed = Results(fixed.store, [first, other], layout=Layout(by="sites"))
     with pytest.raises(BadInput, match=r"^by sites: some runs measure test rows, others held-out rows; [^\n]*$"):
         mixed.columns("table")
-
-
-def test_a_store_of_an_older_version_has_no_sites(fixed: fs.Runs, tmp_path: Path) -> None:
-    store = RunStore(fixed.store.folder, read_only=True)
-    records = store.runs()
-    assert by_method(store, records, "sites").keys() == {*METHODS}
-    store = RunStore(tmp_path / "old")
-    store.db.execute("DROP TABLE site_rows")
-    assert by_method(store, [], "sites") == {}
 
 
 def test_a_client_without_a_stored_name_is_not_mixed_with_the_one_of_that_name(tmp_path: Path, monkeypatch) -> None:

@@ -1,13 +1,12 @@
 """Tables of stored runs against arithmetic by hand, and the names of runs that differ in more than seeds."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from fedskew.api.functions import Runs
-from fedskew.cli.output import print_summary, summary_json
+from fedskew.cli.output import summary_json
 from fedskew.measure.registry import Measures
 from fedskew.measure.statistics import mean_interval
 from fedskew.report import answer as signs, experiments, plots, series
@@ -78,27 +77,6 @@ def test_a_repeated_run_is_no_new_evidence(tmp_path: Path) -> None:
     row = Results(store, store.runs()).summary.iloc[0]
     assert (row.finished, row.seeds) == (4, 2)
     assert (row.accuracy, row.accuracy_half) == pytest.approx(mean_interval([0.5, 0.7]))
-
-
-@pytest.mark.parametrize(
-    ("methods", "warning"),
-    [
-        ({"a": {0: "finished", 1: "finished"}, "b": {0: "finished", 1: "interrupted"}}, "over 1 to 2 seeds;"),
-        ({"a": {0: "finished", 1: "finished", 2: "interrupted"}}, "over 2 seeds;"),
-        ({"a": {0: "finished", 1: "interrupted"}}, "one seed: no interval"),
-        ({"a": {0: "interrupted"}}, "no run has finished"),
-    ],
-)
-def test_the_table_counts_seeds_and_not_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], methods: Mapping[str, Mapping[int, str]], warning: str
-) -> None:
-    store = RunStore(tmp_path)
-    for _ in range(2):
-        for name, runs in methods.items():
-            for seed, status in runs.items():
-                add(store, name, seed, [0.1, 0.5 + seed / 10], status=status)
-    print_summary(Results(store, store.runs()))
-    assert warning in " ".join(capsys.readouterr().out.split())
 
 
 def test_numbers_that_do_not_exist_are_nan(tmp_path: Path) -> None:

@@ -74,13 +74,6 @@ def test_values_of_an_earlier_round_are_not_taken_for_the_last_models(store: Run
     assert set(by_method(store, store.runs())["fedavg"]) == {(0, 1), (0, 2)}
 
 
-def test_many_rows_are_stored_as_means_of_groups(store: RunStore) -> None:
-    test_rows.write(store, 1, 1, np.arange(2 * test_rows.MOST, dtype=float))
-    values = test_rows.read(store, [1])[1].values
-    assert len(values) == test_rows.MOST
-    assert values.mean() == pytest.approx(test_rows.MOST - 0.5)
-
-
 def test_rows_of_a_unit_become_one_value(store: RunStore) -> None:
     values, person = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0]), np.array([7, 7, -2, 7, 2**62, 7])
     test_rows.write(store, 1, 1, values, person)

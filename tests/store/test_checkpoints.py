@@ -136,14 +136,6 @@ def test_a_failed_write_keeps_the_checkpoint_before(tmp_path, monkeypatch, targe
     assert [p.name for p in tmp_path.iterdir()] == ["round-000004.safetensors"]
 
 
-@pytest.mark.parametrize("below", [False, True], ids=["file", "below-a-file"])
-def test_a_file_in_the_place_of_the_checkpoint_folder_gives_a_one_line_error(tmp_path, below):
-    (tmp_path / "7").write_text("not a folder")
-    folder = tmp_path / "7" / "deeper" if below else tmp_path / "7"
-    with refused(FedskewError, str(folder)):
-        checkpoints.save(folder, 1, tree(), {})
-
-
 def test_next_write_removes_files_of_a_killed_write(tmp_path):
     (tmp_path / f"{UNFINISHED}abc").mkdir()
     (tmp_path / f"{UNFINISHED}abc" / "round-000003.safetensors").write_bytes(b"half of it")

@@ -1,6 +1,5 @@
 """Opening a store: one that cannot be used or read is one line; one that is only read is not changed."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -41,45 +40,6 @@ def test_a_store_of_another_version(store):
     store.db.execute("PRAGMA user_version=99")
     with refused(BadInput, str(store.folder), "99"):
         RunStore(store.folder)
-
-
-@pytest.mark.parametrize("ready", [False, True], ids=["new", "existing"])
-def test_a_folder_that_may_not_be_written(ready):
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "runs"
-        Path(place).chmod(0o755)
-        if ready:
-            RunStore(folder).close()
-            (folder / "fedskew.db").chmod(0o444)
-        else:
-            folder.mkdir()
-        folder.chmod(0o555)
-        if os.geteuid() == 0:  # whom the rights of files do not bind
-            assert as_unprivileged_user(folder) == f"BadInput run store {folder}"
-        else:
-            with refused(BadInput, str(folder)):
-                RunStore(folder)
-        folder.chmod(0o755)
-
-
-def as_unprivileged_user(folder: Path) -> str:
-    """Return the error message, without its reason, that another user gets from opening the store."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgid(65534)
-            os.setuid(65534)
-            RunStore(folder)
-            text = "opened"
-        except BaseException as error:
-            text = f"{type(error).__name__} {error}".partition(": ")[0] if "\n" not in str(error) else "several lines"
-        os.write(write, text.encode())
-        os._exit(0)
-    os.close(write)
-    os.waitpid(child, 0)
-    with os.fdopen(read) as file:
-        return file.read()
 
 
 def test_a_store_whose_tables_are_not_readable_gives_a_one_line_error(tmp_path):

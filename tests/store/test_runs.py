@@ -274,29 +274,6 @@ def test_processes_make_one_store_at_the_same_moment_and_write_to_it(tmp_path):
         store.close()
 
 
-def test_a_killed_process_loses_only_the_round_in_flight(tmp_path):
-    script = """
-import os, signal, sys
-from fedskew.store.runs import RunStore
-store = RunStore(sys.argv[1])
-run = store.add_run(name="a", experiment="", experiment_hash="", seed=0, partition_seed=0, rounds=9)
-store.write_round(run, 1, [(None, "test", "accuracy", 0.1)])
-def rows():
-    yield from [(k, "client", "steps", 1.0) for k in range(50_000)]
-    os.kill(os.getpid(), signal.SIGKILL)
-store.write_round(run, 2, rows())
-"""
-    killed = start(script, tmp_path)
-    killed.communicate(timeout=60)
-    assert killed.returncode == -9
-    store = RunStore(tmp_path)
-    assert rows_of(store, 1) == [(1, None, "test", "accuracy", 0.1)]
-    assert store.run(1).rounds_done == 1
-    store.write_round(1, 2, ROUND)
-    assert store.run(1).rounds_done == 2
-    store.close()
-
-
 def test_readers_see_whole_rounds_while_one_is_written(store):
     run = add(store)
     store.write_round(run, 1, ROUND)
@@ -345,25 +322,7 @@ def test_runs_by_the_words_of_the_command_line(chosen, tokens, expected):
 
 
 HUGE = "9" * 20
-MISSING = [
-    "8",
-    "0",
-    "c3",
-    "5-8",
-    "5-3",
-    "fedavg",
-    "",
-    "-2",
-    "1-2-3",
-    "c",
-    "c1-2",
-    "2.0",
-    "²",
-    "١",
-    "1-",
-    "1;DROP TABLE runs",
-]
-MISSING += [HUGE, f"c{HUGE}", f"1-{HUGE}"]
+MISSING = ["8", "c3", "5-8", "5-3", "", "-2", "1-2-3", "c1-2", "²", "1;DROP TABLE runs", HUGE, f"c{HUGE}", f"1-{HUGE}"]
 
 
 @pytest.mark.parametrize("token", MISSING)

@@ -3,18 +3,13 @@
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import fedskew as fs
-from fedskew.core.errors import BadInput
-from fedskew.experiment.config import Experiment
-from fedskew.measure.registry import Measures
 from fedskew.measure.statistics import over_common_rows, variance_components
 from fedskew.report.answer import how_sure, sources
 from fedskew.report.experiments import repeat_command
-from fedskew.report.tables import by_method, on_verdicts, splits
-from fedskew.studies.compare import cross
+from fedskew.report.tables import by_method, splits
 from tests.commands import error_of, line_of
 
 METHODS = ["fedavg", "fedprox:mu=1"]
@@ -71,23 +66,6 @@ def test_show_and_report_state_the_shares_of_the_variance(runs: fs.Runs, tmp_pat
     assert "2 methods x 3 partitions x 2 seeds" in runs.report(tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_what_would_decide_is_counted_in_partitions_seeds_or_rows() -> None:
-    row = {"method": "fedprox", "verdict": "undecided", "observed": "partition", "pairs": 5, "accuracy": 0.8}
-    row |= {"covers": "seeds and test rows", "difference": 0.01, "difference_half": 0.02, "difference_std": 0.02}
-    row |= {"comparisons": 1, "seeds_to_decide": 12, "repeats_to_decide": 0, "rows_to_decide": 2.4}
-    measure = Measures().primary()
-    assert on_verdicts(pd.DataFrame([row]), measure) == [
-        "About 12 partitions, or 2.4 times the rows would decide fedprox's difference, if it is as large as here"
-    ]
-    [text] = on_verdicts(pd.DataFrame([{**row, "repeats_to_decide": 7, "rows_to_decide": 0}]), measure)
-    assert text.startswith("About 12 partitions, or 7 training seeds on each would decide")
-
-
-def test_comparisons_with_a_seed_for_each_partition_state_no_shares() -> None:
-    planned = cross(Experiment(), ["fedavg"], [3, 4])
-    assert [(e.clients.partition_seed, e.training.seed) for e in planned] == [(3, 3), (4, 4)]
-
-
 def test_the_command_that_repeats_them(runs: fs.Runs) -> None:
     command = repeat_command(runs.store, runs.records)
     assert command.endswith("--algorithms fedavg fedprox:mu=1 --partitions 0 1 2 --seeds 5 6")
@@ -108,8 +86,3 @@ def test_wrong_partitions_are_one_line(words: list[str], message: str, tmp_path:
     err = error_of("compare", "--dataset", "heart", "--runs", tmp_path / "runs", *words)
     assert message in err
     assert len(err.strip().splitlines()) == 1
-
-
-def test_repeats_are_refused_in_python_too() -> None:
-    with pytest.raises(BadInput, match="leave out partitions or folds"):
-        fs.compare(dataset="heart", folds=2, partitions=2)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.studies.planted import UNDONE_BY, federation, is_right, said_of
+from tests.studies.planted import UNDONE_BY, is_right, said_of
 
 pytestmark = pytest.mark.slow
 
@@ -16,8 +16,3 @@ def test_the_cause_is_named_and_its_remedy_is_decided(kind: str, tmp_path: Path)
     assert is_right(kind, said)
     assert said.verdict == "higher"
     assert said.decision == said.top
-
-
-def test_a_federation_is_the_same_for_the_same_seed() -> None:
-    assert federation("unit", 3).equals(federation("unit", 3))
-    assert not federation("unit", 3).equals(federation("unit", 4))

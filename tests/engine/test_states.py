@@ -1,4 +1,4 @@
-"""Client states on disk: the same as in memory, and a checkpoint's are never overwritten before the next."""
+"""Client states in memory and on disk: the same, and a checkpoint's are never overwritten before the next."""
 
 import os
 from pathlib import Path
@@ -70,6 +70,20 @@ def test_disk_equals_memory_and_goes_back_to_its_checkpoint(tmp_path_factory, fi
     assert same(disk.get(EVERYBODY, fresh), memory.get(EVERYBODY, fresh))
     # a run that ends here takes up what the checkpoint has, whatever was written after it
     assert same(opened(path, CLIENTS, tree).get(EVERYBODY, fresh), at_checkpoint)
+
+
+def test_returned_states_are_copies():
+    states = ClientStates()
+    given = {"a": torch.ones(2, 3)}
+    states.put(np.array([4, 7]), given)
+    given["a"].zero_()
+    returned = states.get(np.array([4, 7]), lambda: {"a": torch.zeros(3)})
+    assert (returned["a"] == 1).all()
+    returned["a"].zero_()
+    assert (states.get(np.array([7]), lambda: {"a": torch.zeros(3)})["a"] == 1).all()
+    x = torch.ones(3)
+    states.get(np.array([9]), lambda: {"a": x})["a"].zero_()
+    assert (x == 1).all(), "a fresh state is a copy too"
 
 
 def test_the_file_holds_at_most_two_checkpoints_of_records(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from fedskew.api.functions import run
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.core.machine import launcher
 from fedskew.engine.group import Lost
 from fedskew.execution import plan
 from fedskew.execution.run import register
@@ -205,12 +204,6 @@ def test_a_wrong_environment_gives_a_one_line_error(
         monkeypatch.setenv(name, value)
     (line,) = error_of("run", "--runs", tmp_path).splitlines()
     assert line.startswith(f"fedskew: {message}; start the same command on every machine with `torchrun")
-
-
-def test_without_a_launcher_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    assert launcher() == (0, 1)
 
 
 def test_a_script_under_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ from fedskew.experiment.references import citations
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from tests.commands import error_of, output_of
-from tests.stored import numbers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "own-method.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
@@ -160,16 +159,6 @@ def test_own_method_resumes_bit_for_bit_from_another_directory(
     trees = [checkpoints.load(checkpoints.latest(tmp_path / f / "1"))[0] for f in ("whole", "halved")]
     assert torch.equal(trees[0]["x"], trees[1]["x"])
     assert torch.equal(trees[0]["clients"]["states"]["v"], trees[1]["clients"]["states"]["v"])
-
-
-def test_the_stored_toml_repeats_the_run(mine: Path, tmp_path: Path) -> None:
-    assert main(["run", "--algorithm", "./mine.py::Carried:beta=0.2", *QUICK, "--runs", str(tmp_path / "a")]) == 0
-    toml = str(tmp_path / "a" / "1" / "experiment.toml")
-    assert main(["run", toml, "--runs", str(tmp_path / "b")]) == 0
-    assert main(["run", toml, "--set", "algorithm.beta=0.9", "--runs", str(tmp_path / "c")]) == 0
-    a, b, c = (numbers(RunStore(tmp_path / f)) for f in "abc")
-    assert a == b
-    assert a != c
 
 
 # a file that is not what it was

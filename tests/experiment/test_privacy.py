@@ -30,7 +30,6 @@ torch.set_num_threads(1)
 
 CLIP, Q = 0.05, 0.7
 METHOD = f"dp-fedavg:clip={CLIP},noise=0.0,q={Q}"
-LOUD = f"dp-fedavg:clip={CLIP},noise=1.0,q={Q}"
 
 
 @dataclass(frozen=True)
@@ -110,9 +109,8 @@ def test_one_client_changes_the_sum_by_the_clip_at_most_beside_all_that_is_accep
     ],
     ids=str,
 )
-@pytest.mark.parametrize("method", [METHOD, LOUD])
-def test_parts_that_break_the_guarantee_are_refused_with_a_remedy(method: str, slots: Any, words: list[str]) -> None:
-    refused = made(method, **slots)
+def test_parts_that_break_the_guarantee_are_refused_with_a_remedy(slots: Any, words: list[str]) -> None:
+    refused = made(METHOD, **slots)
     assert isinstance(refused, str)
     assert refused.startswith("dp-fedavg bounds its privacy loss")
     assert "\n" not in refused

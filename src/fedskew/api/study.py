@@ -33,20 +33,8 @@ from fedskew.report.study import HARMONISED, NO_SITES, Findings, page, printed, 
 from fedskew.serving.export import has_personal
 from fedskew.skew.compose import mixture
 from fedskew.store.runs import RunStore
+from fedskew.studies import study as plans
 from fedskew.studies.runner import Facts, stored_runs
-from fedskew.studies.study import (
-    COSTS,
-    FIRST,
-    PASSES,
-    SHORT,
-    Arm,
-    Schedule,
-    Study,
-    Timing,
-    arms_of,
-    groups_of,
-    schedule,
-)
 from fedskew.studies.tune import Setting, words
 
 if TYPE_CHECKING:
@@ -170,13 +158,13 @@ class Execution:
         """Execute what the store lacks."""
         return complete(self.store, experiments, label, self.jobs, self.caller, rows, facts, label)
 
-    def timed(self) -> tuple[Timing, Experiment]:
+    def timed(self) -> tuple[plans.Timing, Experiment]:
         """Execute a short run of FedAvg. Return the times of a whole one, and the base with the engine that suits it."""
         threads, local = self.base.training.threads or threads_of(self.jobs), self.base.local  # as when all jobs run
         pictures = self.rows.x.ndim > 2 and local.steps is None and local.batch_size != "all"
-        number = 1 if pictures else SHORT  # a round on pictures has many steps
-        short = Arm(FIRST).experiment(self.base.replace(training__rounds=number, training__threads=threads))
-        part = min(1.0, PASSES / (local.epochs * len(self.rows.y))) if pictures else 1.0
+        number = 1 if pictures else plans.SHORT  # a round on pictures has many steps
+        short = plans.Arm(plans.FIRST).experiment(self.base.replace(training__rounds=number, training__threads=threads))
+        part = min(1.0, plans.PASSES / (local.epochs * len(self.rows.y))) if pictures else 1.0
         if part < 1:
             short = short.replace(local__epochs=local.epochs * part)
         stored = stored_runs(self.store, [short], self.rows).get(short.hash())
@@ -192,22 +180,22 @@ class Execution:
             stored = self.store.run(run)
         ready = from_toml(stored.experiment)
         base = self.base.replace(engine=ready.engine, training__threads=ready.training.threads)
-        return Timing(**stored.facts["study"]), base
+        return plans.Timing(**stored.facts["study"]), base
 
     def decided(self, options: Mapping[str, Any], words_: Sequence[str], why: Sequence[str] = ()) -> Decided:
         """Execute all steps. ``words_`` name the data on the command line. ``why`` says why the model is a simpler one."""
         by = options.get("by", ())
         columns = [name.strip() for name in by.split(",")] if isinstance(by, str) else [*by]
-        groups = groups_of([self.rows], columns)  # a wrong name is refused before anything runs
-        arms, notes = arms_of(self.base, self.rows, self.diagnosis)
+        groups = plans.groups_of([self.rows], columns)  # a wrong name is refused before anything runs
+        arms, notes = plans.arms_of(self.base, self.rows, self.diagnosis)
         skews = mixture(self.base.skew)
         if not skews.by_groups or skews.features or skews.concepts:
             groups = {}  # the store has no site of a row
         timing, base = self.timed()
-        steps = Study(self.store, base, self.rows, self.execute)
+        steps = plans.Study(self.store, base, self.rows, self.execute)
         rounds = self.base.training.rounds
         try:
-            plan = schedule(arms, steps.tunings, timing, rounds, options.get("minutes"), self.jobs)
+            plan = plans.schedule(arms, steps.tunings, timing, rounds, options.get("minutes"), self.jobs)
         except BadInput as error:
             if self.simpler is None:
                 raise
@@ -222,7 +210,8 @@ class Execution:
         records = steps.compared(plan, tuned)
         settings = {arm.name: [of_split[arm.name].best.setting for of_split in tuned] for arm in plan.arms}
         if groups and steps.nested:
-            groups = groups_of([steps.split(base, dealt).dataset.load() for dealt in range(plan.partitions)], columns)
+            splits = [steps.split(base, dealt).dataset.load() for dealt in range(plan.partitions)]
+            groups = plans.groups_of(splits, columns)
         if lost := [name for name in columns if not any(group.startswith(f"{name} ") for group in groups)]:
             notes.append(
                 f"no groups by {listed(lost)}: {NO_SITES}, or its values differ between rows that count as one"
@@ -231,7 +220,7 @@ class Execution:
             title=str(self.diagnosis["data"]),
             diagnosis=self.diagnosis,
             results=Results(self.store, records, layout=Layout(by="sites")),
-            costs=COSTS,
+            costs=plans.COSTS,
             settings={name: usual(each) for name, each in settings.items()},
             notes=notes,
             commands=[],
@@ -253,7 +242,7 @@ class Execution:
         final = steps.final(plan, used, setting, expected)
         return Decided(of_all, findings, Runs(self.store, (final.id,)))
 
-    def commands(self, used: Arm, words_: Sequence[str], final: bool) -> list[str]:
+    def commands(self, used: plans.Arm, words_: Sequence[str], final: bool) -> list[str]:
         """Return the next commands. ``used`` is the arm to train for use, unless it is ``final`` already."""
         folder = [] if str(self.store.folder) == "runs" else ["--runs", str(self.store.folder)]
         file = "NEW_ROWS.npy" if isinstance(self.rows.preprocessing, Array) else "NEW_ROWS.csv"
@@ -280,7 +269,7 @@ def usual(settings: Sequence[Setting]) -> str:
     return text if partitions == len(settings) else f"{text} on {partitions} of {len(settings)} partitions"
 
 
-def described(plan: Schedule, rounds: int, nested: bool) -> str:
+def described(plan: plans.Schedule, rounds: int, nested: bool) -> str:
     """Say what was planned for the minutes, and what was left out."""
     tuning = "on each partition's other rows" if nested else "with seeds of its own"
     reasons = {"no time for": plan.left_out, "diverged in tuning:": plan.diverged}

@@ -206,7 +206,6 @@ def test_a_frame_is_read_like_its_file(tmp_path) -> None:
         (lambda: fs.run(dataset=TABLE), "data must be a fedskew.Dataset, got DataFrame"),
         (lambda: fs.compare(["fedavg"], data=(X, Y)), "data must be a fedskew.Dataset, got tuple"),
         (lambda: fs.tune(["fedavg"], data=X), "data must be a fedskew.Dataset, got ndarray"),
-        (lambda: fs.run(TABLE), "give an Experiment, or keywords such as dataset='digits', not a DataFrame"),
         (lambda: fs.diagnose(X), "give the path of a file, or a pandas data frame, not a ndarray"),
         (lambda: fs.diagnose(TABLE), "name the column of classes by label"),
         (lambda: fs.clients(TABLE), "expected a name such as 'digits', got a DataFrame"),

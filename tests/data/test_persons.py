@@ -167,18 +167,11 @@ def test_the_column_of_persons_is_no_input_and_changes_the_fingerprint(tmp_path:
     assert [len(part) for part in data.persons] == [len(data.y), len(data.y_test)]
 
 
-def test_rows_without_a_person_are_dropped_and_counted(tmp_path: Path) -> None:
-    path = write_visits(tmp_path / "visits.csv")
-    path.write_text(path.read_text() + ",a,9.5,f,1950,no\n")
-    assert "1 of 651 rows dropped: no value in 'patient'" in visits(path).notes
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ("client=hospital,person=pateint", "no column 'pateint'; did you mean 'patient'"),
         ("client=hospital,person=patient,fewest=5", "fewest counts rows, not persons"),
-        ("client=hospital,person=sex,fold=1/3", "folds 3: the data have 2 persons; name fewer folds"),
     ],
 )
 def test_persons_that_are_refused(tmp_path: Path, options: str, message: str) -> None:

@@ -105,6 +105,7 @@ def test_inputs_are_decoded_into_the_cells_that_they_were_made_from():
         assert back["w"].tolist() == ["b", "", "a", "a", ""]
         np.testing.assert_allclose(back["m"], [1, 0, 6, 0, np.nan], atol=1e-4)
         assert back["d"].tolist() == winds.tolist()
+    assert Number(name="n", mean=5).decode(np.zeros((1, 1))).tolist() == [5], "the mean, as no training row had a gap"
     marked = Number(name="n", mean=2, scale=3, marked=True)
     np.testing.assert_allclose(marked.decode(marked.encode(numbers)), numbers)
     pixels = np.arange(24.0).reshape(2, 3, 2, 2)

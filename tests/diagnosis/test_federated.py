@@ -272,8 +272,6 @@ def test_the_list_names_every_number():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--federated"], "name the column of classes by label, or the column of numbers by target"),
-        (["--target", "age", "--label", "ill", "--federated"], "by target, not both"),
         (
             ["--label", "ill", "--fewest", "3"],
             "fewest has an effect only with federated; add federated, or leave out fewest",

@@ -89,13 +89,19 @@ def test_files_are_read_in_small_parts(tmp_path, monkeypatch, name):
 # rows and labels
 
 
-def test_rows_without_label_or_client_are_dropped_and_counted(tmp_path):
+def test_rows_without_a_value_that_is_needed_are_dropped_and_counted(tmp_path):
     table = frame().astype({"label": object, "who": object})
-    table.loc[:4, "label"] = None
+    table.loc[:4, "label"] = [None] * 4 + ["?"]
     table.loc[5:7, "who"] = None
     found = read(write(table, tmp_path / "t.csv"))
     assert found.counts.sum() == 392 == len(found.y)
+    assert found.classes == ("maybe", "no", "yes")
     assert found.notes == ("5 of 400 rows dropped: no value in 'label'", "3 of 400 rows dropped: no value in 'who'")
+    cells = {"event": [None, *[1, 0] * 199, 1], "person": [*[f"p{at}" for at in range(399)], None]}
+    path = write(frame().assign(**cells), tmp_path / "u.csv")
+    found = survey([path], "height", "who", event="event", person="person", numeric=True)
+    assert found.y.shape == (398, 2)
+    assert found.notes == ("1 of 400 rows dropped: no value in 'event'", "1 of 400 rows dropped: no value in 'person'")
 
 
 def test_numeric_labels_are_classes_in_order_and_nan_is_missing(tmp_path):

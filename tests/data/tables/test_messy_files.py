@@ -295,14 +295,6 @@ def test_a_column_that_is_absent_twice_is_one_column(tmp_path):
     assert survey([tmp_path / "a.csv"], "y", "x").table.column_names == ["q"]
 
 
-def test_a_label_of_a_question_mark_is_missing(tmp_path):
-    rows = [f"{i * 1.5},{'ab'[i % 2]},{['no', 'yes', '?'][i % 3]}" for i in range(60)]
-    (tmp_path / "t.csv").write_text("\n".join(["x,site,y", *rows]))
-    found = survey([tmp_path / "t.csv"], "y", "site")
-    assert found.classes == ("no", "yes")
-    assert found.notes == ("20 of 60 rows dropped: no value in 'y'",)
-
-
 def test_a_model_with_inputs_of_the_names_of_answers_predicts(tmp_path):
     noise = np.random.default_rng(0).normal(size=(60, 2))
     rows = [f"{a:.3f},{b:.3f},{'ab'[i % 2]},{i // 2 % 2}" for i, (a, b) in enumerate(noise)]

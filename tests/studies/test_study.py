@@ -299,7 +299,7 @@ def pictures() -> fs.Dataset:
 
 def test_a_network_for_pictures_is_timed_on_a_part_of_the_rows(tmp_path: Path, monkeypatch) -> None:
     """On all rows of CIFAR-10 the timed run takes a quarter of an hour, and a study has two minutes."""
-    monkeypatch.setattr("fedskew.api.study.PASSES", 400)
+    monkeypatch.setattr("fedskew.studies.study.PASSES", 400)
     data, store = pictures(), RunStore(tmp_path)
     base = Experiment(dataset=OwnData(fingerprint=data.fingerprint()), model="cnn", clients__number=2)
     timing, whole = Execution(base, data, {}, store, 1, Caller(False), None).timed()

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS
+from fedskew.conformance.hooks import Record, facts
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build, label
 from fedskew.core.errors import BadInput
@@ -105,24 +105,9 @@ def federation(spec: str, solver: str = "sgd", server: Any = None, **changes: An
     return replace(ragged(algorithm(spec), **options), rounds=ROUNDS)
 
 
-Record = dict[str, Tensor]
-
-
 def facts_of(outcome: Outcome) -> Record:
     """Return every number of a round."""
-    tree = {
-        "x": outcome.server.x,
-        "opt": outcome.server.opt,
-        "state": outcome.server.state,
-        "uploads": outcome.done.uploads,
-        "states": outcome.done.states,
-        "scores": outcome.done.scores,
-        "measures": outcome.measures,
-        "clients": torch.as_tensor(outcome.work.clients),
-        "steps": torch.as_tensor(outcome.steps),
-        "bytes": torch.tensor([outcome.bytes_down, outcome.bytes_up]),
-    }
-    return dict(leaves(tree))
+    return facts(outcome) | dict(leaves({"measures": outcome.measures, "steps": torch.as_tensor(outcome.steps)}))
 
 
 def record(outcomes: list[Outcome], states: ClientStates) -> Record:

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedskew.conformance import miniature
 from fedskew.core.records import Batch, Server
 from fedskew.core.task import Task
 from fedskew.core.trees import ParameterSpace
 from fedskew.engine.sequential import Sequential
-from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import play_round, start
+from fedskew.loop.round import start
 from fedskew.loop.work import Outcome
 from fedskew.skew.partition import Partition, offsets
 from fedskew.slots import Everyone, ServerSgd, Sgd
@@ -95,14 +95,8 @@ def exact_clients(task, rows, steps, algorithm, *, lr, server=None, solver=None,
 
 def play(fed: Federation, x0, rounds: int, engine=None, server: Server | None = None, states=None) -> list[Outcome]:
     """Outcomes of the rounds; ``states`` is filled."""
-    engine = engine or Sequential()
-    states = states if states is not None else ClientStates()
     server = server or start(fed, torch.as_tensor(x0, dtype=torch.float64))
-    outcomes = []
-    while server.round < rounds:
-        outcomes.append(play_round(fed, engine, server, states))
-        server = outcomes[-1].server
-    return outcomes
+    return miniature.play(fed, engine or Sequential(), rounds, server, states)
 
 
 class TinyNet(nn.Module):

@@ -101,24 +101,6 @@ def test_losses_of_a_uniform_cohort_are_unbiased() -> None:
     assert_close(only.sum(), 1.0)
 
 
-def test_a_client_counts_as_often_as_it_was_drawn() -> None:
-    fed = ragged(Drfa())
-    repeated = 0
-    server, states = start(fed, X0), ClientStates()
-    for _ in range(3):
-        server, work, _ = prepare(fed, Sequential(), server, states, False)
-        copies = server.state["copies"][torch.as_tensor(work.clients)]
-        assert float(copies.sum()) == 7
-        repeated += int((copies > 1).sum())
-        done = Sequential().run(fed.program, work, fed.x, fed.y)
-        expected = server.x + (copies / 7) @ done.uploads.delta
-        snapshot = server.x + (copies / 7) @ done.uploads.extras["w'"]
-        server = close_round(fed, server, work, done)
-        assert_close(server.x, expected)
-        assert_close(server.state["w"], snapshot)
-    assert repeated
-
-
 # the snapshot
 
 

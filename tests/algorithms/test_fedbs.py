@@ -238,13 +238,6 @@ def test_the_chosen_are_the_steadiest_of_the_proposed() -> None:
     assert len(cohorts) > 1
 
 
-def test_bytes_sent_down_and_up() -> None:
-    """The model to everybody proposed, nothing more to those who train; a number back, then the model and a number."""
-    outcome = play(ragged(FedBS(cohort=0.5), selection=Uniform(clients=4)), X0, 1)[0]
-    assert outcome.bytes_down == 4 * 8 * len(X0)
-    assert outcome.bytes_up == 4 * 8 + 2 * (8 * len(X0) + 8)
-
-
 def test_variances_keep_their_digits_next_to_large_gradients() -> None:
     """The float32 gradients of the rows are 1000 +- 0.01. Their squares are summed in float64."""
     x = torch.tensor([[1.0, 1000.0], [1.0, 1000.015625]])

@@ -5,7 +5,6 @@ from math import exp
 import torch
 
 from fedskew.algorithms import FedPBS
-from fedskew.slots import Uniform
 from tests.reference import Only, assert_close, f64, ragged
 from tests.small import X0, Quadratic, exact_clients, play
 
@@ -128,14 +127,6 @@ def test_the_steadiest_may_be_chosen() -> None:
     assert chosen(selection="stable") == [0, 2]
     assert chosen(selection="stable", cohort=0.2) == [0]
     assert chosen(selection="stable", cohort=0.2, variance="gradient") == [2]
-
-
-def test_bytes_sent_down_and_up() -> None:
-    """The server sends the model and two thresholds. A client sends an update, a variance and a mu."""
-    model, m = 8 * len(X0), 4
-    outcome = play(ragged(FedPBS(), selection=Uniform(clients=m)), X0, 1)[0]
-    assert outcome.bytes_down == m * (model + 2 * 16)  # the thresholds go to the surveyed and to the training clients
-    assert outcome.bytes_up == m * (model + 16)
 
 
 def test_the_hazard_names_the_largest_mu() -> None:

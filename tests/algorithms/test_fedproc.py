@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.func import grad
 
 from fedskew.algorithms import FedProc
-from fedskew.core.contract import features
 from fedskew.loop.round import start
 from fedskew.slots import Sgd
 from tests.bias import Bias, client_view, labelled, rows_of
@@ -110,7 +109,3 @@ def test_classes_missing_in_the_cohort_keep_their_prototype() -> None:
     second = play(replace(fed, selection=Only((1,))), None, 2, server=first)[0]
     assert torch.equal(second.server.state["c"][[0, 2]], first.state["c"][[0, 2]])
     assert_close(second.server.state["c"][1], local_models(second)[0])
-
-
-def test_fedproc_needs_features() -> None:
-    assert features in FedProc().contract().needs

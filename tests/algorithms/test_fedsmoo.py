@@ -10,7 +10,7 @@ from fedskew.algorithms import FedSmoo
 from fedskew.engine.states import ClientStates
 from fedskew.loop.plan import Local
 from fedskew.loop.round import start
-from fedskew.slots import Everyone, ServerSgd, Sgd, Uniform
+from fedskew.slots import Everyone, Sgd, Uniform
 from tests.reference import assert_close, f64, full_gradient, local_models, ragged, real_batches, state_of
 from tests.small import RAGGED, X0, play
 
@@ -59,19 +59,6 @@ def test_against_a_plain_loop(weighting: str, selection, solver: Sgd) -> None:
         assert_close(server.state["lambda"], dual)
         assert_close(state_of(states, "mu_k", K, X0), mu_k)
         assert_close(state_of(states, "lambda_k", K, X0), lambda_k)
-
-
-@pytest.mark.parametrize("weighting", ["uniform", "samples", "unbiased"])
-@pytest.mark.parametrize("selection", [Everyone(), Uniform(clients=1), Uniform(clients=3)], ids=["7", "1", "3"])
-def test_lambda_is_the_mean_of_lambda_over_all_clients_and_s_has_length_rho(weighting: str, selection) -> None:
-    fed = ragged(FedSmoo(rho=0.2, weighting=weighting), selection=selection, server=ServerSgd(lr=0.6))
-    pi = f64([1] * K) / K if weighting == "uniform" else f64(RAGGED) / sum(RAGGED)
-    states, server = ClientStates(), None
-    for t in range(3):
-        server = play(fed, X0, t + 1, server=server, states=states)[-1].server
-        assert_close(server.state["lambda"], pi @ state_of(states, "lambda_k", K, X0))
-        length = float(server.state["s"].norm())
-        assert abs(length - 0.2) < 1e-12 or length == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

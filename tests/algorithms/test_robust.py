@@ -67,12 +67,6 @@ def test_golden_round(algorithm, delta: tuple[float, float]) -> None:
     assert_close(play(fed, [10.0, 10.0], 1)[0].server.x, [10 + delta[0], 10 + delta[1]])
 
 
-def test_of_an_even_number_the_median_is_the_mean_of_the_two_middle_values() -> None:
-    fed = exact_clients(Linear(), ROWS[1:], (1,) * 4, Median(), lr=1.0)
-    # of 2 3 4 100 and of -1 0 1 8
-    assert_close(play(fed, [0.0, 0.0], 1)[0].server.x, [-3.5, -0.5])
-
-
 @pytest.mark.parametrize("m", [1, 2, 3, 8, 9])
 def test_median_and_trimmed_mean_against_numpy(m: int, monkeypatch) -> None:
     monkeypatch.setattr("fedskew.core.trees.CHUNK", 2 * m)  # two columns at a time

@@ -8,35 +8,9 @@ import torch
 from fedskew.algorithms import FedAvg, Scaffold
 from fedskew.engine.states import ClientStates
 from fedskew.loop.round import start
-from fedskew.slots import Sgd, Uniform
-from tests.reference import (
-    apart,
-    assert_close,
-    f64,
-    full_gradient,
-    matrices,
-    matrix_clients,
-    optimum,
-    ragged,
-    run,
-    state_of,
-)
-from tests.small import X0, Linear, exact_clients, play
-
-
-def test_option_one_variate_is_the_full_gradient_at_the_server_model() -> None:
-    # 400 rows take two passes of at most 256
-    fed = ragged(Scaffold(option="I"), sizes=[400, 17, 3], selection=Uniform(clients=2))
-    states, server, seen = ClientStates(), None, {}
-    for t in range(3):
-        outcome = play(fed, X0, t + 1, server=server, states=states)[-1]
-        for k in outcome.work.clients:
-            rows = fed.partition.rows(int(k))
-            seen[int(k)] = full_gradient(outcome.work.view.x, fed.x[rows], fed.y[rows])
-        server = outcome.server
-        table = state_of(states, "c_k", 3, X0)
-        for k, gradient in seen.items():
-            assert_close(table[k], gradient)
+from fedskew.slots import Sgd
+from tests.reference import apart, assert_close, f64, matrices, matrix_clients, optimum, run, state_of
+from tests.small import Linear, exact_clients, play
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])

@@ -76,15 +76,6 @@ def test_measured_figures_are_the_papers(spec: str, listed: dict[object, dict[st
     assert figures(row) == FIGURES[spec]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_method_is_measured(name: str) -> None:
-    cost = measure_cost(ALGORITHMS[name]())
-    assert cost.gradients >= 1
-    assert cost.forwards >= 0
-    assert cost.down
-    assert cost.up
-
-
 @dataclass(frozen=True, kw_only=True)
 class Busy(Algorithm):
     """Calls everything that costs, a known number of times."""

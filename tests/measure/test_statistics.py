@@ -102,13 +102,6 @@ def test_effect_sizes_by_hand() -> None:
     assert cliffs_delta([1, 2], [1, 2]) == 0
 
 
-def test_cliffs_delta_is_the_u_statistic() -> None:
-    rng = np.random.default_rng(1)
-    a, b = rng.integers(0, 9, 12), rng.integers(0, 9, 7)
-    u = stats.mannwhitneyu(a, b).statistic
-    assert cliffs_delta(a, b) == pytest.approx(2 * u / (12 * 7) - 1)
-
-
 def test_ranks_of_demsars_example() -> None:
     """Demsar 2006, table 6 and section 3.2.2: four methods on fourteen data sets, mean ranks and critical difference."""
     table = [
@@ -181,17 +174,6 @@ def verdict(differences):
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_verdicts_by_hand(differences, expected):
-    assert verdict(differences) == expected
-
-
-@given(st.lists(st.floats(-10, 10), min_size=2, max_size=8))
-def test_a_verdict_is_a_t_test_at_five_per_cent(differences):
-    if np.std(differences) < 1e-6:
-        return
-    found = stats.ttest_1samp(differences, 0)
-    if abs(found.pvalue - 0.05) < 1e-9:
-        return
-    expected = "undecided" if found.pvalue > 0.05 else "higher" if np.mean(differences) > 0 else "lower"
     assert verdict(differences) == expected
 
 

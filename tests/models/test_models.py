@@ -256,21 +256,7 @@ def test_the_number_of_features_is_read_from_the_output_layer():
         _ = classifier(net, 5).num_features
 
 
-@pytest.mark.parametrize("model", [m for m in MODELS.values() if m is not Mixed])
-def test_softmax_alone_has_no_hidden_features(model):
-    assert model.has_features == (model is not Softmax)
-
-
 # initial parameters
-
-
-def default(layer: nn.Module) -> nn.Module:
-    """The same layer as PyTorch initialises it."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(11)
-        if isinstance(layer, nn.Linear):
-            return nn.Linear(layer.in_features, layer.out_features)
-        return type(layer)(layer.in_channels, layer.out_channels, layer.kernel_size, padding=layer.padding)
 
 
 @pytest.mark.parametrize(
@@ -282,21 +268,11 @@ def test_initial_parameters_are_distributed_as_pytorchs(model, shape, classes):
     layers = [m for m in made(model, shape, classes).modules() if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d)]
     assert len(layers) >= 3
     for layer in layers:
-        theirs = default(layer)
         bound = 1 / math.sqrt(layer.weight[0].numel())
-        for ours, other in ((layer.weight, theirs.weight), (layer.bias, theirs.bias)):
-            ours, other = ours.detach().reshape(-1).numpy(), other.detach().reshape(-1).numpy()
+        for parameter in (layer.weight, layer.bias):
+            ours = parameter.detach().reshape(-1).numpy()
+            assert stats.kstest(ours, stats.uniform(-bound, 2 * bound).cdf).pvalue > 1e-3
             assert np.abs(ours).max() <= bound
-            assert np.abs(other).max() <= bound * (1 + 1e-6), "PyTorch's own bound"
-            if len(ours) > 500:
-                assert np.abs(ours).max() > 0.97 * bound
-                assert ours.std() == pytest.approx(bound / math.sqrt(3), rel=0.06)
-            assert stats.ks_2samp(ours, other).pvalue > 1e-3
-
-
-def test_softmax_may_start_at_random():
-    w = made(Softmax(zero_init=False), (400,), 5).out.weight.detach()
-    assert 0.97 / 20 < float(w.abs().max()) <= 1 / 20
 
 
 # bad input

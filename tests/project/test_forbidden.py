@@ -18,7 +18,6 @@ from tests.project.test_structure import (
     name_of,
     offenders,
     sql,
-    written_by_hand,
     wrong_imports,
 )
 from tests.project.test_suite import endless_waits, unchecked
@@ -177,10 +176,6 @@ def change(statement: str) -> list[str]:
     return filled(f"A = {{}}\ndef f(x):\n    {statement}")
 
 
-def by_hand(source: str) -> list[str]:
-    return [*written_by_hand(ast.parse(source))]
-
-
 core = imports_of("core")
 BREACHES = {
     core: (
@@ -210,10 +205,6 @@ BREACHES = {
         *("0 <= self.mu", "0 < self.mu < math.inf", "self.k >= 1 and self.q < 1", "min(self.width, self.layers) >= 1"),
         *("bool(self.widths)", "self.weighting == 'uniform'", "self.pieces > BYTES"),
     ),
-    by_hand: (
-        *("path.open('w')", "with open(path, mode='ab') as file:\n    pass", "(folder / 'a').write_text(text)"),
-        *("with opened(path):\n    path.write_bytes(b'')", "os.replace(partial, path)"),
-    ),
     waits: (*("subprocess.run(words)", "process.wait()", "thread.join()", "queue.get()", "process.communicate()"),),
     body: ("f()", "test_other()"),
     global_randomness: (
@@ -238,7 +229,6 @@ ALLOWED = {
     imports_of("flower"): ("import flwr", "import fedskew.store.runs as runs"),
     sql: ('"select clients, then update the model from them"',),
     option: ("self.leave + self.join <= 1", "self.low <= self.high", "self.noise == 0 or self.clip < 9"),
-    by_hand: ("path.open('rb')", "with replacing(path) as partial:\n    partial.write_text(text)"),
     waits: ("subprocess.run(words, timeout=9)", "process.wait(9)", "','.join(words)", "table.get(key)"),
     body: ("assert f()", "torch.testing.assert_close(a, b)"),
     global_randomness: (

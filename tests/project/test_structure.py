@@ -422,39 +422,3 @@ def test_an_export_computes_no_column_by_itself():
         return [ast.unparse(node) for node in found]
 
     assert offenders((SOURCE / "serving").glob("*.py"), lambda path, source: scales(source)) == {}
-
-
-BY_HAND = {
-    "core/user_code.py",  # adds a line to the list of trusted files
-    "data/find.py",  # a download goes on where it stopped
-    "engine/states.py",  # the states of clients, changed in place
-    "flower/superlink.py",  # a log
-}
-"""The files that write files by hand. All others call `write_whole`, or write within `replacing` or `replacing_folder`."""
-
-
-WRITERS = ("write_text", "write_bytes", "savez", "savez_compressed", "save_file")
-"""Functions that write a file."""
-
-
-def written_by_hand(node: ast.AST) -> Iterator[str]:
-    """The calls that write a file, but those in a ``with`` statement of a writer of whole files."""
-    if isinstance(node, ast.With) and any(
-        isinstance(item.context_expr, ast.Call) and name_of(item.context_expr.func).startswith("replacing")
-        for item in node.items
-    ):
-        return
-    if isinstance(node, ast.Call):
-        name = name_of(node.func) or getattr(node.func, "attr", "")
-        words = [
-            part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)
-        ]
-        opens = name.rpartition(".")[2] == "open" and any(re.fullmatch("[rbt]*[wax+][bt+]*", word) for word in words)
-        if opens or name.rpartition(".")[2] in WRITERS or name in ("os.replace", "os.rename"):
-            yield ast.unparse(node)
-    for child in ast.iter_child_nodes(node):
-        yield from written_by_hand(child)
-
-
-def test_files_are_written_whole_in_one_way():
-    assert offenders(FILES, lambda path, source: [*written_by_hand(nodes_of(source)[0])]).keys() == BY_HAND

@@ -136,13 +136,6 @@ def test_qsgd_with_many_levels_is_the_identity_and_keeps_signs_and_zeros() -> No
     assert_close(decoded(Qsgd(levels=7), alone, 0.999 * torch.ones(1, 20)), alone)
 
 
-@pytest.mark.parametrize(("levels", "bits"), [(1, 2), (3, 3), (15, 5), (127, 8), (255, 9), (256, 10)])
-def test_bytes_of_qsgd(levels: int, bits: int) -> None:
-    for bucket, lengths in (("all", 1), (16, 6), (83, 1), (512, 1)):
-        size = encode(Qsgd(levels=levels, bucket=bucket), ROWS.float(), {}, DRAWS.float(), TASK).size
-        assert size == ceil((32 * lengths + 83 * bits) / 8)
-
-
 TENSORS = TASK.space.sizes
 
 
@@ -179,10 +172,6 @@ def test_stochastic_int8_is_unbiased() -> None:
         sent = decoded(made, ROWS, draws)
         assert ((sent - ROWS).abs() <= scales(ROWS) * (1 + 1e-12)).all()
         assert (sent.abs() / scales(ROWS)).max() <= 127 + 1e-9
-
-
-def test_bytes_of_int8() -> None:
-    assert encode(Int8(), ROWS.float(), {}, None, TASK).size == 83 + 4 * 4
 
 
 # clipping

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from fedskew.core.trees import Tree, map_leaves, num_bytes, pick
-from fedskew.slots.codecs import encode, indexed, pack_bits, unpack_bits
+from fedskew.slots.codecs import encode, pack_bits, unpack_bits
 from tests.slots.test_codecs import ALL, DRAWS, LOSSY, ROWS, codec
 from tests.small import TASK
 
@@ -57,10 +57,3 @@ def test_forged_bytes_are_refused_or_a_bounded_update(spec: str, seed: int) -> N
         return
     assert tuple(update.shape) == (TASK.space.size,)
     assert bool(update.isfinite().all())
-
-
-def test_places_are_indices_only_where_these_are_shorter() -> None:
-    assert indexed(10, 1024)
-    assert indexed(102, 1024)
-    assert not indexed(103, 1024)
-    assert not indexed(1024, 1024)

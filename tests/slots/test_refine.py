@@ -112,16 +112,6 @@ def test_identical_clients_have_nothing_to_teach(dtype: torch.dtype, optimiser: 
     assert torch.equal(Distillation(optimiser=optimiser).refine(server, x, cohort), x)
 
 
-def test_without_the_threshold_adam_would_wander_off(monkeypatch) -> None:
-    monkeypatch.setattr("fedskew.slots.refine.NOTHING_TO_LEARN", -math.inf)
-    for dtype in (torch.float64, torch.float32):
-        server, x, cohort = agreeing(dtype)
-        # a rounding error, which not every processor makes by itself
-        x = torch.nextafter(x, torch.full_like(x, math.inf))
-        assert apart(Distillation().refine(server, x, cohort).double(), x, 1e-4)
-        assert not apart(Distillation(optimiser="sgd").refine(server, x, cohort).double(), x, 1e-7)
-
-
 # where it stands in the round
 
 
@@ -134,19 +124,6 @@ def test_refinement_starts_after_the_server_optimiser_and_keeps_its_state(algori
     cohort = Cohort(two.work.view.info, two.done.uploads)
     assert_close(two.server.x, options.refine(fed.view(start(fed, X0)), one.server.x, cohort))
     assert_close(two.server.opt["v"], one.server.opt["v"])
-
-
-def test_batches_differ_by_round_and_seed() -> None:
-    fed, options = ragged(FedAvg()), Distillation(steps=3, lr=0.01, batch_size=4)
-    outcome = play(fed, X0, 1)[0]
-    cohort = Cohort(outcome.work.view.info, outcome.done.uploads)
-    server = fed.view(start(fed, X0))
-    results = [
-        options.refine(s, X0, cohort) for s in (server, server, server._replace(round=1), server._replace(seed=8))
-    ]
-    assert torch.equal(results[0], results[1])
-    assert apart(results[0], results[2])
-    assert apart(results[0], results[3])
 
 
 def test_a_refinement_that_explodes_is_named() -> None:

@@ -1,6 +1,5 @@
 """Server optimisers against PyTorch and by hand."""
 
-from dataclasses import fields
 from math import sqrt
 
 import pytest
@@ -121,8 +120,3 @@ def test_bias_correction_scales_the_step_and_is_off_by_default() -> None:
         paths = [torch.cat([START[None], walk(o)]).diff(dim=0) for o in (plain, corrected)]
         j = f64(range(1, len(DELTAS) + 1))[:, None]
         assert_close(paths[1], paths[0] * (1 - 0.95**j).sqrt() / (1 - 0.8**j), 1e-9)
-
-
-def test_adagrad_corrects_no_bias() -> None:
-    """Its v sums, so it has none."""
-    assert not {"beta2", "bias_correction"} & {f.name for f in fields(Adagrad)}

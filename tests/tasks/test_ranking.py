@@ -15,13 +15,6 @@ from fedskew.tasks.survival import Survival
 RNG = np.random.default_rng(0)
 
 
-def test_area_by_hand() -> None:
-    positive = np.array([[True], [True], [False], [False]])
-    assert areas(np.array([[4.0], [2.0], [3.0], [1.0]]), positive)[0] == 0.75
-    assert areas(np.array([[1.0], [1.0], [1.0], [1.0]]), positive)[0] == 0.5
-    assert math.isnan(areas(np.ones((4, 1)), np.ones((4, 1), dtype=bool))[0])
-
-
 def test_areas_agree_with_scikit_learn_where_scores_tie() -> None:
     scores, positive = RNG.integers(0, 5, (60, 3)).astype(float), RNG.random((60, 3)) < 0.3
     wanted = [roc_auc_score(positive[:, k], scores[:, k]) for k in range(3)]

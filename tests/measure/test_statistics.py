@@ -137,18 +137,16 @@ def test_different_methods_share_no_clique() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 30])
-@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
-def test_intervals_equal_scipys(n, confidence):
+def test_intervals_equal_scipys(n):
     values = np.random.default_rng(n).standard_normal(n) * 3 + 1
-    mean, half = mean_interval(values.tolist(), confidence)
-    expected = stats.ttest_1samp(values, 0).confidence_interval(confidence)
+    mean, half = mean_interval(values.tolist())
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert (mean - half, mean + half) == pytest.approx((expected.low, expected.high))
 
 
 def test_one_value_has_a_mean_and_no_interval():
-    mean, half = mean_interval([3.5])
-    assert mean == 3.5
-    assert math.isnan(half)
+    assert mean_interval([3.5]) == pytest.approx((3.5, math.nan), nan_ok=True)
+    assert np.isnan(mean_interval([])).all()
 
 
 def verdict(differences):

@@ -130,7 +130,7 @@ def evidence_for(claim: Claim, values: Sequence[float], in_document: float | Non
     largest p counts. Outside, the p of the end that it has crossed counts.
     """
     region = Region.read(claim.expect)
-    mean, half = mean_interval(values) if values else (math.nan, math.nan)
+    mean, half = mean_interval(values)
     ends = {end: beyond(values, end) for end in (region.low, region.high) if math.isfinite(end)}
     crossed = [end for end, away in ends.items() if sum(away) * (1 if end == region.low else -1) < 0]
     test = flipped_p if len(values) in SIGNED else paired_p

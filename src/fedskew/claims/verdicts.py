@@ -115,13 +115,13 @@ def compared(table: ClaimTable, measure: str, results: Results) -> TableCell:
     values = [statistic([quantity(measure, run) for run in of_seed]) for of_seed in runs]
     printed = [table.printed.get(arm, {}).get(measure) for arm in arms]
     document = None if None in printed else float(f"{statistic(printed):.3g}")
-    return TableCell(document, *(mean_interval(values) if values else (math.nan, math.nan)))
+    return TableCell(document, *mean_interval(values))
 
 
 def over_seeds(measure: str, runs: Mapping[int, Measured]) -> tuple[float, float]:
     """Return mean and half-width over the runs that have the number."""
     values = [value for run in runs.values() if math.isfinite(value := quantity(measure, run))]
-    return mean_interval(values) if values else (math.nan, math.nan)
+    return mean_interval(values)
 
 
 def as_json(document: Document, scale: str, results: Results) -> dict[str, object]:

@@ -83,14 +83,14 @@ def launcher() -> tuple[int, int]:
 
 
 @cache
-def slow_bf16(side: int = 256) -> str:
+def slow_bf16() -> str:
     """Return a line if matrix products in bfloat16 take longer here than in float32; else "".
 
-    They do on processors without bfloat16. The test multiplies matrices of ``side`` rows in both types; it takes about 50 ms.
+    They do on processors without bfloat16. The test multiplies matrices of 256 rows in both types; it takes about 50 ms.
     """
     import torch
 
-    full = torch.ones(side, side)
+    full = torch.ones(256, 256)
     rates = []
     for matrix in (full, full.bfloat16()):
         seconds = []
@@ -98,7 +98,7 @@ def slow_bf16(side: int = 256) -> str:
             began = time.perf_counter()
             torch.mm(matrix, matrix)
             seconds.append(time.perf_counter() - began)
-        rates.append(2e-9 * side**3 / min(seconds))
+        rates.append(2e-9 * 256**3 / min(seconds))
     if rates[1] > rates[0] / SLOWER:
         return ""
     return (

@@ -27,12 +27,12 @@ def t_tail(value: float, freedom: float) -> float:
     return float(stdtr(freedom, -value))
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Return the mean, and the half-width of Student's t interval. For a single value the half-width is NaN."""
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean, and the half-width of Student's 95 % interval. It is NaN for a single value, and both are without values."""
     v = np.asarray(values, dtype=float)
     if len(v) < 2:
-        return float(v.mean()), float("nan")
-    half = t_quantile(len(v) - 1, 0.5 + confidence / 2) * (v.std(ddof=1) / math.sqrt(len(v)))
+        return float(v.sum()) if len(v) else math.nan, math.nan
+    half = t_quantile(len(v) - 1) * (v.std(ddof=1) / math.sqrt(len(v)))
     return float(v.mean()), float(half)
 
 
@@ -404,7 +404,7 @@ class Ranks(NamedTuple):
         return groups
 
 
-def rank_methods(scores: Floats, confidence: float = 0.95) -> Ranks:
+def rank_methods(scores: Floats) -> Ranks:
     """Rank methods by Friedman's test and Nemenyi's critical difference (Demsar 2006).
 
     ``scores`` is (blocks, methods); larger is better. Raises `BadInput` for missing scores.
@@ -418,7 +418,7 @@ def rank_methods(scores: Floats, confidence: float = 0.95) -> Ranks:
         return Ranks(mean, math.nan, math.nan)
     with np.errstate(invalid="ignore"):
         p = float(stats.friedmanchisquare(*scores.T).pvalue)
-    q = float(stats.studentized_range.ppf(confidence, methods, math.inf)) / math.sqrt(2)
+    q = float(stats.studentized_range.ppf(1 - LEVEL, methods, math.inf)) / math.sqrt(2)
     return Ranks(mean, p, q * math.sqrt(methods * (methods + 1) / (6 * blocks)))
 
 

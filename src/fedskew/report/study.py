@@ -191,7 +191,7 @@ class Findings:
             if (run.id, CONSTANT) in stored and (run.id, measure.name) in stored
         )
         means = [float(np.mean(of_partition)) for of_partition in gaps.values()]
-        return mean_interval(means) if means else (math.nan, math.nan)
+        return mean_interval(means)
 
     @cached_property
     def few_classes(self) -> str:

@@ -426,7 +426,7 @@ def of_method(seeds: pd.DataFrame, method: str) -> pd.DataFrame:
 def spread(key: str, values: pd.Series[float]) -> dict[str, float]:
     """Return mean, half-width of its interval, standard deviation and standard error of the values that are not NaN."""
     existing = [value for value in values.tolist() if not math.isnan(value)]
-    mean, half = statistics.mean_interval(existing) if existing else (NAN, NAN)
+    mean, half = statistics.mean_interval(existing)
     std = stdev(existing) if len(existing) > 1 else NAN
     return {key: mean, f"{key}_half": half, f"{key}_std": std, f"{key}_sem": std / math.sqrt(len(existing) or 1)}
 

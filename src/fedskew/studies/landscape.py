@@ -153,15 +153,13 @@ class Sharpness:
     eigenvalue: float
 
 
-def sharpness(
-    loss: Callable[[Tensor], Tensor], w: Tensor, radius: float, generator: torch.Generator, iterations: int = 30
-) -> Sharpness:
+def sharpness(loss: Callable[[Tensor], Tensor], w: Tensor, radius: float, generator: torch.Generator) -> Sharpness:
     """Compute the sharpness at ``w`` (P,) of a differentiable ``loss``, which maps (P,) to ()."""
     gradient = torch.func.grad(loss)
     rise = float(loss(w + radius * unit(gradient(w))) - loss(w))
     v = unit(torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w))
     eigenvalue = 0.0
-    for _ in range(iterations):
+    for _ in range(30):
         product = torch.func.jvp(gradient, (w,), (v,))[1]
         eigenvalue = float(v.double() @ product.double())
         v = unit(product)

@@ -314,9 +314,9 @@ def test_the_softmax_gap_of_equal_clients_is_0_and_of_single_labels_known():
     z, y, clients = rng.standard_normal((30, 3)), rng.integers(0, 3, 30), np.arange(2)
     twice = np.repeat(clients, 30)
     assert softmax_gap(np.tile(z, (2, 1)), np.tile(y, 2), twice, 3, clients) == pytest.approx(0, abs=1e-7)
-    # no inputs: two clients of one label each want opposite biases b, log(1 + e^-2b) + ridge b^2, and together want none
-    alone = optimize.minimize_scalar(lambda b: np.log1p(np.exp(-2 * b)) + 0.1 * b * b, (0, 1)).fun
-    found = softmax_gap(np.zeros((20, 0)), np.repeat(clients, 10), np.repeat(clients, 10), 2, clients, 0.1)
+    # no inputs: two clients of one label each want opposite biases b, log(1 + e^-2b) + 0.01 b^2, and together want none
+    alone = optimize.minimize_scalar(lambda b: np.log1p(np.exp(-2 * b)) + 0.01 * b * b, (0, 1)).fun
+    found = softmax_gap(np.zeros((20, 0)), np.repeat(clients, 10), np.repeat(clients, 10), 2, clients)
     assert found == pytest.approx(np.log(2) - alone, abs=1e-6)
     assert np.isnan(softmax_gap(z, y, np.zeros(30, dtype=int), 3, clients))
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from fedskew.core.errors import BadInput
-from fedskew.measure.heterogeneity.faces import Diagnosis, label_chance
+from fedskew.measure.heterogeneity.faces import Diagnosis
 from fedskew.measure.heterogeneity.symbols import COMMON, counts_of, diagnose_symbols
 from fedskew.skew.partition import deal
 from fedskew.skew.values import QuantileDirichlet, quantile_bins
@@ -35,14 +35,6 @@ def test_a_shift_and_a_scale_of_the_targets_change_no_face() -> None:
     client = np.arange(len(y)) % 5
     one, other = (faces(x, v, client) for v in (y, 1e3 * y - 7e5))
     assert [face.value for face in one.faces] == pytest.approx([face.value for face in other.faces], abs=1e-3)
-
-
-def test_label_chance_takes_the_weights_of_clients() -> None:
-    counts = np.array([[5, 5], [50, 40]])
-    plain, given = (label_chance(counts, np.random.default_rng(0), w) for w in (None, counts.sum(1) / counts.sum()))
-    assert plain == given
-    alone = label_chance(counts, np.random.default_rng(0), np.array([1.0, 0.0]))
-    assert np.mean(alone) > np.mean(plain)
 
 
 def sequences(seed: int, face: str) -> tuple[np.ndarray, np.ndarray]:

@@ -119,7 +119,7 @@ def softmax_objective(z: Floats, y: Ints, classes: int, ridge: float = RIDGE) ->
     return objective
 
 
-def softmax_gap(z: Floats, y: Ints, client: Ints, classes: int, clients: Ints, ridge: float = RIDGE) -> float:
+def softmax_gap(z: Floats, y: Ints, client: Ints, classes: int, clients: Ints) -> float:
     """Return the optimum gap of softmax regression over ``clients``, weighted by rows; NaN if fewer than two have rows.
 
     Small clients have a gap by chance, because their optimum fits their few rows closely.
@@ -128,7 +128,7 @@ def softmax_gap(z: Floats, y: Ints, client: Ints, classes: int, clients: Ints, r
     if len(parts) < 2:
         return float("nan")
     sizes = np.asarray([len(rows) for rows in parts], dtype=float)
-    objectives = [softmax_objective(z[rows], y[rows], classes, ridge) for rows in parts]
+    objectives = [softmax_objective(z[rows], y[rows], classes) for rows in parts]
     return optimum_gap(objectives, sizes / sizes.sum(), np.zeros(classes * (z.shape[1] + 1)))
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -108,14 +107,13 @@ def compared(
 ) -> tuple[MeasuredFace, ...]:
     """Make the faces; the quantity face is added here.
 
-    ``each`` has the clients' distances (clients,) by face, ``by_chance`` the mean distances of random partitions by face. Without
-    ``quantity`` in ``by_chance``, each row goes to any client with equal probability.
+    ``each`` has the clients' distances (clients,) by face, ``by_chance`` the mean distances of random partitions by face. For the
+    quantity, each row goes to any client with equal probability.
     """
     clients, weights = len(sizes), sizes / sizes.sum()
     each["quantity"] = np.abs(weights - 1 / clients) * clients / 2
     equal = np.full(clients, 1 / clients)
-    if "quantity" not in by_chance:
-        by_chance["quantity"] = [size_distance(n) for n in rng.multinomial(int(sizes.sum()), equal, TABLES)]
+    by_chance["quantity"] = [size_distance(n) for n in rng.multinomial(int(sizes.sum()), equal, TABLES)]
     # a face's value is the mean over clients, weighted by rows except for quantity
     totals = {name: values if name == "quantity" else weights * clients * values for name, values in each.items()}
     names = [name for name in FACES if name in each]
@@ -134,30 +132,21 @@ def compared(
     )
 
 
-def sample(client: Ints, rng: np.random.Generator, most: int = MOST_ROWS) -> Ints:
-    """Draw at most ``most`` rows; return their numbers in random order. Small clients keep all rows, others equally many."""
-    rows = fair_sample(client, rng.random(len(client)), level(np.bincount(client), most))
+def sample(client: Ints, rng: np.random.Generator) -> Ints:
+    """Draw at most `MOST_ROWS` rows; return their numbers in random order. Small clients keep all rows, others equally many."""
+    rows = fair_sample(client, rng.random(len(client)), level(np.bincount(client), MOST_ROWS))
     return rng.permutation(rows)
 
 
-def label_chance(
-    counts: Ints,
-    rng: np.random.Generator,
-    weights: Floats | None = None,
-    changed: Callable[[NDArray[Any]], NDArray[Any]] = lambda table: table,
-) -> list[float]:
+def label_chance(counts: Ints, weights: Floats, changed: Callable[[Ints], Ints], rng: Generator) -> list[float]:
     """Return the label face's values for `TABLES` random tables with the margins of ``counts``: rows dealt at random.
 
-    ``weights`` (clients,) sum to 1; by default they are proportional to the counts. ``changed`` is applied to each table. It
-    repeats what was done to the counts, for example rounding.
+    ``weights`` (clients,) sum to 1. ``changed`` is applied to each table. It repeats what was done to the counts, for example
+    rounding.
     """
     drawn = random_tables(counts.sum(1), counts.sum(0))
-
-    def value(table: NDArray[Any]) -> float:
-        return float((table.sum(1) / table.sum() if weights is None else weights) @ label_distances(table))
-
     # one table at a time: all together need 8 kB for each client and class
-    return [value(changed(drawn(rng))) for _ in range(TABLES)]
+    return [float(weights @ label_distances(changed(drawn(rng)))) for _ in range(TABLES)]
 
 
 def random_tables(rows: Ints, columns: Ints) -> Callable[[np.random.Generator], Ints]:
@@ -244,11 +233,11 @@ def faces(
     concept = distance(by_kind.astype(float))
     chance_concept = concept_chance(by_kind, fewest, lambda drawn: float(weights @ distance(drawn.astype(float))), rng)
 
-    def like_sites(dealt: NDArray[Any]) -> NDArray[Any]:
+    def like_sites(dealt: Ints) -> Ints:
         return np.asarray((rounding(dealt, rng) if rounds else dealt) @ of_class)
 
     each = {"label": label_distances(counts @ of_class), "feature": feature, "concept": concept}
-    chance_label = label_chance(counts, rng, weights, like_sites)
+    chance_label = label_chance(counts, weights, like_sites, rng)
     by_chance = {"label": chance_label, "feature": chance_feature, "concept": chance_concept}
     rows = own_rows.sum((0, 3))
     alone = rows[:, (rows > 0).sum(0) == 1].sum()

@@ -32,7 +32,7 @@ def diagnose_symbols(
     symbols: int,
     *,
     seed: int = 0,
-    permutations: int | None = None,
+    permutations: int = PERMUTATIONS,
     on_progress: Callable[[float], None] = lambda fraction: None,
 ) -> Diagnosis:
     """Measure clients' rows ``y`` (n, T) of symbols 0..``symbols`` - 1; -1 is no symbol. ``client`` is (n,).
@@ -66,13 +66,12 @@ def diagnose_symbols(
         tables = (by_client @ of_pairs).toarray().reshape(clients, COMMON + 1, COMMON + 1)
         return label_distances((by_client @ of_symbols).toarray().astype(np.int64)), table_distance(tables)
 
-    number = permutations or PERMUTATIONS
     each = dict(zip(("label", "concept"), both(client), strict=True))
     by_chance: dict[str, list[float]] = {"label": [], "concept": []}
-    for done in range(number):
+    for done in range(permutations):
         for name, values in zip(by_chance, both(rng.permutation(client)), strict=True):
             by_chance[name].append(float(weights @ values))
-        on_progress((done + 1) / number)
+        on_progress((done + 1) / permutations)
     return Diagnosis(faces=compared(each, by_chance, sizes, rng), counts=counts, measured_rows=len(rows), alone=0)
 
 

@@ -106,8 +106,9 @@ def federation(spec: str, solver: str = "sgd", server: Any = None, **changes: An
 
 
 def facts_of(outcome: Outcome) -> Record:
-    """Return every number of a round."""
-    return facts(outcome) | dict(leaves({"measures": outcome.measures, "steps": torch.as_tensor(outcome.steps)}))
+    """Return every number of a round, but for what the method shows of its decisions."""
+    more = {"measures": outcome.measures, "steps": torch.as_tensor(outcome.steps)}
+    return facts(outcome._replace(decisions={})) | dict(leaves(more))
 
 
 def record(outcomes: list[Outcome], states: ClientStates) -> Record:

@@ -6,9 +6,8 @@ import torch
 
 from fedskew.algorithms import FedAvg
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.slots import Momentum
-from tests.reference import assert_close, ragged, real_batches, torch_sgd, train_plain, trajectory
-from tests.small import RAGGED, X0, Linear, exact_clients, play
+from tests.reference import assert_close, ragged, real_batches, torch_sgd, train_plain
+from tests.small import RAGGED, X0, play
 
 
 @pytest.mark.parametrize("steps", [1, 5])
@@ -48,9 +47,3 @@ def test_epochs_reshuffle_every_row_once_and_keep_the_last_batch() -> None:
     cut = SeededPlanner(Local(steps=5, batch_size=7), 0).train(0, 0, rows)
     assert (cut.index == plan.index[:5]).all()
     assert (cut.mask == plan.mask[:5]).all()
-
-
-def test_server_momentum_composes_with_fedavg() -> None:
-    """v <- 0.5 v + Delta on a constant Delta = -0.2: steps -0.2, -0.3, -0.35."""
-    fed = exact_clients(Linear(), [[1.0], [3.0]], (1, 1), FedAvg(), lr=0.1, server=Momentum(beta=0.5))
-    assert_close(trajectory(play(fed, [0.0], 3))[:, 0], [-0.2, -0.5, -0.85])

@@ -122,13 +122,6 @@ def test_two_broken_clients_of_nine_stay_without_effect(method, value: float, dt
     assert apart(result(FedAvg(weighting="uniform"), torch.cat([honest, broken])), honest.mean(0), 1.0)
 
 
-@pytest.mark.parametrize("c", [1, 3])
-def test_krum_with_duplicates_counts_them_as_neighbours(c: int) -> None:
-    """Three equal updates among five: with f = 1 each of them has two neighbours at distance 0."""
-    deltas = f64([[5.0, 1.0], [0.1, 0.2], [0.1, 0.2], [-3.0, 0.5], [0.1, 0.2]])
-    assert_close(result(Krum(f=1, c=c), deltas), [0.1, 0.2])
-
-
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
 @EVERY
 def test_updates_that_are_not_finite_are_left_out(method, broken: float) -> None:

@@ -44,7 +44,7 @@ def test_random_tables_have_their_margins_also_where_these_are_zero(rows, column
 
 def test_tables_by_chance_are_rows_dealt_at_random():
     counts = np.array([[3, 1], [2, 6]])
-    drawn = np.array(label_chance(counts, np.random.default_rng(0)))
+    drawn = np.array(label_chance(counts, counts.sum(1) / counts.sum(), np.asarray, np.random.default_rng(0)))
     # 2x2 tables with these margins are hypergeometric in their first cell
     from scipy import stats
 
@@ -58,7 +58,7 @@ def test_random_tables_are_not_held_all_at_once():
     counts = np.random.default_rng(0).integers(0, 4, (200, 10))
     tracemalloc.start()
     try:
-        label_chance(counts, np.random.default_rng(0))
+        label_chance(counts, counts.sum(1) / counts.sum(), np.asarray, np.random.default_rng(0))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -13,7 +13,7 @@ import torch
 from benchmarks.rounds import __main__ as command, limits, peers, work as bench
 from benchmarks.rounds.page import distances, draw, markdown, rows
 from benchmarks.rounds.peers import Peer
-from benchmarks.rounds.work import FULL, WORKLOADS, measure, ratio
+from benchmarks.rounds.work import WORKLOADS, measure, ratio
 
 from fedskew.core.errors import FedskewError
 
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.slow
 SMALL = [dataclasses.replace(work, clients=3, rows=20, batch=8, epochs=2) for work in (WORKLOADS[0], WORKLOADS[3])]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("work", SMALL, ids=lambda work: work.name)
 def test_all_sides_make_the_same_model(work):
     before = torch.get_num_threads()
@@ -222,12 +221,6 @@ def test_a_round_draws_its_clients_from_a_population():
     fed = work.federation()
     assert (len(fed.partition), len(bench.cohort(fed))) == (12, 3)
     assert measure(work, repeats=1, processes=1)["largest_difference"] < 1e-6
-
-
-def test_the_full_work_is_the_same_except_for_images():
-    for quick, full in zip(WORKLOADS, FULL, strict=True):
-        assert full.rows == (5000 if quick.model == "cnn" else quick.rows)
-        assert f"x {full.rows}," in full.name
 
 
 def test_half_precision_is_left_out_where_the_processor_is_slower_in_it(monkeypatch, capsys):

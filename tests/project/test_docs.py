@@ -21,7 +21,6 @@ from fedskew.claims.document import load
 from fedskew.cli.main import parser
 from fedskew.cli.request import experiment_from
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.component import build
 from fedskew.core.errors import FedskewError
 from fedskew.data.dataset import Dataset
 from fedskew.execution.plan import prepare
@@ -213,17 +212,10 @@ def test_a_dead_link_is_found() -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_method_declares_true_options(name: str) -> None:
-    """Its formulas stand in its file's head, and what it declares about options are options."""
-    cls = ALGORITHMS[name]
-    options = {field.name for field in dataclasses.fields(cls)}
-    assert set(cls.ranges) <= options
-    assert cls.idea
-    assert cls.changes
-    assert re.search(r"\n    \S", inspect.getmodule(cls).__doc__), "the algorithm's lines, indented by four"
-    for own, other in cls.reduces_to.items():
-        build("algorithm", ALGORITHMS, f"{name}:{own}" if own else name)
-        build("algorithm", ALGORITHMS, other)
+def test_the_formulas_of_every_method_stand_in_its_files_head(name: str) -> None:
+    assert re.search(r"\n    \S", inspect.getmodule(ALGORITHMS[name]).__doc__), (
+        "the algorithm's lines, indented by four"
+    )
 
 
 def test_every_skew_stands_on_its_page() -> None:

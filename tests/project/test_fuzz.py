@@ -224,13 +224,18 @@ def compact(words: list[str]) -> None:
                 check_line(str(error).replace(text, ""))
 
 
-def changed_document(change: tuple[int, Any]) -> None:
-    """A document of fedskew with one of its values replaced."""
-    table = json.loads(json.dumps(tomllib.loads((DOCUMENTS / "fedpbs.toml").read_text(encoding="utf-8"))))
+def replaced(table: Any, change: tuple[int, Any]) -> Any:
+    """The table with one of its values replaced."""
     places = list(values_of(table))
     holder, key = places[change[0] % len(places)]
     holder[key] = change[1]
-    document_from(table, "fuzz")
+    return table
+
+
+def changed_document(change: tuple[int, Any]) -> None:
+    """A document of fedskew with one of its values replaced."""
+    table = tomllib.loads((DOCUMENTS / "fedpbs.toml").read_text(encoding="utf-8"))
+    document_from(replaced(table, change), "fuzz")
 
 
 def values_of(tree: Any) -> Iterator[tuple[Any, Any]]:
@@ -266,13 +271,9 @@ def chosen(words: list[str]) -> None:
 
 def changed_evidence(change: tuple[int, Any]) -> None:
     """The packaged table with one of its values replaced."""
-    table = json.loads(samples()["evidence"])
-    places = list(values_of(table))
-    holder, key = places[change[0] % len(places)]
-    holder[key] = change[1]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "evidence.json"
-        path.write_text(json.dumps(table))
+        path.write_text(json.dumps(replaced(json.loads(samples()["evidence"]), change)))
         advised(path)
 
 

@@ -29,6 +29,7 @@ from fedskew.measure.heterogeneity.details import (
     shrunk_covariance,
     sliced_wasserstein,
     softmax_gap,
+    softmax_gradients,
     softmax_objective,
     within_classes,
 )
@@ -276,6 +277,20 @@ def test_the_identity_of_gradient_dissimilarity():
     assert found["B^2"] == pytest.approx(p @ (g**2).sum(1) / (mean @ mean))
     alike = gradient_dissimilarity(np.ones((3, 4)), np.full(3, 1 / 3))
     assert alike == {"zeta^2": 0, "B^2": 1, "G^2": 0}
+
+
+def test_softmax_gradients_equal_torchs():
+    import torch
+
+    rng = np.random.default_rng(0)
+    z, y, client = rng.standard_normal((30, 4)), rng.integers(0, 3, 30), rng.integers(0, 2, 30)
+    at = rng.standard_normal((3, 5))
+    found = softmax_gradients(z, y, client, 2, at)
+    for k in range(2):
+        w = torch.tensor(at, requires_grad=True)
+        own = torch.tensor(np.column_stack([z, np.ones(30)])[client == k])
+        torch.nn.functional.cross_entropy(own @ w.T, torch.tensor(y[client == k])).backward()
+        assert found[k] == pytest.approx(w.grad.numpy().ravel())
 
 
 # optima

@@ -11,9 +11,11 @@ from torch import Tensor
 from fedskew.algorithms import FedBS
 from fedskew.core.records import Batch
 from fedskew.core.rows import gradient_and_norms, lowest, moments, row_by_row, soft_weights, variance_of
+from fedskew.core.seeding import stream
 from fedskew.experiment.config import Experiment
-from tests.reference import assert_close, f64, full_gradient, network
-from tests.small import TASK, X0, Quadratic, classifier, exact_clients, play
+from fedskew.slots import Uniform
+from tests.reference import assert_close, f64, full_gradient, network, ragged
+from tests.small import RAGGED, TASK, X0, Quadratic, classifier, exact_clients, play
 
 # the variances
 
@@ -92,6 +94,14 @@ def test_frozen_parameters_do_not_count() -> None:
     found = moments("gradient", task, w, batch)
     assert_close(found["sum"], torch.stack(rows).sum(0))
     assert_close(found["square"], torch.stack(rows).square().sum())
+
+
+def test_moments_of_parts_add_up() -> None:
+    whole = client_batch(19, 0)
+    parts = [moments("gradient", TASK, X0, Batch(*(leaf[i] for leaf in whole))) for i in (slice(0, 11), slice(11, 19))]
+    total = {key: parts[0][key] + parts[1][key] for key in parts[0]}
+    for key, value in moments("gradient", TASK, X0, whole).items():
+        assert_close(total[key], value)
 
 
 def test_equal_rows_have_no_variance() -> None:
@@ -209,6 +219,30 @@ def test_the_variance_belongs_to_the_sent_model() -> None:
         assert_close(outcome.done.uploads.report["V"], [4 * x * x])
         x *= 0.6**3
         assert_close(outcome.server.x, [x])
+
+
+def test_the_chosen_are_the_steadiest_of_the_proposed() -> None:
+    fed = ragged(FedBS(cohort=0.6), selection=Uniform(clients=4))
+    variances: dict[int, float] = {}
+    cohorts = set()
+    for k in range(len(RAGGED)):
+        rows = fed.partition.rows(k)
+        batch = Batch(fed.x[rows], fed.y[rows], torch.ones(len(rows)).double())
+        variances[k] = float(variance_of(moments("gradient", fed.task, X0, batch), f64(len(rows))))
+    for seed in range(4):
+        object.__setattr__(fed, "seed", seed)
+        proposed = fed.selection.select(fed.clients, stream(seed, "select", 0)).tolist()
+        outcome = play(fed, X0, 1)[0]
+        assert outcome.work.clients.tolist() == sorted(sorted(proposed, key=variances.__getitem__)[:3])
+        cohorts.add(tuple(proposed))
+    assert len(cohorts) > 1
+
+
+def test_bytes_sent_down_and_up() -> None:
+    """The model to everybody proposed, nothing more to those who train; a number back, then the model and a number."""
+    outcome = play(ragged(FedBS(cohort=0.5), selection=Uniform(clients=4)), X0, 1)[0]
+    assert outcome.bytes_down == 4 * 8 * len(X0)
+    assert outcome.bytes_up == 4 * 8 + 2 * (8 * len(X0) + 8)
 
 
 def test_variances_keep_their_digits_next_to_large_gradients() -> None:

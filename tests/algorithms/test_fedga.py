@@ -9,15 +9,16 @@ from torch import Tensor
 
 from fedskew.algorithms import FedGA, FedGAAlignment, FedGAGeneralisation
 from fedskew.algorithms.fedga_generalisation import adjusted
+from fedskew.core.algorithm import local_loss
 from fedskew.core.errors import Diverged
 from fedskew.core.records import Batch, Cohort
 from fedskew.core.trees import pick
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.round import start
-from fedskew.slots import Uniform
+from fedskew.slots import Sgd, Uniform
 from fedskew.tasks.classification import Classification
 from tests.reference import apart, assert_close, f64, local_models, sized_pair, trajectory
-from tests.small import RAGGED, X0, Quadratic, exact_clients, own_rows, play, ragged
+from tests.small import RAGGED, TASK, X0, Quadratic, exact_clients, own_rows, play, ragged
 
 # greedy aggregation: clients (w - b)^2 / 2 at rate 1/2 from x = 0, so that w_k = b_k / 2 after one step
 
@@ -191,6 +192,26 @@ def test_the_weights_stay_a_distribution_over_all_clients(weighting: str, d: flo
     assert moved
 
 
+def test_gap_compares_the_received_model_with_the_clients_last_one() -> None:
+    fed = replace(ragged(FedGAGeneralisation(d=0.1), selection=Uniform(clients=4)), rounds=6)
+    last: dict[int, float] = {}
+    met = 0
+    for outcome in play(fed, X0, 6):
+        report = outcome.done.uploads.report
+        for i, k in enumerate(outcome.work.clients):
+            rows = torch.as_tensor(fed.partition.rows(k))
+
+            def loss(w: Tensor, rows: Tensor = rows) -> float:
+                return evaluate(fed.task, w, fed.x[rows], fed.y[rows])["loss"]
+
+            assert bool(report["seen"][i]) == (k in last)
+            if k in last:
+                assert_close(report["gap"][i], loss(outcome.work.view.x) - last[k])
+                met += 1
+            last[k] = loss(local_models(outcome)[i])
+    assert met > 5
+
+
 def test_a_cohort_without_weight_is_averaged_as_in_fedavg() -> None:
     fed = ragged(FedGAGeneralisation(d=0.1), sizes=[2, 6])
     cohort = cohort_of(play(fed, X0, 1)[0])
@@ -253,3 +274,19 @@ def test_padded_rows_do_not_count() -> None:
     assert_close(padded, whole)
     assert_close(g_padded[:3], g)
     assert_close(g_padded[3:], torch.zeros(2, 3).double())
+
+
+def test_one_local_step_follows_the_aligned_gradient() -> None:
+    """By hand from p s - t at the logits of the small network, through its own backward pass."""
+    fed = ragged(FedGAAlignment(), sizes=[9], solver=Sgd(lr=0.3))
+    fed = replace(fed, planner=replace(fed.planner, local=replace(fed.planner.local, epochs=1, batch_size="all")))
+    delta = play(fed, X0, 1)[0].done.uploads.delta[0]
+    w = X0.clone().requires_grad_()
+    logits = TASK.logits(w, fed.x)
+    p, count = logits.detach().softmax(-1), torch.bincount(fed.y, minlength=3).double()
+    n_y = count[fed.y][:, None]
+    t = torch.eye(3).double()[fed.y] + p * (n_y - count) / n_y
+    g = torch.autograd.grad((logits * (p * t.sum(-1, keepdim=True) - t)).sum() / 9, w)[0]
+    assert_close(delta, -0.3 * g)
+    plain = torch.autograd.grad(local_loss(TASK, w, Batch(fed.x, fed.y, torch.ones(9).double())), w)[0]
+    assert apart(g, plain, 1e-3)

@@ -23,6 +23,8 @@ from fedskew.measure.statistics import (
     t_tail,
 )
 
+P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
+
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=20).filter(lambda v: np.std(v) > 1e-6))
 def test_the_paired_test_is_scipys(values: list[float]) -> None:
@@ -75,9 +77,17 @@ def test_differences_that_do_not_vary() -> None:
     assert math.isnan(hedges_g(same))
 
 
+@given(P_VALUES)
+def test_holms_correction_is_its_definition(p: list[float]) -> None:
+    """The adjusted p of the i-th smallest is the largest of (m - j + 1) p_j for j up to i, at most 1 (Holm 1979)."""
+    ranked = sorted(p)
+    steps = [min(1.0, (len(p) - j) * value) for j, value in enumerate(ranked)]
+    adjusted = {value: max(steps[: i + 1]) for i, value in enumerate(ranked)}
+    assert holm(p) == pytest.approx([adjusted[value] for value in p])
+
+
 def test_holm_by_hand_ignores_missing_values() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.6, 0.7]) == [1, 1]
     with_gap = holm([0.01, math.nan, 0.04, 0.03])
     assert math.isnan(with_gap[1])
     assert [with_gap[i] for i in (0, 2, 3)] == pytest.approx([0.03, 0.06, 0.06])
@@ -90,6 +100,13 @@ def test_effect_sizes_by_hand() -> None:
     assert cliffs_delta([1, 2, 3], [0, 2]) == 0.5
     assert cliffs_delta([5, 6], [1, 2]) == 1
     assert cliffs_delta([1, 2], [1, 2]) == 0
+
+
+def test_cliffs_delta_is_the_u_statistic() -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(0, 9, 12), rng.integers(0, 9, 7)
+    u = stats.mannwhitneyu(a, b).statistic
+    assert cliffs_delta(a, b) == pytest.approx(2 * u / (12 * 7) - 1)
 
 
 def test_ranks_of_demsars_example() -> None:
@@ -162,6 +179,17 @@ def verdict(differences):
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_verdicts_by_hand(differences, expected):
+    assert verdict(differences) == expected
+
+
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=8))
+def test_a_verdict_is_a_t_test_at_five_per_cent(differences):
+    if np.std(differences) < 1e-6:
+        return
+    found = stats.ttest_1samp(differences, 0)
+    if abs(found.pvalue - 0.05) < 1e-9:
+        return
+    expected = "undecided" if found.pvalue > 0.05 else "higher" if np.mean(differences) > 0 else "lower"
     assert verdict(differences) == expected
 
 

@@ -53,12 +53,44 @@ def test_everything_is_trained_if_nothing_is_frozen(bert):
     )
 
 
+def test_distilbert_trains_the_documents_number_of_parameters():
+    """66,956,548 parameters; the last two layers and the head are 14,769,412 of them, 22 % (four classes)."""
+    import transformers
+
+    with torch.device("meta"):
+        encoder = transformers.AutoModel.from_config(transformers.DistilBertConfig())
+    encoder.pooler = None
+    model = HuggingFaceEncoder(frozen=4)
+    model.freeze(encoder, torch.Generator())
+    head = 768**2 + 768 + 768 * 4 + 4
+    assert sum(p.numel() for p in encoder.parameters()) + head == 66_956_548
+    assert sum(p.numel() for p in encoder.parameters() if p.requires_grad) + head == 14_769_412
+
+
+@pytest.mark.parametrize("options", [{"frozen": 2}, {"lora": 2}, {"lora": 2, "adapt": "b"}])
+def test_frozen_tensors_are_bit_identical_after_rounds(bert, options):
+    assembly = assemble(small(bert, cache="none", **options), DATA)
+    model = assembly.federation.task.model
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    outcomes = rounds(assembly)
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    assert not torch.equal(outcomes[-1].server.x, assembly.x0)
+
+
 def test_two_seeds_share_the_frozen_part_and_start_from_other_heads(bert):
     one, two = (assemble(small(bert, frozen=2).replace(training__seed=seed), DATA) for seed in (0, 1))
     assert one.federation.task is two.federation.task
     parts = [a.federation.task.space.unflatten(a.x0) for a in (one, two)]
     same = {name for name in parts[0] if torch.equal(parts[0][name], parts[1][name])}
     assert same == {name for name in parts[0] if name.startswith("encoder.")}
+
+
+def test_the_global_generator_is_left_alone(bert):
+    state = torch.random.get_rng_state()
+    model = HuggingFaceEncoder(source=bert, lora=2)
+    one, two = (model.build((9,), 3, torch.Generator().manual_seed(4)) for _ in range(2))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
 def test_a_training_step_is_pytorchs(bert):
@@ -84,6 +116,14 @@ def test_a_training_step_is_pytorchs(bert):
     nn.functional.cross_entropy(net(ids)[1], torch.as_tensor(DATA.y)).backward()
     optimiser.step()
     torch.testing.assert_close(got, torch.cat([p.detach().reshape(-1) for p in trained]), rtol=1e-10, atol=1e-12)
+
+
+def test_new_adapters_change_nothing(bert):
+    plain, adapted = (HuggingFaceEncoder(source=bert, lora=rank).build((9,), 3, torch.Generator()) for rank in (0, 2))
+    ids = torch.as_tensor(HuggingFaceEncoder(source=bert).tokens(DATA.texts[1]))
+    ids, mask = cut(ids)
+    with torch.no_grad():
+        torch.testing.assert_close(plain.hidden(ids, mask), adapted.hidden(ids, mask), rtol=0, atol=0)
 
 
 def test_a_frozen_a_is_the_same_for_every_seed(bert):
@@ -215,6 +255,12 @@ def test_every_method_fine_tunes_and_uploads_only_trained_parameters(bert, tmp_p
         assert values["bytes_up"] == pytest.approx((2 if method == "scaffold" else 1) * parameters, rel=0.01)
 
 
+def test_methods_that_need_a_sensitive_attribute_refuse_texts(bert):
+    for method in NEED_MORE:
+        with pytest.raises(BadInput, match="sensitive"):
+            assemble(small(bert, method, lora=1, server_data={"share": 0.1}), DATA)
+
+
 # stacking, devices, files
 
 
@@ -288,6 +334,12 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 RECIPE = Path(__file__).parents[2] / "experiments" / "ag-news-minilm.toml"
+
+
+def test_the_recipe_for_ag_news_is_read():
+    experiment = read(RECIPE)
+    assert experiment.model == MiniLm(frozen=4, length=64, cache="disk")
+    assert (experiment.dataset.train_rows, experiment.dataset.test_rows) == (4000, 500)
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean, and the half-width of Student's 95 % interval. It is NaN for a single value, and both are without values."""
     v = np.asarray(values, dtype=float)
     if len(v) < 2:
-        return float(v.sum()) if len(v) else math.nan, math.nan
+        return float(v.mean()) if len(v) else math.nan, math.nan
     half = t_quantile(len(v) - 1) * (v.std(ddof=1) / math.sqrt(len(v)))
     return float(v.mean()), float(half)
 

@@ -34,7 +34,7 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.loop.round import call, play_round, start
 from fedskew.loop.work import Engine
-from fedskew.skew.partition import Ints, Partition, offsets
+from fedskew.skew.partition import Ints, Partition, evenly, offsets
 from fedskew.slots import ServerSgd, Sgd, Uniform
 from fedskew.tasks.classification import Classification
 
@@ -63,7 +63,7 @@ class Workload:
         n = population * self.rows
         model = build("model", COMPONENTS["model"], self.model)
         net = model.build(self.shape, self.classes, torch.Generator().manual_seed(0))
-        dealt = np.array_split(np.arange(n), population)
+        dealt = evenly(np.arange(n), population)
         return Federation(
             algorithm=FedAvg(),
             task=Task(Classification(), net, ParameterSpace(net), self.classes, self.bf16),

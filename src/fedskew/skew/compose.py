@@ -13,7 +13,7 @@ from fedskew.skew.concept import Concept
 from fedskew.skew.exported import FromFolder
 from fedskew.skew.feature import FeatureSkew
 from fedskew.skew.label import Floats, LabelDirichletBalanced, dealt_by_counts, fitted, rounded
-from fedskew.skew.partition import Dealer, Iid, Ints, Natural, Partition, Pooled, Shuffled, offsets
+from fedskew.skew.partition import Dealer, Iid, Ints, Natural, Partition, Pooled, Shuffled, cut, offsets
 from fedskew.skew.quantity import SizeSkew
 from fedskew.skew.values import TimeBlocks
 
@@ -61,7 +61,7 @@ class Mixture:
             return self.dealer.deal(labels, groups, num_clients, rng)
         sizes = self.quantity.sizes(len(labels), num_clients, rng.spawn(1)[0])
         if type(self.dealer) is Iid:
-            return np.split(rng.permutation(len(labels)), np.cumsum(sizes))[:-1]
+            return cut(rng.permutation(len(labels)), np.cumsum(sizes))
         p = self.proportions(labels, groups, num_clients, rng)
         return dealt_by_counts(labels, fitted(rounded(sizes[:, None] * p, sizes), p, np.bincount(labels), rng), rng)
 

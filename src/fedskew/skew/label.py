@@ -9,15 +9,14 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require
 from fedskew.core.limits import Concentration, NonNegativeInt, PositiveInt, Share
-from fedskew.skew.partition import Ints, sorted_by_label
+from fedskew.skew.partition import Ints, cut, evenly, sorted_by_label
 
 Floats = NDArray[np.float64]
 
 
 def by_owner(rows: Ints, owner: Ints, num_clients: int) -> list[Ints]:
     """Group the ``rows`` (n,) by their ``owner`` (n,)."""
-    ends = np.cumsum(np.bincount(owner, minlength=num_clients))
-    return np.split(rows[np.argsort(owner, kind="stable")], ends[:-1])
+    return cut(rows[np.argsort(owner, kind="stable")], np.cumsum(np.bincount(owner, minlength=num_clients)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +93,7 @@ class LabelSimilarity:
         size = round(self.similarity * len(labels))
         rest = order[size:][np.argsort(labels[order[size:]], kind="stable")]
         # one half gives its longer parts to the last clients, the other to the first ones, so that sizes are nearly equal
-        parts = zip(np.array_split(order[:size], num_clients)[::-1], np.array_split(rest, num_clients), strict=True)
+        parts = zip(evenly(order[:size], num_clients)[::-1], evenly(rest, num_clients), strict=True)
         return [np.concatenate(pair) for pair in parts]
 
 
@@ -294,7 +293,7 @@ class LabelSorted:
     cites: ClassVar[tuple[str, ...]] = ("drift-demo",)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        return np.array_split(np.argsort(labels, kind="stable"), num_clients)
+        return evenly(np.argsort(labels, kind="stable"), num_clients)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -156,10 +156,21 @@ def offsets(parts: Sequence[Ints]) -> Ints:
     return np.cumsum([0, *map(len, parts)])
 
 
+def cut(rows: Ints, ends: Ints) -> list[Ints]:
+    """Cut the rows into parts that end before each of the ``ends``."""
+    return [rows[lo:hi] for lo, hi in pairwise([0, *ends.tolist()])]
+
+
 def sorted_by_label(labels: Ints, rng: np.random.Generator) -> Ints:
     """Return all rows sorted by class, in random order within a class."""
     order = rng.permutation(len(labels))
     return order[np.argsort(labels[order], kind="stable")]
+
+
+def evenly(rows: Ints, num_clients: int) -> list[Ints]:
+    """Cut the rows into nearly equal blocks. The first blocks may have one row more."""
+    size, longer = divmod(len(rows), num_clients)
+    return cut(rows, np.cumsum(np.full(num_clients, size) + (np.arange(num_clients) < longer)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +180,7 @@ class Iid:
     idea: ClassVar[str] = "every client is a random sample of nearly equal size"
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        return np.array_split(rng.permutation(len(labels)), num_clients)
+        return evenly(rng.permutation(len(labels)), num_clients)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +209,7 @@ class Natural:
             )
         order = np.argsort(groups, kind="stable")
         _, sizes = np.unique(groups, return_counts=True)
-        return np.split(order, np.cumsum(sizes)[:-1])
+        return cut(order, np.cumsum(sizes))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedskew.core.errors import require, suggestion
 from fedskew.core.limits import Concentration, PositiveInt
 from fedskew.skew.label import dealt_by_counts, dirichlet, fitted, rounded
-from fedskew.skew.partition import Ints
+from fedskew.skew.partition import Ints, evenly
 
 Numbers: TypeAlias = NDArray[Any]
 """Floating-point numbers or integers."""
@@ -144,7 +144,7 @@ class TimeBlocks:
             f"{num_clients} clients with {self.blocks} blocks each need {number} rows, the data set has {len(labels)}; use fewer "
             "blocks or clients",
         )
-        pieces = np.array_split(np.argsort(labels, kind="stable"), number)
+        pieces = evenly(np.argsort(labels, kind="stable"), number)
         if self.blocks > 1:
             pieces = [pieces[at] for at in rng.permutation(number)]
         return [np.concatenate(pieces[k * self.blocks : (k + 1) * self.blocks]) for k in range(num_clients)]

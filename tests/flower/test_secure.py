@@ -30,10 +30,10 @@ def test_a_wrong_certificate_or_an_unknown_key_is_refused(tmp_path: Path) -> Non
         settings = link.folder / "config.toml"
         settings.write_text(settings.read_text().replace("insecure = true", f'root-certificates = "{roots}"'))
         link.flwr("supernode", "register", f"{known}.pub", CONNECTION)
-        link.start_node(node, "--root-certificates", str(roots), "--auth-supernode-private-key", str(unknown))
+        link.start_node(node, ["--root-certificates", str(roots), "--auth-supernode-private-key", str(unknown)])
         await_line(link.folder / "node-0.log", "failed to activate supernode")
         assert "No SuperNode found with the given public key" in (link.folder / "superlink.log").read_text()
         certified = ["--root-certificates", str(other), "--auth-supernode-private-key", str(known)]
-        link.start_node(replace(node, client=1), *certified)
+        link.start_node(replace(node, client=1), certified)
         await_line(link.folder / "node-1.log", "certificate verify failed")
         assert '"online"' not in link.flwr("supernode", "ls", CONNECTION, "--format", "json")

@@ -62,15 +62,12 @@ def gains_of(cases: Sequence[evidence.Case], measure: evidence.Measure) -> dict[
 
     These are federated methods that were measured in at least half of the cases that have a `reference`.
     """
+    excluded = (*evidence.BOUNDS, *evidence.PUBLISHED, evidence.REFERENCE)
     shares: dict[str, dict[str, list[float]]] = {}
     bases = [(case, base) for case in cases if (base := reference(case, measure)) is not None]
     for case, base in bases:
         for line in case.methods:
-            if line.measure == measure and line.method not in (
-                *evidence.BOUNDS,
-                *evidence.PUBLISHED,
-                evidence.REFERENCE,
-            ):
+            if line.measure == measure and line.method not in excluded:
                 shares.setdefault(line.method, {}).setdefault(case.data_set, []).append(case.share(line) - base)
     enough = OFTEN * len(bases)
     return {
@@ -222,9 +219,8 @@ def nearest_cases(cases: Sequence[evidence.Case], strengths: evidence.Strengths)
 
 def distance(case: evidence.Case, strengths: evidence.Strengths) -> float:
     """Return the Euclidean distance between the strengths of the case and the given ones."""
-    return math.dist(
-        [case.strengths[face] for face in evidence.FACES], [strengths.get(face, 0.0) for face in evidence.FACES]
-    )
+    faces = evidence.FACES
+    return math.dist([case.strengths[face] for face in faces], [strengths.get(face, 0.0) for face in faces])
 
 
 def verdict_on(result: Check | None, measure: evidence.Measure) -> str:

@@ -142,9 +142,12 @@ class Counted:
         )
 
 
+SERVER = ServerSgd()
+
+
 @lru_cache(maxsize=256)
 @on_threads(1)
-def measure_cost(algorithm: Algorithm, server_optimiser: ServerOptimiser = ServerSgd()) -> Cost:  # noqa: B008
+def measure_cost(algorithm: Algorithm, server_optimiser: ServerOptimiser = SERVER) -> Cost:
     """Measure the cost of the second round, in which all states exist."""
     tally = Tally()
     fed = miniature.federation(

@@ -249,12 +249,12 @@ class Loopback(SuperLink):
         self.processes.append(process)
         return process
 
-    def start_node(self, node: Node, *options: str) -> subprocess.Popen[bytes]:
-        """Start a client with these options of ``flower-supernode``; without any it needs no certificate."""
+    def start_node(self, node: Node, options: Sequence[str] = ("--insecure",)) -> subprocess.Popen[bytes]:
+        """Start a client with these options of ``flower-supernode``, by default without a certificate."""
         of_node = ["--client", str(node.client), "--rows", str(node.rows), "--states", str(node.folder)]
         command = [sys.executable, "-m", "fedskew", "flower", "node", *of_node, "--superlink", f"{HOST}:{self.port}"]
         port = ["--host", HOST, "--port", str(free_port())]
-        return self.start(f"node-{node.client}", [*command, "--", *port, *(options or ["--insecure"])])
+        return self.start(f"node-{node.client}", [*command, "--", *port, *options])
 
     def await_port(self) -> None:
         """Wait until the SuperLink listens. Raises `FedskewError` if it ended, or after a minute."""

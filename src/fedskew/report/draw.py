@@ -295,7 +295,7 @@ def draw_bars(table: pd.DataFrame, measure: Measure, order: Sequence[str], label
     width = 0.8 / len(order)
     names = [style.shorten(str(group), 20) for group in groups["group"]]
     turned = sum(map(len, names)) > 45
-    # the vertical axis needs its label's length
+    # turned names need room below the bars
     with style.blank(310 if turned else 250) as (figure, axes):
         for index, bar in enumerate(order):
             rows = table[table["bar"] == bar]

@@ -130,11 +130,11 @@ class RunStore:
         except BaseException as error:
             if self.db.in_transaction:
                 self.db.execute("ROLLBACK")
-            if not isinstance(error, sqlite3.Error):
-                raise
-            raise FedskewError(
-                f"run store {self.folder}: cannot write ({error}); everything up to the last finished round is kept"
-            ) from None
+            if isinstance(error, sqlite3.Error):
+                raise FedskewError(
+                    f"run store {self.folder}: cannot write ({error}); everything up to the last finished round is kept"
+                ) from None
+            raise
 
     # writing
     def add_comparison(self, title: str) -> int:

@@ -159,7 +159,7 @@ def sharpness(loss: Callable[[Tensor], Tensor], w: Tensor, radius: float, genera
     rise = float(loss(w + radius * unit(gradient(w))) - loss(w))
     v = unit(torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w))
     eigenvalue = 0.0
-    for _ in range(30):
+    for _ in range(30):  # power iteration
         product = torch.func.jvp(gradient, (w,), (v,))[1]
         eigenvalue = float(v.double() @ product.double())
         v = unit(product)

@@ -265,7 +265,7 @@ def entry(table: str, name: str, value: str | float, *more: tuple[str, str]) -> 
 
 
 GAPS = frozenset(("", *"? - -- --- . .. * #n/a n/a na nan <na> n.a. k.a. null nil none unknown missing".split()))  # noqa: SIM905
-"""Values in small letters that are missing values between numbers or times."""
+"""Cells in small letters that are missing values between numbers or times."""
 
 MOSTLY_NUMBERS = 0.9
 """If at least this share of a text column's values are numbers, it is numeric, and its other values are missing."""
@@ -312,7 +312,7 @@ def is_time(cell: str, form: str) -> bool:
 
 
 def plain(cells: Values, spelling: str) -> Values:
-    """Return plain numbers and times for cells of a column. Values in another spelling stay; `GAPS` are missing."""
+    """Return plain numbers and times for cells of a column. Cells in another spelling stay; `GAPS` are missing."""
     cells = cells.str.strip()
     converted = read(cells, spelling)
     return converted.where(converted.notna(), cells.mask(cells.str.casefold().isin(GAPS), None))
@@ -390,7 +390,7 @@ def swapped(form: str) -> str:
 
 
 def decide(tallies: dict[str, CellTally], semicolons: bool) -> dict[str, str]:
-    """Return the spelling of each column of a file. Values such as 1,200 have the decimal sign of the file's other columns.
+    """Return the spelling of each column of a file. Cells such as 1,200 have the decimal sign of the file's other columns.
 
     Without other columns, it is a point, or a comma in a file with ``semicolons``.
     """

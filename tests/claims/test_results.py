@@ -3,11 +3,13 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fedskew.claims import export
 from fedskew.claims.document import DOCUMENTS, Document, document_from, load
+from fedskew.claims.page import tally
 from fedskew.claims.quantities import OF_CLIENTS, quantity
 from fedskew.claims.reproduce import plan, results
 from fedskew.claims.verdicts import cells, verdicts
@@ -46,6 +48,12 @@ EXPORTED = {
     "status": "finished", "rounds": 3, "seconds": 1.0, "hash": "h", "planned": 9, "began": "", "ended": "", "facts": {},
     "measured": [],
 }  # fmt: skip
+
+
+def test_claims_are_counted_by_verdict_over_all_sections() -> None:
+    claims = [SimpleNamespace(verdict=verdict) for verdict in [*["holds"] * 3, *["fails"] * 2, "undecided"]]
+    sections = [SimpleNamespace(claims=claims[:2]), SimpleNamespace(claims=claims[2:])]
+    assert tally(sections) == "6 claims: 3 hold, 2 fail, 1 undecided"
 
 
 def test_the_page_says_how_many_of_the_planned_runs_it_rests_on(tmp_path) -> None:

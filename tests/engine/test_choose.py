@@ -65,6 +65,13 @@ def test_a_hopeless_first_step_ends_a_trial(monkeypatch: pytest.MonkeyPatch, sec
     assert len(calls) == 1
 
 
+def test_a_short_hopeless_step_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first step prepares the engine. Twelve steps of 0.1 s are over the limit."""
+    times = iter([0.45, 0.1])
+    monkeypatch.setattr(trial, "once", lambda *_: next(times))
+    assert trial.estimate_seconds(FED, work_of(), EngineChoice(Stacked()), limit=1.0) == pytest.approx(0.1 * 12)
+
+
 def test_few_rows_show_that_a_step_is_hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row takes 0.3 s, and a batch has seven."""
     rows = []

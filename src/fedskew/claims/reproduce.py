@@ -27,7 +27,7 @@ from fedskew.studies.runner import DONE, stored_runs
 SCORED, SLOW = (8, 64, 512), 0.1
 """Numbers of rows that are scored to estimate the time for all rows: the next one if this one takes less than `SLOW` seconds."""
 
-PATIENCE = 3.0
+PATIENCE = 2.0
 """Seconds, with those for loading data, after which an estimate times no further arm of a data set and model."""
 
 

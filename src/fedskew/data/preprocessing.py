@@ -450,7 +450,7 @@ def standardised_pixels(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32
     value = np.arange(256) / 255
     moments = np.empty((2, train.shape[1], 1, 1))
     for channel in range(train.shape[1]):
-        parts = (np.bincount(rows[:, channel].ravel(), minlength=256) for rows in np.array_split(train, 16))
+        parts = (np.bincount(rows[:, channel].ravel(), minlength=256) for rows in np.array_split(train, 512))
         counts = np.sum(list(parts), axis=0)
         require(
             int((counts > 0).sum()) > 1,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -16,7 +18,7 @@ from fedskew.api.execute import complete, execute, start
 from fedskew.api.functions import asked, listing
 from fedskew.api.runs import Runs, plainly
 from fedskew.core.component import compact, label
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import BadInput, Diverged, require
 from fedskew.core.files import write_whole
 from fedskew.core.machine import cores
 from fedskew.core.text import count, listed
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 
 UNUSED = ("algorithm", "training.seed", "training.patience", "clients.partition_seed")
 """Settings of an experiment that each arm of a study has its own values of."""
+
+LEAST = 1e-6
+"""No smaller learning rate is tried."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -161,7 +166,8 @@ class Execution:
     def timed(self) -> tuple[plans.Timing, Experiment]:
         """Execute a short run of FedAvg. Return the times of a whole one, and the base with the engine that suits it.
 
-        The first round prepares the engine, and the last measures the model: both count once a run.
+        The first round prepares the engine, and the last measures the model: both count once a run. If FedAvg diverges, the base
+        has a tenth of the learning rate, and so on.
         """
         threads, local = self.base.training.threads or threads_of(self.jobs), self.base.local  # as when all jobs run
         pictures = self.rows.x.ndim > 2 and local.steps is None and local.batch_size != "all"
@@ -175,13 +181,22 @@ class Execution:
             rows = self.rows if isinstance(self.base.dataset, OwnData) else None
             started = start([short], rows, self.store.folder, comparison=False)
             began, text = time.perf_counter(), "study: a short run to measure the time"
-            [run] = execute(replace(started, words=()), self.caller, label=text).ids
+            [run] = started.runs.ids
+            with suppress(Diverged):
+                execute(replace(started, words=()), self.caller, label=text)
             rest = time.perf_counter() - began
-            *seconds, _ = (m.value for m in self.store.curves([run], ["round/seconds"]))
-            a_round = min(seconds)
-            times = {"a_round": a_round / part, "a_run": max(rest - a_round * number, 0.0)}
+            seconds = [m.value for m in self.store.curves([run], ["round/seconds"])][:-1]
+            a_round = min(seconds, default=math.nan)
+            times = {"a_round": a_round / part, "a_run": max(rest - a_round * number, 0.0)} if seconds else {}
             self.store.add_facts(run, {"asked": short.hash(), "study": times})
             stored = self.store.run(run)
+        if not stored.facts["study"]:
+            lr = self.base.solver.lr
+            require(
+                lr > LEAST, f"study: FedAvg diverges at learning rate {lr:g}, too; `fedskew diagnose` shows the columns"
+            )
+            self.caller.warn(f"study: FedAvg diverges at learning rate {lr:g}; rates around {lr / 10:g} are tried")
+            return replace(self, base=self.base.replace(solver__lr=lr / 10)).timed()
         ready = from_toml(stored.experiment)
         base = self.base.replace(engine=ready.engine, training__threads=ready.training.threads)
         return plans.Timing(**stored.facts["study"]), base

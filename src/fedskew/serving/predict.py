@@ -26,7 +26,7 @@ from fedskew.data.find import reading
 from fedskew.data.preprocessing import Array, Cells, Number, Preprocessing, Symbols, Tabular, Text, Texts, Unseen
 from fedskew.data.tables.columns import cells_for, cells_of, numbers, strings, to_pandas, unseen
 from fedskew.data.tables.files import Reading, files_of, typed
-from fedskew.data.tables.mapping import holds_strings
+from fedskew.data.tables.mapping import holds_strings, plainly_spelt
 from fedskew.data.tables.survey import joined
 from fedskew.data.targets import PADDING, TARGETS, Rows
 from fedskew.data.texts import UNKNOWN, encoded, windows
@@ -335,6 +335,8 @@ class TrainedModel:
         mapping, line = self.trained.learned.mappings.of("these rows", "", [*map(str, rows)], self.client)
         if line:
             self.warn(line)
+        agreed = self.preprocessing.spellings if isinstance(self.preprocessing, Tabular) else {}
+        rows = plainly_spelt(rows, agreed | {old: agreed.get(new, "") for old, new in mapping.rename.items()})
         if not mapping.brief:
             return rows
         try:

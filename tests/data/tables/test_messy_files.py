@@ -102,6 +102,11 @@ SPELT: dict[str, tuple[list[str], list[float] | np.ndarray, str]] = {
         NUMBERS[np.arange(ROWS) % 20 > 0],
         "'old' is no number, so it is a missing value",
     ),
+    "limits": (
+        [str(v) if i % 20 else "<10" for i, v in enumerate(NUMBERS)],
+        NUMBERS[np.arange(ROWS) % 20 > 0],
+        "'<10' is no number, so it is a missing value",
+    ),
     "dollars": ([f"${v}" for v in NUMBERS], NUMBERS, f"'${NUMBERS[0]}' is read as {NUMBERS[0]}"),
     "euros": ([f"{v:.2f} €" for v in NUMBERS], NUMBERS, "is read as"),
     "negative": ([f"-${v}" for v in NUMBERS], -NUMBERS, "is read as -"),
@@ -158,11 +163,32 @@ def test_every_verb_reads_the_same_numbers_and_times(tmp_path, case):
     frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     learned = Learned(preprocessing=data.preprocessing, shape=data.shape, classes=(), categories=0, task={}, model={})
     model = TrainedModel(1, SimpleNamespace(learned=learned, kind=SimpleNamespace(target="number")), lambda: data)
-    for rows in (frame, model.frame(path), model.frame(one_row(path))):
+    for rows in (model.frame(frame), model.frame(path), model.frame(one_row(path))):
         found = cells_for(part, rows["z"])
         known = found[~np.isnan(found)]
         assert len(known) == 0 or known[:1] == pytest.approx(seconds[:1])
         assert len(rows) == 1 or sorted(set(known.round(4))) == pytest.approx(sorted({*np.round(seconds, 4)}))
+
+
+def test_a_file_with_decimal_points_keeps_them_where_another_had_commas(tmp_path):
+    """New rows with 1.234 were read as 1234, and so were all rows of such a site where sites agree on a preprocessing."""
+    for name, sign in (("a", ","), ("b", ".")):
+        rows = frame_of({"z": [f"{i * 0.125 + 0.25:.3f}" for i in range(ROWS)]}).drop(columns="site")
+        rows[["x", "z"]] = rows[["x", "z"]].map(lambda cell, sign=sign: cell.replace(".", sign))
+        rows.to_csv(tmp_path / f"{name}.csv", index=False, sep=";")
+    agreed = TableData(path=str(tmp_path), label="y").load().preprocessing
+    a, b = (TableData(path=str(tmp_path / f"{name}.csv"), label="y").load(preprocessing=agreed) for name in "ab")
+    assert np.array_equal(a.x, b.x)
+    assert np.abs(b.x).max() < 4
+
+
+def test_a_word_among_numbers_leaves_the_others_as_they_are(tmp_path):
+    """With a single word in the column, 1,234 was read as 1.234 and then as 1234."""
+    cells = [f"{i * 0.125:.3f}".replace(".", ",") if i % 20 else "old" for i in range(ROWS)]
+    data = TableData(path=str(write(tmp_path, frame_of({"z": cells}), ";")), label="y").load()
+    assert isinstance(data.preprocessing, Tabular)
+    part = data.preprocessing.columns[0]
+    assert np.nanmax(part.decode(data.x[:, : part.width].astype(float))) < 9
 
 
 def one_row(path: Path) -> Path:
@@ -401,13 +427,14 @@ def test_one_column_in_files_of_two_formats_is_one_kind(tmp_path):
     assert TableData(path=str(tmp_path), label="y").load().columns == ("day",)
 
 
-def test_a_clock_spelt_in_another_way_than_in_training_gets_no_note(tmp_path):
-    """The note said how the cell is read, and ended in a traceback: it is no number for this model, which predict says."""
+def test_a_clock_spelt_in_another_way_than_in_training_is_read(tmp_path):
+    """It was no number for the model."""
     for name, form in (("old", "%H:%M"), ("new", "%I:%M %p")):
         frame_of({"z": [*CLOCKS.strftime(form)]}).to_csv(tmp_path / f"{name}.csv", index=False)
     trained = TableData(path=str(tmp_path / "old.csv"), label="y").load().preprocessing
     found = survey([tmp_path / "new.csv"], "y", "site", preprocessing=trained)
-    assert not any("column 'z'" in note for note in found.notes)
+    assert any("column 'z': '10:40 PM' is read as 81600 seconds of the day" in note for note in found.notes)
+    assert found.table["z"].to_pylist() == SECONDS.tolist()
 
 
 def test_a_test_file_with_other_words_or_units_is_noted(tmp_path):

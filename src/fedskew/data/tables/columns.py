@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedskew.data.preprocessing import MISSING, Cells, Column, Floats, Number, Tabular, Text, Unseen, Words
-from fedskew.data.tables.mapping import GAPS, Values, plain
+from fedskew.data.tables.mapping import GAPS, Values
 from fedskew.data.texts import by_frequency, words
 
 Fact: TypeAlias = tuple[str, Literal["mean", "content", "share", "missing"], str, NDArray[np.float64]]
@@ -101,12 +101,10 @@ def cells_for(part: Column, values: Values) -> Cells:
     if part.text:
         words = strings(values).str.strip()
         return words.mask(words.isin(MISSING.difference(getattr(part, "known", ()))), "").to_numpy(dtype=object)
-    if isinstance(part, Number) and values.dtype.kind not in "iufbM":
-        if (part.low, part.high) == (0, 1):  # an odd cell makes a column of truth values text
-            truth = values.astype(str).str.casefold().map({"true": 1, "false": 0})
-            values = truth.where(truth.notna(), values)
-        if part.spelling:
-            values = plain(values.astype(object).where(values.notna(), "").astype(str), part.spelling)
+    if isinstance(part, Number) and values.dtype.kind not in "iufbM" and (part.low, part.high) == (0, 1):
+        # an odd cell makes a column of truth values text
+        truth = values.astype(str).str.casefold().map({"true": 1, "false": 0})
+        values = truth.where(truth.notna(), values)
     if isinstance(part, Number) and part.time and not pd.api.types.is_numeric_dtype(values):
         values = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
     return numbers(values)

@@ -340,7 +340,8 @@ class FileCells:
         if name in reading.words:
             return column
         cells = typed(column, before)
-        if self.tallies is None and mapping.holds_strings(cells.type) and may_be_spelt(cells):
+        maybe = mapping.holds_strings(cells.type) and may_be_spelt(cells)
+        if self.tallies is None and (maybe or reading.spellings.get(name) in mapping.NUMBERS):
             self.tally()
         if spelling := self.spelling(name):
             cells = typed(mapping.in_plain(column, spelling), before)
@@ -352,8 +353,8 @@ class FileCells:
         return cells
 
     def spelling(self, name: str) -> str:
-        """Return how the file spells the numbers or times of a column. A spelling in ``spellings`` goes first."""
-        return self.reading.spellings.get(name, "") or self.reading.spelt.get(self.path, {}).get(name, "")
+        """Return how the file spells the numbers or times of a column."""
+        return self.reading.spelt.get(self.path, self.reading.spellings).get(name, "")
 
     def tally(self) -> None:
         """Read the whole file to learn how it spells numbers and times."""
@@ -367,7 +368,7 @@ class FileCells:
         for part, _ in Reading([self.path]).parts(self.path):
             structs.replace(self.mapping, units={})(with_plain_names(part, self.path), self.path, {}, add)
         semicolons = format_of(self.path) == "csv" and first_line(self.path)[0] == ";"
-        self.reading.spelt[self.path] = mapping.decide(tallies, semicolons)
+        self.reading.spelt[self.path] = mapping.decide(tallies, semicolons, self.reading.spellings)
 
     def note_spellings(self) -> None:
         """Note how specially spelt numbers and times are read, and which texts look like numbers or times."""

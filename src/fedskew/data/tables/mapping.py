@@ -337,7 +337,7 @@ class CellTally:
     fits: Counter[str] = field(default_factory=Counter)  # rows by decimal sign
     times: tuple[str, ...] = TIMES  # formats that fit all cells so far
     looks: Counter[str] = field(default_factory=Counter)  # rows that look like numbers or times, by their letters
-    shown: dict[str, str] = field(default_factory=dict)  # a cell that is not plain, by spelling; "look" and "odd" ones
+    shown: dict[str, str] = field(default_factory=dict)  # a cell that is not plain, by spelling; "look", "odd", "not ."
 
     def add(self, column: pa.ChunkedArray) -> None:
         counted = column.drop_null().combine_chunks().value_counts()
@@ -352,6 +352,7 @@ class CellTally:
             converted = read(cells, sign)
             self.fits[sign] += int(rows[converted.notna()].sum())
             self.show(sign, cells[converted.notna() & (converted != cells)])
+            self.show(f"not {sign}", cells[converted.isna()])
         self.show("time", cells)
         self.times = tuple(form for form in self.times if is_time(str(cells.iloc[0]), form))
         self.times = tuple(form for form in self.times if read(cells, form).notna().all())
@@ -371,8 +372,8 @@ class CellTally:
             self.shown.setdefault(what, str(cells.iloc[0]))
 
     def only(self, sign: str) -> bool:
-        """Whether the cells are numbers with this decimal sign, and not with the other one."""
-        return self.mostly(sign) and not any(self.mostly(other) for other in NUMBERS if other != sign)
+        """Whether the cells are numbers with this decimal sign, and fewer of them with the other one."""
+        return self.mostly(sign) and all(self.fits[sign] > self.fits[other] for other in NUMBERS if other != sign)
 
     def mostly(self, sign: str) -> bool:
         return self.rows > 0 and self.fits[sign] >= MOSTLY_NUMBERS * self.rows
@@ -389,21 +390,37 @@ def swapped(form: str) -> str:
     return re.sub("%[dm]", lambda part: "%m" if part[0] == "%d" else "%d", form)
 
 
-def decide(tallies: dict[str, CellTally], semicolons: bool) -> dict[str, str]:
+def decide(tallies: dict[str, CellTally], semicolons: bool, agreed: dict[str, str]) -> dict[str, str]:
     """Return the spelling of each column of a file. Cells such as 1,200 have the decimal sign of the file's other columns.
 
-    Without other columns, it is a point, or a comma in a file with ``semicolons``.
+    Without other columns, it is a point, or a comma in a file with ``semicolons``. Cells that fit the spelling ``agreed`` in
+    training, too, have that one, unless the file has another one in columns that were spelt so.
     """
-    signs = {sign for tally in tallies.values() for sign in NUMBERS if tally.only(sign)}
-    usual = "," if signs == {","} or (semicolons and not signs) else "."
+    signs = {name: sign for name, tally in tallies.items() for sign in NUMBERS if tally.only(sign)}
+    usual = "," if {*signs.values()} == {","} or (semicolons and not signs) else "."
     spelling_of = {}
     for name, tally in tallies.items():
-        fits = [sign for sign in NUMBERS if tally.mostly(sign)]
-        sign = usual if len(fits) > 1 else "".join(fits)
+        before = agreed.get(name, "")
+        others = {sign for other, sign in signs.items() if agreed.get(other) == before} - {before}
+        sign = signs.get(name) or (before if before in NUMBERS and not others else usual)
         spelling_of[name] = sign if tally.shown.keys() & {sign, "gap"} else ""
         if tally.times and tally.rows and not tally.orders:
             spelling_of[name] = tally.times[0]
+        elif before in TIMES or not any(map(tally.mostly, NUMBERS)):
+            spelling_of[name] = before
     return spelling_of
+
+
+def plainly_spelt(rows: pd.DataFrame, agreed: dict[str, str]) -> pd.DataFrame:
+    """Return rows that come from no file with plain numbers and times in text columns that have another spelling in training."""
+    texts, tallies = dict[str, Values](), dict[str, CellTally]()
+    for name in agreed.keys() & {*rows.columns[~rows.columns.duplicated(keep=False)]}:
+        if rows[name].dtype.kind not in "iufbM":
+            texts[name] = rows[name].astype(object).where(rows[name].notna(), "").astype(str)
+            tallies[name] = CellTally()
+            tallies[name].add(pa.chunked_array([pa.array(texts[name], pa.string())]))
+    spelling_of = decide(tallies, False, agreed)
+    return rows.assign(**{name: plain(cells, spelling_of[name]) for name, cells in texts.items() if spelling_of[name]})
 
 
 def note(name: str, tally: CellTally, spelling: str, is_text: bool) -> str:
@@ -426,8 +443,8 @@ def note(name: str, tally: CellTally, spelling: str, is_text: bool) -> str:
         return f"column {name!r}: text, because {cell!r} may be {days}; in NAME.columns.toml write {first}, or {second}"
     odd, other = tally.shown.get("odd", ""), tally.shown.get("other look", "")
     gap = f"; if {odd!r} is a missing value, in NAME.columns.toml write {entry(f'words.{key(name)}', odd, '')}"
-    if odd and any(map(tally.mostly, NUMBERS)):
-        return f"column {name!r}: {odd!r} is no number, so it is a missing value; write numbers as 1200.5"
+    if wrong := tally.shown.get("".join(f"not {sign}" for sign in NUMBERS if tally.only(sign))):
+        return f"column {name!r}: {wrong!r} is no number, so it is a missing value; write numbers as 1200.5"
     such = f"{cell!r} and {other!r}" if other else repr(cell)
     return (
         f"column {name!r}: text, though most cells look like numbers or times, such as {such}; write all numbers as 1200.5, all "
